@@ -1,5 +1,5 @@
-//! Our client of Konnectivity and the reference's at the same jobs, in turns, through the reference's server and agent:
-//! CPU per GiB, dials per second, memory per idle tunnel.
+//! Narthex's Konnectivity client and the reference client at the same jobs, in turns, through the reference server and
+//! agent: CPU per GiB, dials per second, memory per idle tunnel.
 //!
 //! ```text
 //! tests/interop/peers/build konnectivity
@@ -7,9 +7,9 @@
 //! cargo bench --bench konnectivity -- --rounds 5
 //! ```
 //!
-//! Server, agent, target and client share the machine, so speeds say who costs what, not how fast a network is. The
-//! client is a process of its own; CPU time and memory are the kernel's. Ours keeps one connection for all its tunnels;
-//! the reference's opens one for each, as kube-apiserver has it do. Needs `openssl`, for the agent's certificate.
+//! Server, agent, target and client share the machine, so speeds show the cost of each, not the speed of a network. The
+//! client is a separate process; CPU time and memory are the kernel's. Narthex keeps one connection for all its tunnels;
+//! the reference opens one for each, as in kube-apiserver. Needs `openssl`, for the agent's certificate.
 
 // It stops at what it did not expect.
 #![allow(clippy::unwrap_used)]

@@ -1,17 +1,16 @@
-//! What a change of the registry costs a running gateway, with few APIServices and with many; and what it costs to begin.
+//! CPU cost of a registry change in a running gateway, with few APIServices and with many; and of its start.
 //!
 //! ```text
 //! cargo bench --bench registry                            # 10, 100 and 1,000 APIServices with 5 endpoints each
 //! cargo bench --bench registry -- --sizes 10,1000 --changes 500
 //! ```
 //!
-//! The gateway is the real one, and follows a stand-in for a kube-apiserver as it follows a real one. Figures are its CPU
-//! time as the kernel counts it, all threads together, less what it takes when nothing happens: from the event on the
-//! watch to the last of what follows, be it the snapshot, the table of routes, warnings, metrics or documents. An
-//! APIService that is added brings two watches of its namespace, a probe, and questions for its discovery and OpenAPI,
-//! which are in its figure. Of a registry directory a change is a file that is replaced.
+//! The gateway is the real binary, and watches a fake kube-apiserver. Figures are its CPU time as counted by the kernel
+//! for all threads, less the idle CPU time: from the watch event to the last consequence, be it the snapshot, the route
+//! table, warnings, metrics or documents. The figure of an added APIService includes two watches of its namespace, a
+//! probe, and requests for its discovery and OpenAPI. In a registry directory a change is a file that is replaced.
 //!
-//! Every APIService has a Service of its own, each five of them a namespace.
+//! Every APIService has a Service of its own; five of them share a namespace.
 
 // It stops at what it did not expect, and needs only a part of the world that tests have.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]

@@ -1,5 +1,4 @@
-//! Policies: RBAC objects, and what they allow; chains of authorizers; questions about others; and as whom somebody
-//! asks to act.
+//! Authorization: RBAC policies, kube-rbac-proxy files, authorizer chains, SubjectAccessReviews, impersonation headers.
 
 use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};

@@ -1,4 +1,4 @@
-//! What the far ends of tunnels say.
+//! Responses of egress proxies and Konnectivity servers.
 
 use bytes::Bytes;
 use narthex::egress::connect::{Answer, HeadError};

@@ -1,7 +1,7 @@
-//! Every parser of ours that sees bytes from the network or from files, under made-up input.
+//! Fuzzing of every parser of bytes from the network or from files.
 //!
-//! Part of plain `cargo test`, each target for a moment and on stable Rust. `cargo bolero test -p narthex
-//! <target>` runs one of them for long, guided by coverage, where a nightly toolchain is at hand.
+//! Part of plain `cargo test`, each target briefly and on stable Rust. `cargo bolero test -p narthex
+//! <target>` runs one of them longer, guided by coverage, with a nightly toolchain.
 //!
 //! Random bytes rarely look like a path or a header. So a byte of the input mostly picks a word from the
 //! target's dictionary, and only sometimes stands for itself.

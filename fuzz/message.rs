@@ -1,4 +1,4 @@
-//! `Accept`, and headers that end at the next hop.
+//! `Accept`, and hop-by-hop headers.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use narthex::message::{Accept, hop_by_hop, negotiate, upgrade_protocol};

@@ -1,4 +1,4 @@
-//! OpenAPI documents of backends, and what becomes of them in the merged one.
+//! OpenAPI documents of backends, and merging them.
 
 use narthex::openapi::merge_documents;
 use serde_json::{Map, Value, json};

@@ -1,4 +1,4 @@
-//! Manifests: documents, what they say, and where it leads.
+//! Registry manifests, URLs and patterns.
 
 use narthex::availability::Board;
 use narthex::process::documents;

@@ -1,4 +1,4 @@
-//! What a client says to `narthex socks5`.
+//! Client messages to `narthex socks5`.
 
 use narthex::roles::socks5::wire;
 

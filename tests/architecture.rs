@@ -1,4 +1,4 @@
-//! The order of modules in `src/lib.rs` is the architecture; these tests hold it, and a few habits.
+//! Module order in `src/lib.rs` and other structural rules.
 
 use std::collections::BTreeSet;
 use std::fs;

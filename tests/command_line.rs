@@ -1,4 +1,4 @@
-//! The command as people call it: what it prints where, and with which exit status it ends.
+//! The command line: output streams and exit codes.
 
 use std::process::{Command, Output};
 
@@ -156,18 +156,18 @@ fn flags_of_kube_rbac_proxy_are_checked_as_they_are() {
         "--client-ca-file=/nowhere/ca.crt",
     ]);
     let expected = [
-        "--token-auth-file: cannot be given together with --oidc-issuer, which alone says who asks",
+        "--token-auth-file: cannot be given together with --oidc-issuer, which is the only authenticator then",
         "--config-file: cannot be given together with --authorization-config",
-        "--proxy-endpoints-port: must not be that of --secure-listen-address",
+        "--proxy-endpoints-port: must differ from the port of --secure-listen-address",
         "--insecure-listen-address: tokens would be sent in the clear",
-        "--allow-paths: \"[\" is no pattern of paths",
+        "--allow-paths: \"[\" is not a path pattern",
         "--ignore-paths: cannot be given together with --allow-paths",
-        "--auth-header-user-field-name: \"a b\": no name of a header",
+        "--auth-header-user-field-name: \"a b\": not a valid header name",
         "--http2-max-size: \"many\": use a whole number",
         "--upstream-client-cert-file: /nowhere/a.crt needs its key",
         "--oidc-issuer: URL scheme must be https",
-        "--oidc-clientID: needed with --oidc-issuer",
-        "--oidc-sign-alg: \"HS256\" is no signature by a key pair",
+        "--oidc-clientID: required with --oidc-issuer",
+        "--oidc-sign-alg: \"HS256\" is not an asymmetric algorithm",
         "warning: --auth-token-audiences: not used with --oidc-issuer",
         "warning: --client-ca-file: not used with --oidc-issuer",
         "/nowhere/authorization.yaml",
@@ -181,7 +181,7 @@ fn flags_of_kube_rbac_proxy_are_checked_as_they_are() {
     assert!(told[0].contains("--secure-listen-address: \"[127.0.0.1:8443\": missing ']' in address"), "{told:?}");
     // Without a place to serve at nothing is served, as there.
     let output = narthex(&["check", "kube-rbac-proxy", "--upstream=http://127.0.0.1:1", "--kubeconfig=/nowhere"], &[]);
-    assert!(text(&output.stderr).contains("--secure-listen-address: needed"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("--secure-listen-address: required"), "{}", text(&output.stderr));
 }
 
 /// They would take the message apart, or say what somebody else says under them.

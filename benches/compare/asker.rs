@@ -1,4 +1,5 @@
-//! Load by a client with a certificate, which neither h2load nor wrk can have; and one question by many at once.
+//! Load by clients with certificates, which h2load and wrk do not support; and concurrent first requests with one
+//! token.
 
 use std::cell::Cell;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The backend of the comparison: TLS that asks for a client certificate, 1 KiB, 64 KiB, or a watch.
+//! The backend of the comparison: TLS with client certificates, serving 1 KiB, 64 KiB, or a watch.
 
 use std::convert::Infallible;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What it costs a request that the registry is a kube-apiserver's and whatever no APIService claims is delegated, beside
-//! the same from a directory; and what stands in for that kube-apiserver.
+//! Cost of a request with the registry of a kube-apiserver and delegation, beside a registry directory; and a fake
+//! kube-apiserver.
 
 use std::convert::Infallible;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What answers of our own cost, and what the delegate answers, beside a request that is relayed to an APIService.
+//! Cost of locally served documents and delegated requests, beside a request relayed to an APIService.
 
 use std::process::Command;
 

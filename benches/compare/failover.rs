@@ -1,4 +1,4 @@
-//! One of three backends dies under load: what is lost by it, and for how long anybody waits.
+//! One of three backends dies under load: lost requests, and the longest delay.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

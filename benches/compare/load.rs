@@ -1,4 +1,4 @@
-//! Load by h2load and wrk, and how many good answers they counted.
+//! Load by h2load and wrk, and their counts of successful responses.
 
 use std::process::Command;
 

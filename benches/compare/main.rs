@@ -4,7 +4,7 @@
 //! cargo bench --bench compare                  # all scenarios, five rounds
 //! cargo bench --bench compare -- --rounds 3 --seconds 2 --only h2-h2
 //! cargo bench --bench compare -- --watches 2000
-//! cargo bench --bench compare -- --reviews     # tokens and permissions reviewed, beside kube-rbac-proxy
+//! cargo bench --bench compare -- --reviews     # TokenReview and SubjectAccessReview, beside kube-rbac-proxy
 //! cargo bench --bench compare -- --reviews --only new-tokens
 //! cargo bench --bench compare -- --sidecar     # the sidecar beside kube-rbac-proxy and HAProxy
 //! cargo bench --bench compare -- --documents   # discovery, OpenAPI and the delegate, beside a plain request
@@ -13,19 +13,19 @@
 //! cargo bench --bench compare -- --narthex P   # the program at P instead of the one built with the benchmark
 //! ```
 //!
-//! Cargo builds the program for a benchmark with what tests need of libraries (tokio's clock that can be stopped); what
-//! users run is without it, and a little cheaper: `cargo install --path . --root P`.
+//! Cargo builds the program for a benchmark with the library features of the tests (tokio's pausable clock). A release
+//! build is without them, and a little cheaper: `cargo install --path . --root P`.
 //!
 //! Needs `haproxy`, `h2load` (nghttp2-client), `wrk` and `taskset`, all packaged by Debian. The proxy
-//! under test is pinned to one core, load and backend to another. What is compared is the CPU time of the
-//! proxy's process per 1,000 answers, and the growth of its resident memory per idle watch: both as the
-//! kernel counts them, as ratios of medians measured side by side.
+//! under test is pinned to one core, load and backend to another. Compared are the CPU time of the proxy's
+//! process per 1,000 responses, and the growth of its resident memory per idle watch: both as counted by the
+//! kernel, as ratios of medians measured side by side.
 //!
-//! Narthex runs with default flags and does its whole work: authenticates a bearer token, routes, stamps
-//! identity, counts, keeps its access record. HAProxy terminates TLS, sets one header and forwards; in a column of its
+//! Narthex runs with default flags and does its whole work: authenticates a bearer token, routes, sets identity
+//! headers, counts, writes its access log. HAProxy terminates TLS, sets one header and forwards; in a column of its
 //! own it also compares the token and sets and removes the headers that Narthex does, so that backends get the same
-//! bytes. The ratios are Narthex to plain HAProxy, Narthex with a record of every request to plain HAProxy, and Narthex
-//! to HAProxy with the same headers.
+//! bytes. The ratios are Narthex to plain HAProxy, Narthex with an access log of every request to plain HAProxy, and
+//! Narthex to HAProxy with the same headers.
 
 mod asker;
 mod backend;

@@ -1,5 +1,5 @@
-//! What stands in for a kube-apiserver: it knows every token, and allows everything. It costs less than a real one,
-//! which is as well: it is no part of what is measured.
+//! A fake kube-apiserver that accepts every token and allows everything. It costs less than a real one, which is no
+//! part of the measurement.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What it costs to have somebody else say who asks and whether they may: remembered, and asked each time.
+//! Cost of webhook reviews: cached, and for every request.
 
 use crate::load::{self, Load};
 use crate::world::{Contender, World, kube_rbac_proxy};

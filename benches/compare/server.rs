@@ -1,4 +1,4 @@
-//! Whatever stands behind or beside the proxies: one thread that answers over HTTP/1.1 and HTTP/2.
+//! A single-threaded HTTP/1.1 and HTTP/2 server for the fake peers.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The sidecar beside kube-rbac-proxy, with HAProxy, which asks nobody anything, as the floor.
+//! The sidecar beside kube-rbac-proxy, with HAProxy, which does no reviews, as the lower bound.
 
 use std::time::Instant;
 

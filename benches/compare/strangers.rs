@@ -1,4 +1,4 @@
-//! Load in which no token comes twice, from a process of its own.
+//! Load with a unique token per request, from a separate process.
 
 use std::cell::Cell;
 use std::path::Path;

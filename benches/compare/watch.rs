@@ -1,4 +1,4 @@
-//! Many clients with one idle HTTP/2 watch each, in a process of their own.
+//! Many clients with one idle HTTP/2 watch each, in a separate process.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -1,28 +1,28 @@
-//! When an operator is warned that a certificate ends.
+//! Warnings about certificates that expire soon.
 
 use std::time::{Duration, SystemTime};
 
 use super::report::{Certificate, PeerCertificateReport, StatusReport, human_duration};
 
 const DAY: Duration = Duration::from_secs(86_400);
-/// Nothing is warned of earlier than this.
+/// Earliest time before expiry at which a warning is given.
 pub const EARLIEST_EXPIRY_WARNING: Duration = Duration::from_secs(30 * 86_400);
 
-/// How near the end of a certificate is.
+/// Urgency of an expiry warning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ExpiryWarning {
-    /// It has ended.
+    /// The certificate has expired.
     Expired,
-    /// It ends within a day.
+    /// The certificate expires within a day.
     Day,
-    /// It ends within 7 days.
+    /// The certificate expires within 7 days.
     Week,
-    /// It ends within 30 days.
+    /// The certificate expires within 30 days.
     Month,
 }
 
 impl ExpiryWarning {
-    /// All of them, the most urgent first.
+    /// All warnings, most urgent first.
     pub const ALL: [ExpiryWarning; 4] =
         [ExpiryWarning::Expired, ExpiryWarning::Day, ExpiryWarning::Week, ExpiryWarning::Month];
 
@@ -36,8 +36,8 @@ impl ExpiryWarning {
         }
     }
 
-    /// What is to be said `now` of a certificate that is valid in this time. One that is made for a short time is
-    /// renewed shortly before its end: nothing is said before its last third.
+    /// The warning at `now` for a certificate with this validity. Short-lived certificates are renewed shortly before
+    /// they expire, so there is no warning before the last third of the validity.
     pub fn of(not_before: SystemTime, not_after: SystemTime, now: SystemTime) -> Option<ExpiryWarning> {
         let Ok(left) = not_after.duration_since(now) else { return Some(ExpiryWarning::Expired) };
         let life = not_after.duration_since(not_before).unwrap_or_default();
@@ -56,7 +56,7 @@ impl ExpiryWarning {
     }
 }
 
-/// When `not_after` is: `expires in 5d`, `expired 5m ago`.
+/// Describes `not_after` relative to `now`: `expires in 5d`, `expired 5m ago`.
 fn ends(not_after: &str, now: SystemTime) -> String {
     match StatusReport::expiry(not_after, now) {
         past if past.starts_with("expired") => past,
@@ -65,19 +65,19 @@ fn ends(not_after: &str, now: SystemTime) -> String {
 }
 
 impl Certificate {
-    /// What is to be said of its end.
+    /// The expiry warning of the certificate, if any.
     pub fn warning(&self, now: SystemTime) -> Option<ExpiryWarning> {
         ExpiryWarning::between(&self.not_before, &self.not_after, now)
     }
 
-    /// A sentence about its end.
+    /// A sentence about the expiry.
     pub fn describe_end(&self, now: SystemTime) -> String {
         format!("{} ({}) {} ({})", self.file, self.subject, ends(&self.not_after, now), self.not_after)
     }
 }
 
 impl PeerCertificateReport {
-    /// What is to be said of its end. One that was refused is not in use: who needs it says why.
+    /// The expiry warning of the certificate, if any. A refused certificate has none: its user reports the failure.
     pub fn warning(&self, now: SystemTime) -> Option<ExpiryWarning> {
         if !self.refused.is_empty() {
             return None;
@@ -85,12 +85,12 @@ impl PeerCertificateReport {
         ExpiryWarning::between(&self.not_before, &self.not_after, now)
     }
 
-    /// Whether it was refused, or ends soon.
+    /// Whether the certificate was refused or expires soon.
     pub fn is_remarkable(&self, now: SystemTime) -> bool {
         !self.refused.is_empty() || self.warning(now).is_some()
     }
 
-    /// A sentence about its end.
+    /// A sentence about the expiry.
     pub fn describe_end(&self, now: SystemTime) -> String {
         let used_by = if self.used_by.is_empty() { String::new() } else { format!(", {}", self.used_by) };
         let (server, subject) = (&self.server, &self.subject);
@@ -99,7 +99,7 @@ impl PeerCertificateReport {
 }
 
 impl StatusReport {
-    /// Certificates that end soon, the most urgent first.
+    /// Certificates with an expiry warning, most urgent first, each with a sentence.
     pub fn expiring(&self, now: SystemTime) -> Vec<(ExpiryWarning, String)> {
         let ours = self.certificates.iter().filter_map(|one| Some((one.warning(now)?, one.describe_end(now))));
         let theirs = self.peer_certificates.iter().filter_map(|one| Some((one.warning(now)?, one.describe_end(now))));
@@ -108,7 +108,7 @@ impl StatusReport {
         all
     }
 
-    /// How long until the first of the certificates ends that end soon, for a summary.
+    /// Time until the first of the expiring certificates expires, for a summary.
     pub(super) fn first_end(&self, now: SystemTime) -> Option<String> {
         let ends = self.certificates.iter().filter(|one| one.warning(now).is_some()).map(|one| &one.not_after);
         let peers = self.peer_certificates.iter().filter(|one| one.warning(now).is_some()).map(|one| &one.not_after);

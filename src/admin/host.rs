@@ -1,4 +1,4 @@
-//! Whether a request means us by its `Host`: the guard against DNS rebinding.
+//! Validation of the `Host` header: protection against DNS rebinding.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,19 +6,18 @@ use http::Request;
 use http::header::HOST;
 use http::uri::Authority;
 
-/// The host part of the address we were told to serve.
+/// Host part of the configured admin address.
 pub(super) struct Told(String);
 
 impl Told {
-    /// From `host:port` as the operator wrote it.
+    /// Parses `host:port` as configured.
     pub(super) fn new(address: &str) -> Told {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         Told(host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase())
     }
 
-    /// Whether `request` was made for a loopback name or address, for the name we were told to
-    /// serve, or for the very address `local` at which it arrived: an address, unlike a name, cannot
-    /// be pointed at us by a stranger.
+    /// Whether `request` names a loopback name or address, the configured host, or the local address `local` of its
+    /// connection. An attacker can point a DNS name at this address, but cannot make a request name the address itself.
     pub(super) fn is_meant<B>(&self, request: &Request<B>, local: SocketAddr) -> bool {
         let mut hosts = request.headers().get_all(HOST).iter();
         let (Some(header), None) = (hosts.next(), hosts.next()) else { return false };

@@ -1,9 +1,8 @@
-//! The operator's own listener: health, metrics, state, log level, status page.
+//! The admin listener: health, metrics, state, log level, status page.
 //!
-//! It has its own port and its own thread, so that it answers when the workers do not. It speaks plain
-//! HTTP and therefore stands on a loopback address unless told otherwise, and answers only who asks
-//! for it by such a name: a web page that points its own name at 127.0.0.1 learns nothing. Where it was told to stand on
-//! another, other machines get metrics and health and nothing else.
+//! It has its own port and thread, so that it responds when the workers do not. It serves plain HTTP, by default on a
+//! loopback address. It answers only requests whose `Host` is a loopback name or the configured address, so that a web
+//! page cannot read it through DNS rebinding. On another address, remote peers get only metrics and health.
 
 mod expiry;
 mod host;
@@ -22,5 +21,5 @@ pub use serve::{Admin, AdminState, spawn};
 pub use token::{AdminToken, AdminTokenFile, AdminTokenGuard};
 pub use verdict::Verdict;
 
-/// Where the admin listener stands unless told otherwise.
+/// Default of `--admin-address`.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:6480";

@@ -1,4 +1,4 @@
-//! The status page: one HTML document that needs nothing but itself, no script among it.
+//! The status page: one self-contained HTML document without scripts.
 
 use std::fmt::{Display, Write};
 use std::sync::LazyLock;
@@ -19,7 +19,7 @@ h1{font-size:1.4rem;margin:0}h2{font-size:1.05rem;margin:2rem 0 .5rem}p{margin:.
 table{border-collapse:collapse;width:100%}th,td{text-align:left;vertical-align:top;padding:.3rem .8rem .3rem 0;border-bottom:1px solid var(--line)}\
 th{font-weight:600;color:var(--dim)}td.n,th.n{text-align:right}code{font:13px/1.5 ui-monospace,monospace}a{color:inherit}";
 
-/// The page's content security policy: our one style, and nothing from anywhere.
+/// Content security policy of the page: allows its one inline style sheet and nothing else.
 pub(super) static POLICY: LazyLock<String> = LazyLock::new(|| {
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, STYLE.as_bytes());
     format!(
@@ -28,7 +28,7 @@ pub(super) static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// The page that shows `report` at `now`.
+/// Renders `report` as of `now`.
 pub(super) fn render(report: &StatusReport, now: SystemTime) -> String {
     let mut page = Page(String::with_capacity(16 * 1024));
     page.raw("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>Narthex</title>");
@@ -66,7 +66,7 @@ impl Page {
         self.0.push_str(html);
     }
 
-    /// `value` as text, whatever it holds.
+    /// Appends `value` as escaped text.
     fn text(&mut self, value: impl Display) {
         let _ = write!(Escaped(&mut self.0), "{value}");
     }
@@ -124,9 +124,9 @@ impl Page {
         self.text(report.listen.join(", "));
         self.raw("</code>");
         if !report.authorizers.is_empty() {
-            self.raw(", and may what <code>");
+            self.raw(", authorized by <code>");
             self.text(report.authorizers.join(", "));
-            self.raw("</code> allows");
+            self.raw("</code>");
         }
         self.raw("</p>");
         if let Some(cluster) = &report.cluster {
@@ -143,7 +143,7 @@ impl Page {
 
     fn apiservices(&mut self, report: &StatusReport, now: SystemTime) {
         if report.apiservices.is_empty() {
-            // A SOCKS5 server has none, and nowhere to give them.
+            // A SOCKS5 server has no APIServices and no flag for them.
             if report.listen.iter().any(|address| address.starts_with("https://")) {
                 self.raw("<h2>APIServices</h2><p class=\"dim\">None. Give some with <code>--registry-dir</code>.</p>");
             }
@@ -154,7 +154,7 @@ impl Page {
             false => ("APIServices", "Name", "Service"),
         };
         let mut columns = vec![name, service, "Available", "Since", "Endpoints", "Inflight", "Watches", "Circuit"];
-        // Where all go direct that is nothing to say.
+        // Without egress selections every service is reached directly.
         let routes = !report.egress.is_empty();
         columns.extend(routes.then_some("Egress"));
         columns.extend(["Discovery", "Message"]);
@@ -336,13 +336,13 @@ impl Page {
     fn problems(&mut self, report: &StatusReport) {
         let registry =
             "<h2>Mistakes in the registry</h2><p class=\"dim\">The last good state of these objects is in use.</p>";
-        let files = "<h2>Mistakes in files</h2><p class=\"dim\">What they said before is in use.</p>";
-        let documents = "<h2>Documents of backends</h2><p class=\"dim\">Not to be had or not believed.</p>";
+        let files = "<h2>Mistakes in files</h2><p class=\"dim\">The last good content is in use.</p>";
+        let documents = "<h2>Discovery and OpenAPI documents of backends</h2><p class=\"dim\">Could not be fetched or are invalid.</p>";
         for (head, problems) in [
             (registry, &report.registry_problems),
             (files, &report.file_problems),
             (documents, &report.document_problems),
-            ("<h2>Worth a second look</h2>", &report.registry_warnings),
+            ("<h2>Warnings</h2>", &report.registry_warnings),
         ] {
             if problems.is_empty() {
                 continue;

@@ -1,4 +1,4 @@
-//! What `/status.json`, the status page and `narthex status` show.
+//! The status report shown by `/status.json`, the status page and `narthex status`.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -7,50 +7,50 @@ use serde::{Deserialize, Serialize};
 
 use crate::process::Phase;
 
-/// The state of the process at one moment. Fields are only ever added.
+/// The state of the process at one moment. Fields are only added, never removed or renamed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StatusReport {
-    /// Version of the program.
+    /// Version of Narthex.
     pub version: String,
     /// When the process started, from [`timestamp`].
     pub started: String,
     /// `serving`, `leaving`, `draining` or `ending`; from [`StatusReport::phase_of`].
     pub phase: String,
-    /// Addresses that clients connect to.
+    /// Addresses of the client listeners.
     pub listen: Vec<String>,
-    /// By name.
+    /// APIServices, sorted by name.
     pub apiservices: Vec<ApiServiceReport>,
-    /// By file.
+    /// Configured certificates, sorted by file.
     pub certificates: Vec<Certificate>,
     /// Certificates that servers presented, by address: backends, egress proxies, API servers.
     pub peer_certificates: Vec<PeerCertificateReport>,
-    /// The kube-apiserver that the registry comes from, if one does.
+    /// The kube-apiserver that the registry is read from, if any.
     pub cluster: Option<ClusterReport>,
-    /// Who decides what users may, in this order.
+    /// Authorizers in the order in which they are asked.
     pub authorizers: Vec<String>,
-    /// Mistakes in other files that changed, each as it was logged; what they said before is in use.
+    /// Mistakes in other files that changed, as logged; the last good content is in use.
     pub file_problems: Vec<String>,
-    /// The last requests that were refused or failed, the newest first.
+    /// The last requests that were refused or failed, newest first.
     pub refusals: Vec<RefusalReport>,
-    /// TLS handshakes of clients that failed, by reason.
+    /// Failed TLS handshakes of clients, by reason.
     pub handshake_failures: BTreeMap<String, u64>,
-    /// Where audit events go; empty when nothing is audited.
+    /// Audit sinks; empty if auditing is off.
     pub audit: Vec<AuditSink>,
-    /// API servers, webhooks, token issuers and egress proxies that are called.
+    /// Calls to API servers, webhooks, token issuers and egress proxies.
     pub remote_calls: Vec<RemoteCallReport>,
-    /// The proxies of the egress selections; empty where all goes direct.
+    /// Proxies of the egress selections; empty without selections.
     pub egress: Vec<EgressReport>,
-    /// Mistakes in the registry, each as it was logged; the last good state is in use.
+    /// Mistakes in the registry, as logged; the last good state is in use.
     pub registry_problems: Vec<String>,
-    /// What in the registry is allowed and works, but deserves a second look.
+    /// Warnings about registry objects that are valid but probably not intended.
     pub registry_warnings: Vec<String>,
-    /// What is wrong with the discovery and OpenAPI documents of backends, as `APIService: document: what`, and whether a
-    /// last good answer is served.
+    /// Problems of the discovery and OpenAPI documents of backends, as `APIService: document: problem`, and whether the
+    /// last good document is served.
     pub document_problems: Vec<String>,
-    /// Readiness checks that fail, as `name: why`.
+    /// Failing readiness checks, as `name: reason`.
     pub not_ready: Vec<String>,
-    /// The level of the log.
+    /// Current log level.
     pub log_level: String,
     /// What all of this comes to, when the process says it itself.
     pub verdict: VerdictReport,
@@ -86,46 +86,45 @@ pub struct VerdictReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ApiServiceReport {
-    /// For example `v1.example.narthex.dev`.
+    /// Name, for example `v1.example.narthex.dev`.
     pub name: String,
-    /// What stands behind it: `namespace/name:port`, a URL, or `Local`.
+    /// Its backend: `namespace/name:port`, a URL, or `Local`.
     pub service: String,
-    /// `None` before the first judgement.
+    /// Status of the condition `Available`; `None` before the first probe.
     pub available: Option<bool>,
     /// Reason of the condition `Available`.
     pub reason: String,
-    /// Its message.
+    /// Message of the condition `Available`.
     pub message: String,
-    /// Since when the condition is as it is, from [`timestamp`].
+    /// Last transition of the condition, from [`timestamp`].
     pub since: String,
-    /// Where its requests may go.
+    /// Endpoints of the backend.
     pub endpoints: Vec<EndpointReport>,
-    /// How they get there: `direct`, or an egress selection and what is spoken to its proxies; empty for one that leads
-    /// nowhere.
+    /// Egress route: `direct`, or the egress selection and the protocol of its proxies; empty without a backend.
     pub way: String,
-    /// `closed`, `half-open` or `open`; empty for one without a backend.
+    /// State of the circuit breaker: `closed`, `half-open` or `open`; empty without a backend.
     pub circuit: String,
-    /// What its backend said it serves.
+    /// Discovery of its backend.
     pub discovery: DiscoveryReport,
-    /// Requests that run now and are not long-running.
+    /// Requests in flight, without long-running ones.
     pub inflight: u64,
-    /// Watches that are open now.
+    /// Open watches.
     pub watches: u64,
 }
 
-/// What the backend of an APIService said it serves, and when.
+/// State of the discovery document of an APIService.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DiscoveryReport {
-    /// `current`, `stale` (what it said before is served), or `unasked`; empty for one without a backend.
+    /// `current`, `stale` (the last good document is served), or `unasked` (not fetched yet); empty without a backend.
     pub state: String,
-    /// When it last said so, from [`timestamp`]; empty if it has not since the process started.
+    /// Last successful fetch since the process started, from [`timestamp`]; empty if there was none.
     pub last: String,
-    /// Since when it is in this state, from [`timestamp`].
+    /// Start of this state, from [`timestamp`].
     pub since: String,
-    /// Why it is not current, or could not be asked the last time.
+    /// Why the document is not current, or why the last fetch failed.
     pub problem: String,
-    /// Resources that are served for it.
+    /// Number of resources served.
     pub resources: u64,
 }
 
@@ -135,17 +134,15 @@ pub struct DiscoveryReport {
 pub struct EndpointReport {
     /// Address and port.
     pub address: String,
-    /// `ready`; `ejected` while it gets no requests because it failed them; `unreachable` while no connection to it can
-    /// be opened.
+    /// `ready`; `ejected` by outlier detection; `unreachable` while no connection can be opened.
     pub state: String,
-    /// Why it is unreachable, for example `ConnectionRefused` or `CertificateExpired`.
+    /// Reason of `unreachable`, for example `ConnectionRefused` or `CertificateExpired`.
     pub reason: String,
-    /// Connections that stand now.
+    /// Open connections.
     pub connections: u64,
-    /// Requests under way, watches among them.
+    /// Requests in flight, including watches.
     pub inflight: u64,
-    /// From a request to the head of its answer, in microseconds, on average of the last seconds; null when there was
-    /// none.
+    /// Average time to response headers over the last seconds, in microseconds; null if there was no request.
     pub latency_micros: Option<u64>,
 }
 
@@ -153,53 +150,53 @@ pub struct EndpointReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EgressReport {
-    /// The selection; `otherwise` for what no selection is for.
+    /// Name of the selection; `otherwise` for destinations without one.
     pub selection: String,
     /// `direct`, `socks5`, `http_connect` or `grpc`.
     pub protocol: String,
-    /// Where the proxy is; empty for `direct`.
+    /// Address of the proxy; empty for `direct`.
     pub proxy: String,
-    /// `untried`, `serves`, or `fails` and why; empty for `direct`.
+    /// `untried`, `serves`, or `fails` with the reason; empty for `direct`.
     pub state: String,
 }
 
-/// The calls to one API server, webhook, token issuer or egress proxy.
+/// Calls to one API server, webhook, token issuer or egress proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RemoteCallReport {
     /// `TokenReview`, `SubjectAccessReview`, `ConfigMap`, `issuer`, `registry`, `Lease`, `APIService status`,
     /// `CertificateSigningRequest`, `audit webhook` or `egress proxy`.
     pub call: String,
-    /// Which of several, as configured; else empty.
+    /// Configured name if there are several; else empty.
     pub name: String,
-    /// Its address; empty before the first call.
+    /// Address of the server; empty before the first call.
     pub server: String,
-    /// When a call last succeeded, from [`timestamp`]; empty if none has.
+    /// Last success, from [`timestamp`]; empty if there was none.
     pub last_success: String,
-    /// Since when calls fail, from [`timestamp`]; empty while they do not.
+    /// First of the current failures, from [`timestamp`]; empty while calls succeed.
     pub failing_since: String,
-    /// When the last call failed, from [`timestamp`]; empty while calls do not fail.
+    /// Last of the current failures, from [`timestamp`]; empty while calls succeed.
     pub last_failure: String,
-    /// Error of the last call; empty while calls do not fail.
+    /// Error of the last call; empty while calls succeed.
     pub error: String,
-    /// Duration in microseconds: of successful calls, on a moving average; while calls fail, of the last one. Null before
-    /// the first, and of watches.
+    /// Duration in microseconds: moving average of successful calls; while calls fail, that of the last call. Null
+    /// before the first call, and for watches.
     pub latency_micros: Option<u64>,
-    /// Calls that succeeded since the process started.
+    /// Successful calls since the process started.
     pub successes: u64,
-    /// Calls that failed since the process started.
+    /// Failed calls since the process started.
     pub errors: u64,
-    /// Decisions that needed no call because they were cached; null where nothing is cached.
+    /// Decisions answered from the cache; null without a cache.
     pub cache_hits: Option<u64>,
 }
 
 impl RemoteCallReport {
-    /// What is called, with its name if it has one.
+    /// Kind of call, with the configured name if there is one.
     pub fn title(&self) -> String {
         if self.name.is_empty() { self.call.clone() } else { format!("{} {}", self.call, self.name) }
     }
 
-    /// `untried`, `ok`, or since when it fails.
+    /// `untried`, `ok`, or `failing for 5m`.
     pub fn state(&self, now: SystemTime) -> String {
         match (self.failing_since.as_str(), self.last_success.as_str()) {
             ("", "") => "untried".to_owned(),
@@ -208,7 +205,7 @@ impl RemoteCallReport {
         }
     }
 
-    /// How long ago a call last succeeded.
+    /// Age of the last success, or `never`.
     pub fn succeeded(&self, now: SystemTime) -> String {
         match self.last_success.as_str() {
             "" => "never".to_owned(),
@@ -221,42 +218,42 @@ impl RemoteCallReport {
         latency(self.latency_micros)
     }
 
-    /// How many decisions were cached; empty where nothing is.
+    /// Number of cache hits; empty without a cache.
     pub fn hits(&self) -> String {
         self.cache_hits.map(|hits| hits.to_string()).unwrap_or_default()
     }
 }
 
-/// A request that was refused or failed. Its query is left out.
+/// A request that was refused or failed, without its query.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RefusalReport {
-    /// When it ended, from [`timestamp`]; of several that are alike, the last.
+    /// When the request ended, from [`timestamp`]; of several equal ones, the last.
     pub time: String,
     /// Address of the client.
     pub client: String,
-    /// Name of the user; empty if nobody was authenticated.
+    /// Name of the user; empty if the request was not authenticated.
     pub user: String,
     /// Name of the impersonated user; empty if there is none.
     pub impersonated: String,
-    /// The verb, for example `LIST`.
+    /// Verb, for example `LIST`.
     pub verb: String,
-    /// The path, which names the resource.
+    /// Path of the request.
     pub path: String,
-    /// Status code that the client got; 0 if it got none.
+    /// Status code sent to the client; 0 if none was sent.
     pub status: u16,
-    /// The reason of the Status, or how the response ended.
+    /// Reason of the Status, or how the response ended.
     pub reason: String,
-    /// Why, in words for the operator.
+    /// Cause, for the operator.
     pub cause: String,
-    /// Audit ID of the last one.
+    /// Audit ID of the last of these requests.
     pub audit_id: String,
-    /// How many there were that differ in nothing but time and audit ID.
+    /// Number of requests that differ only in time and audit ID.
     pub count: u64,
 }
 
 impl RefusalReport {
-    /// `jane`, `jane as john`, or the client's address if nobody was authenticated.
+    /// `jane`, `jane as john`, or the client's address for an unauthenticated request.
     pub fn who(&self) -> String {
         match (self.user.as_str(), self.impersonated.as_str()) {
             ("", _) => self.client.clone(),
@@ -266,15 +263,15 @@ impl RefusalReport {
     }
 }
 
-/// One certificate that we present or trust.
+/// A configured certificate: presented or trusted by this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Certificate {
-    /// Where it was read from.
+    /// File of the certificate.
     pub file: String,
     /// Its subject.
     pub subject: String,
-    /// Its subject alternative names.
+    /// Subject alternative names.
     pub names: Vec<String>,
     /// When it begins to be valid, from [`timestamp`].
     pub not_before: String,
@@ -282,16 +279,16 @@ pub struct Certificate {
     pub not_after: String,
 }
 
-/// The certificate that a server presented in the last handshake of ours.
+/// The certificate that a server presented in the last TLS handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PeerCertificateReport {
     /// Address and port of the server.
     pub server: String,
-    /// The name it was asked to have.
+    /// Server name (SNI) requested in the handshake.
     pub server_name: String,
-    /// What it is to us: APIServices, egress selections and remote calls, separated by commas; empty if that is not known
-    /// any more.
+    /// Users of the connection: APIServices, egress selections and remote calls, separated by commas; empty if they are not
+    /// known any more.
     pub used_by: String,
     /// Its subject.
     pub subject: String,
@@ -303,61 +300,61 @@ pub struct PeerCertificateReport {
     pub refused: String,
 }
 
-/// The kube-apiserver that the registry comes from.
+/// The kube-apiserver that the registry is read from.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClusterReport {
-    /// Its address.
+    /// Address of the kube-apiserver.
     pub server: String,
-    /// Whether it has said all there is at least once.
+    /// Whether the registry was read completely at least once.
     pub complete: bool,
-    /// Since when it cannot be followed, from [`timestamp`]; empty while it can.
+    /// Since when watching fails, from [`timestamp`]; empty while it works.
     pub failing_since: String,
-    /// Why.
+    /// Why watching fails.
     pub failure: String,
-    /// Who we are among those who may write conditions; empty when nobody is elected.
+    /// Identity of this process in the leader election; empty without one.
     pub identity: String,
-    /// Whether we write them.
+    /// Whether this process is the leader and writes conditions.
     pub leads: bool,
-    /// Who does, as far as is known.
+    /// Identity of the current leader, if known.
     pub leader: String,
 }
 
 impl ClusterReport {
-    /// How it goes, as a sentence without an end.
+    /// Describes the state of the watch and of the leader election in one line.
     pub fn describe(&self, now: SystemTime) -> String {
         let following = match (self.complete, self.failing_since.is_empty()) {
             (_, false) => {
                 let since = StatusReport::age(&self.failing_since, now);
-                let used = if self.complete { "; what it said last is used" } else { "" };
-                format!("cannot be followed for {since}{used} ({})", self.failure)
+                let used = if self.complete { "; the last known state is in use" } else { "" };
+                format!("watch failing for {since}{used} ({})", self.failure)
             }
-            (false, true) => "is being read".to_owned(),
-            (true, true) => "is followed".to_owned(),
+            (false, true) => "initial list in progress".to_owned(),
+            (true, true) => "watched".to_owned(),
         };
         let writing = match (self.leads, self.leader.as_str()) {
             (true, _) => "written by this gateway".to_owned(),
-            (false, "") => "written by nobody".to_owned(),
+            (false, "") => "written by no gateway".to_owned(),
             (false, leader) => format!("written by {leader}"),
         };
-        format!("the registry of {} {following}; conditions are {writing}", self.server)
+        format!("registry of {}: {following}; APIService conditions are {writing}", self.server)
     }
 }
 
-/// One place where audit events go.
+/// One audit sink.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AuditSink {
     /// `log` or `webhook`.
     pub name: String,
-    /// Events that are not written or delivered yet.
+    /// Events not written or delivered yet.
     pub waiting: u64,
-    /// Events for which there was no room, since the process started.
+    /// Events dropped because the queue was full, since the process started.
     pub dropped: u64,
 }
 
 impl StatusReport {
-    /// The word for a phase of the process.
+    /// Name of a shutdown phase.
     pub fn phase_of(phase: Phase) -> &'static str {
         match phase {
             Phase::Serving => "serving",
@@ -367,7 +364,7 @@ impl StatusReport {
         }
     }
 
-    /// The remote calls, those that fail first.
+    /// Remote calls, failing ones first.
     pub fn remote_calls_in_order(&self) -> impl Iterator<Item = &RemoteCallReport> {
         let (good, failing): (Vec<_>, Vec<_>) = self.remote_calls.iter().partition(|of| of.failing_since.is_empty());
         failing.into_iter().chain(good)
@@ -380,15 +377,15 @@ impl StatusReport {
         failing.into_iter().chain(ready)
     }
 
-    /// Whether what stands behind are the upstreams of a sidecar, by the paths they own, and no APIServices.
+    /// Whether the entries are the upstreams of a sidecar, named by path, instead of APIServices.
     pub fn guards_upstreams(&self) -> bool {
         !self.apiservices.is_empty() && self.apiservices.iter().all(|one| one.name.starts_with('/'))
     }
 }
 
 impl ApiServiceReport {
-    /// The column AVAILABLE as `kubectl get apiservices` prints it: `True`, `False (Reason)`, `Unknown`; and whether
-    /// the circuit is not closed, which is no part of the condition.
+    /// The column AVAILABLE as `kubectl get apiservices` prints it: `True`, `False (Reason)`, `Unknown`. Also shows a
+    /// circuit that is not closed, which is not part of the condition.
     pub fn availability(&self) -> String {
         match self.available {
             Some(true) if !matches!(&*self.circuit, "" | "closed") => format!("True (circuit {})", self.circuit),
@@ -399,7 +396,7 @@ impl ApiServiceReport {
         }
     }
 
-    /// How many of how many endpoints take requests, as `1/2`.
+    /// Ready and total endpoints, as `1/2`.
     pub fn ready_endpoints(&self) -> String {
         let ready = self.endpoints.iter().filter(|endpoint| endpoint.state == "ready").count();
         format!("{ready}/{}", self.endpoints.len())
@@ -407,7 +404,7 @@ impl ApiServiceReport {
 }
 
 impl DiscoveryReport {
-    /// As `12s ago`, `stale, 5m ago` or `stale, never`: how long ago its backend last said what it serves.
+    /// Age of the last successful fetch: `12s ago`, `stale, 5m ago` or `stale, never`.
     pub fn describe(&self, now: SystemTime) -> String {
         let last = match self.last.as_str() {
             "" => "never".to_owned(),
@@ -443,12 +440,12 @@ fn latency(micros: Option<u64>) -> String {
     }
 }
 
-/// A moment as RFC 3339 with whole seconds, as `metav1.Time` has it.
+/// Formats a time as RFC 3339 with whole seconds, like `metav1.Time`.
 pub fn timestamp(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time).map(|time| time.strftime("%FT%TZ").to_string()).unwrap_or_default()
 }
 
-/// How long before (or after) `now` the moment `timestamp` is; `None` if it is no moment.
+/// Offset of `timestamp` from `now`; `None` if it cannot be parsed.
 pub(super) fn distance(timestamp: &str, now: SystemTime) -> Option<Distance> {
     let time = SystemTime::from(timestamp.parse::<jiff::Timestamp>().ok()?);
     Some(match now.duration_since(time) {
@@ -457,14 +454,14 @@ pub(super) fn distance(timestamp: &str, now: SystemTime) -> Option<Distance> {
     })
 }
 
-/// On which side of now a moment is.
+/// Offset of a time from now.
 pub(super) enum Distance {
     Past(Duration),
     Future(Duration),
 }
 
 impl StatusReport {
-    /// How long ago `timestamp` was, for a column AGE; `<unknown>` if it does not say.
+    /// Age of `timestamp`, for a column AGE; `<unknown>` if it cannot be parsed.
     pub fn age(timestamp: &str, now: SystemTime) -> String {
         match distance(timestamp, now) {
             Some(Distance::Past(past)) => human_duration(past),
@@ -473,7 +470,7 @@ impl StatusReport {
         }
     }
 
-    /// When `timestamp` will be: `in 89d`, `expired 5m ago`.
+    /// Time until `timestamp`: `in 89d`, `expired 5m ago`.
     pub fn expiry(timestamp: &str, now: SystemTime) -> String {
         match distance(timestamp, now) {
             Some(Distance::Past(past)) => format!("expired {} ago", human_duration(past)),
@@ -483,8 +480,7 @@ impl StatusReport {
     }
 }
 
-/// A duration in the few characters that kubectl's tables use (apimachinery's `HumanDuration`):
-/// finer the shorter it is.
+/// Formats a duration as kubectl's tables do (apimachinery's `HumanDuration`).
 pub fn human_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);

@@ -1,4 +1,4 @@
-//! The admin listener's thread, and what it answers to which path.
+//! The admin listener: its thread, connections and routes.
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
@@ -29,27 +29,27 @@ use crate::observe::{Health, LogLevel, Metrics};
 use crate::process::{Problem, Published};
 
 const FLAG: &str = "--admin-address";
-/// Connections at a time; more wait.
+/// Maximum number of concurrent connections; more wait to be accepted.
 const CONNECTIONS: usize = 64;
-/// The longest a connection lives: a reader that stops does not keep its place for ever.
+/// Maximum lifetime of a connection, so that a client that stops reading does not hold its slot forever.
 const LIFE: Duration = Duration::from_secs(300);
-/// How long a request's head may take, and a connection be idle.
+/// Timeout of request headers, and of idle connections.
 const HEAD: Duration = Duration::from_secs(30);
-/// The longest body we read: a log level.
+/// Maximum request body size; a body holds a log level.
 const BODY: usize = 4096;
 
 const LOG_LEVEL: &str = "/log-level";
-/// What browsers ask a password for; any user name will do.
+/// Challenge for browsers; any user name is accepted.
 const CHALLENGE: &str = "Basic realm=\"Narthex\", charset=\"UTF-8\"";
 
-/// What the admin listener shows. Asked anew by every request, on the admin thread. Machines but our own get metrics and
-/// health alone.
+/// Sources of what the admin listener serves, evaluated for every request on the admin thread. Remote peers get only
+/// metrics and health.
 pub struct AdminState {
-    /// The state of the process.
+    /// `/status.json` and the status page.
     pub report: Box<dyn Fn() -> StatusReport + Send + Sync>,
     /// `/metrics`.
     pub metrics: Arc<Metrics>,
-    /// `/livez`, `/readyz` and what else there is of that kind.
+    /// `/livez`, `/readyz` and other health endpoints.
     pub health: Vec<Health>,
     /// `/log-level`.
     pub log_level: LogLevel,
@@ -57,17 +57,17 @@ pub struct AdminState {
     pub connections: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
     /// `/debug/tasks`.
     pub tasks: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
-    /// With `--admin-token-file`: whoever wants more than metrics and health needs the token.
+    /// With `--admin-token-file`: everything but metrics and health requires the token.
     pub token: Option<AdminTokenGuard>,
 }
 
-/// The admin listener; it answers until the process ends.
+/// The admin listener; it serves until the process ends.
 pub struct Admin {
-    /// Where it stands; differs from the address asked for when its port was 0.
+    /// Bound address; differs from the configured one if its port was 0.
     pub local_addr: SocketAddr,
 }
 
-/// Binds `address` and serves `state` there on a thread of its own.
+/// Binds `address` and serves `state` on a dedicated thread.
 pub fn spawn(address: SocketAddr, state: AdminState) -> Result<Admin, Problem> {
     let problem = |what: &str, error: &dyn std::fmt::Display| Problem::new(FLAG, format!("{what} {address}: {error}"));
     let listener = bind(address, FLAG).map_err(|why| Problem::new(FLAG, why))?;
@@ -90,7 +90,7 @@ struct Server {
     token: Option<Published<AdminToken>>,
 }
 
-/// Where a connection arrived, and where it came from.
+/// Local and peer address of a connection.
 #[derive(Clone, Copy)]
 struct Ends {
     local: SocketAddr,
@@ -98,7 +98,8 @@ struct Ends {
 }
 
 impl Ends {
-    /// Whether both are on this machine, or in this pod: who connects to an address of its own comes from it.
+    /// Whether the peer is on the same machine or in the same pod: a connection to an address of the same host has that
+    /// address as its source, too.
     fn meet(self) -> bool {
         let peer = self.peer.ip().to_canonical();
         peer.is_loopback() || peer == self.local.ip().to_canonical()
@@ -110,18 +111,18 @@ impl Server {
         self.token = self.state.token.take().map(AdminTokenGuard::follow);
         let listener = match tokio::net::TcpListener::from_std(listener) {
             Ok(listener) => listener,
-            Err(error) => return tracing::error!(%error, "the admin listener cannot serve; restart to get it back"),
+            Err(error) => return tracing::error!(%error, "admin listener failed to start; restart the process"),
         };
         let server = Rc::new(self);
         let places = Arc::new(Semaphore::new(CONNECTIONS));
         loop {
-            // Never closed.
+            // The semaphore is never closed.
             let Ok(place) = places.clone().acquire_owned().await else { return };
             let (stream, peer) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    // Out of descriptors, most likely: that passes.
-                    tracing::warn!(%error, "the admin listener cannot take a connection");
+                    // Most likely out of file descriptors, which is temporary.
+                    tracing::warn!(%error, "admin listener failed to accept a connection");
                     tokio::time::sleep(Duration::from_secs(1)).await;
                     continue;
                 }
@@ -140,7 +141,7 @@ impl Server {
                     .header_read_timeout(HEAD)
                     .max_buf_size(16 * 1024)
                     .serve_connection(TokioIo::new(stream), service);
-                // How a connection of the operator ends is nobody's concern.
+                // Connection errors and the timeout are not reported.
                 let _ = tokio::time::timeout(LIFE, connection).await;
             });
         }
@@ -153,20 +154,21 @@ impl Server {
     ) -> Response<Full<Bytes>> {
         if !self.told.is_meant(&request, ends.local) {
             let text = "This is the admin address of a Narthex process. It answers only requests whose Host is a \
-                        loopback name or address, or the one it was told to serve.\n";
+                        loopback name or address, or its configured address.\n";
             return finish(plain(StatusCode::FORBIDDEN, text));
         }
         let reads = matches!(*request.method(), Method::GET | Method::HEAD);
         let answer = match self.open(&request) {
             Some(answer) if reads => answer,
             None if !ends.meet() => {
-                let text = "This is the admin address of a Narthex process. To other machines it answers only /metrics, \
-                            /livez, /readyz and the like; ask for this one on its own (kubectl port-forward for a pod).\n";
+                let text = "This is the admin address of a Narthex process. To remote peers it serves only /metrics, \
+                            /livez, /readyz and the like; send this request from the same machine \
+                            (kubectl port-forward for a pod).\n";
                 plain(StatusCode::FORBIDDEN, text)
             }
             None if !self.is_operator(&request) => {
-                let text = "The token of --admin-token-file is needed: as bearer token, or as password of any user. \
-                            /metrics, /livez, /readyz and the like need none.\n";
+                let text = "The token of --admin-token-file is required: as bearer token, or as password of any user. \
+                            /metrics, /livez, /readyz and the like require none.\n";
                 let mut response = plain(StatusCode::UNAUTHORIZED, text);
                 response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
                 response
@@ -185,7 +187,7 @@ impl Server {
         finish(answer)
     }
 
-    /// What is for everybody who reaches us: the load balancer's, and whoever collects metrics.
+    /// Responses available without authentication from any peer: health and metrics.
     fn open<B>(&self, request: &Request<B>) -> Option<Response<Bytes>> {
         let path = request.uri().path();
         if path != "/metrics" {
@@ -198,12 +200,12 @@ impl Server {
         Some(response)
     }
 
-    /// Whether a request has the token, if one is asked for.
+    /// Whether the request carries the admin token, if one is configured.
     fn is_operator<B>(&self, request: &Request<B>) -> bool {
         self.token.as_ref().is_none_or(|token| token.load().is_in(request.headers()))
     }
 
-    /// What is the operator's alone.
+    /// Responses that require a local peer and the admin token.
     fn show<B>(&self, request: &Request<B>) -> Response<Bytes> {
         let state = &self.state;
         match request.uri().path() {
@@ -235,7 +237,7 @@ impl Server {
         match self.state.log_level.set(&String::from_utf8_lossy(&body)) {
             Ok(()) => {
                 let level = self.state.log_level.current();
-                tracing::info!(level, "the log level was changed");
+                tracing::info!(level, "log level changed");
                 plain(StatusCode::OK, format!("{level}\n"))
             }
             Err(problem) => plain(StatusCode::BAD_REQUEST, format!("{problem}\n")),
@@ -262,7 +264,7 @@ fn json(value: &impl serde::Serialize) -> Response<Bytes> {
     }
 }
 
-/// The headers that every answer carries.
+/// Adds the headers that every response carries.
 fn finish(response: Response<Bytes>) -> Response<Full<Bytes>> {
     let mut response = response.map(Full::new);
     let headers = response.headers_mut();
@@ -300,7 +302,7 @@ mod tests {
         }
     }
 
-    /// Status code, head and body of the answer to `request`, in which `{host}` is where we stand.
+    /// Sends `request`, in which `{host}` is replaced by the admin address; returns status code, head and body.
     fn ask(admin: &Admin, request: &str) -> (u16, String, String) {
         let mut stream = TcpStream::connect(admin.local_addr).unwrap();
         let request = request.replace("{host}", &format!("Host: {}\r\nConnection: close", admin.local_addr));
@@ -371,7 +373,7 @@ mod tests {
                 ["/", "/status.json", "/log-level", "/debug/connections", "/debug/tasks", "/nothing", "//metrics"]
             {
                 let (status, said) = ask(peer, "GET", path).await;
-                assert!(status == 403 && said.contains("on its own"), "{peer} {path}: {status} {said}");
+                assert!(status == 403 && said.contains("from the same machine"), "{peer} {path}: {status} {said}");
             }
             assert_eq!(
                 (ask(peer, "PUT", "/log-level").await.0, ask(peer, "PUT", "/livez").await.0),

@@ -1,4 +1,4 @@
-//! `--admin-token-file`: the token that the operator's own pages are shown for.
+//! `--admin-token-file`: the token that the admin listener requires.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,18 +12,18 @@ use http::header::AUTHORIZATION;
 
 use crate::process::{Drain, Followed, FollowedFile, OnFailure, Problem, Problems, Published, text_of};
 
-/// A shorter token could be guessed.
+/// Minimum token length; a shorter token could be guessed.
 const SHORTEST: usize = 16;
-/// More than any such file has.
+/// Maximum size of the token file.
 const LONGEST: u64 = 1 << 20;
 
-/// The token. No `Debug`, on purpose.
+/// The admin token. Deliberately without `Debug`.
 pub struct AdminToken(String);
 
-/// The file that holds it, followed.
+/// The watched token file.
 pub type AdminTokenFile = FollowedFile<AdminToken>;
 
-/// What the admin listener needs to ask for the token, and to follow its file.
+/// The admin token with its file, for the admin listener.
 pub struct AdminTokenGuard {
     pub(super) file: AdminTokenFile,
     pub(super) token: AdminToken,
@@ -32,12 +32,12 @@ pub struct AdminTokenGuard {
 }
 
 impl AdminTokenGuard {
-    /// Asks for `token` until `file` holds another; `on_failure` is called with what is wrong with the file.
+    /// Requires `token` until `file` changes; `on_failure` is called with the problems of the file.
     pub fn new(file: AdminTokenFile, token: AdminToken, on_failure: OnFailure, drain: Drain) -> AdminTokenGuard {
         AdminTokenGuard { file, token, on_failure, drain }
     }
 
-    /// Begins to follow the file, on this thread's `LocalSet`.
+    /// Starts watching the file on this thread's `LocalSet`.
     pub(super) fn follow(self) -> Published<AdminToken> {
         let AdminTokenGuard { file, token, on_failure, drain } = self;
         let (publisher, published) = Published::new(token);
@@ -47,10 +47,10 @@ impl AdminTokenGuard {
 }
 
 impl AdminToken {
-    /// The token in the text of a file; space around it does not count.
+    /// Parses the content of a token file; surrounding whitespace is ignored.
     ///
     /// # Errors
-    /// None, one that could be guessed, or one that no header can carry.
+    /// The token is missing, too short, or not valid in a header.
     pub fn parse(text: &str, place: &str) -> Result<AdminToken, Problem> {
         let token = text.trim();
         if token.len() < SHORTEST {
@@ -66,13 +66,13 @@ impl AdminToken {
         Ok(AdminToken(token.to_owned()))
     }
 
-    /// The token as a value of `Authorization`.
+    /// Value of `Authorization` with this token.
     pub fn authorization(&self) -> String {
         format!("Bearer {}", self.0)
     }
 
-    /// Whether a request has it: as bearer token, or as the password of Basic authentication, which browsers ask for.
-    /// Compared in constant time.
+    /// Whether a request carries the token: as bearer token, or as the password of Basic authentication, which browsers
+    /// support. Compared in constant time.
     pub(super) fn is_in(&self, headers: &HeaderMap) -> bool {
         let mut lines = headers.get_all(AUTHORIZATION).iter();
         let (Some(line), None) = (lines.next(), lines.next()) else { return false };
@@ -92,20 +92,20 @@ impl AdminToken {
 }
 
 impl Followed for AdminToken {
-    const UNUSABLE: &'static str = "the admin token file changed and is not usable; the last good token stays";
+    const UNUSABLE: &'static str = "admin token file changed and is invalid; the last good token stays in use";
 
     fn read(path: &Path) -> Result<AdminToken, Problems> {
         let place = path.display().to_string();
         let text = text_of(path, LONGEST)?;
         let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
         if mode & 0o004 != 0 {
-            tracing::warn!(file = place, "everybody on this machine can read the admin token; chmod 0600 it");
+            tracing::warn!(file = place, "admin token file is world-readable; chmod 0600 it");
         }
         Ok(AdminToken::parse(&text, &place)?)
     }
 
     fn tell_read_again(&self, path: &Path) {
-        tracing::info!(file = %path.display(), "admin token read again");
+        tracing::info!(file = %path.display(), "admin token file reloaded");
     }
 }
 

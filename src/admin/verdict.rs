@@ -1,4 +1,4 @@
-//! The state of the process in one line.
+//! One-line summary of the status report.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,14 +6,14 @@ use super::expiry::ExpiryWarning;
 use super::report::{ApiServiceReport, RemoteCallReport, StatusReport, VerdictReport};
 use crate::registry::DELEGATE;
 
-/// What is wrong, and what deserves attention, each as a few words.
+/// Failures and warnings, each in a few words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// What keeps requests from being served as they should be.
+    /// Conditions that affect requests.
     pub failures: Vec<String>,
-    /// What does not yet.
+    /// Conditions that do not affect requests yet.
     pub warnings: Vec<String>,
-    /// What works.
+    /// Summary of what works.
     pub summary: String,
 }
 
@@ -23,7 +23,7 @@ impl Verdict {
         self.failures.is_empty()
     }
 
-    /// All of it in one line.
+    /// Formats everything as one line.
     pub fn line(&self) -> String {
         let head = if self.is_ok() { format!("OK: {}", self.summary) } else { self.failures.join("; ") };
         std::iter::once(&head).chain(&self.warnings).cloned().collect::<Vec<_>>().join("; ")
@@ -31,26 +31,26 @@ impl Verdict {
 }
 
 impl ApiServiceReport {
-    /// Whether requests to it fail: its condition is `False`, or its circuit is open.
+    /// Whether requests to this APIService fail: its condition is `False`, or its circuit is open.
     pub fn is_failing(&self) -> bool {
         self.available == Some(false) || self.circuit == "open"
     }
 
-    /// Whether there is nothing to say but that it is there: it has no backend, and is available.
+    /// Whether this is a local APIService (without a backend) that is available.
     pub fn is_plain_local(&self) -> bool {
         self.service == "Local" && !self.is_failing() && self.available.is_some()
     }
 }
 
 impl StatusReport {
-    /// The APIServices, those that fail first.
+    /// APIServices, failing ones first.
     pub fn apiservices_in_order(&self) -> impl Iterator<Item = &ApiServiceReport> {
         let (failing, good): (Vec<_>, Vec<_>) = self.apiservices.iter().partition(|one| one.is_failing());
         failing.into_iter().chain(good)
     }
 
-    /// Readiness checks that fail and say what nothing else here does: `shutdown` is the phase, and `reviews` fails with
-    /// the reviews among the remote calls.
+    /// Failing readiness checks that the report does not show otherwise. `shutdown` repeats the phase, and `reviews`
+    /// repeats the failing reviews among the remote calls.
     pub fn unready_checks(&self) -> impl Iterator<Item = &str> {
         let is_review = |of: &&RemoteCallReport| matches!(&*of.call, "TokenReview" | "SubjectAccessReview");
         let told = self.remote_calls.iter().filter(is_review).any(|of| !of.failing_since.is_empty());
@@ -61,7 +61,7 @@ impl StatusReport {
         })
     }
 
-    /// The state of the process at `now`.
+    /// Summarizes the state at `now`.
     pub fn verdict(&self, now: SystemTime) -> Verdict {
         let (what, many) =
             if self.guards_upstreams() { ("upstream", "upstreams") } else { ("APIService", "APIServices") };
@@ -113,7 +113,7 @@ impl StatusReport {
         if unknown > 0 {
             warnings.push(format!("{} not probed yet", plural(unknown, what, many)));
         }
-        // A SOCKS5 server has none.
+        // A SOCKS5 server has no APIServices.
         let delegated = delegate.iter().any(|one| one.available == Some(true));
         let summary = match (all, delegated) {
             (0, false) => self.phase.clone(),
@@ -149,7 +149,7 @@ impl StatusReport {
     }
 }
 
-/// `SubjectAccessReview failing since 13:48 UTC`; with the date if that is more than a day ago.
+/// `SubjectAccessReview failing since 13:48 UTC`; with the date if it is more than a day ago.
 fn failing(call: &RemoteCallReport, now: SystemTime) -> String {
     let time = call.failing_since.parse::<jiff::Timestamp>().ok();
     let recent = time.is_some_and(|time| {

@@ -1,4 +1,4 @@
-//! The chain of authenticators, and the proof that somebody came out of it.
+//! The chain of authenticators, and the proof of a successful authentication.
 
 use std::borrow::Cow;
 use std::ops::Deref;
@@ -24,47 +24,47 @@ use crate::process::Published;
 use crate::tls::Trust;
 use crate::tls::server::FrontProxies;
 
-/// What the chain is made of.
+/// Settings of the authenticator chain.
 pub struct Settings {
-    /// Whom we believe; followed.
+    /// The CA bundles for client certificates and front proxies; reloaded.
     pub trust: Published<Trust>,
-    /// How a front proxy is known, and where it speaks.
+    /// Allowed front proxies and the names of their request headers.
     pub request_headers: RequestHeaders,
-    /// `--token-auth-file`; followed.
+    /// `--token-auth-file`; reloaded.
     pub tokens: Option<Published<Tokens>>,
-    /// `--authentication-config`: tokens of issuers, and which requests without credentials are let in.
+    /// `--authentication-config`: JWT issuers, and which anonymous requests are allowed.
     pub jwt: Option<Arc<Jwt>>,
-    /// Which groups nobody brings in here.
+    /// Groups that are dropped from every user.
     pub groups: GroupFilter,
-    /// `--authentication-token-webhook-config-file` and `--authentication-kubeconfig`: asked in this order about
-    /// tokens that nobody here knows.
+    /// `--authentication-token-webhook-config-file` and `--authentication-kubeconfig`: called in this order for tokens
+    /// that no local authenticator accepts.
     pub token_reviews: Vec<Arc<TokenReviews>>,
-    /// `--api-audiences`: whom tokens are for that name nobody themselves, when somebody else asks about them.
+    /// `--api-audiences`: the audiences of tokens without audiences of their own, in served TokenReviews.
     pub audiences: Vec<String>,
     /// `--anonymous-auth`.
     pub anonymous: bool,
-    /// Names besides the standard ones under which a backend is told who asks. No client says anything under them.
+    /// Additional header names that carry the identity to backends; stripped from client requests.
     pub told_under: Vec<HeaderName>,
 }
 
-/// Finds out who is asking. One a worker; cheap to make.
+/// Authenticates requests. Each worker has its own; cheap to create.
 pub struct Authenticator {
     pub(super) settings: Settings,
-    /// How front proxies speak as the flags say.
+    /// Request headers as configured by flags.
     given: Arc<Speech>,
-    /// How they speak as the cluster said last.
+    /// Request headers as last read from the cluster's ConfigMap.
     announced: ArcSwapOption<(Arc<FrontProxies>, Arc<Speech>)>,
     anonymous: Arc<User>,
 }
 
-/// How front proxies speak, and which headers carry an identity then.
+/// Request-header authentication, and the header names that carry an identity with it.
 struct Speech {
     request_headers: RequestHeaders,
     headers: Arc<IdentityHeaders>,
 }
 
-/// Somebody, known. Only [`Authenticator::authenticate`] makes one, and when it did, the request's
-/// headers say nothing about identity any more.
+/// An authenticated user. Only [`Authenticator::authenticate`] creates one, after it has removed all identity headers
+/// from the request.
 #[derive(Clone, Debug)]
 pub struct Authenticated {
     user: Arc<User>,
@@ -72,7 +72,7 @@ pub struct Authenticated {
     warning: Option<&'static str>,
 }
 
-/// Nobody. Turns into the 401 that upstream gives, with the reason kept for the log.
+/// A failed authentication. Becomes upstream's 401; the reason goes to the log only.
 #[derive(Debug)]
 pub struct Unauthenticated {
     result: Authentication,
@@ -82,14 +82,14 @@ pub struct Unauthenticated {
 }
 
 impl Authenticator {
-    /// A chain of what `settings` name.
+    /// Creates the chain that `settings` describe.
     pub fn new(settings: Settings) -> Authenticator {
         let anonymous = User { name: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..User::default() };
         let given = Arc::new(Speech::of(settings.request_headers.clone(), &settings.told_under));
         Authenticator { settings, given, announced: ArcSwapOption::empty(), anonymous: Arc::new(anonymous) }
     }
 
-    /// The names of all headers that carry an identity here.
+    /// Returns the matcher of all header names that carry an identity.
     pub fn identity_headers(&self) -> Cow<'_, Arc<IdentityHeaders>> {
         match self.speech(&self.settings.trust.load()) {
             Cow::Borrowed(given) => Cow::Borrowed(&given.headers),
@@ -97,12 +97,12 @@ impl Authenticator {
         }
     }
 
-    /// Which groups nobody brings in, whoever says them.
+    /// Returns the filter that is applied to the groups of every user.
     pub fn groups(&self) -> &GroupFilter {
         &self.settings.groups
     }
 
-    /// How front proxies speak whom `trust` believes.
+    /// Returns the request-header authenticator for the front proxies of `trust`.
     fn speech(&self, trust: &Trust) -> Cow<'_, Arc<Speech>> {
         let Some(theirs) = &trust.front_proxies else { return Cow::Borrowed(&self.given) };
         if let Some(last) = &*self.announced.load()
@@ -115,8 +115,7 @@ impl Authenticator {
         Cow::Owned(speech)
     }
 
-    /// Says who sent a request, and removes from its headers every credential and every front proxy's
-    /// word, whether anybody believed them or not.
+    /// Authenticates a request, and removes every credential and front-proxy header, used or not.
     ///
     /// `Impersonate-*` stays: it is no credential, and [`authorize`](crate::authorize) must see it.
     pub async fn authenticate(
@@ -128,15 +127,14 @@ impl Authenticator {
         self.authenticate_at(peer, path, headers, UnixTime::now).await
     }
 
-    /// Removes from the headers of a request that nobody authenticates whatever [`authenticate`](Self::authenticate)
-    /// removes, and `Impersonate-*`: nobody will judge it.
+    /// Removes what [`authenticate`](Self::authenticate) removes, and `Impersonate-*`, from a request that is served
+    /// without authentication.
     pub fn take_away(&self, headers: &mut HeaderMap) {
         self.identity_headers().take_away(headers);
     }
 
-    /// Whether the peer's certificate is believed now, as a client's or as a front proxy's; else why not.
-    /// Connections that live for hours are asked this now and then, so that trust which is taken back is lost
-    /// to what runs on them too.
+    /// Checks that the peer's certificate is trusted now, as a client's or as a front proxy's.
+    /// Called periodically for long-lived connections, so that removing a CA also ends requests in flight.
     pub fn trusts(&self, peer: &Peer) -> Result<(), String> {
         let trust = self.settings.trust.load();
         let speech = self.speech(&trust);
@@ -158,7 +156,7 @@ impl Authenticator {
         now: impl FnOnce() -> UnixTime,
     ) -> Result<Authenticated, Unauthenticated> {
         let mut attempt = Attempt::default();
-        // One look at whom we believe: names of one generation are not held against certificates of another.
+        // One snapshot of the trust: names of one generation must not be checked against certificates of another.
         let (speech, found, by_connection) = {
             let trust = self.settings.trust.load();
             let speech = self.speech(&trust);
@@ -184,7 +182,7 @@ impl Authenticator {
         Err(attempt.nobody())
     }
 
-    /// The tokens that a request carries, in upstream's order.
+    /// Authenticates by the tokens of a request, in upstream's order.
     async fn by_token(
         &self,
         peer: &Peer,
@@ -203,7 +201,7 @@ impl Authenticator {
                 }
                 Ok(Bearer::None) => None,
                 Err(_) => {
-                    attempt.error("bearer token", "the header holds bytes that no token has");
+                    attempt.error("bearer token", "the Authorization header contains invalid bytes");
                     None
                 }
             };
@@ -223,15 +221,16 @@ impl Authenticator {
         None
     }
 
-    /// What the configuration file says of it comes before the flag.
+    /// Whether anonymous requests for `path` are allowed. The configuration file has precedence over the flag.
     fn lets_anonymous_in(&self, path: &str) -> bool {
         let said = self.settings.jwt.as_ref().and_then(|jwt| jwt.lets_anonymous_in(path));
         said.unwrap_or(self.settings.anonymous)
     }
 
-    /// A token that nobody here can judge is an error, too: its sender meant to be somebody.
+    /// Returns the user of a token. A token that no authenticator supports is an error, too: the client did not mean to
+    /// be anonymous.
     ///
-    /// It may have to ask somebody over a network; for whoever is known already it does not wait.
+    /// May wait for a network call; a cached result does not wait.
     async fn holder(
         &self,
         peer: &Peer,
@@ -294,8 +293,8 @@ impl Speech {
     }
 }
 
-/// What the connection's certificate says, and the headers of a front proxy that has one. As upstream's union: the
-/// first success wins, errors are kept for when nobody succeeds.
+/// Authenticates by the client certificate and, if it is a front proxy's, by the request headers. As upstream's union:
+/// the first success wins; errors are kept in case no authenticator succeeds.
 fn by_connection(
     peer: &Peer,
     trust: &Trust,
@@ -314,7 +313,7 @@ fn by_connection(
             Ok(Some(user)) => return ByConnection::Known(user),
             Ok(None) => {}
             Err(why) => {
-                // Whoever else knew the sender would take the front proxy for the caller.
+                // A later authenticator would take the front proxy for the caller.
                 attempt.error("request header", why);
                 return ByConnection::Nobody;
             }
@@ -331,28 +330,28 @@ fn by_connection(
 }
 
 impl Authenticated {
-    /// Who it is.
+    /// The user.
     pub fn user(&self) -> &Arc<User> {
         &self.user
     }
 
-    /// Whether the request wants to be taken for somebody else's (`Impersonate-*`).
+    /// Whether the request has `Impersonate-*` headers.
     pub fn impersonates(&self) -> bool {
         self.impersonates
     }
 
-    /// Text of a `Warning: 299` for the answer.
+    /// The text of a `Warning: 299` header for the response.
     pub fn warning(&self) -> Option<&'static str> {
         self.warning
     }
 
-    /// Whether it is nobody in particular: such a client's HTTP/2 connection should not outlive the
-    /// answer (`UnauthenticatedHTTP2DOSMitigation`).
+    /// Whether the user is anonymous. The HTTP/2 connection of such a client should not outlive the response
+    /// (`UnauthenticatedHTTP2DOSMitigation`).
     pub fn is_anonymous(&self) -> bool {
         self.user.name == ANONYMOUS || self.user.groups.iter().any(|group| group == UNAUTHENTICATED)
     }
 
-    /// Somebody made up.
+    /// An authenticated user for tests.
     #[cfg(test)]
     pub(crate) fn for_test(user: User, impersonates: bool) -> Authenticated {
         Authenticated { user: Arc::new(user), impersonates, warning: None }
@@ -368,12 +367,12 @@ impl Deref for Authenticated {
 }
 
 impl Unauthenticated {
-    /// The result's label: `failure` when nobody said anything, `error` when something was wrong.
+    /// The value of the metric label `result`: `failure` without credentials, `error` if an authenticator failed.
     pub fn result(&self) -> Authentication {
         self.result
     }
 
-    /// Which authenticator found what wrong, for the log.
+    /// The errors of the authenticators, for the log.
     pub fn cause(&self) -> &str {
         &self.cause
     }
@@ -389,19 +388,19 @@ impl From<Unauthenticated> for Refusal {
     }
 }
 
-/// What a connection itself says about who is asking.
+/// The result of authenticating the connection.
 enum ByConnection {
     Known(Arc<User>),
-    /// Whatever else the request carries, nobody is to be believed.
+    /// The request must not be authenticated by any other means.
     Nobody,
     Unknown,
 }
 
-/// What went wrong so far.
+/// Errors and warnings of one authentication so far.
 #[derive(Default)]
 struct Attempt {
     errors: Vec<String>,
-    /// Whether a TokenReview could not be had, so that a good token may have been refused.
+    /// Whether a TokenReview call failed, so that a valid token may have been refused.
     reviewer_failed: bool,
     warning: Option<&'static str>,
 }
@@ -413,7 +412,7 @@ impl Attempt {
 
     fn nobody(self) -> Unauthenticated {
         let (result, cause) = if self.errors.is_empty() {
-            (Authentication::Failure, "no credentials that anybody here judges".to_owned())
+            (Authentication::Failure, "no credentials that a configured authenticator accepts".to_owned())
         } else {
             (Authentication::Error, self.errors.join("; "))
         };
@@ -422,7 +421,7 @@ impl Attempt {
     }
 }
 
-/// Adds a group, unless the user is already said to be known or unknown.
+/// Adds a group, unless the user is in `system:authenticated` or `system:unauthenticated` already.
 pub(super) fn add_group(groups: &mut Vec<String>, group: &str) {
     if !groups.iter().any(|it| it == AUTHENTICATED || it == UNAUTHENTICATED) {
         groups.push(group.to_owned());

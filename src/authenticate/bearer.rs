@@ -1,9 +1,9 @@
 //! The token in `Authorization: Bearer …`.
 
-/// What an `Authorization` header says.
+/// The content of an `Authorization` header.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Bearer<'a> {
-    /// Nothing about a bearer token: absent, another scheme, malformed.
+    /// No bearer token: absent, another scheme, or malformed.
     None,
     /// Two spaces before the token: upstream ignores it and warns.
     ExtraSpace,
@@ -11,15 +11,15 @@ pub enum Bearer<'a> {
     Token(&'a str),
 }
 
-/// What upstream warns with.
+/// Upstream's warning for [`Bearer::ExtraSpace`].
 pub(super) const EXTRA_SPACE: &str =
     "the provided Authorization header contains extra space before the bearer token, and is ignored";
 
-/// Reads the value of `Authorization` as
-/// `k8s.io/apiserver/pkg/authentication/request/bearertoken` does: words behind the token are ignored.
+/// Parses the value of `Authorization` like
+/// `k8s.io/apiserver/pkg/authentication/request/bearertoken`: words after the token are ignored.
 pub fn parse(value: &str) -> Bearer<'_> {
     let value = value.trim();
-    // By bytes: the search for a character is made for longer texts, and this is on every request's way.
+    // By bytes: faster than a character search on short texts, and this is on the request path.
     let Some(space) = value.bytes().position(|byte| byte == b' ') else { return Bearer::None };
     let scheme = &value[..space];
     let mut words = value[space + 1..].splitn(2, ' ');

@@ -1,10 +1,10 @@
-//! Comma-separated values as Go's `encoding/csv` reads them: quoted fields may hold commas, quotes
-//! (doubled) and line ends; empty lines are skipped; spaces count.
+//! Parser of comma-separated values, like Go's `encoding/csv`: quoted fields may contain commas, doubled quotes and
+//! line ends; empty lines are skipped; spaces are significant.
 
-/// One record: the line it begins on, counted from one, and its fields.
+/// One record: its first line, counted from 1, and its fields.
 pub type Record = (usize, Vec<String>);
 
-/// Reads all records; for each that cannot be read, its line and why.
+/// Parses all records. An invalid record yields its line and the error.
 pub fn records(text: &str) -> Vec<Result<Record, (usize, &'static str)>> {
     let mut records = Vec::new();
     let mut rest = text;
@@ -25,7 +25,7 @@ pub fn records(text: &str) -> Vec<Result<Record, (usize, &'static str)>> {
     records
 }
 
-/// One record and what follows its line end. After a mistake reading goes on with the next line.
+/// Parses one record, and returns the text after it. After an error, parsing continues with the next line.
 fn record(text: &str) -> (Result<Vec<String>, &'static str>, &str) {
     let next_line = |text: &str| text.split_once('\n').map_or(text.len(), |(line, _)| line.len() + 1);
     let mut fields = Vec::new();
@@ -43,10 +43,7 @@ fn record(text: &str) -> (Result<Vec<String>, &'static str>, &str) {
                 let end = rest.find([',', '\n']).unwrap_or(rest.len());
                 let (field, after) = rest.split_at(end);
                 if field.contains('"') {
-                    return (
-                        Err("a quote stands inside a field that does not begin with one"),
-                        &rest[next_line(rest)..],
-                    );
+                    return (Err("quote inside an unquoted field"), &rest[next_line(rest)..]);
                 }
                 rest = after;
                 let at_line_end = rest.is_empty() || rest.starts_with('\n');
@@ -60,7 +57,7 @@ fn record(text: &str) -> (Result<Vec<String>, &'static str>, &str) {
             (None, Some(after)) => return (Ok(fields), after),
             (None, None) if rest.is_empty() || rest == "\r" => return (Ok(fields), ""),
             (None, None) => {
-                return (Err("something stands between a closing quote and the next comma"), &rest[next_line(rest)..]);
+                return (Err("text between a closing quote and the next comma"), &rest[next_line(rest)..]);
             }
         }
     }
@@ -79,7 +76,7 @@ fn quoted_field(text: &str) -> Result<(String, &str), &'static str> {
             None => return Ok((field.replace("\r\n", "\n"), after)),
         }
     }
-    Err("a quote is not closed")
+    Err("unterminated quote")
 }
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
-//! Groups that nobody brings in from outside: `--authentication-pass-on-groups` and `--authentication-drop-groups`,
-//! as kcp-front-proxy has them.
+//! Filter of user groups: `--authentication-pass-on-groups` and `--authentication-drop-groups`, as in kcp-front-proxy.
 
 use std::sync::Arc;
 
 use crate::kubeapi::User;
 
-/// Which groups of a user are believed, whoever says them. Applied before anything is authorised or passed on.
+/// Which groups of a user are kept, whichever authenticator names them. Applied before authorization and forwarding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupFilter {
     pass_on: Vec<Pattern>,
@@ -19,19 +18,19 @@ enum Pattern {
 }
 
 impl GroupFilter {
-    /// Passes on the groups of the first list, all if it is empty, without those of the second. A star at the end
-    /// of a group stands for the rest of it.
+    /// Creates a filter that keeps the groups of `pass_on` (all if empty) except those of `drop`. A trailing `*`
+    /// matches any suffix.
     pub fn new<S: AsRef<str>>(pass_on: &[S], drop: &[S]) -> GroupFilter {
         let patterns = |groups: &[S]| groups.iter().map(|group| Pattern::of(group.as_ref())).collect();
         GroupFilter { pass_on: patterns(pass_on), drop: patterns(drop) }
     }
 
-    /// Whether everything passes.
+    /// Whether all groups are kept.
     pub fn is_empty(&self) -> bool {
         self.pass_on.is_empty() && self.drop.is_empty()
     }
 
-    /// The user with the groups that remain; the same one if all do.
+    /// Returns the user with the remaining groups; the same allocation if none is dropped.
     pub fn filter(&self, user: Arc<User>) -> Arc<User> {
         if user.groups.iter().all(|group| self.passes(group)) {
             return user;

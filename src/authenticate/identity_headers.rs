@@ -1,5 +1,4 @@
-//! Headers by which somebody says who they are: found in one pass, and removed before anything else can
-//! believe them.
+//! Headers that carry an identity or credentials: found in one pass, and stripped before later stages see them.
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
@@ -8,21 +7,21 @@ use super::request_header::RequestHeaderNames;
 use super::websocket;
 use crate::message::hop_by_hop::remove_where;
 
-/// Front-proxy headers that Kubernetes knows by default, the plural that kube-rbac-proxy uses among
-/// them. They go even when other names are configured: a backend believes the defaults.
+/// Kubernetes' default front-proxy headers, and the plural that kube-rbac-proxy uses. They are stripped even if other
+/// names are configured: a backend trusts the defaults.
 const STANDARD: [&str; 4] = ["x-remote-user", "x-remote-uid", "x-remote-group", "x-remote-groups"];
 const STANDARD_PREFIX: &str = "x-remote-extra-";
 const WEBSOCKET_PROTOCOL: &str = "sec-websocket-protocol";
 
-/// Knows the name of every header that carries an identity.
+/// Matches the names of headers that carry an identity.
 ///
-/// A name is compared after everything that is neither letter nor digit became `-`: servers behind WSGI,
-/// CGI or nginx take `_` for the same, and old CGI any such character.
+/// Names are compared after replacing every character except letters and digits by `-`: servers behind WSGI, CGI or
+/// nginx treat `_` the same, and old CGI any such character.
 #[derive(Clone, Debug)]
 pub struct IdentityHeaders {
     names: Vec<(Box<[u8]>, Kind)>,
     prefixes: Vec<(Box<[u8]>, Kind)>,
-    /// Which bytes a name we look for begins with: most names need no second look.
+    /// The possible first bytes of a matching name: most names are rejected by this.
     first: [bool; 256],
 }
 
@@ -34,19 +33,19 @@ enum Kind {
     Impersonation,
 }
 
-/// What a request carries.
+/// The kinds of identity headers in a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Found {
     pub(super) credential: bool,
     pub(super) front_proxy: bool,
     pub(super) websocket: bool,
     pub(super) impersonation: bool,
-    /// A credential or a front proxy's word under another name than `Authorization`.
+    /// A credential or front-proxy header other than `Authorization`.
     pub(super) other_name: bool,
 }
 
 impl IdentityHeaders {
-    /// The standard names and those that are configured.
+    /// Creates a matcher of the standard and the configured names.
     pub fn new(configured: &RequestHeaderNames) -> IdentityHeaders {
         let mut headers = IdentityHeaders { names: Vec::new(), prefixes: Vec::new(), first: [false; 256] };
         headers.add_name("authorization", Kind::Credential);
@@ -63,21 +62,19 @@ impl IdentityHeaders {
         headers
     }
 
-    /// Knows these names too: under them a backend is told who asks (`--auth-header-*`).
+    /// Adds names of headers that carry the identity to backends (`--auth-header-*`).
     #[must_use]
     pub fn and(mut self, names: &[HeaderName]) -> IdentityHeaders {
         names.iter().for_each(|name| self.add_name(name.as_str(), Kind::FrontProxy));
         self
     }
 
-    /// Removes from `trailers` whatever carries a credential or says who somebody is: nothing of the kind belongs
-    /// behind a body, a WebSocket's protocols neither.
+    /// Removes credentials, identities and WebSocket protocols from `trailers`: none of these belongs after a body.
     pub fn strip_trailers(&self, trailers: &mut HeaderMap) {
         remove_where(trailers, |name| self.kind(name).is_some());
     }
 
-    /// Removes whatever carries a credential or says who somebody is or wants to be, from the headers of a request
-    /// that nobody authenticates.
+    /// Removes credentials, identities and `Impersonate-*` from a request that is served without authentication.
     pub fn take_away(&self, headers: &mut HeaderMap) {
         let found = self.find(headers);
         self.take_found_away(headers, found);
@@ -86,8 +83,8 @@ impl IdentityHeaders {
         }
     }
 
-    /// Removes every credential and every front proxy's word from a request that carries what was `found`. Of a
-    /// WebSocket's protocols only the token goes; `Impersonate-*` stays, and is judged.
+    /// Removes credentials and front-proxy headers from a request in which `found` was found. Of the WebSocket
+    /// protocols only the token is removed. `Impersonate-*` stays for authorization.
     pub(super) fn take_found_away(&self, headers: &mut HeaderMap, found: Found) {
         if found.other_name {
             remove_where(headers, |name| match self.kind(name) {
@@ -96,7 +93,7 @@ impl IdentityHeaders {
                 Some(Kind::Impersonation) | None => false,
             });
         } else if found.credential {
-            // Nearly always: no need to look at every name again.
+            // The usual case: no second pass over the names.
             headers.remove(AUTHORIZATION);
         }
         if found.websocket {
@@ -144,7 +141,7 @@ impl IdentityHeaders {
                 (0..=255u8).filter(|byte| dashed(*byte) == b'-').for_each(|byte| self.first[usize::from(byte)] = true)
             }
             Some(byte) => self.first[usize::from(byte)] = true,
-            // An empty prefix stands for every header.
+            // An empty prefix matches every header.
             None => self.first = [true; 256],
         }
     }
@@ -179,7 +176,6 @@ mod tests {
         left
     }
 
-    /// Pitfalls 1 and 3.
     #[test]
     fn every_spelling_of_every_identity_header_is_removed() {
         let configured = RequestHeaderNames {

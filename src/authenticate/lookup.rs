@@ -1,8 +1,8 @@
-//! `kube-system/extension-apiserver-authentication`: whom a cluster says its API servers should believe, followed.
+//! Watches ConfigMap `kube-system/extension-apiserver-authentication` for client and request-header CAs.
 //!
-//! Read as `k8s.io/apiserver/pkg/server/options` and `pkg/authentication/request/headerrequest` read it, except that
-//! trust can shrink: what the ConfigMap does not name any more is not believed any more, at once; when it is deleted,
-//! after [`GRACE`]. Upstream keeps the last authorities for the life of the process.
+//! Parsed like `k8s.io/apiserver/pkg/server/options` and `pkg/authentication/request/headerrequest`, except that trust
+//! can shrink: a CA removed from the ConfigMap is untrusted at once, and after [`GRACE`] when the ConfigMap is deleted.
+//! Upstream keeps the last CAs for the life of the process.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,33 +20,34 @@ use crate::process::{Problem, Problems, Publisher};
 use crate::tls::Bundle;
 use crate::tls::server::{Announced, FrontProxies};
 
-/// What the ConfigMap is called in messages.
+/// The ConfigMap's name in messages.
 const NAME: &str = "configmap/extension-apiserver-authentication in kube-system";
 const PATH: &str =
     "/api/v1/namespaces/kube-system/configmaps?fieldSelector=metadata.name%3Dextension-apiserver-authentication";
-/// How long what a deleted ConfigMap said is still believed: kube-apiserver deletes and makes it anew when it has
-/// grown too large.
+/// How long the CAs of a deleted ConfigMap stay trusted: kube-apiserver deletes and recreates it when it has grown too
+/// large.
 const GRACE: Duration = Duration::from_secs(300);
-/// How long one watch may last. A silent one is given up sooner: bookmarks come every minute.
+/// The `timeoutSeconds` of one watch.
 const WATCH_SECONDS: u64 = 540;
+/// A watch without events for this long is closed; bookmarks come every minute.
 const SILENCE: Duration = Duration::from_secs(150);
-/// The longest event that is read.
+/// The maximum size of a watch event.
 const LONGEST_EVENT: usize = 4 << 20;
-/// Pauses after a failure, at first and at most.
+/// Initial and maximum backoff after a failure.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// Why the ConfigMap could not be read.
+/// The error of reading the ConfigMap.
 #[derive(Debug)]
 pub struct LookupFailure(String);
 
-/// Follows the ConfigMap; made by [`look_up`].
+/// Watches the ConfigMap; created by [`look_up`].
 pub struct Following {
     client: Rc<Client>,
     health: Arc<CallHealth>,
-    /// What was last published, or is to be.
+    /// The trust last published, or to be published.
     announced: Announced,
     version: String,
-    /// Since when there is no ConfigMap, and something of it is still believed.
+    /// Since when the ConfigMap is absent while its CAs are still trusted.
     absent_since: Option<Instant>,
     told: Option<Problems>,
 }
@@ -90,10 +91,10 @@ struct Event<'e> {
     object: &'e serde_json::value::RawValue,
 }
 
-/// Reads the ConfigMap for the first time. That there is none is no failure: it may come.
+/// Reads the ConfigMap for the first time. Its absence is no error: it may be created later.
 ///
 /// # Errors
-/// When the API server does not say; [`Following::from_nothing`] goes on without.
+/// When the API server cannot be read; [`Following::from_nothing`] starts without it.
 pub async fn look_up(client: Rc<Client>, health: Arc<CallHealth>) -> Result<Following, LookupFailure> {
     let mut following = Following::from_nothing(client, health);
     following.list().await?;
@@ -101,18 +102,18 @@ pub async fn look_up(client: Rc<Client>, health: Arc<CallHealth>) -> Result<Foll
 }
 
 impl Following {
-    /// Nothing is known, and nobody believed, until the ConfigMap can be read.
+    /// Creates a watcher that trusts no CA until the ConfigMap can be read.
     pub fn from_nothing(client: Rc<Client>, health: Arc<CallHealth>) -> Following {
         let (announced, version) = (Announced::default(), String::new());
         Following { client, health, announced, version, absent_since: None, told: None }
     }
 
-    /// What it says now.
+    /// Returns the trust of the ConfigMap as last read.
     pub fn announced(&self) -> &Announced {
         &self.announced
     }
 
-    /// Publishes what the ConfigMap says, whenever that changes; never ends.
+    /// Publishes the trust of the ConfigMap whenever it changes; never returns.
     pub async fn follow(mut self, publisher: Publisher<Announced>) {
         let mut published = publisher.reader().get().as_ref().clone();
         let mut pause = PAUSE.0;
@@ -123,7 +124,7 @@ impl Following {
                 self.health.record_quietly(self.client.server(), Err(why), Duration::ZERO);
             }
             if self.absent_since.is_some_and(|since| since.elapsed() >= GRACE) {
-                tracing::warn!("{NAME} is gone for good; what it said is not believed any more");
+                tracing::warn!("{NAME} absent for more than 5m; its CAs are no longer trusted");
                 (self.announced, self.absent_since) = (Announced::default(), None);
             }
             if self.announced != published {
@@ -131,15 +132,15 @@ impl Following {
                 tracing::info!(
                     client = ?published.client,
                     front_proxies = ?published.front_proxies.as_ref().map(|it| &it.authorities),
-                    "the cluster says whom to believe"
+                    "client and request-header CAs updated from {NAME}"
                 );
                 publisher.publish(Arc::new(published.clone()));
             }
             match result {
                 Ok(()) => pause = PAUSE.0,
                 Err(LookupFailure(why)) => {
-                    tracing::warn!(why, "{NAME} cannot be followed now; what it said last is believed");
-                    // From the beginning: the version may be too old to go on from.
+                    tracing::warn!(why, "watching {NAME} failed; the CAs read last stay trusted");
+                    // List again: the resource version may be too old to continue from.
                     self.version.clear();
                     sleep(pause.mul_f64(0.8 + 0.4 * fastrand::f64())).await;
                     pause = (pause * 2).min(PAUSE.1);
@@ -152,7 +153,7 @@ impl Following {
         let began = Instant::now();
         let result = self.read_list().await;
         let failure = result.as_ref().map(drop).map_err(|LookupFailure(why)| why.as_str());
-        // That it cannot be followed is told by whoever follows it.
+        // The caller logs the failure.
         self.health.record_quietly(self.client.server(), failure, began.elapsed());
         result
     }
@@ -180,7 +181,7 @@ impl Following {
         Ok(())
     }
 
-    /// Takes one event of a watch, or finds that nothing comes. The watch is opened anew for each: they are rare.
+    /// Waits for one watch event, or until the watch is idle. Each event gets a new watch: events are rare.
     async fn watch(&mut self) -> Result<(), LookupFailure> {
         let path = format!(
             "{PATH}&watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={WATCH_SECONDS}",
@@ -196,15 +197,15 @@ impl Following {
         let mut body = response.into_body();
         let mut text = Vec::new();
         loop {
-            // While nothing is there, only the grace can end.
+            // While the ConfigMap is absent, wake up when the grace period ends.
             let wait = self.absent_since.map_or(SILENCE, |since| GRACE.saturating_sub(since.elapsed()).min(SILENCE));
             let Ok(frame) = timeout(wait, body.frame()).await else {
-                // Given up with its connection's stream; the next watch begins where this one stood.
+                // Resets the stream; the next watch continues from the same resource version.
                 drop(lease);
                 return Ok(());
             };
             let Some(frame) = frame else { return Ok(()) };
-            let frame = frame.map_err(|error| LookupFailure(format!("the watch broke: {error}")))?;
+            let frame = frame.map_err(|error| LookupFailure(format!("the watch failed: {error}")))?;
             let Ok(data) = frame.into_data() else { continue };
             text.extend_from_slice(&data);
             if text.len() > LONGEST_EVENT {
@@ -221,7 +222,7 @@ impl Following {
         }
     }
 
-    /// Whether an event says something new.
+    /// Handles a watch event; returns whether it changed the trust.
     fn happened(&mut self, line: &[u8]) -> Result<bool, LookupFailure> {
         let event: Event<'_> = serde_json::from_slice(line).map_err(|error| nonsense(&error))?;
         if event.r#type == "ERROR" {
@@ -246,14 +247,14 @@ impl Following {
         if problems.0.is_empty() {
             self.told = None;
         } else if self.told.as_ref() != Some(&problems) {
-            problems.log(&format!("{NAME} holds mistakes; what it said before them is believed"));
+            problems.log(&format!("{NAME} has invalid values; their last valid values stay in use"));
             self.told = Some(problems);
         }
     }
 
     fn is_gone(&mut self) {
         if self.announced != Announced::default() && self.absent_since.is_none() {
-            tracing::warn!(grace = ?GRACE, "{NAME} is gone; what it said is believed a little longer");
+            tracing::warn!(grace = ?GRACE, "{NAME} was deleted; its CAs stay trusted during the grace period");
             self.absent_since = Some(Instant::now());
         }
     }
@@ -270,10 +271,10 @@ fn failure(error: &CallError) -> LookupFailure {
 }
 
 fn nonsense(error: &serde_json::Error) -> LookupFailure {
-    LookupFailure(format!("{NAME} cannot be understood: {error}"))
+    LookupFailure(format!("{NAME} cannot be decoded: {error}"))
 }
 
-/// What the data say. What is missing is not believed; what is wrong stays as it was `before`.
+/// Parses the data. A missing CA is not trusted; an invalid value keeps its value from `before`.
 fn read(data: &Data, before: &Announced) -> (Announced, Problems) {
     let mut problems = Problems::default();
     let place = |key: &str| format!("{NAME}, {key}");
@@ -308,7 +309,7 @@ fn read(data: &Data, before: &Announced) -> (Announced, Problems) {
     let (Some(allowed_names), Some(username_headers), Some(uid_headers), Some(group_headers), Some(extra_prefixes)) =
         lists
     else {
-        // As upstream: with one list wrong, all of it stays; but an authority that is gone is gone.
+        // As upstream: one invalid list keeps all of them. A CA that was removed is untrusted all the same.
         let front_proxies = authorities.and(before.front_proxies.clone());
         return (Announced { client, front_proxies }, problems);
     };
@@ -320,7 +321,7 @@ fn read(data: &Data, before: &Announced) -> (Announced, Problems) {
     let front_proxies = authorities.map(|authorities| {
         let said =
             FrontProxies { authorities, allowed_names, username_headers, uid_headers, group_headers, extra_prefixes };
-        // What did not change stays the same value.
+        // An unchanged value stays the same allocation.
         before.front_proxies.clone().filter(|before| **before == said).unwrap_or_else(|| Arc::new(said))
     });
     (Announced { client, front_proxies }, problems)
@@ -403,13 +404,13 @@ mod tests {
             assert_eq!(now, before, "{key} {value}");
             assert_eq!(problems.0.len(), 1, "{key} {value}: {problems}");
         }
-        // With a list wrong and the authority gone, nobody is a front proxy.
+        // With an invalid list and the CA removed, no front proxy is trusted.
         let mut pairs = full.to_vec();
         pairs[1] = ("requestheader-client-ca-file", "");
         pairs[2] = ("requestheader-username-headers", "nonsense");
         assert!(read(&data(&pairs), &before).0.front_proxies.is_none());
         assert_eq!(read(&Data::default(), &before).0, Announced::default());
-        // The same again is the same value.
+        // Equal data yield the same allocation.
         let again = read(&data(&full), &before).0;
         assert!(Arc::ptr_eq(again.front_proxies.as_ref().unwrap(), said));
         assert_eq!(read(&data(&[("requestheader-username-headers", "null")]), &before).1, Problems::default());

@@ -1,15 +1,13 @@
-//! Who is asking.
+//! Authentication of requests.
 //!
-//! The order is upstream's: the front proxy's word, the client certificate, the bearer token, the token
-//! in a WebSocket's protocols, and anonymous last, if asked for. The first that knows somebody wins;
-//! when nobody does and one of them found something wrong, the answer is 401 and never anonymous
+//! The authenticators run in upstream's order: request headers of a front proxy, client certificate, bearer token,
+//! token in the WebSocket protocols, anonymous (if enabled). The first that identifies a user wins. If none does and
+//! one of them failed, the response is 401, never anonymous
 //! (`k8s.io/apiserver/pkg/authentication/authenticatorfactory/delegating.go`).
 //!
-//! Whatever comes out, the credentials and every front-proxy header are gone from the request
-//! afterwards, in any spelling.
+//! Credentials and front-proxy headers are always removed from the request, in any spelling.
 //!
-//! Tokens are judged by [`Tokens`] and by [`TokenReviews`], behind the same two places that find a token in a
-//! request.
+//! Tokens are verified by [`Tokens`], [`Jwt`] and [`TokenReviews`], wherever in the request they were found.
 
 mod authenticator;
 mod bearer;
@@ -40,7 +38,7 @@ pub use token_question::{NoHolder, TokenHolder};
 pub use token_review::{TokenReviewSettings, TokenReviews};
 pub use tokens::{TokenFile, Tokens};
 
-/// What fuzz targets need to see of our parsers.
+/// Parsers that are exposed to the fuzz targets.
 #[doc(hidden)]
 pub mod parsers {
     pub use super::bearer::{Bearer, parse as bearer};
@@ -48,9 +46,9 @@ pub mod parsers {
     pub use super::websocket::{Protocols, parse as websocket};
 }
 
-/// The group of everybody who is known.
+/// The group of all authenticated users.
 pub const AUTHENTICATED: &str = "system:authenticated";
-/// The group of everybody who is not.
+/// The group of all unauthenticated users.
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
-/// The name of everybody who is not known.
+/// The name of the anonymous user.
 pub const ANONYMOUS: &str = "system:anonymous";

@@ -1,4 +1,4 @@
-//! The other end of a connection: its address, its certificate, and what we found of that certificate.
+//! The peer of a connection: its address, its certificate, and the cached verification of that certificate.
 
 use std::cell::{Ref, RefCell};
 use std::net::SocketAddr;
@@ -12,14 +12,13 @@ use super::{AUTHENTICATED, Tokens, speakable};
 use crate::kubeapi::User;
 use crate::tls::{Bundle, PeerCertificate, Trust};
 
-/// Key of the extra that names the certificate, as upstream's `user.CredentialIDKey`.
+/// Extra key that identifies the certificate, upstream's `user.CredentialIDKey`.
 pub(super) const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 /// One client connection.
 ///
-/// Its certificate chain is judged at the first request, and again only when the trust changed or the
-/// clock passed the point where the answer may be another: a signature check for every request would
-/// cost more than all the rest of it.
+/// Its certificate chain is verified at the first request. It is verified again only when the trust changed or the
+/// validity of a certificate began or ended: a signature check costs more than the rest of a request.
 pub struct Peer {
     remote: SocketAddr,
     chain: Vec<CertificateDer<'static>>,
@@ -27,29 +26,29 @@ pub struct Peer {
     holder: RefCell<Option<Holder>>,
 }
 
-/// Whose token the last one on this connection was: nearly always the next request has the same. Looking it up
-/// costs an HMAC.
+/// The last token seen on this connection, and its user: the next request nearly always has the same token, and a
+/// lookup costs an HMAC.
 struct Holder {
     tokens: Arc<Tokens>,
     token: Box<[u8]>,
     user: Arc<User>,
 }
 
-/// What one generation of trust says about a chain.
+/// The verification of a chain against one generation of trust.
 pub(super) struct Verdict {
     generation: u64,
     judged: UnixTime,
-    /// The first second in which it must be judged again.
+    /// When it must be verified again.
     again: UnixTime,
-    /// Whether the holder may speak for others; none without a request-header authority.
+    /// Whether the peer is an allowed front proxy; none without a request-header CA.
     pub(super) front_proxy: Option<Result<(), String>>,
-    /// Who the holder is; none without a client authority, or without a common name.
+    /// The user of the certificate; none without a client CA, or without a common name.
     pub(super) client: Option<Result<Arc<User>, String>>,
 }
 
 impl Peer {
-    /// A connection from `remote` that presented `chain` (leaf first, possession of the key proved),
-    /// which may be empty.
+    /// Creates a peer at `remote` that presented `chain`, which may be empty. The leaf is first, and the peer has
+    /// proved possession of its key.
     pub fn new(remote: SocketAddr, chain: Vec<CertificateDer<'static>>) -> Peer {
         Peer { remote, chain, verdict: RefCell::new(None), holder: RefCell::new(None) }
     }
@@ -59,12 +58,12 @@ impl Peer {
         self.remote
     }
 
-    /// What the client presented, leaf first.
+    /// The certificate chain that the client presented, leaf first.
     pub fn chain(&self) -> &[CertificateDer<'static>] {
         &self.chain
     }
 
-    /// The holder of `token`.
+    /// Returns the user of `token` in the token file.
     pub(super) fn holder(&self, tokens: &Arc<Tokens>, token: &str) -> Option<Arc<User>> {
         let mut last = self.holder.borrow_mut();
         if let Some(last) = &*last
@@ -78,7 +77,7 @@ impl Peer {
         Some(user)
     }
 
-    /// The judgement of the chain; none when there is no chain.
+    /// Returns the verification of the chain; none when there is no chain.
     pub(super) fn judge(
         &self,
         trust: &Trust,
@@ -127,7 +126,7 @@ impl Peer {
 
 impl Verdict {
     fn holds(&self, generation: u64, now: UnixTime) -> bool {
-        // A clock that was set back may have left a certificate's first day, too.
+        // After the clock was set back, a certificate may not be valid yet.
         self.generation == generation && now < self.again && now >= self.judged
     }
 
@@ -140,25 +139,25 @@ impl Verdict {
         result
     }
 
-    /// Which certificate nobody trusts, and why. A request that is refused for it tells that in the access log.
+    /// Logs an untrusted certificate and the reason. The access log has the reason for each refused request.
     fn tell(&self, remote: SocketAddr) {
         let judgements =
             [self.front_proxy.as_ref().map(|it| it.as_ref().err()), self.client.as_ref().map(|it| it.as_ref().err())];
         let judged = || judgements.iter().flatten();
         if judged().count() > 0 && judged().all(Option::is_some) {
             let why: Vec<&str> = judged().flatten().map(|why| why.as_str()).collect();
-            tracing::debug!(%remote, why = why.join("; "), "the client's certificate is not trusted");
+            tracing::debug!(%remote, why = why.join("; "), "client certificate is not trusted");
         }
     }
 }
 
-/// The identity in a certificate; none without a common name, as
-/// `k8s.io/apiserver/pkg/authentication/request/x509.CommonNameUserConversion` has it.
+/// Returns the user of a certificate; none without a common name, as
+/// `k8s.io/apiserver/pkg/authentication/request/x509.CommonNameUserConversion`.
 fn user_of(certificate: &PeerCertificate) -> Result<Option<Arc<User>>, String> {
     let Some(name) = certificate.common_name.clone() else { return Ok(None) };
     let uid = certificate.uid()?.unwrap_or_default().to_owned();
     let mut groups = certificate.organizations.clone();
-    // An empty group cannot be told to a backend: the line would be dropped there.
+    // An empty group cannot be sent to a backend: the header line would be dropped there.
     groups.retain(|group| !group.is_empty());
     super::authenticator::add_group(&mut groups, AUTHENTICATED);
     let extra = [(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={}", certificate.fingerprint)])].into();

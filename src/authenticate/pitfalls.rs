@@ -1,4 +1,4 @@
-//! The ways in which others got this wrong, each a test of the whole chain.
+//! Security regressions: known mistakes of other authenticating proxies, each tested on the whole chain.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -159,7 +159,7 @@ fn a_client_certificate_is_a_user_with_groups_uid_and_credential() {
     assert_eq!(jane.groups, ["devs", "system:authenticated"]);
     let id = &jane.extra["authentication.kubernetes.io/credential-id"];
     assert!(id.len() == 1 && id[0].len() == "X509SHA256=".len() + 64 && id[0].starts_with("X509SHA256="));
-    // The second request gets the very same answer, without another judgement.
+    // The second request gets the same allocation: the verification is cached.
     let again = world.ask_with(&peer, &mut HeaderMap::new()).unwrap();
     assert!(Arc::ptr_eq(jane.user(), again.user()));
 }
@@ -225,15 +225,15 @@ fn a_front_proxy_s_word_is_believed_only_with_its_certificate_and_name() {
 
     let cause = world.ask(&world.proxies.client("another"), &lines).unwrap_err();
     assert!(cause.contains("request header: x509: subject with cn=another is not in the allowed list"), "{cause}");
-    // The client authority vouches for a name of that spelling, but not for a front proxy.
+    // The client CA signed this common name, but not for a front proxy.
     assert_eq!(world.ask(&world.clients.client("front-proxy-client"), &lines).unwrap(), "front-proxy-client");
     let cause = world.ask(&peer(vec![]), &lines).unwrap_err();
-    assert_eq!(cause, "no credentials that anybody here judges");
+    assert_eq!(cause, "no credentials that a configured authenticator accepts");
 }
 
 #[test]
 fn pitfall_4_a_front_proxy_that_names_nobody_is_not_taken_for_the_caller() {
-    // One authority for both: the case in which upstream takes the proxy for the caller.
+    // One CA for both: the case in which upstream takes the proxy for the caller.
     let mut shared = None;
     let world = world(|settings| {
         let both = ca("both");
@@ -303,7 +303,7 @@ fn pitfall_10_a_websocket_s_token_is_gone_whoever_vouched() {
         assert_eq!(headers["sec-websocket-protocol"], "v5.channel.k8s.io,v4.channel.k8s.io");
         assert_eq!(left(&headers), ["connection", "sec-websocket-protocol", "upgrade"]);
     }
-    // Without an upgrade it authenticates nobody, and goes all the same.
+    // Without an upgrade it is not used for authentication, but still stripped.
     let mut headers = headers(&upgrade[2..]);
     assert!(world.ask_with(&peer(vec![]), &mut headers).is_err());
     assert_eq!(headers["sec-websocket-protocol"], "v5.channel.k8s.io,v4.channel.k8s.io");
@@ -452,7 +452,7 @@ fn pitfall_43_an_error_is_never_anonymous() {
         assert_eq!((refusal.status().code, &*refusal.status().message), (401, "Unauthorized"));
         assert!(!refusal.cause().is_empty());
     }
-    // What is no bearer token is no credential for anybody here.
+    // Other schemes and malformed tokens are no credentials.
     for value in ["Basic abc", "Bearer", "Bearer: x"] {
         assert_eq!(world.ask(&peer(vec![]), &[("authorization", value)]).unwrap(), "system:anonymous");
     }
@@ -480,7 +480,7 @@ fn a_token_that_nobody_can_judge_is_not_anonymous() {
     );
 }
 
-/// The last token of a connection is remembered, for that token alone and as long as the file says so.
+/// The last token of a connection is cached for that token alone, and only while the token file has it.
 #[test]
 fn one_connection_s_token_vouches_for_no_other() {
     let read = |text: &str| Tokens::parse(text, "tokens").unwrap();

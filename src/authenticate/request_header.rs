@@ -1,4 +1,4 @@
-//! The word of a front proxy: who it says the caller is.
+//! Request headers by which a front proxy names the user.
 
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
@@ -8,36 +8,36 @@ use crate::message::hop_by_hop::is_reserved;
 use crate::process::{Problem, Problems};
 use crate::tls::server::FrontProxies;
 
-/// Headers without which a request is another one or none.
+/// Headers that a request needs; no configured prefix may match one of them.
 const NEEDED: [&str; 7] =
     ["authorization", "connection", "content-length", "content-type", "host", "transfer-encoding", "upgrade"];
 
-/// Names of the headers in which a front proxy speaks (`--requestheader-*-headers`, `-prefix`).
+/// Names of the headers that a front proxy sets (`--requestheader-*-headers`, `-prefix`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestHeaderNames {
-    /// The first that has a value names the user.
+    /// User name headers; the first with a value counts.
     pub usernames: Vec<HeaderName>,
-    /// The first that has a value is the UID.
+    /// UID headers; the first with a value counts.
     pub uids: Vec<HeaderName>,
-    /// Every value of all of them is a group.
+    /// Group headers; every value of each is a group.
     pub groups: Vec<HeaderName>,
-    /// Lower case is not needed; what follows the prefix is the escaped key of an extra.
+    /// Prefixes of extra headers, in any case; the rest of the name is the escaped extra key.
     pub extra_prefixes: Vec<String>,
 }
 
-/// How a front proxy is known, and where it speaks.
+/// Allowed front proxies, and the names of their request headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestHeaders {
-    /// Where it speaks.
+    /// Names of the request headers.
     pub names: RequestHeaderNames,
-    /// Common names that its certificate may carry (`--requestheader-allowed-names`); empty for any
-    /// that the request-header authority signed.
+    /// Allowed common names of its certificate (`--requestheader-allowed-names`); empty for any certificate signed by
+    /// the request-header CA.
     pub allowed_names: Vec<String>,
 }
 
 impl RequestHeaderNames {
-    /// Reads the names as the flags give them; all mistakes at once, in upstream's words where it has
-    /// any. UID headers have no default upstream and none here.
+    /// Parses the names given by flags. Reports all errors at once, in upstream's words where it has any. UID headers
+    /// have no default, as upstream.
     pub fn new(
         usernames: &[String],
         uids: &[String],
@@ -60,7 +60,7 @@ impl RequestHeaderNames {
         problems.or(names)
     }
 
-    /// `X-Remote-User`, `X-Remote-Group` and `X-Remote-Extra-`, as upstream's flags default.
+    /// Returns the defaults of upstream's flags: `X-Remote-User`, `X-Remote-Group` and `X-Remote-Extra-`.
     pub fn standard() -> RequestHeaderNames {
         RequestHeaderNames {
             usernames: vec![HeaderName::from_static("x-remote-user")],
@@ -78,11 +78,11 @@ impl RequestHeaderNames {
         self.extra_prefixes.iter().map(String::as_str)
     }
 
-    /// Who the headers speak of, as `k8s.io/apiserver/pkg/authentication/request/headerrequest` reads
-    /// them. Ask only when the sender was found to be a front proxy.
+    /// Returns the user in the headers, like `k8s.io/apiserver/pkg/authentication/request/headerrequest`. Call it only
+    /// after the sender was verified as a front proxy.
     ///
-    /// None without any of the headers. An error when they speak of nobody: upstream then goes on and
-    /// may take the front proxy itself for the caller.
+    /// None without any of the headers. An error if they name no user: upstream continues then, and may take the front
+    /// proxy itself for the caller.
     pub(super) fn read(&self, headers: &HeaderMap) -> Result<Option<User>, String> {
         let mut user = User {
             name: self.first(headers, &self.usernames)?.unwrap_or_default(),
@@ -111,8 +111,7 @@ impl RequestHeaderNames {
         if spoke { Err("the front proxy names no user".to_owned()) } else { Ok(None) }
     }
 
-    /// Only the first value of a header counts: a proxy between us and the front proxy that appends
-    /// cannot be told from one that sets.
+    /// Returns the first value of a header only: an appending proxy in between cannot be told from one that replaces.
     fn first(&self, headers: &HeaderMap, names: &[HeaderName]) -> Result<Option<String>, String> {
         for name in names {
             let value = headers.get(name).map(|value| text(name, value)).transpose()?.unwrap_or_default();
@@ -125,7 +124,7 @@ impl RequestHeaderNames {
 }
 
 impl RequestHeaders {
-    /// How front proxies are known and speak as a cluster says, whose lists were found to be good.
+    /// Creates the configuration from the cluster's ConfigMap, whose lists were validated.
     pub(super) fn announced(said: &FrontProxies) -> RequestHeaders {
         let names = RequestHeaderNames::new(
             &said.username_headers,
@@ -133,11 +132,11 @@ impl RequestHeaders {
             &said.group_headers,
             &said.extra_prefixes,
         );
-        // Without a header nobody can be named: a list that is wrong makes no front proxy believed.
+        // Without header names no user can be named: an invalid list disables the front proxies.
         RequestHeaders { names: names.unwrap_or_default(), allowed_names: said.allowed_names.clone() }
     }
 
-    /// Whether a certificate of this common name may speak for others. An error in upstream's words.
+    /// Checks that the common name is allowed for a front proxy. The error is upstream's.
     pub(super) fn check_name(&self, common_name: Option<&str>) -> Result<(), String> {
         let name = common_name.unwrap_or_default();
         if self.allowed_names.is_empty() || self.allowed_names.iter().any(|allowed| allowed == name) {
@@ -153,17 +152,17 @@ fn header_name(flag: &str, name: &str) -> Result<HeaderName, Problem> {
         return Err(Problem::new(format!("--{flag}"), format!("empty value in \"{flag}\"")));
     }
     let header = HeaderName::from_bytes(name.trim().as_bytes())
-        .map_err(|_| Problem::new(format!("--{flag}"), format!("{name:?} cannot be the name of a header")))?;
-    // They go from every request: none may take along what a request needs.
+        .map_err(|_| Problem::new(format!("--{flag}"), format!("{name:?} is not a valid header name")))?;
+    // These headers are stripped from every request: none may match a header that the request needs.
     let prefix = flag.ends_with("prefix") && NEEDED.iter().any(|needed| needed.starts_with(header.as_str()));
     if is_reserved(header.as_str()) || prefix {
-        let message = "has a meaning of its own, or takes one along that has; use one such as X-Remote-User";
+        let message = "is reserved, or matches a reserved header; use a name such as X-Remote-User";
         return Err(Problem::new(format!("--{flag}"), format!("{name:?} {message}")));
     }
     Ok(header)
 }
 
-/// A value without the white space around it, which the next HTTP/1.1 hop would cut off, too.
+/// Returns a value without surrounding white space, which the next HTTP/1.1 hop would trim, too.
 fn text<'v>(name: &HeaderName, value: &'v HeaderValue) -> Result<&'v str, String> {
     let text = std::str::from_utf8(value.as_bytes()).map_err(|_| format!("the value of {name} is not UTF-8"))?;
     Ok(text.trim_matches([' ', '\t']))
@@ -199,7 +198,6 @@ mod tests {
         .unwrap()
     }
 
-    /// Pitfalls 7 and 9.
     #[test]
     fn several_values_keep_their_order_and_only_the_first_user_counts() {
         let headers = map(&[
@@ -231,7 +229,7 @@ mod tests {
         assert_eq!(names().read(&headers).unwrap().unwrap().name, "jane");
     }
 
-    /// Pitfall 4: nobody is spoken of, and the front proxy must not be taken for the caller.
+    /// Without a user name, the front proxy must not be taken for the caller.
     #[test]
     fn headers_without_a_user_are_an_error() {
         assert_eq!(names().read(&map(&[("accept", "*/*")])), Ok(None));
@@ -250,7 +248,7 @@ mod tests {
         assert_eq!(names().read(&map(&[("x-remote-user", "jürgen")])).unwrap().unwrap().name, "jürgen");
     }
 
-    /// Pitfall 12: the common name and nothing else.
+    /// Only the common name counts.
     #[test]
     fn allowed_names() {
         let any = RequestHeaders::default();
@@ -270,10 +268,10 @@ mod tests {
         assert!(
             problems.contains("--requestheader-username-headers: empty value in \"requestheader-username-headers\"")
         );
-        assert!(problems.contains("--requestheader-uid-headers: \"a b\" cannot be the name of a header"));
+        assert!(problems.contains("--requestheader-uid-headers: \"a b\" is not a valid header name"));
         let problems = RequestHeaderNames::new(&["Host".into()], &[], &["te".into()], &["con".into(), "x-".into()]);
         let problems = problems.unwrap_err().to_string();
         assert_eq!(problems.lines().count(), 3, "{problems}");
-        assert!(problems.contains("--requestheader-extra-headers-prefix: \"con\" has a meaning of its own"));
+        assert!(problems.contains("--requestheader-extra-headers-prefix: \"con\" is reserved"));
     }
 }

@@ -1,13 +1,11 @@
-//! Whether an identity survives the way to a backend: what header lines cannot carry unchanged is
-//! refused here, rather than changed into somebody else there.
+//! Check that an identity can be sent in HTTP headers unchanged. Otherwise a backend could see another identity.
 
 use crate::kubeapi::User;
 
-/// An error in words when `user` cannot be spoken of in headers.
+/// Returns an error when `user` cannot be sent in headers unchanged.
 ///
-/// The name must not be empty: a backend would then ignore the headers and take the front proxy's own
-/// certificate for the caller. Nothing may hold a control character, or begin or end with a space: that
-/// space would be trimmed on the way.
+/// The name must not be empty: a backend would then ignore the headers and take the front proxy's own certificate for
+/// the caller. No value may contain a control character, or begin or end with a space, which the next hop would trim.
 pub(crate) fn check(user: &User) -> Result<(), String> {
     if user.name.is_empty() {
         return Err("the user has no name".to_owned());
@@ -17,7 +15,7 @@ pub(crate) fn check(user: &User) -> Result<(), String> {
     let all = [("the user's name", &user.name), ("the user's UID", &user.uid)].into_iter().chain(groups).chain(extra);
     for (what, text) in all {
         if text.chars().any(|c| c.is_ascii_control()) {
-            return Err(format!("{what} holds a control character: {text:?}"));
+            return Err(format!("{what} contains a control character: {text:?}"));
         }
         if text.trim_matches(' ').len() != text.len() {
             return Err(format!("{what} begins or ends with a space: {text:?}"));
@@ -30,7 +28,6 @@ pub(crate) fn check(user: &User) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    /// Pitfalls 4 and 6.
     #[test]
     fn names_that_no_header_carries_unchanged_are_refused() {
         let named = |name: &str| User { name: name.to_owned(), ..User::default() };

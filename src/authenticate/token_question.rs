@@ -1,4 +1,4 @@
-//! Who holds a token, for somebody else who asks (`TokenReview` of `--serve-delegation`).
+//! Token authentication for served TokenReviews (`--serve-delegation`).
 
 use std::sync::Arc;
 
@@ -6,33 +6,33 @@ use super::jwt::Holder;
 use super::{Authenticator, Settings};
 use crate::kubeapi::User;
 
-/// The holder of a token.
+/// A verified token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenHolder {
-    /// Who it is.
+    /// The user of the token.
     pub user: Arc<User>,
-    /// Which of the audiences that were asked for the token is for.
+    /// The requested audiences for which the token is valid.
     pub audiences: Vec<String>,
 }
 
-/// Why a token is nobody's.
+/// Why a token was not authenticated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoHolder {
-    /// Nobody here knows it.
+    /// No authenticator accepts the token.
     Unknown,
-    /// Somebody who might know it could not say, or says that something is wrong with it; with the reason for the log.
+    /// An authenticator failed, or found the token invalid; with the reason for the log.
     Failed(String),
 }
 
 impl Authenticator {
-    /// Who holds `token`, by the authenticators of tokens alone, in their order. Somebody who asks without
-    /// `audiences` means those of `--api-audiences`.
+    /// Authenticates `token` by the token authenticators, in their order. Without `audiences`, those of
+    /// `--api-audiences` are used.
     ///
-    /// As upstream's `WrapAudienceAgnosticToken` has it, a token that a file or an issuer vouches for is for the
-    /// audiences of `--api-audiences`; of others whoever reviews them says whom they are for.
+    /// As in upstream's `WrapAudienceAgnosticToken`, a token accepted by the token file or a JWT issuer is valid for
+    /// the audiences of `--api-audiences`. For other tokens the TokenReview response names the audiences.
     ///
     /// # Errors
-    /// Why it is nobody's.
+    /// Why the token was not authenticated.
     pub async fn holder_of(&self, token: &str, audiences: &[String]) -> Result<TokenHolder, NoHolder> {
         let Settings { tokens, jwt, token_reviews, groups, audiences: ours, .. } = &self.settings;
         let wanted = if audiences.is_empty() { ours } else { audiences };

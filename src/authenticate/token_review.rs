@@ -1,4 +1,4 @@
-//! Tokens that a kube-apiserver or a webhook judges: `TokenReview`, and what is remembered of its answers.
+//! `TokenReview` calls to a kube-apiserver or a webhook, with a cache of their results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,16 +18,16 @@ use crate::observe::metrics::{self, CallHealth, CallKind, Lookup, Metrics, Revie
 use crate::process::Problem;
 use crate::review::{DecisionCache, Flights, Kept, Key, Landing, Limits, Secret, Target, Version};
 
-/// Holders that are remembered: twice what upstream says its largest clusters need.
+/// Limits of the cache of authenticated tokens: twice what upstream says its largest clusters need.
 const HOLDERS: Limits = Limits { entries: 32_768, bytes: 32 << 20 };
-/// Tokens of nobody that are remembered, apart, so that no flood of them pushes out a holder.
+/// Limits of the negative cache. It is separate, so that a flood of invalid tokens evicts no valid one.
 const NOBODIES: Limits = Limits { entries: 8_192, bytes: 2 << 20 };
 
-/// A token of nobody, to ask about when all that matters is whether there is an answer.
+/// An invalid token for readiness probes, where only the availability of the server matters.
 const PROBE_TOKEN: &str = "narthex-readiness-probe";
 
-/// Asks a kube-apiserver, or a webhook, who holds a token (`k8s.io/apiserver/plugin/pkg/authenticator/token/webhook`), and
-/// remembers what it said for a while. Tokens themselves are not kept; no `Debug`, on purpose.
+/// Authenticates tokens by TokenReview at a kube-apiserver or a webhook, and caches the results
+/// (`k8s.io/apiserver/plugin/pkg/authenticator/token/webhook`). Tokens are not stored. No `Debug`, on purpose.
 pub struct TokenReviews {
     remote: Remote,
     settings: TokenReviewSettings,
@@ -35,34 +35,34 @@ pub struct TokenReviews {
     secret: Secret,
     holders: DecisionCache<Arc<User>>,
     nobodies: DecisionCache<()>,
-    /// Of a token that is wrong the flight brings what the reviewer says of it.
+    /// Calls in flight. The inner error is the server's error about an invalid token.
     flights: Arc<Flights<TokenUser>>,
     metrics: Arc<Metrics>,
     health: Arc<CallHealth>,
 }
 
-/// How tokens are reviewed.
+/// Settings of token reviews.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenReviewSettings {
-    /// Whom we ask, in which version.
+    /// The server to call and its API version.
     pub target: Target,
-    /// `--api-audiences`: whom tokens must be for; empty to leave that to the API server.
+    /// `--api-audiences`: accepted audiences of tokens; empty for the API server's own.
     pub audiences: Vec<String>,
-    /// `--authentication-token-webhook-cache-ttl`: how long an answer is believed.
+    /// `--authentication-token-webhook-cache-ttl`: cache TTL of results.
     pub cache_ttl: Duration,
-    /// How long and how often to ask.
+    /// Timeouts and retries.
     pub patience: Patience,
 }
 
-/// Who holds a token, or what the reviewer says is wrong with it.
+/// The user of a token, or the server's error about an invalid token.
 type TokenUser = Result<Option<Arc<User>>, Arc<str>>;
 
-/// Why a review names nobody; the texts are for the log.
+/// The error of a token review; the texts are for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ReviewError {
-    /// What the reviewer says is wrong with the token.
+    /// The token is invalid, with the server's error.
     Token(Arc<str>),
-    /// The reviewer could not be asked, or its answer cannot be used.
+    /// The call failed, or its response is invalid.
     Reviewer(Arc<str>),
 }
 
@@ -75,7 +75,7 @@ impl fmt::Display for ReviewError {
     }
 }
 
-/// What is sent; the fields in upstream's order.
+/// The request object, with its fields in upstream's order.
 #[derive(Serialize)]
 struct Question<'q> {
     kind: &'static str,
@@ -101,7 +101,7 @@ struct Spec<'q> {
     audiences: &'q [String],
 }
 
-/// What comes back, as far as it matters.
+/// The response object, reduced to the fields in use.
 #[derive(Deserialize)]
 struct Reviewed {
     kind: String,
@@ -128,7 +128,7 @@ struct Holder {
 }
 
 impl TokenReviews {
-    /// Asks through `remote`, whose client speaks to the kube-apiserver.
+    /// Creates a client that sends its calls through `remote`.
     ///
     /// # Errors
     /// When the system has no random numbers.
@@ -153,10 +153,10 @@ impl TokenReviews {
         }))
     }
 
-    /// Who holds `token`; nobody if it is not good. Does not wait for what is remembered.
+    /// Returns the user of `token`; none if it is not authenticated. A cached result does not wait.
     ///
     /// # Errors
-    /// When the token is wrong, or the API server could not say.
+    /// When the token is invalid, or the call failed.
     pub(super) async fn holder(self: &Arc<Self>, token: &str) -> Result<Option<Arc<User>>, ReviewError> {
         let key = self.secret.key(|digest| {
             digest.text(token);
@@ -169,13 +169,12 @@ impl TokenReviews {
                 self.health.cache_hit();
                 Ok(holder)
             }
-            // Boxed, so that the requests that need not ask do not carry the room for it.
+            // Boxed, to keep the futures of requests with a cached result small.
             None => Box::pin(self.ask(key, token)).await,
         }
     }
 
-    /// Who holds `token`, and which of `audiences` it is for; asked each time, for whoever asks remembers it
-    /// themselves.
+    /// Returns the user of `token` and those of `audiences` for which it is valid. Not cached: the caller has a cache.
     ///
     /// # Errors
     /// As [`TokenReviews::holder`].
@@ -187,30 +186,30 @@ impl TokenReviews {
         let (reviews, token, wanted) = (self.clone(), token.to_owned(), audiences.to_vec());
         let (answer, answered) = tokio::sync::oneshot::channel();
         self.remote.run(move |client: Rc<Client>| async move {
-            // Nobody may wait any more.
+            // The receiver may have been dropped.
             let _ = answer.send(reviews.asked(&client, &token, &wanted).await);
         });
         let whole = self.settings.patience.whole;
         match tokio::time::timeout(whole, answered).await {
             Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) => Err(ReviewError::Reviewer("the question was given up".into())),
+            Ok(Err(_)) => Err(ReviewError::Reviewer("the call was canceled".into())),
             Err(_) => Err(ReviewError::Reviewer(format!("no answer within {whole:?}").into())),
         }
     }
 
-    /// Asks about a token of nobody, if no call was made yet or the last one failed, so that a server that works
-    /// again is known to without a request.
+    /// Reviews an invalid token if no call was made yet or the last one failed, to detect a recovered server without
+    /// waiting for a request.
     pub fn probe(self: &Arc<Self>) {
         if self.health.is_unproven() {
             let reviews = self.clone();
             self.remote.run(move |client: Rc<Client>| async move {
-                // What comes of it is in the health of the calls.
+                // The outcome is recorded in the health of the calls.
                 let _ = reviews.asked(&client, PROBE_TOKEN, &reviews.settings.audiences).await;
             });
         }
     }
 
-    /// Lets go of what is past its time. Call it now and then.
+    /// Removes expired entries. Call it periodically.
     pub fn sweep(&self) {
         let now = Instant::now();
         self.holders.sweep(now);
@@ -235,7 +234,7 @@ impl TokenReviews {
                 });
             },
         );
-        // The review has a bound of its own; this one holds also when its thread does not get to it.
+        // The review has its own timeout; this one also holds when its thread is stuck.
         let whole = self.settings.patience.whole;
         match tokio::time::timeout(whole, answer).await {
             Ok(Ok(answer)) => answer.map_err(ReviewError::Token),
@@ -244,7 +243,7 @@ impl TokenReviews {
         }
     }
 
-    /// On the client's thread; goes on whatever becomes of who asked.
+    /// Runs a review on the client's thread. It continues when the request that started it is canceled.
     async fn review(&self, client: &Client, key: Key, token: &str, landing: Landing<TokenUser>) {
         let outcome = self.asked(client, token, &self.settings.audiences).await;
         let outcome = outcome.map(|holder| holder.map(|(user, _)| Arc::new(user)));
@@ -255,7 +254,7 @@ impl TokenReviews {
         });
     }
 
-    /// On the client's thread, too.
+    /// Sends a review; on the client's thread, too.
     async fn asked(
         &self,
         client: &Client,
@@ -266,7 +265,7 @@ impl TokenReviews {
         counting.token_is_fetched();
         let body = question(token, audiences, self.settings.target.version());
         let tried = |answer: &Result<Answer, CallError>, took| {
-            // kube-apiserver does not count what it asks its webhook.
+            // kube-apiserver has no such metric for calls to its webhook.
             if matches!(self.settings.target, Target::ApiServer(_)) {
                 counting.asked(Review::Token, answer.as_ref().ok().map(|answer| answer.status), took);
             }
@@ -278,7 +277,7 @@ impl TokenReviews {
             Ok(answer) => Err(answer.describe()),
             Err(error) => Err(error.to_string()),
         };
-        // What it finds wrong with a token is the client's affair; that it cannot be asked is the operator's.
+        // An invalid token is the client's fault; a failed call is for the operator, and counts in the health.
         let reviewed = answer.and_then(|body| reviewed(&body));
         let result = reviewed.as_ref().map(drop).map_err(String::as_str);
         self.health.record(client.server(), result, began.elapsed());
@@ -288,12 +287,12 @@ impl TokenReviews {
         outcome
     }
 
-    /// Errors are never remembered: what could not be found out, or what the API server said was wrong about
-    /// the token, may be another thing a moment later.
+    /// Caches a result. Errors are never cached: a failed call, and also the API server's error about the token, may be
+    /// temporary.
     fn remember(&self, key: Key, token: &str, user: Option<Arc<User>>) -> Option<Arc<User>> {
         let now = Instant::now();
         let good_for = match (&user, expiry(token)) {
-            // A token that ends before the answer is forgotten takes the answer with it.
+            // The entry expires with the token, if that is earlier.
             (Some(_), Some(expiry)) => {
                 let left = expiry.duration_since(SystemTime::now()).unwrap_or_default();
                 self.settings.cache_ttl.min(left)
@@ -333,20 +332,20 @@ fn question(token: &str, audiences: &[String], version: Version) -> Bytes {
     serde_json::to_vec(&question).map(Bytes::from).unwrap_or_default()
 }
 
-/// The answer, if it is a review.
+/// Parses the response.
 fn reviewed(answer: &[u8]) -> Result<Reviewed, String> {
     let reviewed: Reviewed = serde_json::from_slice(answer)
-        .map_err(|error| format!("the API server's answer is no TokenReview: {error}"))?;
+        .map_err(|error| format!("the API server's response is not a TokenReview: {error}"))?;
     match reviewed.kind.as_str() {
         "TokenReview" => Ok(reviewed),
-        other => Err(format!("the API server's answer is no TokenReview but a {other:?}")),
+        other => Err(format!("the API server's response is not a TokenReview but a {other:?}")),
     }
 }
 
-/// What a review says: who holds the token, and which of the audiences that were asked for it is good for. Upstream
-/// takes a holder without a name for somebody; nobody behind us could be told who.
+/// Evaluates a response: the user, and the requested audiences for which the token is valid. Upstream accepts a user
+/// without a name; here it is an error, because no backend could be told the identity.
 ///
-/// Whoever says nothing of audiences has judged the token for `ours`.
+/// A response without audiences means `ours`.
 fn judge(
     reviewed: Reviewed,
     audiences: &[String],
@@ -370,14 +369,14 @@ fn judge(
         groups: holder.groups.unwrap_or_default(),
         extra: extra.into_iter().map(|(key, values)| (key, values.unwrap_or_default())).collect(),
     };
-    speakable::check(&user).map_err(|why| ReviewError::Reviewer(format!("its answer cannot be used: {why}").into()))?;
+    speakable::check(&user).map_err(|why| ReviewError::Reviewer(format!("invalid response: {why}").into()))?;
     if user.name != ANONYMOUS {
         authenticator::add_group(&mut user.groups, AUTHENTICATED);
     }
     Ok(Some((user, both)))
 }
 
-/// When a token says that it ends, if it is a JWT that says so. Nothing is believed of it but that.
+/// Returns the `exp` claim of a token, if it is a JWT with one. It is not verified, and used for nothing else.
 fn expiry(token: &str) -> Option<SystemTime> {
     #[derive(Deserialize)]
     struct Claims {
@@ -447,7 +446,7 @@ mod tests {
         assert_eq!(judge(r#"{"authenticated":false}"#, &[]), Ok(None));
         assert_eq!(judge("{}", &[]), Ok(None));
         assert_eq!(judge(r#"{"error":"expired"}"#, &[]), Err("expired".to_owned()));
-        // Said to be good in spite of an error: upstream believes it, and so do we.
+        // Authenticated with an error: accepted, as upstream.
         assert!(judge(&format!(r#"{{"authenticated":true,"error":"odd",{jane}}}"#), &[]).unwrap().is_some());
     }
 
@@ -500,7 +499,7 @@ mod tests {
         User { name, uid: format!("{number:036}"), groups, extra: extra.into() }
     }
 
-    /// However many tokens there are, what is kept of them is bounded; and what is kept is found.
+    /// Any number of tokens leaves the caches within their limits, and the last entry is found.
     #[test]
     fn a_hundred_thousand_tokens_take_no_more_than_they_may() {
         let reviews = reviews(Duration::from_secs(3600));

@@ -1,4 +1,4 @@
-//! `--token-auth-file`: tokens that the operator wrote down, followed on disk.
+//! `--token-auth-file`: static tokens from a CSV file, reloaded when the file changes.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,35 +13,35 @@ use super::{AUTHENTICATED, csv, speakable};
 use crate::kubeapi::User;
 use crate::process::{Followed, FollowedFile, Problem, Problems};
 
-/// Who holds which token.
+/// Static tokens and their users.
 ///
-/// Tokens are kept as HMAC-SHA256 under a key that this process made up: neither the time a look-up
-/// takes nor a core dump says anything about them. No `Debug`, on purpose.
+/// Tokens are stored as HMAC-SHA256 under a random key of this process: neither the time of a lookup nor a core dump
+/// reveals them. No `Debug`, on purpose.
 pub struct Tokens {
     key: hmac::Key,
     users: HashMap<[u8; 32], Arc<User>>,
 }
 
 impl Tokens {
-    /// Reads a token file; all mistakes at once.
+    /// Reads a token file, and reports all errors at once.
     pub fn load(path: &Path) -> Result<Tokens, Problems> {
         let text = fs::read(path).map_err(|error| Problem::new(path.display(), format!("cannot be read: {error}")))?;
         let text = String::from_utf8(text).map_err(|_| Problem::new(path.display(), "is not UTF-8"))?;
         let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
         if mode & 0o004 != 0 {
-            tracing::warn!(file = %path.display(), "everybody on this machine can read these tokens; chmod 0600 it");
+            tracing::warn!(file = %path.display(), "token file is world-readable; chmod 0600 it");
         }
         Tokens::parse(&text, &path.display().to_string())
     }
 
-    /// Reads lines of `token,user,uid[,"group1,group2"]`; `place` is what problems name.
+    /// Parses lines of `token,user,uid[,"group1,group2"]`; `place` is the file name in problems.
     ///
-    /// As upstream, a record without a token is skipped, and of two records with one token the later
-    /// counts; both are warned about.
+    /// As upstream, a record without a token is skipped, and of two records with the same token the later counts. Both
+    /// cases log a warning.
     pub fn parse(text: &str, place: &str) -> Result<Tokens, Problems> {
         let mut problems = Problems::default();
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
-            .map_err(|_| Problem::new(place, "the system has no random numbers to protect the tokens with"));
+            .map_err(|_| Problem::new(place, "no system random numbers to protect the tokens with"));
         let Some(key) = problems.keep(key) else { return Err(problems) };
         let mut tokens = Tokens { key, users: HashMap::new() };
         for record in csv::records(text) {
@@ -53,12 +53,12 @@ impl Tokens {
         problems.or(tokens)
     }
 
-    /// The holder of `token`.
+    /// Returns the user of `token`.
     pub fn user(&self, token: &str) -> Option<&Arc<User>> {
         self.users.get(&self.digest(token))
     }
 
-    /// How many tokens there are.
+    /// The number of tokens.
     pub fn len(&self) -> usize {
         self.users.len()
     }
@@ -82,7 +82,7 @@ impl Tokens {
             return Err(problem(place, line, &message));
         };
         if token.is_empty() {
-            tracing::warn!(file = place, line, "a record without a token is ignored");
+            tracing::warn!(file = place, line, "token file record without a token is ignored");
             return Ok(());
         }
         let groups = fields.next().unwrap_or_default();
@@ -91,7 +91,7 @@ impl Tokens {
         let user = User { name, uid, groups, extra: Default::default() };
         speakable::check(&user).map_err(|why| problem(place, line, &why))?;
         if self.users.insert(self.digest(&token), Arc::new(user)).is_some() {
-            tracing::warn!(file = place, line, "a token stands here for the second time; this record counts");
+            tracing::warn!(file = place, line, "duplicate token; this record replaces the earlier one");
         }
         Ok(())
     }
@@ -101,18 +101,18 @@ fn problem(place: &str, line: usize, message: &str) -> Problem {
     Problem::new(format!("{place}:{line}"), message)
 }
 
-/// A token file, followed.
+/// A token file that is reloaded when it changes.
 pub type TokenFile = FollowedFile<Tokens>;
 
 impl Followed for Tokens {
-    const UNUSABLE: &'static str = "the token file changed and is not usable; the last good tokens stay";
+    const UNUSABLE: &'static str = "token file changed and is invalid; the last good tokens stay in use";
 
     fn read(path: &Path) -> Result<Tokens, Problems> {
         Tokens::load(path)
     }
 
     fn tell_read_again(&self, path: &Path) {
-        tracing::info!(file = %path.display(), tokens = self.len(), "tokens read again");
+        tracing::info!(file = %path.display(), tokens = self.len(), "token file reloaded");
     }
 }
 

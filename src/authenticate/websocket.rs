@@ -1,4 +1,4 @@
-//! The token that browsers, which cannot set `Authorization`, hide among a WebSocket's protocols.
+//! The token in the WebSocket protocols, for browsers, which cannot set `Authorization`.
 
 use base64::Engine;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
@@ -10,7 +10,7 @@ use crate::message::upgrade_protocol;
 
 const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
-/// As Go's `RawURLEncoding`: no padding, and bits behind the last byte are not looked at.
+/// Like Go's `RawURLEncoding`: no padding, and trailing bits are ignored.
 const RAW_URL: GeneralPurpose = GeneralPurpose::new(
     &alphabet::URL_SAFE,
     GeneralPurposeConfig::new()
@@ -18,18 +18,18 @@ const RAW_URL: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// What `Sec-WebSocket-Protocol` holds.
+/// The parsed `Sec-WebSocket-Protocol`.
 #[derive(PartialEq, Eq)]
 pub struct Protocols<'a> {
-    /// The token, if there is one and it can be believed to be one; an error in upstream's words.
+    /// The token, if there is one; the error is upstream's.
     pub token: Result<Option<String>, &'static str>,
-    /// The protocols that are none, in order: what the backend may see.
+    /// The other protocols, in order, for the backend.
     pub others: Vec<&'a str>,
-    /// Whether there was anything to take out.
+    /// Whether a token was removed.
     pub changed: bool,
 }
 
-/// Reads all lines of the header, as `k8s.io/apiserver/pkg/authentication/request/websocket` does.
+/// Parses all lines of the header, like `k8s.io/apiserver/pkg/authentication/request/websocket`.
 pub fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> Protocols<'a> {
     let mut protocols = Protocols { token: Ok(None), others: Vec::new(), changed: false };
     for protocol in lines.into_iter().flat_map(|line| line.split(',')).map(str::trim) {
@@ -51,19 +51,19 @@ pub fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> Protocols<'a> {
     protocols
 }
 
-/// Whether a request wants to become a WebSocket: only then upstream looks for a token among the protocols.
+/// Whether a request is a WebSocket upgrade: only then upstream looks for a token in the protocols.
 pub(super) fn is_asked_for(headers: &HeaderMap) -> bool {
     headers.contains_key(UPGRADE)
         && upgrade_protocol(headers).is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket"))
 }
 
-/// The token among a request's protocols.
+/// Returns the token in a request's protocols.
 pub(super) fn token(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
     parse(lines(headers)).token
 }
 
-/// Removes the token among WebSocket protocols, also when somebody else vouched for the request, and
-/// also where it has no meaning: the backend must not learn it.
+/// Removes the token from the WebSocket protocols, also if another authenticator succeeded or the request is no
+/// upgrade: the backend must not see it.
 pub(super) fn take_token_away(headers: &mut HeaderMap) {
     let readable = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().all(|value| value.to_str().is_ok());
     let protocols = parse(lines(headers));
@@ -81,7 +81,7 @@ fn lines(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok())
 }
 
-/// An empty token is none.
+/// Decodes a token; none if it is empty.
 fn decode(encoded: &str) -> Result<Option<String>, &'static str> {
     let bytes = RAW_URL.decode(encoded).map_err(|_| "invalid base64.bearer.authorization token encoding")?;
     let token = String::from_utf8(bytes).map_err(|_| "invalid base64.bearer.authorization token")?;

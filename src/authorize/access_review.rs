@@ -1,4 +1,4 @@
-//! `SubjectAccessReview`: the question as upstream puts it, and what the answer means.
+//! `SubjectAccessReview`: the request object, its cache key, and the evaluation of the response.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,23 +10,23 @@ use super::{Attributes, Decision};
 use crate::kubeapi::{FieldSelector, LabelOperator, LabelSelector};
 use crate::review::{Digest, Version};
 
-/// Attributes that are as long as this together are not remembered (`maxControllerAttrCacheSize` of
-/// `k8s.io/apiserver/plugin/pkg/authorizer/webhook`): they are the client's to choose.
+/// Decisions about attributes of this total length or more are not cached (`maxControllerAttrCacheSize` of
+/// `k8s.io/apiserver/plugin/pkg/authorizer/webhook`): clients choose the attributes.
 const LONGEST_REMEMBERED: usize = 10_000;
 
-/// What an API server said of a question.
+/// The verdict of a review.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said {
     Yes(Option<Arc<str>>),
     No(Arc<str>),
     Nothing(Arc<str>),
-    /// Yes and no.
+    /// Both allowed and denied.
     Both,
-    /// Match conditions say that it is not to be asked.
+    /// Excluded by match conditions.
     Excluded,
 }
 
-/// What is sent; the fields in upstream's order, those that are empty left out.
+/// The request object, with its fields in upstream's order and empty fields omitted.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Question<'q> {
@@ -56,7 +56,7 @@ struct Spec<'q> {
     user: &'q str,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     groups: &'q [String],
-    /// The name that it had in `v1beta1`.
+    /// The name of `groups` in `v1beta1`.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     group: &'q [String],
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -114,8 +114,7 @@ impl Requirements {
         self.requirements.is_empty()
     }
 
-    /// What a field selector narrows the question to. One that cannot be read narrows nothing: the broader
-    /// question is asked.
+    /// Returns the requirements of a field selector. An invalid one has none, which reviews the broader request.
     pub(super) fn of_fields(selector: &str) -> Requirements {
         let terms = FieldSelector::parse(selector).map(|selector| selector.terms).unwrap_or_default();
         let requirement = |term: crate::kubeapi::FieldTerm| Requirement {
@@ -126,7 +125,8 @@ impl Requirements {
         Requirements { requirements: terms.into_iter().map(requirement).collect() }
     }
 
-    /// What a label selector narrows the question to; comparisons of numbers have no word in a review.
+    /// Returns the requirements of a label selector. Numeric comparisons cannot be expressed in a review, and are
+    /// omitted.
     pub(super) fn of_labels(selector: &str) -> Requirements {
         let parsed = LabelSelector::parse(selector).map(|selector| selector.requirements).unwrap_or_default();
         let requirement = |requirement: crate::kubeapi::LabelRequirement| {
@@ -143,7 +143,7 @@ impl Requirements {
     }
 }
 
-/// The question as it is sent.
+/// Returns the request body.
 pub(super) fn question(attributes: Attributes<'_>, version: Version) -> Bytes {
     let (api_version, groups, group): (_, &[String], &[String]) = match version {
         Version::V1 => ("authorization.k8s.io/v1", &attributes.user.groups, &[]),
@@ -184,8 +184,8 @@ pub(super) fn question(attributes: Attributes<'_>, version: Version) -> Bytes {
     serde_json::to_vec(&question).map(Bytes::from).unwrap_or_default()
 }
 
-/// Writes all that makes one question another. The selectors as they came: two spellings of one selector are two
-/// questions, which costs a review and no more.
+/// Writes all attributes into the cache key. Selectors are written as received: two spellings of one selector are two
+/// keys, which only costs a second review.
 pub(super) fn digest(attributes: Attributes<'_>, digest: &mut Digest) {
     let Attributes { user, request } = attributes;
     digest.text(&user.name);
@@ -212,7 +212,7 @@ pub(super) fn digest(attributes: Attributes<'_>, digest: &mut Digest) {
     }
 }
 
-/// Whether the answer may be remembered.
+/// Whether the decision may be cached.
 pub(super) fn may_be_remembered(attributes: Attributes<'_>) -> bool {
     let request = attributes.request;
     let parts: [&str; 8] = [
@@ -225,15 +225,15 @@ pub(super) fn may_be_remembered(attributes: Attributes<'_>) -> bool {
         &request.name,
         request.path,
     ];
-    // Upstream leaves the selectors out of the sum, and lets a client fill its cache with them.
+    // Upstream does not count the selectors, so that a client can fill its cache with them.
     let selectors = request.field_selector.len() + request.label_selector.len();
     parts.iter().map(|part| part.len()).sum::<usize>() + selectors < LONGEST_REMEMBERED
 }
 
-/// What an answer says.
+/// Parses the response.
 ///
 /// # Errors
-/// When it says nothing that can be used; the text is for the log.
+/// When it is invalid; the text is for the log.
 pub(super) fn judge(answer: &[u8]) -> Result<Said, String> {
     #[derive(Deserialize)]
     struct Reviewed {
@@ -248,9 +248,9 @@ pub(super) fn judge(answer: &[u8]) -> Result<Said, String> {
         reason: String,
     }
     let reviewed: Reviewed = serde_json::from_slice(answer)
-        .map_err(|error| format!("the API server's answer is no SubjectAccessReview: {error}"))?;
+        .map_err(|error| format!("the API server's response is not a SubjectAccessReview: {error}"))?;
     if reviewed.kind != "SubjectAccessReview" {
-        return Err(format!("the API server's answer is no SubjectAccessReview but a {:?}", reviewed.kind));
+        return Err(format!("the API server's response is not a SubjectAccessReview but a {:?}", reviewed.kind));
     }
     match reviewed.status {
         Status { allowed: true, denied: true, .. } => Ok(Said::Both),
@@ -261,7 +261,7 @@ pub(super) fn judge(answer: &[u8]) -> Result<Said, String> {
 }
 
 impl Said {
-    /// Bytes it takes beside its own size.
+    /// Its size on the heap, in bytes.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Said::Both | Said::Excluded => 0,
@@ -275,7 +275,7 @@ impl From<Said> for Decision {
     fn from(said: Said) -> Decision {
         match said {
             Said::Yes(reason) => Decision::Allow(reason),
-            // In upstream's words.
+            // Upstream's text.
             Said::Both => {
                 Decision::Halt("webhook subject access review returned both allow and deny response".to_owned())
             }
@@ -367,12 +367,12 @@ mod tests {
                 {"key": "x", "operator": "NotIn", "values": ["y"]},
             ]})
         );
-        // Nothing left, or nothing that can be read: the broader question.
+        // No requirement left, or an invalid selector: the broader request.
         for query in ["labelSelector=n%3E3", "labelSelector=((", "fieldSelector=a", ""] {
             let asked = of(query);
             assert!(asked.get("labelSelector").is_none() && asked.get("fieldSelector").is_none(), "{query}: {asked}");
         }
-        // A get has no selector that means anything.
+        // A selector has no meaning on a get.
         let get = asked(&Method::GET, &format!("{path}/x?labelSelector=a%3Db"));
         assert!(get["spec"]["resourceAttributes"].get("labelSelector").is_none());
     }

@@ -1,4 +1,4 @@
-//! What somebody asks about, as it stands in the body of a question.
+//! Parser of the spec of access reviews that clients send.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::authorizer::Judgement;
 use crate::kubeapi::{Cause, RequestInfo, Status, is_label_key, is_label_value};
 
-/// The attributes of a `SubjectAccessReviewSpec`, and of its sibling about oneself.
+/// The attributes of a `SubjectAccessReviewSpec` or `SelfSubjectAccessReviewSpec`.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct AccessSpec {
@@ -51,10 +51,10 @@ struct NonResource {
     verb: String,
 }
 
-/// The spec of an object of `kind` in version `v1` of `group`.
+/// Reads the spec of an object of `kind` in version `v1` of `group`.
 ///
 /// # Errors
-/// 400 for what is no such object.
+/// 400 for another or an invalid object.
 pub fn read<S: DeserializeOwned + Default>(group: &str, kind: &str, body: &[u8]) -> Result<S, Status> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -67,7 +67,7 @@ pub fn read<S: DeserializeOwned + Default>(group: &str, kind: &str, body: &[u8])
         spec: S,
     }
     let written: Written<S> =
-        serde_json::from_slice(body).map_err(|error| Status::bad_request(format!("the body is no {kind}: {error}")))?;
+        serde_json::from_slice(body).map_err(|error| Status::bad_request(format!("invalid {kind}: {error}")))?;
     let expected = format!("{group}/v1");
     if !written.api_version.is_empty() && written.api_version != expected {
         return Err(Status::bad_request(format!(
@@ -81,17 +81,17 @@ pub fn read<S: DeserializeOwned + Default>(group: &str, kind: &str, body: &[u8])
     Ok(written.spec)
 }
 
-/// A mistake in a field.
+/// Returns the cause for an invalid field.
 pub(super) fn invalid(field: &str, message: &str) -> Cause {
     let message = format!("Invalid value: {message}");
     Cause { reason: "FieldValueInvalid".into(), message, field: field.into() }
 }
 
 impl AccessSpec {
-    /// The request that is asked about.
+    /// Returns the request to review.
     ///
     /// # Errors
-    /// When it is none, or two.
+    /// Unless exactly one kind of attributes is given.
     pub(super) fn request(&self) -> Result<RequestInfo<'_>, Vec<Cause>> {
         let combined = "cannot be specified in combination with resourceAttributes";
         let neither = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
@@ -137,8 +137,8 @@ impl AccessSpec {
 }
 
 impl Selector {
-    /// The selector as a client would have written it. What has no words there is left out: the question is the
-    /// broader one then, as upstream has it (`pkg/registry/authorization/util`).
+    /// Returns the selector in text form. Requirements that cannot be expressed are omitted, which reviews the broader
+    /// request, as upstream (`pkg/registry/authorization/util`).
     fn text(&self, term: fn(&Requirement) -> Option<String>) -> String {
         let terms: Vec<String> = self.requirements.iter().flatten().filter_map(term).collect();
         if terms.is_empty() { self.raw_selector.clone() } else { terms.join(",") }
@@ -178,7 +178,7 @@ impl Requirement {
 }
 
 impl Judgement {
-    /// A `SubjectAccessReviewStatus`.
+    /// Returns a `SubjectAccessReviewStatus`.
     pub(super) fn status(self) -> Value {
         let mut status = json!({"allowed": self.allowed});
         if self.denied {

@@ -1,11 +1,11 @@
-//! `--authorization-always-allow-paths`: paths that need no permission.
+//! `--authorization-always-allow-paths`: paths that need no authorization.
 
 use crate::kubeapi::{Quoted, RequestInfo};
 use crate::process::{Problem, Problems};
 
 const FLAG: &str = "--authorization-always-allow-paths";
 
-/// Paths, exact or by prefix, that everybody may ask for with any verb. Never resource paths.
+/// Paths, exact or by prefix, that every user may request with any verb. Never resource paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AlwaysAllowPaths {
     exact: Vec<String>,
@@ -13,8 +13,8 @@ pub struct AlwaysAllowPaths {
 }
 
 impl AlwaysAllowPaths {
-    /// Reads paths as `k8s.io/apiserver/pkg/authorization/path` does: a slash in front may be missing, a
-    /// star may stand at the end; anywhere else it is a mistake.
+    /// Parses paths like `k8s.io/apiserver/pkg/authorization/path`: the leading slash may be missing; a star is allowed
+    /// at the end only.
     pub fn new<S: AsRef<str>>(paths: impl IntoIterator<Item = S>) -> Result<AlwaysAllowPaths, Problems> {
         let mut problems = Problems::default();
         let mut read = AlwaysAllowPaths::default();
@@ -33,12 +33,12 @@ impl AlwaysAllowPaths {
         problems.or(read)
     }
 
-    /// `/healthz`, `/readyz` and `/livez`, as the flag defaults.
+    /// Returns the default of the flag: `/healthz`, `/readyz` and `/livez`.
     pub fn health() -> AlwaysAllowPaths {
         AlwaysAllowPaths { exact: ["healthz", "readyz", "livez"].map(str::to_owned).to_vec(), prefixes: Vec::new() }
     }
 
-    /// Whether a request needs no permission.
+    /// Whether a request needs no authorization.
     pub fn allow(&self, request: &RequestInfo<'_>) -> bool {
         let path = request.path.strip_prefix('/').unwrap_or(request.path);
         !request.is_resource_request

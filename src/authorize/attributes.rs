@@ -1,13 +1,13 @@
-//! What an authoriser is asked about.
+//! The input of authorizers.
 
 use crate::kubeapi::{RequestInfo, User};
 
-/// One question: may this user do this. The fields are those of a SubjectAccessReview
+/// Attributes of a request to authorize, with the fields of a SubjectAccessReview
 /// (`k8s.io/apiserver/pkg/authorization/authorizer.Attributes`).
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a> {
-    /// Who wants to.
+    /// The user.
     pub user: &'a User,
-    /// What: verb, group, version, resource, subresource, namespace, name, selectors; or verb and path.
+    /// Verb, group, version, resource, subresource, namespace, name and selectors; or verb and path.
     pub request: &'a RequestInfo<'a>,
 }

@@ -1,4 +1,4 @@
-//! The chain of authorisers, and the permit that proves it was asked.
+//! The authorizer chain, and the permit that proves authorization.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,105 +10,105 @@ use crate::message::{Blame, Judged, Refusal};
 use crate::observe::metrics::Decisions;
 use crate::process::Published;
 
-/// The authorizers, in the order in which they are asked.
+/// The authorizers, in order.
 #[derive(Clone, Debug)]
 pub enum Modes {
     /// Those of `--authorization-mode`.
     Named(Vec<Link>),
-    /// Those of `--authorization-config`; followed.
+    /// Those of `--authorization-config`; reloaded.
     Followed(Published<Vec<Link>>),
 }
 
-/// One of them.
+/// One authorizer of the chain.
 #[derive(Clone)]
 pub struct Link {
-    /// What it is.
+    /// Its mode.
     pub mode: Mode,
-    /// What to call it to the operator.
+    /// Its name in logs and reports.
     pub label: Arc<str>,
-    /// Where its decisions are counted, if they are.
+    /// The metrics of its decisions, if any.
     pub decisions: Option<Arc<Decisions>>,
 }
 
-/// The authorizers as they are now.
+/// A snapshot of the authorizers.
 enum Now<'m> {
     Named(&'m [Link]),
     Followed(Arc<Vec<Link>>),
 }
 
-/// One way to decide.
+/// An authorization mode.
 #[derive(Clone, Debug)]
 pub enum Mode {
-    /// Everybody who is known may everything: what stands behind us authorises again.
+    /// Allows every request: the backends authorize again.
     AlwaysAllow,
-    /// Nobody may anything.
+    /// Denies every request.
     AlwaysDeny,
-    /// Whoever RBAC objects from a file allow; followed. Under the name that was given, `RBAC` or `Static`.
+    /// Allows by RBAC objects from a file; reloaded. With the name that was given, `RBAC` or `Static`.
     Static(Published<Policy>, &'static str),
-    /// Whatever the static rules of kube-rbac-proxy's file allow; followed.
+    /// Allows by the static rules of kube-rbac-proxy's file; reloaded.
     ConfigFile(Published<Rules>),
-    /// A kube-apiserver is asked (`Webhook`).
+    /// Sends a SubjectAccessReview to a kube-apiserver or webhook (`Webhook`).
     Webhook(Arc<AccessReviews>),
 }
 
-/// What one authoriser says.
+/// The decision of one authorizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Yes, whatever others say; with the reason, if there is one to give.
+    /// Allowed; the chain ends. With the reason, if any.
     Allow(Option<Arc<str>>),
-    /// No, whatever others say; with the reason for the client, or the empty text.
+    /// Denied; the chain ends. With the reason for the client, or the empty string.
     Deny(String),
-    /// Let others say; with the reason for the client should nobody allow it, or the empty text.
+    /// No opinion; the chain continues. With the reason for the client if no authorizer allows it, or the empty string.
     NoOpinion(String),
-    /// It could not be found out; let others say. With the reason for the log.
+    /// The authorizer failed; the chain continues. With the error for the log.
     Error(String),
-    /// It could not be found out, and nobody else is to be asked: yes and no were said at once, or a webhook's
-    /// failure policy has it so. With the reason for the log.
+    /// The authorizer failed, and the chain ends: the review both allowed and denied, or the webhook's failure policy
+    /// is `Deny`. With the error for the log.
     Halt(String),
 }
 
-/// Not allowed. Turns into the answer for the client.
+/// A denied request. Becomes the response to the client.
 #[derive(Debug)]
 pub struct Denied {
     refusal: Refusal,
     no: No,
 }
 
-/// Why a request is not allowed.
+/// Why a request is denied.
 #[derive(Debug)]
 pub(super) enum No {
-    /// With the reason for the client, or the empty text.
+    /// It was denied, or not allowed; with the reason for the client, or the empty string.
     Forbidden(String),
-    /// Nobody allowed it, and who might have could not be asked or made no sense; with the reason for the log.
+    /// An authorizer failed, and no other allowed it; with the error for the log.
     Unknown(String),
 }
 
-/// What the chain says, for whoever asks rather than does.
+/// The result of a served access review, like `SubjectAccessReviewStatus`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Judgement {
-    /// Whether it is allowed.
+    /// Whether the request is allowed.
     pub allowed: bool,
-    /// Whether somebody denied it, rather than nobody allowed it.
+    /// Whether an authorizer denied it explicitly.
     pub denied: bool,
-    /// Why, or the empty text.
+    /// The reason, or the empty string.
     pub reason: String,
-    /// Who could not be asked, for the client: without the reasons, which stay in the log.
+    /// The evaluation error for the client, without details, which go to the log.
     pub error: String,
 }
 
-/// Asks each mode in turn.
+/// Authorizes requests by the chain of modes.
 #[derive(Clone, Debug)]
 pub struct Authorizer {
-    /// Groups that may everything; upstream has `system:masters`.
+    /// Groups that are allowed everything; `system:masters` upstream.
     pub privileged_groups: Vec<String>,
-    /// Paths that need no permission.
+    /// Paths that need no authorization.
     pub always_allow_paths: AlwaysAllowPaths,
-    /// Who is asked.
+    /// The chain of modes.
     pub modes: Modes,
 }
 
-/// This request for this user was judged, and may be. Only [`Authorizer::authorize`],
-/// [`Authorizer::authorize_all`] and [`Permit::open`] make one.
+/// Proof that a request is authorized for a user. Only [`Authorizer::authorize`], [`Authorizer::authorize_all`] and
+/// [`Permit::open`] create one.
 #[derive(Clone, Debug)]
 pub struct Permit<'r> {
     user: Arc<User>,
@@ -117,11 +117,11 @@ pub struct Permit<'r> {
 }
 
 impl Modes {
-    /// The authorizers as they are now.
+    /// Returns a snapshot of the authorizers.
     pub(super) fn now(&self) -> impl Deref<Target = [Link]> {
         match self {
             Modes::Named(links) => Now::Named(links),
-            // Not only looked at: somebody may have to be waited for.
+            // An owned snapshot: the caller may await while using it.
             Modes::Followed(links) => Now::Followed(links.get()),
         }
     }
@@ -166,7 +166,7 @@ impl std::fmt::Debug for Link {
 }
 
 impl Mode {
-    /// An access review may wait for a network; what is remembered of it does not.
+    /// Decides. An access review may wait for a network call; a cached one does not.
     async fn decide(&self, attributes: Attributes<'_>) -> Decision {
         match self {
             Mode::AlwaysAllow => Decision::Allow(None),
@@ -186,7 +186,7 @@ impl Mode {
         }
     }
 
-    /// As it is written in `--authorization-mode`, if it is written there.
+    /// The name in `--authorization-mode`, if it is allowed there.
     fn as_str(&self) -> &'static str {
         match self {
             Mode::AlwaysAllow => "AlwaysAllow",
@@ -197,10 +197,9 @@ impl Mode {
         }
     }
 
-    /// Whether it says of each user what they may. `AlwaysAllow` has no say in who may act as whom: it lets everybody
-    /// through because what stands behind us authorises again, but whom that sees is decided here. Static rules of
-    /// kube-rbac-proxy, which knows nobody who acts as somebody else, mean no such right: one that names no verb and
-    /// no resource would give it to all.
+    /// Whether it can authorize impersonation. `AlwaysAllow` cannot: it relies on the backends to authorize again, but
+    /// they only see the impersonated user. Static rules of kube-rbac-proxy, which has no impersonation, cannot: a rule
+    /// without verb and resource would allow it to every user.
     fn judges(&self) -> bool {
         match self {
             Mode::AlwaysAllow | Mode::AlwaysDeny | Mode::ConfigFile(_) => false,
@@ -212,7 +211,7 @@ impl Mode {
 impl Denied {
     fn new(user: &User, request: &RequestInfo<'_>, no: No) -> Denied {
         let refusal = match &no {
-            // The log has the message, which says who may not do what.
+            // The message names user and action, and is in the log.
             No::Forbidden(reason) => Refusal::new(Blame::Client, Status::forbidden_to(&user.name, request, reason)),
             No::Unknown(why) => Refusal::new(Blame::Gateway, could_not_be_asked(request)).because(why),
         };
@@ -225,7 +224,7 @@ impl Denied {
         Denied { refusal: refusal.of(judged), no }
     }
 
-    /// Why, or the empty text, if somebody forbade it or nobody allowed it; none if that could not be found out.
+    /// The reason (or the empty string) if the request was denied or not allowed; none if an authorizer failed.
     pub fn forbidden(&self) -> Option<&str> {
         match &self.no {
             No::Forbidden(reason) => Some(reason),
@@ -241,7 +240,7 @@ impl From<Denied> for Refusal {
 }
 
 impl Default for Authorizer {
-    /// Everybody who is known may everything.
+    /// Allows every request.
     fn default() -> Authorizer {
         Authorizer {
             privileged_groups: vec!["system:masters".to_owned()],
@@ -252,7 +251,7 @@ impl Default for Authorizer {
 }
 
 impl Authorizer {
-    /// Says whether `actor` may do what `request` asks; if so, gives the proof of it.
+    /// Authorizes `request` for `actor`; returns the proof.
     pub async fn authorize<'r>(&self, actor: &Actor<'_>, request: RequestInfo<'r>) -> Result<Permit<'r>, Denied> {
         let user = actor.user();
         match self.decide(Attributes { user, request: &request }, |_| true).await {
@@ -261,8 +260,8 @@ impl Authorizer {
         }
     }
 
-    /// The same of a request that is judged by `questions` instead of itself, all of which must be answered with yes.
-    /// The reason is that of the last.
+    /// Authorizes a request by `questions` instead of its own attributes; all of them must be allowed. The reason is
+    /// that of the last.
     pub async fn authorize_all<'r>(
         &self,
         actor: &Actor<'_>,
@@ -280,7 +279,7 @@ impl Authorizer {
         Ok(Permit { user: user.clone(), request, why })
     }
 
-    /// What the chain says of a question that somebody only asks.
+    /// Evaluates the chain for a served access review.
     pub async fn explain(&self, attributes: Attributes<'_>) -> Judgement {
         let mut judgement = Judgement::default();
         if self.is_privileged(attributes.user) || self.always_allow_paths.allow(attributes.request) {
@@ -290,7 +289,7 @@ impl Authorizer {
         let mut reasons = Vec::new();
         for link in &*self.modes.now() {
             match link.decide(attributes).await {
-                // Who has an opinion makes up for those before who could not be asked.
+                // A decision overrides errors of earlier authorizers.
                 Decision::Allow(why) => {
                     judgement = Judgement { allowed: true, ..Judgement::default() };
                     reasons = why.iter().map(ToString::to_string).collect();
@@ -302,9 +301,9 @@ impl Authorizer {
                     break;
                 }
                 Decision::NoOpinion(reason) => reasons.push(reason),
-                Decision::Error(_) => judgement.error = "an authorizer could not be asked".to_owned(),
+                Decision::Error(_) => judgement.error = "an authorizer failed".to_owned(),
                 Decision::Halt(_) => {
-                    let error = "an authorizer could not be asked, or made no sense".to_owned();
+                    let error = "an authorizer failed, or its response was contradictory".to_owned();
                     judgement = Judgement { denied: true, error, ..Judgement::default() };
                     reasons.clear();
                     break;
@@ -316,29 +315,29 @@ impl Authorizer {
         judgement
     }
 
-    /// Whether there is a mode that can say who may act as whom. Groups and paths that are always allowed are none.
+    /// Whether any mode can authorize impersonation. Privileged groups and always-allowed paths do not count.
     pub(super) fn judges_impersonation(&self) -> bool {
         self.modes.now().iter().any(|link| link.mode.judges())
     }
 
-    /// Whether somebody may act as somebody else: only modes have a say in it that say of each user what they may.
+    /// Authorizes impersonation, only by modes that evaluate each user.
     pub(super) async fn decide_impersonation(&self, attributes: Attributes<'_>) -> Result<(), No> {
         let counts = |mode: &Mode| mode.judges() || matches!(mode, Mode::AlwaysDeny);
         self.decide(attributes, counts).await.map(drop)
     }
 
-    /// Who decides, in order, for the operator.
+    /// The names of the authorizers in order, for the operator.
     pub fn describe(&self) -> Vec<String> {
         self.modes.now().iter().map(|link| link.label.as_ref().to_owned()).collect()
     }
 
-    /// Whether a user may everything by being in a group.
+    /// Whether a user is in a privileged group.
     pub fn is_privileged(&self, user: &User) -> bool {
         user.groups.iter().any(|group| self.privileged_groups.contains(group))
     }
 
-    /// The chain, as upstream's union: an error counts only when nobody else allows or denies.
-    /// Only modes that `count` are asked.
+    /// Evaluates the chain like upstream's union: an error counts only if no other authorizer allows or denies. Modes
+    /// that do not `count` are skipped.
     async fn decide(&self, attributes: Attributes<'_>, count: impl Fn(&Mode) -> bool) -> Result<Option<Arc<str>>, No> {
         if self.is_privileged(attributes.user) || self.always_allow_paths.allow(attributes.request) {
             return Ok(None);
@@ -363,31 +362,32 @@ impl Authorizer {
 }
 
 impl<'r> Permit<'r> {
-    /// A request that everybody may send, for whoever did.
+    /// Creates a permit for an open path, which needs no authorization.
     pub fn open(_: Open, nobody: &Arc<User>, request: RequestInfo<'r>) -> Permit<'r> {
         Permit { user: nobody.clone(), request, why: None }
     }
 
-    /// Who may.
+    /// The authorized user.
     pub fn user(&self) -> &Arc<User> {
         &self.user
     }
 
-    /// Why, if there is a reason to give.
+    /// The reason, if any.
     pub fn why(&self) -> Option<&Arc<str>> {
         self.why.as_ref()
     }
 
-    /// What they may.
+    /// The authorized request.
     pub fn request(&self) -> &RequestInfo<'r> {
         &self.request
     }
 }
 
-/// Upstream's filter says the same in plain text, and the error besides; ours stays in the log.
+/// The Status for a failed authorizer. Upstream's filter sends plain text with the error; here the error stays in the
+/// log.
 fn could_not_be_asked(request: &RequestInfo<'_>) -> Status {
     let path = crate::kubeapi::Quoted(request.path);
-    Status::internal_error(format_args!("it could not be found out whether {path} is allowed"))
+    Status::internal_error(format_args!("authorization of {path} failed: an authorizer could not decide"))
 }
 
 #[cfg(test)]
@@ -432,7 +432,7 @@ mod tests {
         assert!(ask(&chain(&[Mode::AlwaysDeny]), &jane(&[]), "/version").await.is_err());
     }
 
-    /// Pitfall 44: that a group may everything can be turned off.
+    /// Privileged groups can be turned off.
     #[tokio::test]
     async fn no_group_is_privileged_unless_named() {
         let authorizer =

@@ -1,8 +1,8 @@
-//! May they.
+//! Authorization of requests.
 //!
-//! A chain of authorisers in upstream's order: privileged groups, paths that are always allowed, then
-//! the modes as given. The first that has an opinion decides; without one the answer is no. Each [`Mode`] is
-//! asked at the one place in `authorizer.rs`.
+//! A chain of authorizers in upstream's order: privileged groups, paths that are always allowed, then the configured
+//! modes. The first decision counts; without one the request is denied. `authorizer.rs` is the only caller of the
+//! modes.
 
 mod access_review;
 mod access_spec;
@@ -30,7 +30,7 @@ pub use self_review::SelfReview;
 pub use subject_review::subject_access_review;
 pub use webhook::{AccessReviewSettings, AccessReviews, PROBE_INTERVAL};
 
-/// What fuzz targets need to see of our parsers.
+/// Parsers that are exposed to the fuzz targets.
 #[doc(hidden)]
 pub mod parsers {
     pub use super::impersonation::wanted::{read as impersonated, take_away};

@@ -1,10 +1,10 @@
-//! The body of a question, as JSON, whatever it came in: kubectl sends protobuf, and so may every client.
+//! Decoding of review bodies to JSON: clients send JSON, YAML or, like kubectl, protobuf.
 
 use serde_json::{Map, Value, json};
 
 use crate::kubeapi::{Status, YamlError, read_bounded_yaml};
 
-/// What a body is to hold.
+/// The kind of a review body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReviewBody {
     /// `SelfSubjectReview`.
@@ -19,19 +19,21 @@ pub enum ReviewBody {
     Token,
 }
 
-/// What stands before every object in protobuf (`k8s.io/apimachinery/pkg/runtime/serializer/protobuf`).
+/// The prefix of every object in protobuf (`k8s.io/apimachinery/pkg/runtime/serializer/protobuf`).
 const MAGIC: &[u8] = b"k8s\0";
 
-/// A field of a message that we read: its number, its name in JSON, and what it holds. All others are skipped.
+/// A decoded field of a message: its number, its JSON name, and its type. Other fields are skipped.
 type Field = (u64, &'static str, Shape);
 
 #[derive(Clone, Copy)]
 enum Shape {
     Text,
     Message(&'static [Field]),
-    /// Any number of texts, of messages, or of lists of texts by name.
+    /// Repeated strings.
     Texts,
+    /// Repeated messages.
     Messages(&'static [Field]),
+    /// A map from strings to lists of strings.
     Extra,
 }
 
@@ -43,7 +45,7 @@ const RAW: u64 = 2;
 /// One entry of a map from texts to `ExtraValue`s.
 const ENTRY: &[Field] = &[(1, "key", Text), (2, "value", Message(&[(1, "items", Texts)]))];
 
-/// From `k8s.io/api/authorization/v1/generated.proto`, as all that follow.
+/// `ResourceAttributes` of `k8s.io/api/authorization/v1/generated.proto`, as the messages below.
 const RESOURCE: Shape = Message(&[
     (1, "namespace", Text),
     (2, "verb", Text),
@@ -75,39 +77,39 @@ const ACCESS: &[Field] = &[(
         (6, "uid", Text),
     ]),
 )];
-/// From `k8s.io/api/authentication/v1/generated.proto`.
+/// `TokenReview` of `k8s.io/api/authentication/v1/generated.proto`.
 const TOKEN: &[Field] = &[(2, "spec", Message(&[(1, "token", Text), (2, "audiences", Texts)]))];
 
 impl ReviewBody {
-    /// Most bytes of a body.
+    /// The maximum size of a body in bytes.
     pub fn max_bytes(self) -> usize {
         match self {
-            // Whoever is known may ask about themselves: one of them is a few hundred bytes.
+            // Every authenticated user may send these; usually a few hundred bytes.
             ReviewBody::SelfSubject | ReviewBody::SelfSubjectAccess | ReviewBody::SelfSubjectRules => 32 << 10,
-            // With thousands of groups, or a large token.
+            // May have thousands of groups, or a large token.
             ReviewBody::SubjectAccess | ReviewBody::Token => 256 << 10,
         }
     }
 
-    /// Whether [`ReviewBody::read`] of so many bytes may take longer than about a millisecond.
+    /// Whether [`ReviewBody::read`] of this many bytes may take longer than about a millisecond.
     pub fn is_slow(content_type: &str, bytes: usize) -> bool {
         bytes > if media_type(content_type) == "application/yaml" { 1 << 10 } else { 64 << 10 }
     }
 
-    /// The body as JSON; `content_type` is what its sender says it is.
+    /// Decodes a body of `content_type` to JSON.
     ///
     /// # Errors
-    /// 415 for what nobody here reads, 400 for what is not what it is said to be.
+    /// 415 for an unsupported content type, 400 for an invalid body.
     pub fn read(self, content_type: &str, body: &[u8]) -> Result<Vec<u8>, Status> {
         match &*media_type(content_type) {
             "" | "application/json" => Ok(body.to_vec()),
             "application/yaml" => {
-                let not_yaml = || Status::bad_request("the body is no YAML");
+                let not_yaml = || Status::bad_request("the body is not valid YAML");
                 let text = std::str::from_utf8(body).map_err(|_| not_yaml())?;
                 read_bounded_yaml(text).map(|value| value.to_string().into()).map_err(|error| match error {
                     YamlError::Invalid(_) => not_yaml(),
                     YamlError::TooExpensive(why) => Status::bad_request(format!(
-                        "the YAML of the body is refused, for it would expand to much more than was sent: {why}; send \
+                        "the YAML of the body is refused: it would expand to much more than was sent: {why}; send \
                          JSON, or YAML without merge keys and with few aliases"
                     )),
                 })
@@ -115,7 +117,7 @@ impl ReviewBody {
             "application/vnd.kubernetes.protobuf" => self
                 .decoded(body)
                 .map(|value| value.to_string().into())
-                .ok_or_else(|| Status::bad_request("the body is no object in protobuf")),
+                .ok_or_else(|| Status::bad_request("the body is not a valid protobuf object")),
             _ => Err(Status::unsupported_media_type(
                 "the body of the request was in an unknown format - accepted media types include: application/json, \
                  application/yaml, application/vnd.kubernetes.protobuf",
@@ -186,10 +188,10 @@ fn more(read: &mut Map<String, Value>, name: &str, value: Value) -> Option<()> {
     read.entry(name).or_insert_with(|| json!([])).as_array_mut().map(|list| list.push(value))
 }
 
-/// A field's number, its bytes if it is of a kind that has some, and what follows it.
+/// A field's number, its bytes if it is length-delimited, and the bytes after it.
 type Read<'b> = (u64, Option<&'b [u8]>, &'b [u8]);
 
-/// The first field.
+/// Reads the first field.
 fn field(bytes: &[u8]) -> Option<Read<'_>> {
     let (key, rest) = varint(bytes)?;
     let number = key >> 3;
@@ -240,7 +242,7 @@ mod tests {
 
     #[test]
     fn as_kubectl_sends_it() {
-        // An empty metadata, numbers of fields that we do not know, and the fields that we do.
+        // Empty metadata, unknown fields, and known fields.
         let attributes = [written(2, b"get"), written(5, b"things"), written(7, b"one"), vec![0x78, 1]].concat();
         let spec = written(2, &written(1, &attributes));
         let body = object("SelfSubjectAccessReview", &[written(1, b""), spec, written(3, &[8, 0])].concat());
@@ -292,7 +294,7 @@ mod tests {
         let body = object("SelfSubjectRulesReview", &written(2, &written(1, b"default")));
         for length in 0..body.len() {
             match read(ReviewBody::SelfSubjectRules, &body[..length]) {
-                // Between two fields it is whole, with less in it.
+                // Cut between two fields, it is valid with fewer fields.
                 Ok(value) => assert!(length >= MAGIC.len(), "{value}"),
                 Err(code) => assert_eq!(code, 400),
             }
@@ -321,7 +323,7 @@ mod tests {
     fn no_bytes_are_too_odd() {
         bolero::check!().with_iterations(5000).with_max_len(40).for_each(|bytes: &[u8]| {
             for body in [ReviewBody::SelfSubjectAccess, ReviewBody::SubjectAccess, ReviewBody::Token] {
-                // As they are, and as what an envelope holds.
+                // As the body, and as the content of an envelope.
                 let _ = body.read(PROTOBUF, &[MAGIC, bytes].concat());
                 let _ = body.read(PROTOBUF, &object("", &written(2, bytes)));
             }

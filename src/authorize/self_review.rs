@@ -1,5 +1,5 @@
-//! Questions about oneself, answered by our own chain: `SelfSubjectReview`, `SelfSubjectAccessReview` and
-//! `SelfSubjectRulesReview`, as `kubectl auth whoami`, `can-i` and `can-i --list` ask them.
+//! Self reviews, answered by the gateway's own authorizer chain: `SelfSubjectReview`, `SelfSubjectAccessReview` and
+//! `SelfSubjectRulesReview`, used by `kubectl auth whoami`, `can-i` and `can-i --list`.
 
 use std::time::SystemTime;
 
@@ -11,14 +11,14 @@ use super::access_spec::{self, AccessSpec};
 use super::{Attributes, Authorizer, Mode, ReviewBody, policy};
 use crate::kubeapi::{RequestInfo, Status, User};
 
-/// One of the three questions.
+/// A kind of self review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SelfReview {
-    /// Who am I (`selfsubjectreviews`).
+    /// The user's own attributes (`selfsubjectreviews`).
     Subject,
-    /// May I do this (`selfsubjectaccessreviews`).
+    /// Whether one action is allowed (`selfsubjectaccessreviews`).
     Access,
-    /// What may I do (`selfsubjectrulesreviews`).
+    /// The list of allowed actions (`selfsubjectrulesreviews`).
     Rules,
 }
 
@@ -32,7 +32,7 @@ struct RulesSpec {
 }
 
 impl SelfReview {
-    /// The question of a request; none for everything else. Any verb: only `create` has an answer.
+    /// Classifies a request; none for other resources. Accepts any verb, though only `create` is served.
     pub fn asked(info: &RequestInfo<'_>) -> Option<SelfReview> {
         let ours = info.is_resource_request && info.api_prefix == "apis" && info.api_version == "v1";
         if !ours || !info.namespace.is_empty() || !info.subresource.is_empty() {
@@ -46,7 +46,7 @@ impl SelfReview {
         })
     }
 
-    /// How its body is read.
+    /// The kind of its body.
     pub fn body(self) -> ReviewBody {
         match self {
             SelfReview::Subject => ReviewBody::SelfSubject,
@@ -55,10 +55,10 @@ impl SelfReview {
         }
     }
 
-    /// The object that answers `user`, who sent `body`, which is JSON.
+    /// Returns the response to the review in `body`, which is JSON, for `user`.
     ///
     /// # Errors
-    /// 400 for what is no such question, 422 for one that says too much or too little.
+    /// 400 for an invalid object, 422 for an invalid spec.
     pub async fn answer(self, authorizer: &Authorizer, user: &User, body: &[u8]) -> Result<Value, Status> {
         let status = match self {
             SelfReview::Subject => {
@@ -77,7 +77,7 @@ impl SelfReview {
         let (group, kind) = self.kind();
         let spec =
             serde_json::from_slice::<Value>(body).ok().and_then(|mut body| body.get_mut("spec").map(Value::take));
-        // Upstream gives back what it was asked, but not for rules.
+        // Upstream returns the spec, but not for rules.
         let spec = spec.filter(|_| self == SelfReview::Access).unwrap_or_else(|| json!({}));
         Ok(json!({"kind": kind, "apiVersion": format!("{group}/v1"), "metadata": {}, "spec": spec, "status": status}))
     }
@@ -129,7 +129,7 @@ impl SelfReview {
     }
 }
 
-/// What somebody may, as far as it can be listed.
+/// The rules of a user, as far as they can be listed.
 #[derive(Default)]
 struct Rules {
     resources: Vec<Value>,
@@ -139,7 +139,7 @@ struct Rules {
 }
 
 impl Rules {
-    /// Upstream's words for an authorizer that only says yes or no.
+    /// Adds upstream's error for an authorizer that cannot list rules.
     fn unknown_to(&mut self, authorizer: &str) {
         self.incomplete = true;
         self.errors.push(format!("{authorizer} authorizer does not support user rule resolution"));

@@ -1,4 +1,4 @@
-//! `SubjectAccessReview`, answered by our own chain for those who may ask about others.
+//! `SubjectAccessReview`, answered by the gateway's own authorizer chain.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,10 +25,11 @@ struct Spec {
     uid: String,
 }
 
-/// The object that answers `body`, which is JSON. Groups that `believed` passes on to nobody count for nothing here too.
+/// Returns the response to the SubjectAccessReview in `body`, which is JSON. The group filter `believed` is applied to
+/// the reviewed user.
 ///
 /// # Errors
-/// 400 for what is no such question, 422 for one that says too much or too little.
+/// 400 for an invalid object, 422 for an invalid spec.
 pub async fn subject_access_review(
     authorizer: &Authorizer,
     believed: &GroupFilter,
@@ -119,7 +120,7 @@ mod tests {
             (things(json!({})), 422, "spec.user: Invalid value: at least one of user or group"),
             (json!({"user": "jane"}), 422, "spec.resourceAttributes: Invalid value: exactly one"),
             (json!({}), 422, "exactly one of nonResourceAttributes or resourceAttributes must be specified, spec.user"),
-            (json!({"user": 7}), 400, "the body is no SubjectAccessReview"),
+            (json!({"user": 7}), 400, "invalid SubjectAccessReview"),
         ] {
             let (was, message) = ask(spec).await.unwrap_err();
             assert!(was == code && message.contains(words), "{was} {message}");

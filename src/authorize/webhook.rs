@@ -1,4 +1,4 @@
-//! Mode `Webhook`: a kube-apiserver, or a webhook, decides, and what it said is remembered for a while.
+//! Mode `Webhook`: authorization by SubjectAccessReview at a kube-apiserver or a webhook, with a cache of decisions.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,42 +16,42 @@ use crate::observe::metrics::{self, CallHealth, CallKind, Lookup, Metrics, Revie
 use crate::process::Problem;
 use crate::review::{Complaint, DecisionCache, Flights, Kept, Key, Landing, Limits, Secret, Target};
 
-/// Four times upstream's; each takes little.
+/// Limits of the decision cache: four times upstream's; entries are small.
 const DECISIONS: Limits = Limits { entries: 32_768, bytes: 16 << 20 };
-/// That match conditions exclude a question follows from the question alone: it holds as long as they do.
+/// Cache TTL of requests excluded by match conditions. These depend on the request alone, so a long TTL is safe.
 const EXCLUDED: Duration = Duration::from_secs(300);
 
-/// How often reviews that fail, or that none were asked of yet, are tried with `--readiness-requires-reviews`.
+/// Probe interval of review servers that failed or were not called yet, with `--readiness-requires-reviews`.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long answers are believed.
+/// Settings of access reviews.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccessReviewSettings {
-    /// Whom we ask, in which version.
+    /// The server to call and its API version.
     pub target: Target,
-    /// `--authorization-webhook-cache-authorized-ttl`.
+    /// `--authorization-webhook-cache-authorized-ttl`: cache TTL of allowed decisions.
     pub authorized_ttl: Duration,
-    /// `--authorization-webhook-cache-unauthorized-ttl`.
+    /// `--authorization-webhook-cache-unauthorized-ttl`: cache TTL of denied decisions.
     pub unauthorized_ttl: Duration,
-    /// `--authorization-stale-allow-ttl`: for how long after its time a yes still holds when the API server
-    /// cannot be asked. A no never does: it would be a no anyway.
+    /// `--authorization-stale-allow-ttl`: how long after its TTL an allowed decision is used while the API server
+    /// fails. A stale denial is never used: the request is denied anyway.
     pub stale_allow_ttl: Duration,
-    /// How long and how often to ask.
+    /// Timeouts and retries.
     pub patience: Patience,
 }
 
-/// What a configuration says of a webhook besides how long its answers are believed.
+/// Settings of a webhook in the configuration file, except the TTLs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Named {
-    /// For metrics and the log; empty for the one that flags name.
+    /// Its name for metrics and the log; empty for the one configured by flags.
     pub(super) name: String,
-    /// Whether nobody else is asked when it cannot say (`failurePolicy: Deny`).
+    /// Whether the chain ends when it fails (`failurePolicy: Deny`).
     pub(super) denies_on_failure: bool,
-    /// Which questions it is asked; all without them.
+    /// Which requests it is called for; all if none.
     pub(super) conditions: Option<MatchConditions>,
 }
 
-/// Asks what users may (`k8s.io/apiserver/plugin/pkg/authorizer/webhook`).
+/// Authorizes requests by SubjectAccessReview (`k8s.io/apiserver/plugin/pkg/authorizer/webhook`).
 pub struct AccessReviews {
     remote: Remote,
     named: Named,
@@ -67,7 +67,7 @@ pub struct AccessReviews {
     failure: Complaint,
 }
 
-/// What the question of one request needs after the request is gone.
+/// A review to send, independent of the request that caused it.
 struct Asked {
     key: Key,
     body: Bytes,
@@ -75,7 +75,7 @@ struct Asked {
     remember: bool,
 }
 
-/// Why there is no answer; the text is for the log.
+/// The error of a review, for the log.
 #[derive(Clone)]
 struct Failure {
     why: Arc<str>,
@@ -83,17 +83,17 @@ struct Failure {
 }
 
 impl AccessReviews {
-    /// Asks through `remote`, whose client speaks to whom `settings` mean.
+    /// Creates a client that sends its calls through `remote`.
     ///
     /// # Errors
     /// When the system has no random numbers.
     pub fn new(remote: Remote, settings: AccessReviewSettings, metrics: &Arc<Metrics>) -> Result<Arc<Self>, Problem> {
-        // As kube-apiserver calls the one that its flags name.
+        // kube-apiserver's name for the webhook configured by flags.
         let name = if matches!(settings.target, Target::Webhook(_)) { "default" } else { "" };
         AccessReviews::named(remote, Named { name: name.to_owned(), ..Named::default() }, settings, metrics)
     }
 
-    /// As [`AccessReviews::new`], for one of several.
+    /// Like [`AccessReviews::new`], for one of several webhooks.
     pub(super) fn named(
         remote: Remote,
         named: Named,
@@ -116,7 +116,7 @@ impl AccessReviews {
         }))
     }
 
-    /// What the API server says. Does not wait for what is remembered.
+    /// Decides by the server's response. A cached decision does not wait.
     pub(super) async fn decide(self: &Arc<Self>, attributes: Attributes<'_>) -> Decision {
         let key = self.secret.key(|it| digest(attributes, it));
         if let Some(said) = self.decisions.fresh(&key, Instant::now()) {
@@ -127,12 +127,12 @@ impl AccessReviews {
             }
             return said.into();
         }
-        // Boxed, so that the requests that need not ask do not carry the room for it.
+        // Boxed, to keep the futures of requests with a cached decision small.
         Box::pin(self.ask(key, attributes)).await
     }
 
-    /// Asks whether an anonymous user may read `/readyz`, if no call was made yet or the last one failed, so that a
-    /// server that works again is known to without a request.
+    /// Reviews access of an anonymous user to `/readyz` if no call was made yet or the last one failed, to detect a
+    /// recovered server without waiting for a request.
     pub fn probe(self: &Arc<Self>) {
         if self.health.is_unproven() {
             let nobody = User { name: "system:anonymous".to_owned(), ..User::default() };
@@ -140,19 +140,19 @@ impl AccessReviews {
             let asked = question(Attributes { user: &nobody, request: &request }, self.settings.target.version());
             let reviews = self.clone();
             self.remote.run(move |client: Rc<Client>| async move {
-                // What comes of it is in the health of the calls.
+                // The outcome is recorded in the health of the calls.
                 let _ = reviews.call(&client, asked).await;
             });
         }
     }
 
-    /// Lets go of what is past its time. Call it now and then.
+    /// Removes expired entries. Call it periodically.
     pub fn sweep(&self) {
         self.decisions.sweep(Instant::now());
     }
 
     async fn ask(self: &Arc<Self>, key: Key, attributes: Attributes<'_>) -> Decision {
-        // What was decided before met them: they are not evaluated for what is remembered.
+        // Match conditions are evaluated only on a cache miss: cached decisions have passed them.
         match self.is_meant(attributes) {
             Ok(true) => {}
             Ok(false) => {
@@ -180,7 +180,7 @@ impl AccessReviews {
                 });
             },
         );
-        // The review has a bound of its own; this one holds also when its thread does not get to it.
+        // The review has its own timeout; this one also holds when its thread is stuck.
         let whole = self.settings.patience.whole;
         let failure = match tokio::time::timeout(whole, answer).await {
             Ok(Ok(Ok(said))) => {
@@ -196,7 +196,7 @@ impl AccessReviews {
             if self.stale.is_due() {
                 tracing::warn!(
                     why = &*failure.why,
-                    "the API server cannot be asked; what it allowed before is still allowed (--authorization-stale-allow-ttl)"
+                    "SubjectAccessReview failed; stale allowed decisions are used (--authorization-stale-allow-ttl)"
                 );
             }
             return said.into();
@@ -208,7 +208,7 @@ impl AccessReviews {
         self.cannot_say(&failure.why)
     }
 
-    /// Whether the match conditions let it be asked.
+    /// Whether the match conditions include the request.
     fn is_meant(&self, attributes: Attributes<'_>) -> Result<bool, String> {
         let Some(conditions) = &self.named.conditions else { return Ok(true) };
         let began = Instant::now();
@@ -230,7 +230,7 @@ impl AccessReviews {
         if self.named.denies_on_failure { Decision::Halt(why) } else { Decision::Error(why) }
     }
 
-    /// On the client's thread; goes on whatever becomes of who asked.
+    /// Runs a review on the client's thread. It continues when the request that started it is canceled.
     async fn review(&self, client: &Client, asked: Asked, landing: Landing<Result<Said, Failure>>) {
         let outcome = self.call(client, asked.body.clone()).await.map(|said| self.remember(&asked, said));
         landing.land(Ok(outcome));
@@ -252,7 +252,7 @@ impl AccessReviews {
         outcome.map_err(|why| Failure { why: why.into(), timed_out })
     }
 
-    /// kube-apiserver counts its webhooks by their names, an extension API server its one by status.
+    /// Counts an attempt: like kube-apiserver by webhook name, or like an extension API server by status.
     fn count(&self, answer: &Result<Answer, CallError>, took: Duration) {
         if self.named.name.is_empty() {
             return self.metrics.reviews().asked(
@@ -281,7 +281,7 @@ impl AccessReviews {
         self.keep(asked.key, &asked.owner, said, ttl, stale)
     }
 
-    /// A no takes the place of the yes before it, also when it is not to be believed for long itself.
+    /// Inserts a verdict. A denial replaces an earlier allowed decision even if its own TTL is zero.
     fn keep(&self, key: Key, owner: &str, said: Said, ttl: Duration, stale: Duration) -> Said {
         let now = Instant::now();
         let (bytes, fresh_until) = (said.bytes(), now + ttl);

@@ -1,4 +1,4 @@
-//! How one backend is asked, and where the verdicts go.
+//! The probe loop of one backend, and where its results are published.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -17,21 +17,22 @@ use super::schedule::Witness;
 use crate::egress::Address;
 use crate::registry::{ApiService, Resolved, Unavailable};
 
-/// An APIService and where it leads now.
+/// An APIService and what it resolves to.
 pub(super) struct Led {
     pub(super) api_service: Arc<ApiService>,
     pub(super) place: Result<Resolved, Unavailable>,
 }
 
 impl Led {
-    /// The number of the first endpoint that was not there `before`, or any if some are gone; none if all are the same.
+    /// The index of the first endpoint that `before` did not have; 0 if endpoints were only removed, `None` if all are
+    /// the same.
     fn first_new_endpoint(&self, before: &Led) -> Option<usize> {
         let (Ok(place), Ok(place_before)) = (&self.place, &before.place) else { return None };
         let is_new = |endpoint| !place_before.endpoints.contains(endpoint);
         (place != place_before).then(|| place.endpoints.iter().position(is_new).unwrap_or(0))
     }
 
-    /// Whether `other` is the same backend, asked in the same way; perhaps at other endpoints.
+    /// Whether `other` is the same backend, probed in the same way; its endpoints may differ.
     pub(super) fn is_asked_like(&self, other: &Led) -> bool {
         let (Ok(place), Ok(other_place)) = (&self.place, &other.place) else { return false };
         if (&place.server_name, &place.prefix) != (&other_place.server_name, &other_place.prefix) {
@@ -53,18 +54,17 @@ impl Led {
     }
 }
 
-/// Shared between the old and the new way of asking when an APIService changes; never borrowed across an
-/// await.
+/// The tracker, shared by the old and the new probe loop when an APIService changes. Never borrowed across an await.
 pub(super) type SharedJudge = Rc<std::cell::RefCell<Option<Judge>>>;
 
-/// Where verdicts go.
+/// Publishes conditions and notifies the observer.
 pub(super) struct Judges<'r, W> {
     pub(super) board: &'r Board,
     pub(super) witness: &'r W,
 }
 
 impl<W: Witness> Judges<'_, W> {
-    /// Publishes what `judge` knows, if that is another than what is published.
+    /// Publishes the condition of `judge` if it differs from the published one.
     fn publish(&self, name: &str, judge: &mut Judge) {
         let availability = self.board.of(name);
         let before = availability.condition();
@@ -88,7 +88,7 @@ impl<W: Witness> Judges<'_, W> {
                 let detail = (!detail.is_empty()).then_some(detail);
                 tracing::warn!(apiservice = name, reason, detail, "APIService is not available: {message}");
             }
-            // There may be many from the start; their number is logged once.
+            // At start there may be many; their number is logged once.
             ConditionStatus::True if now.is_local() && before.status == ConditionStatus::Unknown => {
                 tracing::debug!(apiservice = name, reason, "APIService is available");
             }
@@ -116,7 +116,7 @@ impl<W: Witness> Judges<'_, W> {
         self.publish(&api_service.name, judge);
     }
 
-    /// The condition's status after it.
+    /// Feeds `finding` to the tracker. Returns the status after it.
     fn hear(&self, api_service: &ApiService, judge: &SharedJudge, finding: Finding) -> ConditionStatus {
         let mut judge = judge.borrow_mut();
         let Some(judge) = judge.as_mut() else { return ConditionStatus::Unknown };
@@ -125,7 +125,7 @@ impl<W: Witness> Judges<'_, W> {
         judge.condition().status
     }
 
-    /// The circuit may be another.
+    /// Publishes the condition again: the state of the circuit may have changed.
     fn look_at_circuit(&self, name: &str, judge: &SharedJudge) {
         if let Some(judge) = judge.borrow_mut().as_mut() {
             self.publish(name, judge);
@@ -133,7 +133,7 @@ impl<W: Witness> Judges<'_, W> {
     }
 }
 
-/// Asks, again and again, until it leads nowhere.
+/// Probes the backend repeatedly until it no longer resolves.
 pub(super) async fn ask<W: Witness>(
     mut following: watch::Receiver<Rc<Led>>,
     judge: SharedJudge,
@@ -169,7 +169,7 @@ pub(super) async fn ask<W: Witness>(
             let dialed = result.err().and_then(|failure| failure.dial_failure).map_or(Ok(()), Err);
             availability.dialed(endpoint, dialed);
             match result.is_ok() {
-                // Its requests fail, and just now: that this question was answered is nothing to them yet.
+                // Its requests fail right now. A successful probe alone does not make the endpoint healthy.
                 true if contradicted => {}
                 answered => availability.probed(endpoint, answered),
             }
@@ -192,7 +192,7 @@ pub(super) async fn ask<W: Witness>(
             tokio::select! {
                 () = &mut next => break,
                 Ok(()) = following.changed() => {
-                    // Others may answer where the last ones did not, and the other way round.
+                    // New endpoints may answer where the old ones did not, and vice versa.
                     if let Some(first) = following.borrow_and_update().first_new_endpoint(&now) {
                         turn = first;
                         let soon = pace.others();

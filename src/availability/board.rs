@@ -1,4 +1,4 @@
-//! What is known about each APIService, where every thread can read it without waiting.
+//! Availability of all APIServices, readable by every thread without waiting.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,55 +18,56 @@ use crate::egress::Address;
 use crate::observe::metrics;
 use crate::process::Lately;
 
-/// The availability of one APIService: the same one for the same name as long as anybody holds it, whatever else about
-/// the APIService changes.
+/// Availability of one APIService: one object per name as long as it is in use, whatever else about the APIService
+/// changes.
 pub struct Availability {
     name: String,
     board: Weak<Entries>,
-    /// Whether there is anything to look up: of a backend that is well there is not, and nobody locks.
+    /// Whether there is state to consult. Without it no lock is taken.
     remarkable: AtomicBool,
     refused: AtomicBool,
     condition: ArcSwap<Condition>,
-    /// And why the last request that was lost got no answer.
+    /// The circuit breaker, and why the last failed request got no answer.
     circuit: Mutex<(Circuit, &'static str)>,
     standings: Mutex<Vec<(Address, Arc<Standing>)>>,
-    /// Told when what requests say of it turns, of the whole or of an endpoint, and when a question is wanted.
+    /// Notified when requests begin or cease to fail, for the APIService or an endpoint, and when a probe is requested.
     turned: Arc<Notify>,
-    /// The last question that is over, and whether somebody wants another.
+    /// The last finished probe.
     asked: Mutex<Option<Asked>>,
+    /// Whether a probe is requested.
     wanted: AtomicBool,
 }
 
-/// A question of our own to a backend.
+/// A finished probe of a backend.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
-    /// When it was asked.
+    /// When it began.
     pub(super) at: Instant,
-    /// Whether it was answered.
+    /// Whether it succeeded.
     pub(super) answered: bool,
 }
 
-/// Why a request is not sent.
+/// Why a request is rejected.
 pub enum Obstacle {
-    /// It is known that the backend does not answer.
+    /// The backend is known to be unavailable.
     Unavailable(Arc<Condition>),
-    /// Its requests got no answer of late.
+    /// The circuit is open: recent requests got no answer.
     Open {
-        /// Why the last of them did not.
+        /// Why the last of them failed.
         reason: &'static str,
-        /// When the next is tried.
+        /// Time until the next trial.
         after: Duration,
     },
-    /// It is just coming back.
+    /// The backend is recovering, and the request exceeds the recovery limit.
     Recovering,
 }
 
-/// All of them that somebody holds, by name: routes do, and whoever asks their backends. Cheap to clone.
+/// Availability of all APIServices in use, by name: routes and probe loops hold it. Cheap to clone.
 #[derive(Clone)]
 pub struct Board(Arc<Entries>);
 
 struct Entries {
-    /// Locked only to look a name up, never across an await.
+    /// Locked only to look up a name, never across an await.
     by_name: Mutex<BTreeMap<String, Weak<Availability>>>,
     endpoints: EndpointMap,
     changes: watch::Sender<u64>,
@@ -74,13 +75,13 @@ struct Entries {
 }
 
 impl Availability {
-    /// Whether requests may be sent: unless it is known that the backend does not answer.
+    /// Whether requests may be sent. False only if the backend is known to be unavailable.
     pub fn is_available(&self) -> bool {
         !self.refused.load(Ordering::Relaxed)
     }
 
-    /// Lets a request of `user`, a number that others seldom have, through or says why not. Tell what became of it, and
-    /// keep the [`Passage`] until then, if there is one: of a backend that is well there is none.
+    /// Admits or rejects a request of `user`, a number that few users share. Record its outcome, and keep the
+    /// [`Passage`] until then. A healthy backend needs none.
     ///
     /// # Errors
     /// The [`Obstacle`].
@@ -102,17 +103,17 @@ impl Availability {
         self.with(|circuit, _| circuit.give_back(pass, sent, Instant::now()));
     }
 
-    /// A request got an answer.
+    /// Records a request that got an answer.
     pub fn answered(&self) {
         if self.remarkable.load(Ordering::Relaxed) {
             self.with(|circuit, _| circuit.hear(Fate::Answered, Instant::now()));
         }
     }
 
-    /// A request got none, for this `reason`.
+    /// Records a request without an answer, for this `reason`.
     pub fn failed(&self, fate: Fate, reason: &'static str) {
         self.with(|circuit, last| {
-            // While it is open its reason stays: what fails meanwhile fails for that.
+            // While the circuit is open its first reason stays: later failures follow from it.
             if !circuit.is_against() {
                 *last = reason;
             }
@@ -120,7 +121,7 @@ impl Availability {
         });
     }
 
-    /// The state of its circuit. Of a backend that nothing is known against it is closed, and nobody locks.
+    /// The state of the circuit. Closed, without a lock, if there is no state to consult.
     pub fn circuit(&self) -> metrics::Circuit {
         if !self.remarkable.load(Ordering::Relaxed) {
             return metrics::Circuit::Closed;
@@ -128,13 +129,13 @@ impl Availability {
         self.circuit.lock().0.state(Instant::now())
     }
 
-    /// How each of `endpoints` stands, in this order: one state for all APIServices that connect to it with these
-    /// `settings`. What is known of others is forgotten: they are gone.
+    /// The health of each of `endpoints`, in this order. It is shared by all APIServices that connect with these
+    /// `settings`. Other endpoints of this APIService are dropped.
     pub fn standings(&self, settings: ConnectionSettings, endpoints: &[Address]) -> Vec<Arc<Standing>> {
         let board = self.board.upgrade();
         let map = board.as_ref().map(|board| &board.endpoints);
         let settings = Arc::new(settings);
-        // What comes to none that was there is not new among others.
+        // If none of the endpoints existed before, none is new among others.
         let among_others = map.is_some_and(|map| endpoints.iter().any(|at| map.get(at, &settings).is_some()));
         let fresh = || Standing::new(among_others, Instant::now());
         let standing = |at: &Address| match map {
@@ -155,18 +156,18 @@ impl Availability {
         }
     }
 
-    /// It is known that the backend does not answer: nor do its endpoints that could not be connected to.
+    /// The backend is known to be unavailable: confirms the dial failures of its endpoints.
     pub(super) fn confirm_dial_failures(&self) {
         self.standings.lock().iter().for_each(|(_, standing)| standing.confirm_dial_failure());
     }
 
-    /// Why its requests get no answer, if its circuit is open.
+    /// Why requests fail, if the circuit is open.
     pub(super) fn open_circuit(&self) -> Option<&'static str> {
         let circuit = self.circuit.lock();
         circuit.0.is_against().then_some(circuit.1)
     }
 
-    /// Hears of a question of our own to `endpoint`.
+    /// Records the result of a probe of `endpoint`.
     pub(super) fn probed(&self, endpoint: &Address, answered: bool) {
         let (standing, others) = {
             let known = self.standings.lock();
@@ -183,12 +184,12 @@ impl Availability {
         }
     }
 
-    /// A backend that is not probed (the delegate) answered a poll at `endpoint`, as good as a probe.
+    /// Records that a backend without probes (the delegate) answered a poll at `endpoint`; counts as a probe.
     pub fn poll_answered(&self, endpoint: &Address) {
         self.probed(endpoint, true);
     }
 
-    /// Whether its requests say that it does not answer: those of the last moments, or those at each endpoint.
+    /// Whether requests fail: the circuit is open, or every endpoint is failing.
     pub(super) fn is_doubted(&self) -> bool {
         if self.circuit.lock().0.is_against() {
             return true;
@@ -197,28 +198,29 @@ impl Availability {
         !known.is_empty() && known.iter().all(|(_, standing)| standing.is_against())
     }
 
-    /// The last question of ours that is over.
+    /// The last finished probe.
     pub(super) fn asked(&self) -> Option<Asked> {
         *self.asked.lock()
     }
 
-    /// Wants it to be asked soon. [`Board::changes`] tells when that is done.
+    /// Requests a probe soon. [`Board::changes`] announces its end.
     pub(super) fn want(&self) {
         self.wanted.store(true, Ordering::Relaxed);
         self.turned.notify_one();
     }
 
-    /// Whether somebody wants it to be asked.
+    /// Whether a probe is requested.
     pub(super) fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// It is asked now. True if somebody wants that.
+    /// Takes the probe request, if there is one, as a probe begins.
     pub(super) fn begin(&self) -> bool {
         self.wanted.swap(false, Ordering::Relaxed)
     }
 
-    /// Waits until what its requests say may be another, or a question is wanted. For one at a time; what nobody waited for is not lost.
+    /// Waits until requests may have begun or ceased to fail, or a probe is requested. For one waiter; notifications
+    /// without a waiter are kept.
     pub(super) async fn turns(&self) {
         self.turned.notified().await;
     }
@@ -238,7 +240,7 @@ impl Availability {
         result
     }
 
-    /// What is known now, to keep.
+    /// The current condition.
     pub fn condition(&self) -> Arc<Condition> {
         self.condition.load_full()
     }
@@ -248,7 +250,7 @@ impl Drop for Availability {
     fn drop(&mut self) {
         let Some(entries) = self.board.upgrade() else { return };
         let mut by_name = entries.by_name.lock();
-        // Another may have taken the place.
+        // A new entry may have the name by now.
         if by_name.get(&self.name).is_some_and(|there| there.strong_count() == 0) {
             by_name.remove(&self.name);
         }
@@ -267,7 +269,7 @@ impl Default for Board {
 }
 
 impl Board {
-    /// The availability of the APIService `name`; unknown if nobody holds what was known.
+    /// The availability of the APIService `name`; a new `Unknown` one if none is in use.
     pub fn of(&self, name: &str) -> Arc<Availability> {
         let mut by_name = self.0.by_name.lock();
         if let Some(known) = by_name.get(name).and_then(Weak::upgrade) {
@@ -290,13 +292,13 @@ impl Board {
         fresh
     }
 
-    /// Says that a condition changed since it was last asked, or a question that was wanted is over.
+    /// A receiver that changes when a condition changes or a requested probe ends.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
     }
 
-    /// Whose condition changed, or whose question is over, after `version` of [`Board::changes`], and the version now. No
-    /// names if that is too long ago: then it may be everybody's.
+    /// Names with a changed condition, or with a requested probe that ended, since `version` of [`Board::changes`],
+    /// with the current version. `None` if `version` is too old: then all may have changed.
     pub fn changed_since(&self, version: u64) -> (u64, Option<BTreeSet<Arc<str>>>) {
         let lately = self.0.lately.lock();
         (*self.0.changes.borrow(), lately.since(version).map(|names| names.cloned().collect()))
@@ -310,7 +312,7 @@ impl Board {
         });
     }
 
-    /// A question to `availability` is over that somebody may have wanted.
+    /// Records a finished probe of `availability`, and announces it if it was `wanted`.
     pub(super) fn asked(&self, availability: &Availability, asked: Asked, wanted: bool) {
         *availability.asked.lock() = Some(asked);
         if wanted {
@@ -318,7 +320,7 @@ impl Board {
         }
     }
 
-    /// Puts up what is known about `name`.
+    /// Sets the condition of `name`.
     pub(super) fn put(&self, name: &str, condition: &Condition) {
         let availability = self.of(name);
         availability.condition.store(Arc::new(condition.clone()));
@@ -332,8 +334,8 @@ impl Board {
         self.tell(name);
     }
 
-    /// Forgets what is known about `name`. The place on the board stays as long as somebody holds it: it may be a route
-    /// already of an APIService that came back under the same name.
+    /// Resets the availability of `name`. The object stays while it is in use: an APIService that came back under the
+    /// same name may have a route to it.
     pub(super) fn forget(&self, name: &str) {
         self.put(name, &Condition::unknown(SystemTime::now()));
         let availability = self.of(name);
@@ -354,7 +356,7 @@ mod tests {
     fn a_backend_that_is_back_gets_no_more_than_it_answers() {
         let board = Board::default();
         let one = board.of("v1.a.io");
-        assert!(one.pass(|| unreachable!("of a backend that is well nothing is counted")).is_ok());
+        assert!(one.pass(|| unreachable!("nothing is counted for a healthy backend")).is_ok());
         let condition = |status| Condition { status, ..Condition::unknown(SystemTime::now()) };
         board.put("v1.a.io", &condition(ConditionStatus::False));
         assert!(matches!(one.pass(|| 0), Err(Obstacle::Unavailable(_))));
@@ -456,7 +458,7 @@ mod tests {
         board.forget("v1.a.io");
         drop(route);
         assert_eq!(known(), 0);
-        // Whoever only looks leaves nothing behind, and it comes back as a new one.
+        // A lookup alone leaves no entry, and a name that comes back gets a new object.
         assert!(board.of("v1.a.io").is_available());
         board.forget("v1.b.io");
         assert_eq!(known(), 0);

@@ -1,29 +1,30 @@
-//! The circuit of an APIService: open while its requests get no answer, whoever asks.
+//! Circuit breaker of an APIService: open while its requests get no answer, whichever user sends them.
 //!
-//! Pure; the time is an argument. It opens on requests that were sent and got nothing that is an answer, many in a
-//! row and for a while: never on errors that a backend answers with, and never because it is slow. While it is open,
-//! one request at a time is let through to see. When there is an answer again, as many requests may be under way as
-//! have been answered since, and a few more each second: whoever waited for a backend to come back must not end it by
-//! coming. No user takes what is left to the others.
+//! Pure; the time is an argument. It opens after consecutive requests that were sent and got no answer, for a minimum
+//! time; never on errors that a backend answers with, and never because it is slow. While it is open one request at a
+//! time is admitted as a trial. While it recovers, the number of requests in flight is limited to those answered since
+//! and a few more each second, so that waiting clients do not overload the backend again. No user takes what is left to
+//! the others.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::observe::metrics;
 
-/// Requests in a row without an answer that open it,
+/// Consecutive requests without an answer that open the circuit.
 const ROW: u32 = 10;
-/// if that has been so for this long: what was under way to a backend that died falls all at once.
+/// Minimum time of such failures: requests in flight to a backend that died fail all at once.
 const SUSTAINED: Duration = Duration::from_secs(1);
-/// How long after it opened the first request is let through, and how long it ever takes until the next.
+/// Time until the first trial after opening, and the maximum between trials.
 const TRIAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
-/// What may be under way besides what was answered, in the first second; each further one brings as many.
+/// Requests in flight beyond those answered, in the first second of recovery; each further second adds as many.
 const FIRST: usize = 32;
-/// After so many answers, or so much time, nothing is held back any more.
+/// Number of answers that ends recovery.
 const ENOUGH: usize = 500;
+/// Time that ends recovery.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// One APIService's circuit.
+/// Circuit breaker of one APIService.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Circuit {
     state: State,
@@ -33,78 +34,78 @@ pub(super) struct Circuit {
 
 #[derive(Clone, Copy, Debug, Default)]
 enum State {
-    /// Requests go through.
+    /// Requests are admitted.
     #[default]
     Closed,
-    /// No endpoint can be reached. Requests go through: each learns at once that there is nobody.
+    /// No endpoint can be reached. Requests are admitted: each fails at once.
     Away { since: Instant },
-    /// Nothing goes through until `next`; the trial is the request that was let through last, as long as nothing is
-    /// known of it.
+    /// No request is admitted until `next`. `trial` is true while the last admitted request has no result.
     Open { next: Instant, wait: Duration, trial: bool },
-    /// It answers again.
+    /// The backend answers again.
     Recovering { since: Instant, answers: usize },
 }
 
-/// Requests in a row that got no answer.
+/// Consecutive requests without an answer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Losses {
     row: u32,
     since: Option<Instant>,
 }
 
-/// Requests that were let through to a backend in doubt, long-running ones too, until their answer begins.
+/// Requests in flight that were admitted while the circuit was not closed, long-running ones too, until their response
+/// begins.
 #[derive(Clone, Debug, Default)]
 struct Crowd {
     all: usize,
     by_user: HashMap<u16, usize>,
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The backend said something, an error perhaps.
+    /// The backend answered, perhaps with an error.
     Answered,
-    /// It was sent, and what came back is no answer.
+    /// The request was sent and got no valid answer.
     Lost,
-    /// There was nobody to send it to.
+    /// No endpoint could be reached.
     Unreachable,
 }
 
-/// What a request is let through with, if the backend is in doubt. To be given back.
+/// Ticket of a request that was admitted while the circuit was not closed. It must be returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pass {
     user: u16,
-    /// When the next trial would follow, if this is one.
+    /// Time of the following trial, if this request is one.
     trial: Option<Instant>,
 }
 
-/// Why a request is held back.
+/// Why a request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
-    /// Nothing came back of late; the next trial is this far off.
+    /// The circuit is open; time until the next trial.
     Open(Duration),
-    /// It is just coming back.
+    /// The backend is recovering, and the limit is reached.
     Recovering,
 }
 
 impl Circuit {
-    /// One that is open, and of which the first trial is due.
+    /// An open circuit; its first trial is due.
     #[cfg(test)]
     pub(super) fn opened_before(now: Instant) -> Circuit {
         Circuit { state: State::Open { next: now, wait: TRIAL.0, trial: false }, ..Circuit::default() }
     }
 
-    /// Whether nothing is known against the backend.
+    /// Whether the circuit is closed without recent failures.
     pub(super) fn is_plain(&self) -> bool {
         matches!(self.state, State::Closed) && self.losses.row == 0
     }
 
-    /// Whether requests get no answer now.
+    /// Whether the circuit is open: requests get no answer, or no endpoint can be reached.
     pub(super) fn is_against(&self) -> bool {
         matches!(self.state, State::Open { .. } | State::Away { .. })
     }
 
-    /// What an operator is told of it.
+    /// The state for metrics.
     pub(super) fn state(&self, now: Instant) -> metrics::Circuit {
         match self.state {
             State::Recovering { since, .. } if now.saturating_duration_since(since) < LONGEST => {
@@ -115,7 +116,7 @@ impl Circuit {
         }
     }
 
-    /// Lets a request of this user through, or not. What it is let through with is to be given back.
+    /// Admits or rejects a request of this user. A ticket must be returned.
     pub(super) fn pass(&mut self, user: impl FnOnce() -> u16, now: Instant) -> Result<Option<Pass>, Held> {
         let (user, trial) = match &mut self.state {
             State::Closed => return Ok(None),
@@ -143,9 +144,9 @@ impl Circuit {
         Ok(Some(Pass { user, trial }))
     }
 
-    /// A request is over, or its answer has begun, whatever was heard of it before; `sent` if it may have reached the
-    /// backend. One that was refused on its way was no trial, and the next is: whoever asks what never gets there must
-    /// not keep others off. Of one that was sent and nobody waited for nothing is known: the next need not wait for long.
+    /// Returns a ticket: the request is over, or its response has begun. `sent` if it may have reached the backend. One
+    /// that was rejected on its way was no trial, so the next request is one: requests that never reach the backend
+    /// must not block others. One that was sent and canceled has no result: the next trial is due soon.
     pub(super) fn give_back(&mut self, pass: Pass, sent: bool, now: Instant) {
         self.crowd.leave(pass.user);
         if let State::Open { next, trial, .. } = &mut self.state
@@ -157,7 +158,7 @@ impl Circuit {
         }
     }
 
-    /// Hears what became of a request.
+    /// Records the outcome of a request.
     pub(super) fn hear(&mut self, fate: Fate, now: Instant) {
         let enough = match fate {
             Fate::Lost => self.losses.add(now),
@@ -177,7 +178,7 @@ impl Circuit {
                 State::Open { next: now + TRIAL.0, wait: TRIAL.0, trial: false }
             }
             (State::Closed | State::Recovering { .. }, Fate::Unreachable) => State::Away { since: now },
-            // A moment's absence brings no crowd.
+            // A short absence needs no recovery limit.
             (State::Away { since }, Fate::Answered) if now.saturating_duration_since(since) < SUSTAINED => {
                 State::Closed
             }
@@ -187,8 +188,8 @@ impl Circuit {
         };
     }
 
-    /// A question of our own was answered: a few are let through at once. One trial would not do: whoever takes it may
-    /// ask what never reaches the backend, and so keep it closed to everybody else.
+    /// Records a successful probe: a few requests are admitted at once. A single trial would not do: it may be a
+    /// request that never reaches the backend, and the circuit would stay open for all others.
     pub(super) fn vouched_for(&mut self, now: Instant) {
         match &mut self.state {
             State::Open { .. } => self.recover(now),
@@ -197,7 +198,7 @@ impl Circuit {
         }
     }
 
-    /// It was away, and is back.
+    /// Starts recovery: the backend was unavailable, and is back.
     pub(super) fn recover(&mut self, now: Instant) {
         self.losses = Losses::default();
         self.state = State::Recovering { since: now, answers: 0 };
@@ -205,7 +206,7 @@ impl Circuit {
 }
 
 impl Losses {
-    /// One more; true if that is enough.
+    /// Counts one failure. Returns whether the circuit should open.
     fn add(&mut self, now: Instant) -> bool {
         self.row = self.row.saturating_add(1);
         let since = *self.since.get_or_insert(now);
@@ -214,8 +215,8 @@ impl Losses {
 }
 
 impl Crowd {
-    /// Whether one more of this user may come, where there is room for so many: as long as they are fewer than what is
-    /// left to the others.
+    /// Whether one more request of this user fits within `most`: its requests must be fewer than the room left to
+    /// others.
     fn has_room(&self, user: u16, most: usize) -> bool {
         let of_user = self.by_user.get(&user).copied().unwrap_or_default();
         of_user < most.saturating_sub(self.all)
@@ -290,7 +291,7 @@ mod tests {
             }
         }
         assert_eq!(trials, [2, 4, 8, 16, 26, 36, 46, 56]);
-        // A trial that nothing is heard of is followed by the next.
+        // A trial without a result is followed by the next one.
         let mut circuit = opened(at(0));
         assert!(circuit.pass(one, at(2000)).is_ok() && circuit.pass(one, at(3000)).is_ok());
         circuit.vouched_for(at(3100));
@@ -308,7 +309,7 @@ mod tests {
             assert!(circuit.pass(one, at(2000)).is_err());
             circuit.give_back(refused, false, at(2000));
         }
-        // What was lost late was no trial.
+        // A late failure of an earlier request was no trial.
         circuit.hear(Fate::Lost, at(2000));
         let lost = take(&mut circuit, 2000);
         circuit.hear(Fate::Lost, at(2100));
@@ -316,7 +317,7 @@ mod tests {
         assert_eq!(circuit.pass(one, at(2100)), Err(Held::Open(Duration::from_secs(2))));
         circuit.hear(Fate::Lost, at(2200));
         assert_eq!(circuit.pass(one, at(2200)), Err(Held::Open(Duration::from_millis(1900))));
-        // Nobody waited for it to the end, nor may the others for the one that follows.
+        // A canceled trial: others do not wait long for the next one.
         for second in [10, 20] {
             let trial = take(&mut circuit, second * 1000);
             circuit.hear(Fate::Lost, at(second * 1000));
@@ -325,7 +326,7 @@ mod tests {
         let left = take(&mut circuit, 30_000);
         circuit.give_back(left, true, at(30_500));
         assert_eq!(circuit.pass(one, at(30_500)), Err(Held::Open(Duration::from_secs(1))));
-        // One that took longer than the wait gives back nothing of the next one's.
+        // A trial that took longer than the wait does not affect the next one.
         let (slow, next) = (take(&mut circuit, 31_500), take(&mut circuit, 60_000));
         circuit.give_back(slow, false, at(60_001));
         assert!(circuit.pass(one, at(60_001)).is_err());
@@ -334,7 +335,7 @@ mod tests {
         assert_eq!(circuit.state(at(60_002)), metrics::Circuit::HalfOpen);
     }
 
-    /// How many come in, each another user's.
+    /// Number of requests admitted, each of another user.
     fn enter(circuit: &mut Circuit, mut users: std::ops::RangeFrom<u16>, now: Instant) -> Vec<Pass> {
         std::iter::from_fn(|| circuit.pass(|| users.next().unwrap(), now).ok().flatten()).collect()
     }
@@ -351,7 +352,7 @@ mod tests {
             circuit.hear(Fate::Answered, at(2100));
         }
         assert_eq!(enter(&mut circuit, 2000.., at(2100)).len(), 100);
-        // Whoever waits for an answer that does not come holds nobody off for long.
+        // A request without an answer does not block others for long.
         assert_eq!(enter(&mut circuit, 3000.., at(3100)).len(), FIRST);
         first.into_iter().for_each(|pass| circuit.give_back(pass, true, at(3100)));
         assert_eq!(enter(&mut circuit, 4000.., at(3100)).len(), FIRST);
@@ -398,7 +399,7 @@ mod tests {
         circuit.hear(Fate::Lost, at(4000));
         assert_eq!(circuit.state(at(4000)), metrics::Circuit::Open);
         assert_eq!(circuit.pass(one, at(4000)), Err(Held::Open(TRIAL.0)));
-        // Nobody there is another matter.
+        // An unreachable backend is another state.
         away.hear(Fate::Unreachable, at(4000));
         assert_eq!(away.state(at(4000)), metrics::Circuit::Open);
         assert!(away.pass(one, at(4000)).is_ok());

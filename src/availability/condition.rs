@@ -3,34 +3,34 @@
 use std::borrow::Cow;
 use std::time::SystemTime;
 
-/// What is known, why, and since when.
+/// Status, reason, message and transition time of the condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// Whether the backend can be used.
+    /// Whether the backend is available.
     pub status: ConditionStatus,
-    /// One word, of kube-aggregator's where it has one: `Passed`, `FailedDiscoveryCheck`, `ServiceNotFound`, …
+    /// CamelCase reason, kube-aggregator's where it has one: `Passed`, `FailedDiscoveryCheck`, `ServiceNotFound`, …
     pub reason: Cow<'static, str>,
-    /// For a person. Clients read it, so it names objects and never an inner address.
+    /// Human-readable message. Clients read it: it names objects, never an internal address.
     pub message: String,
-    /// What only logs and the status page show: addresses, a library's error text. May be empty.
+    /// Detail for logs and the status page: addresses, a library's error text. May be empty.
     pub detail: String,
-    /// When `status` last changed (`lastTransitionTime`); reason and message may change without it.
+    /// Time of the last change of `status` (`lastTransitionTime`). Reason and message may change without it.
     pub since: SystemTime,
 }
 
-/// `True`, `False` or `Unknown`.
+/// Status of the condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionStatus {
-    /// It answers.
+    /// The backend answers.
     True,
-    /// It does not; its requests are refused.
+    /// The backend does not answer; its requests are rejected.
     False,
-    /// Not asked yet; its requests are let through.
+    /// Not probed yet; requests are admitted.
     Unknown,
 }
 
 impl ConditionStatus {
-    /// As Kubernetes writes it.
+    /// The Kubernetes spelling of the status.
     pub fn as_str(self) -> &'static str {
         match self {
             ConditionStatus::True => "True",
@@ -41,8 +41,8 @@ impl ConditionStatus {
 }
 
 impl Condition {
-    /// The same as its circuit has it: of a backend whose probes are answered and whose requests are not, for this
-    /// `reason`, it says both. Status and reason stay those of the probes, as of every other aggregator that probes it.
+    /// The condition with the state of the circuit in its message. `reason` says why requests fail while probes
+    /// succeed. Status and reason stay those of the probes, as other aggregators that probe the backend report them.
     pub(super) fn beside_circuit(&self, reason: Option<&str>) -> Condition {
         let mut condition = self.clone();
         if let (ConditionStatus::True, Some(reason)) = (self.status, reason) {
@@ -52,17 +52,17 @@ impl Condition {
         condition
     }
 
-    /// Whether it is that of an APIService without a backend of its own.
+    /// Whether it is the condition of an APIService without a backend of its own.
     pub(super) fn is_local(&self) -> bool {
         self.status == ConditionStatus::True && self.reason == "Local"
     }
 
-    /// Nobody has asked the backend yet.
+    /// The condition of a backend that was not probed yet.
     pub fn unknown(now: SystemTime) -> Condition {
         Condition {
             status: ConditionStatus::Unknown,
             reason: Cow::Borrowed("NotProbed"),
-            message: "the backend has not been asked yet".to_owned(),
+            message: "the backend has not been probed yet".to_owned(),
             detail: String::new(),
             since: now,
         }

@@ -10,10 +10,11 @@ use crate::egress::{Address, Protocol, Way};
 use crate::registry::{ApiService, ClientCertificate, Resolved};
 use crate::tls::Bundle;
 
-/// Entries below which nothing is looked through for endpoints that are gone.
+/// Number of addresses below which dropped endpoints are not swept.
 const FEW: usize = 64;
 
-/// How an endpoint is connected to. Two APIServices with equal settings succeed or fail at the same address together.
+/// Settings of connections to an endpoint. Two APIServices with equal settings succeed or fail at the same address
+/// together.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ConnectionSettings {
     server_name: String,
@@ -25,7 +26,7 @@ pub struct ConnectionSettings {
 }
 
 impl ConnectionSettings {
-    /// The settings of connections to the endpoints of `api_service`.
+    /// The connection settings for the endpoints of `api_service`.
     pub fn of(api_service: &ApiService, resolved: &Resolved) -> ConnectionSettings {
         ConnectionSettings {
             server_name: resolved.server_name.clone(),
@@ -38,7 +39,7 @@ impl ConnectionSettings {
     }
 }
 
-/// All endpoints that somebody holds.
+/// All endpoints in use, by address and connection settings.
 #[derive(Default)]
 pub(super) struct EndpointMap(Mutex<Entries>);
 
@@ -47,17 +48,17 @@ type Entry = (Arc<ConnectionSettings>, Weak<Standing>);
 #[derive(Default)]
 struct Entries {
     by_address: HashMap<Address, Vec<Entry>>,
-    /// The number of addresses at which those that are gone are removed.
+    /// Number of addresses at which dropped endpoints are removed.
     sweep_at: usize,
 }
 
 impl EndpointMap {
-    /// The endpoint at `address`, if somebody holds it.
+    /// The endpoint at `address`, if it is in use.
     pub(super) fn get(&self, address: &Address, settings: &ConnectionSettings) -> Option<Arc<Standing>> {
         find(self.0.lock().by_address.get(address)?, settings)
     }
 
-    /// The endpoint at `address`; `fresh` if nobody holds one.
+    /// The endpoint at `address`; created by `fresh` if none is in use.
     pub(super) fn get_or_insert(
         &self,
         address: &Address,
@@ -103,7 +104,7 @@ mod tests {
         let one = get(1, "a");
         assert!(Arc::ptr_eq(&one, &get(1, "a")));
         assert!(!Arc::ptr_eq(&one, &get(2, "a")) && !Arc::ptr_eq(&one, &get(1, "b")));
-        assert!(map.get(&at(2), &settings("a")).is_none(), "nobody holds it");
+        assert!(map.get(&at(2), &settings("a")).is_none(), "it was dropped");
         (3..1000).for_each(|port| drop(get(port, "a")));
         assert!(map.0.lock().by_address.len() <= 2 * FEW);
         assert!(map.get(&at(1), &settings("a")).is_some());

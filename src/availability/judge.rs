@@ -1,61 +1,61 @@
-//! From single findings to a verdict, with hysteresis. Pure; the time is an argument.
+//! Hysteresis: from single probe results to the `Available` condition. Pure; the time is an argument.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
 use super::condition::{Condition, ConditionStatus};
 
-/// One thing found out about a backend.
+/// One result about a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// It answered as it should.
+    /// The backend answered as expected.
     Answered,
-    /// It did not answer, or not as it should: counts against the failure threshold.
+    /// The backend did not answer as expected. Counts against the failure threshold.
     Failed {
-        /// For clients.
+        /// Message for clients.
         message: String,
-        /// For logs.
+        /// Detail for logs.
         detail: String,
     },
-    /// There is nowhere to ask: that needs no second look.
+    /// The backend cannot be resolved. Takes effect at once.
     Nowhere {
         /// kube-aggregator's reason.
         reason: &'static str,
-        /// For clients.
+        /// Message for clients.
         message: String,
     },
-    /// Nobody has to be asked: it is not served by a backend of its own.
+    /// A Local APIService: it has no backend of its own, and needs no probe.
     Local,
 }
 
-/// Judges one APIService.
+/// Tracks the condition of one APIService.
 ///
-/// The first probe decides alone; after it, so many in a row must disagree with the verdict as the
-/// thresholds say. A place to ask that was missing and is found again makes a fresh start.
+/// The first probe decides alone. After it, as many consecutive results as the thresholds say must contradict the
+/// condition to change it. A backend that resolves again after it did not starts anew.
 #[derive(Clone, Debug)]
 pub struct Judge {
     failure_threshold: u32,
     success_threshold: u32,
-    /// Findings in a row that disagree with the condition.
+    /// Consecutive results that contradict the condition.
     against: u32,
     condition: Condition,
-    /// Whether a probe has been heard since the last fresh start.
+    /// Whether a probe ended since the last restart.
     probed: bool,
-    /// Whether the condition is what a probe said, not what was known without one.
+    /// Whether the condition is a probe's result.
     by_probe: bool,
-    /// The messages that were logged since the status last changed, and when: endpoints that fail in different ways take
-    /// turns, and so may a circuit that opens and closes.
+    /// Messages logged since the status last changed, with their times. Endpoints that fail in different ways
+    /// alternate, and so may a circuit that opens and closes.
     logged: Vec<(String, SystemTime)>,
 }
 
-/// After this long a message is logged once more.
+/// Time after which a message is logged again.
 const LOGGED_AGAIN: Duration = Duration::from_secs(600);
 
-/// Messages that are logged between two changes of a status; more than these are of no use to anybody.
+/// Maximum number of messages logged between two changes of the status.
 const MOST_LOGGED: usize = 8;
 
 impl Judge {
-    /// A judge that knows nothing yet.
+    /// A tracker with the condition `Unknown`.
     pub fn new(failure_threshold: u32, success_threshold: u32, now: SystemTime) -> Judge {
         Judge {
             failure_threshold,
@@ -68,8 +68,8 @@ impl Judge {
         }
     }
 
-    /// Whether `next`, which follows `before`, is to be logged: the first time since its status changed, or for long, that
-    /// its message is this.
+    /// Whether to log `next`, which follows `before`: its message was not logged since the status changed, or not for
+    /// long.
     pub(super) fn is_news(&mut self, before: &Condition, next: &Condition, now: SystemTime) -> bool {
         if before.status != next.status {
             self.logged.clear();
@@ -82,8 +82,8 @@ impl Judge {
         is_news
     }
 
-    /// A fresh start with other settings or places: the next probe decides alone. A backend that could not be
-    /// found is unknown again; any other verdict stands until then.
+    /// Restarts with other settings or endpoints: the next probe decides alone. A condition that no probe set becomes
+    /// `Unknown`; any other stays until then.
     pub fn begin_again(&mut self, failure_threshold: u32, success_threshold: u32, now: SystemTime) {
         (self.failure_threshold, self.success_threshold) = (failure_threshold, success_threshold);
         self.against = 0;
@@ -93,12 +93,12 @@ impl Judge {
         self.probed = false;
     }
 
-    /// What is known now.
+    /// The current condition.
     pub fn condition(&self) -> &Condition {
         &self.condition
     }
 
-    /// Takes a finding into account; true if the condition is another now.
+    /// Feeds a result. Returns whether the condition changed.
     pub fn hear(&mut self, finding: Finding, now: SystemTime) -> bool {
         let (status, reason, message, detail) = match finding {
             Finding::Answered => (ConditionStatus::True, "Passed", "all checks passed".to_owned(), String::new()),
@@ -180,7 +180,7 @@ mod tests {
         for second in 2..4 {
             assert!(!judge.hear(failed(), at(second)));
         }
-        assert!(!judge.hear(Finding::Answered, at(4)), "one answer clears the doubt");
+        assert!(!judge.hear(Finding::Answered, at(4)), "one success resets the count");
         assert!(!judge.hear(failed(), at(5)) && !judge.hear(failed(), at(6)));
         assert!(judge.hear(failed(), at(7)));
         assert_eq!((judge.condition().reason.as_ref(), judge.condition().since), ("FailedDiscoveryCheck", at(7)));

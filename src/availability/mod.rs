@@ -1,12 +1,12 @@
-//! Whether a backend answers: probe, judge, report.
+//! Availability of backends: probes, hysteresis, circuit breaker, outlier detection, status writer.
 //!
-//! [`run`] probes every APIService on its own, so that a slow one delays no other. What it finds stands on
-//! the [`Board`], where a request reads it without waiting. Until its first probe has ended an APIService is
-//! `Unknown`, and its requests are let through: a gateway that has just started must not refuse what works.
+//! [`run`] probes each APIService in a task of its own, so a slow one delays no other. Results are published on the
+//! [`Board`], which a request reads without waiting. Until its first probe has ended an APIService is `Unknown` and its
+//! requests are admitted: a gateway that has just started must not reject what works.
 //!
-//! What becomes of requests is judged beside it: of each endpoint its [`Standing`], which all APIServices share that have
-//! it, of the whole its circuit. Where that
-//! says otherwise than the last probe the next one comes at once.
+//! Request outcomes count beside probes: per endpoint in its [`Standing`], shared by all APIServices that have the
+//! endpoint, and per APIService in its circuit breaker. When they contradict the last probe, the next probe runs at
+//! once.
 
 mod announce;
 mod asking;
@@ -18,7 +18,7 @@ mod judge;
 mod pace;
 mod passage;
 mod probe;
-// The APIServices as an API, read-only.
+// APIServices as a read-only API.
 pub mod report;
 mod schedule;
 mod standing;

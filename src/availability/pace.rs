@@ -1,27 +1,27 @@
-//! When a backend is asked next. Pure.
+//! Delay until the next probe of a backend. Pure.
 //!
-//! By its `probe-interval`; sooner where it is away; at once when its endpoints change; and as soon as what became of its
-//! requests says otherwise than the last probe: both are judged together, so that nobody learns of an outage by waiting for the next turn.
+//! The delay is the `probe-interval`. It is shorter while the backend is unavailable or its endpoints have just
+//! changed, and when requests contradict the last probe: an outage is then confirmed without waiting for the interval.
 
 use std::time::Duration;
 
-/// While a backend is away it is asked again this soon at first, then twice as long after each time,
+/// First delay between probes of an unavailable backend; doubles after each probe.
 const SOON: Duration = Duration::from_secs(1);
-/// up to this long, or its probe interval if that is shorter: whoever waits for it should not wait long.
+/// Maximum delay between probes of an unavailable backend. The probe interval applies if it is shorter.
 const SELDOM: Duration = Duration::from_secs(5);
 
-/// The time between the probes of one backend.
+/// Decides the delays between the probes of one backend.
 pub(super) struct Pace {
     interval: Duration,
-    /// How long until the next while it is away.
+    /// Next delay while the backend is unavailable.
     pause: Duration,
-    /// What requests say, if they bring the next probe: whether it will be answered.
+    /// Set if requests trigger the next probe: the result they predict.
     expected: Option<bool>,
-    /// How soon after the last one a probe may come that they bring.
+    /// Minimum time between the last probe and one that requests trigger.
     soon: Duration,
-    /// Whether the last probe was answered.
+    /// Result of the last probe.
     answered: bool,
-    /// Whether its endpoints changed and none of them answered since.
+    /// Whether the endpoints changed and no probe succeeded since.
     moved: bool,
 }
 
@@ -31,11 +31,11 @@ impl Pace {
         Pace { interval, pause: soon, expected: None, soon, answered: true, moved: false }
     }
 
-    /// How long until the next probe, after one that was `answered` or not. The backend is known to be `away`, or its
-    /// requests put it in doubt.
+    /// Delay until the next probe after a result of `answered`. `away`: the backend is unavailable. `doubted`: its
+    /// requests fail.
     pub(super) fn after(&mut self, answered: bool, away: bool, doubted: bool) -> Duration {
         let first = SOON.min(self.interval);
-        // Requests that fail where probes are answered, or the other way round, bring fewer and fewer of them.
+        // When requests contradict probes, they trigger fewer and fewer of them.
         let misled = self.expected.take().is_some_and(|expected| expected != answered);
         self.soon = if misled { (self.soon * 2).min(self.interval) } else { first };
         self.answered = answered;
@@ -46,12 +46,12 @@ impl Pace {
             return wait;
         }
         self.pause = first;
-        // One that fails while it is available is not asked more often: `failure-threshold` intervals are what the operator
-        // granted it. But for where its requests fail, too, and for endpoints that never answered.
+        // One failure of an available backend does not shorten the interval: `failure-threshold` intervals are what the
+        // operator granted it. It does when requests fail too, or when new endpoints never answered.
         if !answered && (doubted || self.moved) { first } else { self.interval }
     }
 
-    /// What requests say is another now. How soon after the last probe the next one is to come, if that says otherwise.
+    /// Requests began or ceased to fail. Returns the minimum time since the last probe if that contradicts it.
     pub(super) fn hear(&mut self, doubted: bool) -> Option<Duration> {
         if doubted != self.answered {
             return None;
@@ -60,17 +60,17 @@ impl Pace {
         Some(self.soon)
     }
 
-    /// Somebody wants a probe. How soon after the last one it is to come.
+    /// A probe was requested. Returns the minimum time since the last one.
     pub(super) fn wanted(&self) -> Duration {
         SOON.min(self.interval)
     }
 
-    /// Whether the next probe comes because requests fail.
+    /// Whether the next probe runs because requests fail.
     pub(super) fn expects_failure(&self) -> bool {
         self.expected == Some(false)
     }
 
-    /// Its endpoints changed. How soon after the last probe the next one is to come.
+    /// The endpoints changed. Returns the minimum time since the last probe.
     pub(super) fn others(&mut self) -> Duration {
         self.pause = SOON.min(self.interval);
         self.moved = true;

@@ -1,4 +1,4 @@
-//! Begin implies end: what a request holds that is let through to a backend in doubt.
+//! RAII permit for a request admitted while the circuit is not closed.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::board::Availability;
 use super::circuit::Pass;
 
-/// A request that is let through although its backend is in doubt. Keep it until the head of the answer is there, or
-/// there will be none; what became of the request is told apart from it.
+/// Permit of a request admitted while the circuit is not closed. Keep it until the response head arrives or the request
+/// fails. The outcome is recorded separately.
 pub struct Passage {
     availability: Arc<Availability>,
     pass: Pass,
@@ -19,7 +19,7 @@ impl Passage {
         Passage { availability: availability.clone(), pass, sent: Cell::new(false) }
     }
 
-    /// The request goes to the backend now.
+    /// The request is being sent to the backend.
     pub fn sent(&self) {
         self.sent.set(true);
     }

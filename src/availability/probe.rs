@@ -1,20 +1,20 @@
-//! One look whether a backend is there.
+//! One probe of a backend.
 
 use tokio::time::timeout;
 
 use crate::egress::Address;
 use crate::registry::{ApiService, Resolved};
 
-/// How many endpoints may use up their `probe-timeout` before a backend counts as not answering. Those that fail
-/// at once cost no time: one good endpoint is found among any number that refuse.
+/// Number of endpoints that may use up their `probe-timeout` before the probe fails. Endpoints that refuse at once cost
+/// no time: one good endpoint is found among any number of these.
 const TRIES: u32 = 3;
 
-/// Asks a backend whether it is there.
+/// Probes a backend.
 ///
 /// `GET` [`ApiService::discovery_path`] as `system:kube-aggregator` of `system:masters`, without following
 /// a redirect; 2xx is an answer.
 pub trait Probe {
-    /// Asks one endpoint. It is dropped after the APIService's `probe-timeout`.
+    /// Probes one endpoint. The future is dropped after the APIService's `probe-timeout`.
     fn probe(
         &self,
         api_service: &ApiService,
@@ -26,22 +26,23 @@ pub trait Probe {
 /// Why a probe failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeFailure {
-    /// For clients: without addresses and without a library's words.
+    /// Message for clients, without addresses and library errors.
     pub message: String,
-    /// For logs and the status page.
+    /// Detail for logs and the status page.
     pub detail: String,
-    /// Why no connection could be opened, for example `ConnectionRefused`; none if one was.
+    /// Why no connection could be opened, for example `ConnectionRefused`; `None` if one was.
     pub dial_failure: Option<&'static str>,
 }
 
 impl ProbeFailure {
-    /// The backend answered with this status. `untimely` says what is wrong with the dates of our certificate for it.
+    /// The backend answered with this status. `untimely` names our certificate if its validity period is the likely
+    /// cause.
     pub fn status(api_service: &ApiService, code: u16, untimely: Option<&str>) -> ProbeFailure {
         let path = api_service.discovery_path();
         let hint = match (code, untimely) {
-            (401, Some(untimely)) => &*format!(": the backend does not believe {untimely}"),
-            (401, None) => ": the backend does not believe our front-proxy certificate",
-            (403, _) => ": the backend does not let system:kube-aggregator in",
+            (401, Some(untimely)) => &*format!(": the backend does not accept {untimely}"),
+            (401, None) => ": the backend does not accept our front-proxy certificate",
+            (403, _) => ": the backend forbids system:kube-aggregator",
             (300..=399, _) => ": redirects are not followed",
             _ => "",
         };
@@ -54,7 +55,7 @@ impl ProbeFailure {
         ProbeFailure { dial_failure: Some(reason), ..ProbeFailure::broken(api_service, reason, detail) }
     }
 
-    /// The backend was connected to, and gave no answer, for this `reason`.
+    /// The connection was opened, but the backend gave no answer, for this `reason`.
     pub fn broken(api_service: &ApiService, reason: &str, detail: impl std::fmt::Display) -> ProbeFailure {
         let path = api_service.discovery_path();
         ProbeFailure {
@@ -71,7 +72,8 @@ impl ProbeFailure {
     }
 }
 
-/// Asks endpoints one after the other, another one first each time, until one answers; says how each did.
+/// Probes endpoints one after the other until one answers, beginning with another one each time. Reports each result to
+/// `heard`.
 pub(super) async fn one_probe(
     api_service: &ApiService,
     resolved: &Resolved,

@@ -1,4 +1,4 @@
-//! When each backend is asked: every APIService by itself, none waits for another.
+//! Runs one probe loop per APIService.
 
 use std::collections::{BTreeSet, HashMap};
 use std::pin::Pin;
@@ -17,20 +17,20 @@ use crate::egress::Ways;
 use crate::process::{Drain, Phase, Published};
 use crate::registry::{Backend, Mark, Registry, Rules, resolve};
 
-/// Hears what changes, for metrics (`aggregator_unavailable_apiservice` and its `_total`).
+/// Observes changes of conditions, for metrics (`aggregator_unavailable_apiservice` and its `_total`).
 pub trait Witness {
-    /// Whether `name` is unavailable now; told whenever anything about its condition changed.
+    /// Whether `name` is unavailable now; called whenever its condition changed in any way.
     fn unavailable(&self, name: &str, unavailable: bool);
-    /// `name` became unavailable, or is so for another reason than before.
+    /// `name` became unavailable, or its reason changed.
     fn became_unavailable(&self, name: &str, reason: &str);
-    /// `name` is no more.
+    /// `name` was removed.
     fn forgotten(&self, name: &str);
 }
 
 /// Probes every APIService of `registry` until the process ends.
 ///
-/// A change of an APIService makes a fresh start for it alone. Other endpoints of the same backend do not: what was found
-/// out so far counts, and a probe under way goes on.
+/// A change of an APIService restarts its probe loop alone. New endpoints of the same backend do not: results so far
+/// count, and a probe in flight continues.
 pub async fn run(
     mut registry: Published<Registry>,
     rules: Rules,
@@ -47,10 +47,10 @@ pub async fn run(
     loop {
         let now = registry.get();
         let ways_now = ways.get();
-        // Another way may lead anything elsewhere.
+        // Other egress routes may change what anything resolves to.
         let same_ways = |seen: &&(Mark, Arc<Ways>)| Arc::ptr_eq(&seen.1, &ways_now);
         let changes = seen.as_ref().filter(same_ways).and_then(|(mark, _)| now.changes_since(mark));
-        // All that may lead elsewhere than before, or are gone.
+        // All that may resolve differently, or are gone.
         let names: BTreeSet<String> = match changes {
             Some(changes) => changes.affected.into_iter().map(str::to_owned).collect(),
             None => now.api_services().map(|one| one.name.clone()).chain(subjects.keys().cloned()).collect(),
@@ -92,7 +92,7 @@ pub async fn run(
             let (led, following) = watch::channel(Rc::new(led));
             let asking = ask(following, judge.clone(), &judges, &probe);
             running.push(Box::pin(async move {
-                // Aborted is ended.
+                // An aborted task ends like any other.
                 let _ = Abortable::new(asking, registration).await;
             }));
             subjects.insert(api_service.name.clone(), Subject { led, judge, watch, _availability: availability });
@@ -115,7 +115,7 @@ struct Subject {
     led: watch::Sender<Rc<Led>>,
     judge: SharedJudge,
     watch: AbortHandle,
-    /// So that it is there as long as the APIService.
+    /// Keeps the availability in use as long as the APIService exists.
     _availability: Arc<Availability>,
 }
 
@@ -133,7 +133,7 @@ mod tests {
     use crate::registry::snapshot::tests::{api_service, registry};
     use crate::registry::{ApiService, Resolved};
 
-    /// How each APIService's backend behaves now, and how often it was asked.
+    /// How each APIService's backend behaves now, and how often it was probed.
     #[derive(Clone, Default)]
     struct Backends(Rc<RefCell<HashMap<String, (Behaviour, u32)>>>);
 
@@ -205,13 +205,13 @@ mod tests {
                 changes.changed().await.unwrap();
             }
         };
-        timeout(Duration::from_secs(3600), change).await.expect("the verdict");
+        timeout(Duration::from_secs(3600), change).await.expect("the condition");
         availability
     }
 
     type World = (crate::process::Publisher<Registry>, Board, Backends, Heard, Drainer);
 
-    /// Runs `scenario` beside the probing of `documents`, on a clock of the test's own.
+    /// Runs `scenario` beside the probe loops of `documents`, on a paused clock.
     async fn with<F: Future<Output = ()>>(documents: &str, backends: Backends, scenario: impl FnOnce(World) -> F) {
         let (publisher, published) = Published::new(registry(documents));
         let (drainer, drain) = Drain::new();
@@ -238,7 +238,7 @@ mod tests {
             until(&board, "v1.fine.io", |now| now.status == ConditionStatus::True).await;
             assert!(begin.elapsed() < Duration::from_secs(1));
             assert_eq!(board.of("v1.slow.io").condition().status, ConditionStatus::Unknown);
-            assert!(board.of("v1.slow.io").is_available(), "not yet judged is let through");
+            assert!(board.of("v1.slow.io").is_available(), "unknown is admitted");
             let slow = until(&board, "v1.slow.io", |now| now.status == ConditionStatus::False).await;
             assert_eq!(slow.condition().message, "timed out waiting for /apis/slow.io/v1");
             assert!(slow.condition().detail.contains("10.0.0.1:443"));
@@ -283,7 +283,7 @@ mod tests {
             sleep(Duration::from_secs(20)).await;
             backends.set("v1.a.io", Behaviour::Answers);
             sleep(Duration::from_millis(10)).await;
-            // One that was under way all the while.
+            // The answer to a request that was in flight all the while.
             let (begin, asked) = (Instant::now(), backends.asked("v1.a.io"));
             one.answered();
             until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
@@ -311,7 +311,7 @@ mod tests {
             five(1);
             sleep(Duration::from_secs(1)).await;
             assert_eq!(asked(), before + 1);
-            // Probes are answered all the same: an hour of it brings one more for each that comes by itself.
+            // Probes succeed all the same: in an hour requests trigger about one more for each scheduled one.
             for _ in 0..3600 {
                 five(0);
                 five(1);
@@ -340,7 +340,7 @@ mod tests {
         .await;
     }
 
-    /// The endpoint of `v1.a.io`, which is another for each number.
+    /// A registry in which `v1.a.io` has one endpoint, chosen by `number`.
     fn led_to(number: usize) -> Registry {
         let slice = format!(
             "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: api-1, namespace: ns, labels: {{kubernetes.io/service-name: api}}}}\naddressType: IPv4\nports: [{{port: 1}}]\nendpoints: [{{addresses: ['10.0.1.{number}']}}]\n"
@@ -355,7 +355,7 @@ mod tests {
             let (publisher, board, backends, _, _drainer) = world;
             until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
             sleep(Duration::from_secs(10)).await;
-            // One probe answered is enough; then all is as before.
+            // One successful probe is enough; then the interval is as before.
             let asked = backends.asked("v1.a.io");
             publisher.publish(Arc::new(led_to(0)));
             sleep(Duration::from_secs(10)).await;
@@ -367,14 +367,14 @@ mod tests {
             assert_eq!(backends.asked("v1.a.io") - asked, 3, "the failure threshold counts as ever");
             assert!(begin.elapsed() < Duration::from_secs(4));
             assert!(fallen.condition().detail.contains("10.0.1.1"), "{}", fallen.condition().detail);
-            // While it is away others are asked at once.
+            // While it is unavailable new endpoints are probed at once.
             sleep(Duration::from_secs(60)).await;
             backends.set("v1.a.io", Behaviour::Answers);
             let begin = Instant::now();
             publisher.publish(Arc::new(led_to(201)));
             until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
             assert!(begin.elapsed() < Duration::from_millis(1));
-            // Endpoints that come and go all the time bring a probe a second.
+            // Endpoints that change all the time cause about one probe per second.
             let asked = backends.asked("v1.a.io");
             for number in 0..100 {
                 sleep(Duration::from_millis(100)).await;
@@ -395,7 +395,7 @@ mod tests {
             let said = until(&board, "v1.a.io", |now| now.message.contains("circuit open")).await.condition();
             assert_eq!((said.status, said.reason.as_ref()), (ConditionStatus::True, "Passed"));
             assert!(said.message.contains("ConnectionRefused"), "{}", said.message);
-            // A probe that is answered lets requests through again.
+            // A successful probe closes the circuit.
             until(&board, "v1.a.io", |now| now.message == "all checks passed").await;
         })
         .await;
@@ -414,7 +414,7 @@ mod tests {
             until(&board, "v2.a.io", |now| now.status == ConditionStatus::True).await;
             backends.set("v1.a.io", Behaviour::Fails);
             backends.set("v2.a.io", Behaviour::Fails);
-            // Requests met it at the endpoint of one: both fall within seconds.
+            // A request failed at the endpoint of one: both become unavailable within seconds.
             let begin = Instant::now();
             one.standings(settings(), &at)[0].record_dial(Err("ConnectionRefused"));
             until(&board, "v1.a.io", |now| now.status == ConditionStatus::False).await;
@@ -441,7 +441,7 @@ mod tests {
                 () = rolling => unreachable!("it goes on"),
             }
             assert_eq!(backends.asked("v1.a.io"), 1);
-            // Another backend is another matter: it is asked, and not what was.
+            // Another backend restarts the loop: the new one is probed, and not the old one.
             let text = text("v1.a.io").replace("name: api,", "name: other,");
             backends.set("v1.a.io", Behaviour::Answers);
             publisher.publish(Arc::new(registry(&format!("{text}{}", SERVICE.replace("name: api", "name: other")))));

@@ -1,8 +1,8 @@
-//! How one endpoint has served the requests it got, and whether it can be connected to, as all threads see it.
+//! Outlier detection: health of one endpoint, shared by all threads.
 //!
-//! An endpoint that answers badly again and again is taken out for a while, then tried with one request at a time.
-//! One that is new, or back, gets its share little by little. What cannot be connected to at all gets no requests
-//! either: each worker finds that out for itself, loses no request by it, and records it here for all to see.
+//! An endpoint with consecutive failures is ejected for a while, then tried with one request at a time. A new or
+//! returning endpoint is slow-started. An endpoint that cannot be connected to gets no requests either: each worker
+//! detects that itself, loses no request by it, and records it here for all.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -11,72 +11,73 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Faults in a row that take an endpoint out.
+/// Consecutive failures that eject an endpoint.
 const ROW: u32 = 5;
-/// How long it stays out at first, twice as long each time after that, and at most.
+/// Ejection time: the first one and the maximum. It doubles with each further ejection.
 const OUT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// Whoever was well for so long begins with the first again.
+/// An endpoint that was healthy for this long starts again with the first ejection time.
 const FORGIVEN: Duration = Duration::from_secs(60);
-/// How long an endpoint that is new among others takes to get its full share.
+/// Slow-start window of an endpoint that is new among others.
 const WARM_UP: Duration = Duration::from_secs(10);
-/// What it gets of it at first.
+/// Weight at the beginning of the slow-start window.
 const LEAST: f64 = 0.1;
 
-/// What an endpoint may be given.
+/// Weight of an endpoint in load balancing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Share {
-    /// As much as any other.
+    /// Full weight.
     Full,
-    /// This part of that.
+    /// Fraction of the full weight.
     Part(f64),
-    /// This one request, to see how it is.
+    /// One trial request.
     Trial,
-    /// Nothing now.
+    /// No requests.
     Nothing,
 }
 
-/// One endpoint; shared by all threads and by every APIService that has it.
+/// Health of one endpoint, shared by all threads and by every APIService that has it.
 pub struct Standing {
-    /// Whether there is anything to look up; of an endpoint that is well there is not, and nobody locks.
+    /// Whether there is state to consult. Without it no lock is taken.
     remarkable: AtomicBool,
     record: Mutex<Record>,
-    /// How often a thread found that it does not answer at all.
+    /// Number of times a thread found the endpoint unresponsive.
     silences: AtomicU32,
-    /// Whether that is so now, as far as any thread knows.
+    /// Whether the endpoint is unresponsive, as far as any thread knows.
     silent: AtomicBool,
-    /// Why no connection to it could be opened the last time.
+    /// Why the last attempt to connect failed.
     dial_failure: Mutex<Option<DialFailure>>,
-    /// Notified when requests begin to fail there, and when they are answered again: one for each APIService.
+    /// Notified when requests begin to fail and when they succeed again; one for each APIService.
     watchers: Mutex<Vec<Weak<Notify>>>,
 }
 
-/// Why no connection could be opened.
+/// A failure to open a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DialFailure {
     /// For example `ConnectionRefused`.
     reason: &'static str,
-    /// Whether it counts against the APIServices: a request met it, or as many probes as one of them allows.
+    /// Whether it counts against the APIServices: a request failed by it, or as many probes as one of them allows.
     confirmed: bool,
 }
 
-/// What is known; pure, time is an argument.
+/// Failure history. Pure; the time is an argument.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
-    /// Faults in a row.
+    /// Consecutive failures.
     row: u32,
-    /// Those of them that requests met, since a question of our own was answered.
+    /// Failures of requests among them since the last successful probe.
     met: u32,
-    /// When it is tried again, if it is out.
+    /// Time of the next trial, if ejected.
     until: Option<Instant>,
-    /// How long it is or was out last, and since when it is back.
+    /// Length of the current or last ejection.
     last: Duration,
+    /// End of the last ejection.
     back: Option<Instant>,
-    /// Since when it gets more and more.
+    /// Start of the slow-start window.
     warming: Option<Instant>,
 }
 
 impl Standing {
-    /// An endpoint nobody has met; `among_others` that have been there for longer.
+    /// A new endpoint; `among_others` that have existed for longer.
     pub(super) fn new(among_others: bool, now: Instant) -> Standing {
         let record = Record { warming: among_others.then_some(now), ..Record::default() };
         Standing {
@@ -89,7 +90,7 @@ impl Standing {
         }
     }
 
-    /// Has `watcher` notified when requests begin to fail there, and when that ends.
+    /// Has `watcher` notified when requests begin to fail and when they succeed again.
     pub(super) fn subscribe(&self, watcher: &Arc<Notify>) {
         let mut watchers = self.watchers.lock();
         if !watchers.iter().any(|known| known.as_ptr() == Arc::as_ptr(watcher)) {
@@ -102,39 +103,40 @@ impl Standing {
         self.watchers.lock().iter().filter_map(Weak::upgrade).for_each(|watcher| watcher.notify_one());
     }
 
-    /// Whether there is nothing to say against it.
+    /// Whether there is no failure, ejection or slow start to consider.
     pub fn is_plain(&self) -> bool {
         !self.remarkable.load(Relaxed)
     }
 
-    /// Whether it is taken out.
+    /// Whether the endpoint is ejected.
     pub fn is_out(&self) -> bool {
         !self.is_plain() && self.record.lock().until.is_some()
     }
 
-    /// Whether requests fail there again and again, taken out or not.
+    /// Whether requests fail repeatedly, with or without ejection.
     pub(super) fn is_against(&self) -> bool {
         let unreachable = || self.dial_failure.lock().is_some_and(|failure| failure.confirmed);
         !self.is_plain() && self.record.lock().met >= ROW || unreachable()
     }
 
-    /// Why no connection to it could be opened the last time, for example `ConnectionRefused`; none if one could, or
-    /// nobody tried.
+    /// Why the last attempt to connect failed, for example `ConnectionRefused`; `None` if it succeeded or there was
+    /// none.
     pub fn dial_failure(&self) -> Option<&'static str> {
         self.dial_failure.lock().map(|failure| failure.reason)
     }
 
-    /// Records what came of opening a connection for a request.
+    /// Records the result of opening a connection for a request.
     pub fn record_dial(&self, result: Result<(), &'static str>) {
         self.record_connection(result, true);
     }
 
-    /// Records what came of opening a connection for a probe, which counts against the endpoint once it is confirmed.
+    /// Records the result of opening a connection for a probe. A failure counts against the endpoint once it is
+    /// confirmed.
     pub(super) fn record_probe_dial(&self, result: Result<(), &'static str>) {
         self.record_connection(result, false);
     }
 
-    /// Probes failed as often as an APIService allows: the others that have the endpoint are told.
+    /// Confirms the dial failure: as many probes failed as an APIService allows. The other APIServices are notified.
     pub(super) fn confirm_dial_failure(&self) {
         if let Some(reason) = self.dial_failure() {
             self.record_connection(Err(reason), true);
@@ -155,21 +157,22 @@ impl Standing {
         }
     }
 
-    /// What it may be given now. Asking for a trial takes it: it is given to a request that `may_try`, and can be sent
-    /// elsewhere when it fails; to another only if none of these came for long.
+    /// The current weight. A trial is taken by asking: it goes to a request that `may_try`, which can be sent elsewhere
+    /// if it fails, or to any request if none of these came for long.
     pub fn share(&self, may_try: bool) -> Share {
         if self.is_plain() { Share::Full } else { self.with(|record| record.share(may_try, Instant::now())) }
     }
 
-    /// It answered as it should.
+    /// Records a successful response.
     pub fn answered(&self) {
         if !self.is_plain() && self.with(|record| record.answered(Instant::now())) {
             self.notify();
         }
     }
 
-    /// It answered a request with an error of its own, with nonsense or not at all. `may_go` says whether it may be taken
-    /// out, and is asked only if it should be. True if it is out now and was not before.
+    /// Records a request that failed: the endpoint answered with an error of its own, with an invalid response, or not
+    /// at all. `may_go` says whether it may be ejected, and is called only if it should be. Returns true if it is newly
+    /// ejected.
     pub fn failed(&self, may_go: impl FnOnce() -> bool) -> bool {
         if self.with(Record::met) {
             self.notify();
@@ -177,14 +180,14 @@ impl Standing {
         self.missed(may_go)
     }
 
-    /// The same of a question of our own.
+    /// Records a failed probe; `may_go` as above.
     pub(super) fn missed(&self, may_go: impl FnOnce() -> bool) -> bool {
         let should_go = self.with(|record| record.failed(Instant::now()));
-        // Asked without the lock: the answer lies with others of its kind, who may be asking, too.
+        // Called without the lock: it reads the state of other endpoints, which may be in this function, too.
         should_go && may_go() && self.with(|record| record.go(Instant::now()))
     }
 
-    /// A question of our own was answered: it is tried at once.
+    /// Records a successful probe: the next trial is due at once.
     pub fn vouched_for(&self) {
         if !self.is_plain() {
             self.with(|record| {
@@ -194,14 +197,14 @@ impl Standing {
         }
     }
 
-    /// It does not answer at all. How often that was so, and whether it is new: no thread found it since a connection was
-    /// opened last.
+    /// Records that the endpoint is unresponsive. Returns how often that was so, and whether no thread had found it
+    /// since a connection was last opened.
     pub fn record_silence(&self) -> (u32, bool) {
         let silences = self.silences.fetch_add(1, Relaxed).wrapping_add(1);
         (silences, !self.silent.swap(true, Relaxed))
     }
 
-    /// How often that was so.
+    /// Number of times the endpoint was found unresponsive.
     pub fn silences(&self) -> u32 {
         self.silences.load(Relaxed)
     }
@@ -221,11 +224,11 @@ impl Record {
 
     fn share(&mut self, may_try: bool, now: Instant) -> Share {
         if let Some(until) = self.until {
-            // Where there are none that may, any will have to do.
+            // Without requests that may try, any request becomes the trial.
             if now < until || !may_try && now < until + self.last {
                 return Share::Nothing;
             }
-            // The next one follows if this one is not heard of.
+            // If the trial has no result, the next one follows after this.
             self.until = Some(now + self.last);
             return Share::Trial;
         }
@@ -238,7 +241,7 @@ impl Record {
         Share::Part(part.max(LEAST))
     }
 
-    /// Whether requests failed there until now.
+    /// Returns whether requests failed there until now.
     fn answered(&mut self, now: Instant) -> bool {
         self.row = 0;
         if self.until.take().is_some() {
@@ -248,13 +251,13 @@ impl Record {
         std::mem::take(&mut self.met) >= ROW
     }
 
-    /// Whether requests are known to fail there as of this one.
+    /// Returns whether this failure makes the endpoint count as failing.
     fn met(&mut self) -> bool {
         self.met = self.met.saturating_add(1);
         self.met == ROW
     }
 
-    /// Whether it should be taken out.
+    /// Returns whether the endpoint should be ejected.
     fn failed(&mut self, now: Instant) -> bool {
         self.row = self.row.saturating_add(1);
         if self.until.is_some() {
@@ -265,7 +268,7 @@ impl Record {
         self.row >= ROW
     }
 
-    /// Takes it out; false if it is out already.
+    /// Ejects the endpoint; false if it is ejected already.
     fn go(&mut self, now: Instant) -> bool {
         if self.until.is_some() {
             return false;
@@ -310,7 +313,7 @@ mod tests {
             assert!(!one.failed(|| false));
         }
         assert_eq!((one.share(true), one.is_plain()), (Share::Full, false));
-        // Whoever is asked may look at it.
+        // The closure may look at the endpoint.
         assert!(one.failed(|| !one.is_out()));
         assert_eq!(one.share(true), Share::Nothing);
     }
@@ -397,7 +400,7 @@ mod tests {
         assert!((0..ROW).all(|_| !one.failed(|| false)));
         assert!(one.is_against() && is_told());
         one.vouched_for();
-        assert!(!one.is_against() && !is_told(), "who says so knows");
+        assert!(!one.is_against() && !is_told(), "a probe succeeded");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The flags of a role as arguments of clap, for the command line and its help.
+//! The flags of a command as arguments of clap, for the command line and its help.
 
 use std::marker::PhantomData;
 
@@ -7,17 +7,17 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 use super::flag::{self, Flag, Group};
 use super::written::Written;
 
-/// A role: which flags it has, and what its configuration file calls itself.
+/// The flags of a command, and the `kind` of its configuration file.
 pub trait Role {
-    /// The flags, as shown in the help.
+    /// The flags, grouped as in the help text.
     const FLAGS: &'static [&'static Group];
-    /// Flags that are answered with what there is instead.
+    /// Reserved flags; giving one is an error that names the alternative.
     const LATER: &'static [Flag];
     /// `kind` of its configuration file.
     const KIND: &'static str;
 }
 
-/// What the command line says to a role; nothing is judged yet.
+/// The flags of a command line, not validated yet.
 #[derive(Clone, Debug, Default)]
 pub struct Arguments<R> {
     pub(super) written: Written,

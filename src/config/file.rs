@@ -1,4 +1,4 @@
-//! The configuration file: the flags of a role under their camelCase names, in YAML.
+//! The configuration file: the flags of a command under their camelCase names, in YAML.
 
 use std::fmt;
 
@@ -10,11 +10,10 @@ use super::value;
 use super::written::{Given, Origin, flags};
 use crate::process::{Problem, Problems};
 
-/// The only version there is.
+/// The supported `apiVersion`.
 pub const API_VERSION: &str = "narthex.dev/v1alpha1";
 
-/// Reads `text`, the content of the file at `path`; what is wrong is added to `problems`, what is right
-/// is returned.
+/// Parses `text`, the content of the file at `path`. Returns the valid flags and adds errors to `problems`.
 pub(super) fn read(
     path: &str,
     text: &str,
@@ -98,12 +97,12 @@ fn needed(kind: Kind) -> &'static str {
     }
 }
 
-/// serde-saphyr draws the place below the message; the place is said elsewhere.
+/// The message alone: serde-saphyr adds a snippet below it, and the line is reported separately.
 fn first_line(error: &serde_saphyr::Error) -> String {
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
-/// The fields of the file in their order. The reader itself refuses a field that stands there twice.
+/// The fields of the file in their order. serde-saphyr refuses duplicate fields.
 struct Document(Vec<Entry>);
 
 struct Entry {
@@ -112,7 +111,7 @@ struct Entry {
     value: Value,
 }
 
-/// A value as text, whatever YAML took it for: `6443`, `true` and `1m` are all words of the command line.
+/// A value as text of any YAML scalar type: `6443`, `true` and `1m` are parsed as on the command line.
 enum Value {
     Null,
     One(String),
@@ -302,7 +301,7 @@ mod tests {
     fn no_text_is_too_odd() {
         bolero::check!().with_type::<String>().with_iterations(2000).for_each(|text| {
             let (_, problems) = read_gateway(text);
-            // What is not even a header of ours is refused.
+            // A document without our header is refused.
             assert!(!problems.is_empty());
             read_gateway(&format!("{HEAD}{text}"));
         });

@@ -1,27 +1,27 @@
-//! One flag, described once: its name, what kind of value it takes, its default, and what it is for.
+//! Description of a flag: name, kind of value, default and help text.
 //!
 //! The command line, the environment, the configuration file, the help text and the completions are
-//! all made from these descriptions, so that they cannot disagree.
+//! all derived from these descriptions.
 
 use clap::builder::{Arg, ValueHint};
 use clap::{ArgAction, Command};
 
-/// A flag that a role understands.
+/// A flag of a command.
 #[derive(Debug)]
 pub struct Flag {
-    /// The name without dashes, as kube-apiserver or our interface page calls it.
+    /// The name without leading dashes.
     pub name: &'static str,
-    /// What its value looks like.
+    /// The kind of its value.
     pub kind: Kind,
-    /// The value when nobody says otherwise, written as on the command line; empty for none.
+    /// The default value, in the form of the command line; empty for none.
     pub default: &'static str,
     /// One or two sentences for the help text.
     pub help: &'static str,
-    /// Its name in one letter, if it has one.
+    /// Its one-letter short form, if any.
     pub letter: Option<char>,
 }
 
-/// Flags that belong together, under one heading of the help text.
+/// Flags under one heading of the help text.
 #[derive(Debug)]
 pub struct Group {
     /// The heading.
@@ -30,10 +30,10 @@ pub struct Group {
     pub flags: &'static [Flag],
 }
 
-/// What the value of a flag looks like.
+/// The kind of a flag's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Any text; the word stands for it in the help.
+    /// Any text; the word is its placeholder in the help.
     Text(&'static str),
     /// Path of a file that is read.
     File,
@@ -56,17 +56,17 @@ pub enum Kind {
 }
 
 impl Flag {
-    /// Describes a flag.
+    /// A flag without a short form.
     pub const fn new(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Flag {
         Flag { name, kind, default, help, letter: None }
     }
 
-    /// With a name in one letter, too.
+    /// Adds a one-letter short form.
     pub const fn or(self, letter: char) -> Flag {
         Flag { letter: Some(letter), ..self }
     }
 
-    /// Its name in the configuration file: `secure-port` is `securePort` there.
+    /// Its field in the configuration file: `secure-port` is `securePort`.
     pub fn field(&self) -> String {
         let mut field = String::with_capacity(self.name.len());
         let mut after_dash = false;
@@ -122,7 +122,7 @@ fn single(argument: Arg, name: &'static str) -> Arg {
     argument.action(ArgAction::Set).overrides_with(name)
 }
 
-/// Adds the flags of `groups` to a command; those of `later` are understood but not shown.
+/// Adds the flags of `groups` to a command; those of `later` are parsed but hidden.
 pub(super) fn augment(mut command: Command, groups: &[&'static Group], later: &'static [Flag]) -> Command {
     for group in groups {
         for flag in group.flags {

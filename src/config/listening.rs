@@ -1,13 +1,13 @@
-//! Where to listen, as Go's `net.Listen` reads it: what people wrote for kube-rbac-proxy, with brackets around whatever
-//! `$(IP)` became, a machine's name, or the name of a service for the port.
+//! Parses addresses to listen on as Go's `net.Listen` does, for manifests written for kube-rbac-proxy: brackets around
+//! any host, host names, and service names as ports.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 
-/// `HOST:PORT`. An empty host is every address of both families, as `0.0.0.0` and `::` are; of a name, the first IPv4
-/// address counts, or the first.
+/// Parses `HOST:PORT`. An empty host is every address of both families, as `0.0.0.0` and `::` are. A name resolves to
+/// its first IPv4 address, or else its first address.
 ///
 /// # Errors
-/// What is wrong with it, in Go's words where it has them.
+/// The reason, in Go's words where it has them.
 pub(super) fn listen_address(text: &str) -> Result<SocketAddr, String> {
     let (host, port) = split(text)?;
     let port = port_of(port)?;
@@ -22,7 +22,7 @@ pub(super) fn listen_address(text: &str) -> Result<SocketAddr, String> {
     chosen.copied().ok_or_else(|| "no such host".to_owned())
 }
 
-/// The same, or a host alone, for which `port` stands.
+/// Parses `HOST:PORT`, or a host alone, which gets `port`.
 ///
 /// # Errors
 /// As [`listen_address`].
@@ -35,7 +35,7 @@ pub(super) fn host_address(text: &str, port: u16) -> Result<SocketAddr, String> 
     }
 }
 
-/// Host and port, as Go's `net.SplitHostPort`.
+/// Splits host and port as Go's `net.SplitHostPort`.
 fn split(text: &str) -> Result<(&str, &str), &'static str> {
     const MISSING: &str = "missing port in address; use HOST:PORT, such as 127.0.0.1:8443 or :8443";
     let (host, port) = text.rsplit_once(':').ok_or(MISSING)?;
@@ -55,10 +55,10 @@ fn split(text: &str) -> Result<(&str, &str), &'static str> {
     Ok((host, port))
 }
 
-/// A number, or the name of a TCP service.
+/// Parses a port number, or the name of a TCP service.
 fn port_of(text: &str) -> Result<u16, String> {
     match text {
-        // As with Go, a free one.
+        // As with Go: a free port.
         "" => Ok(0),
         text if text.bytes().all(|byte| byte.is_ascii_digit()) => {
             text.parse().map_err(|_| "use a port from 0 to 65535".to_owned())
@@ -67,7 +67,7 @@ fn port_of(text: &str) -> Result<u16, String> {
     }
 }
 
-/// Services whose names are known everywhere, as Go knows them, whatever the machine's own list says or lacks.
+/// Services known without `/etc/services`, as in Go.
 const SERVICES: &[(&str, u16)] = &[("http", 80), ("https", 443)];
 
 fn service(name: &str) -> Option<u16> {
@@ -76,7 +76,7 @@ fn service(name: &str) -> Option<u16> {
     service_in(&listed, name).or(known.map(|(_, port)| *port))
 }
 
-/// In the form of `/etc/services`: `name port/protocol aliases…`.
+/// Finds a TCP service in text of the form of `/etc/services`: `name port/protocol aliases…`.
 fn service_in(listed: &str, name: &str) -> Option<u16> {
     listed.lines().find_map(|line| {
         let line = line.split('#').next().unwrap_or_default();
@@ -92,7 +92,7 @@ fn service_in(listed: &str, name: &str) -> Option<u16> {
 mod tests {
     use super::*;
 
-    /// What `net.Listen("tcp", …)` takes, and where it listens then.
+    /// What `net.Listen("tcp", …)` accepts, and where it listens.
     #[test]
     fn addresses_as_go_has_them() {
         for (text, expected) in [

@@ -1,7 +1,7 @@
-//! What the operator wrote, turned into what each module needs; all mistakes at once.
+//! Configuration: flags, environment and file, parsed into the settings of each module; all errors at once.
 //!
-//! Flags are described once ([`Flag`]), found on the command line, in the environment and in a file
-//! ([`Written`]), and read into the settings of one role, after which this module is not needed again.
+//! Flags are described once ([`Flag`]), collected from the command line, the environment and a file
+//! ([`Written`]), and parsed into the configuration of one command.
 
 mod arguments;
 pub mod egress;
@@ -31,7 +31,7 @@ pub use sidecar::Sidecar;
 pub use socks5::{Socks5, Socks5Config};
 pub use written::Written;
 
-/// The environment of this process, as [`Arguments`] asks it; an empty variable is none.
+/// Looks up an environment variable of this process; an empty one counts as unset.
 pub fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -1,4 +1,4 @@
-//! Which API server a person means, and as whom they speak to it: their kubeconfig, and kubectl's global flags.
+//! kubectl's global flags: the kubeconfig, its overrides and impersonation.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,56 +8,56 @@ use super::reading::Reading;
 use crate::kubeapi::duration;
 use crate::kubeclient::{Chosen, Source};
 
-/// What of a kubeconfig counts, and what instead of it.
+/// The kubeconfig and its overrides (`ConfigOverrides` of client-go).
 pub(super) static GROUP: Group = Group {
-    heading: "Which API server, and as whom",
+    heading: "Kubeconfig and impersonation",
     flags: &[
         Flag::new(
             "kubeconfig",
             Kind::File,
             "",
-            "Which API server, and who we are to it; if not given, the files of $KUBECONFIG, of which the first that has an entry counts, or ~/.kube/config. Followed on disk, with the files they name",
+            "kubeconfig with the API server and credentials; if not given, the files of $KUBECONFIG, the first with an entry wins, or ~/.kube/config. Followed on disk, with the files they name",
         ),
-        Flag::new("context", Kind::Text("NAME"), "", "The context of it, if not the current one"),
-        Flag::new("cluster", Kind::Text("NAME"), "", "The cluster of it, whatever the context says"),
-        Flag::new("user", Kind::Text("NAME"), "", "The user of it, whatever the context says"),
+        Flag::new("context", Kind::Text("NAME"), "", "Context of the kubeconfig, instead of the current one"),
+        Flag::new("cluster", Kind::Text("NAME"), "", "Cluster of the kubeconfig, instead of the context's"),
+        Flag::new("user", Kind::Text("NAME"), "", "User of the kubeconfig, instead of the context's"),
         Flag::new(
             "server",
             Kind::Text("URL"),
             "",
-            "The API server, whatever the kubeconfig says; then there need be no kubeconfig",
+            "URL of the API server, instead of the kubeconfig's; no kubeconfig is needed then",
         )
         .or('s'),
-        Flag::new("tls-server-name", Kind::Text("NAME"), "", "The name that its certificate must have"),
-        Flag::new("certificate-authority", Kind::File, "", "Authorities of its certificate"),
+        Flag::new("tls-server-name", Kind::Text("NAME"), "", "Name that the server's certificate must have"),
+        Flag::new("certificate-authority", Kind::File, "", "CA bundle for the server's certificate"),
         Flag::new(
             "insecure-skip-tls-verify",
             Kind::Switch,
             "false",
-            "Do not look at its certificate: whoever is between can read and change everything",
+            "Do not verify the server's certificate: connections can be intercepted and modified",
         ),
         Flag::new(
             "token",
             Kind::Text("TOKEN"),
             "",
-            "The bearer token to send. Others on this machine can read it on a command line, but not in NARTHEX_TOKEN",
+            "Bearer token. Other users of this machine can read it on a command line, but not in NARTHEX_TOKEN",
         ),
-        Flag::new("client-certificate", Kind::File, "", "The certificate to show"),
-        Flag::new("client-key", Kind::File, "", "Its private key"),
-        Flag::new("username", Kind::Text("NAME"), "", "The name to send, with --password"),
-        Flag::new("password", Kind::Text("PASSWORD"), "", "The password to send"),
-        Flag::new("as", Kind::Text("USER"), "", "Whom to act for"),
-        Flag::new("as-group", Kind::Repeated("GROUP"), "", "A group of theirs"),
-        Flag::new("as-uid", Kind::Text("UID"), "", "Their UID"),
-        Flag::new("as-user-extra", Kind::Repeated("KEY=VALUE"), "", "What else is known of them"),
+        Flag::new("client-certificate", Kind::File, "", "Client certificate"),
+        Flag::new("client-key", Kind::File, "", "Private key of --client-certificate"),
+        Flag::new("username", Kind::Text("NAME"), "", "User name for basic authentication, with --password"),
+        Flag::new("password", Kind::Text("PASSWORD"), "", "Password for basic authentication"),
+        Flag::new("as", Kind::Text("USER"), "", "User to impersonate"),
+        Flag::new("as-group", Kind::Repeated("GROUP"), "", "Group to impersonate"),
+        Flag::new("as-uid", Kind::Text("UID"), "", "UID to impersonate"),
+        Flag::new("as-user-extra", Kind::Repeated("KEY=VALUE"), "", "Extra attribute of the user to impersonate"),
     ],
 };
 
 const NOTHING: &str = "Accepted, without effect, as by kubectl proxy";
 
-/// What kubectl takes for all its commands, and does nothing with for this one.
+/// Global flags of kubectl that have no effect on `kubectl proxy`.
 pub(super) static WITHOUT_EFFECT: Group = Group {
-    heading: "As kubectl has it",
+    heading: "kubectl compatibility",
     flags: &[
         Flag::new("namespace", Kind::Text("NAME"), "", NOTHING).or('n'),
         Flag::new(
@@ -78,7 +78,7 @@ pub(super) static WITHOUT_EFFECT: Group = Group {
     ],
 };
 
-/// The kubeconfig of somebody on their own machine, and what they said instead of it.
+/// The kubeconfig files and their overrides, found as kubectl finds them.
 pub(super) fn source(reading: &mut Reading<'_>) -> Source {
     reading.without_effect(WITHOUT_EFFECT.flags.iter());
     reading.parse("request-timeout", timeout);
@@ -97,13 +97,13 @@ pub(super) fn source(reading: &mut Reading<'_>) -> Source {
     }
     let chosen = chosen(reading, named);
     if paths.is_empty() && !chosen.without_files {
-        reading.problem("kubeconfig", "needed: there is neither KUBECONFIG nor HOME");
+        reading.problem("kubeconfig", "required: neither KUBECONFIG nor HOME is set");
     }
     Source::Person(paths, Box::new(chosen))
 }
 
-/// A timeout as kubectl takes it (`ParseTimeout` in `k8s.io/client-go/tools/clientcmd/overrides.go`): whole seconds, or a
-/// duration of Go's. The message is kubectl's.
+/// Checks a timeout as kubectl does (`ParseTimeout` in `k8s.io/client-go/tools/clientcmd/overrides.go`): whole seconds,
+/// or a Go duration. The message is kubectl's.
 fn timeout(text: &str) -> Result<(), &'static str> {
     let is_duration = duration::parse_signed(text).is_ok();
     if text.is_empty() || text.parse::<i64>().is_ok_and(|seconds| seconds >= 0) || is_duration {
@@ -119,7 +119,7 @@ fn chosen(reading: &mut Reading<'_>, named: bool) -> Chosen {
     let as_user_extra = extra(reading);
     let as_groups = reading.list("as-group");
     let insecure_skip_tls_verify = reading.switch("insecure-skip-tls-verify");
-    // Whatever becomes of our folder.
+    // Absolute, so that a change of the working directory does not matter.
     let mut path = |flag| reading.path(flag).map(|path| std::path::absolute(&path).unwrap_or(path));
     let certificate_authority = path("certificate-authority");
     let (client_certificate, client_key) = (path("client-certificate"), path("client-key"));
@@ -146,7 +146,7 @@ fn chosen(reading: &mut Reading<'_>, named: bool) -> Chosen {
     }
 }
 
-/// Given again, a key has more values.
+/// Parses `--as-user-extra`; a repeated key has several values.
 fn extra(reading: &mut Reading<'_>) -> BTreeMap<String, Vec<String>> {
     const EXTRA: &str = "as-user-extra";
     let mut all = BTreeMap::<_, Vec<_>>::new();

@@ -16,11 +16,11 @@ use super::seen;
 use crate::kubeclient::Source;
 use crate::observe::{access, log};
 
-/// kubectl's default, which alone goes together with a Unix socket.
+/// kubectl's default port, the only one allowed together with `--unix-socket`.
 const PORT: u16 = 8001;
 
 static DOOR: Group = Group {
-    heading: "Door",
+    heading: "Listener",
     flags: &[
         Flag::new(
             "config",
@@ -32,25 +32,25 @@ static DOOR: Group = Group {
             "address",
             Kind::Text("HOST"),
             "127.0.0.1",
-            "Where clients connect: an address or a name, with :port or without, or :port alone for every address of this machine. Whoever can reach it acts with the credentials of the kubeconfig",
+            "Address to listen on: an address or a name, with :port or without, or :port alone for every address of this machine. Every client that reaches it acts with the credentials of the kubeconfig",
         ),
-        Flag::new("port", Kind::Count, "8001", "The port there; 0 takes a free one and says which").or('p'),
+        Flag::new("port", Kind::Count, "8001", "Port to listen on; 0 takes a free one and prints it").or('p'),
         Flag::new(
             "unix-socket",
             Kind::File,
             "",
-            "Where clients connect instead: a Unix socket that only its owner can use. One that was left behind is replaced",
+            "Unix socket to listen on instead, accessible to its owner only. A stale one is replaced",
         )
         .or('u'),
-        Flag::new("api-prefix", Kind::Text("PATH"), "/", "Below which path the API is served"),
+        Flag::new("api-prefix", Kind::Text("PATH"), "/", "Path prefix of the API"),
         Flag::new(
             "www",
             Kind::Directory,
             "",
-            "Static files to serve, too; whoever may use the API may read all of them",
+            "Directory of static files to serve; every client of the API may read all of them",
         )
         .or('w'),
-        Flag::new("www-prefix", Kind::Text("PATH"), "/static/", "Below which path they are served").or('P'),
+        Flag::new("www-prefix", Kind::Text("PATH"), "/static/", "Path prefix of the static files").or('P'),
     ],
 };
 
@@ -61,51 +61,51 @@ static FILTER: Group = Group {
             "accept-hosts",
             Kind::Text("REGEX,…"),
             r"^localhost$,^127\.0\.0\.1$,^\[::1\]$",
-            "Hosts that clients may call us by. A web page may ask only the very host and port that it came from",
+            "Accepted values of the header Host. A web page may send requests only to the host and port it was loaded from",
         ),
-        Flag::new("accept-paths", Kind::Text("REGEX,…"), "^.*", "Paths that are served"),
+        Flag::new("accept-paths", Kind::Text("REGEX,…"), "^.*", "Paths to serve"),
         Flag::new(
             "reject-paths",
             Kind::Text("REGEX,…"),
             "^/api/.*/pods/.*/exec,^/api/.*/pods/.*/attach",
-            "Paths that are not served, even if --accept-paths has them",
+            "Paths to refuse, even if --accept-paths matches them",
         ),
-        Flag::new("reject-methods", Kind::Text("REGEX,…"), "^$", "Methods that are not served, such as POST,PUT,PATCH"),
+        Flag::new("reject-methods", Kind::Text("REGEX,…"), "^$", "Methods to refuse, such as POST,PUT,PATCH"),
         Flag::new(
             "disable-filter",
             Kind::Switch,
             "false",
-            "Serve whatever is asked, whoever asks. Any web page that a browser on this machine shows can then use the API",
+            "Serve all requests from all origins. Any web page open in a browser on this machine can then use the API",
         ),
     ],
 };
 
 static BEHIND: Group = Group {
-    heading: "What lies behind",
+    heading: "Backends",
     flags: &[
         Flag::new(
             "append-server-path",
             Kind::Switch,
             "false",
-            "Put the path of the server's URL before every path that is asked for",
+            "Prepend the path of the server's URL to every request path",
         ),
         Flag::new(
             "keepalive",
             Kind::Duration,
             "0s",
-            "How long a client's connection may be silent before it is asked for a sign of life; 0 for the usual 15s",
+            "TCP keep-alive period of client connections; 0 for the default of 15s",
         ),
     ],
 };
 
 static SEEN: Group = Group {
-    heading: "Seen by the operator",
+    heading: "Observability",
     flags: &[
         Flag::new(
             "access-log",
             Kind::Choice(&["off", "errors", "all"]),
             "errors",
-            "Which requests get a log line: none; those that a filter refused or that failed; all",
+            "Requests to log: none; refused or failed ones; all",
         ),
         flags::ACCESS_LOG_FORMAT,
         flags::LOG_FORMAT,
@@ -114,7 +114,7 @@ static SEEN: Group = Group {
     ],
 };
 
-/// The local door to an API server.
+/// The command `narthex proxy`: a local proxy to an API server, like `kubectl proxy`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Proxy;
 
@@ -124,30 +124,30 @@ impl Role for Proxy {
     const KIND: &'static str = "ProxyConfiguration";
 }
 
-/// What the local door needs to know.
+/// Configuration of the local proxy.
 #[derive(Clone, Debug)]
 pub struct ProxyConfig {
-    /// Where clients connect.
+    /// Address to listen on.
     pub listen: Listen,
-    /// Below which path the API is served; begins and ends with a slash.
+    /// Path prefix of the API; begins and ends with a slash.
     pub api_prefix: String,
-    /// The folder of static files and below which path they are served, if there are any.
+    /// Directory and path prefix of the static files, if any.
     pub files: Option<(PathBuf, String)>,
-    /// What is served; everything when none.
+    /// Filter of requests; none accepts all.
     pub filter: Option<Patterns>,
-    /// Which API server.
+    /// The API server.
     pub source: Source,
-    /// Whether the path of the server's URL stands before all others.
+    /// Whether the path of the server's URL is prepended to request paths.
     pub append_server_path: bool,
-    /// How long a client's connection may be silent before it is asked for a sign of life; zero for the usual time.
+    /// TCP keep-alive period of client connections; zero for the default.
     pub keep_alive: Duration,
-    /// Records of requests.
+    /// The access log.
     pub access: access::Settings,
     /// The log.
     pub log: log::Settings,
 }
 
-/// Where clients connect.
+/// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// TCP; port 0 takes a free one.
@@ -156,24 +156,24 @@ pub enum Listen {
     Unix(PathBuf),
 }
 
-/// Lists of patterns; each list matches what any of its patterns finds something in.
+/// Patterns that accept or refuse requests; a list matches when any of its patterns finds a match.
 #[derive(Clone, Debug, Default)]
 pub struct Patterns {
-    /// Of host names.
+    /// Accepted host names.
     pub accept_hosts: Vec<Regex>,
-    /// Of decoded paths.
+    /// Accepted paths, decoded.
     pub accept_paths: Vec<Regex>,
-    /// Of decoded paths.
+    /// Refused paths, decoded.
     pub reject_paths: Vec<Regex>,
-    /// Of methods.
+    /// Refused methods.
     pub reject_methods: Vec<Regex>,
 }
 
-/// A name that nobody means to be called by.
+/// A host name that no sensible pattern accepts.
 const ANYBODY_S: &[u8] = b"pages-of-others.invalid";
 
 impl Patterns {
-    /// Whether clients may call us by any name.
+    /// Whether every host name is accepted.
     fn accept_any_host(&self) -> bool {
         self.accept_hosts.iter().any(|pattern| pattern.is_match(ANYBODY_S))
     }
@@ -208,8 +208,8 @@ impl Arguments<Proxy> {
         };
         let filter = (!reading.switch("disable-filter")).then_some(patterns);
         if filter.as_ref().is_some_and(Patterns::accept_any_host) {
-            let message = "every name is one of ours: any web page whose name is made to lead here can use the API; \
-                           name the hosts, as in ^proxy\\.example\\.com$";
+            let message = "accepts every host name: any web page can use the API by DNS rebinding; list the host names, \
+                           as in ^proxy\\.example\\.com$";
             reading.warning("accept-hosts", message);
         }
         if filter.is_none() && matches!(listen, Listen::Tcp(_)) {
@@ -251,7 +251,7 @@ fn listen(reading: &mut Reading<'_>) -> Listen {
     }
 }
 
-/// A path that begins and ends with a slash.
+/// Reads a path that begins and ends with a slash.
 fn prefix(reading: &mut Reading<'_>, name: &str) -> String {
     let mut prefix = reading.text(name);
     if !prefix.ends_with('/') {
@@ -265,15 +265,17 @@ fn prefix(reading: &mut Reading<'_>, name: &str) -> String {
     prefix
 }
 
-/// A comma ends a pattern, as with kubectl: none can hold one. An empty one finds something everywhere.
+/// Compiles a comma list of patterns. As with kubectl, a pattern cannot hold a comma, and an empty one matches all.
 fn patterns(reading: &mut Reading<'_>, name: &str) -> Vec<Regex> {
     let text = reading.text(name);
     let mut patterns = Vec::new();
     for pattern in text.split(',') {
-        // As Go's: classes such as \d are ASCII, and what is no UTF-8 can be matched.
+        // As Go's: classes such as \d are ASCII, and bytes that are not UTF-8 can be matched.
         match RegexBuilder::new(pattern).unicode(false).size_limit(1 << 20).build() {
             Ok(pattern) => patterns.push(pattern),
-            Err(regex::Error::Syntax(_)) => reading.problem(name, format_args!("{pattern:?} is no regular expression")),
+            Err(regex::Error::Syntax(_)) => {
+                reading.problem(name, format_args!("{pattern:?} is not a regular expression"))
+            }
             Err(error) => reading.problem(name, format_args!("{pattern:?}: {error}")),
         }
     }
@@ -331,7 +333,7 @@ mod tests {
             (&["--www=/tmp", "--www-prefix=/", "--api-prefix=/"], "--www-prefix: / is the --api-prefix already"),
             (&["--api-prefix=custom"], "--api-prefix: \"custom/\": use a path such as /custom/"),
             (&["--api-prefix=/a/../b"], "--api-prefix: \"/a/../b/\": use a path such as /custom/"),
-            (&["--accept-paths=^/a,(b"], "--accept-paths: \"(b\" is no regular expression"),
+            (&["--accept-paths=^/a,(b"], "--accept-paths: \"(b\" is not a regular expression"),
             (
                 &["--address=nowhere.invalid", "--www=/tmp", "--www-prefix=/"],
                 "--address: \"nowhere.invalid\": no such host: failed to lookup address information: Name or service not \

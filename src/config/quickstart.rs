@@ -20,14 +20,14 @@ impl Role for Quickstart {
     const KIND: &'static str = "";
 }
 
-/// What the quickstart needs to know.
+/// Configuration of the quickstart.
 #[derive(Clone, Debug)]
 pub struct QuickstartConfig {
-    /// Where certificates and the kubeconfig are kept.
+    /// Directory for certificates and the kubeconfig.
     pub data_dir: PathBuf,
     /// Port of the gateway; 0 takes a free one.
     pub secure_port: u16,
-    /// Where the operator's own listener stands, unless it is turned off.
+    /// Address of the admin listener; none disables it.
     pub admin_address: Option<SocketAddr>,
     /// The log.
     pub log: log::Settings,

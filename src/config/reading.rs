@@ -1,4 +1,4 @@
-//! From text to values: one reader that takes each flag by name and collects every mistake.
+//! Parses flags into values by name, and collects all errors.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -11,23 +11,23 @@ use crate::kubeapi::duration::{self, DurationError};
 use crate::process::{Problem, Problems};
 use crate::tls::PairFiles;
 
-/// What is wrong with what the operator wrote.
+/// Errors and warnings about the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mistakes {
-    /// All that is wrong; empty if nothing is.
+    /// All errors; empty for a valid configuration.
     pub problems: Problems,
-    /// What is no mistake, but worth a line in the log.
+    /// Warnings, to be logged.
     pub warnings: Vec<Problem>,
-    /// Files that were named, as they were, and where.
+    /// Paths of files in flag values, each with the flag.
     pub(super) named: Vec<(String, String)>,
 }
 
 impl Mistakes {
-    /// Remembers what is wrong with files, each by the flag that named it as well.
+    /// Adds problems with files, each prefixed with the flags that name the file.
     pub fn of_files(&mut self, problems: Problems) {
         for mut problem in problems.0 {
             let is_named = |path: &str| {
-                // A place may go on with a line, or with a second file.
+                // A place may continue with a line, or with a second file.
                 problem.place.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', ':']))
             };
             let mut by: Vec<_> = self.named.iter().filter(|(path, _)| is_named(path)).map(|(_, by)| &**by).collect();
@@ -36,7 +36,7 @@ impl Mistakes {
             if !by.is_empty() {
                 problem.place = format!("{} {}", by.join(", "), problem.place);
             }
-            // A file that several flags name is wrong once.
+            // A file that several flags name is reported once.
             if !self.problems.0.contains(&problem) {
                 self.problems.0.push(problem);
             }
@@ -44,16 +44,16 @@ impl Mistakes {
     }
 }
 
-/// What a duration looks like.
+/// Hint for an invalid duration.
 const DURATION: &str = "use a duration such as 90s, 1m30s or 1h";
 
-/// Reads the flags of one role. A mistake is remembered and some value returned, so that reading goes
-/// on and all mistakes are found in one go; [`Reading::end`] tells. Looks at no file but `--config`.
+/// Parses the flags of one command. On an error it records the error and returns a placeholder value, so that all
+/// errors are found in one run; [`Reading::end`] returns them. Reads no file but that of `--config`.
 pub(super) struct Reading<'a> {
     written: Written,
     groups: &'a [&'static Group],
     environment: &'a dyn Fn(&str) -> Option<String>,
-    /// Defaults that are others than the flags say.
+    /// Defaults that override those of the flags.
     defaults: &'static [(&'static str, &'static str)],
     mistakes: Mistakes,
     #[cfg(test)]
@@ -80,7 +80,7 @@ impl<'a> Reading<'a> {
         };
         for flag in later {
             let Some(given) = reading.written.get(flag.name) else { continue };
-            // Manifests written for kube-apiserver say `--leader-elect=false`: that we can do.
+            // Turning a reserved switch off is supported.
             let off =
                 flag.kind == Kind::Switch && given.values.last().is_some_and(|value| value::switch(value) == Ok(false));
             if !off {
@@ -90,18 +90,18 @@ impl<'a> Reading<'a> {
         reading
     }
 
-    /// With these defaults instead of the flags' own.
+    /// Overrides the defaults of flags.
     pub(super) fn with_defaults(mut self, defaults: &'static [(&'static str, &'static str)]) -> Reading<'a> {
         self.defaults = defaults;
         self
     }
 
-    /// Whether somebody gave this flag.
+    /// Whether this flag was given.
     pub(super) fn given(&self, name: &str) -> bool {
         self.written.get(name).is_some()
     }
 
-    /// Its text, or the default.
+    /// The text of a flag, or its default.
     pub(super) fn text(&mut self, name: &str) -> String {
         let default = self.default_of(name);
         match self.written.get(name).and_then(|given| given.values.last()) {
@@ -110,7 +110,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Its value by `parse`; a text that does not fit is a mistake.
+    /// The value of a flag by `parse`; a failure is recorded as an error.
     pub(super) fn parse<T, E: Display>(&mut self, name: &str, parse: impl FnOnce(&str) -> Result<T, E>) -> Option<T> {
         let text = self.text(name);
         match parse(&text) {
@@ -122,6 +122,7 @@ impl<'a> Reading<'a> {
         }
     }
 
+    /// The value of a boolean flag.
     pub(super) fn switch(&mut self, name: &str) -> bool {
         self.parse(name, value::switch).unwrap_or_default()
     }
@@ -136,23 +137,23 @@ impl<'a> Reading<'a> {
                 0
             }
             Some(number) => u64::try_from(number).ok().filter(|number| *number <= most).unwrap_or_else(|| {
-                self.problem(name, format_args!("{number} is too much; the most is {most}"));
+                self.problem(name, format_args!("{number} is too large; the maximum is {most}"));
                 0
             }),
         }
     }
 
-    /// A count of things held in memory.
+    /// A number of objects held in memory.
     pub(super) fn size(&mut self, name: &str) -> usize {
         usize::try_from(self.count(name, u64::from(u32::MAX))).unwrap_or(usize::MAX)
     }
 
-    /// A count of things of which there is at least one.
+    /// A number of objects, at least one.
     pub(super) fn positive_size(&mut self, name: &str) -> usize {
         let before = self.mistakes.problems.0.len();
         let size = self.size(name);
         if size == 0 && self.mistakes.problems.0.len() == before {
-            self.problem(name, "must be more than nothing");
+            self.problem(name, "must be greater than 0");
         }
         size
     }
@@ -167,7 +168,7 @@ impl<'a> Reading<'a> {
         number
     }
 
-    /// A duration; never negative.
+    /// A duration that is not negative.
     pub(super) fn duration(&mut self, name: &str) -> Duration {
         match duration::parse(&self.text(name)) {
             Err(DurationError::Negative(_)) => {
@@ -178,17 +179,17 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// A duration that is some time at all.
+    /// A duration greater than zero.
     pub(super) fn positive_duration(&mut self, name: &str) -> Duration {
         let before = self.mistakes.problems.0.len();
         let duration = self.duration(name);
         if duration.is_zero() && self.mistakes.problems.0.len() == before {
-            self.problem(name, "must be longer than nothing");
+            self.problem(name, "must be greater than 0");
         }
         duration
     }
 
-    /// The values of a list, or the default's.
+    /// The values of a list, or its default.
     pub(super) fn list(&mut self, name: &str) -> Vec<String> {
         let default = self.default_of(name);
         match self.written.get(name) {
@@ -209,13 +210,13 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// A path; an empty text is none. In the configuration file it is relative to that file.
+    /// A path; empty counts as none. In the configuration file it is relative to that file.
     pub(super) fn path(&mut self, name: &str) -> Option<PathBuf> {
         let path = Some(self.text(name)).filter(|text| !text.is_empty())?;
         Some(self.resolve(name, &path))
     }
 
-    /// A path that is the value of a flag, or part of it, as [`Reading::path`].
+    /// Resolves a path in the value of a flag, as [`Reading::path`].
     pub(super) fn resolve(&mut self, name: &str, path: &str) -> PathBuf {
         let path = self.written.resolve(name, path);
         if self.given(name) {
@@ -226,7 +227,7 @@ impl<'a> Reading<'a> {
         path
     }
 
-    /// A certificate and its key: both or none.
+    /// The files of a certificate and its key: both or none.
     pub(super) fn pair(&mut self, certificate: &str, key: &str) -> Option<PairFiles> {
         match (self.path(certificate), self.path(key)) {
             (None, None) => None,
@@ -242,24 +243,24 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Remembers a mistake in the value of a flag.
+    /// Records an error in the value of a flag.
     pub(super) fn problem(&mut self, name: &str, message: impl Display) {
         let (place, field) = self.written.place(name);
         self.mistakes.problems.0.push(Problem::field(place, field, message));
     }
 
-    /// Remembers something that is no mistake but worth a line in the log.
+    /// Records a warning about a flag.
     pub(super) fn warning(&mut self, name: &str, message: impl Display) {
         let (place, field) = self.written.place(name);
         self.mistakes.warnings.push(Problem::field(place, field, message));
     }
 
-    /// An environment variable that is no flag.
+    /// Looks up an environment variable that is not a flag.
     pub(super) fn environment(&self, name: &str) -> Option<String> {
         (self.environment)(name)
     }
 
-    /// Reads `flags` that say nothing to us, so that a value that fits none of them is a mistake all the same.
+    /// Parses `flags` that have no effect, so that an invalid value is still an error.
     pub(super) fn without_effect(&mut self, flags: impl Iterator<Item = &'static Flag>) {
         for flag in flags {
             match flag.kind {
@@ -272,12 +273,12 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// What was wrong.
+    /// Returns the errors and warnings. In tests, checks that every flag was read.
     pub(super) fn end(self) -> Mistakes {
         #[cfg(test)]
         for flag in flags(self.groups, &[]) {
             let read = flag.name == "config" || self.asked.contains(flag.name);
-            assert!(read, "--{} is a flag that nobody reads", flag.name);
+            assert!(read, "--{} is a flag that is never read", flag.name);
         }
         self.mistakes
     }
@@ -289,7 +290,7 @@ impl<'a> Reading<'a> {
 
     fn flag(&mut self, name: &str) -> Option<&'static Flag> {
         let flag = flags(self.groups, &[]).find(|flag| flag.name == name);
-        debug_assert!(flag.is_some(), "--{name} is no flag of this role");
+        debug_assert!(flag.is_some(), "--{name} is not a flag of this command");
         #[cfg(test)]
         self.asked.extend(flag.map(|flag| flag.name));
         flag

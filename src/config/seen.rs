@@ -1,4 +1,4 @@
-//! What the operator sees: log, access log, the operator's own listener.
+//! Log, access log and admin listener.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,22 +10,22 @@ use super::listening;
 use super::reading::{Mistakes, Reading};
 use crate::observe::{access, audit, log};
 
-/// What the operator sees of a serving role.
+/// Log, access log, audit and admin listener of a command that serves.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// The log.
     pub log: log::Settings,
     /// The access log.
     pub access: access::Settings,
-    /// The audit, if there is to be one.
+    /// The audit log, if enabled.
     pub audit: Option<audit::Settings>,
-    /// Where the operator's own listener stands, unless it is turned off.
+    /// Address of the admin listener; none disables it.
     pub admin_address: Option<SocketAddr>,
-    /// `--admin-token-file`: the token that it asks for, if it is to.
+    /// `--admin-token-file`: file with the token that the admin listener requires, if any.
     pub admin_token_file: Option<PathBuf>,
 }
 
-/// The role of a command that does one thing and ends: it has the log flags alone.
+/// A command that does not serve: it has the log flags alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LogOnly;
 
@@ -36,7 +36,7 @@ impl Role for LogOnly {
 }
 
 impl Arguments<LogOnly> {
-    /// How this command logs.
+    /// Reads the log settings from command line and environment.
     pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (log::Settings, Mistakes) {
         let mut reading = Reading::new(&self.written, LogOnly::FLAGS, LogOnly::LATER, LogOnly::KIND, environment);
         let settings = log_settings(&mut reading);
@@ -49,7 +49,7 @@ pub(super) fn log_settings(reading: &mut Reading<'_>) -> log::Settings {
         "json" => log::Format::Json,
         _ => log::Format::Text,
     };
-    // A level in words says more than a number; a number counts only without it.
+    // -v counts only without --log-level.
     let verbosity = reading.count("v", 255);
     let level = reading.text("log-level");
     let level = if reading.given("v") && !reading.given("log-level") { verbosity.to_string() } else { level };

@@ -13,25 +13,25 @@ use crate::egress::{BareName, CLUSTER, DestinationPattern};
 use crate::observe::{access, log};
 
 static DOOR: Group = Group {
-    heading: "Door",
+    heading: "Listener",
     flags: &[
         Flag::new(
             "listen",
             Kind::Text("HOST:PORT"),
             "127.0.0.1:1080",
-            "Where clients connect: an address or a name, or :PORT for every address of this machine; port 0 takes a free one and says which",
+            "Address to listen on: an address or a name, or :PORT for every address of this machine; port 0 takes a free one and prints it",
         ),
         Flag::new(
             "credentials-file",
             Kind::File,
             "",
-            "Who may connect: lines of user:password. Needed where others than this machine can reach --listen. Followed on disk",
+            "Users allowed to connect: lines of user:password. Required when --listen is not a loopback address. Followed on disk",
         ),
         Flag::new(
             "allow-destinations",
             Kind::List("DESTINATION"),
             "",
-            "What clients may be connected to: names (a.example), all names below one (*.a.example), addresses and networks (10.0.0.0/8), each with :port or for every port; * for everything, which is the default where only this machine can reach --listen. A name is compared as a client gives it, before anybody looks it up",
+            "Allowed destinations: names (a.example), subdomains (*.a.example), addresses and networks (10.0.0.0/8), each with :port or for every port; * for all, the default when --listen is a loopback address. A name is compared as the client sends it, before DNS resolution",
         ),
         Flag::new(
             "max-connections",
@@ -39,55 +39,55 @@ static DOOR: Group = Group {
             "0",
             "Client connections at the same time; 0 for as many as the limit on open files allows",
         ),
-        Flag::new("handshake-timeout", Kind::Duration, "10s", "Time a client has to say who it is and where to"),
+        Flag::new(
+            "handshake-timeout",
+            Kind::Duration,
+            "10s",
+            "Time a client has to authenticate and send its destination",
+        ),
         Flag::new(
             "drain-timeout",
             Kind::Duration,
             "30s",
-            "After SIGTERM nobody new is let in, and who is connected has this time to finish",
+            "After SIGTERM no new connections are accepted, and open ones have this time to finish",
         ),
     ],
 };
 
 static BEHIND: Group = Group {
-    heading: "What lies behind",
+    heading: "Backends",
     flags: &[
         Flag::new(
             "egress-selector-config-file",
             Kind::File,
             "",
-            "How destinations are reached where not directly: kube-apiserver's EgressSelectorConfiguration (apiserver.k8s.io/v1beta1), or EgressConfiguration (narthex.dev/v1alpha1). Followed on disk",
+            "Egress routes to destinations: kube-apiserver's EgressSelectorConfiguration (apiserver.k8s.io/v1beta1), or EgressConfiguration (narthex.dev/v1alpha1). Followed on disk",
         ),
-        Flag::new(
-            "egress",
-            Kind::Text("NAME"),
-            "cluster",
-            "The selection in that file that all connections go through",
-        ),
+        Flag::new("egress", Kind::Text("NAME"), "cluster", "Selection of that file for all connections"),
         Flag::new(
             "resolver",
             Kind::Choice(&["system", "hickory"]),
             "system",
-            "Who looks names up where not a proxy does: the system, or hickory-resolver within this process",
+            "DNS resolver where no proxy resolves names: the system's, or hickory-resolver within this process",
         ),
     ],
 };
 
 static SEEN: Group = Group {
-    heading: "Seen by the operator",
+    heading: "Observability",
     flags: &[
         Flag::new(
             "access-log",
             Kind::Choice(&["off", "errors", "all"]),
             "errors",
-            "Which connections get a log line when they are over: none; refused or failed ones; all",
+            "Connections to log when they end: none; refused or failed ones; all",
         ),
         flags::ACCESS_LOG_FORMAT,
         Flag::new(
             "admin-address",
             Kind::Text("HOST:PORT"),
             "",
-            "Where the operator's own listener stands (plain HTTP: status page, metrics, health), such as 127.0.0.1:6481 (default: nowhere)",
+            "Admin listener (plain HTTP: status page, metrics, health), such as 127.0.0.1:6481 (default: none)",
         ),
         flags::ADMIN_TOKEN_FILE,
         flags::LOG_FORMAT,
@@ -96,7 +96,7 @@ static SEEN: Group = Group {
     ],
 };
 
-/// The SOCKS5 door.
+/// The command `narthex socks5`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Socks5;
 
@@ -106,30 +106,30 @@ impl Role for Socks5 {
     const KIND: &'static str = "";
 }
 
-/// What the SOCKS5 door needs to know.
+/// Configuration of the SOCKS5 proxy.
 #[derive(Clone, Debug)]
 pub struct Socks5Config {
-    /// Where clients connect; port 0 takes a free one.
+    /// Address to listen on; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// Who may connect; everybody who can when none.
+    /// Users allowed to connect; no authentication without it.
     pub credentials_file: Option<PathBuf>,
-    /// What clients may be connected to; one of these must match.
+    /// Allowed destinations; one of these must match.
     pub allow: Vec<DestinationPattern>,
-    /// Client connections at the same time; 0 for as many as descriptors allow.
+    /// Maximum client connections; 0 for as many as descriptors allow.
     pub max_connections: usize,
-    /// For all that a client says before it is connected.
+    /// Timeout of the SOCKS5 handshake.
     pub handshake_timeout: Duration,
-    /// For connections that stand when the process is to end.
+    /// Timeout of the drain at shutdown.
     pub drain_timeout: Duration,
-    /// The file and which of its selections is gone through; directly when none.
+    /// The egress file and the selection for all connections; none for direct connections.
     pub egress: Option<(PathBuf, String)>,
-    /// Who looks names up.
+    /// DNS resolver.
     pub resolver: ResolverChoice,
-    /// Records of connections.
+    /// The access log.
     pub access: access::Settings,
-    /// Where the operator's own listener stands, if it is to be.
+    /// Address of the admin listener; none disables it.
     pub admin_address: Option<SocketAddr>,
-    /// The token that it asks for, if it is to.
+    /// File with the token that the admin listener requires, if any.
     pub admin_token_file: Option<PathBuf>,
     /// The log.
     pub log: log::Settings,
@@ -144,8 +144,7 @@ impl Arguments<Socks5> {
         let credentials_file = reading.path("credentials-file");
         let only_this_machine = listen.ip().to_canonical().is_loopback();
         if !only_this_machine && credentials_file.is_none() {
-            let message =
-                "needed: others than this machine can reach --listen, and whoever does could connect through it";
+            let message = "required: --listen is not a loopback address, and every client that reaches it could connect through it";
             reading.problem("credentials-file", message);
         }
         let config = Socks5Config {
@@ -173,9 +172,9 @@ fn allow(reading: &mut Reading<'_>, only_this_machine: bool) -> Vec<DestinationP
     const FLAG: &str = "allow-destinations";
     let written = reading.list(FLAG);
     if written.is_empty() && reading.given(FLAG) {
-        reading.problem(FLAG, "is empty: nobody could be connected to anything");
+        reading.problem(FLAG, "is empty: no destination would be allowed");
     } else if written.is_empty() && !only_this_machine {
-        let message = "needed: others than this machine can reach --listen; say what they may be connected to, or * for everything";
+        let message = "required: --listen is not a loopback address; give the allowed destinations, or * for all";
         reading.problem(FLAG, message);
     }
     let everything = written.is_empty().then(|| "*".to_owned());
@@ -255,17 +254,17 @@ mod tests {
                 &["--listen=1080"][..],
                 "--listen: \"1080\": missing port in address; use HOST:PORT, such as 127.0.0.1:8443 or :8443",
             ),
-            (&["--allow-destinations="], "--allow-destinations: is empty: nobody could be connected to anything"),
+            (&["--allow-destinations="], "--allow-destinations: is empty: no destination would be allowed"),
             (
                 &["--allow-destinations=a.example,10.0.0.0/99"],
-                "--allow-destinations: \"10.0.0.0/99\": use a network such as 10.0.0.0/8 or [fd00::/8], and perhaps a port behind it",
+                "--allow-destinations: \"10.0.0.0/99\": use a network such as 10.0.0.0/8 or [fd00::/8], optionally followed by a port",
             ),
             (
                 &["--egress=dmz"],
                 "--egress: not used without --egress-selector-config-file: all connections would go directly",
             ),
             (&["--egress=", "--egress-selector-config-file=f"], "--egress: must name a selection, such as cluster"),
-            (&["--handshake-timeout=0s"], "--handshake-timeout: must be longer than nothing"),
+            (&["--handshake-timeout=0s"], "--handshake-timeout: must be greater than 0"),
         ] {
             assert_eq!(read(line).unwrap_err(), expected, "{line:?}");
         }

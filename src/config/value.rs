@@ -1,6 +1,6 @@
-//! Values as the command line writes them, the same as Go's flag packages read them.
+//! Parsers of flag values, compatible with Go's flag packages.
 
-/// Splits a comma list; a part in double quotes may hold commas, and `""` inside it is one quote, as
+/// Splits a comma list. A part in double quotes may hold commas, and `""` inside it is one quote, as
 /// in CSV. An empty text is an empty list.
 pub(super) fn list(text: &str) -> Vec<String> {
     if text.is_empty() {
@@ -31,7 +31,7 @@ fn push(parts: &mut [String], letter: char) {
     }
 }
 
-/// `true` or `false` in every spelling that Go's strconv.ParseBool takes.
+/// Parses a boolean in every spelling of Go's strconv.ParseBool.
 pub(super) fn switch(text: &str) -> Result<bool, &'static str> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),

@@ -1,4 +1,4 @@
-//! What the operator wrote: command line before environment before file, each value with its place.
+//! Flags as given on the command line, in the environment and in the file, in this order of precedence.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,27 +11,27 @@ use super::value;
 use crate::kubeclient::IN_CLUSTER;
 use crate::process::{Problem, Problems};
 
-/// The flags that were given, as text, each with where it was given.
+/// The flags that were given, as text, each with its source.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
     given: BTreeMap<&'static str, Given>,
-    /// The folder of the configuration file.
+    /// The directory of the configuration file.
     folder: PathBuf,
 }
 
-/// One flag as it was given; a list may have several values.
+/// The values of one flag; a list may have several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Given {
     pub(super) values: Vec<String>,
     pub(super) origin: Origin,
 }
 
-/// Where a value was written.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     CommandLine,
     Environment,
-    /// The file with its line, and the field.
+    /// The file with its line, and the field in it.
     File {
         place: String,
         field: String,
@@ -39,7 +39,7 @@ pub(super) enum Origin {
 }
 
 impl Written {
-    /// What the command line says.
+    /// Collects the flags of the command line.
     pub(super) fn on_command_line(matches: &ArgMatches, groups: &[&'static Group], later: &'static [Flag]) -> Written {
         let mut written = Written::default();
         for flag in flags(groups, later) {
@@ -51,10 +51,10 @@ impl Written {
         written
     }
 
-    /// Adds what the environment and the file named by `--config` say about flags not given yet.
+    /// Adds flags from the environment and then from the file of `--config`, where they are not given yet.
     ///
-    /// `environment` answers for one variable. An environment variable of ours that is no flag is left
-    /// alone: Kubernetes itself sets `NARTHEX_SERVICE_HOST` and its like for a Service of our name.
+    /// `environment` looks up one variable. A variable `NARTHEX_*` that is no flag is ignored:
+    /// Kubernetes sets `NARTHEX_SERVICE_HOST` and others for a Service of this name.
     pub(super) fn complete(
         mut self,
         groups: &[&'static Group],
@@ -89,18 +89,17 @@ impl Written {
         self.given.get(name)
     }
 
-    /// A path that is the value of this flag, or part of it. In the configuration file it is relative to that file.
+    /// Resolves a path in the value of a flag. In the configuration file it is relative to that file.
     pub(super) fn resolve(&self, name: &str, path: &str) -> PathBuf {
         match self.given.get(name).map(|given| &given.origin) {
-            // Words that are no path.
+            // Special words, not paths.
             _ if matches!(path, "" | "-" | IN_CLUSTER) => PathBuf::from(path),
             Some(Origin::File { .. }) => self.folder.join(path),
             _ => PathBuf::from(path),
         }
     }
 
-    /// Where the flag was given, for a [`Problem`]: place and field. A flag that nobody gave stands on
-    /// the command line, where it can be given.
+    /// Place and field of the flag for a [`Problem`]. For a flag that was not given, this is the command line.
     pub(super) fn place(&self, name: &str) -> (String, String) {
         match self.given.get(name).map(|given| &given.origin) {
             None | Some(Origin::CommandLine) if name == "v" => ("-v".to_owned(), String::new()),
@@ -113,7 +112,7 @@ impl Written {
     }
 }
 
-/// Every flag once, the shown ones and those of a later version.
+/// All flags, including the reserved ones in `later`.
 pub(super) fn flags(groups: &[&'static Group], later: &'static [Flag]) -> impl Iterator<Item = &'static Flag> {
     groups.iter().flat_map(|group| group.flags).chain(later)
 }

@@ -1,4 +1,4 @@
-//! Asks every backend what it serves, keeps the last good answer, and publishes the merged documents.
+//! Polls every backend for its discovery documents, keeps the last good response, and publishes the merged documents.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,20 +23,20 @@ use super::parse::{self, Listed, Offered};
 use crate::process::{Published, Publisher};
 use crate::registry::DELEGATE;
 
-/// What we ask `/apis` with. Both versions: backends older than Kubernetes 1.30 know only the second, while upstream
-/// asks only with the first.
+/// `Accept` for `/apis`. Both versions are listed: backends before Kubernetes 1.30 know only the second. Upstream sends
+/// only the first.
 const ACCEPT_AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
     application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
-/// How many versions of one backend are asked for at a time in the older form.
+/// Number of versions of one backend fetched concurrently in the legacy format.
 const LEGACY_AT_A_TIME: usize = 4;
-/// After how many rounds in a row that failed the last good content is marked stale. Clients such as kubectl drop
-/// what is stale altogether, so one lost packet must not do it.
+/// Number of consecutive failed polls after which the last good content is marked stale. Clients such as kubectl drop
+/// stale content altogether, so one lost packet must not mark it.
 const STALE_AFTER: u32 = 3;
 
-/// The running discovery of all backends; dropping it ends their tasks.
+/// The running discovery of all backends; dropping it ends its tasks.
 ///
 /// Lives on one thread, inside a `LocalSet`. Each backend has a task of its own: no backend waits for another, and
-/// the documents never wait for any.
+/// publishing waits for none.
 pub struct Discovery<F: Fetch + 'static> {
     keeper: Keeper<Aggregation<F>>,
     own: Own,
@@ -51,39 +51,38 @@ struct Aggregation<F> {
     shelf: Shelf,
 }
 
-/// The tag of the last good answer of a backend, by path.
+/// Entity tags of a backend's last good responses, by path.
 type Etags = BTreeMap<&'static str, String>;
 
-/// What we know of one APIService.
+/// Discovery content of one APIService.
 #[derive(Clone, Default, PartialEq)]
 pub(super) struct Content {
-    /// As last heard, however long ago.
+    /// Resources of the last good response, however old.
     resources: Arc<Vec<Resource>>,
-    /// What the delegate listed at each of its roots, if this is the delegate.
+    /// The delegate's listings by root path; empty for other backends.
     offered: BTreeMap<&'static str, Arc<Vec<Offered>>>,
-    /// What the last good answer of the backend leaves to be desired; `None` when it vouches for the resources.
+    /// Why the last good response counts as stale; `None` if it is current.
     doubt: Option<String>,
-    /// Why the backend could not be asked in the last round, or was not believed.
+    /// Why the last poll failed; `None` if it succeeded.
     trouble: Option<String>,
     /// Whether the availability probe fails for the same reason.
     seen_by_probe: bool,
-    /// How many rounds in a row ended so; counted up to [`STALE_AFTER`].
+    /// Number of consecutive failed polls, up to [`STALE_AFTER`].
     failures: u32,
-    /// Whether a round has ended.
+    /// Whether a poll has ended.
     asked: bool,
-    /// Whether any round ended well.
+    /// Whether any poll has succeeded.
     heard: bool,
-    /// When it became current or ceased to be.
+    /// Time of the last change between current and stale.
     since: Option<SystemTime>,
-    /// When a round last ended well.
+    /// Time of the last successful poll.
     fetched: Moment,
-    /// Whether it is on disk as what its backend said.
+    /// Whether the content is in the disk cache as that of this backend.
     kept: bool,
 }
 
 impl<F: Fetch + 'static> Discovery<F> {
-    /// Begins with no APIService. The documents hold our own group from the start.
-    /// `kept` holds what was said before.
+    /// Starts without APIServices. The documents contain the local groups from the start. `kept` is the disk cache.
     pub fn start(fetch: F, own: Own, kept: &Kept) -> (Discovery<F>, Published<Documents>) {
         let (publisher, published) = Published::new(Documents::empty(own));
         let aggregations = Arc::<AtomicU64>::default();
@@ -97,26 +96,26 @@ impl<F: Fetch + 'static> Discovery<F> {
         (Discovery { keeper, own, aggregations }, published)
     }
 
-    /// Takes over what is registered now. New and changed APIServices are asked at once; what is gone, goes.
+    /// Replaces the set of APIServices. New and changed ones are polled at once; removed ones are dropped.
     ///
-    /// Call it inside the `LocalSet`, whenever the registry changed; it does not wait for anything.
+    /// Call it inside the `LocalSet` whenever the registry changed; it does not block.
     pub fn follow(&self, mut known: Vec<Known>) {
         known.retain(|one| !self.own.has(&one.group));
         self.keeper.follow(known);
     }
 
-    /// The same when nothing else changed than these.
+    /// As [`Discovery::follow`] when only these APIServices changed.
     pub fn follow_changes(&self, mut changes: Vec<Change>) {
         changes.retain(|(_, now)| now.as_ref().is_none_or(|one| !self.own.has(&one.group)));
         self.keeper.follow_changes(changes);
     }
 
-    /// Asks the backend of `apiservice` again now; for when it became available.
+    /// Polls the backend of `apiservice` now, for example when it became available.
     pub fn nudge(&self, apiservice: &str) {
         self.keeper.nudge(apiservice);
     }
 
-    /// How often the documents were merged anew (`aggregator_discovery_aggregation_count_total`).
+    /// Number of merges (`aggregator_discovery_aggregation_count_total`).
     pub fn aggregations(&self) -> Arc<AtomicU64> {
         self.aggregations.clone()
     }
@@ -260,8 +259,8 @@ impl Content {
             Verdict::Unchanged | Verdict::Failed(_) => {}
             Verdict::Listed(listed) => {
                 self.heard = true;
-                self.doubt = listed.stale.then(|| "its own backend calls it stale".into());
-                // Stale and empty is what kube-aggregator says of a version it lost: no reason to lose it too.
+                self.doubt = listed.stale.then(|| "the backend itself marks it Stale".into());
+                // Stale and empty is how kube-aggregator reports a version it lost. The known resources stay.
                 let lost = listed.stale && listed.resources.is_empty();
                 if !lost && *self.resources != listed.resources {
                     self.resources = Arc::new(listed.resources);
@@ -274,28 +273,28 @@ impl Content {
                     self.offered.insert(path, Arc::new(offered));
                 }
             }
-            Verdict::Missing => self.doubt = Some("its backend does not list this group and version".into()),
+            Verdict::Missing => self.doubt = Some("the backend does not list this group and version".into()),
         }
     }
 }
 
-/// One log line for an APIService that became current, or ceased to be.
+/// Logs one line when an APIService became current or stale.
 fn say_what_changed(before: Option<&Source>, now: &Source) {
     let was = before.filter(|was| was.asked);
     if now.asked && !now.current && was.is_none_or(|was| was.current) {
         let kept = if now.resources > 0 { "; its last good answer is served and marked Stale" } else { "" };
         let (apiservice, problem) = (&now.apiservice, &now.problem);
-        // What its probe finds, too, its condition tells; the delegate has none.
+        // A failure of the probe, too, is logged with the condition. The delegate has no condition.
         if now.seen_by_probe && apiservice != DELEGATE {
             return tracing::debug!(apiservice, problem, "discovery of the backend failed{kept}");
         }
         tracing::warn!(apiservice, problem, "discovery of the backend failed{kept}");
     } else if now.current && was.is_some_and(|was| !was.current) {
-        tracing::info!(apiservice = now.apiservice, "discovery of the backend works again");
+        tracing::info!(apiservice = now.apiservice, "discovery of the backend recovered");
     }
 }
 
-/// What one of the two roots of a backend had to say about the APIServices that belong below it.
+/// The response of one root path of a backend, for the APIServices below it.
 struct Heard {
     path: &'static str,
     verdicts: Vec<(String, Verdict)>,
@@ -305,17 +304,17 @@ struct Heard {
 
 #[derive(Clone)]
 enum Verdict {
-    /// As it was (304).
+    /// Not modified (304).
     Unchanged,
     Listed(Listed),
-    /// All that the delegate has at one of its roots.
+    /// All that the delegate lists at one of its roots.
     Offered(&'static str, Vec<Offered>),
-    /// The backend answered, but not about this one.
+    /// The response does not list this APIService.
     Missing,
     Failed(FetchError),
 }
 
-/// The outcomes are those of kube-aggregator's `fetchFreshDiscoveryForService`.
+/// Fetches one root path. The results are those of kube-aggregator's `fetchFreshDiscoveryForService`.
 async fn ask<F: Fetch>(fetch: &F, path: &'static str, claims: &[Known], etag: Option<&str>) -> Heard {
     let all = |verdict: Verdict| claims.iter().map(|claim| (claim.name.clone(), verdict.clone())).collect();
     let failed = |error: FetchError| Heard { path, verdicts: all(Verdict::Failed(error)), etag: None, unchanged: true };
@@ -326,7 +325,7 @@ async fn ask<F: Fetch>(fetch: &F, path: &'static str, claims: &[Known], etag: Op
     };
     match fetched.status {
         304 if etag.is_some() => Heard { path, verdicts: all(Verdict::Unchanged), etag: None, unchanged: true },
-        // Not up, or overloaded: asking in another form would only add to it.
+        // Not ready, or overloaded: another request would only add load.
         429 | 503 => failed(FetchError::new(format!("GET {path} is answered with {}", fetched.status))),
         200 if is_aggregated(&fetched.content_type) => match parse::aggregated(&fetched.body, claims) {
             Err(error) => failed(error),
@@ -336,7 +335,7 @@ async fn ask<F: Fetch>(fetch: &F, path: &'static str, claims: &[Known], etag: Op
                 Heard { path, verdicts, etag: fetched.etag.filter(|etag| etag.len() <= 256), unchanged: false }
             }
         },
-        // A server from before aggregated discovery, or one that lists nothing at its root: the older form.
+        // A server without aggregated discovery, or one that lists nothing at its root: the legacy format.
         _ => {
             let verdicts = stream::iter(claims).map(|claim| async move {
                 let verdict = older_form(fetch, claim).await.map_or_else(Verdict::Failed, Verdict::Listed);
@@ -348,7 +347,7 @@ async fn ask<F: Fetch>(fetch: &F, path: &'static str, claims: &[Known], etag: Op
     }
 }
 
-/// All that the delegate has. What one root says is not believed without the other: they are one cluster's.
+/// Fetches all that the delegate has. Both roots must succeed: they belong to one cluster.
 async fn whole<F: Fetch>(fetch: &F, delegate: &Known, etags: &Etags) -> [Heard; 2] {
     let root = |path: &'static str| async move {
         let known = etags.get(path).map(String::as_str);
@@ -360,7 +359,7 @@ async fn whole<F: Fetch>(fetch: &F, delegate: &Known, etags: &Etags) -> [Heard; 
                 Ok((Verdict::Offered(path, offered), fetched.etag.filter(|etag| etag.len() <= 256)))
             }
             200 => Ok((Verdict::Offered(path, each(fetch, delegate, parse::names(&fetched.body)?).await), None)),
-            // A server need not have a core group.
+            // A server may lack a core group.
             404 if path == "/api" => Ok((Verdict::Offered(path, Vec::new()), None)),
             status => Err(FetchError::new(format!("GET {path} is answered with {status}{}", explain_delegate(status)))),
         }
@@ -378,20 +377,20 @@ async fn whole<F: Fetch>(fetch: &F, delegate: &Known, etags: &Etags) -> [Heard; 
     }
 }
 
-/// What it means that the delegate does not answer our own requests, where that is known.
+/// A hint on why the delegate rejects the gateway's own requests, where it is known.
 fn explain_delegate(status: u16) -> &'static str {
     match status {
         401 => {
-            ": the delegate does not believe our front-proxy certificate; see its --requestheader-client-ca-file and \
+            ": the delegate does not accept our front-proxy certificate; see its --requestheader-client-ca-file and \
              --requestheader-allowed-names"
         }
-        403 => ": the delegate does not let system:kube-aggregator in",
+        403 => ": the delegate forbids system:kube-aggregator",
         300..=399 => ": redirects are not followed",
         _ => "",
     }
 }
 
-/// Group by group and version by version, from a delegate before aggregated discovery (Kubernetes 1.26).
+/// Fetches each group and version from a delegate without aggregated discovery (before Kubernetes 1.26).
 async fn each<F: Fetch>(fetch: &F, delegate: &Known, names: Vec<(String, String)>) -> Vec<Offered> {
     let asked = stream::iter(names).map(|(group, version)| async move {
         let claim = Known { group: group.clone(), version: version.clone(), ..delegate.clone() };
@@ -407,7 +406,7 @@ async fn older_form<F: Fetch>(fetch: &F, claim: &Known) -> Result<Listed, FetchE
     let fetched = bounded(fetch, &claim.name, &path, "application/json", None).await?;
     match fetched.status {
         200 => parse::legacy(&fetched.body, claim),
-        // As the probe judges it.
+        // The availability probe accepts these.
         201..=299 => Err(FetchError::new(format!("GET {path} is answered with {}", fetched.status))),
         status => Err(FetchError::seen_by_probe(format!("GET {path} is answered with {status}"))),
     }

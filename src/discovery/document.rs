@@ -1,4 +1,4 @@
-//! The words of `apidiscovery.k8s.io/v2`, in upstream's field order; `v2beta1` differs in nothing but the name.
+//! The types of `apidiscovery.k8s.io/v2`, in upstream's field order. `v2beta1` differs only in its name.
 
 use std::marker::PhantomData;
 
@@ -11,25 +11,25 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub struct Resource {
     /// Plural name.
     pub resource: String,
-    /// What a read returns; all parts empty when the server does not say (clients must not find it missing).
+    /// Kind of the response. All fields are empty when the server does not say: clients require its presence.
     #[serde(default, deserialize_with = "or_default")]
     pub response_kind: Kind,
-    /// Whether it lives in namespaces.
+    /// Whether it is namespaced.
     #[serde(default)]
     pub scope: Scope,
     /// Singular name, or empty.
     #[serde(default)]
     pub singular_resource: String,
-    /// What can be done with it.
+    /// Supported verbs.
     #[serde(default, deserialize_with = "capped::<_, _, 64>")]
     pub verbs: Vec<String>,
-    /// Abbreviations.
+    /// Short names.
     #[serde(default, deserialize_with = "capped::<_, _, 64>", skip_serializing_if = "Vec::is_empty")]
     pub short_names: Vec<String>,
-    /// Sets it belongs to, for example `all`.
+    /// Categories, for example `all`.
     #[serde(default, deserialize_with = "capped::<_, _, 64>", skip_serializing_if = "Vec::is_empty")]
     pub categories: Vec<String>,
-    /// What lies below it.
+    /// Subresources.
     #[serde(default, deserialize_with = "capped::<_, _, 10000>", skip_serializing_if = "Vec::is_empty")]
     pub subresources: Vec<Subresource>,
 }
@@ -38,15 +38,15 @@ pub struct Resource {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Subresource {
-    /// Its name, without the resource.
+    /// Name, without that of the resource.
     pub subresource: String,
-    /// What a read returns.
+    /// Kind of the response.
     #[serde(default, deserialize_with = "or_default")]
     pub response_kind: Kind,
-    /// What it takes, where that differs.
+    /// Accepted kinds, where they differ.
     #[serde(default, deserialize_with = "capped::<_, _, 64>", skip_serializing_if = "Vec::is_empty")]
     pub accepted_types: Vec<Kind>,
-    /// What can be done with it.
+    /// Supported verbs.
     #[serde(default, deserialize_with = "capped::<_, _, 64>")]
     pub verbs: Vec<String>,
 }
@@ -63,13 +63,13 @@ pub struct Kind {
     pub kind: String,
 }
 
-/// Whether a resource lives in namespaces.
+/// Whether a resource is namespaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Scope {
-    /// One of a name in the whole.
+    /// Names are unique in the cluster.
     #[default]
     Cluster,
-    /// One of a name in each namespace.
+    /// Names are unique in a namespace.
     Namespaced,
 }
 

@@ -1,7 +1,7 @@
-//! The documents: one immutable snapshot, of which the next shares what did not change.
+//! Snapshot of all discovery documents. The next snapshot shares what did not change.
 //!
-//! What one group says is written when it changes. The lists of all groups are put together of that when the first client
-//! asks for them after a change: a change costs its own size, and a list is written once, however many ask.
+//! The document of a group is written when it changes. The lists of all groups are assembled on the first request after
+//! a change: a change costs its own size, and a list is written once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -24,85 +24,84 @@ use super::own::{self, Own};
 use super::protobuf;
 use crate::process::{Published, Sharded};
 
-/// Below this, packing costs more than it saves (upstream's `defaultGzipThresholdBytes`).
+/// Minimum size for gzip (upstream's `defaultGzipThresholdBytes`).
 const WORTH_PACKING: usize = 128 << 10;
 
 /// All discovery documents at one moment.
 #[derive(Clone)]
 pub struct Documents {
-    /// By name; that of the core group is empty.
+    /// Groups by name; that of the core group is empty.
     groups: Sharded<Arc<Entry>>,
-    /// `/api`, of the core group, and `/apis`, of all others, as far as anybody asked for them.
+    /// `/api` for the core group and `/apis` for all others, written on demand.
     lists: Arc<[Forms; 2]>,
-    /// What we serve ourselves, by path: `/apis/apiregistration.k8s.io/v1` and its like.
+    /// Local groups by path: `/apis/apiregistration.k8s.io/v1` and others.
     own: Arc<BTreeMap<&'static str, Document>>,
-    /// What each APIService contributed, by name.
+    /// State of each APIService, by name.
     sources: Sharded<Arc<Source>>,
-    /// Whether that is all there is: what is registered has been read.
+    /// Whether the registry has been read.
     told: bool,
 }
 
-/// Resources and subresources of one group and version that are counted in metrics under their own names, and bytes of
-/// such a name: a backend chooses how many it has, and each asked for is some forty samples.
+/// Maximum number of resources and subresources per group and version that have metrics labels of their own. A backend
+/// chooses how many it has, and each requested one is some forty samples.
 const MAX_COUNTED: usize = 100;
+/// Maximum length of such a name in bytes.
 const MAX_COUNTED_NAME: usize = 256;
 
-/// What there is to say of a group.
+/// A group with its documents.
 struct Entry {
     rank: Rank,
     group: Group,
-    /// The resources there are, and their subresources as `resource/subresource`, by version; the first
-    /// [`MAX_COUNTED`].
+    /// Names of resources and subresources (`resource/subresource`) by version; the first [`MAX_COUNTED`].
     names: BTreeMap<String, BTreeSet<String>>,
-    /// As an item of an aggregated list.
+    /// The group as an item of an aggregated list.
     item: Box<RawValue>,
     /// `/apis/<group>`.
     document: Document,
 }
 
-/// What one APIService contributed.
+/// State of one APIService in discovery.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Source {
-    /// Its name.
+    /// Name of the APIService.
     pub apiservice: String,
-    /// Whether its backend was asked at least once since start.
+    /// Whether its backend was polled at least once since start.
     pub asked: bool,
-    /// Whether what is served for it is what its backend said when last asked.
+    /// Whether the served content is that of the backend's last response.
     pub current: bool,
-    /// How many resources are served for it.
+    /// Number of resources served.
     pub resources: usize,
-    /// Why it is not current; empty when it is. For the operator, not for clients.
+    /// Why it is not current; empty if it is. For operators, not for clients.
     pub problem: String,
     /// Whether the availability probe fails for the same reason.
     #[serde(skip)]
     pub seen_by_probe: bool,
-    /// When `current` became what it is.
+    /// Time of the last change of `current`.
     #[serde(skip)]
     pub since: Option<SystemTime>,
-    /// When its backend last said what it serves, or that it is as before.
+    /// Time of the last successful poll.
     #[serde(skip)]
     pub fetched: Moment,
 }
 
-/// `problem` for the operator, with the addition that a last good answer `is_served` if it is.
+/// `problem` with the note that a last good response `is_served`, if it is.
 pub(crate) fn with_last_good(problem: &str, is_served: bool) -> String {
     format!("{problem}{}", if is_served { "; its last good answer is served" } else { "" })
 }
 
-/// When something happened last, if it did. That it happens again is no change: those who hold it see it, and nobody is
-/// told.
+/// Time of the last occurrence, shared by its clones. All values are equal, so a new occurrence is no change.
 #[derive(Clone, Debug, Default)]
 pub struct Moment(Arc<AtomicU64>);
 
 impl Moment {
-    /// It happens.
+    /// Records the current time.
     pub(super) fn is_now(&self) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.0.store(u64::try_from(now.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// When it last did.
+    /// The recorded time.
     pub fn last(&self) -> Option<SystemTime> {
         let millis = self.0.load(Ordering::Relaxed);
         (millis > 0).then(|| SystemTime::UNIX_EPOCH + Duration::from_millis(millis))
@@ -117,7 +116,7 @@ impl PartialEq for Moment {
 
 impl Eq for Moment {}
 
-/// One path in the three forms that clients may ask for, as far as anybody did.
+/// The list of one root in the three formats, written on demand.
 #[derive(Default)]
 struct Forms {
     /// `apidiscovery.k8s.io/v2`.
@@ -137,12 +136,12 @@ pub(super) enum Root {
     Named,
 }
 
-/// One document.
+/// One document in several encodings.
 #[derive(Debug)]
 pub(crate) struct Document {
-    /// As JSON, with a newline at the end.
+    /// JSON, with a newline at the end.
     pub(crate) json: Bytes,
-    /// Its entity tag with quotes: upper-case hexadecimal SHA-512 of the JSON, as upstream has it.
+    /// Entity tag with quotes: upper-case hexadecimal SHA-512 of the JSON, as upstream.
     pub(crate) etag: HeaderValue,
     packed: OnceLock<Option<Bytes>>,
     yaml: OnceLock<Option<Written>>,
@@ -152,7 +151,7 @@ pub(crate) struct Document {
 /// A document in another encoding than JSON.
 #[derive(Debug)]
 pub(crate) struct Written {
-    /// The whole of it.
+    /// The complete document.
     pub(crate) bytes: Bytes,
     packed: OnceLock<Option<Bytes>>,
 }
@@ -162,7 +161,7 @@ impl Written {
         Written { bytes: bytes.into(), packed: OnceLock::new() }
     }
 
-    /// Whether it may be sent packed.
+    /// Whether it may be sent with gzip.
     pub(crate) fn is_large(&self) -> bool {
         self.bytes.len() >= WORTH_PACKING
     }
@@ -173,7 +172,7 @@ impl Written {
     }
 }
 
-/// `bytes` packed with gzip, where that is worth it.
+/// `bytes` compressed with gzip; `None` below the threshold.
 fn packed(bytes: &[u8]) -> Option<Bytes> {
     if bytes.len() < WORTH_PACKING {
         return None;
@@ -184,7 +183,7 @@ fn packed(bytes: &[u8]) -> Option<Bytes> {
 }
 
 impl Documents {
-    /// What is served before any registry was read: our own groups.
+    /// The documents before the registry is read: the local groups.
     pub fn empty(own: Own) -> Documents {
         let served = own.served().iter().map(|served| (served.path, served.resource_list()));
         let registrations = own.has_registrations().then(|| (own::PATH, own::resource_list()));
@@ -201,12 +200,12 @@ impl Documents {
         Documents { told: false, ..nothing.with(groups, BTreeMap::new()) }
     }
 
-    /// A snapshot that never changes, of our own group alone.
+    /// A snapshot of the local groups that never changes.
     pub fn fixed_empty() -> Published<Documents> {
         Published::fixed(Documents::empty(Own::default()))
     }
 
-    /// The same with other groups and sources; nothing of those that are no more.
+    /// A new snapshot with changed groups and sources; `None` removes one.
     pub(super) fn with(
         &self,
         groups: BTreeMap<String, Option<(Rank, Group)>>,
@@ -237,19 +236,19 @@ impl Documents {
         next
     }
 
-    /// What an APIService contributed.
+    /// State of an APIService.
     pub fn source(&self, apiservice: &str) -> Option<&Source> {
         self.sources.get(apiservice).map(AsRef::as_ref)
     }
 
-    /// What each APIService contributed, by their names; sorted when it is asked for.
+    /// State of all APIServices sorted by name. Sorts on each call.
     pub fn sources(&self) -> Vec<&Source> {
         let mut all: Vec<&Source> = self.sources.values().map(AsRef::as_ref).collect();
         all.sort_unstable_by(|a, b| a.apiservice.cmp(&b.apiservice));
         all
     }
 
-    /// `/api`, `/apis/<group>` and `/apis/<group>/<version>` of all there is.
+    /// `/api`, `/apis/<group>` and `/apis/<group>/<version>` of all groups.
     pub fn group_paths(&self) -> impl Iterator<Item = String> {
         let mut all: Vec<&Group> = self.groups.values().map(|entry| &entry.group).collect();
         all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -261,13 +260,13 @@ impl Documents {
         })
     }
 
-    /// Whether every backend known now was asked at least once (what readiness waits for, KEP-3352).
+    /// Whether every registered backend was polled at least once (readiness waits for it, KEP-3352).
     pub fn all_asked(&self) -> bool {
         self.told && self.sources.values().all(|source| source.asked)
     }
 
-    /// Whether discovery names this resource among the first [`MAX_COUNTED`], and this subresource if it is not empty: names that a client made
-    /// up must not become labels of metrics.
+    /// Whether discovery lists this resource among the first [`MAX_COUNTED`], and this subresource if it is not empty.
+    /// Only listed names may become metrics labels; others may be invented by clients.
     pub fn knows(&self, group: &str, version: &str, resource: &str, subresource: &str) -> bool {
         let Some(names) = self.groups.get(group).and_then(|entry| entry.names.get(version)) else { return false };
         if subresource.is_empty() {
@@ -282,12 +281,12 @@ impl Documents {
         self.groups.get(name).filter(|_| !name.is_empty()).map(|entry| &entry.document)
     }
 
-    /// The document of one of our own groups and versions, by its path.
+    /// The document of a local group and version, by its path.
     pub(super) fn own(&self, path: &str) -> Option<&Document> {
         self.own.get(path)
     }
 
-    /// The list of all groups below `root`, in this form.
+    /// The list of all groups below `root`, in this format.
     pub(super) fn list(&self, root: Root, form: Form) -> &Document {
         let forms = &self.lists[root as usize];
         match form {
@@ -349,15 +348,15 @@ impl Entry {
 }
 
 impl Document {
-    /// Writes `value`, which must be of plain structs, strings, numbers and lists.
+    /// Serializes `value`, which must consist of plain structs, strings, numbers and lists.
     pub(crate) fn of(value: &impl Serialize) -> Document {
-        // Plain structs of strings, numbers and lists: serde_json has no way to fail on them.
+        // serde_json cannot fail on plain structs of strings, numbers and lists.
         let mut json = serde_json::to_vec(value).unwrap_or_default();
         json.push(b'\n');
         Document::from_json(json.into())
     }
 
-    /// The document that is `json`.
+    /// A document from its JSON.
     pub(crate) fn from_json(json: Bytes) -> Document {
         let digest = digest::digest(&digest::SHA512, &json);
         let mut etag = String::with_capacity(130);
@@ -371,17 +370,17 @@ impl Document {
         Document { json, etag, packed: OnceLock::new(), yaml: OnceLock::new(), protobuf: OnceLock::new() }
     }
 
-    /// Whether it may be sent packed.
+    /// Whether it may be sent with gzip.
     pub(crate) fn is_large(&self) -> bool {
         self.json.len() >= WORTH_PACKING
     }
 
-    /// The JSON packed with gzip, where that is worth it; packed when first asked for.
+    /// The JSON compressed with gzip on the first call; `None` below the threshold.
     pub(crate) fn packed(&self) -> Option<Bytes> {
         self.packed.get_or_init(|| packed(&self.json)).clone()
     }
 
-    /// The document as YAML; written when first asked for. `None` if it cannot be.
+    /// The document as YAML, converted on the first call; `None` if that fails.
     pub(super) fn yaml(&self) -> Option<&Written> {
         let write = || {
             let value: serde_json::Value = serde_json::from_slice(&self.json).ok()?;
@@ -390,13 +389,13 @@ impl Document {
         self.yaml.get_or_init(write).as_ref()
     }
 
-    /// The document as Kubernetes' protobuf; written when first asked for. `None` if it is no document of discovery.
+    /// The document as Kubernetes protobuf, encoded on the first call; `None` if it is not a discovery document.
     pub(super) fn protobuf(&self) -> Option<&Written> {
         self.protobuf.get_or_init(|| protobuf::encode(&self.json).map(Written::new)).as_ref()
     }
 }
 
-/// The groups as a list in the form of `api_version`.
+/// The groups as a list of `api_version`.
 pub(super) fn aggregated(groups: &[Group], api_version: &'static str) -> Document {
     let items: Vec<Box<RawValue>> = groups.iter().map(item).collect();
     list_of(&items.iter().map(AsRef::as_ref).collect::<Vec<_>>(), api_version)
@@ -423,7 +422,7 @@ fn item(group: &Group) -> Box<RawValue> {
     }
     #[derive(Serialize)]
     struct Metadata<'g> {
-        // The core group has none, and upstream leaves an empty name out.
+        // The core group has no name, and upstream omits it.
         #[serde(skip_serializing_if = "str::is_empty")]
         name: &'g str,
     }
@@ -440,7 +439,7 @@ fn item(group: &Group) -> Box<RawValue> {
         resources: &version.resources,
         freshness: if version.current { "Current" } else { "Stale" },
     });
-    // Plain structs of strings, numbers and lists: serde_json has no way to fail on them.
+    // serde_json cannot fail on plain structs of strings, numbers and lists.
     to_raw_value(&Item { metadata: Metadata { name: &group.name }, versions: versions.collect() }).unwrap_or_default()
 }
 
@@ -576,7 +575,7 @@ mod tests {
         let documents = Documents::empty(Own::default()).with(groups, BTreeMap::new());
         assert_eq!((0..600).filter(|n| documents.knows("a", "v1", &name(*n), "")).count(), MAX_COUNTED);
         assert!(!documents.knows("a", "v1", &long, ""));
-        // They are all in the document.
+        // The document lists all of them.
         assert!(text(documents.list(Root::Named, Form::V2)).contains("\"things0599\""));
     }
 
@@ -595,7 +594,7 @@ mod tests {
         let mut names: Vec<&str> = documents.groups.names().collect();
         names.sort_unstable();
         assert_eq!(names, ours);
-        assert!(!documents.all_asked(), "nobody said yet whom to ask");
+        assert!(!documents.all_asked(), "the registry was not read yet");
     }
 
     #[test]
@@ -614,7 +613,7 @@ mod tests {
             fetched: Moment::default(),
         };
         let second = first.with(BTreeMap::new(), BTreeMap::from([("v1.a".into(), Some(source))]));
-        assert!(Arc::ptr_eq(&first.lists, &second.lists), "nobody's documents changed");
+        assert!(Arc::ptr_eq(&first.lists, &second.lists), "no document changed");
         assert_eq!(second.source("v1.a").unwrap().problem, "it is slow");
         let gone = BTreeMap::from([("wardle.example.com".to_owned(), None)]);
         let third = second.with(gone, BTreeMap::from([("v1.a".into(), None)]));
@@ -688,7 +687,7 @@ mod tests {
         let mut plain = Vec::new();
         flate2::read::GzDecoder::new(&packed[..]).read_to_end(&mut plain).unwrap();
         assert_eq!(plain, document.json);
-        // Every encoding.
+        // Other encodings, too.
         let yaml = document.yaml().unwrap();
         assert!(yaml.is_large() && yaml.packed().unwrap().len() < yaml.bytes.len() / 10);
     }

@@ -1,4 +1,4 @@
-//! What we need from outside: one GET to the backend of one APIService.
+//! Interface to backends: one GET to the backend of one APIService.
 
 use std::fmt;
 use std::future::Future;
@@ -9,59 +9,58 @@ use bytes::Bytes;
 
 use crate::process::Reservation;
 
-/// How long one fetch may take in all (kube-aggregator `discoverymanager` has the same bound).
+/// Timeout of one fetch (as in kube-aggregator's `discoverymanager`).
 pub const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The largest body we take from a backend. The biggest real one, a custom-metrics adapter with thousands of
-/// metrics, stays below 2 MiB.
+/// Maximum body of a response. The largest known one, of a custom-metrics adapter with thousands of metrics, stays
+/// below 2 MiB.
 pub const MAX_BODY: usize = 4 << 20;
 
-/// What one fetch may take.
+/// Limits of one fetch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) time: Duration,
-    /// Bytes of the body.
+    /// Maximum bytes of the body.
     pub(crate) size: usize,
 }
 
-/// An answer of a backend.
+/// Response of a backend.
 #[derive(Clone, Debug, Default)]
 pub struct Fetched {
     /// HTTP status code.
     pub status: u16,
-    /// The `Content-Type` header; empty when there was none.
+    /// The header `Content-Type`; empty if absent.
     pub content_type: String,
-    /// The `ETag` header.
+    /// The header `ETag`.
     pub etag: Option<String>,
-    /// The whole body.
+    /// The complete body.
     pub body: Bytes,
-    /// What the body takes of the room for all documents that are being read, until it is dropped.
+    /// Memory reserved for the body in the budget of all documents being read; released on drop.
     pub reservation: Option<Arc<Reservation>>,
 }
 
-/// Why a backend could not be asked, or what it said could not be believed; for the log and the operator.
+/// Why a backend could not be fetched, or its response is invalid. For logs and the status page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchError {
-    /// What is wrong.
+    /// The problem.
     pub text: String,
-    /// Whether the availability probe fails for the same reason, so that the condition of an APIService tells it.
+    /// Whether the availability probe fails for the same reason, so that the condition of the APIService reports it.
     pub seen_by_probe: bool,
 }
 
 impl FetchError {
-    /// The backend answered, but not as it should.
+    /// An error of the response.
     pub fn new(text: impl Into<String>) -> FetchError {
         FetchError { text: text.into(), seen_by_probe: false }
     }
 
-    /// The availability probe fails for the same reason: there is no backend to ask, no connection to it could be opened,
-    /// or it has no good response at [`discovery_path`](crate::registry::ApiService::discovery_path).
+    /// An error that the availability probe has, too: no backend, no connection, or no good response at
+    /// [`discovery_path`](crate::registry::ApiService::discovery_path).
     pub fn seen_by_probe(text: impl Into<String>) -> FetchError {
         FetchError { text: text.into(), seen_by_probe: true }
     }
 
-    /// For an answer that is not what it should be. What the reader quotes of it is the backend's own choice, so it
-    /// is kept short and printable.
+    /// An invalid response. The parser quotes text of the backend, so it is made short and printable.
     pub(crate) fn unreadable(error: &serde_json::Error) -> FetchError {
         let quoted = error.to_string();
         let printable = quoted.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c });
@@ -80,10 +79,10 @@ impl std::error::Error for FetchError {}
 
 /// One GET to the backend of one APIService, as user `system:kube-aggregator` of group `system:masters`.
 ///
-/// Whoever implements it does not wait for the backend to be judged available, follows no redirect, decodes no
-/// more than `max_bytes` and gives up after [`TIMEOUT`]; both bounds are checked here once more.
+/// An implementation does not wait until the backend is available, follows no redirect, decodes at most `max_bytes` and
+/// gives up after [`TIMEOUT`]. Both limits are checked here again.
 pub trait Fetch {
-    /// Asks the backend of `apiservice` for `path` (which never comes from a client), for at most `max_bytes`.
+    /// Fetches `path` (which never comes from a client) from the backend of `apiservice`, at most `max_bytes`.
     fn fetch(
         &self,
         apiservice: &str,
@@ -94,7 +93,7 @@ pub trait Fetch {
     ) -> impl Future<Output = Result<Fetched, FetchError>>;
 }
 
-/// `fetch.fetch(…)` within the bounds of time and size, whatever the implementation does.
+/// Calls `fetch.fetch(…)` and enforces the limits of time and size.
 pub(crate) async fn bounded<F: Fetch>(
     fetch: &F,
     apiservice: &str,
@@ -105,7 +104,7 @@ pub(crate) async fn bounded<F: Fetch>(
     within(Bounds { time: TIMEOUT, size: MAX_BODY }, fetch, apiservice, path, accept, if_none_match).await
 }
 
-/// As [`bounded`], with bounds of its own: a whole OpenAPI document is larger, and takes longer.
+/// As [`bounded`], with other limits: an OpenAPI document is larger, and takes longer.
 pub(crate) async fn within<F: Fetch>(
     bounds: Bounds,
     fetch: &F,

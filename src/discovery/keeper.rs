@@ -1,6 +1,6 @@
-//! Follows what is registered, asks each backend in a task of its own, and keeps what was heard.
+//! Polls the backends of all registered APIServices, one task per backend, and keeps the contents.
 //!
-//! What is asked and what becomes of the answer is the [`Subject`]'s business: discovery is one, OpenAPI another.
+//! What is fetched and how a response is applied is up to the [`Subject`]: discovery is one, OpenAPI another.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,19 +14,19 @@ use tokio::time::{Instant, timeout};
 use super::known::{By, Known};
 use super::rounds::{REFRESH, Rounds};
 
-/// What all backends are asked about.
+/// A kind of document that is polled from all backends.
 pub(crate) trait Subject: 'static {
-    /// What is remembered of a backend between rounds, as long as the same APIServices point to it.
+    /// Validators (entity tags, digests) of a backend, kept between polls as long as the same APIServices point to it.
     type Memory: Clone + Default;
-    /// What is known of an APIService, as long as it is registered.
+    /// Content of an APIService, kept as long as it is registered.
     type Content;
-    /// What a backend said in one round.
+    /// Response of a backend to one poll.
     type Heard;
 
-    /// Asks one backend. `claims` are the APIServices that point to it.
+    /// Polls one backend. `claims` are the APIServices that point to it.
     async fn ask(&self, claims: &[Known], memory: Self::Memory) -> Self::Heard;
 
-    /// Takes in what was heard, as far as it is about `claims`.
+    /// Applies a response to the contents of `claims`.
     fn hear(
         &self,
         heard: Self::Heard,
@@ -35,45 +35,45 @@ pub(crate) trait Subject: 'static {
         contents: &mut Contents<Self::Content>,
     ) -> Outcome;
 
-    /// What is known of an APIService from before this process; it comes when the disk gives it.
+    /// Restores the content of an APIService from the disk cache; it is sent when the disk has answered.
     fn recall(&self, _known: &Known) -> Option<oneshot::Receiver<Self::Content>> {
         None
     }
 
-    /// What is known from before comes when the backend was already asked in vain. True if that changes anything.
+    /// Merges restored content that arrives after a failed poll. Returns whether that changed anything.
     fn supplement(&self, _content: &mut Self::Content, _recalled: Self::Content) -> bool {
         false
     }
 
-    /// The APIService points to another backend, which has said nothing yet of what is known.
+    /// The APIService points to another backend, which has not answered yet.
     fn moves(&self, _name: &str, _content: &mut Self::Content) {}
 
-    /// The APIService is gone.
+    /// The APIService was removed.
     fn forget(&self, _name: &str) {}
 
-    /// Publishes what is known of the APIServices there are. Since the last time nothing changed but what concerns those
-    /// that are `changed`, some of which may be gone.
+    /// Publishes the contents of all APIServices. Only those in `changed` differ from the last time; some may be
+    /// removed.
     fn publish(&self, known: &All, contents: &Contents<Self::Content>, changed: &BTreeSet<String>);
 }
 
-/// What is known, by name of the APIService.
+/// Contents by name of the APIService.
 pub(crate) type Contents<C> = BTreeMap<String, C>;
 
-/// The APIServices there are, by name.
+/// Registered APIServices by name.
 pub(crate) type All = BTreeMap<String, Known>;
 
-/// What became of an APIService; nothing is left of one that is gone.
+/// A changed APIService; `None` if it was removed.
 pub type Change = (String, Option<Known>);
 
-/// What a round came to.
+/// Result of a poll.
 pub(crate) struct Outcome {
-    /// Whether all went well; if not, the next round comes soon.
+    /// Whether the poll succeeded; if not, the next one follows soon.
     pub(crate) well: bool,
-    /// Whether any content is another now.
+    /// Whether any content changed.
     pub(crate) changed: bool,
 }
 
-/// The running rounds about one subject; dropping it ends their tasks.
+/// The running polls of one kind of document; dropping it ends their tasks.
 ///
 /// Lives on one thread, inside a `LocalSet`.
 pub(crate) struct Keeper<S: Subject> {
@@ -84,34 +84,34 @@ pub(crate) struct Keeper<S: Subject> {
 struct Shared<S: Subject> {
     subject: S,
     state: RefCell<State<S>>,
-    /// Before this, nothing is published again.
+    /// Nothing is published before this time.
     rests_until: Cell<Instant>,
-    /// Whether somebody will publish then.
+    /// Whether a publication is scheduled for that time.
     waits: Cell<bool>,
-    /// The APIServices of which something changed since the last publishing.
+    /// APIServices changed since the last publication.
     unpublished: RefCell<BTreeSet<String>>,
 }
 
-/// Publishing may take a tenth of the time. It costs what all backends together have to say, and of a thousand that
-/// answer within a second each would have it done once more.
+/// Pause after a publication, as a multiple of its duration: publishing takes at most a tenth of the time. Its cost
+/// grows with all contents, and each of a thousand backends that answer in the same second would trigger it.
 const REST: u32 = 9;
 
-/// How long a backend is not asked because it is not known yet what it said before: so what is kept of one that does not
-/// answer is there when that shows. Nobody waits longer for a disk.
+/// Maximum time a first poll waits for the disk cache, so that the cached content of a backend that does not answer is
+/// there in time. A hanging disk delays a poll no longer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// One look at what is known of an APIService from before this process. There is no other for the same backend.
+/// A pending or finished restore from the disk cache. There is one per APIService and backend.
 struct Recall {
     /// [`Known::backend`].
     backend: String,
-    /// Whether nothing fresher came yet.
+    /// Whether its content is still wanted: nothing newer arrived.
     wanted: bool,
-    /// Closed when it is over; for the first who waits for it.
+    /// Closed when the restore is finished; taken by the first waiter.
     over: Option<watch::Receiver<()>>,
 }
 
 impl<S: Subject> Shared<S> {
-    /// Publishes what is known: now, or after a rest if that has just been done.
+    /// Publishes the contents now, or after a pause if that was just done.
     fn publish(self: &Rc<Self>, changed: impl IntoIterator<Item = String>) {
         self.unpublished.borrow_mut().extend(changed);
         let now = Instant::now();
@@ -121,7 +121,7 @@ impl<S: Subject> Shared<S> {
             let done = Instant::now();
             self.rests_until.set(done + (done - now) * REST);
         } else if !self.waits.replace(true) {
-            // As long as somebody keeps the documents, and no longer.
+            // A weak reference: the scheduled task must not keep the poller alive.
             let shared = Rc::downgrade(self);
             let until = self.rests_until.get();
             spawn_local(async move {
@@ -136,10 +136,10 @@ impl<S: Subject> Shared<S> {
 }
 
 struct State<S: Subject> {
-    /// Whether anybody said what is registered.
+    /// Whether the registry was read.
     told: bool,
     known: All,
-    /// The names of those that point to a backend, by its key.
+    /// Names of the APIServices that point to a backend, by its key.
     pointing: BTreeMap<String, BTreeSet<String>>,
     backends: BTreeMap<String, Backend<S::Memory>>,
     contents: Contents<S::Content>,
@@ -153,7 +153,7 @@ struct Backend<M> {
 }
 
 impl<S: Subject> Keeper<S> {
-    /// Begins with no APIService.
+    /// Starts without APIServices.
     pub(crate) fn new(subject: S) -> Keeper<S> {
         let state = State {
             told: false,
@@ -171,7 +171,7 @@ impl<S: Subject> Keeper<S> {
         }
     }
 
-    /// Takes over what is registered now. New and changed APIServices are asked at once; what is gone, goes.
+    /// Replaces the set of APIServices. New and changed ones are polled at once; removed ones are dropped.
     pub(crate) fn follow(&self, known: Vec<Known>) {
         let mut changes: BTreeMap<String, Option<Known>> = BTreeMap::new();
         changes.extend(self.shared.state.borrow().known.keys().map(|name| (name.clone(), None)));
@@ -179,7 +179,7 @@ impl<S: Subject> Keeper<S> {
         self.follow_changes(changes);
     }
 
-    /// The same when nothing else changed than these.
+    /// As [`Keeper::follow`] when only these changed.
     pub(crate) fn follow_changes(&self, changes: impl IntoIterator<Item = Change>) {
         let mut state = self.shared.state.borrow_mut();
         let first = !std::mem::replace(&mut state.told, true);
@@ -215,7 +215,7 @@ impl<S: Subject> Keeper<S> {
         self.shared.publish(changed);
     }
 
-    /// The APIService `name` is `now` this, or gone.
+    /// Sets the APIService `name` to `now`, or removes it.
     fn turns_into(&self, state: &mut State<S>, name: &str, now: Option<Known>) {
         let State { known, contents, recalls, .. } = state;
         let subject = &self.shared.subject;
@@ -225,7 +225,7 @@ impl<S: Subject> Keeper<S> {
             recalls.remove(name);
             return subject.forget(name);
         };
-        // What moved to another backend keeps what the old one said until the new one speaks.
+        // An APIService that moved to another backend keeps its content until the new one answers.
         if known.get(name).is_some_and(|before| before.backend != now.backend)
             && let Some(content) = contents.get_mut(name)
         {
@@ -246,7 +246,7 @@ impl<S: Subject> Keeper<S> {
         known.insert(name.to_owned(), now);
     }
 
-    /// Others may point to the backend `key` than before.
+    /// Updates the backend `key` after APIServices pointed to it or ceased to.
     fn points(&self, state: &mut State<S>, key: String) {
         let State { known, pointing, backends, .. } = state;
         let mut rounds = self.rounds.borrow_mut();
@@ -260,7 +260,7 @@ impl<S: Subject> Keeper<S> {
         match backends.get_mut(&key) {
             Some(backend) if backend.claims == claims => {}
             Some(backend) => {
-                // What a new claim needs was passed over when the answer was remembered, so the memory goes.
+                // The validators cover a response that skipped the new claim, so they are dropped.
                 *backend = Backend { claims, memory: S::Memory::default() };
                 rounds.nudge(&key);
             }
@@ -272,7 +272,7 @@ impl<S: Subject> Keeper<S> {
         }
     }
 
-    /// Asks the backend of `apiservice` again now.
+    /// Polls the backend of `apiservice` now.
     pub(crate) fn nudge(&self, apiservice: &str) {
         let state = self.shared.state.borrow();
         if let Some(one) = state.known.get(apiservice) {
@@ -281,13 +281,13 @@ impl<S: Subject> Keeper<S> {
     }
 }
 
-/// How often those behind `claims` are asked. The delegate's APIs come and go without an APIService of their own being
-/// touched (CustomResourceDefinitions do), and it answers with 304 as long as nothing did.
+/// Poll interval of the backend of `claims`. The delegate's APIs change without any APIService being touched
+/// (CustomResourceDefinitions do so), and it answers 304 while nothing changed.
 fn pace(claims: &[Known]) -> Duration {
     if claims.iter().any(|claim| claim.by == By::Itself) { Duration::from_secs(3) } else { REFRESH }
 }
 
-/// Takes in what `comes` from before this process, unless something fresher did. `_reading` is closed when that is done.
+/// Stores restored content, unless something newer arrived. Dropping `_reading` announces the end.
 async fn recalled<S: Subject>(
     shared: Weak<Shared<S>>,
     of: Known,
@@ -312,7 +312,7 @@ async fn recalled<S: Subject>(
     }
 }
 
-/// Waits, but not for long, until it is known what those behind `key` said before.
+/// Waits a bounded time for the cached contents of the backend `key`.
 async fn remember<S: Subject>(shared: &Shared<S>, key: &str) {
     let recalls: Vec<_> = {
         let mut state = shared.state.borrow_mut();
@@ -330,7 +330,7 @@ async fn remember<S: Subject>(shared: &Shared<S>, key: &str) {
     }
 }
 
-/// Asks the backend `key`; says whether all went well.
+/// Polls the backend `key`. Returns whether the poll succeeded.
 async fn round<S: Subject>(shared: Rc<Shared<S>>, key: Rc<str>) -> bool {
     remember(&shared, &key).await;
     let Some((asked, memory)) =
@@ -343,8 +343,8 @@ async fn round<S: Subject>(shared: Rc<Shared<S>>, key: Rc<str>) -> bool {
     let mut state = shared.state.borrow_mut();
     let State { backends, contents, recalls, .. } = &mut *state;
     let Some(backend) = backends.get_mut(&*key) else { return true };
-    // The APIServices may have changed meanwhile: what was heard is still true of those that stayed, but what is
-    // remembered of it now would hide what the new ones need.
+    // The APIServices may have changed meanwhile. The response holds for those that stayed, but its validators would
+    // hide content that the new ones need.
     let same = Rc::ptr_eq(&backend.claims, &asked);
     let stayed = || asked.iter().filter(|one| backend.claims.iter().any(|claim| claim.name == one.name)).cloned();
     let claims = if same { asked.clone() } else { stayed().collect() };
@@ -367,7 +367,7 @@ async fn round<S: Subject>(shared: Rc<Shared<S>>, key: Rc<str>) -> bool {
 mod tests {
     use super::*;
 
-    /// Everybody has something new to say once; publishing is slow.
+    /// Each backend has something new once; publishing is slow.
     struct Slow {
         published: Rc<Cell<(usize, usize)>>,
     }
@@ -420,10 +420,10 @@ mod tests {
             .await;
     }
 
-    /// The backend, and what waits for what is kept of it.
+    /// The backend, and the sender of its cached content.
     type Gives = (String, oneshot::Sender<&'static str>);
 
-    /// What the disk gives of each APIService, when the test says so; how often it was asked; and whether backends answer.
+    /// A disk cache that answers when the test says so, a count of polls, and whether backends answer.
     #[derive(Clone, Default)]
     struct Disk {
         gives: Rc<RefCell<Vec<Gives>>>,
@@ -478,11 +478,11 @@ mod tests {
         let disk = Disk::default();
         let keeper = Keeper::new(disk.clone());
         let scenario = async {
-            // Backends are asked although the disk hangs, and it is asked once for each of theirs.
+            // Backends are polled although the disk hangs. The disk is asked once per APIService and backend.
             for count in [1, 2, 3, 2, 3] {
                 keeper.follow((0..count).map(known).collect());
             }
-            // The third went, and came again.
+            // The third was removed and added again.
             let backends = || disk.gives.borrow().iter().map(|(backend, _)| backend.clone()).collect::<Vec<_>>();
             assert_eq!(backends(), ["0", "1", "2", "2"]);
             disk.rounds(6).await;
@@ -490,13 +490,13 @@ mod tests {
             let moved = Known { backend: "elsewhere".into(), ..known(0) };
             keeper.follow(vec![moved, known(1), known(2)]);
             assert_eq!(backends(), ["0", "1", "2", "2", "elsewhere"]);
-            // Of the old backend it is not taken; of one that was asked in vain it is.
+            // Cached content of the old backend is ignored; after a failed poll it is used.
             for (_, gives) in disk.gives.borrow_mut().drain(..2) {
                 gives.send("kept").unwrap();
             }
             disk.rounds(1).await;
             assert_eq!(disk.published(), [("v1.g1".to_owned(), "kept")]);
-            // What was heard meanwhile is fresher.
+            // Content fetched meanwhile is newer.
             disk.answers.set(true);
             disk.rounds(6).await;
             for (_, gives) in disk.gives.borrow_mut().drain(..) {

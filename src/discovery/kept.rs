@@ -1,8 +1,8 @@
-//! What backends said last, kept on disk: after a restart it is served at once, marked `Stale`, also of a backend that
-//! does not answer.
+//! Disk cache of backends' last good documents. After a restart they are served at once, marked `Stale`, also those of
+//! a backend that does not answer.
 //!
-//! A file for each APIService and kind of document, so that a change costs its own size. What is read is judged as if
-//! the backend had just said it, and only taken for the very same backend.
+//! There is one file per APIService and kind of document, so that a change costs its own size. Content that is read is
+//! validated like a response of the backend, and used only for the same backend.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -20,12 +20,12 @@ use super::known::Known;
 use super::waiting::{Giver, Waiting, waiting};
 use crate::process::replace;
 
-/// The form of the files. What has another is passed over.
+/// Version of the file format. Files of another version are ignored.
 const FORM: u32 = 1;
-/// The largest content that is written or read: a document of OpenAPI v2 of a large cluster.
+/// Maximum size of a file's content: the OpenAPI v2 document of a large cluster.
 const LARGEST: u64 = 64 << 20;
 
-/// The directory of all that is kept; cheap to clone.
+/// The cache directory; cheap to clone. May be disabled.
 #[derive(Clone)]
 pub struct Kept(Option<Place>);
 
@@ -35,14 +35,14 @@ struct Place {
     orders: Giver<About, Order>,
 }
 
-/// What is kept of one kind of document.
+/// Section of the cache for one kind of document.
 #[derive(Clone)]
 pub(crate) struct Shelf {
     kept: Kept,
     kind: &'static str,
 }
 
-/// The first line of a file.
+/// First line of a file.
 #[derive(PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Heading {
@@ -52,7 +52,7 @@ struct Heading {
     backend: String,
 }
 
-/// What an order is about: a file, or the directory. To read it is one matter, to write it another.
+/// Key of a job: the file or directory, and whether the job reads it. Reads and writes are queued separately.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct About {
     path: PathBuf,
@@ -72,39 +72,38 @@ enum Order {
     },
     Remove,
     Read(Box<dyn FnOnce(&Path) + Send>),
-    /// Removes what belongs to none of these.
+    /// Removes the files of all other APIServices.
     Sweep(Vec<String>),
 }
 
 impl Kept {
-    /// Keeps nothing.
+    /// A cache that stores nothing.
     pub fn nowhere() -> Kept {
         Kept(None)
     }
 
-    /// Keeps in `directory`, which is made when something is written. A directory that cannot be written costs nothing
-    /// but what would have been kept.
+    /// A cache in `directory`, which is created by the first write. If it cannot be written, nothing is cached.
     pub fn within(directory: &Path) -> Kept {
         let (orders, received) = waiting();
-        // Who waits for a disk is nobody but this thread. It ends with the last of those who keep.
-        let writing = std::thread::Builder::new().name("kept".into()).spawn(move || carry_out(&received));
+        // Only this thread waits for the disk. It ends when the last handle is dropped.
+        let writing = std::thread::Builder::new().name("disk-cache".into()).spawn(move || carry_out(&received));
         if let Err(error) = writing {
-            tracing::warn!(%error, "what backends say is not kept: no thread to write it");
+            tracing::warn!(%error, "discovery cache disabled: its thread cannot be started");
             return Kept::nowhere();
         }
         Kept(Some(Place { directory: directory.to_owned(), orders }))
     }
 
-    /// Forgets all that belongs to none of the APIServices `names`.
+    /// Removes the files of all APIServices except `names`.
     pub fn sweep(&self, names: Vec<String>) {
         let Some(place) = &self.0 else { return };
-        // What waits to be written of others is nothing to be written any more.
+        // Pending writes of the others are dropped.
         let stays = |file: &Path| names.iter().any(|name| file.file_name().is_some_and(|it| *it == *file_name(name)));
         place.orders.retain(|about| about.path == place.directory || stays(&about.path));
         place.orders.give(About::written(place.directory.clone()), Order::Sweep(names));
     }
 
-    /// What is kept of `kind`, which is the name of a directory.
+    /// The section of `kind`, which is the name of a directory.
     pub(crate) fn shelf(&self, kind: &'static str) -> Shelf {
         Shelf { kept: self.clone(), kind }
     }
@@ -117,14 +116,14 @@ impl Kept {
 }
 
 impl Shelf {
-    /// What was kept of `known`; `None` also when it is another backend's, of another form, or broken.
-    /// Waits for the disk, which may hang.
+    /// Reads the cached content of `known`; blocks on the disk. `None` also if the file is corrupt, or of another
+    /// backend or format.
     pub(crate) fn take(&self, known: &Known) -> Option<Vec<u8>> {
         take(&self.file(&known.name)?, known)
     }
 
-    /// What was kept of `known`, as `understood` on the thread that waits for disks; it comes when the disk gives it, and
-    /// if there is nothing its sender goes without a word. `None` where nothing is kept.
+    /// Reads the cached content of `known` on the cache thread and parses it with `understood`. The result is sent when
+    /// the disk has answered; without content the sender is dropped. `None` if nothing is cached.
     pub(crate) fn recall<T: Send + 'static>(
         &self,
         known: &Known,
@@ -136,7 +135,7 @@ impl Shelf {
         let known = known.clone();
         let read = move |file: &Path| {
             if let Some(content) = take(file, &known).and_then(|kept| understood(&kept, &known)) {
-                // Whoever asked may have ended.
+                // The receiver may be gone.
                 let _ = answer.send(content);
             }
         };
@@ -144,7 +143,7 @@ impl Shelf {
         Some(comes)
     }
 
-    /// Keeps `content` as what was said last of `known`, unless it is none. It is made on the thread that writes.
+    /// Stores `content` as the last good content of `known`, unless it is `None`. It is serialized on the cache thread.
     pub(crate) fn keep(&self, known: &Known, content: impl FnOnce() -> Option<Vec<u8>> + Send + 'static) {
         let heading = Heading::of(known);
         if let Some(file) = self.file(&known.name) {
@@ -152,7 +151,7 @@ impl Shelf {
         }
     }
 
-    /// Forgets what was kept of an APIService.
+    /// Removes the cached content of an APIService.
     pub(crate) fn forget(&self, name: &str) {
         if let Some(file) = self.file(name) {
             self.kept.order(file, Order::Remove);
@@ -172,7 +171,7 @@ impl Heading {
 
 const SUFFIX: &str = ".gz";
 
-/// Where it is; `None` for a name that is none for a file. Those of APIServices are DNS subdomains.
+/// Path of a file; `None` for an invalid name. Names of APIServices are DNS subdomains.
 fn file(directory: &Path, kind: &str, name: &str) -> Option<PathBuf> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     let fits = name.len() <= 240 && name.bytes().all(plain) && !name.starts_with('.');
@@ -183,18 +182,22 @@ fn file_name(name: &str) -> String {
     format!("{name}{SUFFIX}")
 }
 
-/// What `file` holds, if that is of `known`.
+/// Content of `file`, if it belongs to `known`.
 fn take(file: &Path, known: &Known) -> Option<Vec<u8>> {
     match read(file) {
         Ok(Some((heading, content))) if heading == Heading::of(known) => Some(content),
         Ok(Some(_)) => {
             let apiservice = &known.name;
-            tracing::info!(apiservice, file = %file.display(), "what was kept is of another backend, and not taken");
+            tracing::info!(
+                apiservice,
+                file = %file.display(),
+                "cached document ignored: saved for a different backend"
+            );
             None
         }
         Ok(None) => None,
         Err(error) => {
-            tracing::warn!(file = %file.display(), %error, "what was kept cannot be read, and is not taken");
+            tracing::warn!(file = %file.display(), %error, "cached document ignored: cannot be read");
             None
         }
     }
@@ -213,14 +216,14 @@ fn read(file: &Path) -> std::io::Result<Option<(Heading, Vec<u8>)>> {
     let mut rest = Vec::new();
     content.read_to_end(&mut rest)?;
     match rest.len() as u64 > LARGEST - (1 << 20) {
-        true => Err(std::io::Error::other("it is too large")),
+        true => Err(std::io::Error::other("the content is too large")),
         false => Ok(Some((heading, rest))),
     }
 }
 
 fn write(file: &Path, heading: &Heading, content: &[u8]) -> Result<(), String> {
     if content.len() as u64 > LARGEST - (2 << 20) {
-        return Err(format!("{}: too large to be kept", file.display()));
+        return Err(format!("{}: too large to be cached", file.display()));
     }
     let mut packer = GzEncoder::new(Vec::new(), Compression::new(1));
     let packed = serde_json::to_writer(&mut packer, heading).map_err(std::io::Error::from).and_then(|()| {
@@ -231,7 +234,7 @@ fn write(file: &Path, heading: &Heading, content: &[u8]) -> Result<(), String> {
     let packed = packed.map_err(|error| error.to_string())?;
     if let Some(directory) = file.parent() {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
-        made.map_err(|error| format!("{}: cannot be made: {error}", directory.display()))?;
+        made.map_err(|error| format!("{}: cannot be created: {error}", directory.display()))?;
     }
     replace(file, packed, 0o600).map_err(|problem| problem.to_string())
 }
@@ -257,7 +260,7 @@ fn carry_out(orders: &Waiting<About, Order>) {
         if let Err(problem) = &done
             && !failed
         {
-            tracing::warn!(problem, "what backends say cannot be kept for the next start");
+            tracing::warn!(problem, "discovery cache cannot be written");
         }
         failed = done.is_err();
     }
@@ -267,7 +270,7 @@ fn sweep(directory: &Path, names: &[String]) {
     let kinds = fs::read_dir(directory).into_iter().flatten().flatten();
     for entry in kinds.filter_map(|kind| fs::read_dir(kind.path()).ok()).flatten().flatten() {
         let file = entry.file_name();
-        // What is not called as ours are is not ours, but for what a crash left half written.
+        // Unknown files are kept, except temporary files of a write that was interrupted.
         let ours = file.to_str().and_then(|name| name.strip_suffix(SUFFIX));
         let torn = file.to_str().is_some_and(|name| name.starts_with('.') && name.ends_with(".tmp"));
         if torn || ours.is_some_and(|name| !names.iter().any(|there| there == name)) {
@@ -417,7 +420,7 @@ mod tests {
         let recall =
             |backend: &str| shelf.recall(&known("v1.g", backend), |kept, of| Some((kept.to_vec(), of.name.clone())));
         shelf.keep(&known("v1.g", "b"), || Some(b"rest".to_vec()));
-        // Of one file, to be read does not take the place of to be written.
+        // A read of a file does not replace a pending write of it.
         let (first, second) = (recall("b").unwrap(), recall("b").unwrap());
         assert_eq!(second.blocking_recv().unwrap(), (b"rest".to_vec(), "v1.g".to_owned()));
         drop(first);

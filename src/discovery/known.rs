@@ -1,8 +1,8 @@
-//! The APIServices there are, as far as discovery and OpenAPI care.
+//! APIServices as discovery and OpenAPI see them.
 
 use crate::registry::{ApiService, Backend, DELEGATE};
 
-/// One APIService.
+/// One APIService, or the delegate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
     /// Name of the APIService, `<version>.<group>`.
@@ -15,31 +15,30 @@ pub struct Known {
     pub group_priority_minimum: i32,
     /// `spec.versionPriority`.
     pub version_priority: i32,
-    /// Equal for APIServices whose backend is the same in everything: where it is, how it is trusted, and as whom
-    /// we come. They share one fetch of `/apis`.
+    /// Key of the backend in all respects: address, trust and client identity. APIServices with equal keys share one
+    /// fetch of `/apis`.
     pub service_key: String,
-    /// Equal for APIServices whose backend is the same server, however it is reached and whoever vouches for it: what
-    /// it said once it still said when its authority is another.
+    /// Key of the server alone, without its CA or client identity. A document stays valid when only these change.
     pub backend: String,
-    /// Who serves it.
+    /// What serves the APIService.
     pub by: By,
 }
 
-/// Who serves what an APIService registers.
+/// What serves an APIService.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
     /// A backend of its own.
     Backend,
-    /// The delegate: the APIService (a local one) says only how it is ordered.
+    /// The delegate. The APIService is a Local one, and only sets its priorities.
     Delegate,
-    /// This is no APIService but the delegate itself, which has whatever no backend claims.
+    /// This is not an APIService but the delegate itself, which serves all that no backend claims.
     Itself,
 }
 
 impl Known {
-    /// What discovery needs of `one`, an APIService or the delegate.
+    /// The claim of `one`, an APIService or the delegate.
     pub fn of(one: &ApiService) -> Known {
-        // Compared as a whole, never as a hash; Debug of strings quotes them, so that no two run together.
+        // Compared as a whole, never by hash. Debug quotes strings, so that no two values run together.
         let service_key = format!(
             "{:?}",
             (
@@ -51,7 +50,7 @@ impl Known {
                 &one.settings.client_certificate,
             )
         );
-        // What nobody vouched for is not what somebody does.
+        // Content from an unverified server must not pass for that of a verified one.
         let place = match &one.backend {
             Backend::Service(service) => format!("{service:?}"),
             Backend::Url(url) => url.to_string(),
@@ -79,7 +78,7 @@ impl Known {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// Group and version.
+    /// The group and the version.
     pub(crate) fn names(&self) -> (&str, &str) {
         (&self.group, &self.version)
     }

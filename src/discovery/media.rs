@@ -1,24 +1,24 @@
-//! What a client or a backend says about media types, and entity tags.
+//! Media types of discovery, and entity tags.
 
 use http::HeaderMap;
 use http::header::{ACCEPT, IF_NONE_MATCH};
 
 use crate::message::negotiate::{Clause, clauses};
 
-/// The three parameters by which discovery names its forms.
+/// Format of a discovery document, named by three media type parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// `apidiscovery.k8s.io/v2`.
     V2,
     /// `apidiscovery.k8s.io/v2beta1`.
     V2beta1,
-    /// No form is named.
+    /// No format is named.
     Plain,
 }
 
 impl Form {
-    /// The form that a media type names; `None` for one we do not know (`as=Table`, `v=v3`). Parameters that name
-    /// no form (`foo=bar`, `profile=nopeer`) mean nothing, as upstream has it.
+    /// The format named by a media type; `None` for an unknown one (`as=Table`, `v=v3`). Other parameters (`foo=bar`,
+    /// `profile=nopeer`) are ignored, as upstream does.
     pub(super) fn of(media: &Clause<'_>) -> Option<Form> {
         match ["g", "v", "as"].map(|name| media.parameter(name).unwrap_or_default()) {
             ["apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList"] => Some(Form::V2),
@@ -29,14 +29,14 @@ impl Form {
     }
 }
 
-/// Whether a `Content-Type` announces aggregated discovery in a version we read.
+/// Whether a `Content-Type` names a supported version of aggregated discovery.
 pub(super) fn is_aggregated(content_type: &str) -> bool {
     clauses(content_type).first().is_some_and(|media| {
         media.covers("application", "json") && matches!(Form::of(media), Some(Form::V2 | Form::V2beta1))
     })
 }
 
-/// What a client accepts, most wanted first; `None` when it said nothing, which means anything.
+/// The clauses of `Accept`, most preferred first; `None` without the header, which means anything.
 pub(crate) fn accepted(headers: &HeaderMap) -> Option<Vec<Clause<'_>>> {
     let accept = headers.get(ACCEPT).map(|accept| accept.to_str().unwrap_or("?")).unwrap_or_default();
     (!accept.trim().is_empty()).then(|| clauses(accept))
@@ -44,7 +44,7 @@ pub(crate) fn accepted(headers: &HeaderMap) -> Option<Vec<Clause<'_>>> {
 
 /// Whether `If-None-Match` names `etag` (with its quotes).
 ///
-/// More than upstream, which knows one exact tag: lists, `*` and weak tags count too (RFC 9110, 13.1.2).
+/// Upstream compares one exact tag. Here lists, `*` and weak tags count, too (RFC 9110, 13.1.2).
 pub(crate) fn matches_etag(headers: &HeaderMap, etag: &str) -> bool {
     headers
         .get_all(IF_NONE_MATCH)

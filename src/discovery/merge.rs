@@ -1,6 +1,6 @@
-//! What all backends say, put in the order that clients prefer. Values in, values out.
+//! Merges the contents of all backends in the order that clients prefer. Pure.
 //!
-//! A change costs what it is about: only the groups that it concerns are merged anew.
+//! Only the groups affected by a change are merged again.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,59 +14,59 @@ use super::parse::Offered;
 use crate::kubeapi::version::compare_kube_aware;
 use crate::registry::DELEGATE;
 
-/// A group, its most preferred version first.
+/// A group; its most preferred version comes first.
 #[derive(Debug, PartialEq)]
 pub(super) struct Group {
-    /// Its name; empty for the core group.
+    /// Name; empty for the core group.
     pub(super) name: String,
-    /// Never empty.
+    /// Versions; never empty.
     pub(super) versions: Vec<Version>,
 }
 
 /// A version of a group.
 #[derive(Debug, PartialEq)]
 pub(super) struct Version {
-    /// Its name.
+    /// Name.
     pub(super) version: String,
-    /// What it holds, as last heard.
+    /// Resources of the last good response.
     pub(super) resources: Arc<Vec<Resource>>,
-    /// Whether that is what the backend says now.
+    /// Whether the backend currently reports them.
     pub(super) current: bool,
 }
 
-/// What is known of each, to be merged.
+/// Access to the contents that are merged.
 pub(super) trait Contents {
-    /// The resources of `one`, as last heard, and whether they are current.
+    /// The last good resources of `one`, and whether they are current.
     fn of(&self, one: &Known) -> (Arc<Vec<Resource>>, bool);
-    /// What the delegate offers, as last heard, in its own order, and whether that is current.
+    /// The delegate's last good listings in its own order, and whether they are current.
     fn of_delegate(&self) -> (Vec<&Offered>, bool);
 }
 
-/// Priorities of a group and version that no APIService registers though others are (`crdregistration` and
-/// `aggregated/handler.go` of kube-apiserver have these).
+/// Priorities of a group and version that no APIService registers while others are registered (as in `crdregistration`
+/// and `aggregated/handler.go` of kube-apiserver).
 const UNREGISTERED: (i32, i32) = (1000, 15);
 
-/// Where a group stands among the others; of equals the one with the first name comes first. Our own group comes first,
-/// and what else is ours comes last, unless a backend has it.
+/// Rank of a group; equal ranks are ordered by name. The local `apiregistration.k8s.io` group comes first, other local
+/// groups last unless a backend serves them.
 pub(super) type Rank = (u8, Reverse<i32>, usize);
 
-/// What there is to be merged, by group.
+/// Merges contents by group.
 ///
-/// The order is: groups by the greatest `groupPriorityMinimum` among their versions, then by name; versions by
+/// Groups are ordered by the greatest `groupPriorityMinimum` among their versions, then by name; versions by
 /// `versionPriority`, then as Kubernetes orders versions.
 ///
-/// What the delegate offers is ordered by its own APIServices, where they are registered. Where none is (the registry is
-/// a directory), all of it comes first and in its own order: a name that both have is the cluster's, as it was before
-/// there was a gateway.
+/// The delegate's groups are ordered by its Local APIServices, where these are registered. Without any (the registry is
+/// a directory), its groups come first and in its own order: a name that both have belongs to the cluster, as it did
+/// before there was a gateway.
 pub(super) struct Merging {
     own: Own,
-    /// The APIServices of each group, by name.
+    /// Names of the APIServices of each group.
     claims: BTreeMap<String, BTreeSet<String>>,
-    /// Those that only say how the delegate's groups are ordered.
+    /// Local APIServices, which only order the delegate's groups.
     locals: BTreeSet<String>,
-    /// Whether there is a delegate, and what it offers is current.
+    /// `None` without a delegate, else whether its listings are current.
     delegate: Option<bool>,
-    /// What it offers, and at which place of its own order.
+    /// The delegate's listings by group, with their position in its order.
     offers: BTreeMap<String, Vec<(i32, Offered)>>,
     /// Whether anything was merged.
     begun: bool,
@@ -84,7 +84,7 @@ impl Merging {
         }
     }
 
-    /// The groups that may be others now, by name, as these APIServices `changed`; nothing of those that are no more.
+    /// Updates the groups of the `changed` APIServices. Returns the affected groups by name; `None` for removed ones.
     pub(super) fn look(
         &mut self,
         known: &All,
@@ -150,7 +150,7 @@ impl Merging {
             let version = Version { version: one.version.clone(), resources: one.resources.clone(), current };
             versions.push(Ranked { priorities, version });
         }
-        // Registered, but not offered (yet): there, and to be asked for again.
+        // Registered but not (yet) listed: shown without resources, so that clients ask again.
         if self.delegate.is_some() {
             let offered = |one: &Known| offers.iter().any(|(_, it)| it.version == one.version);
             let missing = claims().filter(|one| one.by == By::Delegate && !offered(one));
@@ -179,7 +179,7 @@ impl Merging {
     }
 }
 
-/// A version and what decides its place: the priorities of its group and of itself.
+/// A version with the priorities of its group and of itself.
 struct Ranked {
     priorities: (i32, i32),
     version: Version,
@@ -202,7 +202,7 @@ pub(super) mod tests {
     fn merge(known: &[Known], own: Own, contents: &impl Contents) -> Vec<Group> {
         let known: All = known.iter().map(|one| (one.name.clone(), one.clone())).collect();
         let mut changed: BTreeSet<String> = known.keys().cloned().collect();
-        // What it offers counts in these tests whether it is known or not.
+        // In these tests the delegate's listings count whether it is registered or not.
         changed.insert(DELEGATE.to_owned());
         let groups = Merging::new(own).look(&known, &changed, contents);
         let mut groups: Vec<(Rank, Group)> = groups.into_values().flatten().collect();
@@ -210,7 +210,7 @@ pub(super) mod tests {
         groups.into_iter().map(|(_, group)| group).collect()
     }
 
-    /// What is known of nobody, but of the delegate if there is one.
+    /// Only the delegate has contents, if there is one.
     #[derive(Default)]
     pub(in super::super) struct Nothing(pub(in super::super) Vec<Offered>);
 
@@ -224,7 +224,7 @@ pub(super) mod tests {
         }
     }
 
-    /// What a function says of each; there is no delegate.
+    /// Contents from a function; there is no delegate.
     pub(in super::super) struct Each<F>(pub(in super::super) F);
 
     impl<F: Fn(&Known) -> (Arc<Vec<Resource>>, bool)> Contents for Each<F> {

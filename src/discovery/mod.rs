@@ -1,9 +1,9 @@
-//! Discovery: which groups, versions and resources stand behind us, told as Kubernetes clients ask for it.
+//! Discovery: the groups, versions and resources of all backends, merged for Kubernetes clients.
 //!
-//! Every backend is asked by a task of its own ([`Discovery`]), what it says is judged ([`parse`]) before it
-//! is believed, [`merge`] puts all of it in order, [`Documents`] holds the finished bytes, and [`answer`]
-//! serves them. A backend that is slow, dead or lying costs nobody else anything: its last good content stays,
-//! marked `Stale` (KEP-3352, with the resources that kube-aggregator drops).
+//! Each backend is polled by a task of its own ([`Discovery`]). Its response is validated ([`parse`]), merged
+//! ([`merge`]) and published as finished bytes ([`Documents`]), which [`answer`] serves. A slow, dead or misbehaving
+//! backend affects no other: its last good content stays, marked `Stale` (KEP-3352, with the resources that
+//! kube-aggregator drops).
 
 mod aggregation;
 mod document;

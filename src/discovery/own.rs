@@ -1,18 +1,18 @@
-//! What we serve ourselves: `apiregistration.k8s.io`, read only, so that `kubectl get apiservices` works, and the
-//! questions that `kubectl auth` and backends ask, unless a backend answers those.
+//! API groups served locally: `apiregistration.k8s.io`, read-only, so that `kubectl get apiservices` works; and review
+//! APIs for `kubectl auth` and backends, unless a backend serves those.
 
 use serde_json::{Value, json};
 
 use super::document::{Kind, Resource, Scope};
 
-/// Its group. An APIService that claims it is not believed: what is registered is ours to say.
+/// Group of the APIServices. An APIService that claims it is ignored.
 pub(super) const GROUP: &str = "apiregistration.k8s.io";
-/// Its version.
+/// Version of all local groups.
 pub(super) const VERSION: &str = "v1";
-/// Where the resources of our own group are listed.
+/// Path of the resource list of `apiregistration.k8s.io/v1`.
 pub(super) const PATH: &str = "/apis/apiregistration.k8s.io/v1";
 
-/// Our own group as an `APIResourceList`, for clients that read the older form.
+/// `apiregistration.k8s.io/v1` as an `APIResourceList`, the legacy format.
 pub(super) fn resource_list() -> Value {
     json!({
         "kind": "APIResourceList",
@@ -35,7 +35,7 @@ pub(super) fn resource_list() -> Value {
     })
 }
 
-/// Its one resource. Only reads: the registry directory owns the objects.
+/// The resource of `apiregistration.k8s.io/v1`. Read-only: the registry directory owns the objects.
 pub(super) fn resources() -> Vec<Resource> {
     vec![Resource {
         resource: "apiservices".into(),
@@ -49,16 +49,16 @@ pub(super) fn resources() -> Vec<Resource> {
     }]
 }
 
-/// One version of a group that we serve unless a backend claims it; all are of version `v1`.
+/// Version `v1` of a group that is served locally unless a backend claims it.
 pub(super) struct Served {
-    /// Its group; empty for the core group.
+    /// Group; empty for the core group.
     pub(super) group: &'static str,
-    /// Where it is listed.
+    /// Path of its resource list.
     pub(super) path: &'static str,
     resources: &'static [Kept],
 }
 
-/// One resource: its kind, whether it is namespaced, what may be done with it, and what else it is called.
+/// A resource of a local group.
 struct Kept {
     kind: &'static str,
     scope: Scope,
@@ -73,7 +73,7 @@ const fn question(kind: &'static str) -> Kept {
 const CONFIG_MAPS: Kept =
     Kept { kind: "ConfigMap", scope: Scope::Namespaced, verbs: &["get", "list", "watch"], short_names: &["cm"] };
 
-/// The questions about oneself.
+/// Self-review APIs.
 static ALWAYS: [Served; 2] = [
     Served {
         group: "authentication.k8s.io",
@@ -87,7 +87,7 @@ static ALWAYS: [Served; 2] = [
     },
 ];
 
-/// What backends ask besides (`--serve-delegation`).
+/// Review APIs and ConfigMaps for backends (`--serve-delegation`).
 static WITH_DELEGATION: [Served; 3] = [
     Served { group: "", path: "/api/v1", resources: &[CONFIG_MAPS] },
     Served {
@@ -106,24 +106,24 @@ static WITH_DELEGATION: [Served; 3] = [
     },
 ];
 
-/// What we serve besides our own group.
+/// Which groups are served locally.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Own {
-    /// Whether backends ask us instead of a kube-apiserver (`--serve-delegation`).
+    /// Whether reviews for backends are served instead of by a kube-apiserver (`--serve-delegation`).
     pub delegation: bool,
-    /// Whether there is a delegate, which answers questions about oneself.
+    /// Whether there is a delegate, which serves the self-reviews.
     pub delegate: bool,
-    /// Whether the APIServices are another server's to show (`--kubeconfig`).
+    /// Whether another server serves the APIServices (`--kubeconfig`).
     pub registrations_elsewhere: bool,
 }
 
 impl Own {
-    /// Whether the APIServices are ours to show.
+    /// Whether the APIServices are served locally.
     pub(crate) fn has_registrations(self) -> bool {
         !self.registrations_elsewhere
     }
 
-    /// Whether `group` is ours, whoever registers it.
+    /// Whether `group` is served locally, even if an APIService claims it.
     pub(super) fn has(self, group: &str) -> bool {
         group == GROUP && !self.registrations_elsewhere
     }

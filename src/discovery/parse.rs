@@ -1,4 +1,4 @@
-//! What a backend says about itself, judged before it is believed: form, size, and that it is its own.
+//! Parses and validates backends' discovery documents: format, size, and that they are within the backend's claims.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -9,29 +9,29 @@ use super::document::{Kind, Resource, Scope, Subresource, capped, or_default};
 use super::fetch::FetchError;
 use super::known::Known;
 
-/// What was listed for one group and version.
+/// The resources of one group and version.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Listed {
-    /// Its resources, each name once.
+    /// Resources; each name once.
     pub(super) resources: Vec<Resource>,
-    /// The backend itself (a gateway too, say) does not vouch for them at the moment.
+    /// Whether the backend (perhaps a gateway, too) marks them stale.
     pub(super) stale: bool,
 }
 
-/// What a server lists for one group and version, with their names.
+/// The resources of one group and version, with its names.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Offered {
-    /// Its group; empty for the core group.
+    /// Group; empty for the core group.
     pub(super) group: String,
-    /// Its version.
+    /// Version.
     pub(super) version: String,
-    /// What is in it.
+    /// Resources.
     pub(super) resources: Arc<Vec<Resource>>,
-    /// Whether the server vouches for that.
+    /// Whether the server reports them as current.
     pub(super) current: bool,
 }
 
-/// An `APIGroupDiscoveryList` as it stands there.
+/// An `APIGroupDiscoveryList`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct List {
@@ -72,8 +72,8 @@ fn groups(body: &[u8]) -> Result<Vec<Group>, FetchError> {
     Ok(list.items)
 }
 
-/// Reads an `APIGroupDiscoveryList` whole: what the owner of all unclaimed paths says. Versions that cannot be
-/// believed are left without resources; one bad name must not hide the rest of a cluster.
+/// Parses all of an `APIGroupDiscoveryList`, that of the delegate. Invalid versions are listed without resources: one
+/// bad name must not hide the rest of a cluster.
 pub(super) fn whole(body: &[u8]) -> Result<Vec<Offered>, FetchError> {
     let mut seen = HashSet::new();
     let mut offered = Vec::new();
@@ -97,7 +97,7 @@ pub(super) fn whole(body: &[u8]) -> Result<Vec<Offered>, FetchError> {
     Ok(offered)
 }
 
-/// Reads an `APIGroupList` or `APIVersions`, the older form: the groups and versions there are.
+/// Parses an `APIGroupList` or `APIVersions` (legacy): the listed groups and versions.
 pub(super) fn names(body: &[u8]) -> Result<Vec<(String, String)>, FetchError> {
     #[derive(Deserialize)]
     struct Names {
@@ -125,9 +125,9 @@ pub(super) fn names(body: &[u8]) -> Result<Vec<(String, String)>, FetchError> {
     Ok(core.chain(named).filter(|(group, version)| plain(group) && plain(version) && !version.is_empty()).collect())
 }
 
-/// Reads an `APIGroupDiscoveryList`: the content of each of `claims`, by name of the APIService, that is in it.
+/// Parses an `APIGroupDiscoveryList`. Returns the content of each of `claims` that is in it, by name of the APIService.
 ///
-/// Groups and versions that no claim names are passed over: a backend speaks only for itself.
+/// Other groups and versions are ignored: a backend may only list what it claims.
 pub(super) fn aggregated(body: &[u8], claims: &[Known]) -> Result<BTreeMap<String, Listed>, FetchError> {
     let mut found = BTreeMap::new();
     for group in groups(body)? {
@@ -141,10 +141,10 @@ pub(super) fn aggregated(body: &[u8], claims: &[Known]) -> Result<BTreeMap<Strin
     Ok(found)
 }
 
-/// Reads an `APIResourceList`, the older form, for the group and version of `claim`.
+/// Parses an `APIResourceList` (legacy) for the group and version of `claim`.
 ///
-/// Subresources, which it lists as `pods/log` beside their resource, are folded into it; where the resource itself
-/// is not listed (custom metrics: `pods/cpu_usage`) it appears with an empty kind and no verbs, as upstream has it.
+/// Subresources, which it lists as `pods/log` beside their resource, are nested into it. Where the resource itself is
+/// not listed (custom metrics: `pods/cpu_usage`) it is added with an empty kind and no verbs, as upstream does.
 pub(super) fn legacy(body: &[u8], claim: &Known) -> Result<Listed, FetchError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -182,7 +182,7 @@ pub(super) fn legacy(body: &[u8], claim: &Known) -> Result<Listed, FetchError> {
         return Err(FetchError::new("the answer is not an APIResourceList"));
     }
     if list.group_version != claim.group_version() {
-        return Err(FetchError::new(format!("the answer is not about {}, which was asked for", claim.group_version())));
+        return Err(FetchError::new(format!("the response is not for {}, which was requested", claim.group_version())));
     }
     let scope = |namespaced| if namespaced { Scope::Namespaced } else { Scope::Cluster };
     let own = |said: String, known: &str| if said.is_empty() { known.to_owned() } else { said };
@@ -242,11 +242,11 @@ pub(super) fn legacy(body: &[u8], claim: &Known) -> Result<Listed, FetchError> {
 }
 
 fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, FetchError> {
-    // serde_json goes no deeper than 128 levels and passes over unknown fields without recursion.
+    // serde_json limits nesting to 128 levels, and skips unknown fields without recursion.
     serde_json::from_slice(body).map_err(|error| FetchError::unreadable(&error))
 }
 
-/// Each name once, and all words such as a terminal can show: kubectl prints them as they are.
+/// Removes duplicate names, and checks that all strings are printable: kubectl prints them as they are.
 fn judged(mut resources: Vec<Resource>) -> Result<Vec<Resource>, FetchError> {
     let mut seen = HashSet::new();
     resources.retain(|resource| seen.insert(resource.resource.clone()));
@@ -266,7 +266,7 @@ fn judged(mut resources: Vec<Resource>) -> Result<Vec<Resource>, FetchError> {
             });
         if !named {
             return Err(FetchError::new(format!(
-                "the answer has a name that is empty, too long, or not made of visible ASCII, at resource {:?}",
+                "invalid name (empty, too long, or not visible ASCII) in resource {:?}",
                 resource.resource.chars().take(64).collect::<String>()
             )));
         }

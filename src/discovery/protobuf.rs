@@ -1,24 +1,24 @@
-//! Discovery documents as Kubernetes writes them in protobuf (`k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto`,
-//! `k8s.io/api/apidiscovery/v2/generated.proto`). What is no pointer there is written also when it is empty.
+//! Encodes discovery documents as Kubernetes protobuf (`k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto`,
+//! `k8s.io/api/apidiscovery/v2/generated.proto`). Non-pointer fields are written even if empty.
 
 use serde_json::{Map, Value};
 
 use crate::kubeapi::wire::{enveloped, nested, number, text};
 
-/// The fields of a message, in the order of their numbers.
+/// Fields of a message, in the order of their numbers.
 struct Message(&'static [(&'static str, u8, Form)]);
 
 #[derive(Clone, Copy)]
 enum Form {
     Text,
     Flag,
-    /// A number that is never anything but 0 here.
+    /// A number that is always 0 here.
     Zero,
     Texts,
-    /// Texts in a message of their own.
+    /// Strings in a nested message.
     Verbs,
     One(&'static Message),
-    /// Left out when it is not there.
+    /// Omitted if absent.
     Maybe(&'static Message),
     Many(&'static Message),
 }
@@ -86,7 +86,7 @@ static SUBRESOURCE: Message = Message(&[
 ]);
 static KIND: Message = Message(&[("group", 1, Form::Text), ("version", 2, Form::Text), ("kind", 3, Form::Text)]);
 
-/// The document that is `json`; `None` if it is of another kind.
+/// Encodes the document `json`; `None` if it is of another kind.
 pub(super) fn encode(json: &[u8]) -> Option<Vec<u8>> {
     let document: Value = serde_json::from_slice(json).ok()?;
     let kind = document["kind"].as_str()?;
@@ -98,7 +98,7 @@ pub(super) fn encode(json: &[u8]) -> Option<Vec<u8>> {
         "APIGroupDiscoveryList" => &AGGREGATED,
         _ => return None,
     };
-    // Upstream leaves it out of APIVersions, here as there.
+    // Upstream omits it for APIVersions, here as there.
     let api_version = document["apiVersion"].as_str().unwrap_or_default();
     Some(enveloped(api_version, kind, &message.write(document.as_object()?)))
 }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn byte_for_byte_upstream_s() {
-        // What kube-apiserver 1.36 answers for /api and /apis/apps.
+        // Responses of kube-apiserver 1.36 for /api and /apis/apps.
         for (json, expected) in [
             (
                 r#"{"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": "127.0.0.1:26620"}]}"#,

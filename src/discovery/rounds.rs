@@ -1,4 +1,4 @@
-//! One task a backend, each at its own pace: a minute between rounds that went well, soon after one that did not.
+//! One poll task per backend: a minute between successful polls, sooner after a failed one.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, spawn_local};
 
-/// Between two rounds that went well.
+/// Interval between successful polls.
 pub(super) const REFRESH: Duration = Duration::from_secs(60);
-/// The wait after a first failure; doubles with each.
+/// Delay after the first failure; doubles with each further one.
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 
-/// The running tasks by the key of their backend. Dropping it ends them.
+/// Running tasks by the key of their backend. Dropping it ends them.
 #[derive(Default)]
 pub(super) struct Rounds(BTreeMap<String, Task>);
 
@@ -29,8 +29,8 @@ impl Drop for Task {
 }
 
 impl Rounds {
-    /// Starts to repeat `round` for the backend `key`, at once for the first time; a round says whether it went
-    /// well. `pace` lies between two rounds that went well, and is the longest wait after one that did not. Must be
+    /// Starts to repeat `round` for the backend `key`, at once for the first time. A round returns whether it
+    /// succeeded. `pace` is the interval between successful rounds and the maximum delay after failed ones. Must be
     /// called inside a `LocalSet`. A backend that has a task already keeps it.
     pub(super) fn begin<R, Fut>(&mut self, key: &str, pace: Duration, round: R)
     where
@@ -45,7 +45,7 @@ impl Rounds {
         self.0.insert(key.to_owned(), Task { nudge, handle });
     }
 
-    /// Makes the backend `key` be asked now, or once more if it is being asked.
+    /// Polls the backend `key` now, or once more if a poll is running.
     pub(super) fn nudge(&self, key: &str) {
         if let Some(task) = self.0.get(key) {
             task.nudge.notify_one();
@@ -73,10 +73,10 @@ where
     }
 }
 
-/// How long to wait after `failures` rounds in a row that went wrong; `chance` is between 0 and 1.
+/// Delay after `failures` consecutive failed rounds; `chance` is between 0 and 1.
 ///
-/// Spread by a tenth after success and by half after failure, so that many replicas and many backends that came
-/// back together do not ask together.
+/// Jitter is a tenth after success and half after failure, so that many replicas, or many backends that came back
+/// together, are not polled together.
 fn wait(pace: Duration, failures: u32, chance: f64) -> Duration {
     match failures.checked_sub(1) {
         None => pace.mul_f64(0.9 + 0.1 * chance),

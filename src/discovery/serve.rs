@@ -1,4 +1,4 @@
-//! Answers for `/api`, `/apis` and `/apis/<group>`, in the form and encoding the client wants most.
+//! Serves `/api`, `/apis` and `/apis/<group>` in the format and encoding that the client prefers.
 
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, VARY};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
@@ -10,10 +10,9 @@ use crate::message::coding::{self, Coding};
 use crate::message::negotiate::Clause;
 use crate::message::{Blame, Body, Refusal};
 
-/// Answers a request for a discovery document; `None` when `path` (decoded, judged) is not one of ours.
+/// Answers a request for a discovery document; `None` if `path` (decoded, canonical) is not one of them.
 ///
-/// Below `/apis/<group>` only groups that have an APIService, and our own, are answered: the rest is for whoever
-/// owns what nobody claims.
+/// Below `/apis/<group>` only local groups and groups with an APIService are answered. All others are `None`, too.
 pub fn answer(
     documents: &Documents,
     method: &Method,
@@ -30,12 +29,12 @@ pub fn answer(
     Some(Ok(respond(document, form, encoding, method, headers)))
 }
 
-/// A 405 for what can only be read.
+/// 405 for a read-only document.
 pub(crate) fn not_allowed() -> Refusal {
     Refusal::new(Blame::Client, Status::method_not_allowed("this document can only be read: GET and HEAD are allowed"))
 }
 
-/// A 406 that names what there is.
+/// 406 that names the supported media types.
 pub(crate) fn not_acceptable(types: &str) -> Refusal {
     let message = format!("only the following media types are accepted: {types}");
     Refusal::new(Blame::Client, Status::not_acceptable(message))
@@ -54,7 +53,7 @@ enum Encoding {
 }
 
 impl Documents {
-    /// Whether [`answer`] has one for `path` (decoded).
+    /// Whether [`answer`] serves `path` (decoded).
     pub fn answer_for(&self, path: &str) -> bool {
         Page::of(self, path).is_some()
     }
@@ -72,7 +71,7 @@ impl<'d> Page<'d> {
         })
     }
 
-    /// The first clause that we have something for wins, as in upstream's `NegotiateOutputMediaType`.
+    /// The first supported clause wins, as in upstream's `NegotiateOutputMediaType`.
     fn choose(&self, clauses: Option<Vec<Clause<'_>>>) -> Option<(&'d Document, Form, Encoding)> {
         let Some(clauses) = clauses else { return Some((self.document(Form::Plain)?, Form::Plain, Encoding::Json)) };
         clauses.iter().find_map(|clause| {
@@ -124,25 +123,25 @@ fn respond(
         }
         (Encoding::Protobuf, Form::Plain) => "application/vnd.kubernetes.protobuf",
     };
-    // The aggregated forms as upstream; the plain ones carry no tag there and are never kept.
+    // Aggregated formats as upstream. Upstream sends the plain ones without a tag, and they are never cached.
     let cache = if form == Form::Plain { "no-cache, private" } else { "public" };
     Reply { content_type, cache, document, other }.to(method, headers)
 }
 
-/// A document about to be sent.
+/// A document to be sent.
 pub(crate) struct Reply<'d> {
-    /// `Content-Type`.
+    /// The header `Content-Type`.
     pub(crate) content_type: &'static str,
-    /// `Cache-Control`.
+    /// The header `Cache-Control`.
     pub(crate) cache: &'static str,
-    /// The document.
+    /// The document as JSON.
     pub(crate) document: &'d Document,
-    /// The same in another encoding, where that is wanted.
+    /// The document in another encoding, if requested.
     pub(crate) other: Option<&'d Written>,
 }
 
 impl Reply<'_> {
-    /// The answer to a GET or HEAD with these `headers`: 200, or 304 when the client has it already.
+    /// The response to a GET or HEAD with these `headers`: 200, or 304 if the client has the document.
     pub(crate) fn to(self, method: &Method, headers: &HeaderMap) -> Response<Body> {
         let Reply { content_type, cache, document, other } = self;
         let mut response = Response::new(Body::Empty);
@@ -204,7 +203,7 @@ mod tests {
 
     #[test]
     fn the_client_chooses_the_form() {
-        // What kubectl 1.32 sends, and 1.36.
+        // Sent by kubectl 1.32 and 1.36.
         let kubectl = format!("{V2},{V2BETA1},application/json");
         for (accept, expected) in [
             (kubectl.as_str(), V2),

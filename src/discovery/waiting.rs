@@ -1,4 +1,4 @@
-//! What is to be done by a thread that may be slow: of each thing only what is newest.
+//! A queue to a thread that may be slow; it keeps only the newest job of each key.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
@@ -6,20 +6,20 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
-/// What is still to be done; it holds one order of each key at most. Clones are the same.
+/// Receiving end; the queue holds at most one job per key. Clones share it.
 pub(super) struct Waiting<K, V>(Arc<Inner<K, V>>);
 
-/// Who gives orders. When the last clone is dropped, [`Waiting::next`] ends after what is left.
+/// Sending end. When the last clone is dropped, [`Waiting::next`] returns the remaining jobs and then `None`.
 pub(super) struct Giver<K, V>(Arc<Open<K, V>>);
 
 struct Inner<K, V> {
-    /// Never locked while an order is carried out.
+    /// Never locked while a job runs.
     orders: Mutex<Orders<K, V>>,
     more: Condvar,
 }
 
 struct Orders<K, V> {
-    /// The order of each key, in the sequence of the first that was given of it.
+    /// Keys with a job, ordered by their first unreceived job.
     keys: VecDeque<K>,
     newest: HashMap<K, V>,
     closed: bool,
@@ -40,7 +40,7 @@ impl<K, V> Drop for Open<K, V> {
     }
 }
 
-/// Nothing is to be done yet.
+/// Creates an empty queue.
 pub(super) fn waiting<K, V>() -> (Giver<K, V>, Waiting<K, V>) {
     let orders = Orders { keys: VecDeque::new(), newest: HashMap::new(), closed: false };
     let inner = Arc::new(Inner { orders: Mutex::new(orders), more: Condvar::new() });
@@ -48,7 +48,7 @@ pub(super) fn waiting<K, V>() -> (Giver<K, V>, Waiting<K, V>) {
 }
 
 impl<K: Clone + Eq + Hash, V> Giver<K, V> {
-    /// This is to be done, and no longer what was to be done of `key` before. Waits for nobody.
+    /// Sends a job, replacing any earlier one of `key`. Does not block.
     pub(super) fn give(&self, key: K, order: V) {
         let inner = &self.0.0;
         let mut orders = inner.orders.lock();
@@ -60,7 +60,7 @@ impl<K: Clone + Eq + Hash, V> Giver<K, V> {
         inner.more.notify_one();
     }
 
-    /// Of the keys for which this is not so nothing is to be done.
+    /// Removes the jobs of keys for which `stays` is false.
     pub(super) fn retain(&self, stays: impl Fn(&K) -> bool) {
         let mut orders = self.0.0.orders.lock();
         orders.keys.retain(&stays);
@@ -69,12 +69,12 @@ impl<K: Clone + Eq + Hash, V> Giver<K, V> {
 }
 
 impl<K: Eq + Hash, V> Waiting<K, V> {
-    /// The next order; `None` when there will be none any more.
+    /// Receives the next job; blocks. `None` when the queue is closed and empty.
     pub(super) fn next(&self) -> Option<(K, V)> {
         let mut orders = self.0.orders.lock();
         loop {
             if let Some(key) = orders.keys.pop_front() {
-                // Whatever has a place has an order.
+                // Every key in the list has a job.
                 match orders.newest.remove(&key) {
                     Some(order) => return Some((key, order)),
                     None => continue,

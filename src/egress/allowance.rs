@@ -1,23 +1,23 @@
-//! How many connections stand to all that is behind one APIService, whoever opened them.
+//! The number of open connections to all endpoints of one APIService, across all workers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A count that the workers share. Cheap to clone; clones count together.
+/// Connection count shared by all workers. Cheap to clone; clones share the count.
 #[derive(Clone, Debug, Default)]
 pub struct Allowance(Arc<AtomicUsize>);
 
-/// A place among the connections that are counted, until dropped.
+/// One counted connection; released when dropped.
 #[derive(Debug)]
 pub(super) struct Place(Allowance);
 
 impl Allowance {
-    /// How many stand now, or are about to.
+    /// Connections that are open or being opened.
     pub fn taken(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// A place for one more, unless there are as many as `most`.
+    /// Counts one more connection, unless `most` are open already.
     pub(super) fn take(&self, most: usize) -> Option<Place> {
         let more = |taken: usize| (taken < most).then_some(taken + 1);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;

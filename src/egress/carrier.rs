@@ -1,4 +1,4 @@
-//! What carries a connection's bytes: a socket of ours, TLS to a proxy over one, or a tunnel.
+//! The transport of a connection: a TCP or Unix socket, TLS to a proxy, or a Konnectivity tunnel.
 
 use std::time::Duration;
 
@@ -9,24 +9,24 @@ use tokio_rustls::client::TlsStream;
 use super::konnectivity::Tunnel;
 use super::streams::streams;
 
-/// A way that is open, as far as it goes.
+/// An open transport to a backend or to a proxy.
 pub(super) enum Carrier {
     /// To the backend itself, or to a proxy.
     Tcp(TcpStream),
-    /// To a proxy on this machine.
+    /// Unix socket of a backend or proxy on this machine.
     Unix(UnixStream),
-    /// To a proxy that has a certificate.
+    /// TLS to a proxy.
     Tls(Box<TlsStream<Carrier>>),
-    /// By a Konnectivity server and its agent, to the backend.
+    /// A tunnel through a Konnectivity server and agent to the backend.
     Tunnel(Box<Tunnel>),
 }
 
 impl Carrier {
-    /// When it is dropped, the other end hears that it broke off, where the kernel can tell it: as an end, what came
-    /// before would pass for all there was.
+    /// Has the kernel reset the connection (TCP only) instead of closing it in order when this is dropped: after an
+    /// orderly close the peer would take what it got for complete.
     pub(super) fn break_off(&self) {
         match self {
-            // A peer that is gone already needs to hear nothing.
+            // Fails only if the peer has closed already.
             Carrier::Tcp(socket) => drop(SockRef::from(socket).set_linger(Some(Duration::ZERO))),
             Carrier::Tls(stream) => stream.get_ref().0.break_off(),
             Carrier::Unix(_) | Carrier::Tunnel(_) => {}

@@ -1,4 +1,4 @@
-//! What HTTP is spoken on: an open connection with TLS, or without.
+//! The stream that HTTP runs on, with or without TLS.
 
 use tokio_rustls::client::TlsStream;
 
@@ -6,16 +6,16 @@ use super::ReadAhead;
 use super::allowance::Place;
 use super::streams::streams;
 
-/// An open connection to who will be spoken to.
+/// An open connection to a backend, before HTTP.
 pub(super) enum Channel {
-    /// With TLS. Boxed: its state is ten times the other's.
+    /// TLS. Boxed: its state is ten times the size of the other variant.
     Tls(Box<TlsStream<ReadAhead>>),
-    /// Without.
+    /// Without TLS.
     Plain(ReadAhead),
 }
 
 impl Channel {
-    /// It is counted as long as it lasts.
+    /// Holds `place` until the connection is dropped.
     pub(super) fn keep(&mut self, place: Place) {
         match self {
             Channel::Tls(stream) => stream.get_mut().0.keep(place),
@@ -23,7 +23,7 @@ impl Channel {
         }
     }
 
-    /// From now on reads ahead; for connections that many requests share.
+    /// Enables read-ahead; for connections shared by many requests.
     pub(super) fn read_ahead(&mut self) {
         match self {
             Channel::Tls(stream) => stream.get_mut().0.begin(),

@@ -1,8 +1,8 @@
-//! A network of addresses.
+//! IP networks in CIDR notation.
 
 use std::net::IpAddr;
 
-/// A network: an address and how many of its first bits count.
+/// An IP network: an address and a prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cidr {
     address: IpAddr,
@@ -23,7 +23,7 @@ impl Cidr {
         if bits <= most { Ok(Cidr { address, bits }) } else { Err(FORM) }
     }
 
-    /// Whether `address` lies in this network; an IPv4 address in its IPv6 form is that IPv4 address.
+    /// Whether this network contains `address`. An IPv4-mapped IPv6 address counts as IPv4.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
@@ -36,7 +36,7 @@ impl Cidr {
 }
 
 impl From<IpAddr> for Cidr {
-    /// The network of this one address; an IPv4 address in its IPv6 form is that IPv4 address.
+    /// The network of this single address. An IPv4-mapped IPv6 address counts as IPv4.
     fn from(address: IpAddr) -> Cidr {
         let address = address.to_canonical();
         Cidr { address, bits: if address.is_ipv4() { 32 } else { 128 } }
@@ -44,7 +44,7 @@ impl From<IpAddr> for Cidr {
 }
 
 fn same_bits(a: u128, b: u128, bits: u8, width: u8) -> bool {
-    // A shift by the whole width would overflow; no bits at all are always the same.
+    // A shift by the whole width would overflow; with a prefix length of 0 everything matches.
     bits == 0 || (a ^ b) >> (width - bits) == 0
 }
 

@@ -1,4 +1,4 @@
-//! A user and a password for a proxy. Never shown: there is no `Debug` that tells them.
+//! User name and password for a proxy. `Debug` does not show them.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use base64::Engine as _;
 use http::HeaderValue;
 use percent_encoding::percent_decode_str;
 
-/// Who we are to a proxy.
+/// User name and password for a proxy.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Credentials {
     user: String,
@@ -14,16 +14,16 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// A user and a password as they are.
+    /// Credentials from a plain user name and password.
     pub fn new(user: impl Into<String>, password: impl Into<String>) -> Credentials {
         Credentials { user: user.into(), password: password.into() }
     }
 
-    /// Reads the content of a credentials file: `user:password`, one line. The password may hold colons, be empty,
-    /// and begin or end with blanks.
+    /// Parses the content of a credentials file: one line, `user:password`. The password may contain colons, be empty,
+    /// and begin or end with spaces.
     ///
     /// # Errors
-    /// What is wrong with it; nothing of the content is in the message.
+    /// Says what is wrong with the text; the message contains nothing of it.
     pub fn from_file_text(text: &str) -> Result<Credentials, &'static str> {
         let line = text.strip_suffix('\n').map_or(text, |line| line.strip_suffix('\r').unwrap_or(line));
         if line.contains(['\n', '\r', '\0']) {
@@ -36,10 +36,10 @@ impl Credentials {
         }
     }
 
-    /// Reads what stands before the `@` of an URL. Without a colon the password is empty.
+    /// Parses the user info before the `@` of a URL. Without a colon the password is empty.
     ///
     /// # Errors
-    /// For what is not UTF-8 behind its escapes, or has a malformed one.
+    /// The decoded text is not UTF-8, or an escape is malformed.
     pub(super) fn from_user_info(text: &str) -> Result<Credentials, &'static str> {
         let (user, password) = text.split_once(':').unwrap_or((text, ""));
         let decode = |part: &str| {
@@ -54,21 +54,21 @@ impl Credentials {
         Ok(Credentials::new(decode(user)?, decode(password)?))
     }
 
-    /// The user.
+    /// The user name.
     pub fn user(&self) -> &str {
         &self.user
     }
 
-    /// The password. Write it to the proxy and nowhere else.
+    /// The password. For the proxy only: never log it.
     pub fn password(&self) -> &str {
         &self.password
     }
 
-    /// The value of `Proxy-Authorization` (RFC 7617), marked as sensitive.
+    /// The value of the header `Proxy-Authorization` (RFC 7617), marked as sensitive.
     pub fn basic(&self) -> HeaderValue {
         let pair = format!("{}:{}", self.user, self.password);
         let text = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair));
-        // Base64 has nothing that a header may not hold.
+        // Every Base64 text is a valid header value.
         let mut value = HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static("Basic"));
         value.set_sensitive(true);
         value

@@ -1,4 +1,4 @@
-//! Where to connect, and everything that bears on trusting what answers there.
+//! Where to connect, with everything that determines trust in the peer.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,19 +9,19 @@ use std::time::Duration;
 use super::no_proxy::is_this_machine;
 use super::{BackendTls, Protocol, Way};
 
-/// A host by address or by name.
+/// A host: an IP address or a name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Host {
-    /// An address; nothing is looked up.
+    /// IP address; not looked up.
     Ip(IpAddr),
-    /// A name, looked up when a connection is opened.
+    /// Host name; looked up for each new connection.
     Name(String),
 }
 
 /// A host and a port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Destination {
-    /// Where.
+    /// Address or name.
     pub host: Host,
     /// TCP port.
     pub port: u16,
@@ -38,12 +38,12 @@ impl fmt::Display for Destination {
     }
 }
 
-/// Where somebody listens.
+/// Address of a listening socket.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// TCP.
     Tcp(Destination),
-    /// A Unix domain socket, which need not be there yet.
+    /// Unix domain socket; it may not exist yet.
     Unix(PathBuf),
 }
 
@@ -53,7 +53,7 @@ impl Address {
         Address::Tcp(Destination { host, port })
     }
 
-    /// The value of a `transport` label.
+    /// Value of the metric label `transport`.
     pub fn transport(&self) -> &'static str {
         match self {
             Address::Tcp(_) => "tcp",
@@ -71,33 +71,33 @@ impl fmt::Display for Address {
     }
 }
 
-/// What is spoken on a connection.
+/// Whether a connection uses TLS, and which HTTP version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Wire {
-    /// TLS with whom we expect there, as whom we say we are; within it, the HTTP version that ALPN chooses.
+    /// TLS with this server name, CA bundle and client certificate; ALPN selects the HTTP version.
     Tls(Arc<BackendTls>),
-    /// HTTP of this version without TLS. HTTP/2 then begins with its preface (RFC 9113, section 3.3): nobody is asked.
+    /// HTTP of this version without TLS. HTTP/2 then uses prior knowledge (RFC 9113, section 3.3).
     Plain(Protocol),
 }
 
-/// An address with all that bears on trusting what answers there: connections are shared only between upstreams that
-/// are equal in all of this, compared by equality.
+/// An address with everything that determines trust in the peer. Connections are shared only between equal keys;
+/// compared by equality, never by hash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Upstream {
-    /// Where to connect.
+    /// Address to connect to.
     pub address: Address,
-    /// What to speak there.
+    /// TLS settings, or the HTTP version without TLS.
     pub wire: Wire,
-    /// For name look-up, TCP and TLS together; where somebody else connects for us, only for TLS.
+    /// Limit for name lookup, TCP and TLS together; through a proxy, for TLS only.
     pub connect_timeout: Duration,
-    /// How to get there. There is but one way to a Unix domain socket.
+    /// Direct or through a proxy. Unix domain sockets are always direct.
     pub way: Way,
-    /// Whether requests keep the Host header they come with, if any, instead of getting that of the address.
+    /// Whether requests keep the client's Host header, if any, instead of getting that of the address.
     pub keeps_host: bool,
 }
 
 impl Upstream {
-    /// How long opening a connection may take in all.
+    /// Time limit for opening a connection in total, proxy included.
     pub(super) fn patience(&self) -> Duration {
         let through = match &self.address {
             Address::Tcp(destination) => self.way.selection_for(destination),
@@ -106,7 +106,7 @@ impl Upstream {
         through.map_or(self.connect_timeout, |selection| selection.dial_timeout + self.connect_timeout)
     }
 
-    /// Whether a dial that fails costs next to nothing: on this machine, without TLS.
+    /// Whether a failed dial is cheap: on this machine and without TLS.
     pub(super) fn is_cheap_to_dial(&self) -> bool {
         let here = match &self.address {
             Address::Tcp(destination) => is_this_machine(destination),

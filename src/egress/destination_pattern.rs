@@ -1,14 +1,14 @@
-//! Which destinations somebody means, without asking any resolver: a name is never an address here.
+//! Patterns of destinations, matched without DNS: a name never matches an address.
 
 use super::proxy_url::host_and_port;
 use super::{Cidr, Destination, Host};
 
-/// Destinations by host and perhaps port: `*`, an address, a network, a name, or all names below one
-/// (`.example.com` and `*.example.com`), each with `:port` behind it or not.
+/// Pattern of a host and an optional port: `*`, an address, a network, a name, or all subdomains of a name
+/// (`.example.com` and `*.example.com`); each may end in `:port`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DestinationPattern {
     hosts: Hosts,
-    /// None for all.
+    /// `None` matches all ports.
     port: Option<u16>,
 }
 
@@ -16,7 +16,7 @@ pub struct DestinationPattern {
 enum Hosts {
     All,
     Network(Cidr),
-    /// In lower case and without dots at either end.
+    /// Lower case, without leading and trailing dots.
     Names {
         name: String,
         itself: bool,
@@ -24,22 +24,22 @@ enum Hosts {
     },
 }
 
-/// What a name means that stands there without a star or dot before it.
+/// What a name without a leading star or dot matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BareName {
-    /// That name.
+    /// That name only.
     Itself,
-    /// That name and all below it, as in `NO_PROXY`.
+    /// That name and its subdomains, as in `NO_PROXY`.
     AndBelow,
 }
 
 impl DestinationPattern {
-    /// Reads one pattern.
+    /// Parses one pattern.
     ///
     /// # Errors
-    /// Why it is none.
+    /// Says what is wrong with the text.
     pub fn parse(text: &str, bare: BareName) -> Result<DestinationPattern, &'static str> {
-        // A network first: the colons of an IPv6 one are none before a port.
+        // A network first: the colons of an IPv6 network do not precede a port.
         if let Ok(network) = Cidr::parse(text) {
             return Ok(DestinationPattern { hosts: Hosts::Network(network), port: None });
         }
@@ -47,14 +47,14 @@ impl DestinationPattern {
             return network_and_port(address, bits);
         }
         if let Some(port) = text.strip_prefix('*').filter(|rest| rest.is_empty() || rest.starts_with(':')) {
-            // A host that stands for the star, so that the port is read as everywhere.
+            // A host in place of the star, so that the port is parsed as everywhere.
             let (_, port) = host_and_port(&format!("all{port}"))?;
             return Ok(DestinationPattern { hosts: Hosts::All, port });
         }
         let rest = text.strip_prefix("*.").or_else(|| text.strip_prefix('.'));
         let (host, port) = host_and_port(rest.unwrap_or(text))?;
         let hosts = match host {
-            Host::Ip(_) if rest.is_some() => return Err("no names are below an address"),
+            Host::Ip(_) if rest.is_some() => return Err("an address has no subdomains"),
             Host::Ip(address) => Hosts::Network(Cidr::from(address)),
             Host::Name(name) => Hosts::Names {
                 name: name.trim_end_matches('.').to_owned(),
@@ -65,7 +65,7 @@ impl DestinationPattern {
         Ok(DestinationPattern { hosts, port })
     }
 
-    /// Whether `destination` is one of those meant.
+    /// Whether the pattern matches `destination`.
     pub fn matches(&self, destination: &Destination) -> bool {
         if self.port.is_some_and(|port| port != destination.port) {
             return false;
@@ -91,7 +91,7 @@ impl DestinationPattern {
 
 /// `10.0.0.0/8:443` or `[fd00::/8]:443`.
 fn network_and_port(address: &str, rest: &str) -> Result<DestinationPattern, &'static str> {
-    const FORM: &str = "use a network such as 10.0.0.0/8 or [fd00::/8], and perhaps a port behind it";
+    const FORM: &str = "use a network such as 10.0.0.0/8 or [fd00::/8], optionally followed by a port";
     let (address, bits, port) = match address.strip_prefix('[') {
         Some(address) => {
             let (bits, port) = rest.split_once(']').ok_or(FORM)?;

@@ -1,4 +1,4 @@
-//! What a dial comes to, and TCP: the first address that answers.
+//! Results of a dial, and TCP dialing with happy eyeballs (RFC 8305).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +13,7 @@ use super::channel::Channel;
 use super::proxy_fault::ProxyFault;
 use crate::process;
 
-/// The HTTP version that is spoken with a backend.
+/// HTTP version of a backend connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// HTTP/1.1.
@@ -23,7 +23,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// The value of a `protocol` label.
+    /// Value of the metric label `protocol`.
     pub fn as_str(self) -> &'static str {
         match self {
             Protocol::Http1 => "http/1.1",
@@ -32,51 +32,51 @@ impl Protocol {
     }
 }
 
-/// How far a dial came before it failed.
+/// The phase in which a dial failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DialPhase {
-    /// The name has no address, or the resolver did not answer.
+    /// Name lookup: no address, or no answer of the resolver.
     Resolve,
-    /// No TCP connection.
+    /// TCP or Unix connection.
     Connect,
-    /// Who was to connect for us did not.
+    /// Connecting through a proxy.
     Proxy(ProxyFault),
-    /// No TLS session both sides accept.
+    /// TLS handshake.
     Handshake,
-    /// HTTP/2's own greeting failed.
+    /// HTTP/2 connection preface and SETTINGS.
     Http,
 }
 
-/// Why no connection could be opened. Nothing was sent.
+/// Why no connection could be opened. No request was sent.
 #[derive(Clone, Debug)]
 pub struct DialError {
-    /// How far it came.
+    /// Phase that failed.
     pub phase: DialPhase,
-    /// One word for clients and metrics, for example `ConnectionRefused` or `UnknownIssuer`.
+    /// Reason for clients and metrics, for example `ConnectionRefused` or `UnknownIssuer`.
     pub reason: &'static str,
-    /// The whole story, for the log only.
+    /// Detailed cause, for the log only.
     pub cause: String,
 }
 
-/// How long the parts of a dial took.
+/// Duration of each phase of a dial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timing {
-    /// Name look-up and TCP: to the backend, or to whoever connects for us, then with TLS if it wants that.
+    /// Name lookup and TCP, to the backend or to the proxy; with a proxy also TLS to it.
     pub connect: Duration,
-    /// Until that one had connected.
+    /// From the connection to the proxy until the proxy has connected.
     pub proxy: Duration,
-    /// TLS.
+    /// TLS handshake with the backend.
     pub handshake: Duration,
 }
 
 impl Timing {
-    /// All of it.
+    /// Sum of all phases.
     pub fn whole(&self) -> Duration {
         self.connect + self.proxy + self.handshake
     }
 }
 
-/// An open connection, before any HTTP.
+/// An open connection, before HTTP.
 pub(super) struct Dialled {
     pub(super) channel: Channel,
     pub(super) protocol: Protocol,
@@ -84,16 +84,16 @@ pub(super) struct Dialled {
 }
 
 impl Dialled {
-    /// It is counted as long as it lasts.
+    /// Holds `place` until the connection is dropped.
     pub(super) fn keep(&mut self, place: Place) {
         self.channel.keep(place);
     }
 }
 
-/// RFC 8305's delay before the next address is tried beside the first.
+/// Delay before the next address is tried in parallel (RFC 8305).
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// TCP to the first address that answers.
+/// Connects by TCP to the first address that answers.
 pub(super) async fn connect(addresses: &[IpAddr], port: u16) -> io::Result<TcpStream> {
     let attempts = addresses.iter().map(|ip| TcpStream::connect(SocketAddr::new(*ip, port)));
     let socket = first(attempts, io::Error::new(io::ErrorKind::NotFound, "no address")).await?;
@@ -101,8 +101,9 @@ pub(super) async fn connect(addresses: &[IpAddr], port: u16) -> io::Result<TcpSt
     Ok(socket)
 }
 
-/// What the first attempt to succeed comes to; they are begun one after another with a head start each (happy
-/// eyeballs), and those that are not needed any more are dropped. Without any, `last`; else the last one's error.
+/// Result of the first attempt that succeeds (happy eyeballs). Attempts start one after another, after
+/// [`ATTEMPT_DELAY`] or when one fails; the rest are dropped. Without attempts the error is `last`; otherwise that of
+/// the last attempt.
 pub(super) async fn first<T, E>(
     mut waiting: impl ExactSizeIterator<Item = impl Future<Output = Result<T, E>>>,
     mut last: E,

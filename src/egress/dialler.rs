@@ -1,4 +1,4 @@
-//! Who opens every connection of ours: one for each thread, with what that thread knows of names and ways.
+//! Opens all outbound connections of one thread, directly or through proxies.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,31 +21,31 @@ use crate::observe::metrics::{Metrics, PeerCertificateFacts};
 use crate::process::Published;
 use crate::tls::Facts;
 
-/// Opens connections on one thread, whichever way they go.
+/// Opens connections on one thread, over any egress route.
 #[derive(Clone)]
 pub struct Dialler(Rc<Inner>);
 
 struct Inner {
     resolver: Resolver,
     ways: Published<Ways>,
-    /// Connections to Konnectivity servers, each for many tunnels.
+    /// Connections to Konnectivity servers, each shared by many tunnels.
     konnectivity: Clients<Proxy>,
-    /// Where dials by others are counted.
+    /// Metrics of dials through proxies.
     metrics: Option<Arc<Metrics>>,
-    /// By selection, the stuck tunnels of this thread that the metrics were told of.
+    /// Stuck tunnels of this thread last reported to the metrics, by selection.
     stuck: RefCell<BTreeMap<String, usize>>,
 }
 
-/// A way that is open, and what it took.
+/// An open stream to a destination, and how long opening took.
 pub struct Opened {
-    /// The way; what is sent into it comes to the destination.
+    /// The stream to the destination.
     pub stream: ReadAhead,
-    /// What it took, without the destination's TLS.
+    /// Timing of the dial, without the destination's TLS.
     pub timing: Timing,
 }
 
 impl Dialler {
-    /// Looks names up with `resolver`, and goes the ways there are at the time.
+    /// A dialer that looks names up with `resolver` and uses the current `ways`.
     pub fn new(resolver: Resolver, ways: Published<Ways>, metrics: &Arc<Metrics>) -> Dialler {
         Dialler::of(resolver, ways, Some(metrics.clone()))
     }
@@ -54,21 +54,21 @@ impl Dialler {
         Dialler(Rc::new(Inner { resolver, ways, konnectivity: Clients::default(), metrics, stuck: RefCell::default() }))
     }
 
-    /// The ways there are.
+    /// The current egress routes.
     pub fn ways(&self) -> &Published<Ways> {
         &self.0.ways
     }
 
-    /// The way of a selection that has a standard name, to what is spoken to without TLS if `plain`; direct if there is
-    /// none of another.
+    /// Route of the selection `standard`, for destinations without TLS if `plain`. Direct if there is no selection of
+    /// that name and it is no standard one.
     pub fn way(&self, standard: &str, plain: bool) -> Way {
         let ways = self.0.ways.load();
         let way = if plain { ways.of_plain(standard) } else { ways.of(standard) };
         way.cloned().unwrap_or_default()
     }
 
-    /// Opens a bare connection to `destination`, without the destination's TLS. Going by ourselves may take `patience`;
-    /// by others, what their selection allows.
+    /// Opens a stream to `destination`, without the destination's TLS. `patience` limits direct dials; dials through a
+    /// proxy have the limit of their selection.
     ///
     /// # Errors
     /// A [`DialError`]; time-out included.
@@ -78,12 +78,12 @@ impl Dialler {
                 let (socket, connect) = self.connect(destination, patience).await?;
                 Ok(Opened { stream: ReadAhead::new(socket), timing: Timing { connect, ..Timing::default() } })
             }
-            // Boxed: whoever goes by himself would pay for its size.
+            // Boxed: direct dials would pay for its size.
             Some(selection) => Box::pin(through::open(self, selection, destination)).await,
         }
     }
 
-    /// As [`Dialler::open`], to an address. There is but one way to a Unix domain socket.
+    /// As [`Dialler::open`], to an address. Unix domain sockets are always dialed directly.
     ///
     /// # Errors
     /// A [`DialError`]; time-out included.
@@ -94,13 +94,14 @@ impl Dialler {
         }
     }
 
-    /// Opens a connection to `upstream` on which what is agreed is spoken, or HTTP/1.1 if `only_http1`.
+    /// Opens a connection to `upstream`, with the HTTP version that ALPN or the configuration selects, or HTTP/1.1 if
+    /// `only_http1`.
     pub(super) async fn dial(&self, upstream: &Upstream, only_http1: bool) -> Result<Dialled, DialError> {
         let started = Instant::now();
         let Upstream { address, connect_timeout, .. } = upstream;
         let Opened { stream, mut timing } = self.reach(&upstream.way, address, *connect_timeout).await?;
         let (mut channel, protocol) = match &upstream.wire {
-            // Who speaks HTTP/2 without being asked speaks HTTP/1.1 to who begins with that.
+            // A server of HTTP/2 with prior knowledge also accepts HTTP/1.1.
             Wire::Plain(protocol) => (Channel::Plain(stream), if only_http1 { Protocol::Http1 } else { *protocol }),
             Wire::Tls(tls) => {
                 let connected = Instant::now();
@@ -125,7 +126,7 @@ impl Dialler {
         Ok(Dialled { channel, protocol, timing })
     }
 
-    /// Records the certificate that the server at `address` presented as `name`.
+    /// Records the certificate that the server at `address` presented for `name`.
     pub(super) fn record_peer(
         &self,
         address: &dyn std::fmt::Display,
@@ -149,7 +150,7 @@ impl Dialler {
         }
     }
 
-    /// TCP to an address of `destination`.
+    /// Connects by TCP to an address of `destination`.
     pub(super) async fn connect(
         &self,
         destination: &Destination,
@@ -173,7 +174,7 @@ impl Dialler {
         }
     }
 
-    /// Tells the metrics which tunnels are stuck. Call it every second.
+    /// Reports the number of stuck tunnels to the metrics. Call every second.
     pub(super) fn tell_stuck(&self) {
         let Some(metrics) = self.metrics() else { return };
         let ways = self.0.ways.load();
@@ -188,7 +189,7 @@ impl Dialler {
             metrics.egress().stuck(name, gone.remove(name).unwrap_or(0), now);
             told.insert(name.to_owned(), now);
         }
-        // Those of a selection that went are nobody's.
+        // Selections that were removed count none.
         gone.iter().for_each(|(name, before)| metrics.egress().stuck(name, *before, 0));
     }
 
@@ -205,7 +206,7 @@ impl Dialler {
     }
 }
 
-/// One that goes by itself wherever nothing else is said.
+/// A dialer without egress selections and metrics: every dial is direct.
 impl From<Resolver> for Dialler {
     fn from(resolver: Resolver) -> Dialler {
         Dialler::of(resolver, Published::fixed(Ways::default()), None)
@@ -240,7 +241,7 @@ async fn open_unix(path: &Path, patience: Duration) -> Result<Opened, DialError>
 }
 
 impl DialError {
-    /// What came of talking to `destination`, or to a proxy there.
+    /// An I/O error in `phase`, talking to `destination` or to a proxy there.
     pub(super) fn of(phase: DialPhase, destination: &dyn std::fmt::Display, error: &io::Error) -> DialError {
         DialError {
             phase,

@@ -1,9 +1,9 @@
-//! The proxy that the environment names for a whole machine, by the rules of Go's `golang.org/x/net/http/httpproxy`.
+//! Proxy settings from the environment, by the rules of Go's `golang.org/x/net/http/httpproxy`.
 
 use super::{NoProxy, ProxyUrl, without_credentials};
 use crate::process::{Problem, Problems};
 
-/// `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`, as they were when the process began.
+/// `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` at process start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProxyEnvironment {
     https: Option<ProxyUrl>,
@@ -12,11 +12,11 @@ pub struct ProxyEnvironment {
 }
 
 impl ProxyEnvironment {
-    /// Reads the variables. Names in capitals come first; `ALL_PROXY` is not looked at. What in `NO_PROXY` says nothing
-    /// is told beside the rest.
+    /// Reads the variables. Upper case takes precedence; `ALL_PROXY` is ignored. Invalid entries of `NO_PROXY` are
+    /// returned as warnings.
     ///
     /// # Errors
-    /// Variables that name no proxy, all of them.
+    /// All variables with an invalid proxy URL.
     pub fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<(ProxyEnvironment, Vec<Problem>), Problems> {
         let either = |name: &'static str| {
             let value = |name: &str| variable(name).filter(|value| !value.is_empty()).map(|it| (name.to_owned(), it));
@@ -30,32 +30,32 @@ impl ProxyEnvironment {
             problems.keep(url)
         };
         let https = proxy("HTTPS_PROXY");
-        // Of a CGI program that variable is a header of the client's.
+        // In a CGI program that variable is a request header of the client.
         let http = if variable("REQUEST_METHOD").is_some() { None } else { proxy("HTTP_PROXY") };
         let (no_proxy, odd) = match either("NO_PROXY") {
             None => (NoProxy::default(), Vec::new()),
             Some((name, value)) => {
                 let (no_proxy, odd) = NoProxy::from_environment(&value);
-                let tell = |entry| Problem::new(&name, format_args!("{entry:?} matches nothing"));
+                let tell = |entry| Problem::new(&name, format_args!("invalid entry {entry:?} ignored"));
                 (no_proxy, odd.into_iter().map(tell).collect())
             }
         };
         problems.or((ProxyEnvironment { https, http, no_proxy }, odd))
     }
 
-    /// The proxy for what is spoken to over TLS (`secure`) or without, and what goes past it besides this machine itself.
+    /// The proxy for destinations with TLS (`secure`) or without, and the destinations that bypass it besides loopback.
     pub(super) fn proxy(&self, secure: bool) -> (Option<&ProxyUrl>, &NoProxy) {
         let proxy = if secure { &self.https } else { &self.http };
         (proxy.as_ref(), &self.no_proxy)
     }
 
-    /// Whether no variable names a proxy.
+    /// Whether no proxy is configured.
     pub fn is_empty(&self) -> bool {
         self.https.is_none() && self.http.is_none()
     }
 }
 
-/// Without a scheme it is http.
+/// Parses a proxy URL; the default scheme is http.
 fn proxy_url(text: &str) -> Result<ProxyUrl, String> {
     let text = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
     ProxyUrl::parse_host(&text).map_err(|error| error.to_string())
@@ -111,10 +111,10 @@ mod tests {
         let problems = read(&variables).unwrap_err().to_string();
         assert_eq!(
             problems,
-            "HTTPS_PROXY: \"ftp://…@h\": there is no way by the scheme \"ftp\"\nhttp_proxy: \"h:port\": the port is not a number"
+            "HTTPS_PROXY: \"ftp://…@h\": unsupported scheme \"ftp\"\nhttp_proxy: \"h:port\": the port is not a number"
         );
         let (environment, odd) = read(&variables[2..]).unwrap();
         assert!(environment.is_empty());
-        assert_eq!(odd[0].to_string(), "no_proxy: \"b*\" matches nothing");
+        assert_eq!(odd[0].to_string(), "no_proxy: invalid entry \"b*\" ignored");
     }
 }

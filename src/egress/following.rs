@@ -1,4 +1,4 @@
-//! The ways there are, kept as the files on disk say: the configuration, certificates, credentials.
+//! Egress routes that follow their files: the configuration, certificates, credentials.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use super::making::{files, make};
 use super::{ProxyEnvironment, SelectionSettings, Way, Ways};
 use crate::process::{Drain, Follower, OnFailure, Phase, Problems, Publisher};
 
-/// Reads the selections that the configuration file describes.
+/// Reads the selections of the configuration file.
 type Load = Box<dyn Fn() -> Result<Vec<SelectionSettings>, Problems> + Send>;
 
-/// A configuration that was right when it was opened, and the files it named.
+/// An egress configuration file that is followed, with the files it references.
 pub struct WaysFile {
     path: PathBuf,
     load: Load,
@@ -21,18 +21,19 @@ pub struct WaysFile {
 }
 
 impl WaysFile {
-    /// Reads the file at `path`, as `load` does, and those it names. `environment` says which way what it has no
-    /// selection for goes. Where one of `expected` is not there although others go through proxies, the log warns.
+    /// Reads the file at `path` with `load`, and the files it references. `environment` is the default for destinations
+    /// without a selection. Logs a warning for each of `expected` that is missing although other selections use
+    /// proxies.
     ///
     /// # Errors
-    /// All mistakes in all of them.
+    /// All problems of all files.
     pub fn open(
         path: PathBuf,
         load: Load,
         environment: Option<ProxyEnvironment>,
         expected: &'static [&'static str],
     ) -> Result<(WaysFile, Ways), Problems> {
-        // Before the first reading, so that no change falls between.
+        // Before the first read, so that no change is missed in between.
         let mut follower = Follower::new([&path]);
         let settings = load()?;
         let named = files(&settings);
@@ -44,8 +45,8 @@ impl WaysFile {
         Ok((WaysFile { path, load, environment, expected, follower, named }, ways))
     }
 
-    /// Follows the files until the process ends, and publishes what became of them. While one of them cannot be read,
-    /// or holds a mistake, all stays as it was.
+    /// Follows the files until the process ends, and publishes the routes. While a file is unreadable or invalid, the
+    /// last good routes stay.
     pub async fn follow(mut self, publisher: Publisher<Ways>, on_failure: OnFailure, mut drain: Drain) {
         let mut told: Option<Problems> = None;
         let file = self.path.display().to_string();
@@ -61,15 +62,15 @@ impl WaysFile {
                     if told.take().is_some() {
                         on_failure(&Problems::default());
                     }
-                    // Equal selections are the same: nothing is to be made anew.
+                    // Without a change nothing is published.
                     if ways != *before {
-                        tracing::info!(file, %ways, "egress selections read again");
+                        tracing::info!(file, %ways, "egress selections reloaded");
                         self.tell_changes(&file, &before, &ways);
                         publisher.publish(Arc::new(ways));
                     }
                 }
                 Err(problems) if told.as_ref() != Some(&problems) => {
-                    problems.log("the egress selections changed and are not usable; the last good ones stay");
+                    problems.log("egress selections changed but are invalid; the last good ones stay in use");
                     on_failure(&problems);
                     told = Some(problems);
                 }
@@ -78,7 +79,7 @@ impl WaysFile {
         }
     }
 
-    /// What went, and what is lacking that was not `before`: either may be a slip that lets calls past their proxy.
+    /// Logs removed and newly missing selections: either may be a mistake that makes calls bypass their proxy.
     fn tell_changes(&self, file: &str, before: &Ways, now: &Ways) {
         for selection in now.gone_since(before) {
             let goes = match now.of(selection) {
@@ -86,7 +87,7 @@ impl WaysFile {
                 Some(Way::Direct) => "directly",
                 Some(Way::Through(_)) => "as the environment says",
             };
-            tracing::warn!(file, selection, "an egress selection is gone; what was for it goes {goes} from now on");
+            tracing::warn!(file, selection, "egress selection removed; its traffic now goes {goes}");
         }
         let known = before.lacking(self.expected);
         for warning in now.lacking(self.expected).iter().filter(|warning| !known.contains(warning)) {
@@ -105,10 +106,10 @@ impl WaysFile {
 }
 
 impl Ways {
-    /// Those there are without a configuration.
+    /// Routes without a configuration file.
     ///
     /// # Errors
-    /// When TLS to the environment's proxy cannot be set up.
+    /// TLS to the environment's proxy cannot be configured.
     pub fn of_environment(environment: Option<&ProxyEnvironment>) -> Result<Ways, Problems> {
         ways(&[], "", environment)
     }

@@ -1,4 +1,4 @@
-//! How the proxies of a selection serve, as all threads know it.
+//! Health of the proxies of a selection, shared by all threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -9,31 +9,31 @@ use parking_lot::Mutex;
 use super::proxy_fault::ProxyFault;
 use crate::observe::metrics::CallHealth;
 
-/// How a proxy serves.
+/// Health of a proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ProxyState {
-    /// Nothing was asked of it yet.
+    /// Not used yet.
     #[default]
     Untried,
-    /// It connected us last, or what kept it from that may be true of that destination alone.
+    /// Its last dial succeeded, or failed for a reason that may lie with the destination.
     Serves,
-    /// It does not.
+    /// It fails.
     Fails {
-        /// Why.
+        /// Kind of failure.
         fault: ProxyFault,
-        /// The whole story, for the operator.
+        /// Detailed cause, for the operator.
         cause: String,
-        /// Since when.
+        /// Time of the first failure.
         since: SystemTime,
     },
 }
 
-/// So many time-outs in a row, of a proxy that served, are its own: one may be that of a destination.
+/// Consecutive timeouts after which a healthy proxy counts as failing: a single one may be the destination's.
 const SILENT: u32 = 3;
 
-/// What is known of all proxies of a selection, in their order.
+/// Health of all proxies of a selection, in their order.
 pub(super) struct Health {
-    /// The one that served last.
+    /// Index of the proxy that connected last.
     preferred: AtomicUsize,
     each: Box<[Mutex<Known>]>,
     calls: Box<[OnceLock<Arc<CallHealth>>]>,
@@ -42,18 +42,18 @@ pub(super) struct Health {
 #[derive(Default)]
 struct Known {
     state: ProxyState,
-    /// Dials in a row that it did not answer, and when the first of them was over.
+    /// Number of consecutive timeouts, and when the first one occurred.
     silence: Option<(u32, SystemTime)>,
 }
 
-/// What a proxy's doing means for what was known of it.
+/// Change of a proxy's health by one dial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
-    /// No more than was known.
+    /// No change.
     Nothing,
-    /// It does not serve any more.
+    /// It became failing.
     Fails,
-    /// It serves again.
+    /// It recovered.
     Recovers,
 }
 
@@ -66,20 +66,21 @@ impl Health {
         }
     }
 
-    /// The numbers of the proxies in the order to try them: the one that served last, those after it, those before it.
+    /// Indexes of the proxies in the order to try them: the one that connected last, those after it, those before it.
     pub(super) fn in_order(&self) -> impl Iterator<Item = usize> + use<> {
         let count = self.each.len();
         let first = self.preferred.load(Relaxed).min(count);
         (first..count).chain(0..first)
     }
 
-    /// Proxy `number` connected. Whether another did last.
+    /// Records that proxy `number` connected; returns whether another one was preferred.
     pub(super) fn prefer(&self, number: usize) -> bool {
         self.preferred.swap(number, Relaxed) != number
     }
 
-    /// Proxy `number` did its part, or did not for this reason. What may be true of one destination alone counts only
-    /// until the proxy did its part: the dead one of many would be news every time. Silence counts when it lasts.
+    /// Records the result of a dial through proxy `number`. A fault that may be the destination's counts only until the
+    /// proxy has succeeded once; otherwise one dead destination of many would be logged each time. Timeouts count when
+    /// consecutive.
     pub(super) fn hear(&self, number: usize, fault: Option<(ProxyFault, &str)>) -> News {
         let Some(known) = self.each.get(number) else { return News::Nothing };
         let mut known = known.lock();
@@ -114,7 +115,7 @@ impl Health {
         }
     }
 
-    /// The health of calls by proxy `number`, which must be one; made with the first call.
+    /// Call metrics of proxy `number`, which must exist; registered by the first call.
     pub(super) fn calls(&self, number: usize, register: impl FnOnce() -> Arc<CallHealth>) -> &Arc<CallHealth> {
         self.calls[number].get_or_init(register)
     }

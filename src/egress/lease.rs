@@ -1,4 +1,4 @@
-//! Begin implies end: what a request holds of a connection until its answer's last byte.
+//! RAII guards of a request's connection and counts until the last byte of the response.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,10 +8,10 @@ use super::http1::Line;
 use super::http2::Multiplexed;
 use super::pushed::Pushed;
 
-/// The hold of one request on its endpoint and connection.
+/// Guard of a request's connection to its endpoint.
 ///
-/// Dropping it early is safe: an HTTP/1.1 connection whose answer was not read to the end is closed, a
-/// stream of an HTTP/2 connection is reset.
+/// Dropping it early is safe: an HTTP/1.1 connection whose response was not read to the end is closed, an HTTP/2 stream
+/// is reset.
 pub struct Lease {
     connection: Held,
     pending: Option<Pending>,
@@ -24,7 +24,7 @@ enum Held {
     Returned,
 }
 
-/// Counts one request against its endpoint, for balancing.
+/// Counts one request of an endpoint, for load balancing.
 pub(super) struct Pending {
     endpoint: Rc<Endpoint>,
     lasting: bool,
@@ -43,7 +43,7 @@ impl Drop for Pending {
     }
 }
 
-/// Counts one stream of an HTTP/2 connection.
+/// Counts one active stream of an HTTP/2 connection.
 pub(super) struct Stream(pub(super) Rc<Multiplexed>);
 
 impl Stream {
@@ -73,12 +73,12 @@ impl Lease {
         Lease { connection: Held::Http2 { upload, _stream: stream }, pending: Some(pending) }
     }
 
-    /// The hold on a connection that carries this one request only.
+    /// Guard of a connection that carries this request only.
     pub fn private(line: Line) -> Lease {
         Lease { connection: Held::Private { _line: line }, pending: None }
     }
 
-    /// What is answered goes on for long: from now on it is counted apart from what will soon be over.
+    /// Marks the request as long-running: it is counted apart from those that end soon.
     pub fn lasts(&mut self) {
         if let Some(pending) = &mut self.pending
             && !std::mem::replace(&mut pending.lasting, true)
@@ -88,11 +88,11 @@ impl Lease {
         }
     }
 
-    /// The answer was read to its end: an HTTP/1.1 connection may carry the next request.
+    /// Marks the response as read to its end: an HTTP/1.1 connection can be reused.
     pub fn finished(&mut self) {
         match std::mem::replace(&mut self.connection, Held::Returned) {
             Held::Http1 { endpoint, line } => endpoint.give_back(line),
-            // What the backend still wants of the request it may have.
+            // The backend may still read the rest of the request.
             Held::Http2 { upload: Some(mut upload), .. } => upload.let_go(),
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! From what the operator wrote to ways: the files that it names are read.
+//! Builds egress routes from their settings and reads the referenced files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ use crate::process::{Problem, Problems};
 use crate::tls::client::ClientSettings;
 use crate::tls::{Bundle, KeyPair};
 
-/// What SOCKS5 can tell of a user or a password (RFC 1929).
+/// Limit of a SOCKS5 user name or password, in bytes (RFC 1929).
 const LONGEST: usize = 255;
 
-/// The ways that `settings` describe, by the names of the selections. Problems name the field of the file `place` by
-/// which a file was named.
+/// Routes for `settings`, by selection name. Problems name the field of the configuration file `place` that references
+/// a file.
 ///
 /// # Errors
-/// All that is wrong with the files they name.
+/// All problems of the referenced files.
 pub(super) fn make(settings: &[SelectionSettings], place: &str) -> Result<Vec<(String, Way)>, Problems> {
     let mut problems = Problems::default();
     let made = settings.iter().filter_map(|one| {
@@ -36,15 +36,15 @@ pub(super) fn make(settings: &[SelectionSettings], place: &str) -> Result<Vec<(S
 }
 
 impl Way {
-    /// By the one proxy of an URL; `settings` are for TLS to it, whose protocols are ours to choose.
+    /// A route through the proxy at `url`; `settings` are for TLS to it, except its ALPN protocols.
     ///
     /// # Errors
-    /// When TLS to it cannot be set up.
+    /// TLS to it cannot be configured.
     pub fn by_url(name: &str, url: &ProxyUrl, settings: ClientSettings) -> Result<Way, Problem> {
         Ok(Way::Through(Arc::new(by_url(name, url, settings)?)))
     }
 
-    /// As the environment says for what is spoken to over TLS (`secure`), or without.
+    /// The route given by the environment, for destinations with TLS (`secure`) or without.
     pub(super) fn of_environment(environment: &ProxyEnvironment, secure: bool) -> Result<Way, Problem> {
         let (Some(url), no_proxy) = environment.proxy(secure) else { return Ok(Way::Direct) };
         let settings =
@@ -66,7 +66,7 @@ fn by_url(name: &str, url: &ProxyUrl, settings: ClientSettings) -> Result<Select
     Ok(Selection::new(name, kind, vec![proxy], DIAL_TIMEOUT))
 }
 
-/// The files that `settings` name, whether they are there or not.
+/// All files referenced by `settings`, existing or not.
 pub(super) fn files(settings: &[SelectionSettings]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for one in settings {
@@ -90,7 +90,7 @@ fn selection(
     };
     let kind = match written.kind {
         ProxyKind::Socks5 => Kind::Socks5,
-        // One that is spoken to over a socket on this machine is a Konnectivity server: no other listens there.
+        // A proxy on a Unix socket is a Konnectivity server.
         ProxyKind::HttpConnect(_) if matches!(&written.addresses[..], [ProxyAddress::Unix(_), ..]) => {
             Kind::Connect(Dialect::Konnectivity)
         }

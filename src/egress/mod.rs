@@ -1,7 +1,7 @@
-//! Outbound: from a destination to a stream of bytes, and the pool of HTTP connections over it.
+//! Outbound connections: from a destination to a byte stream, and the pool of HTTP connections on top.
 //!
-//! There is one who opens connections, the [`Dialler`], whichever [`Way`] they go: by ourselves, by a SOCKS5 proxy, by
-//! an HTTP proxy, or by Konnectivity. Everything above it stays as it is.
+//! The [`Dialler`] opens all connections, whichever [`Way`] they take: direct, or through a SOCKS5 proxy, an HTTP proxy
+//! or Konnectivity. The code above it does not depend on that.
 
 mod allowance;
 mod carrier;
@@ -66,8 +66,8 @@ pub use settings::{
 pub use trust::BackendTls;
 pub use way::{Dialect, Kind, Names, Proxy, ProxyTls, Selection, Way, Ways};
 
-/// Whether a request of this method says how long its body is even when it has none: as Go's `net/http`, where RFC
-/// 9110, section 8.6, leaves it open.
+/// Whether a request of this method states the length of an empty body, as Go's `net/http` does; RFC 9110, section 8.6,
+/// leaves it open.
 fn has_payload(method: &http::Method) -> bool {
     matches!(*method, http::Method::POST | http::Method::PUT | http::Method::PATCH)
 }

@@ -1,20 +1,20 @@
-//! Which destinations go past a proxy: `noProxy` of a selection, and `NO_PROXY` of the environment.
+//! Destinations that bypass a proxy: `noProxy` of a selection, and `NO_PROXY` of the environment.
 
 use super::destination_pattern::{BareName, DestinationPattern};
 use super::{Destination, Host};
 
-/// Destinations that are reached directly where everything else goes through a proxy. The forms are those of Go's
-/// `golang.org/x/net/http/httpproxy`; ports may stand behind a network, too. No name is looked up for it.
+/// Patterns of destinations that bypass the proxy. The syntax is that of Go's `golang.org/x/net/http/httpproxy`; ports
+/// are also allowed after networks. Names are not resolved.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NoProxy {
     patterns: Vec<DestinationPattern>,
 }
 
 impl NoProxy {
-    /// Reads the entries of a list.
+    /// Parses a list of patterns.
     ///
     /// # Errors
-    /// What is wrong with which of them, counted from 0; all of it at once.
+    /// All invalid entries: index and problem.
     pub fn parse<'e>(entries: impl IntoIterator<Item = &'e str>) -> Result<NoProxy, Vec<(usize, &'static str)>> {
         let (mut patterns, mut mistakes) = (Vec::new(), Vec::new());
         for (number, entry) in entries.into_iter().enumerate() {
@@ -26,8 +26,8 @@ impl NoProxy {
         if mistakes.is_empty() { Ok(NoProxy { patterns }) } else { Err(mistakes) }
     }
 
-    /// Reads a comma list as every program on a machine shares it: an entry that says nothing to us counts for nothing,
-    /// and is told beside the rest.
+    /// Parses the comma-separated list of the environment, which all programs of a machine share: invalid entries are
+    /// ignored and returned.
     pub fn from_environment(text: &str) -> (NoProxy, Vec<&str>) {
         let (mut patterns, mut odd) = (Vec::new(), Vec::new());
         for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
@@ -39,19 +39,19 @@ impl NoProxy {
         (NoProxy { patterns }, odd)
     }
 
-    /// Whether `destination` goes past the proxy.
+    /// Whether `destination` bypasses the proxy.
     pub fn matches(&self, destination: &Destination) -> bool {
         self.patterns.iter().any(|pattern| pattern.matches(destination))
     }
 
-    /// Whether everything goes through the proxy.
+    /// Whether no destination bypasses the proxy.
     pub fn is_empty(&self) -> bool {
         self.patterns.is_empty()
     }
 }
 
-/// Whether `destination` is this machine itself, by its words alone. The environment's proxies are never asked for it;
-/// a selection's are, unless its `noProxy` says otherwise.
+/// Whether `destination` is loopback, without resolving names. It always bypasses proxies of the environment, and those
+/// of a selection only by its `noProxy`.
 pub(super) fn is_this_machine(destination: &Destination) -> bool {
     match &destination.host {
         Host::Ip(ip) => ip.to_canonical().is_loopback(),

@@ -1,4 +1,4 @@
-//! All endpoints one worker knows. Endpoints are found by equality of everything that bears on trust.
+//! Pool of one worker's endpoints, found by equality of everything that determines trust.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -8,10 +8,10 @@ use std::time::Instant;
 use super::dial::Protocol;
 use super::{Address, Allowance, Dialler, Endpoint, Upstream};
 
-/// Connections to one endpoint that one pool opens, however many there could be.
+/// Upper bound of the connection limit per endpoint.
 const MOST: usize = 4096;
 
-/// One worker's endpoints and the connections to them.
+/// Endpoints of one worker, with their connections.
 pub struct Pool {
     dialler: Dialler,
     most: usize,
@@ -19,45 +19,45 @@ pub struct Pool {
     endpoints: RefCell<HashMap<Upstream, Rc<Endpoint>>>,
 }
 
-/// What an endpoint's connections do.
+/// State of an endpoint's connections.
 #[derive(Clone, Debug)]
 pub struct PoolReport {
-    /// Where.
+    /// Address of the endpoint.
     pub address: Address,
-    /// What was spoken last.
+    /// HTTP version of the last connection.
     pub protocol: Option<Protocol>,
-    /// Connections that carry no request.
+    /// Connections without a request.
     pub idle: usize,
-    /// Connections that carry one or more.
+    /// Connections with one or more requests.
     pub busy: usize,
-    /// Requests on their way or being answered.
+    /// Requests in flight.
     pub pending: usize,
-    /// Why the endpoint is out, if it is.
+    /// Reason why the endpoint is ejected, if it is.
     pub failure: Option<&'static str>,
 }
 
 impl Pool {
-    /// An empty pool whose connections `dialler` opens.
+    /// An empty pool that opens connections with `dialler`.
     pub fn new(dialler: impl Into<Dialler>) -> Pool {
         Pool { dialler: dialler.into(), most: MOST, most_together: usize::MAX, endpoints: RefCell::default() }
     }
 
-    /// With no more than `most` connections to one endpoint, so that no backend takes the descriptors of all.
+    /// Limits connections per endpoint to `most`, so that no backend uses up the file descriptors.
     pub fn with_most(self, most: usize) -> Pool {
         Pool { most: most.min(MOST), ..self }
     }
 
-    /// With no more than `most` connections that share an [`Allowance`], whichever pool opens them.
+    /// Limits connections counted by the same [`Allowance`] to `most`, across all pools.
     pub fn with_most_together(self, most: usize) -> Pool {
         Pool { most_together: most, ..self }
     }
 
-    /// The endpoint for `upstream`; keep it, so that later requests need not look again.
+    /// The endpoint for `upstream`; keep it to avoid repeated lookups.
     pub fn endpoint(&self, upstream: &Upstream) -> Rc<Endpoint> {
         self.endpoint_of(upstream, &Allowance::default())
     }
 
-    /// The same, with what all endpoints of its APIService may have; that of the first who asks counts.
+    /// As [`Pool::endpoint`], counting connections with `allowance`; the first caller's counts.
     pub fn endpoint_of(&self, upstream: &Upstream, allowance: &Allowance) -> Rc<Endpoint> {
         let mut endpoints = self.endpoints.borrow_mut();
         if let Some(endpoint) = endpoints.get(upstream) {
@@ -69,7 +69,7 @@ impl Pool {
         endpoint
     }
 
-    /// Closes what is idle for long, forgets endpoints that nobody else holds, and counts what is stuck. Call it every second.
+    /// Closes idle connections, removes endpoints without other owners, and counts stuck tunnels. Call every second.
     pub fn sweep(&self) {
         let now = Instant::now();
         self.endpoints.borrow_mut().retain(|_, endpoint| {
@@ -79,7 +79,7 @@ impl Pool {
         self.dialler.tell_stuck();
     }
 
-    /// What each endpoint's connections do.
+    /// State of each endpoint's connections.
     pub fn report(&self) -> Vec<PoolReport> {
         self.endpoints.borrow().values().map(|endpoint| endpoint.report()).collect()
     }

@@ -1,63 +1,63 @@
-//! What can go wrong between us and somebody who connects for us, and what a client is told of it.
+//! Faults of egress proxies, and their messages for clients.
 
 use std::io;
 
 use super::{DialError, DialPhase};
 use crate::tls::Failure;
 
-/// Why a proxy did not connect us.
+/// Why a dial through a proxy failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyFault {
-    /// It cannot be reached itself.
+    /// The proxy is unreachable.
     Unreachable,
-    /// No TLS session with it that both sides accept.
+    /// The TLS handshake with the proxy failed.
     Untrusted,
-    /// It does not take us for who we say we are.
+    /// The proxy rejected the gateway's credentials.
     Credentials,
-    /// Its answer cannot be understood, or breaks off.
+    /// The proxy's response is invalid or truncated.
     Nonsense,
-    /// It sends us elsewhere.
+    /// The proxy responded with a redirect.
     Redirected,
-    /// It does not allow connections there.
+    /// The proxy does not allow connections to the destination.
     Forbidden,
-    /// It cannot do what we ask of it at all.
+    /// The proxy does not support the request.
     Unsuited,
-    /// It has nobody to send: no Konnectivity agent.
+    /// The Konnectivity server has no agent.
     NoAgent,
-    /// It failed and does not say why.
+    /// The proxy failed for another reason.
     Failed,
-    /// It finds no way to the network.
+    /// The network is unreachable from the proxy.
     NetworkUnreachable,
-    /// It finds no way to the host.
+    /// The host is unreachable from the proxy.
     HostUnreachable,
-    /// It was refused.
+    /// The destination refused the proxy's connection.
     ConnectionRefused,
-    /// Its packets did not get there before their time ran out.
+    /// The TTL of the proxy's packets expired.
     HopsExceeded,
-    /// The name has no address: for it, or for us where we look names up.
+    /// Name lookup failed, at the proxy or, where the gateway resolves names, here.
     NameNotResolved,
-    /// Whoever it asks for the address of a name does not serve it.
+    /// The proxy's name server failed.
     NoNameServer,
-    /// The name cannot be told to it.
+    /// The name cannot be sent to the proxy.
     Unspeakable,
-    /// The destination's words came before the proxy's.
+    /// The destination's first bytes arrived before the proxy's response.
     SpokeFirst,
-    /// It took too long.
+    /// The proxy did not answer in time.
     TimedOut,
 }
 
 impl ProxyFault {
-    /// One word, stable: a cause's reason.
+    /// Stable reason, for status causes.
     pub fn reason(self) -> &'static str {
         self.texts().0
     }
 
-    /// A sentence about an APIService's backend, for clients: without addresses.
+    /// Message about an APIService's backend, for clients: without addresses.
     pub fn words(self) -> &'static str {
         self.texts().1
     }
 
-    /// The status code that says the same.
+    /// Corresponding HTTP status code.
     pub fn status(self) -> u16 {
         match self {
             ProxyFault::Forbidden => 403,
@@ -68,7 +68,7 @@ impl ProxyFault {
         }
     }
 
-    /// Whether another proxy that does the same might do better.
+    /// Whether another proxy of the selection might succeed.
     pub(super) fn is_its_own(self) -> bool {
         !matches!(
             self,
@@ -80,18 +80,18 @@ impl ProxyFault {
         )
     }
 
-    /// Whether it says something of the proxy, whatever it was asked for; what else it says may be true of one destination
-    /// and of no other.
+    /// Whether the fault is the proxy's for every destination; any other may be specific to one destination.
     pub(super) fn is_for_all(self) -> bool {
         matches!(self, ProxyFault::Unreachable | ProxyFault::Untrusted | ProxyFault::Credentials | ProxyFault::NoAgent)
     }
 
-    /// Whether it was asked to connect, and did not; else it did not come to that.
+    /// Whether the proxy was asked to connect; otherwise the dial failed before.
     pub(super) fn was_asked(self) -> bool {
         !matches!(self, ProxyFault::Unreachable | ProxyFault::Untrusted)
     }
 
-    /// Why what was asked of a proxy got no answer: under TLS 1.3 it refuses our certificate only then.
+    /// Classifies an I/O error during the exchange with a proxy: under TLS 1.3 it refuses the client certificate only
+    /// then.
     pub(super) fn of_broken(error: &io::Error) -> DialError {
         match Failure::of(error) {
             Failure::ClientCertificateRefused => {
@@ -107,43 +107,35 @@ impl ProxyFault {
 
     fn texts(self) -> (&'static str, &'static str) {
         match self {
-            ProxyFault::Unreachable => ("ProxyUnreachable", "the egress proxy before it cannot be reached"),
-            ProxyFault::Untrusted => ("ProxyHandshakeFailed", "the egress proxy before it cannot be trusted"),
+            ProxyFault::Unreachable => ("ProxyUnreachable", "its egress proxy cannot be reached"),
+            ProxyFault::Untrusted => ("ProxyHandshakeFailed", "the TLS handshake with its egress proxy failed"),
             ProxyFault::Credentials => {
-                ("ProxyCredentialsRefused", "the egress proxy before it does not accept the gateway's credentials")
+                ("ProxyCredentialsRefused", "its egress proxy does not accept the gateway's credentials")
             }
-            ProxyFault::Nonsense => {
-                ("ProxyAnswerInvalid", "what the egress proxy before it answers cannot be understood")
-            }
+            ProxyFault::Nonsense => ("ProxyAnswerInvalid", "the response of its egress proxy is invalid"),
             ProxyFault::Redirected => {
-                ("ProxyRedirects", "the egress proxy before it sends elsewhere, where the gateway does not go")
+                ("ProxyRedirects", "its egress proxy responds with a redirect, which is not followed")
             }
-            ProxyFault::Forbidden => ("ProxyForbids", "the egress proxy before it does not allow connections to it"),
-            ProxyFault::Unsuited => ("ProxyUnsuited", "the egress proxy before it cannot do what is asked of it"),
-            ProxyFault::NoAgent => ("NoAgent", "no Konnectivity agent is there to connect to it"),
-            ProxyFault::Failed => ("ProxyFailed", "the egress proxy before it could not connect to it"),
+            ProxyFault::Forbidden => ("ProxyForbids", "its egress proxy does not allow connections to it"),
+            ProxyFault::Unsuited => ("ProxyUnsuited", "its egress proxy does not support the request"),
+            ProxyFault::NoAgent => ("NoAgent", "no Konnectivity agent is connected"),
+            ProxyFault::Failed => ("ProxyFailed", "its egress proxy could not connect to it"),
             ProxyFault::NetworkUnreachable => {
-                ("NetworkUnreachable", "the egress proxy before it finds no way to its network")
+                ("NetworkUnreachable", "its network is unreachable from its egress proxy")
             }
-            ProxyFault::HostUnreachable => {
-                ("HostUnreachable", "the egress proxy before it finds no way to its endpoint")
-            }
+            ProxyFault::HostUnreachable => ("HostUnreachable", "its endpoint is unreachable from its egress proxy"),
             ProxyFault::ConnectionRefused => {
-                ("ConnectionRefused", "nothing listens at its endpoint, says the egress proxy before it")
+                ("ConnectionRefused", "its endpoint refused the connection of its egress proxy")
             }
-            ProxyFault::HopsExceeded => {
-                ("TTLExpired", "what the egress proxy before it sends does not get to its endpoint")
-            }
+            ProxyFault::HopsExceeded => ("TTLExpired", "the TTL of the packets of its egress proxy expired"),
             ProxyFault::NameNotResolved | ProxyFault::NoNameServer => {
                 ("NameNotResolved", "its host name cannot be resolved")
             }
-            ProxyFault::Unspeakable => {
-                ("NameUnspeakable", "its host name cannot be told to the egress proxy before it")
-            }
+            ProxyFault::Unspeakable => ("NameUnspeakable", "its host name is not valid for its egress proxy"),
             ProxyFault::SpokeFirst => {
-                ("ServerSpokeFirst", "what it sent came before the egress proxy's answer, and cannot be told from it")
+                ("ServerSpokeFirst", "it sent data before the response of its egress proxy arrived")
             }
-            ProxyFault::TimedOut => ("ProxyTimeout", "the egress proxy before it did not connect to it in time"),
+            ProxyFault::TimedOut => ("ProxyTimeout", "its egress proxy did not connect to it in time"),
         }
     }
 }

@@ -1,25 +1,25 @@
-//! Where a proxy is and how it is spoken to, as an URL says it.
+//! Proxy URLs.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use super::{Credentials, Destination, Host};
 
-/// How a proxy is spoken to, by the scheme of its URL.
+/// Protocol of a proxy, by the scheme of its URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProxyScheme {
     /// `http`: HTTP without TLS.
     Http,
-    /// `https`: HTTP over TLS, with a certificate of the proxy's own.
+    /// `https`: HTTP over TLS.
     Https,
-    /// `socks5` and `socks5h`: the proxy looks names up, as Go has it for both.
+    /// `socks5` and `socks5h`: the proxy resolves names, as in Go for both.
     Socks5,
-    /// `socks5-local`: we look names up, and the proxy is given addresses.
+    /// `socks5-local`: the gateway resolves names, and the proxy gets addresses.
     Socks5Local,
 }
 
 impl ProxyScheme {
-    /// As it is written.
+    /// The scheme as written.
     pub fn as_str(self) -> &'static str {
         match self {
             ProxyScheme::Http => "http",
@@ -39,7 +39,7 @@ impl ProxyScheme {
         }
     }
 
-    /// The port of an URL that names none.
+    /// Port of a URL without one.
     fn usual_port(self) -> u16 {
         match self {
             ProxyScheme::Http => 80,
@@ -49,33 +49,33 @@ impl ProxyScheme {
     }
 }
 
-/// A proxy. Its `Debug` and `Display` leave out who we are to it.
+/// URL of a proxy. `Debug` and `Display` omit the credentials.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ProxyUrl {
-    /// How it is spoken to.
+    /// Protocol of the proxy.
     pub scheme: ProxyScheme,
-    /// Where it is.
+    /// Host and port.
     pub destination: Destination,
-    /// What stands before the `@`, with its escapes undone.
+    /// User info before the `@`, percent-decoded.
     pub credentials: Option<Credentials>,
 }
 
-/// Why a text is no URL of a proxy. `Display` tells no password.
+/// Why a text is not a valid proxy URL. `Display` shows no password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProxyUrlError {
-    /// It has no scheme, or what Go's `net/url` does not take for an URL.
+    /// No scheme, or not a URL for Go's `net/url`.
     NotParsed,
-    /// Another scheme than those of [`ProxyScheme`].
+    /// Unsupported scheme.
     Scheme(String),
-    /// What is wrong with the rest.
+    /// Another problem.
     Rest(&'static str),
 }
 
 impl ProxyUrl {
-    /// Reads `scheme://[user:password@]host[:port][/]`.
+    /// Parses `scheme://[user:password@]host[:port][/]`.
     ///
     /// # Errors
-    /// For everything else.
+    /// Any other text.
     pub fn parse(text: &str) -> Result<ProxyUrl, ProxyUrlError> {
         let (scheme, rest) = scheme_of(text)?;
         let scheme = ProxyScheme::named(&scheme).ok_or(ProxyUrlError::Scheme(scheme))?;
@@ -97,7 +97,7 @@ impl ProxyUrl {
 }
 
 impl ProxyUrl {
-    /// The same, as Go reads proxies: what follows the host and port says nothing.
+    /// As [`ProxyUrl::parse`], but ignores path, query and fragment, as Go does for proxies.
     ///
     /// # Errors
     /// As [`ProxyUrl::parse`].
@@ -107,10 +107,10 @@ impl ProxyUrl {
         ProxyUrl::parse(&text[..end])
     }
 
-    /// Reads the `proxy-url` of a kubeconfig: http, https, socks5 and, beyond what client-go takes, socks5h.
+    /// Parses `proxy-url` of a kubeconfig: http, https, socks5 and, beyond client-go, socks5h.
     ///
     /// # Errors
-    /// In the words of `parseProxyURL` of `k8s.io/client-go/tools/clientcmd/client_config.go`, without the password.
+    /// The messages of `parseProxyURL` in `k8s.io/client-go/tools/clientcmd/client_config.go`, without the password.
     pub fn of_kubeconfig(text: &str) -> Result<ProxyUrl, String> {
         let unsupported = |scheme: &str| format!("unsupported scheme {scheme:?}, must be http, https, or socks5");
         match ProxyUrl::parse_host(text) {
@@ -123,7 +123,7 @@ impl ProxyUrl {
     }
 }
 
-/// Splits as Go's `net/url` does: what may be a scheme and is none is an error of its own.
+/// Splits off the scheme as Go's `net/url` does: a malformed one is an error of its own.
 fn scheme_of(text: &str) -> Result<(String, &str), ProxyUrlError> {
     if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
         return Err(ProxyUrlError::NotParsed);
@@ -132,33 +132,33 @@ fn scheme_of(text: &str) -> Result<(String, &str), ProxyUrlError> {
     let (scheme, rest) = text.split_at(end);
     match rest.strip_prefix(':') {
         Some(rest) if scheme.starts_with(|c: char| c.is_ascii_alphabetic()) => Ok((scheme.to_ascii_lowercase(), rest)),
-        // A colon in the first part of a path: there should have been a scheme.
+        // A colon in the first path segment: Go requires a scheme.
         Some(_) => Err(ProxyUrlError::NotParsed),
         None if text.split('/').next().is_some_and(|first| first.contains(':')) => Err(ProxyUrlError::NotParsed),
         None => Err(ProxyUrlError::Scheme(String::new())),
     }
 }
 
-/// Reads `host`, `host:port`, `[address]` or `[address]:port`.
+/// Parses `host`, `host:port`, `[address]` or `[address]:port`.
 pub(crate) fn host_and_port(text: &str) -> Result<(Host, Option<u16>), &'static str> {
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let (address, port) = rest.split_once(']').ok_or("a bracket is not closed")?;
         if address.contains('%') {
             return Err("an IPv6 address with a zone is not supported");
         }
-        let address = address.parse().map_err(|_| "what stands in brackets is not an IPv6 address")?;
+        let address = address.parse().map_err(|_| "the text in brackets is not an IPv6 address")?;
         (Host::Ip(IpAddr::V6(address)), port)
     } else {
         let (host, port) = text.find(':').map_or((text, ""), |at| text.split_at(at));
         if port.matches(':').count() > 1 {
-            return Err("an IPv6 address must stand in brackets");
+            return Err("an IPv6 address must be in brackets");
         }
         (host_named(host)?, port)
     };
     let port = match port.strip_prefix(':') {
         None if port.is_empty() => None,
         None => return Err("only a port may follow the brackets"),
-        // Go takes a colon without a number for no port.
+        // As in Go, a colon without a number means no port.
         Some("") => None,
         Some(port) if !port.bytes().all(|byte| byte.is_ascii_digit()) => return Err("the port is not a number"),
         Some(port) => match port.parse() {
@@ -169,7 +169,7 @@ pub(crate) fn host_and_port(text: &str) -> Result<(Host, Option<u16>), &'static 
     Ok((host, port))
 }
 
-/// An address, or a name that could be looked up.
+/// Parses an address or a host name.
 fn host_named(text: &str) -> Result<Host, &'static str> {
     if let Ok(ip) = text.parse() {
         return Ok(Host::Ip(ip));
@@ -199,8 +199,8 @@ impl fmt::Debug for ProxyUrl {
 impl fmt::Display for ProxyUrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ProxyUrlError::NotParsed => f.write_str("not an URL such as socks5://127.0.0.1:1080"),
-            ProxyUrlError::Scheme(scheme) => write!(f, "there is no way by the scheme {scheme:?}"),
+            ProxyUrlError::NotParsed => f.write_str("not a URL such as socks5://127.0.0.1:1080"),
+            ProxyUrlError::Scheme(scheme) => write!(f, "unsupported scheme {scheme:?}"),
             ProxyUrlError::Rest(what) => f.write_str(what),
         }
     }
@@ -208,7 +208,7 @@ impl fmt::Display for ProxyUrlError {
 
 impl std::error::Error for ProxyUrlError {}
 
-/// `text` without what stands before the last `@` of an URL, for messages about URLs that cannot be read.
+/// Removes the user info before the last `@`, for messages about invalid URLs.
 pub fn without_credentials(text: &str) -> String {
     let begin = text.find("://").map_or(0, |at| at + 3);
     match text.rfind('@') {
@@ -255,13 +255,13 @@ mod tests {
     #[test]
     fn what_is_none() {
         for (text, expected) in [
-            ("", "there is no way by the scheme \"\""),
-            ("proxy", "there is no way by the scheme \"\""),
-            ("//proxy:1", "there is no way by the scheme \"\""),
-            ("localhost:1080", "there is no way by the scheme \"localhost\""),
-            ("ftp://proxy", "there is no way by the scheme \"ftp\""),
-            ("127.0.0.1:1080", "not an URL such as socks5://127.0.0.1:1080"),
-            ("http://a\nb", "not an URL such as socks5://127.0.0.1:1080"),
+            ("", "unsupported scheme \"\""),
+            ("proxy", "unsupported scheme \"\""),
+            ("//proxy:1", "unsupported scheme \"\""),
+            ("localhost:1080", "unsupported scheme \"localhost\""),
+            ("ftp://proxy", "unsupported scheme \"ftp\""),
+            ("127.0.0.1:1080", "not a URL such as socks5://127.0.0.1:1080"),
+            ("http://a\nb", "not a URL such as socks5://127.0.0.1:1080"),
             ("http:proxy", "two slashes must follow the scheme"),
             ("http://", "the host is missing"),
             ("http://:80", "the host is missing"),
@@ -272,10 +272,10 @@ mod tests {
             ("http://h:+1", "the port is not a number"),
             ("http://h:0", "the port must be from 1 to 65535"),
             ("http://h:65536", "the port must be from 1 to 65535"),
-            ("http://::1:80", "an IPv6 address must stand in brackets"),
+            ("http://::1:80", "an IPv6 address must be in brackets"),
             ("http://[::1", "a bracket is not closed"),
             ("http://[::1]80", "only a port may follow the brackets"),
-            ("http://[10.0.0.1]:80", "what stands in brackets is not an IPv6 address"),
+            ("http://[10.0.0.1]:80", "the text in brackets is not an IPv6 address"),
             ("http://[fe80::1%25eth0]:80", "an IPv6 address with a zone is not supported"),
             ("http://h/x", "nothing may follow the host and port"),
             ("http://h?x", "nothing may follow the host and port"),

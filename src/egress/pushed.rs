@@ -1,4 +1,4 @@
-//! What is on its way out: a request that is still being written.
+//! Task that uploads a request body.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,14 +6,14 @@ use std::task::{Context, Waker};
 
 use tokio::task::AbortHandle;
 
-/// A pump that runs until it has moved everything; dropped, it stops.
+/// A running upload; dropping it aborts the upload.
 #[derive(Default)]
 pub(super) struct Pushed(Option<AbortHandle>);
 
 impl Pushed {
-    /// Runs `pump`. What can be moved at once, nearly every request, needs no task; inside a `LocalSet`.
+    /// Starts `pump`, within a `LocalSet`. A request that can be written at once, as nearly all, needs no task.
     pub(super) fn begin(mut pump: impl Future<Output = ()> + Unpin + 'static) -> Pushed {
-        // Its task asks once more, and is then woken.
+        // If pending, its task polls it again with its own waker.
         let mut cx = Context::from_waker(Waker::noop());
         if Pin::new(&mut pump).poll(&mut cx).is_ready() {
             return Pushed(None);
@@ -21,7 +21,7 @@ impl Pushed {
         Pushed(Some(tokio::task::spawn_local(pump).abort_handle()))
     }
 
-    /// Lets it go on by itself.
+    /// Lets the upload continue after this is dropped.
     pub(super) fn let_go(&mut self) {
         self.0 = None;
     }

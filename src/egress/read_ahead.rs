@@ -1,7 +1,7 @@
-//! Reading more from a socket than TLS asks for.
+//! Reads more from a socket than TLS asks for.
 //!
-//! rustls asks for 4 KiB at a time. A backend that answers many requests on one connection has sent more than that
-//! by the time we look, and each piece would be a system call of its own.
+//! rustls reads 4 KiB at a time. A backend that answers many requests on one connection has often sent more by then,
+//! and each read would be a system call.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -13,26 +13,26 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::allowance::Place;
 use super::carrier::Carrier;
 
-/// What is read at a time.
+/// Size of a read-ahead buffer.
 const AHEAD: usize = 64 << 10;
-/// Buffers a thread keeps for the next use.
+/// Spare buffers kept per thread.
 const SPARES: usize = 4;
 
 thread_local! {
-    /// A connection owns a buffer only while something is left in it, so that idle ones hold none.
+    /// Spare buffers. A connection owns a buffer only while it holds unread data, so idle connections have none.
     static SPARE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// An open connection, that reads ahead once it is told to.
+/// An open connection with optional read-ahead.
 pub struct ReadAhead {
     carrier: Carrier,
     ahead: bool,
     left: Option<Left>,
-    /// Its place among the connections that are counted, if it is.
+    /// Counts the connection, if it is counted.
     place: Option<Place>,
 }
 
-/// What was read and not yet asked for.
+/// Data read from the socket but not yet consumed.
 struct Left {
     buffer: Box<[u8]>,
     from: usize,
@@ -40,28 +40,28 @@ struct Left {
 }
 
 impl ReadAhead {
-    /// Reads no more than is asked for.
+    /// A connection without read-ahead.
     pub(super) fn new(carrier: Carrier) -> ReadAhead {
         ReadAhead { carrier, ahead: false, left: None, place: None }
     }
 
-    /// Gives first what was read already, and more than was wanted then.
+    /// A connection that returns `bytes`, received already, before reading.
     pub(super) fn after(bytes: &[u8], carrier: Carrier) -> ReadAhead {
         let left = Left { buffer: bytes.into(), from: 0, to: bytes.len() };
         ReadAhead { carrier, ahead: false, left: (!bytes.is_empty()).then_some(left), place: None }
     }
 
-    /// It is counted as long as it lasts.
+    /// Holds `place` until the connection is dropped.
     pub(super) fn keep(&mut self, place: Place) {
         self.place = Some(place);
     }
 
-    /// When this is dropped, the other end hears that it broke off, where that can be told; else it hears an end.
+    /// Has the connection reset instead of closed in order when this is dropped, where the transport can do that.
     pub fn break_off(&self) {
         self.carrier.break_off();
     }
 
-    /// From now on reads ahead; for connections that many requests share.
+    /// Enables read-ahead; for connections shared by many requests.
     pub(super) fn begin(&mut self) {
         self.ahead = true;
     }
@@ -76,7 +76,7 @@ fn give_back(buffer: Box<[u8]>) {
 }
 
 impl Left {
-    /// Moves as much as there is room for; true when nothing is left.
+    /// Copies as much as fits; returns whether nothing is left.
     fn give(&mut self, out: &mut ReadBuf<'_>) -> bool {
         let n = out.remaining().min(self.to - self.from);
         out.put_slice(&self.buffer[self.from..self.from + n]);

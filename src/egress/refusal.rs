@@ -1,5 +1,4 @@
-//! What the end of a request on an open connection says about it: was it begun or not, and whose words were
-//! not HTTP.
+//! Classifies errors of requests on open connections: not processed, invalid HTTP, or connection closed.
 
 use std::error::Error as StdError;
 use std::io;
@@ -8,19 +7,19 @@ use super::dial::{DialError, DialPhase};
 use super::http1::Fault;
 use crate::tls::Failure;
 
-/// Why the backend provably did nothing with a request that was sent; none when it may have done something.
+/// Why the backend provably did not process a request that was sent; `None` if it may have.
 pub(crate) fn unprocessed(error: &(dyn StdError + 'static)) -> Option<DialError> {
     let refused =
-        |reason, phase| Some(DialError { phase, reason, cause: format!("the request was not begun: {error}") });
+        |reason, phase| Some(DialError { phase, reason, cause: format!("the request was not processed: {error}") });
     if let Some(h2) = source::<h2::Error>(error) {
-        // GOAWAY without an error ends exactly the streams above its last stream, which the backend says it
-        // did not look at (RFC 9113, section 6.8). One with an error may end others, too.
+        // GOAWAY without an error ends exactly the streams above its last stream id, which were not processed (RFC
+        // 9113, section 6.8). GOAWAY with an error may end others, too.
         let unseen = h2.is_reset() && h2.reason() == Some(h2::Reason::REFUSED_STREAM)
             || h2.is_go_away() && h2.reason() == Some(h2::Reason::NO_ERROR);
         return if h2.is_remote() && unseen { refused("StreamRefused", DialPhase::Http) } else { None };
     }
-    // Under TLS 1.3 a server judges our certificate when for us the handshake is over; until it accepted it, it
-    // reads no request.
+    // Under TLS 1.3 a server verifies the client certificate after the client's handshake is done; before it has
+    // accepted the certificate, it reads no request.
     match of_tls(error) {
         Some(Failure::ClientCertificateRefused) => {
             refused(Failure::ClientCertificateRefused.reason(), DialPhase::Handshake)
@@ -29,25 +28,25 @@ pub(crate) fn unprocessed(error: &(dyn StdError + 'static)) -> Option<DialError>
     }
 }
 
-/// Whether the backend said goodbye to the whole connection.
+/// Whether the backend sent GOAWAY.
 pub(super) fn is_farewell(error: &(dyn StdError + 'static)) -> bool {
     source::<h2::Error>(error).is_some_and(|h2| h2.is_remote() && h2.is_go_away())
 }
 
-/// What TLS says about the end of a connection, if it does.
+/// The TLS failure that ended the connection, if one did.
 fn of_tls(error: &(dyn StdError + 'static)) -> Option<Failure> {
     let io = source::<io::Error>(error)?;
     io.get_ref()?.downcast_ref::<rustls::Error>()?;
     Some(Failure::of(io))
 }
 
-/// Whether an answer came that is not HTTP, or more of a head than we read.
+/// Whether the response was not valid HTTP, or exceeded a limit.
 pub(crate) fn is_nonsense(error: &(dyn StdError + 'static)) -> bool {
     matches!(source::<Fault>(error), Some(Fault::Nonsense(_)))
         || source::<h2::Error>(error).is_some_and(|h2| !h2.is_remote() && !h2.is_io() && h2.reason().is_some())
 }
 
-/// Whether the connection ended, rather than that we gave it up.
+/// Whether the peer closed the connection; false if the gateway did.
 pub(super) fn is_end(error: &(dyn StdError + 'static)) -> bool {
     let ended = |io: &io::Error| {
         matches!(
@@ -61,7 +60,7 @@ pub(super) fn is_end(error: &(dyn StdError + 'static)) -> bool {
     matches!(source::<Fault>(error), Some(Fault::Ended)) || source::<io::Error>(error).is_some_and(ended)
 }
 
-/// `error` itself or what it comes from, if that is an `E`.
+/// The first `E` in the chain of `error` and its sources.
 fn source<'e, E: StdError + 'static>(error: &'e (dyn StdError + 'static)) -> Option<&'e E> {
     let mut source = Some(error);
     while let Some(error) = source {

@@ -1,4 +1,4 @@
-//! From a name to addresses: by the system's resolver, or by hickory without a thread of its own.
+//! Name resolution by the system's resolver or by hickory.
 
 use std::io;
 use std::net::IpAddr;
@@ -9,20 +9,20 @@ use hickory_resolver::TokioResolver;
 use super::{Destination, Host};
 use crate::process::Problem;
 
-/// How names are looked up (`--resolver`).
+/// Resolver of host names (`--resolver`).
 #[derive(Clone)]
 pub enum Resolver {
-    /// `getaddrinfo`, with all that `/etc/nsswitch.conf` says; runs on a thread of its own.
+    /// `getaddrinfo`, which honors `/etc/nsswitch.conf`; runs on a blocking thread.
     System,
-    /// hickory, reading `/etc/resolv.conf` and `/etc/hosts`; honours TTLs.
+    /// hickory, which reads `/etc/resolv.conf` and `/etc/hosts`; honors TTLs.
     Hickory(Arc<TokioResolver>),
 }
 
 impl Resolver {
-    /// hickory with this machine's configuration. Make one on each runtime that uses it.
+    /// hickory with this machine's configuration. Create one per runtime.
     ///
     /// # Errors
-    /// When `/etc/resolv.conf` cannot be read.
+    /// `/etc/resolv.conf` cannot be read.
     pub fn hickory() -> Result<Resolver, Problem> {
         TokioResolver::builder_tokio()
             .and_then(|builder| builder.build())
@@ -52,7 +52,7 @@ impl Resolver {
     }
 }
 
-/// IPv6 and IPv4 in turns, the family of the first address first (RFC 8305, section 4).
+/// Alternates IPv6 and IPv4, beginning with the family of the first address (RFC 8305, section 4).
 fn interleave(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
     let six_first = addresses.first().is_some_and(IpAddr::is_ipv6);
     let (mut first, mut second): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|ip| ip.is_ipv6() == six_first);

@@ -1,4 +1,4 @@
-//! What the operator wrote about egress: descriptions, from which ways are made. No file that they name was read.
+//! Settings of egress selections, as configured. The files they reference are not read yet.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,65 +6,65 @@ use std::time::Duration;
 use super::{Dialect, NoProxy, ProxyUrl};
 use crate::tls::PairFiles;
 
-/// The selection of backends, unless their APIService names another.
+/// Default selection for backends, unless their APIService names another.
 pub const CLUSTER: &str = "cluster";
-/// The selection of calls to control planes.
+/// Selection for calls to control planes.
 pub const CONTROL_PLANE: &str = "controlplane";
 
-/// The selections that a gateway's calls go through unless something says otherwise.
+/// Selections used by the gateway's calls by default.
 pub const STANDARD_CALLS: [&str; 2] = [CLUSTER, CONTROL_PLANE];
 
-/// How long a dial may take, unless its selection says otherwise.
+/// Default dial timeout of a selection.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// One egress selection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectionSettings {
-    /// In lower case; each is there once.
+    /// Name in lower case; unique.
     pub name: String,
-    /// How its destinations are reached.
+    /// Direct or through proxies.
     pub way: WaySettings,
-    /// Which destinations are reached directly all the same.
+    /// Destinations that bypass the proxies.
     pub no_proxy: NoProxy,
-    /// For the proxy and for what lies behind it, together.
+    /// Time limit for connecting to the proxy and through it.
     pub dial_timeout: Duration,
 }
 
-/// How destinations are reached.
+/// How destinations are dialed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaySettings {
-    /// By ourselves.
+    /// Directly.
     Direct,
-    /// By somebody who connects for us.
+    /// Through proxies.
     Proxy(ProxySettings),
 }
 
-/// Who connects for us.
+/// The proxies of a selection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxySettings {
-    /// What they are.
+    /// Protocol of the proxies.
     pub kind: ProxyKind,
-    /// Where they are: at least one, in the order to try them.
+    /// Addresses in the order to try them; at least one.
     pub addresses: Vec<ProxyAddress>,
-    /// TLS to those whose URL is https.
+    /// TLS files for those with an https URL.
     pub tls: ProxyTlsFiles,
-    /// A file of one line, `user:password`, followed on disk. If there is one, no address has credentials of its own.
+    /// File with one line, `user:password`, followed on disk. With it no address has credentials of its own.
     pub credentials_file: Option<PathBuf>,
 }
 
-/// What kind of thing connects for us.
+/// Configured proxy protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProxyKind {
     /// SOCKS version 5 (RFC 1928).
     Socks5,
-    /// `CONNECT` of HTTP/1.1: an ordinary proxy, or a Konnectivity server in its mode `http-connect`.
+    /// HTTP/1.1 CONNECT: an ordinary proxy, or a Konnectivity server in mode `http-connect`.
     HttpConnect(Dialect),
-    /// Konnectivity's tunnels over gRPC.
+    /// Konnectivity over gRPC.
     Grpc,
 }
 
 impl ProxyKind {
-    /// As `proxyProtocol` says it.
+    /// Value of `proxyProtocol`.
     pub fn as_str(self) -> &'static str {
         match self {
             ProxyKind::Socks5 => "SOCKS5",
@@ -74,22 +74,22 @@ impl ProxyKind {
     }
 }
 
-/// Where a proxy is.
+/// Address of a proxy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ProxyAddress {
-    /// A Unix domain socket, which may appear later.
+    /// Unix domain socket; it may not exist yet.
     Unix(PathBuf),
-    /// TCP. For HTTPConnect and GRPC the scheme is http or https, for SOCKS5 one of socks5's.
+    /// TCP. The scheme is http or https for HTTPConnect and GRPC, and one of socks5's for SOCKS5.
     Url(ProxyUrl),
 }
 
-/// The files of TLS to a proxy.
+/// TLS files for a proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProxyTlsFiles {
-    /// Who vouches for the proxy; the system's roots when `None`.
+    /// CA bundle; the system's roots when `None`.
     pub authorities: Option<PathBuf>,
-    /// Who we are to it.
+    /// Client certificate and key.
     pub identity: Option<PairFiles>,
-    /// The name its certificate must have, if not the host of its URL.
+    /// Expected server name, if not the host of the URL.
     pub server_name: Option<String>,
 }

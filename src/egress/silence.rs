@@ -1,40 +1,40 @@
-//! How long a backend may say nothing while somebody waits for it. Pure; the time is an argument.
+//! Liveness of a backend that is silent while a request waits. No I/O; the time is an argument.
 //!
-//! Slow is not dead: a backend that takes minutes for an answer still says that it is there when it is asked. One that
-//! was stopped, or whose machine is gone, does not, and the kernel at the other end goes on taking what we send.
+//! Slow is not dead: a backend that needs minutes for a response still answers a probe. A stopped process or a lost
+//! machine does not, while the kernel on the other side may go on accepting data.
 
 use std::time::{Duration, Instant};
 
-/// Since when nothing is heard, and what was done about it.
+/// Since when there is no activity, and when a probe was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Silence {
-    /// How often something was heard when it was last looked.
+    /// Activity count at the last update.
     heard: u64,
     since: Instant,
     asked: Option<Instant>,
 }
 
-/// How long is waited before each step.
+/// Delay before each liveness action.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// From the last word to the question whether it still lives.
+    /// From the last activity to the probe.
     pub(super) ask: Duration,
-    /// From the question to the doubt.
+    /// From the probe to suspecting the backend.
     pub(super) doubt: Duration,
-    /// From the question to the end.
+    /// From the probe to closing the connection.
     pub(super) end: Duration,
 }
 
-/// What is to be done about a silence.
+/// Action to take on a silent connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Nothing.
+    /// None.
     Fine,
-    /// It is to be asked whether it still lives.
+    /// Send a probe.
     Ask,
-    /// It was asked and does not say: nothing new is to go there.
+    /// The probe is unanswered: send no new requests.
     Doubt,
-    /// It is not waited for any longer.
+    /// Stop waiting and close.
     End,
 }
 
@@ -43,12 +43,12 @@ impl Silence {
         Silence { heard: 0, since: now, asked: None }
     }
 
-    /// How long it lasts.
+    /// Duration of the silence.
     pub(super) fn lasts(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.since)
     }
 
-    /// Looks again; `heard` is how often something was heard by now.
+    /// Updates the state with the current activity count and returns the action to take.
     pub(super) fn judge(&mut self, heard: u64, patience: Patience, now: Instant) -> Verdict {
         if heard != self.heard {
             *self = Silence { heard, since: now, asked: None };

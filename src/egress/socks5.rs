@@ -1,4 +1,4 @@
-//! Being connected by a SOCKS5 proxy (RFC 1928, RFC 1929), as Go's client is: a password may be empty.
+//! SOCKS5 client (RFC 1928, RFC 1929), compatible with Go's: a password may be empty.
 
 use std::io;
 
@@ -8,25 +8,24 @@ use super::dial::DialError;
 use super::proxy_fault::ProxyFault;
 use super::{Credentials, Destination, Host};
 
-/// The longest user, password or name that its one byte of length can tell.
+/// Limit of a user name, password or host name: its length is one byte.
 const LONGEST: usize = 255;
 const VERSION: u8 = 5;
 const LOGIN_VERSION: u8 = 1;
-/// The ways to say who we are: not at all, and by user and password.
+/// Authentication methods: none, and user name and password.
 const NOBODY: u8 = 0;
 const PASSWORD: u8 = 2;
-/// None of those offered.
+/// No acceptable method.
 const UNACCEPTABLE: u8 = 0xff;
 const CONNECT: u8 = 1;
 const IPV4: u8 = 1;
 const NAME: u8 = 3;
 const IPV6: u8 = 4;
 
-/// Has the proxy behind `carrier` connect to `destination`, whose name has 1 to 255 bytes; what it gives back is the
-/// way there.
+/// Has the proxy at `carrier` connect to `destination` (a name has 1 to 255 bytes); returns the tunnel.
 ///
 /// # Errors
-/// What it says instead, or why that cannot be understood.
+/// The proxy's error, or why its response is invalid.
 pub async fn connect<C: AsyncRead + AsyncWrite + Unpin>(
     mut carrier: C,
     credentials: Option<&Credentials>,
@@ -71,7 +70,7 @@ pub async fn connect<C: AsyncRead + AsyncWrite + Unpin>(
     if reserved != 0 {
         return Err(ProxyFault::Nonsense.because(format!("the reserved byte of its reply is {reserved:02x}")));
     }
-    // Where it connects from is nothing to us, but stands before what the destination says.
+    // The bound address is ignored, but precedes the destination's data.
     let length = match address {
         IPV4 => 4,
         IPV6 => 16,
@@ -86,7 +85,7 @@ pub async fn connect<C: AsyncRead + AsyncWrite + Unpin>(
     Ok(carrier)
 }
 
-/// The message of RFC 1929.
+/// Encodes the authentication request of RFC 1929.
 fn login(credentials: &Credentials) -> Result<Vec<u8>, DialError> {
     let (user, password) = (credentials.user(), credentials.password());
     let too_long = |what: &str, text: &str| {
@@ -132,12 +131,12 @@ async fn say(carrier: &mut (impl AsyncWrite + Unpin), message: &[u8]) -> Result<
     said.await.map_err(|error: io::Error| ProxyFault::of_broken(&error))
 }
 
-/// Fills `message`, which goes on with what was heard before if `begun`.
+/// Reads `message`; `begun` if it continues one that was partly read.
 async fn hear(carrier: &mut (impl AsyncRead + Unpin), message: &mut [u8], begun: bool) -> Result<(), DialError> {
     let mut heard = 0;
     while heard < message.len() {
         match carrier.read(&mut message[heard..]).await {
-            // As OpenSSH does where it cannot connect.
+            // OpenSSH does that where it cannot connect.
             Ok(0) if heard == 0 && !begun => {
                 return Err(ProxyFault::Nonsense.because("it closed the connection without an answer"));
             }
@@ -157,7 +156,7 @@ fn expect_version(beginning: [u8; 2], expected: u8) -> Result<(), DialError> {
     }
 }
 
-/// What the code of a reply means.
+/// Classifies a reply code.
 fn judge(code: u8) -> Result<(), DialError> {
     let (fault, words) = match code {
         0 => return Ok(()),
@@ -185,7 +184,7 @@ mod tests {
         Destination { host: Host::Name(name.to_owned()), port: 443 }
     }
 
-    /// What came of it, what we said, and what came after it, for a proxy that says `answers` whatever it hears.
+    /// The result with the tunnel's bytes, and what the client sent, for a proxy that sends `answers` unconditionally.
     async fn ask(
         answers: &[u8],
         credentials: Option<&Credentials>,
@@ -193,7 +192,7 @@ mod tests {
     ) -> (Result<Vec<u8>, DialError>, Vec<u8>) {
         let (near, mut far) = tokio::io::duplex(4096);
         far.write_all(answers).await.unwrap();
-        // Its answer ends; what it hears goes on.
+        // The proxy stops writing, but goes on reading.
         let (mut hears, mut says) = tokio::io::split(far);
         says.shutdown().await.unwrap();
         let connected = connect(near, credentials, destination).await;
@@ -235,7 +234,7 @@ mod tests {
             heard,
             [b"\x05\x02\x00\x02\x01\x06al ice\x04p@ss\x05\x01\x00\x04", &address[..], b"\0\x01"].concat()
         );
-        // Who has credentials need not be asked for them.
+        // The proxy need not ask for credentials.
         assert!(ask(&YES, Some(&credentials), &six).await.0.is_ok());
     }
 

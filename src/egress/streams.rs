@@ -1,7 +1,7 @@
-//! Reading and writing on whichever of several streams it is.
+//! `AsyncRead` and `AsyncWrite` for enums of streams.
 
-/// `AsyncRead` and `AsyncWrite` of an enum each of whose variants holds one stream, as that stream has them. No box, so
-/// that a read costs a jump and no more.
+/// Implements `AsyncRead` and `AsyncWrite` for an enum with one stream per variant, without boxing: a read costs a jump
+/// only.
 macro_rules! streams {
     ($of:ident: $($variant:ident),+) => {
         impl tokio::io::AsyncRead for $of {

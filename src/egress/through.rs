@@ -1,4 +1,4 @@
-//! Going by somebody who connects for us: the first of a selection's proxies that does.
+//! Dials through the proxies of a selection: the first one that succeeds.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use super::way::{Kind, Names, Proxy, Selection};
 use super::{Address, Destination, Host, ReadAhead, connect, konnectivity, socks5, unix};
 use crate::observe::metrics::CallKind;
 
-/// What SOCKS5 can tell of a name; DNS has names of 253 bytes.
+/// Limit of a name in SOCKS5, in bytes; DNS names have at most 253.
 const LONGEST_NAME: usize = 255;
 
-/// Opens a way to `destination` by a proxy of `selection`, in the time it allows.
+/// Opens a stream to `destination` through a proxy of `selection`, within its dial timeout.
 ///
 /// # Errors
-/// What the last of them said, or the first to whom the destination is to blame; the cause tells of all.
+/// The error of the last proxy, or the first error that is not proxy-specific; the cause lists all.
 pub(super) async fn open(
     dialler: &Dialler,
     selection: &Arc<Selection>,
@@ -35,7 +35,7 @@ pub(super) async fn open(
     let mut last = ProxyFault::Unreachable;
     for number in selection.health.in_order() {
         let proxy = &selection.proxies[number];
-        // Each has its share of the time: one that says nothing leaves the others some.
+        // Each proxy gets a share of the time: one that hangs leaves time for the others.
         let share = (until - Instant::now()) / u32::try_from(left.max(1)).unwrap_or(u32::MAX);
         left -= 1;
         match by(dialler, selection, proxy, destination, share).await {
@@ -43,7 +43,7 @@ pub(super) async fn open(
                 hear(dialler, selection, number, None, opened.timing.whole());
                 if selection.health.prefer(number) && selection.proxies.len() > 1 {
                     let (selection, proxy) = (&selection.name, &proxy.address);
-                    tracing::warn!(selection, %proxy, why = causes.join("; "), "another egress proxy serves from now on");
+                    tracing::warn!(selection, %proxy, why = causes.join("; "), "switched to another egress proxy");
                 }
                 return Ok(opened);
             }
@@ -59,16 +59,16 @@ pub(super) async fn open(
             }
         }
     }
-    Err(last.because(format!("{destination} by egress selection {}: {}", selection.name, causes.join("; "))))
+    Err(last.because(format!("{destination} through egress selection {}: {}", selection.name, causes.join("; "))))
 }
 
-/// Keeps what a proxy did, and says when that is news.
+/// Records the result of a dial and logs changes of the proxy's health.
 fn hear(dialler: &Dialler, selection: &Selection, number: usize, fault: Option<(ProxyFault, &str)>, took: Duration) {
     let news = selection.health.hear(number, fault);
     if let Some(metrics) = dialler.metrics() {
         let calls = selection.health.calls(number, || metrics.calls().register(CallKind::EgressProxy, &selection.name));
         let result = fault.map_or(Ok(()), |(_, why)| Err(why));
-        // A fault of one that serves all the same may be the destination's.
+        // A fault of a healthy proxy may be the destination's.
         if result.is_ok() || matches!(selection.health.state(number), ProxyState::Fails { .. }) {
             calls.record_quietly(&selection.proxies[number].address, result, took);
         }
@@ -79,32 +79,32 @@ fn hear(dialler: &Dialler, selection: &Selection, number: usize, fault: Option<(
             selection,
             %proxy,
             why,
-            "an egress proxy does not answer; see whether it runs, and whether what it is asked for can be reached from there"
+            "egress proxy does not answer; check that it runs and can reach its destinations"
         ),
-        (News::Fails, Some((_, why))) => tracing::warn!(selection, %proxy, why, "an egress proxy does not serve"),
-        (News::Recovers, _) => tracing::info!(selection, %proxy, "an egress proxy serves again"),
+        (News::Fails, Some((_, why))) => tracing::warn!(selection, %proxy, why, "egress proxy failed"),
+        (News::Recovers, _) => tracing::info!(selection, %proxy, "egress proxy recovered"),
         _ => {}
     }
 }
 
-/// Whether `destination` can be told to a proxy, whatever is spoken to it: a byte that does not belong into a name could
-/// end the word in which it stands.
+/// Rejects names that cannot be sent to a proxy of any protocol: an invalid byte could end the protocol field that
+/// contains it.
 fn speakable(destination: &Destination) -> Result<(), DialError> {
     let Host::Name(name) = &destination.host else { return Ok(()) };
     let why = if name.is_empty() || name.len() > LONGEST_NAME {
-        format!("a name has 1 to {LONGEST_NAME} bytes, this one {}", name.len())
+        format!("a host name has 1 to {LONGEST_NAME} bytes, this one {}", name.len())
     } else if name.contains(['%', ':']) {
-        // An address with a zone means something on the machine that wrote it only.
-        format!("{name:?} is neither a name nor an address without a zone")
+        // An address with a zone is meaningful only on the machine where it was written.
+        format!("{name:?} is not a host name, and addresses with a zone are not supported")
     } else if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)) {
-        format!("{name:?} is no name")
+        format!("{name:?} is not a host name")
     } else {
         return Ok(());
     };
     Err(ProxyFault::Unspeakable.because(why))
 }
 
-/// Opens it by one of them, in this time.
+/// Opens the stream through one proxy, within `share`.
 async fn by(
     dialler: &Dialler,
     selection: &Selection,
@@ -144,7 +144,7 @@ async fn by(
     result.map_err(|error| DialError { cause: format!("{}: {}", proxy.address, error.cause), ..error })
 }
 
-/// What the proxy is told, one after another as [`first`] does: the name, or the addresses we found.
+/// Hosts to ask the proxy for, tried as in [`first`]: the name, or the addresses resolved here.
 async fn hosts(
     dialler: &Dialler,
     selection: &Selection,
@@ -183,7 +183,7 @@ async fn once(
     Ok(Opened { stream: ReadAhead::after(&rest, carrier), timing })
 }
 
-/// A tunnel on a connection that it shares with others.
+/// Opens a Konnectivity tunnel on a shared connection.
 async fn tunnel(
     dialler: &Dialler,
     selection: &Selection,
@@ -203,9 +203,9 @@ async fn tunnel(
         reached.set(true);
         Ok(client)
     };
-    // One that stands already is reached.
+    // An existing connection counts as reached.
     reached.set(true);
-    // A little sooner than whoever waits for us gives up: the reason is better known here.
+    // Slightly before the caller's timeout: the reason is better known here.
     let patience = share.saturating_sub(Duration::from_millis(10));
     let tunnel = dialler.konnectivity().dial(proxy, &destination.to_string(), patience, open).await?;
     let connect = connect.get();
@@ -213,7 +213,7 @@ async fn tunnel(
     Ok(Opened { stream: ReadAhead::new(Carrier::Tunnel(Box::new(tunnel))), timing })
 }
 
-/// What the server is called in HTTP/2: grpc-go says no more of a socket, either.
+/// HTTP/2 authority of the server; grpc-go also sends `localhost` for a Unix socket.
 fn authority(proxy: &Proxy) -> String {
     match (&proxy.address, &proxy.tls) {
         (Address::Unix(_), _) => "localhost".to_owned(),
@@ -222,13 +222,13 @@ fn authority(proxy: &Proxy) -> String {
     }
 }
 
-/// A connection to the proxy itself.
+/// Connects to the proxy itself.
 async fn reach(dialler: &Dialler, selection: &Selection, proxy: &Proxy) -> Result<Carrier, DialError> {
     let unreachable = |why: String| ProxyFault::Unreachable.because(why);
     let carrier = match &proxy.address {
         Address::Tcp(destination) => {
             let connected = dialler.connect(destination, selection.dial_timeout).await;
-            // Whoever tells of it names the proxy.
+            // The caller adds the proxy's address.
             let named = format!("{destination}: ");
             connected
                 .map_err(|error| unreachable(error.cause.strip_prefix(&named).unwrap_or(&error.cause).to_owned()))?
@@ -242,7 +242,7 @@ async fn reach(dialler: &Dialler, selection: &Selection, proxy: &Proxy) -> Resul
     let shaken = TlsConnector::from(tls.config.clone()).connect(tls.name.clone(), carrier).await;
     let shaken = shaken.map_err(|error| {
         dialler.record_refused_peer(&proxy.address, &tls.name, &error);
-        ProxyFault::Untrusted.because(format!("TLS with it: {}", crate::tls::describe(&error)))
+        ProxyFault::Untrusted.because(format!("TLS handshake: {}", crate::tls::describe(&error)))
     })?;
     dialler.record_peer(&proxy.address, &tls.name, shaken.get_ref().1.peer_certificates());
     Ok(Carrier::Tls(Box::new(shaken)))

@@ -1,4 +1,4 @@
-//! Whom we expect at the other end, and who we say we are.
+//! TLS settings of a backend: expected server name, CA bundle and client certificate.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -11,8 +11,8 @@ use crate::process::Problem;
 use crate::tls::KeyPair;
 use crate::tls::client::{ClientSettings, config, server_name};
 
-/// The TLS side of a backend. Two are equal if and only if a connection opened with one may serve
-/// requests meant for the other: same name expected, same authorities, same certificate of ours.
+/// TLS settings of a backend. Two are equal if and only if a connection opened with one may serve requests meant for
+/// the other: same server name, same CA bundle, same client certificate.
 pub struct BackendTls {
     name: ServerName<'static>,
     settings: ClientSettings,
@@ -21,10 +21,10 @@ pub struct BackendTls {
 }
 
 impl BackendTls {
-    /// Expects `name` at the other end; the protocols of `settings` are ours to choose.
+    /// Settings that expect the server name `name`; the ALPN protocols of `settings` are replaced.
     ///
     /// # Errors
-    /// A name no certificate can have, or settings rustls cannot use.
+    /// Not a valid server name, or settings that rustls rejects.
     pub fn new(name: &str, settings: ClientSettings) -> Result<BackendTls, Problem> {
         let with = |protocols: &[&[u8]]| {
             let alpn = protocols.iter().map(|protocol| protocol.to_vec()).collect();
@@ -34,17 +34,17 @@ impl BackendTls {
         Ok(BackendTls { name: server_name(name)?, settings, any, http1 })
     }
 
-    /// The same for somebody who has `identity`, unless they have one already.
+    /// The same settings with `identity` as the client certificate, unless they have one.
     ///
     /// # Errors
-    /// An identity rustls cannot use.
+    /// A client certificate that rustls rejects.
     pub fn or_as(&self, identity: &Arc<KeyPair>) -> Result<BackendTls, Problem> {
         let identity = self.settings.identity.as_ref().unwrap_or(identity).clone();
         let settings = ClientSettings { identity: Some(identity), ..self.settings.clone() };
         BackendTls::new(&self.name.to_str(), settings)
     }
 
-    /// The name the certificate is verified against, and SNI.
+    /// Server name for certificate verification and SNI.
     pub fn server_name(&self) -> &ServerName<'static> {
         &self.name
     }

@@ -1,4 +1,4 @@
-//! Connecting to a Unix domain socket, and what its errors mean.
+//! Connects to Unix domain sockets.
 
 use std::io;
 use std::path::Path;
@@ -8,13 +8,13 @@ use tokio::net::UnixStream;
 
 use super::dial::{DialError, DialPhase};
 
-/// How long until the next try while as many wait to be accepted as the server lets wait, at first and at most.
+/// Delay between tries while the server's accept queue is full, initial and maximum.
 const WAIT: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
-/// Connects; as long as the server's queue is full, for as long as it is polled.
+/// Connects; retries while the server's accept queue is full, until dropped.
 ///
-/// The kernel puts nobody off: where a TCP connection would wait, connecting to a socket with a full queue fails at once
-/// with `EAGAIN`. Queues are short (Python's servers have 5 places), and a burst of requests is no reason to fail.
+/// Where a TCP connect would wait, connecting to a Unix socket with a full queue fails at once with `EAGAIN`. Queues
+/// are short (5 in Python's servers), and a burst of requests is no reason to fail.
 pub(super) async fn connect(path: &Path) -> io::Result<UnixStream> {
     let mut wait = WAIT.0;
     loop {
@@ -28,20 +28,20 @@ pub(super) async fn connect(path: &Path) -> io::Result<UnixStream> {
     }
 }
 
-/// What is wrong, for a person.
+/// Describes a connect error for the operator.
 pub(super) fn describe(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::NotFound => "the socket is not there (yet)".to_owned(),
-        io::ErrorKind::ConnectionRefused => "nobody listens at the socket".to_owned(),
-        io::ErrorKind::PermissionDenied => "we may not use the socket; it must be writable for us".to_owned(),
+        io::ErrorKind::NotFound => "the socket does not exist (yet)".to_owned(),
+        io::ErrorKind::ConnectionRefused => "no server listens on the socket".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied; the socket must be writable for the gateway".to_owned(),
         _ => error.to_string(),
     }
 }
 
-/// What came of connecting to `path`.
+/// The dial error for a failed connect to `path`.
 pub(super) fn failed(path: &Path, error: &io::Error) -> DialError {
     let reason = match error.kind() {
-        // Nothing listens there, whether something is left of who did or not.
+        // No server listens, whether its socket file exists or not.
         io::ErrorKind::NotFound => crate::tls::Failure::ConnectionRefused.reason(),
         _ => crate::tls::classify(error),
     };
@@ -78,8 +78,8 @@ mod tests {
             let DialError { reason, cause, .. } = failed(&path, &error);
             (reason, cause.replace(folder.path().to_str().unwrap(), ""))
         };
-        assert_eq!(why().await, ("ConnectionRefused", "unix:/s: the socket is not there (yet)".to_owned()));
+        assert_eq!(why().await, ("ConnectionRefused", "unix:/s: the socket does not exist (yet)".to_owned()));
         drop(UnixListener::bind(&path).unwrap());
-        assert_eq!(why().await, ("ConnectionRefused", "unix:/s: nobody listens at the socket".to_owned()));
+        assert_eq!(why().await, ("ConnectionRefused", "unix:/s: no server listens on the socket".to_owned()));
     }
 }

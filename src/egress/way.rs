@@ -1,4 +1,4 @@
-//! Which way connections go: by ourselves, or by somebody who connects for us.
+//! Egress routes: direct, or through the proxies of an egress selection.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,99 +16,99 @@ use crate::process::Problem;
 use crate::tls::KeyPair;
 use crate::tls::client::{ClientSettings, config, server_name};
 
-/// The selections that need not be there: what goes through one that is not goes as if there were none.
+/// Standard selections, which need not be configured: without one the default route applies.
 const STANDARD: [&str; 3] = [CLUSTER, CONTROL_PLANE, "etcd"];
 
-/// A way to destinations.
+/// How destinations are dialed.
 #[derive(Clone, Debug, Default)]
 pub enum Way {
-    /// By ourselves.
+    /// Directly.
     #[default]
     Direct,
-    /// By one of the proxies of a selection.
+    /// Through a proxy of a selection.
     Through(Arc<Selection>),
 }
 
-/// Proxies that do the same, how they are spoken to, and what does not go through them.
+/// An egress selection: equivalent proxies, their protocol, and the destinations that bypass them.
 pub struct Selection {
-    /// As the configuration calls it.
+    /// Configured name.
     pub name: String,
-    /// What is spoken to them.
+    /// Protocol of the proxies.
     pub kind: Kind,
-    /// At least one, in the order to try them.
+    /// Proxies in the order to try them; at least one.
     pub proxies: Vec<Proxy>,
-    /// What does not go through them.
+    /// Destinations that bypass the proxies.
     pub no_proxy: NoProxy,
-    /// Whether what is on this machine does not, either: the environment's rule.
+    /// Whether loopback bypasses the proxies, too: the environment's rule.
     pub spares_this_machine: bool,
-    /// For the proxy and for what lies behind it, together.
+    /// Time limit for connecting to the proxy and through it.
     pub dial_timeout: Duration,
     pub(super) health: Health,
 }
 
-/// What is spoken to a proxy.
+/// Protocol of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// SOCKS version 5 (RFC 1928).
     Socks5,
-    /// `CONNECT` of HTTP/1.1.
+    /// HTTP/1.1 CONNECT.
     Connect(Dialect),
-    /// Konnectivity's tunnels over gRPC.
+    /// Konnectivity over gRPC.
     Konnectivity,
 }
 
-/// Who looks names up.
+/// Where names are resolved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Names {
-    /// The proxy: it is given names.
+    /// By the proxy: it gets names.
     #[default]
     ByProxy,
-    /// We: it is given addresses.
+    /// By the gateway: the proxy gets addresses.
     ByUs,
 }
 
-/// Whose `CONNECT`.
+/// Dialect of CONNECT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dialect {
-    /// That of proxies on the web: any 2xx is a yes, and what follows it is the tunnel's.
+    /// Ordinary proxies: any 2xx is success, and all bytes after the head belong to the tunnel.
     Ordinary,
-    /// That of a Konnectivity server in its mode `http-connect`, as kube-apiserver speaks it: 200 is a yes, nothing
-    /// may follow it, and a no explains itself in its body.
+    /// Konnectivity servers in mode `http-connect`, as with kube-apiserver: 200 is success, no bytes may follow the
+    /// head, and errors are explained in the body.
     Konnectivity,
 }
 
-/// Somebody who connects for us.
+/// A proxy for outbound connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxy {
-    /// Where it is.
+    /// Its address.
     pub address: Address,
-    /// If it is spoken to over TLS.
+    /// TLS settings; `None` without TLS.
     pub tls: Option<Arc<ProxyTls>>,
-    /// Who we are to it.
+    /// Credentials for the proxy.
     pub credentials: Option<Credentials>,
-    /// Who looks up the names behind it. Counts for SOCKS5; the others are always given names.
+    /// Where names are resolved. Relevant for SOCKS5; the others always get names.
     pub names: Names,
 }
 
-/// The TLS side of a proxy. Equal if the same is expected there and the same shown.
+/// TLS settings of a proxy. Equal if server name and settings are.
 pub struct ProxyTls {
     pub(super) name: ServerName<'static>,
     settings: ClientSettings,
     pub(super) config: Arc<ClientConfig>,
 }
 
-/// All ways there are, by the names of their selections.
+/// All egress routes, by selection name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ways {
     by_name: BTreeMap<String, Way>,
-    /// Of what no selection is for.
+    /// Default for standard selections that are not configured.
     otherwise: Way,
-    /// The same for what is spoken to without TLS.
+    /// Default for destinations without TLS.
     otherwise_plain: Way,
 }
 
 impl Way {
-    /// The selection that `destination` goes through, if it does.
+    /// The selection that `destination` is dialed through, if any.
     pub(super) fn selection_for(&self, destination: &Destination) -> Option<&Arc<Selection>> {
         match self {
             Way::Through(selection) if !selection.spares(destination) => Some(selection),
@@ -118,47 +118,47 @@ impl Way {
 }
 
 impl Ways {
-    /// These, and `otherwise` for standard selections that are not among them.
+    /// Routes of `by_name`, with `otherwise` as the default for standard selections.
     pub fn new(by_name: impl IntoIterator<Item = (String, Way)>, otherwise: Way) -> Ways {
         Ways { by_name: by_name.into_iter().collect(), otherwise, otherwise_plain: Way::Direct }
     }
 
-    /// These, and `otherwise` for standard selections that are not among them where no TLS is spoken.
+    /// Sets the default for destinations without TLS.
     #[must_use]
     pub fn with_plain(self, otherwise: Way) -> Ways {
         Ways { otherwise_plain: otherwise, ..self }
     }
 
-    /// The way of a selection. None for one that is not there, unless its name is a standard one: whoever asked for
-    /// it must not go another way.
+    /// The route of a selection. `None` for one that is neither configured nor standard: its users must not be dialed
+    /// another way.
     pub fn of(&self, name: &str) -> Option<&Way> {
         self.configured(name).or_else(|| STANDARD.contains(&name).then_some(&self.otherwise))
     }
 
-    /// The same for what is spoken to without TLS.
+    /// As [`Ways::of`], for destinations without TLS.
     pub fn of_plain(&self, name: &str) -> Option<&Way> {
         self.configured(name).or_else(|| STANDARD.contains(&name).then_some(&self.otherwise_plain))
     }
 
-    /// The way of a selection that is there.
+    /// The route of a configured selection.
     pub fn configured(&self, name: &str) -> Option<&Way> {
         self.by_name.get(name)
     }
 
-    /// The way of what no selection is for.
+    /// The default route.
     pub fn otherwise(&self) -> &Way {
         &self.otherwise
     }
 
-    /// All of them by their names, and `otherwise`, with TLS and without, where what no selection is for does not go directly.
+    /// All routes by name, and the default ones, with TLS and without, unless direct.
     pub fn all(&self) -> impl Iterator<Item = (&str, &Way)> {
         let rest = [("otherwise", &self.otherwise), ("otherwise without TLS", &self.otherwise_plain)];
         let rest = rest.into_iter().filter(|(_, way)| **way != Way::Direct);
         self.by_name.iter().map(|(name, way)| (name.as_str(), way)).chain(rest)
     }
 
-    /// What is odd about them, though nothing is wrong: where some go through proxies, those of `expected` that are not
-    /// there. One whose name is misspelt would go past its proxy, and nobody would see it.
+    /// Warnings about those of `expected` that are not configured while others use proxies. A misspelled selection
+    /// would silently bypass its proxy.
     pub fn lacking(&self, expected: &[&str]) -> Vec<String> {
         if !self.by_name.values().any(|way| *way != Way::Direct) {
             return Vec::new();
@@ -169,14 +169,14 @@ impl Ways {
         let line = |name: &&str| {
             let goes = if self.otherwise == Way::Direct { "directly" } else { "as the environment says" };
             format!(
-                "egress selection {name} is not there, so that what is for it goes {goes}; see that none of {there} is \
-                 misspelt, and if it is meant, say so by a selection {name} with proxyProtocol: Direct"
+                "egress selection {name} is not configured, so its traffic goes {goes}; check that none of {there} is \
+                 misspelled; if this is intended, add a selection {name} with proxyProtocol: Direct"
             )
         };
         absent.map(line).collect()
     }
 
-    /// Who we are to their proxies, each as often as a proxy is told.
+    /// Client certificates for the proxies, one per proxy that has one.
     pub fn identities(&self) -> impl Iterator<Item = &Arc<KeyPair>> {
         let selections = self.all().filter_map(|(_, way)| match way {
             Way::Through(selection) => Some(selection),
@@ -186,12 +186,12 @@ impl Ways {
         tls.filter_map(|tls| tls.settings.identity.as_ref())
     }
 
-    /// The names of selections that were there `before` and are not now.
+    /// Names of selections in `before` that are no longer configured.
     pub(super) fn gone_since<'w>(&self, before: &'w Ways) -> impl Iterator<Item = &'w str> {
         before.by_name.keys().filter(|name| !self.by_name.contains_key(*name)).map(String::as_str)
     }
 
-    /// These, where those that are as they were `before` are the same: whatever hangs on them stays.
+    /// Replaces routes that equal those in `before` by the latter, so that their health and connections are kept.
     pub fn kept_from(mut self, before: &Ways) -> Ways {
         let keep = |now: &mut Way, before: Option<&Way>| {
             if let Some(before) = before.filter(|before| *before == now) {
@@ -208,7 +208,7 @@ impl Ways {
 }
 
 impl Selection {
-    /// A selection of which no proxy was tried yet; everything goes through it.
+    /// A selection with untried proxies and no bypass rules.
     pub fn new(name: impl Into<String>, kind: Kind, proxies: Vec<Proxy>, dial_timeout: Duration) -> Selection {
         Selection {
             name: name.into(),
@@ -221,20 +221,19 @@ impl Selection {
         }
     }
 
-    /// Whether `destination` goes past it.
+    /// Whether `destination` bypasses the proxies.
     fn spares(&self, destination: &Destination) -> bool {
         self.no_proxy.matches(destination) || self.spares_this_machine && is_this_machine(destination)
     }
 
-    /// The proxies, and how each serves, as far as is known.
+    /// The proxies with their health.
     pub fn states(&self) -> impl Iterator<Item = (&Proxy, ProxyState)> {
         self.proxies.iter().enumerate().map(|(number, proxy)| (proxy, self.health.state(number)))
     }
 }
 
 impl Kind {
-    /// What is spoken, as labels of metrics have it: `k8s.io/apiserver/pkg/server/egressselector/metrics` knows two
-    /// of them.
+    /// Value of the metric label; two of them are those of `k8s.io/apiserver/pkg/server/egressselector/metrics`.
     pub fn as_str(self) -> &'static str {
         match self {
             Kind::Socks5 => "socks5",
@@ -243,7 +242,7 @@ impl Kind {
         }
     }
 
-    /// What ALPN offers to a proxy.
+    /// ALPN protocols offered to the proxy.
     pub fn alpn(self) -> Vec<Vec<u8>> {
         match self {
             Kind::Socks5 => Vec::new(),
@@ -254,10 +253,10 @@ impl Kind {
 }
 
 impl ProxyTls {
-    /// Expects `name` at the proxy.
+    /// Settings that expect the server name `name`.
     ///
     /// # Errors
-    /// A name no certificate can have, or settings rustls cannot use.
+    /// Not a valid server name, or settings that rustls rejects.
     pub fn new(name: &str, settings: ClientSettings) -> Result<ProxyTls, Problem> {
         Ok(ProxyTls { name: server_name(name)?, config: config(&settings)?, settings })
     }
@@ -286,7 +285,7 @@ impl Hash for Way {
 
 impl PartialEq for Selection {
     fn eq(&self, other: &Selection) -> bool {
-        // How they serve is no part of what it is.
+        // Health is not part of its identity.
         let Selection { name, kind, proxies, no_proxy, spares_this_machine, dial_timeout, health: _ } = other;
         (&self.name, self.kind, &self.proxies) == (name, *kind, proxies)
             && (&self.no_proxy, self.spares_this_machine) == (no_proxy, *spares_this_machine)
@@ -305,7 +304,7 @@ impl PartialEq for ProxyTls {
 impl Eq for ProxyTls {}
 
 impl fmt::Display for Way {
-    /// `direct`, or the selection's name and what is spoken.
+    /// `direct`, or the selection's name and protocol.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Way::Direct => f.write_str("direct"),
@@ -315,7 +314,7 @@ impl fmt::Display for Way {
 }
 
 impl fmt::Display for Ways {
-    /// Each by its name, and `otherwise` where that is not direct.
+    /// All routes by name, and the default ones unless direct.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, (name, way)) in self.all().enumerate() {
             let comma = if number > 0 { ", " } else { "" };
@@ -371,16 +370,14 @@ mod tests {
         let expected = [CLUSTER, CONTROL_PLANE];
         let slip = named(&["clutser", "controlplane"], Way::Direct);
         let [warning] = &slip.lacking(&expected)[..] else { panic!("one is lacking") };
-        assert!(
-            warning.starts_with("egress selection cluster is not there, so that what is for it goes directly; see")
-        );
-        assert!(warning.contains("none of clutser, controlplane is misspelt"), "{warning}");
+        assert!(warning.starts_with("egress selection cluster is not configured, so its traffic goes directly; check"));
+        assert!(warning.contains("none of clutser, controlplane is misspelled"), "{warning}");
         assert_eq!(slip.lacking(&[]), [""; 0]);
         assert_eq!(named(&["cluster", "controlplane"], Way::Direct).lacking(&expected), [""; 0]);
         assert!(
             named(&["cluster"], through("environment", 9)).lacking(&expected)[0].contains("as the environment says")
         );
-        // Who uses no proxies knows that all goes directly; and one that is said to go directly is there.
+        // Without proxies all calls are direct as intended; and a selection with `Direct` is configured.
         assert_eq!(Ways::default().lacking(&expected), [""; 0]);
         let said = Ways::new(
             [("cluster".to_owned(), through("cluster", 1)), ("controlplane".to_owned(), Way::Direct)],

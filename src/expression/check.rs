@@ -1,42 +1,41 @@
-//! What can be said of an expression before there is anything to evaluate it on: whether every name in it means
-//! something, and what kind of answer it gives.
+//! Static type check of an expression: every name is declared, and the type of the result.
 
 use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operators};
 
-/// The variable that an expression speaks of.
+/// The variable that an expression may reference.
 #[derive(Clone, Copy, Debug)]
 pub struct Variable {
-    /// Its name.
+    /// Name of the variable.
     pub name: &'static str,
-    /// Its fields and what they hold; none when it may have any.
+    /// Its fields and their types; `None` if it may have any field.
     pub fields: Option<&'static [(&'static str, Kind)]>,
 }
 
-/// What kind of value an expression gives.
+/// Type of a value, as far as it is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// True or false.
+    /// A boolean.
     Bool,
-    /// A text.
+    /// A string.
     Text,
     /// A number of any kind.
     Number,
     /// A list.
     List,
-    /// A list of nothing but these.
+    /// A list with elements of one type.
     ListOf(&'static Kind),
-    /// A mapping.
+    /// A map.
     Map,
-    /// A mapping of these fields and no others.
+    /// A map with exactly these fields.
     Fields(&'static [(&'static str, Kind)]),
-    /// Nothing.
+    /// `null`.
     Null,
-    /// Only an evaluation can tell.
+    /// Known only after evaluation (CEL's `dyn`).
     Any,
 }
 
-/// Functions by name, with their namespace or target left out, and what they give. What is not here is unknown,
-/// also where the evaluator would know it: those make values much larger than their input.
+/// Allowed functions, without namespace or target, and their result types. Functions of the evaluator that are not
+/// listed are refused: their results can be much larger than their input.
 const FUNCTIONS: &[(&str, Kind)] = &[
     (operators::LOGICAL_AND, Kind::Bool),
     (operators::LOGICAL_OR, Kind::Bool),
@@ -102,27 +101,27 @@ const FUNCTIONS: &[(&str, Kind)] = &[
 
 const NAMESPACES: [&str; 3] = ["base64", "optional", "sets"];
 
-/// Types, which are values too: `type(claims.sub) == string`.
+/// Type names, which are values too: `type(claims.sub) == string`.
 const TYPES: [&str; 9] = ["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "uint"];
 
-/// The kind of value that `tree` gives.
+/// Infers the type of `tree`.
 ///
 /// # Errors
-/// A name that means nothing.
+/// An undeclared name, an undefined field, or operands of the wrong type.
 pub(super) fn check(tree: &IdedExpr, variable: &Variable) -> Result<Kind, String> {
     Checker { variable, scopes: Vec::new() }.kind(tree)
 }
 
 struct Checker<'e> {
     variable: &'e Variable,
-    /// The names that macros have brought in around here.
+    /// Variables declared by the enclosing macros.
     scopes: Vec<(&'e str, Kind)>,
 }
 
 impl<'e> Checker<'e> {
     fn kind(&mut self, tree: &'e IdedExpr) -> Result<Kind, String> {
         match &tree.expr {
-            Expr::Unspecified => Err("nothing is there".to_owned()),
+            Expr::Unspecified => Err("expression is empty".to_owned()),
             Expr::Literal(literal) => Ok(literal_kind(literal)),
             Expr::Ident(name) => self.name(name),
             Expr::List(list) => {
@@ -145,7 +144,7 @@ impl<'e> Checker<'e> {
                         let field = fields.iter().find(|(field, _)| *field == select.field);
                         field.map(|(_, kind)| *kind).ok_or_else(|| format!("undefined field '{}'", select.field))?
                     }
-                    _ => return Err(format!("'{}' is asked of what has no fields", select.field)),
+                    _ => return Err(format!("'{}' selected from a value that has no fields", select.field)),
                 };
                 Ok(if select.test { Kind::Bool } else { found })
             }
@@ -222,7 +221,7 @@ impl<'e> Checker<'e> {
 }
 
 impl Kind {
-    /// As CEL calls it, nearly.
+    /// Name of the type, mostly as in CEL.
     fn as_str(self) -> &'static str {
         match self {
             Kind::Bool => "bool",
@@ -236,7 +235,7 @@ impl Kind {
     }
 }
 
-/// Whether an operator takes values of these kinds, as far as can be told.
+/// Whether an operator accepts operands of these types, as far as they are known.
 fn fits(operator: &str, kinds: &[Kind]) -> bool {
     match operator {
         operators::LOGICAL_AND | operators::LOGICAL_OR | operators::LOGICAL_NOT => {
@@ -265,7 +264,7 @@ fn literal_kind(literal: &LiteralValue) -> Kind {
     }
 }
 
-/// What stands right below a node.
+/// The direct children of a node.
 pub(super) fn children(tree: &IdedExpr) -> Box<dyn Iterator<Item = &IdedExpr> + '_> {
     match &tree.expr {
         Expr::Call(call) => Box::new(call.target.as_deref().into_iter().chain(&call.args)),
@@ -287,7 +286,7 @@ fn in_entry(entry: &EntryExpr) -> Vec<&IdedExpr> {
     }
 }
 
-/// Calls `change` with what stands right below a node.
+/// Calls `change` with each direct child of a node.
 pub(super) fn for_each_child_mut(tree: &mut IdedExpr, change: &mut dyn FnMut(&mut IdedExpr)) {
     match &mut tree.expr {
         Expr::Call(call) => call.target.as_deref_mut().into_iter().chain(&mut call.args).for_each(change),

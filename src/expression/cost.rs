@@ -1,27 +1,27 @@
-//! What an evaluation may cost at most, reckoned before it begins: the evaluator cannot be stopped.
+//! Estimates the maximum cost of an evaluation before it starts, because the evaluator cannot be interrupted.
 
 use cel::common::ast::{Expr, IdedExpr, LiteralValue, operators};
 
 use super::{Input, check};
 
-/// Steps, each of a few dozen nanoseconds: a fifth of a second at the very most.
+/// Maximum number of steps. Each takes a few dozen nanoseconds, so an evaluation takes at most about 0.2s.
 const MOST: f64 = 2_000_000.0;
-/// Bytes that a step goes through.
+/// String bytes processed per step.
 const BYTES_PER_STEP: f64 = 128.0;
 
 /// How the cost of an expression grows with its input.
 #[derive(Debug)]
 pub(super) struct Cost {
-    /// Number of nodes within no loop, one loop, two loops inside each other, …
+    /// Number of nodes by loop nesting depth: outside loops, in one loop, in two nested loops, …
     nodes: Vec<f64>,
-    /// Lists and texts that stand in the expression itself.
+    /// Elements of list and map literals.
     literal_elements: f64,
     literal_bytes: f64,
-    /// How often something is put together from two parts.
+    /// Number of concatenations.
     additions: f64,
-    /// Whether a text may be taken apart into a list, of which none is longer than the text.
+    /// Whether a string may be split into a list; the list is at most as long as the string.
     splits: bool,
-    /// Whether a text may grow to the product of two.
+    /// Whether a string may grow to the product of two lengths.
     multiplies: bool,
 }
 
@@ -39,7 +39,7 @@ impl Cost {
         cost
     }
 
-    /// An error when evaluating on `input` could cost too much.
+    /// Fails if evaluating on `input` could cost too much.
     pub(super) fn check(&self, input: &Input) -> Result<(), String> {
         let mut bytes = input.bytes + self.literal_bytes;
         if self.multiplies {
@@ -50,7 +50,7 @@ impl Cost {
         let (bytes, elements) = (bytes * grown, elements * grown);
         let steps: f64 = self.nodes.iter().zip(0..).map(|(nodes, depth)| nodes * elements.powi(depth)).sum();
         if steps * (1.0 + bytes / BYTES_PER_STEP) > MOST {
-            return Err("it could cost too much on input of this size".to_owned());
+            return Err("estimated cost exceeds the limit for input of this size".to_owned());
         }
         Ok(())
     }
@@ -67,7 +67,7 @@ impl Cost {
                 self.count(&one.iter_range, depth);
                 self.count(&one.accu_init, depth);
                 self.count(&one.loop_cond, depth + 1);
-                // What macros gather with is no addition of their user's: it gives one element for each.
+                // A macro collects its results with a concatenation of one element per iteration; it does not count.
                 let before = self.additions;
                 self.count(&one.loop_step, depth + 1);
                 if gathers(&one.loop_step, &one.accu_var) {
@@ -92,7 +92,7 @@ impl Cost {
     }
 }
 
-/// Whether a step is `gathered + […]`, bare or behind a condition.
+/// Whether a loop step is `gathered + […]`, possibly conditional.
 fn gathers(step: &IdedExpr, gathered: &str) -> bool {
     let Expr::Call(call) = &step.expr else { return false };
     match (call.func_name.as_str(), &call.args[..]) {
@@ -102,7 +102,7 @@ fn gathers(step: &IdedExpr, gathered: &str) -> bool {
     }
 }
 
-/// Exact for every size that memory can hold of these.
+/// Converts a count; exact for every size that fits in memory.
 #[allow(clippy::cast_precision_loss)]
 pub(super) fn count(number: usize) -> f64 {
     number as f64

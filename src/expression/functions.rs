@@ -1,5 +1,5 @@
-//! The functions that expressions may call: CEL's own, the crate's extensions, and `sets`, which it lacks
-//! (`github.com/google/cel-go/ext`).
+//! Functions available to expressions: CEL's standard library, the crate's extensions, and `sets`, which the crate
+//! does not provide (`github.com/google/cel-go/ext`).
 
 use std::sync::{Arc, LazyLock};
 
@@ -11,10 +11,10 @@ use cel::{DeclarationError, Env, ExecutionError, Value, extensions};
 pub(super) fn environment() -> Arc<Env> {
     static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
         let mut env = Env::stdlib();
-        // A name declared twice would be a mistake of ours, and a test's to find; without the function the
-        // expression that calls it is refused.
+        // Fails only if a name is declared twice, which a test would find. Expressions that call a missing function
+        // are refused.
         if let Err(error) = declare(&mut env) {
-            tracing::error!(%error, "not all functions of expressions are there");
+            tracing::error!(%error, "declaring CEL functions failed; expressions that use them are refused");
         }
         Arc::new(env)
     });
@@ -47,7 +47,7 @@ fn two_lists<'b, 'v>(
         let argument = arguments.get(number).ok_or_else(ExecutionError::missing_argument_or_target)?;
         match Value::try_from(argument.as_ref()) {
             Ok(Value::List(list)) => Ok(list),
-            _ => Err(ExecutionError::function_error("sets", "two lists are needed")),
+            _ => Err(ExecutionError::function_error("sets", "expected two lists")),
         }
     };
     let (one, other) = (list(0)?, list(1)?);

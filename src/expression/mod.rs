@@ -1,9 +1,9 @@
-//! CEL expressions of configuration files: compiled and checked once, evaluated with a bound on what they cost.
+//! CEL expressions in configuration files: compiled and type-checked once, evaluated with a cost limit.
 //!
-//! The parser and the evaluator are those of the `cel` crate. It neither checks names and types before it
-//! evaluates nor stops an evaluation that takes too long, so both are done here: [`check`](self) refuses, when
-//! the file is read, what kube-apiserver's compiler would refuse of names and results; and no evaluation begins
-//! whose cost, reckoned from the sizes of its input, is above the bound.
+//! Parser and evaluator are those of the `cel` crate, which neither checks names and types before evaluation nor
+//! interrupts an expensive evaluation. Both are done here. [`check`](self) refuses, when the file is read, the names
+//! and result types that kube-apiserver's compiler refuses. An evaluation does not start if its cost, estimated from
+//! the size of its input, exceeds the limit.
 
 mod check;
 mod cost;
@@ -18,16 +18,16 @@ use cel::{Context, Value};
 pub use check::{Kind, Variable};
 pub use value::{Input, Outcome};
 
-/// A longer expression is a mistake.
+/// Maximum length of an expression in bytes.
 const LONGEST: usize = 16 << 10;
-/// Brackets within each other. The parser goes down a level for each, and does not stop in time by itself.
+/// Maximum nesting of brackets. The parser recurses for each level and has no limit of its own.
 const DEEPEST_BRACKETS: usize = 32;
-/// Operations within each other. The evaluator goes down a level for each.
+/// Maximum nesting of operations. The evaluator recurses for each level.
 const DEEPEST: usize = 200;
-/// Enough to read what is short enough and nested no deeper than that, and to find out that it is too deep.
+/// Stack size of the parser thread; enough for every expression within the limits above.
 const STACK: usize = 64 << 20;
 
-/// One expression about one variable.
+/// A compiled expression on one variable.
 #[derive(Debug)]
 pub struct Expression {
     source: String,
@@ -38,24 +38,24 @@ pub struct Expression {
 }
 
 impl Expression {
-    /// Reads and checks an expression that may speak of `variable`.
+    /// Parses and type-checks an expression that may reference `variable`.
     ///
     /// # Errors
-    /// What is wrong with it, in words for who wrote it.
+    /// A message for the author of the expression.
     pub fn compile(source: &str, variable: &Variable) -> Result<Expression, String> {
         if source.len() > LONGEST {
             return Err(format!("is longer than {LONGEST} bytes"));
         }
         if nesting(source) > DEEPEST_BRACKETS {
-            return Err(format!("compilation failed: more than {DEEPEST_BRACKETS} brackets within each other"));
+            return Err(format!("compilation failed: more than {DEEPEST_BRACKETS} nested brackets"));
         }
         std::thread::scope(|scope| {
             let reading = std::thread::Builder::new()
                 .name("expression".to_owned())
                 .stack_size(STACK)
                 .spawn_scoped(scope, || Expression::read(source, variable))
-                .map_err(|error| format!("cannot be read now: {error}"))?;
-            reading.join().unwrap_or_else(|_| Err("compilation failed: it cannot be read".to_owned()))
+                .map_err(|error| format!("cannot start the parser thread: {error}"))?;
+            reading.join().unwrap_or_else(|_| Err("compilation failed: the parser panicked".to_owned()))
         })
     }
 
@@ -66,7 +66,7 @@ impl Expression {
             format!("compilation failed: {}", said.concat())
         })?;
         if depth(&tree) > DEEPEST {
-            return Err(format!("compilation failed: more than {DEEPEST} operations within each other"));
+            return Err(format!("compilation failed: more than {DEEPEST} nested operations"));
         }
         unescape(&mut tree);
         let kind = check::check(&tree, variable).map_err(|why| format!("compilation failed: {why}"))?;
@@ -74,34 +74,34 @@ impl Expression {
         Ok(Expression { source: source.to_owned(), tree, kind, cost, variable: variable.name })
     }
 
-    /// What it says when it is evaluated, as far as can be told before.
+    /// Type of the result, as far as it is known before evaluation.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// As it was written.
+    /// Source text of the expression.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Whether it looks at this field of its variable.
+    /// Whether the expression references this field of its variable.
     pub fn looks_at(&self, field: &str) -> bool {
         looks_at(&self.tree, self.variable, field)
     }
 
-    /// What it says of `input`.
+    /// Evaluates the expression on `input`.
     ///
     /// # Errors
-    /// Why it says nothing, in words for the log.
+    /// A message for the log.
     pub fn evaluate(&self, input: &Input) -> Result<Outcome, String> {
         self.cost.check(input).map_err(|why| self.about(&why))?;
-        // A parser's or evaluator's mistake must not take down the thread that serves everybody.
+        // A panic of the evaluator must not end a thread that serves requests.
         let evaluated = catch_unwind(AssertUnwindSafe(|| {
             let mut context = Context::with_env(functions::environment());
             context.add_variable_from_value(self.variable, input.value.clone());
             Value::resolve(&self.tree, &context).map_err(|error| error.to_string()).and_then(Outcome::of)
         }));
-        evaluated.unwrap_or_else(|_| Err("it could not be evaluated".to_owned())).map_err(|why| self.about(&why))
+        evaluated.unwrap_or_else(|_| Err("the evaluator panicked".to_owned())).map_err(|why| self.about(&why))
     }
 
     fn about(&self, why: &str) -> String {
@@ -109,7 +109,7 @@ impl Expression {
     }
 }
 
-/// How deep brackets go; those in texts count, too.
+/// Nesting depth of brackets, including those in string literals.
 fn nesting(source: &str) -> usize {
     let (mut now, mut deepest) = (0_usize, 0);
     for letter in source.chars() {
@@ -140,8 +140,8 @@ fn looks_at(tree: &IdedExpr, variable: &str, field: &str) -> bool {
     here || check::children(tree).any(|child| looks_at(child, variable, field))
 }
 
-/// Kubernetes writes names of fields that are no identifiers with escapes (`kubernetes__dot__io`); here they
-/// become what they mean (`cel.Unescape` of `k8s.io/apiserver/pkg/cel`).
+/// Unescapes field names. Kubernetes escapes names that are not identifiers, for example `kubernetes__dot__io`
+/// (`cel.Unescape` of `k8s.io/apiserver/pkg/cel`).
 fn unescape(tree: &mut IdedExpr) {
     if let Expr::Select(select) = &mut tree.expr
         && let Some(name) = unescaped(&select.field)

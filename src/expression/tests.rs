@@ -1,4 +1,4 @@
-//! What expressions say, what they may not, and what they may cost.
+//! Tests of compilation, evaluation and cost limits of expressions.
 
 use serde_json::{Value as Json, json};
 
@@ -75,18 +75,18 @@ fn what_is_wrong_is_told_before_anything_is_evaluated() {
         ("lists.range(100000000)", "undeclared reference to 'lists'"),
         ("Type{a: 1}", "undeclared reference to 'Type'"),
         ("'a'.b", "has no fields"),
-        (&"(".repeat(5000), "brackets within each other"),
+        (&"(".repeat(5000), "nested brackets"),
         (&"[".repeat(32), "compilation failed"),
-        (&format!("{}1", "1 + ".repeat(4000)), "operations within each other"),
+        (&format!("{}1", "1 + ".repeat(4000)), "nested operations"),
         (&format!("{}1", "true ? 1 : ".repeat(1_400)), "compilation failed"),
-        (&format!("claims{}", ".a".repeat(8_000)), "operations within each other"),
+        (&format!("claims{}", ".a".repeat(8_000)), "nested operations"),
         (&"1 + ".repeat(8000), "longer than"),
     ] {
         let short: String = source.chars().take(40).collect();
         let why = Expression::compile(source, &CLAIMS).map(|_| ()).expect_err(&short);
         assert!(why.contains(words), "{short}: {why}");
     }
-    // As upstream's parser, ours takes signs away in pairs.
+    // Like upstream's parser, this one removes signs in pairs.
     for sign in ["!", "-"] {
         let _ = Expression::compile(&format!("{}1", sign.repeat(10_001)), &CLAIMS);
     }

@@ -1,4 +1,4 @@
-//! Values on their way into an expression and out of it.
+//! Input and result values of expressions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,33 +8,33 @@ use cel::objects::{Key, Map};
 
 use super::cost::count;
 
-/// What an expression is evaluated on.
+/// Value of the variable on which an expression is evaluated.
 #[derive(Clone, Debug)]
 pub struct Input {
     pub(super) value: Value,
-    /// How many values there are in it, at every depth.
+    /// Number of values, nested ones included.
     pub(super) elements: f64,
-    /// How long all its texts are together.
+    /// Total length of all strings.
     pub(super) bytes: f64,
 }
 
-/// What an expression says.
+/// Result of an evaluation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// True or false.
+    /// A boolean.
     Bool(bool),
-    /// A text.
+    /// A string.
     Text(String),
-    /// A list of nothing but texts.
+    /// A list of strings.
     Texts(Vec<String>),
-    /// Nothing.
+    /// `null`.
     Null,
-    /// Something else, by the name of its type.
+    /// Any other value, by the name of its type.
     Other(String),
 }
 
 impl Input {
-    /// A JSON value. Numbers become doubles, as Go's `encoding/json` reads them into `any`.
+    /// Converts a JSON value. Numbers become doubles, as when Go's `encoding/json` decodes into `any`.
     pub fn of(json: &serde_json::Value) -> Input {
         let mut input = Input { value: Value::Null, elements: 0.0, bytes: 0.0 };
         input.value = input.take(json);

@@ -1,4 +1,4 @@
-//! One APIService's backend as one worker sees it: its endpoints, and how they serve.
+//! An APIService's backend on one worker: its endpoints and their health.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use crate::route::Target;
 use crate::tls::KeyPair;
 use crate::tls::client::ClientSettings;
 
-/// Where the requests for one APIService go, from one worker.
+/// The backend of one APIService, on one worker.
 pub struct Backend {
     api_service: Arc<ApiService>,
     members: Vec<Member>,
@@ -34,23 +34,23 @@ pub struct Backend {
 pub(super) struct Member {
     pub(super) endpoint: Rc<Endpoint>,
     pub(super) counts: Rc<metrics::Endpoint>,
-    /// How it stands with all workers.
+    /// Health shared by all workers.
     pub(super) standing: Arc<Standing>,
-    /// The APIService's watches that are there.
+    /// Watches of the APIService at this endpoint.
     pub(super) watches: Rc<Watches>,
-    /// How often it was silent, as far as this worker knows.
+    /// Value of the shared unresponsive count that this worker has seen.
     silences: Cell<u32>,
-    /// Whether this worker recorded that it cannot be connected to.
+    /// Whether this worker recorded a dial failure.
     unreachable: Cell<bool>,
 }
 
 impl Backend {
-    /// The backend of `target`; `ours` is the certificate we present unless the APIService names another, `history` what
-    /// its APIService keeps when this one is followed by the next.
-    /// Connections are shared with every backend that is equal in all that bears on trust.
+    /// The backend of `target`. `ours` is the client certificate unless the APIService names another; `history` is the
+    /// state kept for the APIService when its backend is replaced. Connections are shared with every backend that is
+    /// equal in everything that determines trust.
     ///
     /// # Errors
-    /// When no TLS configuration can be made of it, for example without any system roots.
+    /// No TLS configuration is possible, for example without system roots.
     pub fn new(
         target: &Target,
         ours: Option<&Arc<KeyPair>>,
@@ -83,22 +83,22 @@ impl Backend {
         })
     }
 
-    /// The APIService it stands for.
+    /// The APIService of this backend.
     pub fn api_service(&self) -> &Arc<ApiService> {
         &self.api_service
     }
 
-    /// What its requests are counted with.
+    /// Metrics of its requests.
     pub fn counts(&self) -> &Rc<metrics::Service> {
         &self.counts
     }
 
-    /// Which headers and trailers of its responses reach clients.
+    /// Policy for response headers and trailers.
     pub(super) fn response_headers(&self) -> &Rc<ResponseHeaders> {
         &self.response_headers
     }
 
-    /// Its endpoints, the preferred ones first, and whether each is out.
+    /// Its endpoints, the preferred ones first, with whether each is ejected.
     pub fn endpoints(&self) -> impl Iterator<Item = (&Rc<Endpoint>, &Rc<metrics::Endpoint>, bool)> {
         self.members.iter().map(|member| (&member.endpoint, &member.counts, member.is_out()))
     }
@@ -111,21 +111,22 @@ impl Backend {
         &self.members
     }
 
-    /// How many of them are to be balanced; the rest are for when these fail.
+    /// Number of preferred endpoints, which share the load; the rest are fallbacks.
     pub(super) fn preferred(&self) -> usize {
         self.preferred.min(self.members.len())
     }
 
-    /// How often requests may be sent once more.
+    /// The retry budget of the APIService on this worker.
     pub(super) fn budget(&self) -> &Budget {
         &self.history.budget
     }
 
-    /// A request was answered by a member, with this status. Whether it served well, if the rest of its answer comes,
-    /// too: say that by [`Backend::served`] or [`Backend::broke_off`].
+    /// Records a response head with `status`. Returns whether it counts as a success once the body is complete: then
+    /// call
+    /// [`Backend::served`] or [`Backend::broke_off`].
     pub(super) fn answered(&self, index: usize, status: StatusCode) -> bool {
         self.availability.answered();
-        // Other errors may be what the client asked for.
+        // Other errors may be the client's fault.
         let fault = matches!(status.as_u16(), 500 | 502..=504);
         if fault {
             self.fault(index, "ServerError", false);
@@ -133,28 +134,28 @@ impl Backend {
         !fault
     }
 
-    /// A member served a request well, as far as can be said.
+    /// Records a successful response of a member.
     pub(super) fn served(&self, index: usize) {
         self.members[index].standing.answered();
     }
 
-    /// A member began an answer and did not end it. What was asked for may be the reason, as with an error.
+    /// Records a response that broke off. As with an error status, the request may be the cause.
     pub(super) fn broke_off(&self, index: usize) {
         self.fault(index, "BrokenAnswer", false);
     }
 
-    /// A member sent a body behind a status that has none.
+    /// Records a body after a status that has none.
     pub(super) fn sent_forbidden_body(&self, index: usize) {
         self.counts.sent_forbidden_body();
         self.broke_off(index);
     }
 
-    /// A request that was sent to a member got nothing back that is an answer.
+    /// Records a request that got no valid response.
     pub(super) fn broke(&self, index: usize) {
         self.fault(index, "NoAnswer", true);
     }
 
-    /// A request was not answered by anybody.
+    /// Records a request that failed at all members tried.
     pub(super) fn failed(&self, failure: &Failure) {
         match failure {
             Failure::NoEndpoint => {
@@ -171,8 +172,9 @@ impl Backend {
         }
     }
 
-    /// Takes a member out that fails again and again. Who gives no answer may go as long as another is left; when more
-    /// than half answer with errors it is hardly their own fault, and nothing is won by crowding the rest.
+    /// Ejects a member that fails repeatedly (outlier detection). A member that gives no response may be ejected while
+    /// another one is left. When more than half respond with errors, the endpoints are hardly the cause, and ejecting
+    /// more would only overload the rest.
     fn fault(&self, index: usize, why: &'static str, surely: bool) {
         let member = &self.members[index];
         let may_go = || {
@@ -182,22 +184,22 @@ impl Backend {
         };
         if member.standing.failed(may_go) {
             let (service, endpoint) = (&self.api_service.name, member.counts.address());
-            tracing::warn!(apiservice = %service, endpoint, why, "an endpoint fails again and again; it is left for a while");
+            tracing::warn!(apiservice = %service, endpoint, why, "endpoint ejected after repeated failures");
         }
     }
 
-    /// What one worker found out about an endpoint, the others need not find out by waiting: that it is silent, or cannot
-    /// be connected to. Call it every second.
+    /// Shares what this worker found out about endpoints with the others, which then need not wait to find out: that
+    /// one is unresponsive, or cannot be connected to. Call every second.
     pub fn share_silence(&self) {
         for member in &self.members {
-            // First what others found: a connection that nobody uses says nothing against it.
+            // First apply what others found: an unused connection is no evidence of health.
             member.is_usable();
             match member.endpoint.failure_reason() {
                 Some(reason) => {
                     member.unreachable.set(true);
                     member.standing.record_dial(Err(reason));
                 }
-                // Whatever others found: this worker is connected.
+                // This worker is connected, whatever others found.
                 None if member.unreachable.take()
                     || member.standing.dial_failure().is_some() && member.endpoint.is_connected() =>
                 {
@@ -205,7 +207,7 @@ impl Backend {
                 }
                 None => {}
             }
-            // Only what this worker found out itself: one that tells what it was told would never be done.
+            // Share only what this worker found itself: repeating what others shared would never end.
             if member.endpoint.fell_silent() {
                 let (silences, is_first) = member.standing.record_silence();
                 member.silences.set(silences);
@@ -219,12 +221,12 @@ impl Backend {
         }
     }
 
-    /// What stands before every path; empty for all but URL backends.
+    /// Path prefix; empty except for URL backends.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// Why no endpoint is usable, if none is: what the first of them said last.
+    /// Last error of the first endpoint, if no endpoint is usable.
     pub(super) fn failure_of_all(&self) -> Option<DialError> {
         let mut failures = self.members.iter().map(|member| member.endpoint.failure());
         let first = failures.next()?;
@@ -233,7 +235,7 @@ impl Backend {
 }
 
 impl Member {
-    /// Whether requests can be sent there, as far as is known.
+    /// Whether requests can be sent to it, as far as is known.
     pub(super) fn is_usable(&self) -> bool {
         let silences = self.standing.silences();
         if silences != self.silences.get() {
@@ -243,14 +245,14 @@ impl Member {
         self.endpoint.is_usable()
     }
 
-    /// Whether nothing new goes there now.
+    /// Whether it gets no new requests.
     fn is_out(&self) -> bool {
         !self.endpoint.is_usable() || self.standing.is_out()
     }
 }
 
-/// What is spoken where `api_service` leads now: over TLS, with whom we expect there, as whom we say we are; `ours` is
-/// the pair that all are shown that say nothing else.
+/// TLS settings or plaintext protocol of the backend of `api_service`. `ours` is the client certificate unless the
+/// APIService configures another.
 ///
 /// # Errors
 /// As [`BackendTls::new`].
@@ -271,7 +273,7 @@ pub fn wire(api_service: &ApiService, resolved: &Resolved, ours: Option<&Arc<Key
     Ok(Wire::Tls(Arc::new(BackendTls::new(&resolved.server_name, settings)?)))
 }
 
-/// One of the endpoints of `resolved` for the pool, with what [`wire`] said is spoken there.
+/// The pool's key for the endpoint `address` of `resolved`, with its [`wire`] settings.
 pub fn upstream(api_service: &ApiService, resolved: &Resolved, address: &Address, wire: &Wire) -> Upstream {
     Upstream {
         address: address.clone(),

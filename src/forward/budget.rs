@@ -1,20 +1,20 @@
-//! How many requests may be sent once more: a part of what is asked, so that a backend in trouble does not get more of
-//! it by our help.
+//! Retry budget: retries are limited to a fraction of the requests, so that they do not amplify the load on a failing
+//! backend.
 
 use std::cell::Cell;
 use std::time::Instant;
 
-/// What a request sent once more costs, where each request puts in one: a fifth may be.
+/// Cost of a retry, where each request deposits one: a fifth of the requests may be retried.
 const PRICE: u64 = 5;
-/// That many a second may be in any case.
+/// Retries per second that are always allowed.
 const FLOOR: u64 = 5;
-/// All that may be saved up: what breaks with an endpoint that dies, may be sent again at once.
+/// Maximum balance: the requests in flight to an endpoint that dies may all be retried at once.
 const MOST: u64 = 500 * PRICE;
 
-/// One worker's budget for one APIService. Costs a request that is not sent again one addition.
+/// Retry budget of one APIService on one worker. A request that is not retried costs one addition.
 pub(super) struct Budget {
     saved: Cell<u64>,
-    /// When the floor was last put in.
+    /// When the minimum rate was last deposited.
     since: Cell<Instant>,
 }
 
@@ -23,12 +23,12 @@ impl Budget {
         Budget { saved: Cell::new(MOST), since: Cell::new(now) }
     }
 
-    /// A request is sent.
+    /// Deposits for a request.
     pub(super) fn put_in(&self) {
         self.saved.set((self.saved.get() + 1).min(MOST));
     }
 
-    /// Whether one more may be sent again.
+    /// Withdraws the cost of a retry; returns whether the retry is allowed.
     pub(super) fn take(&self, now: Instant) -> bool {
         let seconds = now.saturating_duration_since(self.since.get()).as_secs();
         if seconds > 0 {
@@ -52,12 +52,12 @@ mod tests {
         let start = Instant::now();
         let budget = Budget::new(start);
         let taken = |now| (0..10_000).filter(|_| budget.take(now)).count();
-        assert_eq!(taken(start), 500, "what an endpoint had under way");
+        assert_eq!(taken(start), 500, "the initial balance");
         (0..1000).for_each(|_| budget.put_in());
         assert_eq!(taken(start), 200);
         assert_eq!(taken(start + Duration::from_secs(3)), 15);
         assert_eq!(taken(start + Duration::from_secs(3600)), 500);
-        // A backend that breaks every request gets a fifth more than it is asked.
+        // A backend that fails every request gets a fifth more requests.
         let (mut sent, now) = (0, start + Duration::from_secs(3600));
         for _ in 0..10_000 {
             budget.put_in();

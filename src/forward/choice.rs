@@ -1,8 +1,8 @@
-//! Which endpoint takes the next request: of two by chance the one with fewer under way.
+//! Load balancing by the power of two choices: of two random endpoints the one with fewer requests in flight.
 //!
-//! The best of two spreads requests nearly as evenly as the best of all, and an endpoint that answers everything at
-//! once, because it is broken, does not draw all of them. Preferred ones first; what is new gets its share little by
-//! little; what has failed others gets single requests, to find out. If nobody is left, whoever can be reached.
+//! That spreads requests nearly as evenly as picking the least loaded of all, and an endpoint that fails fast does not
+//! attract all requests. Preferred endpoints come first; new ones get a growing share (slow start); ejected ones get
+//! single trial requests. If no endpoint is left, any one that is usable is picked.
 
 use std::rc::Rc;
 
@@ -10,29 +10,29 @@ use super::backend::{Backend, Member};
 use crate::availability::Share;
 use crate::egress::Endpoint;
 
-/// How often it is drawn before all are looked at.
+/// Random picks before all endpoints are tried in turn.
 const DRAWS: usize = 6;
 
-/// What is to be sent.
+/// Properties of the request that matter for picking an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Errand {
-    /// It can be sent again, should it fail.
+    /// It can be retried.
     pub(super) safe: bool,
-    /// It goes on for long. Those are spread by all there is; the others by what will soon be over, or an endpoint that
-    /// has no watches yet would get all of them.
+    /// It is long-running. Such requests are balanced by all requests in flight, the others by the short-lived ones
+    /// only; otherwise an endpoint without watches would get all of them.
     pub(super) lasts: bool,
 }
 
-/// A member that was drawn.
+/// Whether a picked member can take the request.
 enum Drawn {
     Fit,
-    /// It is to be tried with this request.
+    /// Ejected, but due for a trial request.
     Trial,
     No,
 }
 
 impl Backend {
-    /// The endpoint for a request that failed at the members `failed` and had better not go to the `doubtful` ones.
+    /// Picks an endpoint, never one of the members `failed`, and one of `doubtful` only if no other is left.
     pub(super) fn pick(&self, failed: &[usize], doubtful: &[usize], errand: Errand) -> Option<(usize, &Rc<Endpoint>)> {
         if let [only] = self.members() {
             return (failed.is_empty() && only.is_usable()).then_some((0, &only.endpoint));
@@ -40,7 +40,7 @@ impl Backend {
         let index = if doubtful.is_empty() {
             self.pick_without(|index| failed.contains(&index), errand)
         } else {
-            // It has failed before: nothing is tried with it.
+            // The request failed before: it is not used as a trial.
             let errand = Errand { safe: false, ..errand };
             self.pick_without(|index| failed.contains(&index) || doubtful.contains(&index), errand)
                 .or_else(|| self.pick_without(|index| failed.contains(&index), errand))
@@ -52,7 +52,7 @@ impl Backend {
         let (preferred, all) = (self.preferred(), self.members().len());
         let tiers = [(0, preferred), (preferred, all)];
         let mut found = tiers.iter().find_map(|(from, to)| self.best_of_two(*from, *to, &not, errand));
-        // Better one that is said to fail than nobody.
+        // An ejected endpoint is better than none.
         found = found.or_else(|| tiers.iter().find_map(|(from, to)| self.least(*from, *to, &not, errand)));
         found
     }
@@ -83,7 +83,7 @@ impl Backend {
                 }
             }
         }
-        // Few are left, or few there are: all of them, beginning anywhere.
+        // Few are left, or there are few: try all, from a random start.
         let count = to - from;
         let start = if count > 1 { fastrand::usize(..count) } else { 0 };
         for step in 0..count {
@@ -133,7 +133,7 @@ mod tests {
     use crate::registry::snapshot::tests::{api_service, registry};
     use crate::route::{Dealer, Table};
 
-    /// A backend with endpoints of both families; the first so many are of the Service's own.
+    /// A backend with endpoints of both address families; the first `first` are of the Service's own.
     fn backend(first: usize, other: usize) -> Backend {
         let slice = |name: &str, family: &str, count: usize, address: fn(usize) -> String| {
             let all: String = (0..count).map(|number| format!("- {{addresses: ['{}']}}\n", address(number))).collect();

@@ -1,20 +1,20 @@
-//! Where one event of a watch ends and the next begins: only there may a watch end.
+//! Finds the boundaries between watch events, where a watch may be ended cleanly.
 
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 
-/// How far a watch is in its events.
+/// Position of a watch stream within its events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Events {
-    /// JSON: one a line. Whether the last one is whole.
+    /// JSON: one event per line. Whether the last line is complete.
     Lines(bool),
-    /// Protobuf: each behind its length in four bytes, the most significant first (`apimachinery`'s
-    /// `serializer/protobuf`). What is there of the length, how many bytes of it, and what is to come of the event.
+    /// Protobuf: each event after its length in four bytes, big-endian (`apimachinery`'s `serializer/protobuf`). The
+    /// length as far as read, how many of its bytes were read, and how many bytes of the event are left.
     Framed { length: u32, known: u8, rest: u32 },
 }
 
 impl Events {
-    /// Of an answer with these headers; none if it does not tell.
+    /// Framing of a response with these headers; `None` if it cannot be determined.
     pub(super) fn of(headers: &HeaderMap) -> Option<Events> {
         let kind = headers.get(CONTENT_TYPE).map_or(&b""[..], |kind| kind.as_bytes());
         let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
@@ -29,7 +29,7 @@ impl Events {
         }
     }
 
-    /// A piece of the answer goes by.
+    /// Advances over a piece of the stream.
     pub(super) fn pass(&mut self, data: &[u8]) {
         match self {
             Events::Lines(whole) => *whole = data.last().map_or(*whole, |byte| *byte == b'\n'),
@@ -38,7 +38,7 @@ impl Events {
                 while !data.is_empty() {
                     if *rest > 0 {
                         let taken = data.len().min(*rest as usize);
-                        // No more than it is.
+                        // At most `rest`.
                         *rest -= taken as u32;
                         data = &data[taken..];
                     } else {
@@ -54,14 +54,14 @@ impl Events {
         }
     }
 
-    /// How much of `data`, which goes by next, ends with a whole event; none if no event ends in it.
+    /// Length of the prefix of `data`, the next piece, that ends with a complete event; `None` if no event ends in it.
     pub(super) fn last_end(mut self, data: &[u8]) -> Option<usize> {
         if let Events::Lines(_) = self {
             return data.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1);
         }
         let (mut at, mut found) = (0, None);
         while at < data.len() {
-            // To the end of the event, or by one byte of its length.
+            // Advance to the end of the event, or by one byte of its length.
             let step = match self {
                 Events::Framed { rest, .. } => (rest as usize).clamp(1, data.len() - at),
                 Events::Lines(_) => 1,
@@ -75,7 +75,7 @@ impl Events {
         found
     }
 
-    /// Whether all that began is whole.
+    /// Whether the stream is between two events.
     pub(super) fn is_between(&self) -> bool {
         matches!(self, Events::Lines(true) | Events::Framed { known: 0, rest: 0, .. })
     }
@@ -94,7 +94,7 @@ mod tests {
         Events::of(&headers)
     }
 
-    /// After how many of the bytes, one by one, a watch may end.
+    /// Offsets at which the watch may end.
     fn ends(mut events: Events, bytes: &[u8]) -> Vec<usize> {
         let first = events.is_between().then_some(0);
         let mut pass = |at: usize| {

@@ -1,4 +1,4 @@
-//! One request, tried on one endpoint after another until an answer's head comes or nothing is left.
+//! Sends a request with retries: to one endpoint after another until a response head arrives or retries are used up.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -13,43 +13,42 @@ use crate::egress::{DialError, DialPhase, NoResponse, SendError, Sent};
 use crate::message::Body;
 use crate::observe::metrics::Retry;
 
-/// How often one request may be sent. Dials that fail do not count: each takes its endpoint out.
+/// Limit of attempts. Failed dials do not count: each ejects its endpoint.
 const ATTEMPTS: usize = 3;
-/// How many connections may turn out closed before a request is on its way: a backend that ends closes all of
-/// its connections at once.
+/// Limit of stale connections met by one request: a backend that shuts down closes all its connections at once.
 const STALE: usize = 10;
 
-/// Why there is no answer.
+/// Why a request got no response.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// No endpoint could be asked.
+    /// No usable endpoint.
     NoEndpoint,
-    /// Nothing was begun anywhere: trying again is safe for any request.
+    /// No endpoint processed the request: any request can be retried.
     Unreachable(DialError),
-    /// What came back is no answer; the request may have been carried out.
+    /// The response is not valid HTTP; the request may have been processed.
     Nonsense(String),
-    /// The request was sent and no answer came; it may have been carried out.
+    /// The request was sent and got no response; it may have been processed.
     Broken(String),
-    /// The same, and the endpoint answers nothing else either.
+    /// As [`Failure::Broken`], and the endpoint is unresponsive.
     NoResponse(NoResponse),
 }
 
-/// What may be sent a second time.
+/// Which requests may be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Again {
-    /// Nothing.
+    /// None.
     Never,
-    /// What provably was not begun.
+    /// Requests that provably were not processed.
     Unbegun,
-    /// Also a GET, HEAD or OPTIONS without a body that met the end of a connection kept from an earlier request.
+    /// Also a GET, HEAD or OPTIONS without a body that met a stale connection.
     Unheard,
-    /// Also what may have been begun: a GET, HEAD or OPTIONS without a body.
+    /// Also a GET, HEAD or OPTIONS without a body that may have been processed.
     Always,
 }
 
-/// Sends `request`, whose body is that of `source` and which `copy` can make once more, to an endpoint of `backend`
-/// and, as far as `again` and, for what was begun, the budget allow, to another; says which it was. Whether its answer goes on for long,
-/// `lasts` says.
+/// Sends `request` to an endpoint of `backend`, and retries on others as far as `again` and, for requests that may have
+/// been processed, the retry budget allow. `copy` recreates the request with the body of `source`; `lasts` says that it
+/// is long-running. Returns the index of the member that responded.
 ///
 /// # Errors
 /// The last [`Failure`].
@@ -64,17 +63,17 @@ pub(super) async fn exchange(
 ) -> Result<(usize, Sent), Failure> {
     backend.budget().put_in();
     let errand = Errand { safe: again == Again::Always, lasts };
-    // What may go on for long is not sent again for a moment's silence.
+    // A long-running request is not retried for a short silence.
     let repeatable = !lasts && matches!(again, Again::Always | Again::Unheard);
     let (mut failed, mut doubtful) = (Vec::new(), Vec::new());
     let mut last = Failure::NoEndpoint;
-    // What may have been begun is begun again within the budget; what was not costs its backend nothing.
+    // Retries of requests that may have been processed are budgeted; the others cost the backend nothing.
     let repeat = || copy.and_then(|copy| copy.again(source));
     let begin_again = || {
         let may = again == Again::Always && backend.budget().take(Instant::now());
         if may { repeat() } else { None }
     };
-    // One whose body the client broke off says nothing about who was to read it.
+    // If the client broke its body off, the endpoint is not at fault.
     let broke = |index| {
         if source.is_none_or(|source| source.fault().is_none()) {
             backend.broke(index);
@@ -91,7 +90,7 @@ pub(super) async fn exchange(
         }
         let answered = match endpoint.room() {
             Some(room) => endpoint.send_at(room, request, repeatable).await,
-            // Boxed: the other way, and every request, would pay for its size.
+            // Boxed: the common case would pay for its size.
             None => Box::pin(endpoint.send_with(request, repeatable)).await,
         };
         match answered {
@@ -103,7 +102,7 @@ pub(super) async fn exchange(
             }
             Err(SendError::NotSent { request, error }) => {
                 next = (again != Again::Never).then_some(request);
-                // A connection that just closed says nothing against its endpoint; a failed dial does.
+                // A closed connection says nothing about its endpoint; a failed dial does.
                 if error.reason == "ConnectionClosed" && error.phase == DialPhase::Http {
                     why = Some(Retry::StaleConnection);
                     stale += 1;
@@ -128,7 +127,7 @@ pub(super) async fn exchange(
                 doubtful.push(index);
                 last = Failure::Nonsense(describe(&*error));
             }
-            // Its server had most likely closed the connection when it came (Go's `http.Transport` has it so, too).
+            // The server was most likely closing the connection already; Go's `http.Transport` retries, too.
             Err(SendError::Unheard(error)) if again == Again::Unheard => {
                 stale += 1;
                 next = repeat();
@@ -156,18 +155,18 @@ pub(super) async fn exchange(
     Err(last)
 }
 
-/// Enough of a request to send it once more. Ours are most of the headers a backend gets: kept are the client's,
-/// and ours are put on anew.
+/// What is needed to recreate a request for a retry. Most headers of a request are the gateway's: only the client's are
+/// kept, and the gateway's are added again.
 pub(super) struct Copy<'o> {
     pub(super) method: Method,
     pub(super) uri: Uri,
-    /// The client's, clean.
+    /// The client's headers, already stripped.
     pub(super) headers: HeaderMap,
     pub(super) origin: &'o Origin<'o>,
 }
 
 impl Copy<'_> {
-    /// None when too much of the body was sent to be kept.
+    /// The request; `None` if its body can no longer be replayed.
     fn again(&self, source: Option<&Rc<Source>>) -> Option<Box<Request<Body>>> {
         let mut request = Request::new(match source {
             None => Body::Empty,
@@ -180,7 +179,7 @@ impl Copy<'_> {
     }
 }
 
-/// An error and what it comes from, for the log.
+/// An error with its sources, for the log.
 pub(super) fn describe(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,4 +1,4 @@
-//! What a client is told when there is no answer: whose fault it is, and whether to try again.
+//! Status responses for requests without a backend response: cause, message, and whether to retry.
 
 use std::fmt::Write as _;
 
@@ -8,22 +8,22 @@ use crate::kubeapi::{RequestInfo, Status};
 use crate::message::{Blame, Refusal};
 use crate::registry::Called;
 
-/// The reason of an endpoint that is connected and answers nothing.
+/// Reason of an unresponsive endpoint.
 const NO_ANSWER: &str = "NoAnswer";
-/// Seconds after which a client may try again when the fault may pass at any moment.
+/// `retryAfterSeconds` of faults that may pass at any moment.
 const SOON: u32 = 1;
 
-/// `failure` of APIService `name` as the client reads it. `safe` says that the request may be repeated
-/// even if it was carried out: no other request gets `retryAfterSeconds`, which callers of client-go's
-/// `SuggestsClientDelay` take for leave to repeat it.
+/// The refusal for `failure` of APIService `name`. `safe` says that the request may be repeated even if it was
+/// processed: no other request gets `retryAfterSeconds` after that, which callers of client-go's `SuggestsClientDelay`
+/// take as permission to repeat it.
 ///
-/// Names the APIService and a reason; never an address, never a library's words.
+/// Contains the APIService's name and a reason, but no addresses and no library error texts.
 pub(super) fn refuse(failure: &Failure, name: &str, info: &RequestInfo<'_>, safe: bool) -> Refusal {
     let name = Called(name);
     let (reason, what, cause) = match failure {
         Failure::NoEndpoint => ("NoEndpoints", said("NoEndpoints", &name), String::new()),
         Failure::Unreachable(error) => (error.reason, said(error.reason, &name), error.cause.clone()),
-        Failure::Nonsense(cause) => ("InvalidAnswer", "its answer is not HTTP", cause.clone()),
+        Failure::Nonsense(cause) => ("InvalidAnswer", "its response is not valid HTTP", cause.clone()),
         Failure::Broken(cause) => (
             "ConnectionBroken",
             "the connection broke before it answered; the request may have been carried out",
@@ -32,7 +32,7 @@ pub(super) fn refuse(failure: &Failure, name: &str, info: &RequestInfo<'_>, safe
         Failure::NoResponse(error) => (NO_ANSWER, said(NO_ANSWER, &name), error.to_string()),
     };
     if let Failure::Nonsense(cause) = failure {
-        let message = format!("the backend's answer cannot be understood ({name}: InvalidAnswer)");
+        let message = format!("the backend's response is not valid HTTP ({name}: InvalidAnswer)");
         let status = about(Status::bad_gateway(message), info).with_cause("InvalidAnswer", format!("{name}"));
         let status = if safe { status.with_retry_after(SOON) } else { status };
         return Refusal::new(Blame::Backend, status).because(cause);
@@ -57,8 +57,8 @@ pub(super) fn refuse(failure: &Failure, name: &str, info: &RequestInfo<'_>, safe
     Refusal::new(Blame::Backend, if again { status.with_retry_after(SOON) } else { status }).because(cause)
 }
 
-/// Who was to connect for us did not: nothing was begun, so that trying again is safe, and of use where the fault may
-/// pass by itself.
+/// The refusal for a fault of the egress proxy. The request was not processed, so it can be retried; that is suggested
+/// where the fault may pass by itself.
 fn not_connected(fault: ProxyFault, cause: &str, name: &str, info: &RequestInfo<'_>) -> Refusal {
     let name = Called(name);
     let reason = fault.reason();
@@ -75,7 +75,7 @@ fn not_connected(fault: ProxyFault, cause: &str, name: &str, info: &RequestInfo<
     Refusal::new(Blame::Backend, if again { status.with_retry_after(SOON) } else { status }).because(cause)
 }
 
-/// The backend's time ran out before its answer began; `failure` is why no endpoint of it can be used, if that is so.
+/// The refusal for a request timeout before the response head; `failure` is why no endpoint is usable, if so.
 pub(super) fn timed_out(name: &str, info: &RequestInfo<'_>, safe: bool, failure: Option<DialError>) -> Refusal {
     let name = Called(name);
     let mut message = "request did not complete within the allotted timeout".to_owned();
@@ -91,19 +91,19 @@ pub(super) fn timed_out(name: &str, info: &RequestInfo<'_>, safe: bool, failure:
     }
 }
 
-/// The backend answered something that is not passed on.
+/// The refusal for a backend response that is not passed on.
 pub(super) fn bad_answer(name: &str, info: &RequestInfo<'_>, reason: &str, message: &str) -> Refusal {
     let name = Called(name);
     let status = about(Status::bad_gateway(message), info).with_cause(reason, format!("{name}"));
     Refusal::new(Blame::Backend, status)
 }
 
-/// A [`Status`] with details of the resource the request is about.
+/// Adds the requested resource to the details of a [`Status`].
 pub(super) fn about(status: Status, info: &RequestInfo<'_>) -> Status {
     status.about(info.api_group, info.resource, &info.name)
 }
 
-/// A reason in words a user can read.
+/// Description of a reason, for users.
 fn said(reason: &str, name: &Called<'_>) -> &'static str {
     match reason {
         "NameNotResolved" => "its host name cannot be resolved",
@@ -123,11 +123,11 @@ fn said(reason: &str, name: &Called<'_>) -> &'static str {
             "it does not accept the certificate of --upstream-client-cert-file, or asks for one and there is none"
         }
         "ClientCertificateRefused" => "it does not accept the gateway's client certificate",
-        "NoCommonProtocol" => "it speaks no protocol the gateway speaks",
+        "NoCommonProtocol" => "it has no protocol in common with the gateway",
         "NotTLS" => "its endpoint answered without TLS; is this a port for plain HTTP?",
-        "StreamRefused" => "it refused the request before beginning it",
-        "TooManyStreams" => "too many requests are open to it",
-        "TooManyConnections" => "it has as many connections as it may have",
+        "StreamRefused" => "it refused the request without processing it",
+        "TooManyStreams" => "its connections have no free streams",
+        "TooManyConnections" => "its connection limit is reached",
         "NoEndpoints" => "it has no endpoint that answers",
         "ConnectionClosed" => "it closed the connection",
         _ => "no connection to its endpoint can be opened",

@@ -1,4 +1,4 @@
-//! A short document of a backend, read whole on behalf of a user.
+//! Fetches a short document from a backend on behalf of a user.
 
 use std::rc::Rc;
 
@@ -14,11 +14,11 @@ use super::signature::Origin;
 use crate::egress::Sent;
 use crate::message::Body;
 
-/// Sends a GET of `path_and_query` to `backend` with the identity headers of `origin` and none of a client's, and reads
-/// the answer, whose body may have `most` bytes.
+/// Sends a GET of `path_and_query` to `backend` with the identity headers of `origin` and no client headers, and reads
+/// the response, with a body of at most `most` bytes.
 ///
 /// # Errors
-/// Why there is no answer, for the log.
+/// Why there is no response, for the log.
 pub async fn fetch(
     backend: &Rc<Backend>,
     path_and_query: PathAndQuery,
@@ -35,7 +35,7 @@ pub async fn fetch(
         backend.failed(&failure);
         format!("{failure:?}")
     })?;
-    // A health check that fails is an answer, and says nothing against the endpoint.
+    // A failing health check is a response, and no evidence against the endpoint.
     backend.answered(index, StatusCode::OK);
     let Sent { response, mut lease, .. } = sent;
     let (parts, body) = response.into_parts();

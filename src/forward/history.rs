@@ -1,10 +1,9 @@
-//! What one worker keeps of an APIService however often its endpoints change: what may be sent once more, and where its
-//! watches are.
+//! State of an APIService on one worker that survives changes of its endpoints: the retry budget and the watches.
 //!
-//! What was under way to an endpoint that is not listed any more is finished there; watches move on. An endpoint that is
-//! shutting down ends its watches itself, one that is gone never will, and of one that is only not ready nobody knows.
-//! So each gets a while; then its watches end a few at a time, cleanly and between two events, and their clients resume
-//! where it goes on. Only those of this APIService: the same connections may carry those of others, which stay.
+//! Requests in flight to an endpoint that is no longer listed are finished there; watches are drained. An endpoint that
+//! shuts down ends its watches itself, one that is gone never will, and one that is merely not ready may do either. So
+//! each endpoint gets a grace period; then its watches end a few at a time, cleanly between two events, and the clients
+//! resume at another endpoint. Only watches of this APIService end: those of others on the same connections stay.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -15,21 +14,21 @@ use super::budget::Budget;
 use super::streams::{Place, Streams};
 use crate::egress::Address;
 
-/// How long an endpoint has to end its watches itself.
+/// Grace period for an endpoint to end its watches itself.
 const GRACE: Duration = Duration::from_secs(10);
-/// One in so many of its watches ends each second, so that those who resume do not come all at once.
+/// One of this many watches ends each second, so that clients do not resume all at once.
 const SHARE: usize = 10;
 
-/// One APIService's past, from one worker.
+/// State of one APIService on one worker.
 pub struct History {
     pub(super) budget: Budget,
     watches: RefCell<HashMap<Address, Rc<Watches>>>,
 }
 
-/// The watches at one endpoint.
+/// Watches at one endpoint.
 #[derive(Default)]
 pub(super) struct Watches {
-    /// The numbers of their places.
+    /// Ids of their registrations.
     running: RefCell<HashSet<usize>>,
     /// How many of them may end now.
     leaving: Cell<usize>,
@@ -37,7 +36,7 @@ pub(super) struct Watches {
     unlisted: Cell<Option<Instant>>,
 }
 
-/// One of the watches; counted until it is dropped.
+/// Registration of a watch; removed on drop.
 pub(super) struct Watching {
     watches: Rc<Watches>,
     number: usize,
@@ -50,14 +49,14 @@ impl Default for History {
 }
 
 impl History {
-    /// Those at `endpoint`.
+    /// The watches at `endpoint`.
     pub(super) fn watches(&self, endpoint: &Address) -> Rc<Watches> {
         self.watches.borrow_mut().entry(endpoint.clone()).or_default().clone()
     }
 
-    /// Looks where the watches are, now that `listed` are the endpoints, and has those of `streams` that may end look at
-    /// that; true if there are any. Call it every second. `elsewhere` says whether anybody would serve those who resume:
-    /// a watch that nobody else would serve is better than none.
+    /// Updates which watches are to end, now that `listed` are the endpoints, and wakes those of `streams`; returns
+    /// whether there are any. Call every second. `elsewhere` says whether another endpoint would serve clients that
+    /// resume: a watch that no endpoint would serve is better than none.
     pub fn look(&self, streams: &Streams, listed: &[Address], elsewhere: bool, now: Instant) -> bool {
         let mut watches = self.watches.borrow_mut();
         watches.retain(|_, watches| watches.running() > 0 || Rc::strong_count(watches) > 1);
@@ -75,14 +74,14 @@ impl History {
         some
     }
 
-    /// Whether there is nothing to remember.
+    /// Whether there are no watches.
     pub fn is_empty(&self) -> bool {
         self.watches.borrow().values().all(|watches| watches.running() == 0)
     }
 }
 
 impl Watches {
-    /// The watch at `place` begins.
+    /// Registers the watch of `place`.
     pub(super) fn begin(self: &Rc<Self>, place: &Place) -> Watching {
         self.running.borrow_mut().insert(place.number());
         Watching { watches: self.clone(), number: place.number() }
@@ -93,7 +92,7 @@ impl Watches {
     }
 
     fn look(&self, listed: bool, elsewhere: bool, now: Instant) -> bool {
-        // Who did not stand between two events until now does not leave later, when nobody knows why.
+        // The quota is per second: what was not used does not add up.
         self.leaving.set(0);
         if listed {
             self.unlisted.set(None);
@@ -109,7 +108,8 @@ impl Watches {
 }
 
 impl Watching {
-    /// Whether this one should end, because its endpoint goes. Asked only by those who then do: so many may.
+    /// Whether this watch should end because its endpoint is not listed. Uses up quota, so call it only to end the
+    /// watch.
     pub(super) fn may_leave(&self) -> bool {
         let left = self.watches.leaving.get();
         self.watches.leaving.set(left.saturating_sub(1));
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use crate::egress::Host;
 
-    /// How often a stream was woken.
+    /// Counts wake-ups.
     #[derive(Default)]
     struct Woken(AtomicUsize);
 
@@ -157,7 +157,7 @@ mod tests {
         (0..count).map(begin).collect()
     }
 
-    /// How many of `running` end in each of the next seconds.
+    /// Number of watches of `running` that end in each second.
     fn ends(history: &History, listed: &[Address], running: &mut Vec<Watch>, from: Instant) -> Vec<usize> {
         let mut all = Vec::new();
         for second in 0..=25 {
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(ended[..14], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3, 2, 2]);
         assert_eq!((going.len(), ended.iter().sum::<usize>()), (0, 25));
         assert!(staying.iter().all(|(_, watch)| !watch.may_leave()));
-        // Nothing is left to be looked at.
+        // The endpoint without watches is forgotten.
         assert!(!history.look(&streams, &[at(2)], true, start + GRACE * 10));
         assert_eq!(history.watches.borrow().len(), 1);
         drop(staying);
@@ -205,7 +205,7 @@ mod tests {
             other.look(&streams, &[at(1)], true, start + Duration::from_secs(second));
         }
         assert_eq!(woken(), [0, 0, 0]);
-        // Two may leave; which of them stand between two events, they know themselves.
+        // All are woken, and the first two between events end.
         assert!(history.look(&streams, &[at(2)], true, start + GRACE));
         assert!(!other.look(&streams, &[at(1)], true, start + GRACE));
         assert_eq!(woken(), [20, 0, 0]);
@@ -220,9 +220,9 @@ mod tests {
         let watch = begin(1, &streams, &history.watches(&at(1)));
         let look = |listed: &[Address], elsewhere, now| history.look(&streams, listed, elsewhere, now);
         assert!(!look(&[], false, start) && !look(&[], false, start + GRACE));
-        assert!(look(&[], true, start + GRACE), "it had its while");
+        assert!(look(&[], true, start + GRACE), "its grace period is over");
         assert!(!look(&[at(1)], true, start + GRACE) && !watch[0].1.may_leave());
-        assert!(!look(&[], true, start + GRACE * 2), "a while of its own each time");
+        assert!(!look(&[], true, start + GRACE * 2), "a new grace period each time");
         assert!(look(&[], true, start + GRACE * 3));
     }
 

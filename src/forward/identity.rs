@@ -1,4 +1,4 @@
-//! The caller's identity in headers, as a front proxy sends it (`X-Remote-*`).
+//! Identity headers of the caller, as a front proxy sends them (`X-Remote-*`).
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -7,41 +7,41 @@ use crate::kubeapi::{User, extra_key};
 const USER: HeaderName = HeaderName::from_static("x-remote-user");
 const UID: HeaderName = HeaderName::from_static("x-remote-uid");
 const GROUP: HeaderName = HeaderName::from_static("x-remote-group");
-/// What all of Kubernetes' own names begin with.
+/// Prefix of all of Kubernetes' own identity headers.
 pub(super) const REMOTE: &str = "x-remote-";
 const EXTRA: &str = "x-remote-extra-";
 
 const NAME: &str = "the user's name has a control character";
 const GROUP_NAME: &str = "a group's name has a control character";
 
-/// The headers that say who a user is; made once for a user, put onto each of their requests.
+/// Identity headers of a user; built once per user and added to each request.
 ///
-/// As `k8s.io/client-go/transport.SetAuthProxyHeaders`: one line for each group, keys of extras escaped,
-/// the UID only when there is one. An empty name is never sent: the backend would then take the front
-/// proxy's own certificate for the caller.
+/// As `k8s.io/client-go/transport.SetAuthProxyHeaders`: one line per group, escaped extra keys, the UID only if there
+/// is one. An empty name is never sent: the backend would then authenticate the caller by the front proxy's own
+/// certificate.
 #[derive(Clone, Debug)]
 pub struct Stamp {
     /// User, UID, groups and extras, in this order.
     lines: Vec<(HeaderName, HeaderValue)>,
-    /// Names that must not be there.
+    /// Headers to remove.
     absent: Vec<HeaderName>,
 }
 
-/// In which headers a backend is told who asks.
+/// Which identity headers a backend gets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wording {
-    /// `X-Remote-User`, `X-Remote-Group`, one a line, and `X-Remote-Extra-*`.
+    /// `X-Remote-User`, `X-Remote-Group` with one line per group, and `X-Remote-Extra-*`.
     pub remote: bool,
-    /// Beside them `X-Remote-Uid` (`--forward-uid`).
+    /// Also `X-Remote-Uid` (`--forward-uid`).
     pub uid: bool,
-    /// Two headers as kube-rbac-proxy sends them (`--auth-header-fields-enabled`).
+    /// Two headers as in kube-rbac-proxy (`--auth-header-fields-enabled`).
     pub joined: Option<Joined>,
 }
 
-/// A header for the user's name, and one for all groups.
+/// A header for the user name, and one for all groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Joined {
-    /// Whether they are sent; if not, they are only kept from clients.
+    /// Whether they are sent; if not, they are only removed from client requests.
     pub enabled: bool,
     /// `--auth-header-user-field-name`.
     pub user: HeaderName,
@@ -51,24 +51,23 @@ pub struct Joined {
     pub separator: String,
 }
 
-/// A user that cannot be put into headers.
+/// Why a user cannot be encoded in headers.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unspeakable(pub &'static str);
 
 impl Stamp {
-    /// The headers for `user`; without its UID unless `with_uid` (`--forward-uid`).
+    /// Headers for `user` in Kubernetes' format; with its UID only if `with_uid` (`--forward-uid`).
     ///
     /// # Errors
-    /// [`Unspeakable`] when the name is empty, or a value has a character no header may carry.
+    /// [`Unspeakable`] if the name is empty, or a value has a character that is not allowed in headers.
     pub fn new(user: &User, with_uid: bool) -> Result<Stamp, Unspeakable> {
         Stamp::worded(user, &Wording { remote: true, uid: with_uid, joined: None })
     }
 
-    /// The headers for `user` as `wording` has them; there may be none at all.
+    /// Headers for `user` in the format `wording`; possibly none.
     ///
     /// # Errors
-    /// As [`Stamp::new`], and when a group's name holds the separator that is put between groups: it would be two
-    /// groups to whoever reads it.
+    /// As [`Stamp::new`], and if a group's name contains the separator between groups: a backend would read two groups.
     pub fn worded(user: &User, wording: &Wording) -> Result<Stamp, Unspeakable> {
         if user.name.is_empty() {
             return Err(Unspeakable("the user has no name"));
@@ -77,14 +76,14 @@ impl Stamp {
         if let Some(joined) = wording.joined.as_ref().filter(|joined| joined.enabled) {
             let groups = &user.groups;
             if groups.iter().any(|group| group.contains(&joined.separator)) {
-                return Err(Unspeakable("a group's name holds the separator of groups"));
+                return Err(Unspeakable("a group's name contains the separator of groups"));
             }
             lines.push((joined.user.clone(), value(&user.name, NAME)?));
             lines.push((joined.groups.clone(), value(&groups.join(&joined.separator), GROUP_NAME)?));
         }
         if wording.remote {
             let mut remote = remote_lines(user, wording.uid)?;
-            // What is joined is as it was asked for, under whichever name.
+            // Joined headers take precedence over Kubernetes' own of the same name.
             remote.retain(|(name, _)| lines.iter().all(|(joined, _)| joined != name));
             lines.append(&mut remote);
         }
@@ -92,21 +91,22 @@ impl Stamp {
         Ok(Stamp { lines, absent })
     }
 
-    /// No headers at all, for whom nobody asked who they are.
+    /// No identity headers, for requests that were not authenticated.
     pub fn nobody() -> Stamp {
         Stamp { lines: Vec::new(), absent: vec![USER, UID, GROUP] }
     }
 
-    /// Names under which it speaks that are not Kubernetes' own.
+    /// Header names used besides Kubernetes' own.
     pub(super) fn other_names(&self) -> impl Iterator<Item = &HeaderName> {
         self.lines.iter().map(|(name, _)| name).filter(|name| !name.as_str().starts_with(REMOTE))
     }
 
-    /// Puts the identity onto a request, after everything that removes headers: a client's
-    /// `Connection: X-Remote-Group` must not take away what we say.
+    /// Adds the headers to a request. Call it after everything that removes headers: a client's
+    /// `Connection: X-Remote-Group` must not remove the gateway's.
     pub fn put(&self, headers: &mut HeaderMap) {
-        // Authentication has removed what the client sent. This is the last gate: the first line of a name
-        // replaces what may stand there, and what has no line goes. Not so for extras: two keys may have one name.
+        // Authentication has removed the client's headers already; this is the last line of defense. The first line of
+        // a name replaces existing ones, and names without a line are removed. Extras are appended: two keys may have
+        // one name.
         let mut before = None;
         for (name, value) in &self.lines {
             if before == Some(name) || name.as_str().starts_with(EXTRA) {
@@ -123,7 +123,7 @@ impl Stamp {
 }
 
 impl Wording {
-    /// Names under which a backend is told who asks, and no client may say so, besides those that nobody may use.
+    /// Header names besides Kubernetes' own that no client may send.
     pub fn names(&self) -> Vec<HeaderName> {
         self.joined.iter().flat_map(|joined| [joined.user.clone(), joined.groups.clone()]).collect()
     }
@@ -133,7 +133,7 @@ fn value(text: &str, what: &'static str) -> Result<HeaderValue, Unspeakable> {
     HeaderValue::from_bytes(text.as_bytes()).map_err(|_| Unspeakable(what))
 }
 
-/// As a front proxy says it.
+/// Headers in Kubernetes' format.
 fn remote_lines(user: &User, with_uid: bool) -> Result<Vec<(HeaderName, HeaderValue)>, Unspeakable> {
     let mut lines = vec![(USER, value(&user.name, NAME)?)];
     if with_uid && !user.uid.is_empty() {
@@ -144,7 +144,7 @@ fn remote_lines(user: &User, with_uid: bool) -> Result<Vec<(HeaderName, HeaderVa
     }
     for (key, values) in &user.extra {
         let name = HeaderName::try_from(format!("{EXTRA}{}", extra_key::escape(key)))
-            .map_err(|_| Unspeakable("the key of an extra cannot be a header name"))?;
+            .map_err(|_| Unspeakable("an extra's key is not a valid header name"))?;
         for text in values {
             lines.push((name.clone(), value(text, "an extra has a control character")?));
         }

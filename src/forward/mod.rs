@@ -1,4 +1,4 @@
-//! Relaying a request: rewrite, identity headers, stream, upgrade, retry, failure.
+//! Relays requests to backends: header rewriting, identity headers, streaming, upgrades, retries, failures.
 
 mod backend;
 mod budget;

@@ -1,4 +1,4 @@
-//! A backend's answer on its way to the client, byte for byte.
+//! Body of a backend's response, relayed to the client byte for byte.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -22,14 +22,14 @@ use crate::observe::access::{AccessRecord, End};
 use crate::process::Deadline;
 use crate::route;
 
-/// The places a request takes among those under way, until the last byte of its answer.
+/// In-flight permits of a request, held until the last byte of its response.
 pub type Places = [Option<route::Place>; 2];
 
-/// The body of a relayed answer. It breaks when the backend's does: half an answer must never look like a whole one.
+/// Body of a relayed response. It breaks off if the backend's does: a truncated response must not look complete.
 ///
-/// A watch of JSON or protobuf is whole after every event. One whose backend is gone ends there, as API servers end watches
-/// all the time, and its client resumes where it was; of a broken stream client-go would make an error event, and list
-/// everything anew (`apimachinery/pkg/watch/streamwatcher.go`).
+/// A watch in JSON or protobuf is complete after every event. If its backend is gone it ends there, as API servers end
+/// watches all the time, and the client resumes. Of a broken stream client-go makes an error event and lists again
+/// (`apimachinery/pkg/watch/streamwatcher.go`).
 pub(super) struct Relayed {
     from: Received,
     lease: Lease,
@@ -38,31 +38,31 @@ pub(super) struct Relayed {
     headers: Rc<ResponseHeaders>,
     ended: bool,
     limit: Limit,
-    /// Once the backend had to be waited for.
+    /// Set once the backend had to be waited for.
     deadline: Option<Deadline>,
-    /// Whose answer it is, if it goes on for long.
+    /// The user, for long-running responses.
     user: Option<Arc<User>>,
-    /// From when the client reads too little until it has caught up.
+    /// Set while the client reads too little, until it has caught up.
     unread: Option<Unread>,
-    /// Once it ends because the client does not read: how many bytes of the begun event it may still give.
+    /// Set once it ends because of the slow client: bytes of the current event that may still be sent.
     last: Option<usize>,
 }
 
-/// What bounds a relayed answer.
+/// What ends a relayed response.
 pub(super) enum Limit {
-    /// A point in time. That is for a backend that is slow: nobody asks for the next bytes while the client does
-    /// not read, and the client's connection holds it to the same time ([`Closer::answer_by`]).
+    /// A deadline, for a slow backend. The body is not polled while the client does not read, so the client's
+    /// connection enforces the same deadline ([`Closer::answer_by`]).
     ///
     /// [`Closer::answer_by`]: crate::listen::Closer::answer_by
     Deadline(Instant, Option<Merit>),
-    /// Only the end of the process, or of its endpoint, which ends a watch cleanly between two events.
+    /// Only the end of the process or of its endpoint, which ends a watch cleanly between two events.
     Watch(Place, Events, Watching),
-    /// Only the end of the process, which breaks it: half a log or a download must not look like the whole.
+    /// Only the end of the process, which breaks it off: a truncated log or download must not look complete.
     Process(Place, Option<Merit>),
 }
 
-/// Whose merit an answer is once it is whole, and whose fault if it breaks off. There is none of an answer that says all
-/// about its endpoint by its head: an error, or what goes on for long.
+/// Reports the outcome of a response at its end: a success if complete, a failure if broken off. Not used for responses
+/// that are judged by their head: errors and long-running ones.
 pub(super) struct Merit {
     pub(super) backend: Rc<Backend>,
     pub(super) index: usize,
@@ -78,7 +78,7 @@ impl Limit {
 }
 
 impl Relayed {
-    /// `headers` says which trailers pass, `user` whose answer it is if it goes on for long.
+    /// Relays `from`. `headers` filters trailers; `user` is set for long-running responses.
     pub(super) fn new(
         from: Received,
         lease: Lease,
@@ -107,7 +107,7 @@ impl Relayed {
         relayed
     }
 
-    /// The first word counts; a relay dropped without one says that the client went away.
+    /// Records the end. The first call counts; without one the client is taken to have gone away.
     fn end(&mut self, end: End) {
         if !self.ended {
             self.ended = true;
@@ -117,7 +117,7 @@ impl Relayed {
             if let Some(Merit { backend, index }) = self.limit.merit() {
                 match end {
                     End::Complete => backend.served(*index),
-                    // With a client that breaks its own request off the backend's stream ends, too.
+                    // If the client breaks off its request, the backend's stream ends, too.
                     End::BackendBroke if !self.record.broken_by_client() => backend.broke_off(*index),
                     _ => {}
                 }
@@ -126,15 +126,15 @@ impl Relayed {
         }
     }
 
-    /// Whether the backend, which has nothing to say now, is not waited for any longer; and why.
+    /// Whether to stop waiting for a backend that sends nothing now; and why.
     fn waits_no_more(&mut self, cx: &Context<'_>) -> Option<(End, &'static str)> {
         match &self.limit {
             Limit::Deadline(at, _) => {
                 let deadline = self.deadline.get_or_insert_with(|| Deadline::at(*at));
-                deadline.is_over(cx.waker()).then_some((End::Timeout, "time ran out"))
+                deadline.is_over(cx.waker()).then_some((End::Timeout, "the request timeout expired"))
             }
             Limit::Watch(place, ..) | Limit::Process(place, _) => {
-                (place.asked(cx.waker()) == Leave::Now).then_some((End::Drained, "the gateway is ending"))
+                (place.asked(cx.waker()) == Leave::Now).then_some((End::Drained, "the gateway is shutting down"))
             }
         }
     }
@@ -149,7 +149,7 @@ impl Relayed {
         matches!(&self.limit, Limit::Watch(_, events, _) if events.is_between())
     }
 
-    /// Whether this is a watch between two events, and the process is ending or its endpoint goes.
+    /// Whether this is a watch between two events that should be drained.
     fn may_leave(&self, cx: &Context<'_>) -> bool {
         match &self.limit {
             Limit::Watch(place, events, watching) => {
@@ -169,7 +169,7 @@ impl Body for Relayed {
         if let Some(rest) = this.last {
             return this.poll_last(cx, rest);
         }
-        // Before the backend is asked: one that never pauses would never let go.
+        // Checked before polling the backend: one that never pauses could not be drained otherwise.
         if !this.ended && this.may_leave(cx) {
             // The client resumes elsewhere.
             this.end(End::Drained);
@@ -189,7 +189,7 @@ impl Body for Relayed {
                         events.pass(data);
                     }
                 }
-                // hyper never asks again once this is so: the end must be seen here.
+                // hyper does not poll again once this is so: the end must be noticed here.
                 if this.is_end_stream() {
                     this.end(End::Complete);
                 }
@@ -203,9 +203,9 @@ impl Body for Relayed {
                 this.end(End::BackendBroke);
                 Poll::Ready(None)
             }
-            // The error itself stays here: hyper would pass on the reason of a reset, and REFUSED_STREAM tells
-            // a client that it may send again what was half answered.
-            Poll::Ready(Some(Err(_))) => this.broken(End::BackendBroke, "the backend broke its answer off"),
+            // The error itself is not passed on: hyper would forward the reason of a reset, and REFUSED_STREAM would
+            // tell the client that it may retry.
+            Poll::Ready(Some(Err(_))) => this.broken(End::BackendBroke, "the backend's response broke off"),
             Poll::Pending => {
                 this.unread = None;
                 match this.waits_no_more(cx) {
@@ -226,7 +226,7 @@ impl Body for Relayed {
 }
 
 impl Relayed {
-    /// The rest of an event that the client has begun to get, of at most so many bytes; then the end.
+    /// Sends the rest of an event that was begun, at most `rest` bytes; then ends.
     fn poll_last(&mut self, cx: &mut Context<'_>, rest: usize) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if self.ended {
             return Poll::Ready(None);
@@ -252,14 +252,14 @@ impl Relayed {
             self.end(End::SlowClient);
             return Poll::Ready(None);
         }
-        self.broken(End::SlowClient, "the client does not read it, and its last event is not whole")
+        self.broken(End::SlowClient, "the client does not read it, and its last event is incomplete")
     }
 }
 
 impl Streamed for Relayed {
     fn poll_unread(mut self: Pin<&mut Self>, cx: &mut Context<'_>, queued: usize) -> Poll<UnreadEnd> {
         let this = &mut *self;
-        // What is bounded in time ends anyway.
+        // Responses with a deadline end anyway.
         let Some(user) = this.user.as_ref().filter(|_| !this.ended) else { return Poll::Pending };
         let mut unread = this.unread.take().unwrap_or_else(Unread::begin);
         let Some(most) = unread.is_over(&user.name, cx) else {
@@ -277,7 +277,7 @@ impl Streamed for Relayed {
 
 impl Drop for Relayed {
     fn drop(&mut self) {
-        // Cut while its client was not even looking.
+        // The deadline may have passed while the body was not polled.
         if let Limit::Deadline(at, _) = self.limit
             && !self.ended
             && Instant::now() >= at

@@ -1,4 +1,4 @@
-//! What happens to headers on the way in and on the way out.
+//! Rewrites request and response headers.
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, COOKIE, HOST, X_CONTENT_TYPE_OPTIONS};
@@ -6,11 +6,11 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::message::{AllowedHeaders, hop_by_hop};
 
-/// Takes from a client's headers what no backend gets: what concerns only the client's connection, and its host.
+/// Removes client headers that no backend gets: hop-by-hop headers and Host.
 ///
-/// Cookies are the client's secrets of this origin and stay here unless it is the backend's own (`owns_origin`), like
-/// its `Authorization`, which authentication has removed already; so does what only a proxy in front of us may say,
-/// unless it is among the `allowed` claims of such a proxy.
+/// Cookies are secrets of the client for this origin and are removed unless the backend owns it (`owns_origin`);
+/// `Authorization` was removed by authentication. Claims that only a trusted proxy in front may make are removed unless
+/// `allowed`.
 pub(super) fn clean(headers: &mut HeaderMap, owns_origin: bool, allowed: &AllowedHeaders) {
     hop_by_hop::strip_request(headers, |name| {
         HOST == name
@@ -21,13 +21,13 @@ pub(super) fn clean(headers: &mut HeaderMap, owns_origin: bool, allowed: &Allowe
 
 /// Which headers and trailers of a backend's responses reach clients.
 ///
-/// What would act on the whole origin the backend is served from is not its to say: cookies, HSTS, alternative services,
-/// credentials' schemes, cross-origin rights. Of a backend that owns its origin all goes through as it is, but for what
-/// concerns only its connection.
+/// Headers that act on the whole origin are removed, because the origin serves other backends, too: cookies, HSTS,
+/// alternative services, authentication schemes, cross-origin rights. A backend that owns its origin keeps all but
+/// hop-by-hop headers.
 #[derive(Debug)]
 pub(super) struct ResponseHeaders {
     pub(super) owns_origin: bool,
-    /// What goes through although it acts on the origin.
+    /// Headers allowed although they act on the origin.
     pub(super) allowed: AllowedHeaders,
 }
 
@@ -36,10 +36,10 @@ impl ResponseHeaders {
         !self.owns_origin && hop_by_hop::is_untrusted(name) && !self.allowed.allows(name)
     }
 
-    /// Makes a backend's headers ours.
+    /// Applies the policy to response headers.
     pub(super) fn clean(&self, status: StatusCode, headers: &mut HeaderMap) {
         hop_by_hop::strip_response(headers, |name| self.removes(name));
-        // RFC 9110, section 8.6. A 304 may say how long the body is that it leaves out.
+        // RFC 9110, section 8.6. A 304 may state the length of the body that it omits.
         if status == StatusCode::NO_CONTENT {
             headers.remove(CONTENT_LENGTH);
         }
@@ -52,24 +52,24 @@ impl ResponseHeaders {
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     }
 
-    /// Trailers may say nothing that headers may not, and less.
+    /// Applies the policy to trailers, which are restricted further than headers.
     pub(super) fn clean_trailers(&self, trailers: &mut HeaderMap) {
         hop_by_hop::strip_trailers(trailers);
         hop_by_hop::remove_where(trailers, |name| self.removes(name));
     }
 }
 
-/// Moves the values of `headers` into a buffer of their own.
+/// Copies the values of `headers` to a buffer of their own.
 ///
-/// They are parts of the buffer they were read into, 8 KiB or more, and HTTP/2's compression remembers values for
-/// as long as the client's connection lasts: each watch would hold such a buffer, a busy connection dozens.
+/// They are slices of the read buffer, 8 KiB or more, and HPACK keeps values for the lifetime of the client's
+/// connection: each watch would hold such a buffer, a busy connection dozens.
 pub(super) fn compact(headers: &mut HeaderMap) {
     let mut all = Vec::with_capacity(headers.values().map(HeaderValue::len).sum());
     headers.values().for_each(|value| all.extend_from_slice(value.as_bytes()));
     let mut rest = Bytes::from(all);
     for value in headers.values_mut() {
         let moved = rest.split_to(value.len());
-        // It was a value before; were it none now, it would stay where it is.
+        // The bytes were a valid value before; otherwise the old value would stay.
         if let Ok(mut moved) = HeaderValue::from_maybe_shared(moved) {
             moved.set_sensitive(value.is_sensitive());
             *value = moved;

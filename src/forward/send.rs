@@ -1,4 +1,4 @@
-//! From a permitted request to the backend's answer.
+//! Sends an authorized request to its backend and returns the response.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -31,37 +31,37 @@ use crate::observe::access::{AccessRecord, Opening, Receipt};
 use crate::process::within;
 use crate::registry;
 
-/// One request, ready to go.
+/// A request to send, with everything that belongs to it.
 pub struct Outbound<'o> {
-    /// As it came; its headers are rewritten, its URI replaced.
+    /// The client's request; its headers are rewritten, its URI replaced.
     pub request: Box<Request<Received>>,
-    /// The path and query to send: what was judged and routed.
+    /// Path and query to send: those that were authorized and routed.
     pub path_and_query: PathAndQuery,
-    /// From where and from whom.
+    /// Identity and forwarding headers.
     pub origin: Origin<'o>,
-    /// What a client must not say behind its body either.
+    /// Identity headers, which a client must not send as trailers either.
     pub identity_headers: &'o Arc<IdentityHeaders>,
-    /// By which headers it was judged, if by any: nor may they come behind its body.
+    /// Rules that authorized the request by headers, if any: those must not come as trailers.
     pub rules: Option<Arc<Rules>>,
-    /// The client's connection, should it become a tunnel.
+    /// The client's connection, for upgrades.
     pub connection: &'o Closer,
-    /// How long it may take in all; none for a long-running request.
+    /// Request timeout; none for a long-running request.
     pub timeout: Option<Duration>,
     /// Whether a response that is a stream by its type (gRPC, server-sent events) makes it long-running.
     pub streams_by_type: bool,
-    /// Its places among the requests under way; taken until the answer's end.
+    /// In-flight permits; held until the end of the response.
     pub places: Places,
-    /// What it was let through with; kept until its answer begins.
+    /// Circuit permit; held until the response head.
     pub passage: Option<Box<Passage>>,
 }
 
-/// Sends a request to `backend` and gives its answer, whose body goes on streaming with `record` in it.
+/// Sends a request to `backend` and returns its response; the body streams with `record` in it.
 ///
-/// The [`Permit`] is proof that the request was authorised, the [`Backend`] that it was routed. With
-/// `reject_redirects` a redirect of the backend becomes 502 instead of reaching the client.
+/// The [`Permit`] is proof that the request was authorized, the [`Backend`] that it was routed. With `reject_redirects`
+/// a redirect of the backend becomes 502 instead of reaching the client.
 ///
 /// # Errors
-/// A [`Refusal`] when there is no answer to pass on; the record is given back with it.
+/// A [`Refusal`] if there is no response to pass on; the record is returned with it.
 pub async fn send(
     permit: &Permit<'_>,
     backend: &Rc<Backend>,
@@ -123,7 +123,7 @@ pub async fn send(
         Some(Err(failure)) => {
             backend.failed(&failure);
             let failure = match failure {
-                // Nobody was asked: say what is known of why.
+                // No endpoint was tried: report the last known error.
                 Failure::NoEndpoint => backend.failure_of_all().map_or(Failure::NoEndpoint, Failure::Unreachable),
                 failure => failure,
             };
@@ -159,7 +159,7 @@ pub async fn send(
     }
     backend.response_headers().clean(parts.status, &mut parts.headers);
     record.answers(parts.status.as_u16(), &parts.headers, from.size_hint().exact());
-    // What is soon over is judged by its end; of what goes on for long the end says little.
+    // Short responses are judged by their end; the end of a long-running one says little.
     let at_end = timeout.is_some() || !info.is_long_running();
     if fine && !at_end {
         backend.served(index);
@@ -167,8 +167,7 @@ pub async fn send(
     let merit = (fine && at_end).then(|| Merit { backend: backend.clone(), index });
     let limit = match timeout {
         Some(timeout) => {
-            // The connection holds the client to it too: hyper asks a body for nothing while its client takes
-            // nothing.
+            // The connection enforces the deadline, too: hyper does not poll a body while its client does not read.
             if !from.is_end_stream() {
                 connection.answer_by(began + timeout);
             }
@@ -190,19 +189,19 @@ pub async fn send(
     Ok(Response::from_parts(parts, Body::streamed(relayed)))
 }
 
-/// What opening a connection took, as the record has it.
+/// Timing of the dial for the access record.
 pub(super) fn opening(timing: &Timing) -> Opening {
     Opening { dial: timing.connect, proxy: timing.proxy, tls: timing.handshake }
 }
 
-/// A request as the backend gets it.
+/// A request as sent to the backend.
 struct Prepared<'o> {
     request: Box<Request<Body>>,
-    /// For when it must be sent again; none when it must not.
+    /// Recreates the request for retries; `None` if it must not be retried.
     copy: Option<Copy<'o>>,
-    /// What its body is read from; none when there is none.
+    /// Source of its body; `None` without a body.
     source: Option<Rc<Source>>,
-    /// Whether it changes nothing, and has no body.
+    /// Whether its method is safe and it has no body.
     safe: bool,
     again: Again,
 }
@@ -240,7 +239,7 @@ fn prepare<'o>(
     Ok(Prepared { request, copy, source, safe, again })
 }
 
-/// Whether a response goes on for as long as both sides like, by its type: gRPC, and events for a page.
+/// Whether a response is a stream by its type: gRPC or server-sent events.
 fn is_stream(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|value| {
         let begins = |with: &[u8]| {
@@ -250,7 +249,7 @@ fn is_stream(headers: &HeaderMap) -> bool {
     })
 }
 
-/// A redirect in the sense of CVE-2022-3172: a status of its class with somewhere to go.
+/// Whether a response is a redirect in the sense of CVE-2022-3172: a 3xx status with a Location.
 fn is_redirect(status: StatusCode, headers: &HeaderMap) -> bool {
     status.is_redirection() && headers.contains_key(http::header::LOCATION)
 }
@@ -264,7 +263,7 @@ pub(super) fn uri(prefix: &str, path_and_query: PathAndQuery) -> Result<Uri, Ref
     })
 }
 
-/// There is no answer because of the client.
+/// The refusal for a fault of the client's request body.
 fn at_fault(fault: Fault, most: u64, info: &RequestInfo<'_>) -> Refusal {
     match fault {
         Fault::TooLarge => too_large(most, info),

@@ -1,4 +1,4 @@
-//! What we say in a request to a backend: who asks, and where from.
+//! Headers that the gateway adds to requests: identity, forwarding, Audit-Id.
 
 use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -12,35 +12,35 @@ const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host")
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 
-/// The headers that all requests of one user on one connection get from us.
+/// Headers added to all requests of one user on one connection.
 ///
-/// They are most of what a backend gets. Copied as a whole they cost a fraction of what it takes to put them, one by
-/// one, onto each request.
+/// They are most of the headers of a request. Copying them as a whole is much cheaper than adding each one to each
+/// request.
 pub struct Signature {
     headers: HeaderMap,
     remote: HeaderValue,
     host: Option<HeaderValue>,
-    /// Names of ours that [`is_ours`] does not know.
+    /// Names added by the gateway that [`is_ours`] does not cover.
     others: Vec<HeaderName>,
 }
 
-/// Lines that nearly no request goes beyond.
+/// Number of header lines that nearly no request exceeds.
 const ROOM: usize = 24;
 
-/// Where one request came from and who sent it.
+/// Headers added to one request.
 pub struct Origin<'o> {
-    /// What all requests like it have in common.
+    /// Headers common to all requests of its user and connection.
     pub signature: &'o Signature,
-    /// The path the client asked for, as it came.
+    /// Path requested by the client, unchanged.
     pub path: &'o str,
-    /// The `Audit-Id` of the request.
+    /// `Audit-Id` of the request.
     pub audit_id: &'o HeaderValue,
 }
 
 impl Signature {
-    /// For the user of `stamp`, who asks `host` from the address `remote`.
+    /// Headers for the user of `stamp`, connected from the address `remote` to `host`.
     pub fn new(stamp: &Stamp, remote: &HeaderValue, host: Option<&HeaderValue>) -> Signature {
-        // Room for what each request adds: its copies then have it too.
+        // Capacity for the headers of each request: copies keep it.
         let mut headers = HeaderMap::with_capacity(ROOM);
         headers.insert(X_FORWARDED_FOR, remote.clone());
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("https"));
@@ -54,15 +54,15 @@ impl Signature {
 }
 
 impl Origin<'_> {
-    /// Puts the host the client asked for among its `headers`, for backends that are to get it.
+    /// Sets the client's Host header, for backends that get it.
     pub(super) fn put_host(&self, headers: &mut HeaderMap) {
         if let Some(host) = &self.signature.host {
             headers.insert(HOST, host.clone());
         }
     }
 
-    /// What the backend gets: our headers and, of `client`'s, which are clean already, those that are not ours to
-    /// say. Nothing a client sends can stand in place of what we say or beside it.
+    /// Builds the headers for the backend: the gateway's, and those of `client` (already stripped) that are not
+    /// reserved for the gateway. No client header can replace one of the gateway's or stand beside it.
     pub(super) fn sign(&self, client: &HeaderMap) -> HeaderMap {
         let mut headers = self.signature.headers.clone();
         headers.reserve(client.len() + 2);
@@ -82,12 +82,11 @@ impl Origin<'_> {
     }
 }
 
-/// Whether only we say `name` to a backend, in whatever spelling: servers behind WSGI or CGI take `_` for `-`.
-/// Authentication has removed the identity that a client claims to have, under these names and all configured ones; this
-/// is the last gate.
+/// Whether only the gateway may send `name`, in any spelling: WSGI and CGI servers take `_` for `-`. Authentication has
+/// removed claimed identities, under these names and all configured ones; this is the last line of defense.
 fn is_ours(name: &HeaderName) -> bool {
     let text = name.as_str();
-    // By first letter: this looks at every header of every request.
+    // By first letter: this runs for every header of every request.
     match text.as_bytes().first() {
         Some(b'a') => is_spelled(text, AUDIT_ID.as_str()),
         Some(b'x') => {
@@ -101,7 +100,7 @@ fn is_ours(name: &HeaderName) -> bool {
     }
 }
 
-/// The chain of addresses that `client` came with, and its own behind it.
+/// Appends the client's address to its `X-Forwarded-For`.
 fn chain(client: &HeaderMap, remote: &HeaderValue) -> HeaderValue {
     let mut chain = Vec::new();
     for link in client.get_all(X_FORWARDED_FOR).iter().chain([remote]) {
@@ -110,7 +109,7 @@ fn chain(client: &HeaderMap, remote: &HeaderValue) -> HeaderValue {
         }
         chain.extend_from_slice(link.as_bytes());
     }
-    // Joined from values that were valid: the fallback only keeps us from having to prove it.
+    // Joined from valid values: the fallback only avoids a panic path.
     HeaderValue::from_bytes(&chain).unwrap_or_else(|_| remote.clone())
 }
 

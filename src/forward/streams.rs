@@ -1,10 +1,10 @@
-//! The long-running answers of one worker, so that the end of the process can end each in good order.
+//! Long-running responses of one worker, so that shutdown can end each in order.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::Waker;
 
-/// All watches, logs and tunnels one worker relays.
+/// All watches, logs and tunnels relayed by one worker.
 #[derive(Clone, Default)]
 pub struct Streams(Rc<Inner>);
 
@@ -15,19 +15,19 @@ struct Inner {
     free: RefCell<Vec<usize>>,
 }
 
-/// What the process asks of its streams.
+/// What long-running responses are to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Leave {
-    /// Nothing: all is well.
+    /// Continue.
     #[default]
     No,
-    /// A watch ends once it stands between two events.
+    /// Watches end at the next event boundary.
     Soon,
-    /// Everything ends.
+    /// All end now.
     Now,
 }
 
-/// One answer's place among the [`Streams`]; it leaves when dropped.
+/// Registration of one response among the [`Streams`]; removed on drop.
 pub(super) struct Place {
     streams: Streams,
     at: usize,
@@ -43,17 +43,17 @@ impl Streams {
         Place { streams: self.clone(), at }
     }
 
-    /// Asks every watch, now and later, to end once it stands between two events.
+    /// Ends every watch, current and later, at its next event boundary.
     pub fn finish(&self) {
         self.ask(Leave::Soon);
     }
 
-    /// Asks every stream, now and later, to end.
+    /// Ends every stream, current and later.
     pub fn end(&self) {
         self.ask(Leave::Now);
     }
 
-    /// Has one stream look whether it should go.
+    /// Wakes one stream to check whether it should end.
     pub(super) fn wake(&self, number: usize) {
         if let Some(Some(waker)) = self.0.wakers.borrow().get(number) {
             waker.wake_by_ref();
@@ -67,24 +67,24 @@ impl Streams {
         }
     }
 
-    /// How many there are.
+    /// Number of streams.
     pub fn len(&self) -> usize {
         self.0.wakers.borrow().len() - self.0.free.borrow().len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no streams.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl Place {
-    /// Its number, which no other has as long as it is taken.
+    /// Id, unique among the registered streams.
     pub(super) fn number(&self) -> usize {
         self.at
     }
 
-    /// What is asked of the stream; `waker` is woken when that changes.
+    /// The current signal; `waker` is woken when it changes.
     pub(super) fn asked(&self, waker: &Waker) -> Leave {
         let asked = self.streams.0.leave.get();
         if asked == Leave::Now {

@@ -1,4 +1,4 @@
-//! Two upgraded connections become one pipe: bytes both ways until both sides are done.
+//! Copies bytes between two upgraded connections until both directions have ended.
 
 use std::cell::Cell;
 use std::io;
@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
-/// For a side to say the rest when it takes no more itself: this long without a byte.
+/// How long to read from a side that accepts no more data: this long without a byte.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 const BUFFER: usize = 16 << 10;
 
-/// What went through a tunnel.
+/// Bytes copied through a tunnel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Carried {
     /// Bytes from the client.
@@ -21,26 +21,24 @@ pub(crate) struct Carried {
     pub(crate) from_backend: u64,
 }
 
-/// Why a tunnel did not come to its end.
+/// Why copying failed.
 #[derive(Debug)]
 pub(crate) enum Broken {
-    /// One side broke off: what came from it before is not all there was to come.
+    /// Reading failed: what was read from that side is truncated.
     Off(io::Error),
-    /// One side takes no more, and the other has said all it had to say.
+    /// Writing failed, and the same side was read to its end.
     Full(io::Error),
 }
 
-/// Carries bytes between `client` and `backend`. A side that closes its half is passed on as a closed
-/// half, and the other direction goes on until it ends too or is silent for as long as `linger`; kube-aggregator
-/// cuts both at once and loses the tail.
+/// Copies bytes between `client` and `backend`. A half-close is passed on, and the other direction continues until it
+/// ends, too, or is idle for `linger`; kube-aggregator closes both at once and loses the rest.
 ///
-/// `counts` is kept up to date while the tunnel lives, also when this future is dropped.
+/// `counts` is updated while the tunnel runs, also if this future is dropped.
 ///
-/// A side that takes no more is heard to its end all the same: a server that has answered and closed is still to be
-/// read.
+/// A side that accepts no more data is still read to its end: a server may have responded and closed.
 ///
 /// # Errors
-/// What went wrong first.
+/// The first error.
 pub(crate) async fn carry<C, B>(client: C, backend: B, linger: Duration, counts: &Cell<Carried>) -> Result<(), Broken>
 where
     C: AsyncRead + AsyncWrite + Unpin,
@@ -102,7 +100,7 @@ async fn pump(
     loop {
         let n = from.read(&mut buffer).await.map_err(Broken::Off)?;
         if n == 0 {
-            // The peer may be gone already; then there is nobody to tell.
+            // Fails only if the peer is gone already.
             let _ = to.shutdown().await;
             return Ok(());
         }
@@ -143,7 +141,7 @@ mod tests {
         assert_eq!(counts.get(), Carried { from_client: 8, from_backend: 26 });
     }
 
-    /// Says `says`, then its end, or breaks off; takes nothing.
+    /// Sends `says`, then ends or fails; accepts no data.
     struct Deaf {
         says: &'static [u8],
         breaks: bool,

@@ -1,10 +1,10 @@
-//! Watches that their clients do not read: how much of the process's memory they may hold, and for how long.
+//! Watches that their clients do not read: bounds on their memory and time.
 //!
-//! Over HTTP/2 a backend may send up to the stream's window before the client has read anything; over HTTP/1.1 a client's
-//! connection holds up to as much. A watch whose client takes less than [`PROGRESS`] in a second is charged for that to
-//! its user until the client has caught up. Beyond the user's share it may wait for five more seconds, and beyond
-//! that share no longer. It then ends, over HTTP/2 cleanly between two events, and its client resumes, as of an API
-//! server whose watch cache has a slow client (`k8s.io/apiserver/pkg/storage/cacher/cache_watcher.go`).
+//! Over HTTP/2 a backend may send up to the stream's window before the client has read anything; over HTTP/1.1 a
+//! client's connection buffers as much. A watch whose client takes less than [`PROGRESS`] in a second is charged for
+//! that to its user until the client has caught up. Beyond the user's share it may wait for five more seconds, and
+//! without any share it ends at once. It ends cleanly between two events over HTTP/2, and the client resumes, as in an
+//! API server with a slow client (`k8s.io/apiserver/pkg/storage/cacher/cache_watcher.go`).
 
 use std::sync::{Arc, LazyLock};
 use std::task::Context;
@@ -13,56 +13,56 @@ use std::time::{Duration, Instant};
 use crate::egress::STREAM_WINDOW;
 use crate::process::{Deadline, Share, Shares};
 
-/// What one unread watch is charged for, in bytes.
+/// Charge of one unread watch, in bytes.
 const CHARGE: usize = STREAM_WINDOW as usize;
-/// What unread watches may hold in the process, in bytes, for as long as they like.
+/// Bytes that unread watches may hold in the process without a time limit.
 const MOST: usize = 64 << 20;
-/// How long those beyond that may wait for their client; there may be as many of them.
+/// How long watches beyond that may wait for their client; there may be as many of them.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes that may be queued for a client that had no share left, when its watch ends.
+/// Bytes that may be queued for a client without any share, when its watch ends.
 const UNCHARGED_REST: usize = 32 << 10;
 
-/// How long a watch may wait for its client without being charged: a burst of events stops the watches of a client that
-/// reads all of them.
+/// How long a watch may wait for its client without a charge: a burst of events briefly blocks the watches of a client
+/// that reads all of them.
 const GRACE: Duration = Duration::from_secs(1);
-/// A client that takes so many bytes reads; taking them one by one does not lift the charge.
+/// Bytes that a client must take to lift the charge; taking them one by one does not.
 const PROGRESS: usize = 64 << 10;
 
-/// What is held within the bound, and what beyond it.
+/// Charges within the bound, and beyond it.
 static UNREAD: LazyLock<[Arc<Shares>; 2]> = LazyLock::new(|| [Shares::new(MOST), Shares::new(MOST)]);
 
-/// A watch whose client has not caught up with it. The charge is given back when this is dropped.
+/// A watch that its client has not caught up with. The charge is returned on drop.
 pub(super) struct Unread {
-    /// Bytes that the client took meanwhile.
+    /// Bytes taken by the client since.
     taken: usize,
     charge: Charge,
 }
 
 enum Charge {
-    /// None before the deadline.
+    /// Not charged before the deadline.
     Grace(Deadline),
-    /// The watch may wait as long as it likes.
+    /// Charged within the bound: the watch may wait without a time limit.
     Within(Arc<Share>),
-    /// It may wait until the deadline.
+    /// Charged beyond the bound: it may wait until the deadline.
     Beyond(Arc<Share>, Deadline),
     /// There is no share left for it.
     Refused,
 }
 
 impl Unread {
-    /// The client does not take what there is.
+    /// Starts when the client does not take available data.
     pub(super) fn begin() -> Unread {
         Unread { taken: 0, charge: Charge::Grace(Deadline::at(Instant::now() + GRACE)) }
     }
 
-    /// The client took `bytes`; whether it reads.
+    /// Records that the client took `bytes`; returns whether it reads again.
     pub(super) fn is_read(&mut self, bytes: usize) -> bool {
         self.taken = self.taken.saturating_add(bytes);
         self.taken >= PROGRESS
     }
 
-    /// Whether the watch of `user` must end, and how many bytes may then be queued for its client; otherwise the task of
-    /// `cx` is woken when it must.
+    /// Whether the watch of `user` must end, and how many bytes may then be queued for its client. Otherwise the task
+    /// of `cx` is woken when it must.
     pub(super) fn is_over(&mut self, user: &str, cx: &Context<'_>) -> Option<usize> {
         if let Charge::Grace(until) = &mut self.charge
             && until.is_over(cx.waker())

@@ -1,4 +1,4 @@
-//! Upgrades: a request that turns its connection into a tunnel (SPDY/3.1, WebSocket).
+//! Upgrades: requests that turn their connection into a tunnel (SPDY/3.1, WebSocket).
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -26,14 +26,14 @@ use crate::message::{Blame, Body, Received, Refusal};
 use crate::observe::access::{AccessRecord, End};
 use crate::process::within;
 
-/// Once one side has said it is done, the other may still finish: this long without a byte.
+/// How long the other side may be idle after a half-close before the tunnel ends.
 const LINGER: Duration = Duration::from_secs(30);
 
-/// Passes on an upgrade over an HTTP/1.1 connection of its own. Only a 101 opens a tunnel; a backend's
-/// error is passed on as an ordinary answer, and everything else is refused (CVE-2018-1002105).
+/// Relays an upgrade over a dedicated HTTP/1.1 connection. Only a 101 opens a tunnel; a backend's error is passed on as
+/// an ordinary response, and everything else is refused (CVE-2018-1002105).
 ///
 /// # Errors
-/// A [`Refusal`], and the record back.
+/// A [`Refusal`], with the record.
 #[expect(clippy::too_many_arguments, reason = "the parts of one request, taken apart by its only caller")]
 pub(super) async fn upgrade(
     backend: &Backend,
@@ -66,10 +66,10 @@ pub(super) async fn upgrade(
         origin.put_host(&mut parts.headers);
     }
     parts.headers = origin.sign(&parts.headers);
-    // Exactly this: a further proxy must find no other header named here.
+    // Exactly this value: a further proxy must find no other header named here.
     parts.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     parts.headers.insert(UPGRADE, wanted);
-    // A body has no place before a tunnel; what follows the header belongs to the tunnel.
+    // A request with an upgrade has no body; what follows the head belongs to the tunnel.
     parts.headers.remove(CONTENT_LENGTH);
     let mut outbound = Request::new(Body::Empty);
     *outbound.method_mut() = parts.method;
@@ -92,7 +92,7 @@ pub(super) async fn upgrade(
     let member = backend.member(index);
     record.endpoint(&member.counts);
     member.endpoint.in_origin_form(&mut outbound);
-    // The tunnel may last for hours; the word that it is one comes like any other answer.
+    // The tunnel may last for hours, but its response head is due like any other.
     let patience = settings.request_timeout;
     let patience = (!patience.is_zero()).then(|| Instant::now() + patience);
     let response = match within(patience, Box::pin(line.ask(outbound))).await {
@@ -150,14 +150,14 @@ pub(super) async fn upgrade(
         *answer.headers_mut() = headers;
         return Ok(answer);
     }
-    // That a server of its own origin does not switch, or leads elsewhere, is between it and its clients.
+    // A backend that owns its origin may respond otherwise, for example with a redirect.
     if status.as_u16() < 400 && !settings.owns_origin {
         let message = format!("invalid upgrade response: status code {}", status.as_u16());
         return Err((bad_answer(name, info, "UpgradeRefused", &message), record));
     }
     let (mut parts, from) = response.into_parts();
     backend.response_headers().clean(status, &mut parts.headers);
-    // What the client sent behind its request was meant for a tunnel that there is not.
+    // Bytes that the client sent after its request were meant for the tunnel.
     parts.headers.insert(CONNECTION, HeaderValue::from_static("close"));
     record.answers(status.as_u16(), &parts.headers, None);
     let limit = Limit::Process(streams.enter(), None);

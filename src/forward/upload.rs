@@ -1,5 +1,4 @@
-//! A client's body on its way to the backend: counted, bounded, its trailers cleaned, and its beginning kept
-//! for a second try.
+//! A client's request body: counted, limited, its trailers filtered, and its beginning kept for a retry.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -17,28 +16,27 @@ use crate::message::hop_by_hop::remove_where;
 use crate::message::{Body, BodyError, Received, hop_by_hop};
 use crate::observe::access::Receipt;
 
-/// How much of a body is kept until the backend answers. Nearly every object of an API is smaller.
+/// Bytes of a body kept for replay until the response head. Nearly all API objects are smaller.
 const KEPT: usize = 64 << 10;
 
-/// The body of a request as it streams through, from its beginning: what an earlier try has read is given
-/// again.
+/// A request body from its first byte: replays what an earlier attempt has read.
 struct Upload {
     source: Rc<Source>,
     try_: u32,
-    /// How many of the source's kept pieces this try has given.
+    /// Number of kept pieces that this attempt has returned.
     at: usize,
     done: bool,
 }
 
-/// What the tries for one request share.
+/// Request body shared by all attempts of one request.
 pub(super) struct Source {
     from: RefCell<Received>,
     kept: RefCell<Vec<Bytes>>,
     trailers: RefCell<Option<HeaderMap>>,
     ended: Cell<bool>,
-    /// Whether more came than is kept.
+    /// Whether more was read than is kept.
     lost: Cell<bool>,
-    /// The try that may read; one before it is over, even if its connection does not know it yet.
+    /// The attempt that may read; earlier ones are over, even if their connections do not know yet.
     try_: Cell<u32>,
     receipt: Rc<Receipt>,
     most: u64,
@@ -47,18 +45,18 @@ pub(super) struct Source {
     rules: Option<Arc<Rules>>,
 }
 
-/// What a client did wrong with its body.
+/// Fault of a client's request body.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// It is larger than it may be.
+    /// It exceeds the limit.
     TooLarge,
     /// It broke off, or cannot be read.
     Broken,
 }
 
 impl Source {
-    /// The body to send on, without `identity` in its trailers, nor what `rules` read in headers; none when there is
-    /// nothing to send. `receipt` is asked for only if there is.
+    /// The body to send, whose trailers are stripped of `identity` headers and of headers that `rules` read; `None` if
+    /// it is empty. `receipt` is called only if it is not.
     pub(super) fn of(
         from: Received,
         most: Option<u64>,
@@ -84,8 +82,8 @@ impl Source {
         }))
     }
 
-    /// The body from its first byte, for the next try; none when its beginning is not kept any more. An
-    /// earlier try reads nothing more.
+    /// The body from its first byte, for the next attempt; `None` if its beginning is no longer kept. Earlier attempts
+    /// read nothing more.
     pub(super) fn body(self: &Rc<Source>) -> Option<Body> {
         if self.lost.get() {
             return None;
@@ -94,12 +92,12 @@ impl Source {
         Some(Body::stream(Upload { source: self.clone(), try_: self.try_.get(), at: 0, done: false }))
     }
 
-    /// There will be no further try: nothing more is kept.
+    /// Stops keeping data: there will be no further attempt.
     pub(super) fn forget(&self) {
         self.lost.set(true);
     }
 
-    /// What the client did wrong with it, as far as it was read.
+    /// The client's fault, if one was found so far.
     pub(super) fn fault(&self) -> Option<Fault> {
         self.fault.get()
     }
@@ -148,7 +146,7 @@ impl http_body::Body for Upload {
         let this = &mut *self;
         let source = this.source.clone();
         if this.try_ != source.try_.get() {
-            return Poll::Ready(Some(Err("another try took over".into())));
+            return Poll::Ready(Some(Err("superseded by a retry".into())));
         }
         let mut kept = source.kept.borrow_mut();
         if let Some(data) = kept.get(this.at) {

@@ -1,22 +1,22 @@
-//! YAML from the network, read in time and memory linear in its length.
+//! Reads YAML from the network in time and memory linear in its length.
 //!
-//! Aliases may not expand a document to more than about twice its length, and merge keys (`<<`) are refused. An API server
-//! accepts both (`sigs.k8s.io/yaml`); files of the operator are read elsewhere and may use them.
+//! Aliases may not expand a document to more than about twice its length, and merge keys (`<<`) are refused. An API
+//! server accepts both (`sigs.k8s.io/yaml`). Files of the operator are read elsewhere and may use both.
 
 use serde_json::Value;
 use serde_saphyr::options::MergeKeyPolicy;
 
-/// Deepest nesting of a document.
+/// Maximum nesting of a document.
 const MAX_DEPTH: usize = 64;
-/// Aliases inside of what aliases stand for, at most.
+/// Maximum nesting of aliases.
 const MAX_ALIAS_DEPTH: usize = 8;
 
-/// Why YAML was not read.
+/// Error of reading YAML.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum YamlError {
-    /// Reading it may cost more than its length justifies: merge keys, or aliases that expand too far.
+    /// Reading it may cost more than linear time or memory: merge keys, or aliases that expand too far.
     TooExpensive(String),
-    /// It is no YAML, or holds what JSON cannot express.
+    /// It is not YAML, or cannot be expressed in JSON.
     Invalid(String),
 }
 
@@ -32,7 +32,7 @@ impl std::fmt::Display for YamlError {
 /// # Errors
 /// [`YamlError::TooExpensive`] for merge keys and for aliases that expand too far, [`YamlError::Invalid`] otherwise.
 pub fn read_bounded_yaml(text: &str) -> Result<Value, YamlError> {
-    // Without aliases, no document has more than about two events a byte (`[,]` has an empty node for each comma).
+    // Without aliases, a document has at most about two events per byte (`[,]` has an empty node for each comma).
     let most = text.len().saturating_mul(2).saturating_add(64);
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {

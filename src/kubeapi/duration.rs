@@ -1,20 +1,20 @@
-//! Durations as Go writes and reads them: `1m`, `90s`, `1h30m`, `1.5s`.
+//! Durations in Go's format: `1m`, `90s`, `1h30m`, `1.5s`.
 
 use std::fmt::{self, Write};
 use std::time::Duration;
 
 use super::{Query, Status};
 
-/// Why a text is no duration; displays as Go's `time.ParseDuration` says it.
+/// Error of parsing a duration. Displays as the error of Go's `time.ParseDuration`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DurationError {
-    /// No number where one must stand, or too large.
+    /// A number is missing or too large.
     Invalid(String),
     /// A number without a unit.
     MissingUnit(String),
-    /// A unit that does not exist.
+    /// An unknown unit.
     UnknownUnit(String, String),
-    /// A duration below zero where none makes sense.
+    /// A negative duration where none is allowed.
     Negative(String),
 }
 
@@ -33,7 +33,7 @@ impl fmt::Display for DurationError {
 
 impl std::error::Error for DurationError {}
 
-/// Go's package `time` has a quoting of its own, in which every byte that is not printable ASCII is `\xNN`.
+/// Quotes as Go's package `time`, which writes every byte that is not printable ASCII as `\xNN`.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -50,13 +50,13 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// Reads a duration that is zero or more, as flags, files and annotations have it.
+/// Parses a duration of zero or more, for flags, files and annotations.
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
     let nanoseconds = parse_signed(text)?;
     u64::try_from(nanoseconds).map(Duration::from_nanos).map_err(|_| DurationError::Negative(text.to_owned()))
 }
 
-/// Reads a duration in nanoseconds, with a sign, exactly as Go's `time.ParseDuration`.
+/// Parses a signed duration into nanoseconds, exactly as Go's `time.ParseDuration`.
 pub fn parse_signed(text: &str) -> Result<i64, DurationError> {
     let invalid = || DurationError::Invalid(text.to_owned());
     let (negative, mut rest) = match text.as_bytes().first() {
@@ -74,7 +74,7 @@ pub fn parse_signed(text: &str) -> Result<i64, DurationError> {
     let mut total: u64 = 0;
     while !rest.is_empty() {
         let (whole, after) = digits(rest);
-        // Too large a number is told before a unit that is missing.
+        // As in Go, a number that is too large is reported before a missing unit.
         let number = if whole.is_empty() { Some(0) } else { whole.parse::<u64>().ok().filter(|n| *n <= 1 << 63) };
         let number = number.ok_or_else(invalid)?;
         let (fraction, after) = match after.strip_prefix('.') {
@@ -97,10 +97,9 @@ pub fn parse_signed(text: &str) -> Result<i64, DurationError> {
     if negative { Ok((total as i64).wrapping_neg()) } else { i64::try_from(total).map_err(|_| invalid()) }
 }
 
-/// The deadline of a request that is not long-running: the query's `timeout` when it is above zero and
-/// below `maximum`, else `maximum` (`k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go`).
+/// The timeout of a request that is not long-running (`k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go`).
 ///
-/// A `timeout` that is no duration is a 400.
+/// The query's `timeout` if it is above zero and below `maximum`, else `maximum`. An invalid `timeout` is a 400.
 pub fn request_timeout(query: &Query<'_>, maximum: Duration) -> Result<Duration, Status> {
     let Some(text) = query.get("timeout").filter(|text| !text.is_empty()) else { return Ok(maximum) };
     match parse_signed(&text) {
@@ -129,8 +128,7 @@ fn nanoseconds(unit: &str) -> Option<u64> {
     })
 }
 
-/// `0.<digits>` of `scale`, cut off to whole nanoseconds. Digits that no longer change a 64 bit number
-/// are ignored, as in Go.
+/// `0.<digits>` of `scale`, truncated to nanoseconds. Digits beyond 64 bit precision are ignored, as in Go.
 fn fraction_of(digits: &str, scale: u64) -> u64 {
     let mut value: u64 = 0;
     let mut divisor = 1.0_f64;

@@ -1,7 +1,7 @@
-//! A [`Status`] as bytes, byte for byte as a kube-apiserver writes it.
+//! Encodes a [`Status`], byte for byte as a kube-apiserver.
 //!
-//! Hand-written: one type in four encodings is less than one library for each, and the order of fields
-//! is part of what clients' golden files hold.
+//! Without libraries: one type in four encodings is less code than four dependencies, and clients' golden files depend
+//! on the order of fields.
 
 mod cbor;
 mod json;
@@ -13,13 +13,13 @@ use http::HeaderValue;
 
 use super::Status;
 
-/// How a [`Status`] is written.
+/// Encoding of a [`Status`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Encoding {
     /// `application/json`, on one line.
     #[default]
     Json,
-    /// `application/json`, indented for people.
+    /// `application/json`, indented.
     PrettyJson,
     /// `application/yaml`.
     Yaml,
@@ -41,7 +41,7 @@ impl Encoding {
     }
 }
 
-/// Writes `status`.
+/// Encodes `status`.
 pub fn encode(status: &Status, encoding: Encoding) -> Bytes {
     Bytes::from(match encoding {
         Encoding::Json => json::encode(status, false),
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
     use crate::kubeapi::{Cause, Details};
 
-    /// What the golden bytes beside the encoders were made from, with k8s.io/apimachinery v0.36.3.
+    /// The inputs of the encoders' golden bytes, which k8s.io/apimachinery v0.36.3 generated.
     pub(super) fn examples() -> [Status; 5] {
         let causes = vec![
             Cause { reason: "MissingEndpoints".into(), message: "no endpoints".into(), field: String::new() },
@@ -103,7 +103,7 @@ mod tests {
         value
     }
 
-    /// CBOR as Kubernetes writes it has byte strings for texts.
+    /// Kubernetes' CBOR uses byte strings for texts.
     fn from_cbor(value: ciborium::Value) -> serde_json::Value {
         match value {
             ciborium::Value::Bytes(bytes) => json!(String::from_utf8(bytes).unwrap()),

@@ -1,12 +1,12 @@
-//! Keys of `X-Remote-Extra-*`: any text on one side, a legal header name on the other.
+//! Escapes keys of `X-Remote-Extra-*`, which may be any text, for use in header names.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Turns a key into what may stand in a header name: a byte that is no token character, or is `%`,
-/// becomes `%XX` (`headerKeyEscape` in `k8s.io/client-go/transport/round_trippers.go`).
+/// Escapes a key for a header name (`headerKeyEscape` in `k8s.io/client-go/transport/round_trippers.go`).
 ///
-/// [`unescape`] gives the key back, except for the case of its letters: header names have none.
+/// Bytes that are no token characters, and `%`, become `%XX`. [`unescape`] restores the key in lower case: header names
+/// are case-insensitive.
 pub fn escape(key: &str) -> Cow<'_, str> {
     if key.bytes().all(is_unescaped) {
         return Cow::Borrowed(key);
@@ -23,10 +23,10 @@ pub fn escape(key: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Turns the part of a header name behind the prefix into a key: lower case, `%XX` decoded.
+/// Unescapes the part of a header name after the prefix: lower case, `%XX` decoded.
 ///
-/// A text with a malformed escape, or one that does not decode to UTF-8, is taken as it stands, as
-/// upstream takes the former: better a strange key than a lost one.
+/// A malformed escape, or bytes that are not UTF-8, leave the whole text as it is. Upstream does so for malformed
+/// escapes.
 pub fn unescape(name: &str) -> String {
     let lower = name.to_ascii_lowercase();
     match super::percent::decode(&lower) {

@@ -1,12 +1,11 @@
-//! Field selectors: `metadata.name=x,status.phase!=Running`, as `k8s.io/apimachinery/pkg/fields` reads
-//! them.
+//! Field selectors: `metadata.name=x,status.phase!=Running` (`k8s.io/apimachinery/pkg/fields`).
 
 use std::fmt;
 
-/// What a list or watch is limited to by fields; all terms hold.
+/// A field selector. An object must satisfy all terms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSelector {
-    /// In the order of their text, as upstream sorts them.
+    /// Sorted by their text, as upstream.
     pub terms: Vec<FieldTerm>,
 }
 
@@ -15,13 +14,13 @@ pub struct FieldSelector {
 pub struct FieldTerm {
     /// Path of the field, for example `metadata.name`.
     pub field: String,
-    /// `=` and `==` if true, `!=` if false.
+    /// True for `=` and `==`, false for `!=`.
     pub equal: bool,
-    /// What it is compared with, unescaped.
+    /// Value to compare with, unescaped.
     pub value: String,
 }
 
-/// Why a text is no selector.
+/// Error of parsing a selector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectorError(pub(super) String);
 
@@ -34,7 +33,7 @@ impl fmt::Display for SelectorError {
 impl std::error::Error for SelectorError {}
 
 impl FieldSelector {
-    /// Reads a selector. The empty text selects everything.
+    /// Parses a selector. The empty text selects everything.
     pub fn parse(text: &str) -> Result<FieldSelector, SelectorError> {
         let mut parts = split_terms(text);
         parts.sort_unstable();
@@ -43,7 +42,7 @@ impl FieldSelector {
             let (field, equal, value) = split_term(part)
                 .ok_or_else(|| SelectorError(format!("invalid selector: '{text}'; can't understand '{part}'")))?;
             let value = unescape(value)?;
-            // Upstream's identity transform drops a term that is nothing but an operator.
+            // As upstream, a term that consists of an operator only is dropped.
             if !(field.is_empty() && value.is_empty()) {
                 terms.push(FieldTerm { field: field.to_owned(), equal, value });
             }
@@ -51,18 +50,18 @@ impl FieldSelector {
         Ok(FieldSelector { terms })
     }
 
-    /// The one value that `field` may have, if a term says so; the first one counts.
+    /// The only value allowed for `field`, by the first term that requires equality.
     pub fn exact(&self, field: &str) -> Option<&str> {
         self.terms.iter().find(|term| term.equal && term.field == field).map(|term| &*term.value)
     }
 
-    /// Whether an object passes, given how to read its fields; a field it lacks is the empty text.
+    /// Whether an object matches. `field` returns the value of a field, empty if it is missing.
     pub fn matches<'v>(&self, field: impl Fn(&str) -> &'v str) -> bool {
         self.terms.iter().all(|term| (field(&term.field) == term.value) == term.equal)
     }
 }
 
-/// Splits at commas that no backslash escapes.
+/// Splits at unescaped commas.
 fn split_terms(text: &str) -> Vec<&str> {
     let mut escaped = false;
     text.split(|c: char| match c {

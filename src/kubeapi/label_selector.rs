@@ -1,45 +1,45 @@
-//! Label selectors: `app=web,tier in (a,b),!old`, as `k8s.io/apimachinery/pkg/labels` reads them.
+//! Label selectors: `app=web,tier in (a,b),!old` (`k8s.io/apimachinery/pkg/labels`).
 
 use super::field_selector::SelectorError;
 
-/// What a list or watch is limited to by labels; all requirements hold.
+/// A label selector. An object must satisfy all requirements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelSelector {
     /// Sorted by key.
     pub requirements: Vec<LabelRequirement>,
 }
 
-/// What one label must be.
+/// Requirement for one label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelRequirement {
     /// The label's key.
     pub key: String,
-    /// How its value is compared.
+    /// Comparison of its value.
     pub operator: LabelOperator,
-    /// Sorted, each once; none for [`LabelOperator::Exists`] and [`LabelOperator::DoesNotExist`].
+    /// Sorted, without duplicates; empty for [`LabelOperator::Exists`] and [`LabelOperator::DoesNotExist`].
     pub values: Vec<String>,
 }
 
-/// How a label is compared. `=`, `==` and `!=` are [`In`](LabelOperator::In) and
-/// [`NotIn`](LabelOperator::NotIn) with one value, as access reviews have them.
+/// Comparison of a label. `=`, `==` and `!=` are [`In`](LabelOperator::In) and [`NotIn`](LabelOperator::NotIn) with one
+/// value, as in access reviews.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabelOperator {
-    /// The value is one of those named.
+    /// The label exists, with one of the values.
     In,
-    /// There is no such label, or its value is none of those named.
+    /// The label does not exist, or its value is none of the values.
     NotIn,
-    /// There is such a label.
+    /// The label exists.
     Exists,
-    /// There is no such label.
+    /// The label does not exist.
     DoesNotExist,
-    /// The value is a number above the one named.
+    /// The label's value is a number greater than the value.
     GreaterThan,
-    /// The value is a number below the one named.
+    /// The label's value is a number less than the value.
     LessThan,
 }
 
 impl LabelSelector {
-    /// Reads a selector. The empty text selects everything.
+    /// Parses a selector. The empty text selects everything.
     pub fn parse(text: &str) -> Result<LabelSelector, SelectorError> {
         let mut reader = Reader { tokens: tokens(text)?, at: 0 };
         let mut requirements = Vec::new();
@@ -57,7 +57,7 @@ impl LabelSelector {
         Ok(LabelSelector { requirements })
     }
 
-    /// Whether an object passes, given how to read its labels.
+    /// Whether an object matches. `label` returns the value of a label.
     pub fn matches<'v>(&self, label: impl Fn(&str) -> Option<&'v str>) -> bool {
         self.requirements.iter().all(|requirement| requirement.matches(label(&requirement.key)))
     }
@@ -113,7 +113,7 @@ fn tokens(text: &str) -> Result<Vec<Token<'_>>, SelectorError> {
 }
 
 struct Reader<'t> {
-    /// Never empty: ends with [`Token::End`], which is never taken past.
+    /// Ends with [`Token::End`]. Never read past it.
     tokens: Vec<Token<'t>>,
     at: usize,
 }
@@ -169,7 +169,7 @@ impl<'t> Reader<'t> {
         Ok(LabelRequirement { key: key.to_owned(), operator, values })
     }
 
-    /// The value behind `=`; an empty one may be left out.
+    /// Parses the value after an operator, which may be missing.
     fn value(&mut self) -> Result<String, SelectorError> {
         if matches!(self.peek(), Token::End | Token::Symbol(",")) {
             return Ok(String::new());
@@ -180,7 +180,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// `(a,b)`; empty values may be left out.
+    /// Parses `(a,b)`. Values may be missing.
     fn values(&mut self) -> Result<Vec<String>, SelectorError> {
         match self.take() {
             Token::Symbol("(") => {}
@@ -215,7 +215,7 @@ fn found(token: &Token<'_>, expected: &str) -> SelectorError {
     SelectorError(format!("found '{text}', expected: {expected}"))
 }
 
-/// Whether a text can be a label's key: `[DNS subdomain/]name`.
+/// Whether a text is a valid label key: `[DNS subdomain/]name`.
 pub fn is_label_key(key: &str) -> bool {
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
@@ -224,27 +224,27 @@ pub fn is_label_key(key: &str) -> bool {
     prefix.is_none_or(is_dns_subdomain) && name.len() <= 63 && is_qualified(name)
 }
 
-/// Whether a text can be a label's value.
+/// Whether a text is a valid label value.
 pub fn is_label_value(value: &str) -> bool {
     value.is_empty() || value.len() <= 63 && is_qualified(value)
 }
 
 fn check_key(key: &str) -> Result<(), SelectorError> {
-    if is_label_key(key) { Ok(()) } else { Err(SelectorError(format!("{key:?} is no label key"))) }
+    if is_label_key(key) { Ok(()) } else { Err(SelectorError(format!("{key:?} is not a valid label key"))) }
 }
 
 fn check_value(value: &str) -> Result<(), SelectorError> {
-    if is_label_value(value) { Ok(()) } else { Err(SelectorError(format!("{value:?} is no label value"))) }
+    if is_label_value(value) { Ok(()) } else { Err(SelectorError(format!("{value:?} is not a valid label value"))) }
 }
 
-/// Letters, digits, `-`, `_`, `.`, with a letter or digit at both ends.
+/// Whether a text has only letters, digits, `-`, `_`, `.`, with a letter or digit at both ends.
 fn is_qualified(text: &str) -> bool {
     let ends = text.bytes().next().zip(text.bytes().next_back());
     ends.is_some_and(|(first, last)| first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
-/// Whether a text is a DNS subdomain by RFC 1123, in lower case: what most names of objects must be.
+/// Whether a text is a lower-case RFC 1123 subdomain, as most object names must be.
 pub fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= 253
         && text.split('.').all(|label| {

@@ -1,4 +1,4 @@
-//! Kubernetes words on the wire. Values in, values out: nothing here does I/O.
+//! Conventions of the Kubernetes API: versions, paths, queries, selectors, `Status`, encodings. No I/O.
 
 mod bounded_yaml;
 /// Durations as Go writes them, and the `timeout` of a request.
@@ -9,7 +9,7 @@ pub mod encode;
 pub mod extra_key;
 mod field_selector;
 mod label_selector;
-/// Paths that read the same to everyone.
+/// Canonical request paths.
 pub mod path;
 mod percent;
 /// The query of a request.

@@ -1,19 +1,18 @@
-//! The path of a request: one segmentation for judging, routing and forwarding.
+//! Request paths: the same segments for authorization, routing and forwarding.
 //!
-//! Upstream authorises the decoded path and forwards it decoded, so that a `%2F` inside a name changes
-//! how many segments there are. Other proxies judge a cleaned path and forward the raw one. Here a path
-//! that can be read in two ways is refused.
+//! Upstream authorizes and forwards the decoded path, so that a `%2F` inside a name changes the number of segments.
+//! Other proxies authorize a normalized path and forward the raw one. Here an ambiguous path is refused.
 
 use std::borrow::Cow;
 
 use super::{Status, percent};
 
-/// Characters that need no second look (RFC 3986 `pchar` without `%`, and the slash).
+/// Characters that need no decoding or encoding (RFC 3986 `pchar` without `%`, and the slash).
 const PLAIN: percent::ByteSet = percent::alphanumeric_and(b"-._~!$&'()*+,;=:@/");
-/// Characters that go on the wire as they came.
+/// Characters that are forwarded unchanged.
 const ON_THE_WIRE: percent::ByteSet = percent::alphanumeric_and(b"-._~!$&'()*+,;=:@/%");
 
-/// A path that reads the same to everyone.
+/// An unambiguous path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CanonicalPath<'p> {
     raw: &'p str,
@@ -22,26 +21,28 @@ pub struct CanonicalPath<'p> {
 }
 
 impl<'p> CanonicalPath<'p> {
-    /// Reads the path of a request target, without the query. Copies nothing when it is ordinary.
+    /// Parses the path of a request target, without the query. Does not copy an ordinary path.
     ///
-    /// A 400 says what is wrong: no leading slash, a malformed escape, a control character, a `.` or
-    /// `..` segment; in a resource path (below `/api` or `/apis`) also an encoded slash or an empty
-    /// segment. One trailing slash is fine. What stands behind a `proxy` subresource is not looked at
-    /// beyond its escapes and raw control characters: it is some other server's path.
+    /// The part after a `proxy` subresource is another server's path: only its escapes and raw control characters are
+    /// checked. One trailing slash is allowed.
+    ///
+    /// # Errors
+    /// 400 for a missing leading slash, a malformed escape, a control character, a `.` or `..` segment. In a resource
+    /// path (below `/api` or `/apis`) also for an encoded slash or an empty segment.
     pub fn parse(raw: &'p str) -> Result<CanonicalPath<'p>, Status> {
         CanonicalPath::read_by(raw, Server::Kubernetes)
     }
 
-    /// The same for a server that need not be an API server: nothing of its path is some other server's.
+    /// Parses a path without the exception for `proxy` subresources: the whole path is checked.
     pub fn parse_whole(raw: &'p str) -> Result<CanonicalPath<'p>, Status> {
         CanonicalPath::read_by(raw, Server::Own)
     }
 
-    /// The same for a server that need not be an API server: `/api` is a path like any other there, and none is some
-    /// other server's. A slash may be encoded, and a segment empty, everywhere.
+    /// Parses a path of a server other than an API server. `/api` and `proxy` have no special meaning. Encoded slashes
+    /// and empty segments are allowed.
     ///
     /// # Errors
-    /// As [`CanonicalPath::parse`], but for resource paths.
+    /// As [`CanonicalPath::parse`], without the additional ones of resource paths.
     pub fn parse_anywhere(raw: &'p str) -> Result<CanonicalPath<'p>, Status> {
         CanonicalPath::read_by(raw, Server::Any)
     }
@@ -55,22 +56,22 @@ impl<'p> CanonicalPath<'p> {
         Ok(CanonicalPath { raw, wire: wire_form(raw, &decoded), decoded: Cow::Owned(decoded) })
     }
 
-    /// As the client asked, for `X-Forwarded-Uri` and the access record.
+    /// The path as the client sent it, for `X-Forwarded-Uri` and the access log.
     pub fn raw(&self) -> &'p str {
         self.raw
     }
 
-    /// What is judged and routed: percent-decoded, except for what stands behind a `proxy` subresource.
+    /// The path for authorization and routing: percent-decoded, except after a `proxy` subresource.
     pub fn decoded(&self) -> &str {
         &self.decoded
     }
 
-    /// What is forwarded: the same segments as [`decoded`](Self::decoded), percent-encoded where needed.
+    /// The path to forward: the same segments as [`decoded`](Self::decoded), percent-encoded where needed.
     pub fn wire(&self) -> &str {
         &self.wire
     }
 
-    /// The decoded segments; leading and trailing slashes make none.
+    /// The decoded segments, without leading and trailing slashes.
     pub fn segments(&self) -> impl Iterator<Item = &str> {
         segments(&self.decoded)
     }
@@ -82,7 +83,7 @@ pub(super) fn segments(path: &str) -> impl Iterator<Item = &str> {
     trimmed.split('/').take(if trimmed.is_empty() { 0 } else { usize::MAX })
 }
 
-/// Nothing to decode, and no segment that starts with a slash or a dot: nearly every path there is.
+/// Whether there is nothing to decode, and no segment is empty or starts with a dot: true for nearly all paths.
 fn is_ordinary(raw: &str) -> bool {
     let mut before = 0;
     let mut ordinary = raw.starts_with('/');
@@ -108,29 +109,29 @@ impl Problem {
     fn say(&self, raw: &str) -> String {
         let what = match self {
             Problem::Relative => "it does not begin with a slash",
-            Problem::Control => "it holds a control character",
-            Problem::Escape => "it holds a percent sign that is not followed by two hexadecimal digits",
+            Problem::Control => "it contains a control character",
+            Problem::Escape => "it contains a percent sign that is not followed by two hexadecimal digits",
             Problem::NotText => "it is not UTF-8 when percent-decoded",
-            Problem::Dots => "it holds a . or .. segment, plain or in disguise",
-            Problem::EncodedSlash => "it holds a percent-encoded slash, which cannot be part of a name",
-            Problem::EmptySegment => "it holds an empty segment",
+            Problem::Dots => "it contains a . or .. segment, plain or encoded",
+            Problem::EncodedSlash => "it contains a percent-encoded slash, which cannot be part of a name",
+            Problem::EmptySegment => "it contains an empty segment",
         };
         format!("the request path {} is not acceptable: {what}", super::quote::Quoted(raw))
     }
 }
 
-/// Who reads a path.
+/// Server of a path, which determines the rules.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Server {
-    /// An API server: what stands behind a `proxy` subresource is some other server's and not looked at.
+    /// An API server. The part after a `proxy` subresource is another server's path.
     Kubernetes,
-    /// One that may serve resources: they have no odd paths.
+    /// A server that may serve resources, without `proxy` subresources.
     Own,
-    /// One that knows nothing of resources.
+    /// A server without resources.
     Any,
 }
 
-/// The decoded form of `raw`, if it can be read in one way only.
+/// Decodes `raw`. Fails if the path is ambiguous.
 fn judge(raw: &str, server: Server) -> Result<String, Problem> {
     if raw.bytes().any(|byte| byte.is_ascii_control()) {
         return Err(Problem::Control);
@@ -171,7 +172,7 @@ fn judge(raw: &str, server: Server) -> Result<String, Problem> {
         place.enter(&segment);
         decoded.push_str(&segment);
     }
-    // Judged on the decoded text, so that neither `//apis/…` nor `/apis%2F…` is taken for another path.
+    // Checked on the decoded text, so that `//apis/…` and `/apis%2F…` count as resource paths.
     match problem_of_resources {
         Some(problem) if server != Server::Any && matches!(segments(&decoded).next(), Some("api" | "apis")) => {
             Err(problem)
@@ -180,19 +181,19 @@ fn judge(raw: &str, server: Server) -> Result<String, Problem> {
     }
 }
 
-/// Whether some server finds a `.` or `..` in a decoded segment: Tomcat cuts `;` and what follows it from each, IIS
-/// takes a backslash for a slash.
+/// Whether some server finds a `.` or `..` in a decoded segment: Tomcat removes `;` and what follows, IIS treats a
+/// backslash as a slash.
 fn has_dots(segment: &str) -> bool {
     segment.split(['/', '\\']).any(|part| matches!(part.split(';').next(), Some("." | "..")))
 }
 
-/// The same for those that decode what was decoded.
+/// Whether a server that decodes twice finds a `.` or `..` in a decoded segment.
 fn has_dots_once_more(segment: &str) -> bool {
     segment.contains('%') && matches!(percent::decode(segment), Some(Ok(again)) if has_dots(&again))
 }
 
-/// How far into `prefix[/group]/version[/verb][/namespaces/ns]/resource/name/subresource` we are, only
-/// to find a `proxy` subresource; the same steps as [`RequestInfo`](super::RequestInfo) takes.
+/// Position in `prefix[/group]/version[/verb][/namespaces/ns]/resource/name/subresource`, to find a `proxy`
+/// subresource. Follows the steps of [`RequestInfo`](super::RequestInfo).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
     #[default]
@@ -247,7 +248,7 @@ impl Place {
     }
 }
 
-/// The raw path where its segments are those of `decoded`; else `decoded` encoded anew.
+/// The raw path if its segments are those of `decoded`, else `decoded` encoded again.
 fn wire_form<'p>(raw: &'p str, decoded: &str) -> Cow<'p, str> {
     let same_segments =
         raw.bytes().filter(|byte| *byte == b'/').count() == decoded.bytes().filter(|byte| *byte == b'/').count();
@@ -313,7 +314,7 @@ mod tests {
         assert_eq!(CanonicalPath::parse("/").unwrap().segments().count(), 0);
     }
 
-    /// Pitfall 20: what can be read in two ways is refused, in a resource path.
+    /// Pitfall 20: ambiguous resource paths are refused.
     #[test]
     fn encoded_slashes_and_empty_segments_of_resource_paths_are_refused() {
         for raw in [
@@ -325,12 +326,12 @@ mod tests {
             "/apis/g%2Fv1/things",
         ] {
             assert!(
-                problem(raw).ends_with("it holds a percent-encoded slash, which cannot be part of a name"),
+                problem(raw).ends_with("it contains a percent-encoded slash, which cannot be part of a name"),
                 "{raw}"
             );
         }
         for raw in ["/apis//g/v1", "//api/v1/pods", "/apis//", "/api/v1//pods", "/api/v1/namespaces//pods", "///apis"] {
-            assert!(problem(raw).ends_with("it holds an empty segment"), "{raw}");
+            assert!(problem(raw).ends_with("it contains an empty segment"), "{raw}");
         }
     }
 
@@ -354,14 +355,14 @@ mod tests {
             "/x/..%252fy",
             "/x/%2e%2E%3by",
         ] {
-            assert!(problem(raw).ends_with("it holds a . or .. segment, plain or in disguise"), "{raw}");
+            assert!(problem(raw).ends_with("it contains a . or .. segment, plain or encoded"), "{raw}");
         }
     }
 
     #[test]
     fn control_characters_and_broken_escapes_are_refused() {
         for raw in ["/a%00b", "/a\0b", "/a%0d%0ab", "/a\nb", "/apis/g/v1/things/%7F", "/a%C2%85"] {
-            assert!(problem(raw).ends_with("it holds a control character"), "{raw:?}");
+            assert!(problem(raw).ends_with("it contains a control character"), "{raw:?}");
         }
         for raw in ["/a%", "/a%2", "/a%zz", "/a%%20"] {
             assert!(problem(raw).contains("two hexadecimal digits"), "{raw}");

@@ -1,8 +1,8 @@
-//! Percent-encoding, strict: a malformed escape is an error, never taken as it stands.
+//! Strict percent-encoding: a malformed escape is an error.
 
 use std::borrow::Cow;
 
-/// Which bytes may stand as they are: one load a byte on the way of every request.
+/// Set of bytes that need no encoding. A table, for one load per byte of each request.
 pub(super) type ByteSet = [bool; 256];
 
 /// ASCII letters, digits and `others`.
@@ -21,7 +21,7 @@ pub(super) const fn alphanumeric_and(others: &[u8]) -> ByteSet {
     set
 }
 
-/// Decodes `%XX`. None for a malformed escape; the raw bytes when they are no UTF-8.
+/// Decodes `%XX`. `None` for a malformed escape; `Err` with the decoded bytes if they are not UTF-8.
 pub(super) fn decode(text: &str) -> Option<Result<Cow<'_, str>, Vec<u8>>> {
     if !text.contains('%') {
         return Some(Ok(Cow::Borrowed(text)));
@@ -54,8 +54,7 @@ pub(super) fn is_well_formed(text: &str) -> bool {
     true
 }
 
-/// Appends `text` with every byte that is not in `keep` as `%XX`; existing escapes are kept when `keep`
-/// has `%`.
+/// Appends `text` with every byte that is not in `keep` as `%XX`. Existing escapes stay if `keep` has `%`.
 pub(super) fn encode_into(out: &mut String, text: &str, keep: &ByteSet) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     for byte in text.bytes() {

@@ -1,14 +1,14 @@
-//! The query of a request: what is judged is what is forwarded.
+//! Request queries: the same parameters for authorization and forwarding.
 //!
-//! Go reads `a=1;b=2` and `a=%zz` as nothing at all, other servers read them in their own ways. A pair
-//! that Go would not see is therefore not forwarded either.
+//! Go drops pairs such as `a=1;b=2` and `a=%zz`, while other servers parse them. A pair that Go drops is therefore not
+//! forwarded.
 
 use std::borrow::Cow;
 
 use super::percent;
 
-/// Bytes that reach the backend as they are. Everything else (a raw space, quotes, control bytes,
-/// bytes above ASCII) is percent-encoded on the way; a pair with `;` is not kept at all.
+/// Bytes that are forwarded unchanged. Others (a raw space, quotes, control bytes, bytes above ASCII) are
+/// percent-encoded. A pair with `;` is dropped.
 const PLAIN: percent::ByteSet = percent::alphanumeric_and(b"-._~!$&'()*+,=:@/?%[]|");
 
 /// A request's query, without the question mark.
@@ -19,7 +19,7 @@ pub struct Query<'q> {
 }
 
 impl<'q> Query<'q> {
-    /// Reads a query; an absent one is the empty text. Copies nothing unless a pair is odd.
+    /// Parses a query; empty if there is none. Copies nothing unless a pair is changed or dropped.
     pub fn parse(raw: &'q str) -> Query<'q> {
         let wire = if raw.bytes().all(|byte| PLAIN[usize::from(byte)]) && percent::is_well_formed(raw) {
             Cow::Borrowed(raw)
@@ -36,18 +36,18 @@ impl<'q> Query<'q> {
         Query { raw, wire }
     }
 
-    /// As the client sent it.
+    /// The query as the client sent it.
     pub fn raw(&self) -> &'q str {
         self.raw
     }
 
-    /// What is forwarded: as it came, or without the pairs that nobody judged.
+    /// The query to forward, without the pairs that Go drops.
     pub fn wire(&self) -> &str {
         &self.wire
     }
 
-    /// What is forwarded where each of `keys` was judged by its first value: without their further values, which other
-    /// servers may read instead. Copies nothing unless one of them is there more than once.
+    /// The query to forward if only the first value of each of `keys` was authorized: without their further values,
+    /// which other servers may use instead. Copies nothing unless one of `keys` is repeated.
     pub fn wire_once(&self, keys: &[&str]) -> Cow<'_, str> {
         if keys.is_empty() {
             return Cow::Borrowed(&self.wire);
@@ -69,13 +69,12 @@ impl<'q> Query<'q> {
         Cow::Owned(firsts().collect::<Vec<_>>().join("&"))
     }
 
-    /// The first value of `key`, decoded; bytes that are no UTF-8 are replaced. A key without `=` has
-    /// the empty value.
+    /// The first value of `key`, decoded. Invalid UTF-8 is replaced. A key without `=` has the empty value.
     pub fn get(&self, key: &str) -> Option<Cow<'_, str>> {
         self.pairs().find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
-    /// All pairs in order, decoded.
+    /// All pairs, decoded, in order.
     pub fn pairs(&self) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
         self.wire.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -130,7 +129,7 @@ mod tests {
         assert_eq!(query.get("e"), None);
     }
 
-    /// Pitfall 21: a backend must not see parameters that the authoriser did not.
+    /// Pitfall 21: a backend must not see parameters that the authorizer did not.
     #[test]
     fn pairs_with_semicolons_or_malformed_escapes_are_not_forwarded() {
         for (raw, wire) in [

@@ -1,8 +1,8 @@
-//! Go's `%q`, because upstream's messages quote names with it and clients compare them.
+//! Quotes strings as Go's `%q`, which upstream's messages use.
 
 use std::fmt::{self, Write};
 
-/// Displays a string in double quotes, escaped as Go's `strconv.Quote` escapes it.
+/// Displays a string in double quotes, escaped as by Go's `strconv.Quote`.
 pub struct Quoted<'a>(pub &'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -30,9 +30,8 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// Whether Go's `unicode.IsPrint` holds, up to what Rust's tables know: letters, marks, numbers,
-/// punctuation and symbols. Rust's own escaping has those tables, but escapes a combining mark when it
-/// comes first, hence the letter before it.
+/// Whether Go's `unicode.IsPrint` holds, by Rust's Unicode tables: letters, marks, numbers, punctuation and symbols.
+/// `escape_debug` uses those tables, but escapes a combining mark at the start, hence the letter before it.
 fn is_print(c: char) -> bool {
     let pair = ['a', c];
     let text: String = pair.iter().collect();

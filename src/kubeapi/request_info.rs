@@ -1,6 +1,7 @@
-//! What a request asks for: verb, resource, namespace, name, as
-//! `k8s.io/apiserver/pkg/endpoints/request.RequestInfoFactory` reads it with the prefixes `api` and
-//! `apis`. Authorisation, routing, metrics and the access record all speak of this one reading.
+//! Verb, resource, namespace and name of a request.
+//!
+//! As `k8s.io/apiserver/pkg/endpoints/request.RequestInfoFactory` with the prefixes `api` and `apis`. Authorization,
+//! routing, metrics and the access log all use this one result.
 
 use std::borrow::Cow;
 
@@ -8,17 +9,17 @@ use http::Method;
 
 use super::{CanonicalPath, FieldSelector, LabelSelector, Query, Status};
 
-/// One request, read. Texts borrow from the path and the query; an ordinary request copies nothing.
+/// Information about a request. Borrows from the path and the query: an ordinary request copies nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestInfo<'r> {
-    /// Whether the path names a resource; if not, only `path` and `verb` say anything.
+    /// Whether the path names a resource. If not, only `path` and `verb` are meaningful.
     pub is_resource_request: bool,
     /// The decoded path.
     pub path: &'r str,
-    /// `get`, `list`, `watch`, `create`, …; for other requests the method in lower case. Empty for a
-    /// resource request with a method that has no verb.
+    /// `get`, `list`, `watch`, `create`, …; for non-resource requests the method in lower case. Empty for a resource
+    /// request with a method that has no verb.
     pub verb: Cow<'r, str>,
-    /// `api` or `apis`; upstream sets it for `/apis/<group>/<version>`, too, which is no resource request.
+    /// `api` or `apis`. As upstream, also set for `/apis/<group>/<version>`, which is no resource request.
     pub api_prefix: &'r str,
     /// Empty for the core group.
     pub api_group: &'r str,
@@ -40,17 +41,20 @@ pub struct RequestInfo<'r> {
     pub label_selector: Cow<'r, str>,
 }
 
-/// Query parameters that decide what a resource request is, for whom it is allowed and how long it may take.
+/// Query parameters that determine the verb, authorization or timeout of a resource request.
 const JUDGED_PARAMETERS: [&str; 6] = ["watch", "fieldSelector", "labelSelector", "limit", "timeoutSeconds", "timeout"];
 
 impl<'r> RequestInfo<'r> {
-    /// Query parameters of which only the first value is judged, as by Go's `url.Values.Get`: no further value may be sent
-    /// on. None for a request that is about no resource.
+    /// Query parameters of which only the first value is authorized, as by Go's `url.Values.Get`. Further values must
+    /// not be forwarded. Empty for a non-resource request.
     pub fn judged_parameters(&self) -> &'static [&'static str] {
         if self.is_resource_request { &JUDGED_PARAMETERS } else { &[] }
     }
 
-    /// Reads a request. A 400 for a path that ends behind a special verb (`/api/v1/watch`).
+    /// Parses a request.
+    ///
+    /// # Errors
+    /// 400 for a path that ends after a special verb (`/api/v1/watch`).
     pub fn parse(
         method: &Method,
         path: &'r CanonicalPath<'_>,
@@ -58,7 +62,7 @@ impl<'r> RequestInfo<'r> {
     ) -> Result<RequestInfo<'r>, Status> {
         let mut info = RequestInfo::of_path(method, path);
         let mut rest = Segments(info.path.trim_matches('/'));
-        // A resource has at least prefix, version and resource, and a group between for `apis`.
+        // A resource path has at least a prefix, version and resource; with `apis` also a group.
         let needed = match rest.clone().next() {
             Some("api") => 3,
             Some("apis") => 4,
@@ -98,12 +102,12 @@ impl<'r> RequestInfo<'r> {
         Ok(info)
     }
 
-    /// A request that is about no resource, wherever its path leads: the method and the path.
+    /// A non-resource request with this method and path, whatever the path is.
     pub fn of_path(method: &Method, path: &'r CanonicalPath<'_>) -> RequestInfo<'r> {
         RequestInfo { path: path.decoded(), verb: lower_case(method), ..RequestInfo::default() }
     }
 
-    /// Whether the verb changes nothing: `get`, `list` and `watch`, or GET, HEAD and OPTIONS.
+    /// Whether the verb is read-only: `get`, `list` and `watch`, or GET, HEAD and OPTIONS.
     pub fn is_read_only(&self) -> bool {
         if self.is_resource_request {
             matches!(&*self.verb, "get" | "list" | "watch")
@@ -112,9 +116,9 @@ impl<'r> RequestInfo<'r> {
         }
     }
 
-    /// Whether upstream gives it no deadline: verbs `watch` and `proxy`, the subresources that stream,
-    /// and profiles (`k8s.io/apiserver/pkg/server/filters.BasicLongRunningRequestCheck` as the
-    /// kube-apiserver configures it).
+    /// Whether it is long-running, without a timeout: the verbs `watch` and `proxy`, streaming subresources, and
+    /// profiles (`k8s.io/apiserver/pkg/server/filters.BasicLongRunningRequestCheck` as configured by the
+    /// kube-apiserver).
     pub fn is_long_running(&self) -> bool {
         if self.is_resource_request {
             matches!(&*self.verb, "watch" | "proxy")
@@ -161,7 +165,7 @@ impl<'r> RequestInfo<'r> {
     }
 }
 
-/// The name that a `fieldSelector` limits a list or watch to; none unless all list options can be read.
+/// The only name that a `fieldSelector` of a list or watch allows. `None` if any list option is invalid.
 fn only_name<'r>(query: &'r Query<'_>) -> Option<Cow<'r, str>> {
     let fields = query.get("fieldSelector")?;
     let name = FieldSelector::parse(&fields).ok()?.exact("metadata.name")?.to_owned();
@@ -173,7 +177,7 @@ fn only_name<'r>(query: &'r Query<'_>) -> Option<Cow<'r, str>> {
     (readable && is_segment).then_some(Cow::Owned(name))
 }
 
-/// The verb of a method alone; empty for one that has none.
+/// The verb of a method; empty for one that has none.
 pub fn verb_of(method: &Method) -> &'static str {
     match *method {
         Method::POST => "create",
@@ -198,7 +202,7 @@ fn lower_case(method: &Method) -> Cow<'static, str> {
     })
 }
 
-/// What is left of a path without slashes at its ends; the empty text has no segment.
+/// Remaining segments of a path without slashes at its ends. The empty path has no segment.
 #[derive(Clone)]
 struct Segments<'p>(&'p str);
 
@@ -215,7 +219,7 @@ impl<'p> Iterator for Segments<'p> {
         if self.0.is_empty() {
             return None;
         }
-        // By bytes: the search for a character is made for longer texts, and this is on every request's way.
+        // By bytes: `str::find` is optimized for longer texts, and this runs for every request.
         let end = self.0.bytes().position(|byte| byte == b'/').unwrap_or(self.0.len());
         let segment = &self.0[..end];
         self.0 = self.0.get(end + 1..).unwrap_or("");

@@ -1,4 +1,4 @@
-//! `metav1.Status`, the body of every refusal.
+//! `metav1.Status`, the body of every error response.
 
 use std::fmt;
 
@@ -7,47 +7,48 @@ use serde::{Deserialize, Serialize};
 use super::RequestInfo;
 use super::quote::Quoted;
 
-/// A failure as Kubernetes clients read it (`k8s.io/apimachinery/pkg/apis/meta/v1.Status`).
+/// A failure in the form of Kubernetes clients (`k8s.io/apimachinery/pkg/apis/meta/v1.Status`).
 ///
-/// [`encode`](super::encode()) writes it with `kind`, `apiVersion`, `metadata` and `status: Failure`.
+/// [`encode`](super::encode()) adds `kind`, `apiVersion`, `metadata` and `status: Failure`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// HTTP status code, also the `code` field.
+    /// HTTP status code, also the field `code`.
     pub code: u16,
-    /// A `metav1.StatusReason`, for example `Forbidden`; empty when there is none.
+    /// A `metav1.StatusReason`, for example `Forbidden`; empty if there is none.
     pub reason: &'static str,
-    /// For a person; says what to do where something can be done.
+    /// Human-readable message, with advice where there is any.
     pub message: String,
-    /// What the failure is about.
+    /// Details of the failure.
     pub details: Option<Box<Details>>,
-    /// Whether the header `Retry-After` repeats [`Details::retry_after_seconds`]; set by the constructors of this file alone.
+    /// Whether the header `Retry-After` repeats [`Details::retry_after_seconds`]. Set by constructors of this file
+    /// only.
     pub(super) sends_retry_after: bool,
 }
 
 impl Status {
-    /// Any failure; prefer a constructor that names it.
+    /// A failure with any code and reason. Prefer the specific constructors.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Status {
         Status { code, reason, message: message.into(), details: None, sends_retry_after: false }
     }
 
-    /// 400: the request itself is wrong.
+    /// 400: the request is invalid.
     pub fn bad_request(message: impl Into<String>) -> Status {
         Status::new(400, "BadRequest", message)
     }
 
-    /// 401, word for word upstream's.
+    /// 401, with upstream's exact text.
     pub fn unauthorized() -> Status {
         Status::new(401, "Unauthorized", "Unauthorized")
     }
 
-    /// 403 that is not about a permission of the user; `message` says why.
+    /// 403 for other reasons than a missing permission.
     pub fn forbidden(message: impl fmt::Display) -> Status {
         Status::new(403, "Forbidden", format!("forbidden: {message}")).with_details(Details::default())
     }
 
-    /// 403 for what the user may not do, word for word upstream's (`ForbiddenStatusError` in
-    /// `k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go`). `reason` is the authoriser's
-    /// and may be empty.
+    /// 403 for a missing permission, with upstream's exact text (`ForbiddenStatusError` in
+    /// `k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go`). `reason` is the authorizer's and may be
+    /// empty.
     pub fn forbidden_to(user: &str, info: &RequestInfo<'_>, reason: &str) -> Status {
         let mut why = html_escaped(&what_is_forbidden(user, info));
         if !reason.is_empty() {
@@ -66,24 +67,24 @@ impl Status {
         ))
     }
 
-    /// 404 for a path that nothing serves, in the words of a kube-apiserver's client.
+    /// 404 for a path that is not served, with client-go's text.
     pub fn not_found() -> Status {
         Status::new(404, "NotFound", "the server could not find the requested resource")
             .with_details(Details::default())
     }
 
-    /// 404 for one object, word for word upstream's.
+    /// 404 for one object, with upstream's exact text.
     pub fn object_not_found(group: &str, resource: &str, name: &str) -> Status {
         Status::new(404, "NotFound", format!("{} {} not found", qualified(group, resource), Quoted(name)))
             .with_details(Details::of(group, resource, name))
     }
 
-    /// 405; `message` says which methods are allowed, or who does this instead.
+    /// 405. `message` names the allowed methods, or the server to use instead.
     pub fn method_not_allowed(message: impl Into<String>) -> Status {
         Status::new(405, "MethodNotAllowed", message).with_details(Details::default())
     }
 
-    /// 406: nothing that the client accepts can be made.
+    /// 406: none of the accepted media types is supported.
     pub fn not_acceptable(message: impl Into<String>) -> Status {
         Status::new(406, "NotAcceptable", message)
     }
@@ -93,40 +94,40 @@ impl Status {
         Status::new(408, "Timeout", message)
     }
 
-    /// 409 for one object, in upstream's words.
+    /// 409 for one object, with upstream's text.
     pub fn conflict(group: &str, resource: &str, name: &str, why: impl fmt::Display) -> Status {
         let resource_of = qualified(group, resource);
         Status::new(409, "Conflict", format!("Operation cannot be fulfilled on {resource_of} {}: {why}", Quoted(name)))
             .with_details(Details::of(group, resource, name))
     }
 
-    /// 409 for an object that is there already, word for word upstream's.
+    /// 409 for an object that already exists, with upstream's exact text.
     pub fn already_exists(group: &str, resource: &str, name: &str) -> Status {
         Status::new(409, "AlreadyExists", format!("{} {} already exists", qualified(group, resource), Quoted(name)))
             .with_details(Details::of(group, resource, name))
     }
 
-    /// 410 for a resource version that is gone.
+    /// 410 for an expired resource version.
     pub fn expired(message: impl Into<String>) -> Status {
         Status::new(410, "Expired", message)
     }
 
-    /// 413, in upstream's words.
+    /// 413, with upstream's text.
     pub fn request_entity_too_large(message: impl fmt::Display) -> Status {
         Status::new(413, "RequestEntityTooLarge", format!("Request entity too large: {message}"))
     }
 
-    /// 431: the request's header is larger than anybody's.
+    /// 431: the request header is too large.
     pub fn request_header_fields_too_large(message: impl Into<String>) -> Status {
         Status::new(431, "RequestHeaderFieldsTooLarge", message)
     }
 
-    /// 415: the request's body is in a form that nobody here reads.
+    /// 415: the media type of the request body is not supported.
     pub fn unsupported_media_type(message: impl Into<String>) -> Status {
         Status::new(415, "UnsupportedMediaType", message)
     }
 
-    /// 422 for an object that cannot be.
+    /// 422 for an invalid object.
     pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Status {
         let errors: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
         let all = if let [only] = &errors[..] { only.clone() } else { format!("[{}]", errors.join(", ")) };
@@ -136,34 +137,34 @@ impl Status {
             .with_details(details)
     }
 
-    /// 429 with the seconds after which to try again, also in the header.
+    /// 429 with the delay before a retry, also in the header.
     pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Status {
         Status::new(429, "TooManyRequests", message).with_retry_after(retry_after_seconds).with_retry_after_header()
     }
 
-    /// 500; `message` is for the client and names no inner address and no library's words.
+    /// 500. Clients see `message`: it must not contain internal addresses or errors of libraries.
     pub fn internal_error(message: impl fmt::Display) -> Status {
         Status::new(500, "InternalError", format!("Internal error occurred: {message}"))
             .with_cause("", message.to_string())
     }
 
-    /// 501: nobody here can do that.
+    /// 501: not implemented.
     pub fn not_implemented(message: impl Into<String>) -> Status {
         Status::new(501, "NotImplemented", message)
     }
 
-    /// 502: what stands behind us answered nonsense. `metav1` has no reason of that name; clients take
-    /// `InternalError` for a 5xx that they do not know.
+    /// 502: a backend's response is invalid. `metav1` has no such reason; clients use `InternalError` for an unknown
+    /// 5xx.
     pub fn bad_gateway(message: impl Into<String>) -> Status {
         Status::new(502, "InternalError", message)
     }
 
-    /// 503: not now.
+    /// 503: temporarily unavailable.
     pub fn service_unavailable(message: impl Into<String>) -> Status {
         Status::new(503, "ServiceUnavailable", message)
     }
 
-    /// 503 while not all registered APIServices are known, in upstream's words and with its delay, also in the header
+    /// 503 while not all registered APIServices are known, with upstream's text and delay, also in the header
     /// (`k8s.io/apiserver/pkg/util/notfoundhandler`).
     pub fn paths_not_installed() -> Status {
         const MESSAGE: &str =
@@ -171,7 +172,7 @@ impl Status {
         Status::service_unavailable(MESSAGE).with_retry_after(5).with_retry_after_header()
     }
 
-    /// 504 for a resource version that is newer than the `current` one, in upstream's words, with the header
+    /// 504 for a resource version that is newer than the `current` one, with upstream's text and the header
     /// (`NewTooLargeResourceVersionError` in `k8s.io/apiserver/pkg/storage/errors.go`).
     pub fn resource_version_too_large(requested: u64, current: u64) -> Status {
         Status::timeout(format_args!("Too large resource version: {requested}, current: {current}"))
@@ -180,7 +181,7 @@ impl Status {
             .with_retry_after_header()
     }
 
-    /// 504, in upstream's words.
+    /// 504, with upstream's text.
     pub fn timeout(message: impl fmt::Display) -> Status {
         Status::new(504, "Timeout", format!("Timeout: {message}")).with_details(Details::default())
     }
@@ -192,7 +193,7 @@ impl Status {
         self
     }
 
-    /// Names the resource it is about: its group, its plural, and an object or the empty text.
+    /// Sets the resource in the details: group, plural, and the name of an object or the empty text.
     #[must_use]
     pub fn about(mut self, group: &str, resource: &str, name: &str) -> Status {
         let details = self.details_mut();
@@ -202,7 +203,7 @@ impl Status {
         self
     }
 
-    /// Adds a cause: a word for programs, and a sentence for people.
+    /// Adds a cause: a machine-readable reason, and a human-readable message.
     #[must_use]
     pub fn with_cause(mut self, reason: impl Into<String>, message: impl Into<String>) -> Status {
         let cause = Cause { reason: reason.into(), message: message.into(), field: String::new() };
@@ -210,27 +211,28 @@ impl Status {
         self
     }
 
-    /// Says in the details after how many seconds trying again makes sense. Never a header by itself: client-go repeats a
-    /// request whose 429 or 5xx has the header `Retry-After` up to ten times before its caller sees the answer
-    /// (`k8s.io/client-go/rest/with_retry.go`), and waits for the details of no answer to a request.
+    /// Sets the delay before a retry in the details, not in the header.
+    ///
+    /// With the header `Retry-After`, client-go retries a 429 or 5xx up to ten times before its caller sees the
+    /// response (`k8s.io/client-go/rest/with_retry.go`). It does not wait because of the details.
     #[must_use]
     pub fn with_retry_after(mut self, seconds: u32) -> Status {
         self.details_mut().retry_after_seconds = seconds;
         self
     }
 
-    /// Seconds after which trying again makes sense, if any are known.
+    /// The delay before a retry in seconds, if known.
     pub fn retry_after(&self) -> Option<u32> {
         self.details.as_ref().map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0)
     }
 
-    /// Sends [`Status::retry_after`] as the header, too. Only for what a kube-apiserver sends with it.
+    /// Sends [`Status::retry_after`] in the header, too. Only for responses that a kube-apiserver sends with it.
     fn with_retry_after_header(mut self) -> Status {
         self.sends_retry_after = true;
         self
     }
 
-    /// Value of the header `Retry-After` in seconds: sent with 429 and where a kube-apiserver sends it, otherwise none.
+    /// Value of the header `Retry-After` in seconds, with 429 and where a kube-apiserver sends it, else `None`.
     pub fn retry_after_header(&self) -> Option<u32> {
         self.retry_after().filter(|_| self.sends_retry_after)
     }
@@ -241,7 +243,7 @@ impl Status {
 }
 
 impl Details {
-    /// Details that name a resource: its group, its plural, and an object or the empty text.
+    /// Details of a resource: group, plural, and the name of an object or the empty text.
     pub fn of(group: &str, resource: &str, name: &str) -> Details {
         Details { name: name.to_owned(), group: group.to_owned(), kind: resource.to_owned(), ..Details::default() }
     }
@@ -263,10 +265,10 @@ pub struct Details {
     /// UID of the object, or empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// One entry a cause.
+    /// Causes of the failure.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<Cause>,
-    /// Seconds after which trying again makes sense; 0 when unknown.
+    /// Delay before a retry in seconds; 0 if unknown.
     #[serde(skip_serializing_if = "is_zero")]
     pub retry_after_seconds: u32,
 }
@@ -278,7 +280,7 @@ pub struct Cause {
     /// A `metav1.CauseType`, or the reason of a condition.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// For a person.
+    /// Human-readable message.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The field the cause is about, or empty.
@@ -328,7 +330,7 @@ mod tests {
         Status::forbidden_to(user, &RequestInfo::parse(method, &path, &query).unwrap(), reason)
     }
 
-    /// Upstream's cases (`errors_test.go` beside `errors.go`), re-expressed.
+    /// Upstream's cases (`errors_test.go` beside `errors.go`).
     #[test]
     fn forbidden_says_what_upstream_says() {
         for (user, method, path, reason, message, details) in [

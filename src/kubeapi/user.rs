@@ -1,25 +1,24 @@
-//! Who a request acts for.
+//! The authenticated user of a request.
 
 use std::collections::BTreeMap;
 
-/// An authenticated identity, as `k8s.io/apiserver/pkg/authentication/user.Info` has it.
+/// An authenticated user (`k8s.io/apiserver/pkg/authentication/user.Info`).
 ///
-/// The order and the repetition of groups and of extra values are what the authenticator said: they
-/// reach the backend unchanged.
+/// Groups and extra values keep the authenticator's order and duplicates, also in the headers to the backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
     /// Never empty once a request is authenticated.
     pub name: String,
-    /// Empty when the authenticator knows none.
+    /// Empty if the authenticator provides none.
     pub uid: String,
-    /// Includes `system:authenticated` or `system:unauthenticated` once the chain is done.
+    /// Includes `system:authenticated` or `system:unauthenticated` after authentication.
     pub groups: Vec<String>,
     /// Keys are lower case.
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
 impl User {
-    /// As `UserInfo` of `authentication.k8s.io/v1`; what is empty is left out.
+    /// As `UserInfo` of `authentication.k8s.io/v1`, without empty fields.
     pub fn info(&self) -> serde_json::Value {
         let mut info = serde_json::json!({"username": self.name});
         if !self.uid.is_empty() {

@@ -1,9 +1,9 @@
-//! API versions: which is newer, and a group with its version.
+//! API groups and versions, and the order of versions.
 
 use std::cmp::{Ordering, Reverse};
 use std::fmt;
 
-/// An API group and a version of it; the core group is empty.
+/// An API group and version. The core group is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupVersion {
     /// For example `apps`; empty for the core group.
@@ -18,14 +18,14 @@ impl GroupVersion {
         GroupVersion { group: group.into(), version: version.into() }
     }
 
-    /// Reads an `apiVersion`: `v1` or `group/v1`. None when there is more than one slash, or no version.
+    /// Parses an `apiVersion`: `v1` or `group/v1`. `None` with more than one slash, or without a version.
     pub fn parse(api_version: &str) -> Option<GroupVersion> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let no_shape = version.is_empty() || version.contains('/') || group.is_empty() && api_version.contains('/');
         (!no_shape).then(|| GroupVersion::new(group, version))
     }
 
-    /// The path that serves it: `/api/v1` or `/apis/<group>/<version>`.
+    /// Its path: `/api/v1` or `/apis/<group>/<version>`.
     pub fn path(&self) -> String {
         if self.group.is_empty() {
             format!("/api/{}", self.version)
@@ -36,17 +36,16 @@ impl GroupVersion {
 }
 
 impl fmt::Display for GroupVersion {
-    /// As `apiVersion` has it.
+    /// Writes an `apiVersion`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.group.is_empty() { f.write_str(&self.version) } else { write!(f, "{}/{}", self.group, self.version) }
     }
 }
 
-/// Orders versions as Kubernetes prefers them; the preferred one is the greater, so that
-/// `sort_by(|a, b| compare_kube_aware(b, a))` puts it first.
+/// Orders versions by Kubernetes' preference (`k8s.io/apimachinery/pkg/version.CompareKubeAwareVersionStrings`).
 ///
-/// GA above beta above alpha, then major, then minor; what is no Kubernetes version comes below all
-/// of them, in reverse alphabetical order (`k8s.io/apimachinery/pkg/version.CompareKubeAwareVersionStrings`).
+/// The preferred version is the greater: `sort_by(|a, b| compare_kube_aware(b, a))` puts it first. GA is above beta
+/// above alpha, then major, then minor. Other strings are below all of them, in reverse alphabetical order.
 pub fn compare_kube_aware(a: &str, b: &str) -> Ordering {
     match (KubeVersion::parse(a), KubeVersion::parse(b)) {
         (Some(a), Some(b)) => a.cmp(&b),
@@ -85,7 +84,7 @@ impl KubeVersion {
     }
 }
 
-/// A number that does not fit is no number, as with Go's `Atoi`.
+/// Parses the number at the start of `text`. One that overflows is invalid, as with Go's `Atoi`.
 fn leading_number(text: &str) -> Option<(i64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     Some((text[..end].parse().ok()?, &text[end..]))

@@ -1,4 +1,4 @@
-//! The events of a watch (`metav1.WatchEvent`), as those who serve one write them.
+//! Writes events of a watch (`metav1.WatchEvent`), for servers.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -8,8 +8,7 @@ pub fn watch_event(kind: &str, object: &Value) -> Bytes {
     Bytes::from(format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n"))
 }
 
-/// The metadata of a bookmark at `version`; with `initial_end` it says that the initial objects are all sent
-/// (KEP-3157).
+/// The metadata of a bookmark at `version`. With `initial_end` it marks the end of the initial objects (KEP-3157).
 pub fn bookmark_metadata(version: u64, initial_end: bool) -> Value {
     let mut metadata = json!({ "resourceVersion": version.to_string() });
     if initial_end {

@@ -1,30 +1,29 @@
-//! What a client says of a list or a watch besides what it selects (`metav1.ListOptions`), for objects whose old
-//! states are not kept.
+//! Options of a list or watch besides selectors (`metav1.ListOptions`), for servers that keep no old object versions.
 
 use std::time::Duration;
 
 use super::{Query, Status};
 
-/// How a client wants to watch.
+/// Options of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchOptions {
-    /// Begin with the objects there are (`resourceVersion` empty or 0, or `sendInitialEvents`).
+    /// Whether to begin with the existing objects (`resourceVersion` empty or 0, or `sendInitialEvents`).
     pub initial: bool,
-    /// Say where the initial objects end (`sendInitialEvents`).
+    /// Whether to mark the end of the initial objects with a bookmark (`sendInitialEvents`).
     pub mark_initial: bool,
-    /// What the client knows already.
+    /// Resource version after which events are sent.
     pub since: u64,
-    /// Say now and then how far we are.
+    /// Whether to send bookmarks.
     pub bookmarks: bool,
-    /// End after this.
+    /// Duration of the watch.
     pub lasts: Duration,
 }
 
 impl WatchOptions {
-    /// Reads them; `current` is the latest version handed out.
+    /// Parses the options of a query. `current` is the latest resource version of the server.
     ///
     /// # Errors
-    /// 400 for what makes no sense, and what [`resource_version`] says.
+    /// 400 for invalid options, and the errors of [`resource_version`].
     pub fn parse(query: &Query<'_>, current: u64) -> Result<WatchOptions, Status> {
         let yes = |key: &str| query.get(key).is_some_and(|value| value == "true" || value == "1");
         let since = resource_version(query, current)?;
@@ -34,10 +33,12 @@ impl WatchOptions {
         }
         let seconds: u64 = query
             .get("timeoutSeconds")
-            .map(|text| text.parse().map_err(|_| Status::bad_request(format!("timeoutSeconds {text:?} is no number"))))
+            .map(|text| {
+                text.parse().map_err(|_| Status::bad_request(format!("timeoutSeconds {text:?} is not a number")))
+            })
             .transpose()?
             .unwrap_or(0);
-        // Spread as upstream spreads its own, so that clients that came together do not come back together.
+        // Random, as upstream, so that clients that connected together do not reconnect together.
         let lasts = if seconds == 0 { 1800.0 * (1.0 + fastrand::f64()) } else { seconds.min(86_400) as f64 };
         Ok(WatchOptions {
             initial: initial.unwrap_or(since == 0),
@@ -49,11 +50,11 @@ impl WatchOptions {
     }
 }
 
-/// The `resourceVersion` asked for; 0 for none or any. One that was never handed out is told to try again,
-/// an exact one that is not the latest is gone: we keep no old states.
+/// The requested `resourceVersion`; 0 for none or any.
 ///
 /// # Errors
-/// 400 for what is no version, 410 and 504 as said.
+/// 400 for an invalid version, 504 with a retry delay for one that is newer than `current`, 410 for an exact match of
+/// an older one: no old versions are kept.
 pub fn resource_version(query: &Query<'_>, current: u64) -> Result<u64, Status> {
     let text = query.get("resourceVersion").unwrap_or_default();
     if text.is_empty() {

@@ -1,33 +1,33 @@
-//! The wire format of protobuf, as far as we write and read it: lengths, numbers, and what is inside what.
+//! Reads and writes the protobuf wire format: varints, lengths and nested messages.
 
-/// A field of text.
+/// Writes a string field.
 pub(crate) fn text(out: &mut Vec<u8>, field: u8, value: &str) {
     nested(out, field, value.as_bytes());
 }
 
-/// A field of bytes, or a message that is written already.
+/// Writes a field of bytes, or of an encoded message.
 pub(crate) fn nested(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
     tag(out, field, 2);
     varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-/// A whole number, or a flag as 0 or 1.
+/// Writes an integer field, or a bool as 0 or 1.
 pub(crate) fn number(out: &mut Vec<u8>, field: u8, value: u64) {
     tag(out, field, 0);
     varint(out, value);
 }
 
-/// A number with a fraction.
+/// Writes a double field.
 pub(crate) fn double(out: &mut Vec<u8>, field: u8, value: f64) {
     tag(out, field, 1);
     out.extend_from_slice(&value.to_le_bytes());
 }
 
-/// What begins every object of Kubernetes.
+/// Prefix of every encoded Kubernetes object.
 const MAGIC: &[u8; 4] = b"k8s\0";
 
-/// A message as Kubernetes sends it: inside a `runtime.Unknown` that says its type.
+/// Wraps a message in a `runtime.Unknown` with its type, as Kubernetes sends it.
 pub(crate) fn enveloped(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
     let mut type_meta = Vec::new();
     text(&mut type_meta, 1, api_version);
@@ -42,22 +42,22 @@ pub(crate) fn enveloped(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8
     out
 }
 
-/// What a field holds.
+/// Value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value<'b> {
-    /// A whole number or a flag.
+    /// An integer or bool.
     Number(u64),
-    /// Text, bytes or a message.
+    /// A string, bytes or message.
     Bytes(&'b [u8]),
-    /// Of a kind that nobody here reads.
+    /// A fixed-size number, which is not read.
     Other,
 }
 
-/// Bytes that are no message of protobuf.
+/// The bytes are not a valid protobuf message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// The fields of a message, in their order. Groups, which proto3 does not have, are not read.
+/// Reads the fields of a message, in order. Groups, which proto3 does not have, are an error.
 pub(crate) fn fields(message: &[u8]) -> impl Iterator<Item = Result<(u64, Value<'_>), Malformed>> {
     let mut rest = message;
     std::iter::from_fn(move || {
@@ -95,7 +95,7 @@ fn read_varint(rest: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
         let byte = *rest.split_off_first()?;
-        // The tenth byte has room for one bit.
+        // Only one bit of the tenth byte fits.
         if shift == 63 && byte > 1 {
             return None;
         }
@@ -107,7 +107,7 @@ fn read_varint(rest: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// How many bytes [`varint`] writes.
+/// Number of bytes that [`varint`] writes.
 pub(crate) fn varint_length(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }

@@ -1,4 +1,4 @@
-//! What comes of a call, and when to try again: upstream's rule.
+//! Results of calls, and when a call is retried (upstream's rules).
 
 use std::fmt;
 use std::time::Duration;
@@ -6,42 +6,43 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde::Deserialize;
 
-/// A whole answer.
+/// A complete response.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// HTTP status.
     pub status: u16,
     /// The body.
     pub body: Bytes,
-    /// Whether it asks to be asked again (`Retry-After`).
+    /// Whether it has the header `Retry-After`.
     pub(super) asks_for_another: bool,
 }
 
-/// Why there is no answer. The text is for the log: it names addresses.
+/// Error of a call without a response. The text is for the log: it contains addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallError {
     /// No connection could be opened.
     Unreachable(String),
-    /// The connection broke before the answer was there.
+    /// The connection broke before the response was complete.
     Broken(String),
-    /// No answer in time.
+    /// No response within this time.
     TimedOut(Duration),
-    /// What came is no answer, or more of it than we read.
+    /// The response is invalid or too large.
     Nonsense(String),
 }
 
-/// How long and how often to try (`k8s.io/apiserver/pkg/server/options.DefaultAuthWebhookRetryBackoff`: half a
-/// second, half as much again each time, a fifth of chance, five tries). The whole is bounded as well: upstream's
-/// five tries of ten seconds outlive the request they are for.
+/// Timeouts and retries of a call.
+///
+/// The backoff is `k8s.io/apiserver/pkg/server/options.DefaultAuthWebhookRetryBackoff`: 500ms, factor 1.5, jitter 0.2,
+/// five attempts. The total is limited as well: five attempts of ten seconds outlive the request they are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// For one attempt.
+    /// Timeout of one attempt.
     pub attempt: Duration,
-    /// For all of them, with the pauses between.
+    /// Timeout of all attempts, including the pauses between them.
     pub whole: Duration,
-    /// How often in all.
+    /// Maximum number of attempts.
     pub attempts: u32,
-    /// Before the second attempt.
+    /// Pause before the second attempt.
     pub pause: Duration,
 }
 
@@ -57,20 +58,20 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// As usual, but never longer than the request is served that waits for it.
+    /// The default policy, limited to the deadline of the request that waits for the call.
     pub fn within(limit: Duration) -> Patience {
         let usual = Patience::default();
         Patience { attempt: usual.attempt.min(limit), whole: usual.whole.min(limit), ..usual }
     }
 
-    /// The pause before attempt `number` (the second is 1), as `wait.Backoff` has it.
+    /// The pause before attempt `number` (1 for the second), as in `wait.Backoff`.
     pub(super) fn pause_before(&self, number: u32) -> Duration {
         let grown = self.pause.mul_f64(1.5_f64.powi(i32::try_from(number.saturating_sub(1)).unwrap_or(i32::MAX)));
         grown.mul_f64(1.0 + 0.2 * fastrand::f64())
     }
 }
 
-/// What of a `metav1.Status` says whether to try again.
+/// The fields of a `metav1.Status` that determine a retry.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Said {
@@ -87,13 +88,13 @@ struct Details {
 }
 
 impl Answer {
-    /// Whether it is what was asked for.
+    /// Whether the status is 2xx.
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
 
-    /// `DefaultShouldRetry` of `k8s.io/apiserver/pkg/util/webhook`: 429, 500, 504, and whatever asks for another
-    /// try. Never 401, 403 or 404.
+    /// Whether to retry (`DefaultShouldRetry` of `k8s.io/apiserver/pkg/util/webhook`): 429, 500, 504, and responses
+    /// with a retry delay. Never 401, 403 or 404.
     pub(super) fn is_worth_another(&self) -> bool {
         if self.is_success() {
             return false;
@@ -107,12 +108,12 @@ impl Answer {
             || matches!(&*said.reason, "InternalError" | "Timeout" | "TooManyRequests" | "ServerTimeout")
     }
 
-    /// What it says of itself, for the log.
+    /// Describes the response for the log.
     pub fn describe(&self) -> String {
         self.describe_of("the API server")
     }
 
-    /// The same of somebody who is no API server.
+    /// Describes the response of a server other than an API server, for the log.
     pub fn describe_of(&self, who: &str) -> String {
         let said = self.said();
         let mut text = format!("{who} answered {}", self.status);
@@ -130,21 +131,21 @@ impl Answer {
 }
 
 impl CallError {
-    /// A connection that was lost may be well again; one that cannot be opened would be refused again, and what
-    /// took too long has had its time.
+    /// Whether to retry. Only a lost connection: one that cannot be opened would fail again, and a timeout has used up
+    /// its time.
     pub(super) fn is_worth_another(&self) -> bool {
         matches!(self, CallError::Broken(_))
     }
 }
 
 impl CallError {
-    /// What is wrong with somebody who may be no API server, for the log.
+    /// Describes the error with the name of the server, for the log.
     pub fn describe_of(&self, who: &str) -> String {
         match self {
             CallError::Unreachable(why) => format!("{who} cannot be reached: {why}"),
             CallError::Broken(why) => format!("the connection to {who} broke: {why}"),
             CallError::TimedOut(after) => format!("{who} did not answer within {after:?}"),
-            CallError::Nonsense(why) => format!("the answer of {who} cannot be read: {why}"),
+            CallError::Nonsense(why) => format!("the response of {who} is invalid: {why}"),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A serving certificate asked for by a CertificateSigningRequest (`certificates.k8s.io/v1`), and asked for again before
-//! it ends, as `k8s.io/client-go/util/certificate` does for kubelets.
+//! Requests a serving certificate by a CertificateSigningRequest (`certificates.k8s.io/v1`), and renews it before it
+//! expires, as `k8s.io/client-go/util/certificate` does for kubelets.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use crate::observe::metrics::CallHealth;
 use crate::process::{Drain, Phase, Publisher};
 use crate::tls::{AskedFor, Asking};
 
-/// Between looks at a request that is not decided, at first and at most.
+/// First and longest interval of polling a pending request.
 const LOOKS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15));
-/// Before another request is made when one came to nothing.
+/// Pause before the next request after a failed one.
 const PAUSE: Duration = Duration::from_secs(60);
-/// The longest sleep before the certificate's life is looked at again: clocks are set.
+/// Longest sleep between checks of the expiry: the clock may be set.
 const ROUND: Duration = Duration::from_secs(3600);
 const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
-/// What is to be signed, and by whom.
+/// The certificate to request, and its signer.
 pub struct Wanted {
-    /// The pair.
+    /// The key pair.
     pub asked: AskedFor,
-    /// `signerName` of the request: who signs it, once somebody approves it.
+    /// `signerName` of the request.
     pub signer: String,
 }
 
@@ -61,8 +61,9 @@ struct Condition {
     message: String,
 }
 
-/// Asks for the certificate whenever it is due, until the process ends. Publishes what it waits for; nothing while the
-/// certificate is there. `health` gets the result of each call.
+/// Requests the certificate whenever it is due, until the process ends.
+///
+/// Publishes what it waits for, `None` while there is a valid certificate. `health` records the result of each call.
 pub async fn keep(
     client: Rc<Client>,
     wanted: Wanted,
@@ -77,14 +78,14 @@ pub async fn keep(
     }
 }
 
-/// Whom requests are sent to.
+/// Client that records its results.
 struct ApiServer {
     client: Rc<Client>,
     health: Arc<CallHealth>,
 }
 
 impl ApiServer {
-    /// One call. Its failures are logged by who makes it.
+    /// Calls the API server and records the result. The caller logs failures.
     async fn call(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Answer, CallError> {
         let began = Instant::now();
         let answer = self.client.call(method, path, body, Patience::default(), |_, _| {}).await;
@@ -118,12 +119,12 @@ async fn keep_on(client: &ApiServer, wanted: &Wanted, waits: &Publisher<Option<S
                 tracing::info!(
                     files = wanted.asked.files().place(),
                     signer = wanted.signer,
-                    "the serving certificate that was asked for is there"
+                    "requested serving certificate issued"
                 );
             }
             Err(why) => {
                 if told != why {
-                    tracing::error!("no serving certificate by {}: {why}; asked for again in a minute", wanted.signer);
+                    tracing::error!("no serving certificate from signer {}: {why}; retried in 1m", wanted.signer);
                 }
                 publish(wanted, waits, why.clone());
                 told = why;
@@ -133,7 +134,7 @@ async fn keep_on(client: &ApiServer, wanted: &Wanted, waits: &Publisher<Option<S
     }
 }
 
-/// An earlier one that is good still serves on.
+/// Publishes what is waited for, unless an earlier certificate is still valid.
 fn publish(wanted: &Wanted, waits: &Publisher<Option<String>>, why: String) {
     waits.publish(Arc::new(Some(why).filter(|_| !wanted.asked.is_there(SystemTime::now()))));
 }
@@ -143,7 +144,7 @@ async fn request(client: &ApiServer, wanted: &Wanted, waits: &Publisher<Option<S
     let name = create(client, wanted, &asking).await?;
     tracing::info!(
         signer = wanted.signer,
-        "a serving certificate is asked for; unless somebody else approves it: kubectl certificate approve {name}"
+        "serving certificate requested; to approve it: kubectl certificate approve {name}"
     );
     publish(wanted, waits, format!("CertificateSigningRequest {name} is not approved and signed yet"));
     let mut pause = LOOKS.0;
@@ -152,9 +153,9 @@ async fn request(client: &ApiServer, wanted: &Wanted, waits: &Publisher<Option<S
         pause = pause.mul_f64(1.5).min(LOOKS.1);
         let answer = match client.call(Method::GET, &format!("{PATH}/{name}"), None).await {
             Ok(answer) => answer,
-            // It is still there, whoever answers for it.
+            // A failed call does not change the request.
             Err(error) => {
-                tracing::debug!(%error, name, "the request cannot be looked at");
+                tracing::debug!(%error, name, "the CertificateSigningRequest cannot be read");
                 continue;
             }
         };
@@ -178,7 +179,7 @@ async fn request(client: &ApiServer, wanted: &Wanted, waits: &Publisher<Option<S
     }
 }
 
-/// The name of the request that was made.
+/// Creates the CertificateSigningRequest. Returns its name.
 async fn create(client: &ApiServer, wanted: &Wanted, asking: &Asking) -> Result<String, String> {
     let document = json!({
         "apiVersion": "certificates.k8s.io/v1",

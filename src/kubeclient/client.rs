@@ -1,4 +1,4 @@
-//! One API server as one thread calls it.
+//! Client of one API server, for one thread.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -17,16 +17,16 @@ use crate::egress::{Address, CONTROL_PLANE, Dialler, Endpoint, Pool, SendError, 
 use crate::message::{Body, BodyError};
 use crate::process::{Follower, Problems};
 
-/// For name look-up, TCP and TLS together.
+/// Timeout of DNS, TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest answer that is read.
+/// Maximum bytes of a response body.
 const LONGEST_ANSWER: usize = 4 << 20;
-/// How many connections may turn out closed before a call is on its way.
+/// Maximum number of pooled connections that may turn out closed before a call is sent.
 const STALE: usize = 5;
-/// How often idle connections are looked through.
+/// Interval of closing idle connections.
 const ROUND: Duration = Duration::from_secs(1);
 
-/// Calls an API server over connections of its own, as its kubeconfig now says.
+/// Client of an API server with its own connection pool, configured by the current kubeconfig.
 pub struct Client {
     pool: Pool,
     dialler: Dialler,
@@ -34,11 +34,11 @@ pub struct Client {
     current: RefCell<Current>,
 }
 
-/// A kubeconfig in use.
+/// The kubeconfig in use.
 struct Current {
-    /// As it was read.
+    /// The kubeconfig as read.
     read: Rc<Kubeconfig>,
-    /// With what its plugin gave.
+    /// The kubeconfig with the credentials of its plugin.
     kubeconfig: Rc<Kubeconfig>,
     login: Option<Rc<Login>>,
     granted: Option<Rc<Granted>>,
@@ -46,18 +46,18 @@ struct Current {
 }
 
 impl Client {
-    /// A client of what `kubeconfig`, which was read from `source`, names. It must run on a `LocalSet`.
+    /// A client of the API server in `kubeconfig`, which was read from `source`. Needs a `LocalSet`.
     pub fn new(source: impl Into<Source>, kubeconfig: Kubeconfig, dialler: Dialler) -> Rc<Client> {
         let pool = Pool::new(dialler.clone());
         let current = RefCell::new(Current::new(&pool, &dialler, Rc::new(kubeconfig), None));
         Rc::new(Client { pool, dialler, source: source.into(), current })
     }
 
-    /// One call, as patient as `patience` says, and the whole answer whatever its status. `tried` is told of each
-    /// attempt: what came of it, and how long it took.
+    /// Calls the API server with the timeouts and retries of `patience`. Returns the complete response of any status.
+    /// `tried` gets the result and duration of each attempt.
     ///
     /// # Errors
-    /// Why the last attempt got no answer.
+    /// The error of the last attempt.
     pub async fn call(
         &self,
         method: Method,
@@ -87,25 +87,25 @@ impl Client {
         }
     }
 
-    /// Where calls go now, as `host:port`.
+    /// The current server as `host:port`.
     pub fn server(&self) -> String {
         self.current.borrow().kubeconfig.server().to_string()
     }
 
-    /// Opens an answer that goes on, a watch for one; its head must come within `wait`.
+    /// Sends a GET with a streaming response, such as a watch. The response head must arrive within `wait`.
     ///
     /// # Errors
-    /// Why there is no head.
+    /// [`CallError`] if there is no response head.
     pub async fn open(&self, path: &str, wait: Duration) -> Result<Sent, CallError> {
         let sent = timeout(wait, self.send(Method::GET, path, None)).await;
         sent.unwrap_or(Err(CallError::TimedOut(wait)))
     }
 
-    /// Where requests that others make are sent now, and as whom. If a plugin of the kubeconfig has to give the
-    /// credentials first, this waits for it.
+    /// The current server and credentials, for requests of clients. Waits for the kubeconfig's credential plugin if
+    /// needed.
     ///
     /// # Errors
-    /// The plugin gave none.
+    /// The plugin failed.
     pub async fn onward(&self) -> Result<Onward, Denied> {
         loop {
             let login = self.current.borrow().login.clone();
@@ -114,7 +114,7 @@ impl Client {
                 None => None,
             };
             let mut current = self.current.borrow_mut();
-            // Another kubeconfig may have come meanwhile.
+            // The kubeconfig may have been reloaded meanwhile.
             if current.login.as_ref().map(Rc::as_ptr) != login.as_ref().map(Rc::as_ptr) {
                 continue;
             }
@@ -126,16 +126,16 @@ impl Client {
         }
     }
 
-    /// The same with other credentials than those of `refused`, which the server did not believe; `None` if the
-    /// kubeconfig has no others.
+    /// [`Client::onward`] with new credentials, after a 401 for those of `refused`. `None` if there are no
+    /// others.
     pub async fn onward_instead_of(&self, refused: &Onward) -> Option<Onward> {
         let (login, granted) = (self.current.borrow().login.clone()?, refused.granted.as_ref()?);
         login.instead_of(granted).await?;
         self.onward().await.ok()
     }
 
-    /// Follows the kubeconfig and every file it names until the process ends: a renewed certificate, a rotated
-    /// token, another server. What is wrong keeps what was good.
+    /// Watches the kubeconfig and the files it refers to until the process ends: renewed certificates, rotated tokens,
+    /// another server. While it is invalid, the last valid one stays in use.
     pub async fn follow(self: Rc<Self>) {
         let mut told: Option<Problems> = None;
         let mut round = tokio::time::interval(ROUND);
@@ -143,11 +143,11 @@ impl Client {
         let mut files = self.files();
         let mut follower = Follower::new(files.clone());
         loop {
-            // At once, too: a file may have changed between its first reading and the line above.
+            // Read first: a file may have changed before the watch began.
             match self.source.load() {
                 Ok(kubeconfig) => {
                     if told.take().is_some() {
-                        tracing::info!(source = %self.source, "the kubeconfig is good again");
+                        tracing::info!(source = %self.source, "the kubeconfig is valid again");
                     }
                     self.use_now(Rc::new(kubeconfig));
                     let now = self.files();
@@ -176,7 +176,7 @@ impl Client {
         }
     }
 
-    /// Calls go as `kubeconfig` says from now on, and the way there is now.
+    /// Uses `kubeconfig` and the current egress route for calls from now on.
     fn use_now(&self, kubeconfig: Rc<Kubeconfig>) {
         let mut current = self.current.borrow_mut();
         *current = Current::new(&self.pool, &self.dialler, kubeconfig, current.login.take());
@@ -204,7 +204,7 @@ impl Client {
         loop {
             match endpoint.send(request(&kubeconfig, method.clone(), &uri, body.clone())).await {
                 Ok(sent) => return Ok(sent),
-                // A kept connection turned out to be closed; that says nothing about the server.
+                // A pooled connection turned out to be closed, which is no failure of the server.
                 Err(SendError::NotSent { error, .. }) if error.reason == "ConnectionClosed" && stale < STALE => {
                     stale += 1
                 }
@@ -220,10 +220,10 @@ impl Client {
 }
 
 fn uri(kubeconfig: &Kubeconfig, path: &str) -> Result<Uri, CallError> {
-    // What is posted to the URL of a kubeconfig itself may have nothing but a query, or nothing.
+    // A webhook posts to the URL of its kubeconfig itself: `path` is empty or only a query.
     let slash = if kubeconfig.prefix.is_empty() && !path.starts_with('/') { "/" } else { "" };
     let uri = format!("{}{slash}{path}", kubeconfig.prefix);
-    uri.parse().map_err(|error| CallError::Nonsense(format!("{uri} is no path: {error}")))
+    uri.parse().map_err(|error| CallError::Nonsense(format!("{uri} is not a valid path: {error}")))
 }
 
 fn request(kubeconfig: &Kubeconfig, method: Method, uri: &Uri, body: Option<Bytes>) -> Box<Request<Body>> {
@@ -246,14 +246,14 @@ fn request(kubeconfig: &Kubeconfig, method: Method, uri: &Uri, body: Option<Byte
     request
 }
 
-/// A body to its end.
+/// Reads a body completely.
 async fn whole<B>(body: B) -> Result<Bytes, CallError>
 where
     B: http_body::Body<Error: Into<BodyError>>,
 {
     let read = Limited::new(body, LONGEST_ANSWER).collect().await.map_err(|error| {
         if error.is::<http_body_util::LengthLimitError>() {
-            CallError::Nonsense(format!("it is longer than {LONGEST_ANSWER} bytes"))
+            CallError::Nonsense(format!("longer than {LONGEST_ANSWER} bytes"))
         } else {
             CallError::Broken(error.to_string())
         }
@@ -266,7 +266,7 @@ fn answer(head: &http::response::Parts, body: Bytes) -> Answer {
 }
 
 impl Current {
-    /// As it was read; what its plugin is to give comes with [`Current::take`], from `login` if it is that plugin's.
+    /// The kubeconfig as read. Reuses `login` if it belongs to the same plugin. [`Current::take`] adds its credentials.
     fn new(pool: &Pool, dialler: &Dialler, read: Rc<Kubeconfig>, login: Option<Rc<Login>>) -> Current {
         let plugin = read.plugin.as_ref();
         let login = login.filter(|login| login.is_of(plugin));
@@ -275,7 +275,7 @@ impl Current {
         Current { kubeconfig: read.clone(), read, login, granted: None, endpoint }
     }
 
-    /// Uses what the plugin gave.
+    /// Applies credentials of the plugin.
     fn take(&mut self, pool: &Pool, dialler: &Dialler, granted: Rc<Granted>) -> Result<(), Denied> {
         if self.granted.as_ref().is_some_and(|used| Rc::ptr_eq(used, &granted)) {
             return Ok(());
@@ -287,7 +287,7 @@ impl Current {
         Ok(())
     }
 
-    /// The way is that which the kubeconfig names, else that of calls to control planes.
+    /// The endpoint of the server, by the kubeconfig's `proxy-url`, else by the control plane egress selection.
     fn there(pool: &Pool, dialler: &Dialler, kubeconfig: &Kubeconfig) -> Rc<Endpoint> {
         let plain = matches!(kubeconfig.wire, Wire::Plain(_));
         let way = kubeconfig.proxy.clone().unwrap_or_else(|| dialler.way(CONTROL_PLANE, plain));

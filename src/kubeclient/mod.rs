@@ -1,8 +1,8 @@
-//! Our own calls to a kube-apiserver: where it is and who we are to it (a kubeconfig, followed on disk), and
-//! calls over our own pool, with upstream's rule of when to try again.
+//! Client of a kube-apiserver: kubeconfig (reloaded when it changes), calls with upstream's retry policy, list and
+//! watch, leader election.
 //!
-//! A [`Client`] belongs to one thread. Others reach it through a [`Remote`], which hands it work: so there is one
-//! set of connections to each control plane, whatever the number of workers.
+//! A [`Client`] belongs to one thread. Other threads send it jobs through a [`Remote`], so that each control plane has
+//! one connection pool, however many workers there are.
 
 mod call;
 pub mod certificate_request;

@@ -1,4 +1,4 @@
-//! Requests that others make, sent on to the API server of a kubeconfig with its credentials.
+//! Passes requests of clients on to the API server of a kubeconfig, with its credentials.
 
 use std::rc::Rc;
 
@@ -11,53 +11,53 @@ use crate::egress::http1::Line;
 use crate::egress::{DialError, Endpoint, Lease, SendError, Sent};
 use crate::message::{Body, Received};
 
-/// How many connections may turn out closed before a request is on its way.
+/// Maximum number of pooled connections that may turn out closed before a request is sent.
 const STALE: usize = 5;
-/// How often what changes nothing is sent.
+/// Maximum attempts of a safe request.
 const ATTEMPTS: usize = 3;
 
-/// Where such requests go, and as whom: what the kubeconfig said when this was made.
+/// An API server and credentials, a snapshot of the kubeconfig.
 pub struct Onward {
     pub(super) kubeconfig: Rc<Kubeconfig>,
     pub(super) endpoint: Rc<Endpoint>,
     pub(super) granted: Option<Rc<Granted>>,
 }
 
-/// Why there is no answer.
+/// Error of a request without a response.
 #[derive(Debug)]
 pub enum Undelivered {
     /// No connection could be opened.
     Unreachable(DialError),
-    /// The connection broke before the head of the answer was there, or what came is no answer.
+    /// The connection broke before the response head, or the response is invalid.
     Broken(String),
 }
 
 impl Onward {
-    /// What stands before every path at the server; empty, or `/prefix`.
+    /// Path prefix of the server; empty, or `/prefix`.
     pub fn prefix(&self) -> &str {
         &self.kubeconfig.prefix
     }
 
-    /// The credentials of the kubeconfig that a header carries.
+    /// The value of the header `Authorization`, if the kubeconfig has one.
     pub fn authorization(&self) -> Option<&HeaderValue> {
         self.kubeconfig.authorization.as_ref()
     }
 
-    /// Whom the kubeconfig acts for, as headers.
+    /// The impersonation headers of the kubeconfig.
     pub fn impersonation(&self) -> &[(HeaderName, HeaderValue)] {
         &self.kubeconfig.impersonation
     }
 
-    /// Whether the credentials are for a while: if the server does not believe them, others may be had.
+    /// Whether a plugin issued the credentials: after a 401, new ones may be requested.
     pub fn has_lent_credentials(&self) -> bool {
         self.granted.is_some()
     }
 
-    /// Sends a request, whose URI is in origin form, over the connections that all share. Keep the lease until the
-    /// answer's body has ended, and tell it so.
+    /// Sends a request with a URI in origin form over a pooled connection. Keep the lease until the response body has
+    /// ended, then mark it finished.
     ///
     /// # Errors
-    /// Why there is no answer. What changes nothing and has no body was tried again.
+    /// [`Undelivered`]. A safe request without a body was retried.
     pub async fn send(&self, mut request: Box<Request<Body>>) -> Result<(Response<Received>, Lease), Undelivered> {
         let copy = Copy::of(&request);
         let (mut stale, mut attempts) = (0, 0);
@@ -85,10 +85,10 @@ impl Onward {
         }
     }
 
-    /// Sends a request over an HTTP/1.1 connection of its own, which its answer may turn into a tunnel.
+    /// Sends a request over a new HTTP/1.1 connection, which the response may upgrade.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// [`Undelivered`].
     pub async fn send_alone(&self, mut request: Box<Request<Body>>) -> Result<(Response<Received>, Line), Undelivered> {
         let (mut line, _) = self.endpoint.open_private().await.map_err(Undelivered::Unreachable)?;
         self.endpoint.in_origin_form(&mut request);
@@ -97,7 +97,7 @@ impl Onward {
     }
 }
 
-/// A request that may be sent a second time.
+/// Copy of a request that may be retried.
 struct Copy {
     method: Method,
     uri: Uri,

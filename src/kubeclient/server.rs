@@ -1,4 +1,4 @@
-//! Where an API server is and whom to expect there: a kubeconfig without its user.
+//! Address and trust of an API server: a kubeconfig without its user.
 
 use std::path::{Path, PathBuf};
 
@@ -9,30 +9,30 @@ use crate::process::Problems;
 use crate::tls::Bundle;
 use crate::tls::client::ClientSettings;
 
-/// An API server that is spoken to as somebody its kubeconfig does not know.
+/// An API server, used with credentials other than those of its kubeconfig.
 pub struct Server {
-    /// Name or address, and port.
+    /// Host and port.
     pub destination: Destination,
-    /// What stands before every path; empty, or `/prefix`.
+    /// Path prefix; empty, or `/prefix`.
     pub prefix: String,
-    /// The name its certificate must have.
+    /// Name that its certificate must have.
     pub name: String,
-    /// Who may vouch for it; the system's authorities when `None`.
+    /// CA certificates that verify it; the system's when `None`.
     pub authorities: Option<Bundle>,
-    /// Whether any certificate will do.
+    /// Whether any certificate is accepted.
     pub insecure_skip_verify: bool,
-    /// The proxy it is reached by, if the kubeconfig names one; then no other way counts.
+    /// The `proxy-url` of the kubeconfig. It takes precedence over any other egress route.
     pub proxy: Option<Way>,
-    /// The kubeconfig and every file of it that was read.
+    /// The kubeconfig and the files it refers to.
     pub files: Vec<PathBuf>,
 }
 
 impl Server {
-    /// Reads the server of the current context of a kubeconfig, or of the pod's cluster. The user in it is not looked
-    /// at: none of their credentials is to go there.
+    /// Reads the server of the current context of a kubeconfig, or of the pod's cluster. Its user is not read: the
+    /// credentials must not be sent to this server.
     ///
     /// # Errors
-    /// All mistakes in what is read.
+    /// All problems in what is read.
     pub fn load(source: &Source) -> Result<Server, Problems> {
         match source {
             Source::InCluster => Server::of_pod(Path::new(SERVICE_ACCOUNT), &Source::variable),
@@ -62,7 +62,7 @@ impl Reading {
         let proxy = self.proxy(&at, cluster, authorities.as_ref());
         let ((destination, prefix, _), authorities) = (server?, authorities?);
         let (name, insecure_skip_verify) = (cluster.name_at(&destination), cluster.insecure_skip_tls_verify);
-        // Only to learn now, not with the first request, whether it can be used.
+        // Validates the TLS settings now, not with the first request.
         let alpn = Vec::new();
         let settings = ClientSettings { authorities: authorities.clone(), insecure_skip_verify, identity: None, alpn };
         if let Err(problem) = BackendTls::new(&name, settings) {
@@ -89,7 +89,7 @@ mod tests {
             };
             Server::of_pod(folder.path(), &value)
         };
-        // Without a token: none of it would go there.
+        // Without a token file, which is not read.
         let server = load("10.0.0.1").ok().unwrap();
         assert_eq!((server.destination.to_string().as_str(), server.name.as_str()), ("10.0.0.1:6443", "10.0.0.1"));
         assert_eq!(server.files, [folder.path().join("ca.crt")]);

@@ -1,4 +1,4 @@
-//! Where a client learns whom to speak to, and as whom.
+//! Source of a client's configuration: a kubeconfig, or the service account of the pod.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -6,29 +6,28 @@ use std::path::{Path, PathBuf};
 use super::kubeconfig::{Chosen, Kubeconfig};
 use crate::process::Problems;
 
-/// What says it.
+/// Source of a kubeconfig.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A kubeconfig.
     File(PathBuf),
-    /// A kubeconfig of a collector of events, which may be `http`: its answers decide nothing.
+    /// The kubeconfig of an event sink such as an audit webhook. It may use `http`: its responses decide nothing.
     Collector(PathBuf),
-    /// The kubeconfig of the person on whose machine we run, which may be `http`, and what of it they chose. Several files
-    /// are one: what the first says stands.
+    /// The kubeconfig files of a local user, with the overrides of the command line. It may use `http`. The first file
+    /// with an entry takes precedence.
     Person(Vec<PathBuf>, Box<Chosen>),
-    /// The pod that we run in: variables of its environment, and the files of its service account
-    /// (`rest.InClusterConfig` of client-go).
+    /// The environment and service account of this pod (`rest.InClusterConfig` of client-go).
     InCluster,
 }
 
-/// What stands instead of a kubeconfig's path for the cluster of the pod that we run in.
+/// Flag value that stands for [`Source::InCluster`], instead of the path of a kubeconfig.
 pub const IN_CLUSTER: &str = "in-cluster";
 
-/// Where Kubernetes mounts a service account.
+/// Mount path of the service account in a pod.
 pub(super) const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 impl Source {
-    /// What it says now; all mistakes at once.
+    /// Reads the kubeconfig. The error holds all problems.
     pub fn load(&self) -> Result<Kubeconfig, Problems> {
         match self {
             Source::File(path) => Kubeconfig::load(path),
@@ -38,7 +37,7 @@ impl Source {
         }
     }
 
-    /// The files that say it, as far as they are known before they are read.
+    /// The files of the source, without those that they refer to.
     pub fn files(&self) -> &[PathBuf] {
         match self {
             Source::File(path) | Source::Collector(path) => std::slice::from_ref(path),
@@ -47,14 +46,14 @@ impl Source {
         }
     }
 
-    /// A variable of our environment; empty if it is not there.
+    /// An environment variable; empty if it is not set.
     pub(super) fn variable(name: &str) -> String {
         std::env::var(name).unwrap_or_default()
     }
 }
 
 impl Source {
-    /// What a flag names: the word `in-cluster`, or a file.
+    /// The source that a flag names: `in-cluster`, or the path of a kubeconfig.
     pub fn named(path: PathBuf) -> Source {
         if path == Path::new(IN_CLUSTER) { Source::InCluster } else { Source::File(path) }
     }

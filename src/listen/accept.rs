@@ -1,4 +1,4 @@
-//! Accepting, and handing each connection to the worker that has the fewest.
+//! Accepts connections and dispatches each to the worker with the fewest.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use tokio::sync::mpsc;
 
 use crate::process::{self, Drain, Phase};
 
-/// A connection on its way to a worker; dropping it gives its place back.
+/// An accepted connection, queued for a worker; dropping it releases its place in the counts.
 pub struct Incoming {
-    /// The socket, non-blocking, without Nagle's delay, with keep-alive.
+    /// The socket: non-blocking, TCP_NODELAY, with keep-alive.
     pub socket: std::net::TcpStream,
-    /// The other end, as the socket sees it; over IPv4 never in its IPv6 form.
+    /// The peer's address; an IPv4-mapped address is converted to IPv4.
     pub remote: SocketAddr,
-    /// Holds the place of this connection in the counts; keep it as long as the connection lives.
+    /// Keeps the connection counted; drop it when the connection ends.
     pub place: Place,
 }
 
-/// One connection's place in the count of its worker and of the whole.
+/// RAII permit that counts a connection for its worker and for the total.
 pub struct Place {
     worker: Arc<AtomicUsize>,
     total: Arc<AtomicUsize>,
@@ -34,7 +34,7 @@ impl Drop for Place {
     }
 }
 
-/// The sending ends of all workers.
+/// The queues and connection counts of all workers.
 #[derive(Default)]
 pub struct Acceptor {
     workers: Vec<(mpsc::UnboundedSender<Incoming>, Arc<AtomicUsize>)>,
@@ -43,20 +43,20 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Adds a worker; it takes its connections from what is returned.
+    /// Adds a worker and returns its queue of connections.
     pub fn worker(&mut self) -> mpsc::UnboundedReceiver<Incoming> {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.workers.push((sender, Arc::default()));
         receiver
     }
 
-    /// How many connections are open over all workers.
+    /// The number of open connections of all workers.
     pub fn open(&self) -> Arc<AtomicUsize> {
         self.total.clone()
     }
 
     fn hand_over(&self, socket: std::net::TcpStream, remote: SocketAddr) {
-        // Of a client over IPv4 that came by a listener of both families, its own.
+        // A dual-stack listener reports IPv4 clients as IPv4-mapped addresses.
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
         let Some((sender, count)) = self.workers.iter().min_by_key(|(_, count)| count.load(Ordering::Relaxed)) else {
             return;
@@ -64,13 +64,13 @@ impl Acceptor {
         count.fetch_add(1, Ordering::Relaxed);
         self.total.fetch_add(1, Ordering::Relaxed);
         let place = Place { worker: count.clone(), total: self.total.clone(), freed: self.freed.clone() };
-        // A worker that is gone drops the connection, and with it the place.
+        // If the worker has ended, the connection is dropped with its permit.
         let _ = sender.send(Incoming { socket, remote, place });
     }
 }
 
-/// Accepts until `drain` says [`Phase::Draining`], then takes what the kernel had already completed, so
-/// that no client that was let in is reset, and closes the port.
+/// Accepts until `drain` reaches [`Phase::Draining`], then accepts the connections that the kernel has already
+/// completed, so that none is reset, and closes the port.
 pub async fn accept(listener: TcpListener, acceptor: Acceptor, max_connections: usize, mut drain: Drain) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
@@ -98,7 +98,7 @@ pub async fn accept(listener: TcpListener, acceptor: Acceptor, max_connections: 
                 }
             }
             Err(error) => {
-                // EMFILE and its kind do not pass by being asked again at once; ECONNABORTED does.
+                // Retrying at once does not help against EMFILE; it does against ECONNABORTED.
                 tracing::warn!(%error, "cannot accept a connection; if descriptors ran out, raise the limit (ulimit -n)");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }

@@ -1,4 +1,4 @@
-//! Taking the port, once.
+//! Binds the listening socket.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
@@ -16,12 +16,12 @@ use crate::process::Problem;
 /// `--bind-address`; clients over IPv4 then have addresses such as `::ffff:127.0.0.1`.
 ///
 /// # Errors
-/// A [`Problem`] that names the address and says what to do; `flag` is where the operator writes the port.
+/// A [`Problem`] with the address and advice that names `flag`.
 pub fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, Problem> {
     let listening = if address.ip().is_unspecified() {
         listen(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port())).or_else(|error| match error.kind() {
             _ if error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()) => everywhere(address),
-            // A machine where IPv6 is there, but off.
+            // IPv6 is compiled in but disabled.
             io::ErrorKind::AddrNotAvailable => everywhere(address),
             _ => Err(error),
         })
@@ -36,14 +36,16 @@ pub fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, Problem> {
             io::ErrorKind::PermissionDenied => {
                 format!("not permitted: ports below 1024 need CAP_NET_BIND_SERVICE, or choose another {flag}")
             }
-            io::ErrorKind::AddrNotAvailable => "no such address on this machine: choose one that it has".to_owned(),
+            io::ErrorKind::AddrNotAvailable => {
+                "this machine has no such address: choose one of its addresses".to_owned()
+            }
             _ => return Problem::new(address, format!("cannot listen: {error}")),
         };
         Problem::new(address, advice)
     })
 }
 
-/// Every address, where there is no IPv6.
+/// Listens on all IPv4 addresses, on a machine without IPv6.
 fn everywhere(address: SocketAddr) -> io::Result<TcpListener> {
     listen(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()))
 }
@@ -53,7 +55,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     if address.is_ipv6() {
-        // Whatever the machine's default is.
+        // Independent of the system's default.
         socket.set_only_v6(!address.ip().is_unspecified())?;
     }
     socket.bind(&address.into())?;
@@ -61,9 +63,9 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(TcpListener::from(socket))
 }
 
-/// Raises the limit of open file descriptors to the hard limit, and says how many there are.
+/// Raises the limit of open file descriptors to the hard limit, and returns it.
 ///
-/// Each connection needs one descriptor, its way to a backend up to one more.
+/// Each client connection needs one descriptor, and up to one more for its backend.
 pub fn raise_descriptor_limit() -> Option<u64> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

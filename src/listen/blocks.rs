@@ -1,30 +1,30 @@
-//! Whether an HTTP/2 client owes us the rest of something.
+//! Tracks incomplete frames and header blocks of an HTTP/2 client.
 //!
-//! h2 waits as long as it takes for the rest of a preface, of a frame or of a header block, and does not tell. So the
-//! frames are followed here, by their heads alone: a look at nine bytes a frame, and no look at what they carry.
+//! h2 waits without a timeout for the rest of a preface, a frame or a header block, and does not report it. So the
+//! frames are tracked here by their nine-byte headers; payloads are skipped.
 
-/// Follows what one client sends.
+/// Tracks the frames of one client.
 #[derive(Debug)]
 pub(super) struct Blocks {
-    /// How much of the preface is still to come.
+    /// Missing bytes of the connection preface.
     preface: u8,
-    /// The head of the frame at hand, and how much of it is there.
+    /// The header of the current frame, of which `filled` bytes have arrived.
     head: [u8; HEAD],
     filled: u8,
-    /// How much of what that frame carries is still to come, once its head is there.
+    /// Missing payload bytes of the current frame, once its header is complete.
     left: u32,
-    /// Whether the last header block ends in a frame yet to come.
+    /// Whether a header block continues in a later frame.
     open: bool,
 }
 
-/// What a client still has to send, after some bytes came.
+/// Whether the client has to complete a frame or header block, after some bytes have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owed {
-    /// Nothing that we wait for. Bodies have times of their own.
+    /// Nothing is incomplete. Bodies have timeouts of their own.
     Nothing,
-    /// The rest of something that began with these bytes.
+    /// Something that began with these bytes is incomplete.
     Since,
-    /// The rest of something that had begun before.
+    /// Something that began earlier is still incomplete.
     Still,
 }
 
@@ -41,7 +41,7 @@ impl Blocks {
         Blocks { preface: PREFACE, head: [0; HEAD], filled: 0, left: 0, open: false }
     }
 
-    /// These bytes came.
+    /// Processes received bytes.
     pub(super) fn follow(&mut self, mut bytes: &[u8]) -> Owed {
         let mut began = false;
         while !bytes.is_empty() {
@@ -78,7 +78,7 @@ impl Blocks {
             began &= self.open;
         }
         let in_body = usize::from(self.filled) == HEAD && self.head[3] == DATA;
-        // Between the preface and the first frame, as between any two, nothing has begun.
+        // Between the preface and the first frame, and between any two frames, nothing is incomplete.
         let begun = (1..PREFACE).contains(&self.preface) || self.open || self.filled > 0 && !in_body;
         match (begun, began) {
             (false, _) => Owed::Nothing,
@@ -124,7 +124,7 @@ mod tests {
             assert_eq!(blocks.follow(&frame(CONTINUATION, 0, 0)), Owed::Still);
         }
         assert_eq!(blocks.follow(&frame(CONTINUATION, END_HEADERS, 3)), Owed::Nothing);
-        // The next one is another.
+        // The next header block is a new one.
         let both = [frame(HEADERS, 0, 1), frame(CONTINUATION, END_HEADERS, 1), frame(HEADERS, 0, 1)].concat();
         assert_eq!(blocks.follow(&both), Owed::Since);
     }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// However the bytes are cut, what is owed in the end is the same.
+        /// The result does not depend on how the bytes are split.
         #[test]
         fn cuts_do_not_matter(
             frames in proptest::collection::vec((0..12u8, 0..8u8, 0..50usize), 0..20),

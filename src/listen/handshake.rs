@@ -1,4 +1,4 @@
-//! What fails the handshake of a client, and clients that speak HTTP without TLS.
+//! Classification of failed TLS handshakes, and clients that send plain HTTP.
 
 use std::io;
 use std::time::Duration;
@@ -11,22 +11,22 @@ use tokio::time::timeout;
 use crate::observe::metrics::HandshakeFailure;
 use crate::tls::{self, PeerAlert};
 
-/// How requests begin that Go's net/http takes for HTTP where it expects a TLS record (server.go,
+/// Beginnings of a connection that Go's net/http recognizes as HTTP instead of TLS (server.go,
 /// `tlsRecordHeaderLooksLikeHTTP`).
 const REQUESTS: [&[u8; 5]; 5] = [b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO"];
 
-/// What it answers them, word for word.
+/// Go's response to plain HTTP, word for word.
 const ANSWER: &[u8] = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
 
-/// What is read of a request that is refused, so that its client sees the answer and no reset.
+/// Maximum bytes read of a refused request, so that its client gets the response and no reset.
 const MOST: usize = 64 * 1024;
-/// How long that may take.
+/// Timeout of reading a refused request.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Whether the client begins with an HTTP request. If so its first bytes are taken from the socket; if not, none are.
+/// Whether the client sends a plain HTTP request. If so, its first bytes are read from the socket; if not, none are.
 ///
 /// # Errors
-/// Of the socket, and when what came begins like a request and goes on otherwise.
+/// Socket errors, and data that begins like a request but is none.
 pub(super) async fn begins_with_http(socket: &mut TcpStream) -> io::Result<bool> {
     let mut first = [0; 5];
     let length = socket.peek(&mut first).await?;
@@ -42,7 +42,7 @@ pub(super) async fn begins_with_http(socket: &mut TcpStream) -> io::Result<bool>
 
 const NOT_A_RECORD: rustls::InvalidMessage = rustls::InvalidMessage::InvalidContentType;
 
-/// Answers an HTTP request that came without TLS, and closes the connection.
+/// Answers a plain HTTP request with 400, and closes the connection.
 pub(super) async fn refuse_http(mut socket: TcpStream) {
     let refuse = async {
         socket.write_all(ANSWER).await?;
@@ -53,7 +53,7 @@ pub(super) async fn refuse_http(mut socket: TcpStream) {
     let _ = timeout(PATIENCE, refuse).await;
 }
 
-/// What an error of a handshake comes down to.
+/// Classifies a handshake error.
 pub(super) fn failure_of(error: &io::Error) -> HandshakeFailure {
     match tls::rustls_error(error) {
         Some(Error::AlertReceived(alert)) => match PeerAlert::of(*alert) {

@@ -1,4 +1,4 @@
-//! A client that speaks HTTP/1.1, by hyper.
+//! HTTP/1.1 connections, by hyper.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -23,10 +23,10 @@ use super::serve::{Answering, Handler, until};
 use crate::message::{Body, BodyError, Received};
 use crate::process::Deadline;
 
-/// Serves the HTTP/1.1 client behind `stream` until the connection ends, or becomes a tunnel.
+/// Serves an HTTP/1.1 client on `stream` until the connection ends or is upgraded.
 ///
-/// Not an async function: it would hold its arguments beside what it makes of them, and each idle watch would pay for
-/// both.
+/// Not an async function: its future would hold the arguments beside the connection, which costs memory for each idle
+/// watch.
 pub(super) fn serve_http1<H: Handler + 'static, T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: Observed<T>,
     handler: Rc<H>,
@@ -37,14 +37,14 @@ pub(super) fn serve_http1<H: Handler + 'static, T: AsyncRead + AsyncWrite + Unpi
     let service = Requests { handler, lifetime: lifetime.clone(), patience: limits.idle_timeout };
     let connection = hyper::server::conn::http1::Builder::new()
         .max_buf_size((limits.max_request_header_bytes as usize).max(8192) + 4096)
-        // As net/http, which forgives that much beyond the limit.
+        // As net/http, which tolerates that much beyond the limit.
         .max_header_size(limits.max_request_header_bytes as usize + 4096)
         .max_headers(HTTP1_MAX_HEADERS)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     let mut connection = Box::pin(connection);
     let mut finishing = false;
-    // The request whose answer must be taken, and until when.
+    // The request with a response deadline, and the deadline.
     let mut bound: Option<(Option<u64>, Deadline)> = None;
     poll_fn(move |cx| {
         lifetime.register(cx.waker());
@@ -65,8 +65,8 @@ pub(super) fn serve_http1<H: Handler + 'static, T: AsyncRead + AsyncWrite + Unpi
                     return Poll::Ready(());
                 }
             }
-            // Only now, and not before the first request: hyper closes at once what looks idle to it, also when a
-            // request already waits to be read or has come in part. Whoever sends none is cut by the sweep.
+            // Not before the first request: hyper closes a connection that looks idle to it at once, even when a
+            // request waits to be read or has arrived in part. The sweep closes clients that send none.
             if finishing || lifetime.told() == End::No || lifetime.expects_request() {
                 return Poll::Pending;
             }
@@ -76,14 +76,14 @@ pub(super) fn serve_http1<H: Handler + 'static, T: AsyncRead + AsyncWrite + Unpi
     })
 }
 
-/// A user of a front proxy arrives with a line for every group, so hyper's 100 lines are too few.
+/// A front proxy sends a header line per group of the user, so hyper's default of 100 is too small.
 const HTTP1_MAX_HEADERS: usize = 256;
 
-/// hyper's service of one connection: every request is counted from its begin to the end of its answer.
+/// hyper's service of one connection. Each request is counted until the end of its response.
 struct Requests<H> {
     handler: Rc<H>,
     lifetime: Arc<Lifetime>,
-    /// How long an answer that is all at hand may wait to be taken.
+    /// Timeout for the client to read a response that is fully buffered.
     patience: Duration,
 }
 
@@ -101,8 +101,8 @@ impl<H: Handler + 'static> hyper::service::Service<Request<Incoming>> for Reques
     }
 }
 
-/// Whether a request's body has another transfer coding than `chunked` alone. hyper takes `chunked` off and would hand on
-/// what is left, still coded, without a header that says so.
+/// Whether a request's body has a transfer coding other than `chunked` alone. hyper decodes `chunked` only, and would
+/// pass on the still encoded rest without a header that names the coding.
 fn has_other_coding(headers: &HeaderMap) -> bool {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     codings.next().is_some_and(|coding| {
@@ -110,7 +110,7 @@ fn has_other_coding(headers: &HeaderMap) -> bool {
     })
 }
 
-/// 501 (RFC 9112, section 6.1), in the words of Go's net/http.
+/// 501 (RFC 9112, section 6.1), with the text of Go's net/http.
 fn unsupported_coding() -> Response<Body> {
     let mut response = Response::new(Body::Full(Bytes::from_static(b"Unsupported transfer encoding")));
     *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
@@ -119,7 +119,7 @@ fn unsupported_coding() -> Response<Body> {
     response
 }
 
-/// The answer to a request, on its way.
+/// The future of a response.
 struct Answer {
     answer: Answering,
     active: Option<Active>,
@@ -144,8 +144,8 @@ impl Future for Answer {
     }
 }
 
-/// A body that keeps its request counted until it is dropped, and that gives nothing more while the client takes
-/// nothing: hyper alone would take up to [`Limits::max_request_header_bytes`] of it.
+/// A response body that keeps its request counted until it is dropped. It yields no more data while the client does not
+/// read: hyper alone would buffer up to [`Limits::max_request_header_bytes`] of it.
 struct Counted {
     body: Body,
     active: Option<Active>,
@@ -159,8 +159,11 @@ impl http_body::Body for Counted {
         let this = &mut *self;
         let Some(Active(lifetime)) = &this.active else { return Pin::new(&mut this.body).poll_frame(cx) };
         if lifetime.is_full() {
-            // Whatever is queued is part of a chunk, so there is no clean end.
-            return this.body.poll_unread(cx, usize::MAX).map(|_| Some(Err("the client does not read it".into())));
+            // The queued data is part of a chunk, so there is no clean end.
+            return this
+                .body
+                .poll_unread(cx, usize::MAX)
+                .map(|_| Some(Err("the client does not read the response".into())));
         }
         let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
         if let Some(Ok(frame)) = &frame

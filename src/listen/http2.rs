@@ -1,8 +1,8 @@
-//! A client that speaks HTTP/2.
+//! HTTP/2 connections, by h2.
 //!
-//! It stands on h2 itself, as connections to backends do. What hyper puts between h2 and an answer (a second state
-//! machine for each stream, with checks we have made already) would be a twentieth of what relaying a small answer
-//! costs, and a part of what an idle watch keeps in memory.
+//! It uses h2 directly, as connections to backends do. hyper's layer above h2 (a second state machine per stream,
+//! with checks that are made here already) would cost a twentieth of relaying a small response, and memory per idle
+//! watch.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -27,24 +27,24 @@ use super::serve::{Answering, Handler, Stream, until};
 use crate::message::{Body, Received, UnreadEnd};
 use crate::process::Deadline;
 
-/// What a client may send of a body before we read it, on one stream and on all of them.
+/// Flow-control window for request bodies, of a stream and of the connection.
 const WINDOW: u32 = 1 << 20;
-/// Answered bytes that wait for the client's window, on one stream.
+/// Response bytes of one stream that may wait for the client's window.
 const MOST_UNSENT: usize = 400 << 10;
-/// Answered bytes that h2 gets between two writes to the client, from all streams together: while the client takes
-/// nothing, no stream's answer is read on.
+/// Response bytes of all streams passed to h2 between two complete writes to the client. While the client does not
+/// read, no stream's response is read further.
 const MOST_HANDED: usize = 256 << 10;
-/// What h2 keeps of a frame besides its bytes.
+/// Memory of a frame in h2 besides its payload.
 const FRAME: usize = 256;
-/// Streams that we reset because of the client's mistakes, before its connection is closed.
+/// Streams reset because of protocol errors of the client, before its connection is closed.
 const MOST_MISTAKES: usize = 1024;
-/// How long the rest of an answer that ended because its client did not read may wait for the client.
+/// How long the rest of a response that was ended for a slow reader waits for the client.
 const REST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Serves the HTTP/2 client behind `stream` until the connection ends.
+/// Serves an HTTP/2 client on `stream` until the connection ends.
 ///
-/// Not an async function: it would hold its arguments beside what it makes of them, and each idle watch would pay for
-/// both.
+/// Not an async function: its future would hold the arguments beside the connection, which costs memory for each idle
+/// watch.
 pub(super) fn serve_http2<H: Handler + 'static>(
     stream: Stream,
     handler: Rc<H>,
@@ -79,8 +79,8 @@ pub(super) fn serve_http2<H: Handler + 'static>(
             End::No => {}
         }
         done = done || server.poll(cx).is_ready();
-        // While other requests run here, their answers may be in sockets we have not looked at: one look more, which
-        // does not wait, and they leave in the same record and system call.
+        // While other requests run, their responses may already be in backend sockets: yield once without waiting, so
+        // that they join the same record and system call.
         if !done && !writing && cork.has_room() && server.lifetime.running().is_some() {
             let look = looking.get_or_insert_with(|| Box::pin(tokio::task::yield_now()));
             if look.as_mut().poll(cx).is_pending() {
@@ -89,7 +89,7 @@ pub(super) fn serve_http2<H: Handler + 'static>(
         }
         looking = None;
         let drained = cork.drain(cx);
-        // What the client does not take waits for the client alone.
+        // While a write is pending, wait for the client only.
         writing = drained.is_pending();
         if !writing {
             server.gate.open();
@@ -102,7 +102,7 @@ pub(super) fn serve_http2<H: Handler + 'static>(
     })
 }
 
-/// One connection's requests.
+/// State of one HTTP/2 connection.
 struct Server<H> {
     phase: Box<Phase>,
     handler: Rc<H>,
@@ -112,12 +112,12 @@ struct Server<H> {
     gate: Rc<Gate>,
 }
 
-/// Holds answers back while the client takes nothing.
+/// Holds responses back while the client does not read.
 #[derive(Default)]
 struct Gate {
-    /// Bytes that h2 got since the last write to the client was whole.
+    /// Bytes passed to h2 since the last complete write to the client.
     handed: Cell<usize>,
-    /// How often that was so.
+    /// How often the gate has opened.
     opened: Cell<u64>,
     waiting: RefCell<Vec<Waker>>,
 }
@@ -131,7 +131,7 @@ impl Gate {
         self.handed.set(self.handed.get() + bytes + FRAME);
     }
 
-    /// The client has taken all that there was.
+    /// Opens the gate after a complete write to the client.
     fn open(&self) {
         if self.handed.replace(0) >= MOST_HANDED {
             self.opened.set(self.opened.get() + 1);
@@ -141,13 +141,13 @@ impl Gate {
 }
 
 enum Phase {
-    /// Until the client's preface is there.
+    /// Waiting for the client's preface.
     Greeting(Handshake<Cork<Stream>, Bytes>),
     Serving(Connection<Cork<Stream>, Bytes>),
 }
 
 impl<H: Handler + 'static> Server<H> {
-    /// Takes what the client sends and sends what it is to get; ready when nothing more can come of it.
+    /// Accepts requests and drives the connection; ready when it has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Phase::Greeting(handshake) = &mut *self.phase {
             let Ok(mut connection) = ready!(Pin::new(handshake).poll(cx)) else { return Poll::Ready(()) };
@@ -160,7 +160,7 @@ impl<H: Handler + 'static> Server<H> {
         loop {
             match ready!(connection.poll_accept(cx)) {
                 Some(Ok((request, respond))) => {
-                    // Nothing may be owed of this window: all uploads together share it.
+                    // Received data is released at once: all uploads share this window.
                     let (parts, from) = request.into_parts();
                     let body = Received::http2(from, &parts.headers, 0);
                     let answer = self.handler.clone().handle(Request::from_parts(parts, body));
@@ -173,7 +173,7 @@ impl<H: Handler + 'static> Server<H> {
                     });
                 }
                 Some(Err(error)) => {
-                    tracing::debug!(%error, client = %self.lifetime.remote, "an HTTP/2 connection ended");
+                    tracing::debug!(%error, client = %self.lifetime.remote, "HTTP/2 connection ended with an error");
                     return Poll::Ready(());
                 }
                 None => return Poll::Ready(()),
@@ -181,7 +181,7 @@ impl<H: Handler + 'static> Server<H> {
         }
     }
 
-    /// GOAWAY; what runs is finished.
+    /// Sends GOAWAY; running requests are finished.
     fn finish(&mut self) {
         if !std::mem::replace(&mut self.finishing, true)
             && let Phase::Serving(connection) = &mut *self.phase
@@ -191,15 +191,15 @@ impl<H: Handler + 'static> Server<H> {
     }
 }
 
-/// One request and its answer. Dropped before the answer's end, it resets the stream.
+/// Task of one request. Dropped before the end of the response, it resets the stream.
 struct Exchange {
     turn: Turn,
     gate: Rc<Gate>,
     active: Active,
-    /// How long an answer that is all at hand may wait to be taken.
+    /// Timeout for the client to read a response that is fully buffered.
     patience: Duration,
-    /// When the answer must have been taken. Its body is asked for nothing while the client has no window for it, so
-    /// that the body's own deadline would never be seen.
+    /// Deadline of the response. The body is not polled while the client has no window for it, so
+    /// the body's own timeout would not fire.
     bound: Option<Deadline>,
 }
 
@@ -214,7 +214,7 @@ impl Future for Exchange {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         let over = this.go_on(cx).is_ready();
-        // Taken in any case: it was this stream's, not the next one's.
+        // Taken in any case, because it belongs to this stream.
         let at = this.active.0.take_answer_by();
         if over {
             return Poll::Ready(());
@@ -230,7 +230,7 @@ impl Exchange {
     fn go_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let Turn::Answering { answer, respond } = &mut self.turn {
             let Poll::Ready(response) = answer.as_mut().poll(cx) else {
-                // A client that no longer wants its answer says so here.
+                // Ready when the client resets the stream.
                 return respond.poll_reset(cx).map(drop);
             };
             let (mut parts, body) = response.into_parts();
@@ -239,7 +239,7 @@ impl Exchange {
             let to = match respond.send_response(Response::from_parts(parts, ()), ended) {
                 Ok(to) => to,
                 Err(error) => {
-                    tracing::debug!(%error, "an answer could not be sent over HTTP/2");
+                    tracing::debug!(%error, "response could not be sent over HTTP/2");
                     respond.send_reset(Reason::INTERNAL_ERROR);
                     return Poll::Ready(());
                 }
@@ -265,7 +265,7 @@ impl Exchange {
     }
 }
 
-/// What a header says beside what the handler said.
+/// Adds Date and Content-Length where the handler set none.
 fn complete(headers: &mut HeaderMap, body: &Body) {
     if !headers.contains_key(DATE) {
         headers.insert(DATE, date());
@@ -278,7 +278,7 @@ fn complete(headers: &mut HeaderMap, body: &Body) {
     }
 }
 
-/// The time of day as an HTTP date, made once a second.
+/// The current time as an HTTP date, formatted once per second.
 fn date() -> HeaderValue {
     thread_local! {
         static LAST: RefCell<(u64, HeaderValue)> = const { RefCell::new((0, HeaderValue::from_static(""))) };
@@ -295,40 +295,40 @@ fn date() -> HeaderValue {
     })
 }
 
-/// The body of an answer on its way to the client.
+/// Sends the body of a response to the client.
 struct Sending {
     body: Body,
     to: SendStream<Bytes>,
-    /// What the client has no window for yet, and whether it is the last.
+    /// Data without window yet, and whether it is the last.
     waiting: Option<(Bytes, bool)>,
-    /// How much of the last piece that h2 got the client had no window for.
+    /// Bytes of the last piece passed to h2 for which the client had no window.
     queued: usize,
     gate: Rc<Gate>,
-    /// How often the gate had opened when this was put among those who wait for it.
+    /// The gate's counter when this stream was added to the waiting ones.
     asked: Option<u64>,
     ending: Ending,
 }
 
-/// Whether an answer ends because its client does not read.
+/// State of a response that ends because its client does not read.
 enum Ending {
     No,
-    /// What the body still gives is handed over without waiting. The value lives until the client has taken that.
+    /// The rest of the body is passed to h2 without waiting. The value is held until the client has read it.
     Rest(Box<dyn Any>),
-    /// All is handed over but the end, which waits for the client to take what came before it: h2 keeps what is queued on
-    /// a stream until the connection's end, unless the stream is reset.
+    /// All data is passed to h2 except the end of the stream, which waits for the client to read the rest: h2 keeps
+    /// data queued on a stream until the connection ends, unless the stream is reset.
     Untaken(Deadline, #[expect(dead_code, reason = "held")] Box<dyn Any>),
 }
 
-/// What there is for more of an answer.
+/// Capacity to send more of a response.
 enum Room {
     Some,
     None,
-    /// The client does not want it any more.
+    /// The client has reset the stream.
     Gone,
 }
 
 impl Sending {
-    /// What room there is for a piece of the answer. If there is none, the task is woken when there is.
+    /// The capacity for a piece of the response. Without capacity, the task is woken when there is some.
     fn room(&mut self, cx: &mut Context<'_>) -> Room {
         if let Ending::Rest(_) = self.ending {
             return Room::Some;
@@ -350,7 +350,7 @@ impl Sending {
         Room::None
     }
 
-    /// Ready when nothing more is to be sent, or wanted.
+    /// Ready when the response has ended, or the client has reset the stream.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if let Ending::Untaken(..) = self.ending {
@@ -409,8 +409,8 @@ impl Sending {
                 Ok(data) => {
                     let last = self.body.is_end_stream();
                     if !data.is_empty() {
-                        // Asked for only now that there is something to send: window that is claimed and not used
-                        // is missing to the other streams. One byte's worth, for h2 asks for the rest when it has
+                        // Reserved only when there is data to send: capacity that is reserved and not used is
+                        // missing for the other streams. One byte suffices, because h2 reserves the rest when it has
                         // the data.
                         self.to.reserve_capacity(1);
                         self.waiting = Some((data, last));
@@ -428,7 +428,7 @@ impl Sending {
         }
     }
 
-    /// The rest of an answer whose client does not read is handed over, and its body has ended.
+    /// Called when the rest of a slow reader's response is passed to h2 and its body has ended.
     fn await_taken(&mut self) {
         self.body = Body::Empty;
         self.to.reserve_capacity(1);
@@ -437,7 +437,7 @@ impl Sending {
         }
     }
 
-    /// Ready when the client has taken the rest and gets the end, or has had its time.
+    /// Ready when the client has read the rest and gets the end of the stream, or its timeout has passed.
     fn poll_taken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match self.room(cx) {
             Room::Some => {

@@ -1,7 +1,7 @@
-//! How long a connection may live: idle, slow with its header, or told to go.
+//! The connections of a worker, their timeouts (idle, header) and their closing.
 //!
-//! One sweep a second over a worker's connections stands in for timers of their own, so that an idle
-//! watch pays for none.
+//! One sweep per second over a worker's connections replaces timers per connection, so that an idle
+//! watch has none.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -16,60 +16,60 @@ use parking_lot::Mutex;
 use super::Limits;
 use super::blocks::Owed;
 
-/// What one connection does, written by its own task and by the sweep of the same thread.
+/// State of one connection, written by its own task and by the sweep of the same thread.
 ///
-/// Atomics only because hyper wants the stream of an upgradeable connection to be `Send`.
+/// It uses atomics only because hyper requires the stream of an upgradeable connection to be `Send`.
 pub(super) struct Lifetime {
     epoch: Instant,
     pub(super) remote: SocketAddr,
     pub(super) http2: bool,
     active: AtomicU32,
     served: AtomicU64,
-    /// Milliseconds since `epoch` at which the connection fell idle.
+    /// Milliseconds since `epoch` at which the connection became idle.
     idle_since: AtomicU64,
-    /// Milliseconds since `epoch` plus one at which the first byte of a header came, or of anything else of an HTTP/2
-    /// client that h2 waits for the rest of; 0 when none waits.
+    /// Milliseconds since `epoch` plus one at which the first byte of an incomplete header arrived, or of another
+    /// incomplete frame of an HTTP/2 client; 0 for none.
     first_byte: AtomicU64,
     end: AtomicU8,
-    /// Milliseconds since `epoch` at which the connection was told to end gracefully.
+    /// Milliseconds since `epoch` at which a graceful close was requested.
     told_at: AtomicU64,
     upgraded: AtomicBool,
-    /// Goes on with every piece of bytes, either way.
+    /// Counts reads and writes.
     moved: AtomicU32,
-    /// `moved` at the last sweep, and since when (milliseconds since `epoch`) it has stood still.
+    /// `moved` at the last sweep, and the time of its last change (milliseconds since `epoch`).
     stood: (AtomicU32, AtomicU64),
     waker: AtomicWaker,
-    /// Answered bytes that were not flushed to the client yet (HTTP/1.1 only).
+    /// Response bytes not flushed to the client yet (HTTP/1.1 only).
     unwritten: AtomicUsize,
-    /// Milliseconds since `epoch` plus one by which the answer being made must be taken; 0 for none.
+    /// Deadline of the current response, in milliseconds since `epoch` plus one; 0 for none.
     answer_by: AtomicU64,
     tunnelling: AtomicBool,
     tunnel_waker: AtomicWaker,
 }
 
-/// How long a connection that was told to go may stay without a request or a byte: one that never
-/// carried a request, and one that did and may not have answered our GOAWAY yet.
+/// How long a connection may stay without a request or a byte after a graceful close was requested: one that never
+/// had a request, and one that had and may not have answered GOAWAY yet.
 const SILENCE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 
-/// Answered bytes that hyper gets between two flushes to an HTTP/1.1 client, and one piece more.
+/// Response bytes passed to hyper between two flushes to an HTTP/1.1 client, not counting the last piece.
 const MOST_UNWRITTEN: usize = 128 << 10;
 
-/// How many times [`Limits::read_header_timeout`] an HTTP/2 client has for the rest of a header block or frame while
-/// streams run. After the first it gets GOAWAY, and the streams go on; after the last the connection ends with them.
+/// Multiple of [`Limits::read_header_timeout`] after which an HTTP/2 connection with running streams and an incomplete
+/// header block or frame is closed. After the first timeout it gets GOAWAY, and the streams continue.
 ///
-/// Nothing else may come before that rest (RFC 9113, section 6.10): no window for the streams that run, no reset of
-/// them, no answer to a ping. So it can be waited for in no other way, and a block cannot be skipped, for the next ones
-/// are compressed by it (section 4.3). With the default of 10 s the client has 60 s; client-go gives its own connection up
-/// when it could not send a ping for 45 s. Without a bound each connection with a watch may hold a block of
+/// No other frame may come before the rest of a header block (RFC 9113, section 6.10): no WINDOW_UPDATE or RST_STREAM
+/// for the running streams, no PING acknowledgment. A block cannot be skipped either, because later ones depend on its
+/// compression state (section 4.3). With the default of 10 s the client has 60 s; client-go gives its own connection up
+/// when it could not send a ping for 45 s. Without a bound, each connection with a watch may hold a block of
 /// [`Limits::max_request_header_bytes`] (1 MiB by default) as long as the watch lasts.
 const UNFINISHED_BESIDE_STREAMS: u32 = 6;
 
-/// How a connection was told to end.
+/// How a connection is requested to close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum End {
-    /// It was not.
+    /// No request to close.
     No = 0,
-    /// GOAWAY or `Connection: close`, then finish what runs.
+    /// GOAWAY or `Connection: close`, then finish running requests.
     Gracefully = 1,
     /// At once.
     Now = 2,
@@ -80,17 +80,17 @@ impl Lifetime {
         self.epoch.elapsed().as_millis() as u64
     }
 
-    /// Bytes went by. Only the connection's own task writes this, so nothing is lost between load and store.
+    /// Records a read or write. Only the connection's own task writes this, so load and store do not race.
     pub(super) fn moved(&self) {
         self.moved.store(self.moved.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Whether no request came yet, or one has begun to come and its header is not whole (HTTP/1.1 only).
+    /// Whether no request has arrived yet, or one with an incomplete header (HTTP/1.1 only).
     pub(super) fn expects_request(&self) -> bool {
         self.served.load(Ordering::Relaxed) == 0 || self.first_byte.load(Ordering::Relaxed) > 0
     }
 
-    /// Bytes came in; they begin a header when no request runs (HTTP/1.1 only).
+    /// Records received bytes; they begin a header if no request is running (HTTP/1.1 only).
     pub(super) fn bytes_came(&self) {
         self.moved();
         if self.active.load(Ordering::Relaxed) == 0
@@ -101,7 +101,7 @@ impl Lifetime {
         }
     }
 
-    /// Bytes came in, after which so much is owed (HTTP/2 only).
+    /// Records received bytes, and whether they leave a frame incomplete (HTTP/2 only).
     pub(super) fn frames_came(&self, owed: Owed) {
         self.moved();
         match owed {
@@ -111,7 +111,7 @@ impl Lifetime {
         }
     }
 
-    /// A request begins; it ends when the guard is dropped.
+    /// Counts a request until the guard is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> Active {
         self.active.fetch_add(1, Ordering::Relaxed);
         self.served.fetch_add(1, Ordering::Relaxed);
@@ -122,7 +122,7 @@ impl Lifetime {
         Active(self.clone())
     }
 
-    /// The connection is a tunnel now; its own rules apply.
+    /// Marks the connection as upgraded: the timeouts no longer apply.
     pub(super) fn upgraded(&self) {
         self.upgraded.store(true, Ordering::Relaxed);
     }
@@ -131,7 +131,7 @@ impl Lifetime {
         self.upgraded.load(Ordering::Relaxed)
     }
 
-    /// Tells the connection to end; a milder word after a harder one is ignored.
+    /// Requests the connection to close; a graceful request after an immediate one is ignored.
     pub(super) fn tell(&self, end: End) {
         if self.end.fetch_max(end as u8, Ordering::Relaxed) < end as u8 {
             self.told_at.store(self.now(), Ordering::Relaxed);
@@ -140,15 +140,15 @@ impl Lifetime {
         }
     }
 
-    /// The answer that is being made in this poll of its task must be taken by `at`.
+    /// Sets the deadline of the response created in this poll of its task.
     pub(super) fn answer_by(&self, at: Instant) {
         let at = at.saturating_duration_since(self.epoch).as_millis() as u64;
         self.answer_by.store(at + 1, Ordering::Relaxed);
     }
 
-    /// What [`Lifetime::answer_by`] said in this poll, once.
+    /// Takes the deadline set by [`Lifetime::answer_by`] in this poll.
     pub(super) fn take_answer_by(&self) -> Option<Instant> {
-        // Only this connection's thread writes it: most polls need no more than a look.
+        // Only this connection's thread writes it: a plain load suffices for most polls.
         if self.answer_by.load(Ordering::Relaxed) == 0 {
             return None;
         }
@@ -156,29 +156,29 @@ impl Lifetime {
         Some(self.epoch + Duration::from_millis(at))
     }
 
-    /// So many bytes of an answer are to be written (HTTP/1.1 only). Only the connection's own task writes this.
+    /// Adds response bytes to be written (HTTP/1.1 only). Only the connection's own task writes this.
     pub(super) fn hand(&self, bytes: usize) {
         self.unwritten.store(self.unwritten.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
     }
 
-    /// Whether no more of an answer is to be queued before the client takes what is (HTTP/1.1 only).
+    /// Whether the write buffer is full, until the client reads (HTTP/1.1 only).
     pub(super) fn is_full(&self) -> bool {
         self.unwritten.load(Ordering::Relaxed) >= MOST_UNWRITTEN
     }
 
-    /// All that there was is flushed to the client; whether an answer was held back by it.
+    /// Records that all data was flushed; returns whether the buffer was full.
     pub(super) fn flushed(&self) -> bool {
         let was_full = self.is_full();
         self.unwritten.store(0, Ordering::Relaxed);
         was_full
     }
 
-    /// The number of the request that runs, if one does (HTTP/1.1: there is never a second).
+    /// The number of the running request, if any (over HTTP/1.1 there is at most one).
     pub(super) fn running(&self) -> Option<u64> {
         (self.active.load(Ordering::Relaxed) > 0).then(|| self.served.load(Ordering::Relaxed))
     }
 
-    /// Resolves when no tunnel is left of the connection.
+    /// Resolves when the connection's tunnel has ended, or at once without one.
     pub(super) async fn tunnel_over(&self) {
         poll_fn(|cx| {
             self.waker.register(cx.waker());
@@ -187,7 +187,7 @@ impl Lifetime {
         .await;
     }
 
-    /// What the connection was told; call [`Lifetime::register`] first.
+    /// The requested way to close; call [`Lifetime::register`] first.
     pub(super) fn told(&self) -> End {
         match self.end.load(Ordering::Relaxed) {
             0 => End::No,
@@ -209,7 +209,7 @@ impl Lifetime {
         let first_byte = self.first_byte.load(Ordering::Relaxed);
         let unfinished = |limit: Duration| first_byte > 0 && past(first_byte - 1, limit);
         if self.active.load(Ordering::Relaxed) > 0 {
-            // Over HTTP/1.1 it is the running request that bounds what the connection costs.
+            // Over HTTP/1.1, the running request has its own timeouts.
             return match self.http2 {
                 true if unfinished(limits.read_header_timeout * UNFINISHED_BESIDE_STREAMS) => End::Now,
                 true if unfinished(limits.read_header_timeout) => End::Gracefully,
@@ -224,15 +224,15 @@ impl Lifetime {
             return End::Now;
         }
         let idle = self.idle_since.load(Ordering::Relaxed);
-        // A client that connected and never spoke, or is gone without a word, would hold up the end of the process.
-        // Not one that is slow to read its answer: its bytes move.
+        // A client that never sent a request, or that vanished, would delay the shutdown.
+        // A client that reads its response slowly is not affected: its bytes move.
         let since = self.stood.1.load(Ordering::Relaxed).max(idle).max(self.told_at.load(Ordering::Relaxed));
         let silence = SILENCE[usize::from(self.served.load(Ordering::Relaxed) > 0)];
         if first_byte == 0 && self.told() == End::Gracefully && past(since, silence) {
             return End::Now;
         }
         if past(idle, limits.idle_timeout) {
-            // Told to go, it has as long again, but not for ever.
+            // After the request to close, it has the same time again.
             let told_at = self.told_at.load(Ordering::Relaxed).max(idle);
             let ignored =
                 self.told() == End::Gracefully && past(told_at, limits.idle_timeout.min(Duration::from_secs(10)));
@@ -242,8 +242,7 @@ impl Lifetime {
     }
 }
 
-/// What an upgrade makes of a connection, until it is dropped. The connection keeps its place in all counts
-/// meanwhile, and can be cut.
+/// Guard of an upgraded connection. Until it is dropped, the connection stays counted and can be closed.
 pub struct Tunnel(Arc<Lifetime>);
 
 impl Tunnel {
@@ -252,7 +251,7 @@ impl Tunnel {
         Tunnel(lifetime.clone())
     }
 
-    /// Resolves when the tunnel must end at once.
+    /// Resolves when the connection must be closed at once.
     pub async fn cut(&self) {
         poll_fn(|cx| {
             self.0.tunnel_waker.register(cx.waker());
@@ -269,7 +268,7 @@ impl Drop for Tunnel {
     }
 }
 
-/// A request that runs on a connection.
+/// RAII guard of a running request.
 pub(super) struct Active(pub(super) Arc<Lifetime>);
 
 impl Drop for Active {
@@ -280,21 +279,21 @@ impl Drop for Active {
     }
 }
 
-/// All connections of one worker. The operator's thread may look at them, so the list is behind a lock
-/// that is taken when a connection opens or closes, and once a second.
+/// All connections of one worker. The admin thread reads them, too, so the list has a lock,
+/// which is taken when a connection opens or closes, and once per second.
 #[derive(Clone)]
 pub struct Connections(Arc<Shared>);
 
 struct Shared {
     epoch: Instant,
     open: Mutex<Vec<Arc<Lifetime>>>,
-    /// Those whose handshake is not done yet.
+    /// Number of handshakes in progress.
     arriving: AtomicU32,
-    /// Whether whoever comes is told to go after its first request.
+    /// Whether new connections are closed after their first request.
     finishing: AtomicBool,
 }
 
-/// A connection whose handshake is not done yet; it arrived, or failed to, when this is dropped.
+/// RAII guard of a handshake in progress.
 pub(super) struct Arriving(Connections);
 
 impl Drop for Arriving {
@@ -311,11 +310,11 @@ pub struct ConnectionReport {
     pub remote: String,
     /// `HTTP/1.1` or `HTTP/2.0`.
     pub protocol: &'static str,
-    /// Requests that run now.
+    /// Running requests.
     pub active: u32,
     /// Requests since the connection opened.
     pub served: u64,
-    /// Whether it has become a tunnel.
+    /// Whether the connection was upgraded.
     pub upgraded: bool,
 }
 
@@ -336,7 +335,7 @@ impl Connections {
         Arriving(self.clone())
     }
 
-    /// How many shake hands.
+    /// The number of handshakes in progress.
     pub fn arriving(&self) -> usize {
         self.0.arriving.load(Ordering::Relaxed) as usize
     }
@@ -365,7 +364,7 @@ impl Connections {
         Listed { lifetime, connections: self.clone() }
     }
 
-    /// Ends connections that are idle or slow beyond `limits`. Call it about once a second.
+    /// Closes connections that exceed the timeouts of `limits`. Call it about once per second.
     pub fn sweep(&self, limits: &Limits) {
         for lifetime in self.0.open.lock().iter() {
             let verdict = lifetime.verdict(limits);
@@ -375,28 +374,28 @@ impl Connections {
         }
     }
 
-    /// Tells every connection, also those yet to come, to finish what it does: GOAWAY, or `Connection: close`.
+    /// Closes all connections gracefully, including later ones: GOAWAY, or `Connection: close`.
     pub fn finish(&self) {
         self.0.finishing.store(true, Ordering::Relaxed);
         self.0.open.lock().iter().for_each(|lifetime| lifetime.tell(End::Gracefully));
     }
 
-    /// Cuts every connection.
+    /// Closes all connections at once.
     pub fn cut(&self) {
         self.0.open.lock().iter().for_each(|lifetime| lifetime.tell(End::Now));
     }
 
-    /// How many are open.
+    /// The number of open connections.
     pub fn len(&self) -> usize {
         self.0.open.lock().len()
     }
 
-    /// Whether none is open.
+    /// Whether no connection is open.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What each connection does.
+    /// The state of each connection, for `/debug/connections`.
     pub fn report(&self) -> Vec<ConnectionReport> {
         let line = |lifetime: &Arc<Lifetime>| ConnectionReport {
             remote: lifetime.remote.to_string(),
@@ -409,7 +408,7 @@ impl Connections {
     }
 }
 
-/// A connection's place among [`Connections`]; it leaves when dropped.
+/// RAII registration of a connection in [`Connections`].
 pub(super) struct Listed {
     pub(super) lifetime: Arc<Lifetime>,
     connections: Connections,

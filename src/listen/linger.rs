@@ -1,4 +1,4 @@
-//! Closing without losing the last answer.
+//! Lingering close: closes a connection without losing the last response.
 
 use std::future::Future;
 use std::io;
@@ -9,20 +9,20 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::time::Sleep;
 
-/// Longer than net/http's `rstAvoidanceDelay` of half a second, which a client with much to send outlives.
+/// Longer than net/http's `rstAvoidanceDelay` of half a second, which is too short for a client with a large body.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// What is read at most. After that the socket only stays open: what is not read is held back by its window.
-/// An HTTP/1.1 client cannot be told to stop and may be a blocking writer, so much is taken from it; an HTTP/2
-/// client that sends on after its GOAWAY is a hostile one.
+/// Maximum bytes read. After that the socket only stays open, and its window holds back the rest.
+/// An HTTP/1.1 client cannot be told to stop and may be a blocking writer, so its limit is large. An HTTP/2
+/// client that sends on after GOAWAY is hostile.
 const MOST: usize = 256 << 10;
 const MOST_HTTP1: usize = 64 << 20;
-/// Pieces read without giving others their turn.
+/// Reads per poll, before other tasks get their turn.
 const AT_ONCE: usize = 16;
 
-/// Reads on for a little after our half of a connection is closed.
+/// Reads on for a short time after our half of a connection is closed.
 ///
-/// A client that still sends its body when the answer is out (413, 401) would meet a closed socket: the kernel
-/// answers what nobody reads with a reset, and a reset may overtake the answer.
+/// A client may still send its body after the response (413, 401). If the socket were closed, the kernel would
+/// answer unread data with a reset, and the reset may overtake the response.
 pub(super) struct Linger {
     end: Option<Pin<Box<Sleep>>>,
     read: usize,
@@ -30,7 +30,7 @@ pub(super) struct Linger {
 }
 
 impl Linger {
-    /// With `expecting`, more may come although nothing is there yet.
+    /// With `expecting`, it waits for data even if none has arrived yet.
     pub(super) fn new(expecting: bool, http2: bool) -> Linger {
         let most = if http2 { MOST } else { MOST_HTTP1 };
         Linger { end: expecting.then(|| Box::pin(tokio::time::sleep(PATIENCE))), read: 0, most }
@@ -55,7 +55,7 @@ impl Linger {
                 Poll::Ready(_) => return Poll::Ready(Ok(())),
                 Poll::Pending => {
                     return match &mut self.end {
-                        // Nothing was on its way: nothing to wait for.
+                        // No data has arrived, so there is nothing to wait for.
                         None => Poll::Ready(Ok(())),
                         Some(end) => end.as_mut().poll(cx).map(Ok),
                     };

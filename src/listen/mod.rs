@@ -1,8 +1,7 @@
-//! Inbound connections: bound once, accepted on one thread, served on the worker with the fewest.
+//! Inbound connections: accepted on one thread, served by the worker with the fewest connections.
 //!
-//! [`bind`] takes the port, [`accept`] hands sockets to workers, [`serve`] runs one connection to its
-//! end: TLS handshake, HTTP/1.1 or HTTP/2 by ALPN, and the deadlines of [`Limits`]. What a request
-//! means is the [`Handler`]'s business.
+//! [`bind`] binds the port, [`accept`] dispatches sockets to workers, [`serve`] serves one connection:
+//! TLS handshake, HTTP/1.1 or HTTP/2 by ALPN, and the timeouts of [`Limits`]. Requests go to a [`Handler`].
 
 mod accept;
 mod bind;
@@ -25,23 +24,23 @@ pub use serve::{Accepted, Answering, Closer, Handler, Protocol, Service, serve, 
 
 use std::time::Duration;
 
-/// What one client may use up before we cut it off.
+/// Limits and timeouts of client connections.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections at once over all workers; more wait in the kernel's queue.
+    /// Maximum open connections of all workers; further ones wait in the kernel's accept queue.
     pub max_connections: usize,
-    /// Bytes of one request's header block, as net/http counts them.
+    /// Maximum size of a request's header block, counted as in net/http.
     pub max_request_header_bytes: u32,
-    /// For the whole TLS handshake.
+    /// Timeout of the TLS handshake.
     pub handshake_timeout: Duration,
-    /// From a request's first byte to the end of its header; over HTTP/2, for every header block, and every other frame
-    /// but a body's. While other requests run there, a connection gets GOAWAY after it, and ends after six times as long.
+    /// Timeout of a request's header, from its first byte; over HTTP/2, of every header block and every frame except
+    /// DATA. An HTTP/2 connection with running requests gets GOAWAY after it, and is closed after six times as long.
     pub read_header_timeout: Duration,
-    /// For a connection on which no request runs.
+    /// Timeout of a connection without a running request.
     pub idle_timeout: Duration,
-    /// Streams a client may have open on one HTTP/2 connection.
+    /// Maximum concurrent streams of an HTTP/2 connection.
     pub http2_max_streams: u32,
-    /// Whether and from whom the PROXY protocol is understood.
+    /// Settings of the PROXY protocol; none disables it.
     pub proxy_protocol: Option<ProxyProtocol>,
 }
 

@@ -1,4 +1,4 @@
-//! A client's connection, and when something moved on it.
+//! A client's stream that reports its activity.
 
 use std::io;
 use std::pin::Pin;
@@ -11,13 +11,13 @@ use super::blocks::Blocks;
 use super::lifetime::{End, Lifetime};
 use super::linger::Linger;
 
-/// A stream that tells its [`Lifetime`] when bytes came.
+/// A stream that reports reads and writes to its [`Lifetime`].
 pub(super) struct Observed<T> {
     stream: T,
     lifetime: Arc<Lifetime>,
-    /// Of an HTTP/2 client, what it owes.
+    /// Tracks incomplete frames of an HTTP/2 client.
     blocks: Option<Blocks>,
-    /// Once our half is closed.
+    /// Set once our half is closed.
     linger: Option<Linger>,
 }
 
@@ -65,7 +65,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Observed<T> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = ready!(Pin::new(&mut self.stream).poll_flush(cx));
         if self.lifetime.flushed() {
-            // The answer goes on.
+            // The response may continue.
             cx.waker().wake_by_ref();
         }
         Poll::Ready(result)
@@ -76,11 +76,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Observed<T> {
         if this.linger.is_none() {
             ready!(Pin::new(&mut this.stream).poll_shutdown(cx))?;
         }
-        // A tunnel whose one half is closed goes on reading; that is not ours to read.
+        // A tunnel may be half-closed; its other half is read elsewhere.
         if this.lifetime.is_upgraded() {
             return Poll::Ready(Ok(()));
         }
-        // Nobody told it to go: then it was closed because of what its client still sends.
+        // Closed without a request to close: then because of what its client still sends.
         let (expecting, http2) = (this.lifetime.told() == End::No, this.lifetime.http2);
         this.linger.get_or_insert_with(|| Linger::new(expecting, http2)).poll(&mut this.stream, cx)
     }

@@ -1,7 +1,7 @@
-//! The PROXY protocol, versions 1 and 2: a load balancer in front of us says who its client is.
+//! The PROXY protocol, versions 1 and 2: a load balancer sends the address of its client.
 //!
-//! <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>. The header is read off the socket before
-//! TLS begins, and only from those the operator trusts with it.
+//! <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>. The header is read from the socket before
+//! TLS begins, and only from trusted peers.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,12 +12,12 @@ use ppp::v2;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-/// Whose word on a client's address is taken (`--proxy-protocol`).
+/// Settings of the PROXY protocol (`--proxy-protocol`).
 #[derive(Clone)]
 pub struct ProxyProtocol {
-    /// Whether a connection without the header, or from elsewhere, is closed.
+    /// Whether a connection without the header, or from an untrusted peer, is closed.
     pub required: bool,
-    /// Whether this peer may speak for others.
+    /// Whether this peer may send the header.
     pub trusted: Arc<dyn Fn(IpAddr) -> bool + Send + Sync>,
 }
 
@@ -27,17 +27,17 @@ impl std::fmt::Debug for ProxyProtocol {
     }
 }
 
-/// Longest line of version 1, CR LF included.
+/// Maximum length of a version 1 line, including CR LF.
 const V1_MOST: usize = 107;
-/// What follows the first sixteen bytes of version 2; far more than any real load balancer adds.
+/// Maximum length after the first sixteen bytes of version 2; far more than any real load balancer sends.
 const V2_MOST: usize = 2048;
 
 impl ProxyProtocol {
-    /// The client's address as the header says, or `remote` where there is none. Call it within the
-    /// handshake's time limit.
+    /// The client's address from the header, or `remote` without one. Call it within the
+    /// handshake timeout.
     ///
     /// # Errors
-    /// When a header is required and missing, or broken.
+    /// If a required header is missing, or a header is malformed.
     pub(super) async fn client(&self, socket: &mut TcpStream, remote: SocketAddr) -> io::Result<SocketAddr> {
         if !(self.trusted)(remote.ip()) {
             return if self.required {
@@ -65,7 +65,7 @@ fn refuse(why: &'static str) -> io::Error {
 
 async fn read_v1(socket: &mut TcpStream, remote: SocketAddr) -> io::Result<SocketAddr> {
     let mut line = Vec::with_capacity(V1_MOST);
-    // Byte by byte, so that nothing of the TLS handshake behind it is taken.
+    // Byte by byte, so that nothing of the following TLS handshake is read.
     while !line.ends_with(b"\r\n") {
         if line.len() == V1_MOST {
             return Err(refuse("the PROXY header is too long"));
@@ -88,7 +88,7 @@ async fn read_v2(socket: &mut TcpStream, remote: SocketAddr) -> io::Result<Socke
 }
 
 fn address_v1(line: &[u8], remote: SocketAddr) -> io::Result<SocketAddr> {
-    let header = v1::Header::try_from(line).map_err(|_| refuse("the PROXY header is broken"))?;
+    let header = v1::Header::try_from(line).map_err(|_| refuse("the PROXY header is malformed"))?;
     Ok(match header.addresses {
         v1::Addresses::Tcp4(it) => SocketAddr::from((it.source_address, it.source_port)),
         v1::Addresses::Tcp6(it) => SocketAddr::from((it.source_address, it.source_port)),
@@ -97,8 +97,8 @@ fn address_v1(line: &[u8], remote: SocketAddr) -> io::Result<SocketAddr> {
 }
 
 fn address_v2(header: &[u8], remote: SocketAddr) -> io::Result<SocketAddr> {
-    let header = v2::Header::try_from(header).map_err(|_| refuse("the PROXY header is broken"))?;
-    // LOCAL: the load balancer speaks for itself, for example a health check.
+    let header = v2::Header::try_from(header).map_err(|_| refuse("the PROXY header is malformed"))?;
+    // LOCAL: the load balancer's own connection, for example a health check.
     if header.command == v2::Command::Local {
         return Ok(remote);
     }
@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    /// What a connection that begins with `bytes` is taken for, and what is left to read.
+    /// The client address of a connection that begins with `bytes`, and the unread rest.
     async fn judged(bytes: &[u8], required: bool, trusted: bool) -> (io::Result<String>, Vec<u8>) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

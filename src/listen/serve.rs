@@ -1,4 +1,4 @@
-//! One connection, from its first byte to its last.
+//! Serves one connection from the TLS handshake to its end.
 
 use std::future::Future;
 use std::io;
@@ -25,42 +25,42 @@ use crate::message::{Body, Received};
 use crate::observe::metrics::HandshakeFailure;
 use crate::process::Deadline;
 
-/// What TLS and the socket say of a client.
+/// An accepted connection after its TLS handshake.
 pub struct Accepted {
     /// The client's address.
     pub remote: SocketAddr,
-    /// Our end of the connection.
+    /// The local address of the connection.
     pub local: Option<SocketAddr>,
-    /// The client's certificate chain, leaf first; possession of the key is proved, nothing else is judged.
+    /// The client's certificate chain, leaf first; possession of the key is proved, trust is not verified.
     pub chain: Vec<CertificateDer<'static>>,
-    /// What ALPN chose.
+    /// The protocol chosen by ALPN.
     pub protocol: Protocol,
-    /// Ends the connection early.
+    /// Handle to close the connection.
     pub closer: Closer,
 }
 
-/// Ends one connection before its client does.
+/// A handle to close one connection.
 #[derive(Clone)]
 pub struct Closer(Arc<Lifetime>);
 
 impl Closer {
-    /// GOAWAY or `Connection: close`; what runs is finished.
+    /// Sends GOAWAY or `Connection: close`; running requests are finished.
     pub fn finish(&self) {
         self.0.tell(End::Gracefully);
     }
 
-    /// At once, with all that runs on it.
+    /// Closes at once, with all running requests.
     pub fn cut(&self) {
         self.0.tell(End::Now);
     }
 
-    /// The answer that is about to be given must be taken by `at`: whoever does not read it is not waited for.
-    /// Without this word an answer of unknown length, such as a watch, has all the time there is.
+    /// Sets the deadline by which the client must have read the response of the current request.
+    /// Without it, a response of unknown length, such as a watch, has no deadline.
     pub fn answer_by(&self, at: Instant) {
         self.0.answer_by(at);
     }
 
-    /// What the connection is about to become behind an upgrade.
+    /// Marks the connection as upgraded, and returns its guard.
     pub fn tunnel(&self) -> Tunnel {
         Tunnel::of(&self.0)
     }
@@ -75,30 +75,30 @@ pub enum Protocol {
     Http2,
 }
 
-/// Answers requests of one connection.
+/// Handles the requests of one connection.
 pub trait Handler {
-    /// Answers one request.
+    /// Handles one request.
     fn handle(self: Rc<Self>, request: Request<Received>) -> Answering;
 }
 
-/// An answer on its way. It is boxed so that little is kept for an open watch.
+/// The future of a response, boxed to save memory for open watches.
 pub type Answering = Pin<Box<dyn Future<Output = Response<Body>>>>;
 
-/// Meets connections; one a worker.
+/// Creates the handlers of connections; one per worker.
 pub trait Service {
-    /// What answers the requests of one connection.
+    /// The handler of one connection's requests.
     type Connection: Handler + 'static;
 
-    /// A connection whose handshake is done.
+    /// Creates the handler of a connection after its handshake.
     fn connection(&self, accepted: Accepted) -> Rc<Self::Connection>;
 
-    /// A handshake failed or took too long.
+    /// Called when a handshake failed or timed out.
     fn handshake_failed(&self, remote: SocketAddr, failure: HandshakeFailure, error: &io::Error);
 }
 
-/// Serves `incoming` until it ends, by the client's will, by ours or by `limits`.
+/// Serves `incoming` until the client closes it, it is closed by its handle, or a limit is exceeded.
 ///
-/// It counts as arriving from the call on, not from the first poll, so that none is overlooked at the end.
+/// It is counted from the call on, not from the first poll, so that shutdown does not miss it.
 pub fn serve<S: Service>(
     incoming: Incoming,
     tls: Arc<rustls::ServerConfig>,
@@ -119,7 +119,7 @@ async fn meet<S: Service>(
     arriving: Arriving,
 ) {
     let Incoming { socket, remote, place: _place } = incoming;
-    // The handshake's state is large and soon gone: boxed, it is not part of what an idle watch costs.
+    // The handshake's state is large and short-lived: boxed, it does not add to the memory of an idle watch.
     let handshake = Box::pin(async {
         let mut socket = TcpStream::from_std(socket)?;
         let client = match &limits.proxy_protocol {
@@ -145,15 +145,15 @@ async fn meet<S: Service>(
     };
     drop((arriving, service));
     serving.await;
-    // What became of it behind an upgrade is still this client's connection, with its place and its trust.
+    // An upgraded connection keeps its place in the counts and its handler, which watches the client's trust.
     listed.lifetime.tunnel_over().await;
     drop(handler);
 }
 
-/// Why there is no TLS session with a client.
+/// Why the TLS handshake with a client failed.
 enum Unmet {
     Failed(io::Error),
-    /// It sent an HTTP request without TLS.
+    /// The client sent an HTTP request without TLS.
     PlainHttp(SocketAddr, TcpStream),
 }
 
@@ -163,8 +163,8 @@ impl From<io::Error> for Unmet {
     }
 }
 
-/// From TLS to HTTP. Not an async function, nor a part of one: that would keep room for the stream beside what is made
-/// of it, a kilobyte for each idle watch.
+/// Starts HTTP on a TLS stream. Not an async function, nor part of one: its future would hold the stream beside the
+/// connection, a kilobyte for each idle watch.
 fn begin<S: Service>(
     remote: SocketAddr,
     stream: tokio_rustls::server::TlsStream<TcpStream>,
@@ -192,8 +192,8 @@ fn begin<S: Service>(
     (serving, handler, listed)
 }
 
-/// Serves a client that speaks HTTP/1.1 without TLS, on whatever its connection is, until it ends, by the client's will,
-/// by ours or by `limits`. It has handler and place from the call on.
+/// Serves an HTTP/1.1 client without TLS on any stream, until the client closes it, it is closed by its handle, or a
+/// limit is exceeded. It is counted and has its handler from the call on.
 pub fn serve_plain<T, H, M>(
     socket: T,
     remote: SocketAddr,
@@ -216,10 +216,10 @@ where
     }
 }
 
-/// A client's connection as HTTP sees it.
+/// A client's TLS connection, tracked.
 pub(super) type Stream = Observed<tokio_rustls::server::TlsStream<TcpStream>>;
 
-/// Beyond the time an answer has: its own body ends it in better order, if anybody asks it.
+/// Added to a response's deadline: the body's own timeout ends it more cleanly, if the body is polled.
 const GRACE: Duration = Duration::from_secs(1);
 
 pub(super) fn until(at: Instant) -> Deadline {

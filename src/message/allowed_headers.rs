@@ -1,13 +1,13 @@
-//! Headers that an operator lets pass although they are removed by default.
+//! Headers that are stripped by default and allowed by the operator.
 
 use http::HeaderName;
 
-/// Which of the headers that are removed by default pass.
+/// Which of the headers that are stripped by default are allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllowedHeaders {
     /// All of them.
     All,
-    /// Those with one of these names, in this spelling.
+    /// Those with one of these names, in exactly this spelling.
     Only(Vec<HeaderName>),
 }
 
@@ -18,20 +18,20 @@ impl Default for AllowedHeaders {
 }
 
 impl AllowedHeaders {
-    /// Reads names of headers, each of which `is_removed` unless allowed. The error says which name is wrong, and why.
+    /// Parses header names, each of which `is_removed` by default. The error names the invalid header.
     pub fn parse<'t>(
         names: impl IntoIterator<Item = &'t str>,
         is_removed: impl Fn(&str) -> bool,
     ) -> Result<AllowedHeaders, String> {
         let names = names.into_iter().map(|text| match HeaderName::from_bytes(text.as_bytes()) {
             Ok(name) if is_removed(name.as_str()) => Ok(name),
-            Ok(_) => Err(format!("{text} is not among the headers that are removed, and needs no permission")),
-            Err(_) => Err(format!("{text:?} is no header name")),
+            Ok(_) => Err(format!("{text} is not stripped, so it need not be allowed")),
+            Err(_) => Err(format!("{text:?} is not a valid header name")),
         });
         Ok(AllowedHeaders::Only(names.collect::<Result<_, _>>()?))
     }
 
-    /// Whether the header of this lower-case name passes.
+    /// Whether the header with this lower-case name is allowed.
     pub fn allows(&self, name: &str) -> bool {
         match self {
             AllowedHeaders::All => true,
@@ -50,7 +50,7 @@ mod tests {
         let some = parse("X-One,x-two").unwrap();
         assert!(some.allows("x-one") && some.allows("x-two") && !some.allows("x_one") && !some.allows("x-three"));
         assert!(AllowedHeaders::All.allows("x-three") && !AllowedHeaders::default().allows("x-one"));
-        assert!(parse("X-One,Accept").unwrap_err().starts_with("Accept is not among the headers that are removed"));
-        assert!(parse("x one").unwrap_err().starts_with("\"x one\" is no header name"));
+        assert!(parse("X-One,Accept").unwrap_err().starts_with("Accept is not stripped"));
+        assert!(parse("x one").unwrap_err().starts_with("\"x one\" is not a valid header name"));
     }
 }

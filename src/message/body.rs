@@ -1,4 +1,4 @@
-//! The one body type of our answers.
+//! The body type of all responses.
 
 use std::any::Any;
 use std::pin::Pin;
@@ -7,43 +7,43 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
-/// Why a body broke off; the stream of the client is then reset, never ended cleanly.
+/// The error of a truncated body; the client's stream is then reset, never ended cleanly.
 pub type BodyError = Box<dyn std::error::Error + Send + Sync>;
 
-/// An answer's body: nothing, some bytes at hand, or a stream.
+/// A response body: empty, in memory, or a stream.
 ///
-/// A stream is boxed so that what hyper keeps for an open watch stays small.
+/// A stream is boxed, to keep hyper's state of an open watch small.
 #[derive(Default)]
 pub enum Body {
     /// No bytes.
     #[default]
     Empty,
-    /// All bytes at hand.
+    /// All bytes in memory.
     Full(Bytes),
-    /// Bytes that are still to come; stays on the thread it was made on.
+    /// A stream of bytes; not `Send`.
     Stream(Pin<Box<dyn Streamed>>),
 }
 
-/// A body that streams, and can be told that nobody reads it.
+/// A streaming body that is notified when the client does not read.
 pub trait Streamed: http_body::Body<Data = Bytes, Error = BodyError> {
-    /// The client reads nothing, and `queued` bytes wait to be sent to it. Ready when the stream must end.
+    /// Called while the client does not read and `queued` bytes are waiting. Ready when the stream must end.
     fn poll_unread(self: Pin<&mut Self>, cx: &mut Context<'_>, queued: usize) -> Poll<UnreadEnd> {
         let _ = (cx, queued);
         Poll::Pending
     }
 }
 
-/// How a stream ends whose client does not read.
+/// How the stream of a client that does not read ends.
 pub enum UnreadEnd {
-    /// Its body gives a bounded rest and then ends; both may wait for the client. The value is dropped when the client has
-    /// taken them.
+    /// The body yields a bounded rest and then ends; both may wait for the client. The value is dropped when the client
+    /// has read them.
     Finish(Box<dyn Any>),
-    /// At once: nothing more may wait for the client.
+    /// The stream is reset at once.
     Reset,
 }
 
 pin_project_lite::pin_project! {
-    /// A body for which a client may take all the time that it has.
+    /// A streaming body without a limit for clients that do not read.
     struct Patient<B> {
         #[pin]
         inner: B,
@@ -70,12 +70,12 @@ impl<B: http_body::Body<Data = Bytes, Error = BodyError>> http_body::Body for Pa
 impl<B: http_body::Body<Data = Bytes, Error = BodyError>> Streamed for Patient<B> {}
 
 impl Body {
-    /// A body that streams `inner`.
+    /// Creates a body that streams `inner`.
     pub fn stream(inner: impl http_body::Body<Data = Bytes, Error = BodyError> + 'static) -> Body {
         Body::Stream(Box::pin(Patient { inner }))
     }
 
-    /// A body that streams `inner`, which knows what to do when nobody reads it.
+    /// Creates a body that streams `inner`, which handles clients that do not read.
     pub fn streamed(inner: impl Streamed + 'static) -> Body {
         Body::Stream(Box::pin(inner))
     }

@@ -1,4 +1,4 @@
-//! What browsers are told: which pages may ask across origins (CORS), and to stay with TLS (HSTS).
+//! Response headers for browsers: cross-origin resource sharing (CORS) and strict transport security (HSTS).
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_CREDENTIALS, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
@@ -7,32 +7,32 @@ use http::header::{
 use http::{HeaderMap, HeaderValue};
 use regex::{Regex, RegexSet};
 
-/// As `k8s.io/apiserver/pkg/server/filters/cors.go` allows.
+/// Allowed methods, as in `k8s.io/apiserver/pkg/server/filters/cors.go`.
 const METHODS: HeaderValue = HeaderValue::from_static("POST, GET, OPTIONS, PUT, DELETE, PATCH");
 const HEADERS: HeaderValue = HeaderValue::from_static(
     "Content-Type, Content-Length, Accept-Encoding, X-CSRF-Token, Authorization, X-Requested-With, If-Modified-Since",
 );
-/// `Date` as there, and what our answers say to whoever debugs or retries.
+/// `Date` as upstream, and headers that are useful for debugging and retries.
 const EXPOSED: HeaderValue = HeaderValue::from_static("Date, Audit-Id, Retry-After, Warning");
 
-/// Whose pages may ask, and what all browsers are told about TLS.
+/// The allowed origins, and the HSTS header.
 #[derive(Clone, Debug)]
 pub struct Browsers {
-    /// None: nothing is ever said about origins.
+    /// Allowed origins; none if CORS is disabled.
     origins: Option<RegexSet>,
     transport_security: Option<HeaderValue>,
 }
 
-/// The origin of a page that may read the answer.
+/// An allowed origin of a request.
 #[derive(Clone, Debug)]
 pub struct AllowedOrigin(HeaderValue);
 
 impl Browsers {
-    /// Of `--cors-allowed-origins`, checked by [`check_origin`], and `--strict-transport-security-directives`,
-    /// checked by [`check_directive`]; none if neither says anything.
+    /// Creates the headers of `--cors-allowed-origins`, checked by [`check_origin`], and
+    /// `--strict-transport-security-directives`, checked by [`check_directive`]; none if both are empty.
     ///
     /// # Errors
-    /// What the expressions are together that none is alone: too large.
+    /// When the expressions together are too large.
     pub fn new(origins: &[String], directives: &[String]) -> Result<Option<Browsers>, regex::Error> {
         let origins = if origins.is_empty() { None } else { Some(RegexSet::new(origins)?) };
         let transport_security = if directives.is_empty() { None } else { directives.join("; ").parse().ok() };
@@ -40,7 +40,7 @@ impl Browsers {
         Ok(any.then_some(Browsers { origins, transport_security }))
     }
 
-    /// The origin a request says it comes from, if pages of it may ask. One that names several is not a browser's.
+    /// Returns the origin of a request, if it is allowed. A request with several `Origin` headers is not a browser's.
     pub fn origin(&self, request: &HeaderMap) -> Option<AllowedOrigin> {
         let origins = self.origins.as_ref()?;
         let mut said = request.get_all(ORIGIN).iter();
@@ -48,10 +48,10 @@ impl Browsers {
         origins.is_match(origin.to_str().ok()?).then(|| AllowedOrigin(origin.clone()))
     }
 
-    /// Marks an answer, whatever it is: a page may read a refusal, too.
+    /// Adds the headers to any response; a page may read refusals, too.
     pub fn mark(&self, answer: &mut HeaderMap, origin: Option<AllowedOrigin>) {
         if self.origins.is_some() {
-            // To whomever the answer is: a cache must not show it to a page of another origin.
+            // On every response: a cache must not serve it to a page of another origin.
             answer.append(VARY, HeaderValue::from_static("Origin"));
         }
         if let Some(AllowedOrigin(origin)) = origin {
@@ -74,11 +74,11 @@ impl PartialEq for Browsers {
     }
 }
 
-/// Whether `expression` may stand in `--cors-allowed-origins`: it must be bound to both ends of the host, or
-/// `example.com` would let in `example.com.evil.org` (CVE-2022-1996; `validateCorsAllowedOriginList`).
+/// Checks an expression of `--cors-allowed-origins`: it must be anchored at both ends of the host. Otherwise
+/// `example.com` would also allow `example.com.evil.org` (CVE-2022-1996; `validateCorsAllowedOriginList`).
 ///
 /// # Errors
-/// What is wrong with it, in words.
+/// Why it is invalid.
 pub fn check_origin(expression: &str) -> Result<(), String> {
     if expression.is_empty() {
         return Err("an empty expression allows every origin".to_owned());
@@ -86,26 +86,26 @@ pub fn check_origin(expression: &str) -> Result<(), String> {
     Regex::new(expression).map_err(|error| format!("{expression:?}: {error}"))?;
     let begins = ["^", "//"].iter().any(|mark| expression.contains(mark));
     let ends = ["$", ":"].iter().any(|mark| expression.contains(mark));
-    // The colon behind the scheme ends no host; upstream lets it.
+    // The colon after the scheme does not end the host; upstream accepts it.
     if begins && ends && (expression.contains('$') || expression.replace("://", "").contains(':')) {
         return Ok(());
     }
     Err(format!(
-        "{expression:?} is not bound to both ends of the host; begin it with ^ or // and end it with $ or a port, as \
-         in ^https://example\\.com(:|$)"
+        "{expression:?} is not anchored at both ends of the host; begin it with ^ or // and end it with $ or a port, \
+         as in ^https://example\\.com(:|$)"
     ))
 }
 
-/// Whether `directive` may stand in `--strict-transport-security-directives` (`validateHSTSDirectives`).
+/// Checks a directive of `--strict-transport-security-directives` (`validateHSTSDirectives`).
 ///
 /// # Errors
-/// What is allowed, in words.
+/// The allowed directives.
 pub fn check_directive(directive: &str) -> Result<(), String> {
     let age = |age: &str| !age.is_empty() && age.bytes().all(|byte| byte.is_ascii_digit());
     if matches!(directive, "includeSubDomains" | "preload") || directive.strip_prefix("max-age=").is_some_and(age) {
         return Ok(());
     }
-    Err(format!("{directive:?} is no directive; use max-age=SECONDS, includeSubDomains or preload"))
+    Err(format!("{directive:?} is not a valid directive; use max-age=SECONDS, includeSubDomains or preload"))
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! How a body may be packed for a client: `Accept-Encoding`.
+//! Content encodings that a client accepts: `Accept-Encoding`.
 
 use http::HeaderMap;
 use http::header::ACCEPT_ENCODING;
 
-/// A way to pack a body.
+/// A content encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
     /// RFC 1952.
@@ -13,7 +13,7 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// As in `Content-Encoding`.
+    /// The name in `Content-Encoding`.
     pub fn name(self) -> &'static str {
         match self {
             Coding::Gzip => "gzip",
@@ -22,8 +22,8 @@ impl Coding {
     }
 }
 
-/// What the client wants most of what we can do; zstd when both are the same to it. `*` counts for nothing: who
-/// can unpack one of these says so.
+/// Returns the supported encoding with the highest weight; zstd if both are equal. `*` is ignored: a client that can
+/// decode one of these names it.
 pub fn wanted(headers: &HeaderMap) -> Option<Coding> {
     let (gzip, zstd) = (weight(headers, Coding::Gzip), weight(headers, Coding::Zstd));
     match zstd > 0.0 && zstd >= gzip {
@@ -32,7 +32,7 @@ pub fn wanted(headers: &HeaderMap) -> Option<Coding> {
     }
 }
 
-/// Whether the client takes a body packed so.
+/// Whether the client accepts an encoding.
 pub fn takes(headers: &HeaderMap, coding: Coding) -> bool {
     weight(headers, coding) > 0.0
 }

@@ -1,16 +1,13 @@
-//! Headers that end at the next hop (RFC 9110 §7.6.1), upgrades, and headers that a backend has no
-//! business setting for the API's origin.
+//! Hop-by-hop headers (RFC 9110 §7.6.1), upgrades, and headers that backends and clients must not set.
 
 use http::HeaderMap;
 use http::header::{CONNECTION, HeaderName, HeaderValue, TE, UPGRADE};
 
-/// Removes from a request what concerns only this connection (everything `Connection` names and the fixed list
-/// of Go's `ReverseProxy`), and every header for which `also` holds; `TE: trailers` stays, because trailers are
-/// relayed.
+/// Removes the hop-by-hop headers of a request (those named by `Connection` and the fixed list of Go's `ReverseProxy`),
+/// and every header for which `also` returns true. `TE: trailers` stays, because trailers are relayed.
 ///
-/// Identity headers are put on afterwards, so that a client's `Connection: X-Remote-Group` cannot take
-/// them away. `Trailer` stays: it is no hop-by-hop header in RFC 9110, and hyper sends no trailers on
-/// HTTP/1.1 that it does not name.
+/// Identity headers are added afterwards, so that a client's `Connection: X-Remote-Group` cannot remove them. `Trailer`
+/// stays: it is not hop-by-hop in RFC 9110, and on HTTP/1.1 hyper only sends trailers that it names.
 pub fn strip_request(headers: &mut HeaderMap, also: impl Fn(&str) -> bool) {
     let Some(trailers) = strip(headers, also) else { return };
     if trailers {
@@ -18,17 +15,16 @@ pub fn strip_request(headers: &mut HeaderMap, also: impl Fn(&str) -> bool) {
     }
 }
 
-/// Removes from a backend's answer what concerns only the connection to it, and every header for which `also`
-/// holds.
+/// Removes the hop-by-hop headers of a response, and every header for which `also` returns true.
 pub fn strip_response(headers: &mut HeaderMap, also: impl Fn(&str) -> bool) {
     strip(headers, also);
 }
 
-/// Whether a header or trailer of an aggregated backend's response acts on the origin that all APIs share, or on a
-/// proxy in front of us: cross-origin permissions (upstream removes them, too), cookies, credentials dialogs, transport
-/// promises, service workers, reports, files that a proxy is to send. Not asked for a backend that owns its origin.
+/// Whether a response header or trailer of an aggregated backend affects the origin that all APIs share, or a proxy in
+/// front of the gateway: CORS (upstream removes it, too), cookies, authentication challenges, HSTS, service workers,
+/// reporting, files for a proxy to send. Not used for a backend that owns its origin.
 pub fn is_untrusted(name: &str) -> bool {
-    // By first letter: this looks at every header of every answer.
+    // By first letter: this runs for every header of every response.
     match name.as_bytes().first() {
         Some(b'a') => {
             name.starts_with("access-control-")
@@ -53,7 +49,7 @@ pub fn is_untrusted(name: &str) -> bool {
         Some(b't') => name == "timing-allow-origin",
         Some(b'u') => name == "use-as-dictionary",
         Some(b'w') => name == "www-authenticate",
-        // Whether nginx may buffer a response is for its sender to say.
+        // A backend may control whether nginx buffers its response.
         Some(b'x') => {
             name.starts_with("x-accel-") && name != "x-accel-buffering"
                 || name.starts_with("x-lighttpd-send-")
@@ -63,12 +59,12 @@ pub fn is_untrusted(name: &str) -> bool {
     }
 }
 
-/// Whether a request header tells a server who asks, or from which address, as a reverse proxy in front of it would:
-/// `X-Forwarded-User`, `X-Auth-Request-*`, `Remote-*`, `X-Real-Ip`, `Forwarded` and their kind, and what the proxies of
-/// clouds say (Google IAP, Amazon ALB, Azure App Service, Cloudflare Access). What we say ourselves
-/// (`X-Remote-*`, `X-Forwarded-For`) is not among them. Any odd character is a dash.
+/// Whether a request header names the user or the client address, like headers of a reverse proxy: `X-Forwarded-User`,
+/// `X-Auth-Request-*`, `Remote-*`, `X-Real-Ip`, `Forwarded` and similar, and those of cloud proxies (Google IAP, Amazon
+/// ALB, Azure App Service, Cloudflare Access). Headers that the gateway sets itself (`X-Remote-*`, `X-Forwarded-For`) are
+/// not included. Any character except letters and digits counts as `-`.
 pub fn is_proxy_claim(name: &str) -> bool {
-    // By first letter: this looks at every header of every request.
+    // By first letter: this runs for every header of every request.
     match name.as_bytes().first() {
         Some(b'c') => is_spelled(name, "cf-connecting-ip") || begins(name, "cf-access-"),
         Some(b'f') => name == "forwarded",
@@ -97,12 +93,11 @@ pub fn is_proxy_claim(name: &str) -> bool {
     }
 }
 
-/// Whether a header of a request is what its sender meant for the origin that all APIs share, or what only a
-/// proxy in front of us may say: cookies, client certificates spoken of in headers, the mark of a peer
-/// kube-apiserver, and another path or method than those that are judged, which some frameworks take from headers.
-/// No backend gets it, but cookies where the origin is its own.
+/// Whether a request header must not reach a backend: cookies of the shared origin, client certificates in headers, the
+/// mark of a peer kube-apiserver, and overrides of path or method, which some frameworks apply after authorization.
+/// Cookies are allowed for a backend that owns its origin.
 pub fn is_untrusted_in_request(name: &str) -> bool {
-    // By first letter: this looks at every header of every request.
+    // By first letter: this runs for every header of every request.
     match name.as_bytes().first() {
         Some(b'c') => name == "cookie" || name == "cookie2" || begins(name, "client-cert"),
         Some(b's') => begins(name, "ssl-client-"),
@@ -120,8 +115,8 @@ pub fn is_untrusted_in_request(name: &str) -> bool {
     }
 }
 
-/// Whether a header of this name cannot say who asks, because it has a meaning of its own: how the message is carried,
-/// where it goes, who its sender is or wants to be, and what we say of it ourselves. Any odd character is a dash.
+/// Whether a header name is reserved, and so cannot be configured as an identity header: framing, routing, credentials,
+/// impersonation, and headers that the gateway sets. Any character except letters and digits counts as `-`.
 pub fn is_reserved(name: &str) -> bool {
     let dashed = |byte: u8| if byte.is_ascii_alphanumeric() { byte.to_ascii_lowercase() } else { b'-' };
     let name: String = name.bytes().map(|byte| char::from(dashed(byte))).collect();
@@ -134,25 +129,27 @@ pub fn is_reserved(name: &str) -> bool {
         || ["content-", "impersonate-", "sec-websocket-"].iter().any(|start| name.starts_with(start))
 }
 
-/// Whether `name` begins with `wanted`, any odd character being a dash, as for servers behind WSGI or CGI.
+/// Whether `name` begins with `wanted`. Any character except letters and digits counts as `-`, as for servers behind
+/// WSGI or CGI.
 pub(crate) fn begins(name: &str, wanted: &str) -> bool {
     let same = |(byte, wanted): (u8, u8)| byte == wanted || wanted == b'-' && !byte.is_ascii_alphanumeric();
     name.len() >= wanted.len() && name.bytes().zip(wanted.bytes()).all(same)
 }
 
-/// Whether `name` is `wanted`, any odd character being a dash.
+/// Whether `name` equals `wanted`. Any character except letters and digits counts as `-`.
 pub(crate) fn is_spelled(name: &str, wanted: &str) -> bool {
     name.len() == wanted.len() && begins(name, wanted)
 }
 
-/// Whether servers behind WSGI or CGI take one of two lower-case names for the other: any odd character is a dash.
+/// Whether servers behind WSGI or CGI treat two lower-case names alike: any character except letters and digits counts
+/// as `-`.
 pub(crate) fn is_same_header(one: &str, other: &str) -> bool {
     let dashed = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'-' };
     one.len() == other.len() && one.bytes().map(dashed).eq(other.bytes().map(dashed))
 }
 
-/// Removes from trailers what must not come behind a body: framing, routing, caching, identity and credentials.
-/// Some servers and clients merge trailers into headers.
+/// Removes trailers that must not follow a body: framing, routing, caching, identity and credentials. Some servers and
+/// clients merge trailers into headers.
 pub fn strip_trailers(trailers: &mut HeaderMap) {
     strip(trailers, |name| {
         let name = name.replace('_', "-");
@@ -178,9 +175,9 @@ pub fn strip_trailers(trailers: &mut HeaderMap) {
     });
 }
 
-/// The protocol that an HTTP/1.1 request wants to switch to: the value of `Upgrade`, if `Connection` says
-/// `upgrade`. None for HTTP/2 over cleartext, which is never relayed, and for an `Upgrade` that
-/// `Connection` does not name: the request is then served as if it had none.
+/// Returns the protocol of an HTTP/1.1 upgrade: the value of `Upgrade`, if `Connection` contains `upgrade`. None for
+/// h2c, which is never relayed, and for an `Upgrade` that `Connection` does not name: the request is then served
+/// without the upgrade.
 pub fn upgrade_protocol(headers: &HeaderMap) -> Option<&str> {
     if !headers.contains_key(UPGRADE) || !has_token(headers, &CONNECTION, "upgrade") {
         return None;
@@ -193,7 +190,7 @@ pub fn upgrade_protocol(headers: &HeaderMap) -> Option<&str> {
     acceptable.then_some(protocol)
 }
 
-/// Whether a comma-separated header holds `token`, in any case; parameters behind `;` are not looked at.
+/// Whether a comma-separated header contains `token`, in any case; parameters after `;` are ignored.
 pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     headers
         .get_all(name)
@@ -201,7 +198,7 @@ pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
         .any(|value| tokens(value.as_bytes()).any(|it| it.eq_ignore_ascii_case(token.as_bytes())))
 }
 
-/// What a comma-separated value lists, without parameters.
+/// The items of a comma-separated value, without parameters.
 fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     listed(value).map(|item| {
         let end = item.iter().position(|byte| *byte == b';').unwrap_or(item.len());
@@ -209,13 +206,13 @@ fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// What a comma-separated value lists, parameters and all.
+/// The items of a comma-separated value, with parameters.
 pub(crate) fn listed(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }
 
-/// In one pass over the names, which for most messages finds nothing and allocates nothing. If it found any:
-/// whether `TE: trailers` was among them.
+/// Strips headers in one pass over the names, which usually finds and allocates nothing. Returns whether `TE: trailers`
+/// was stripped; none if nothing was.
 fn strip(headers: &mut HeaderMap, also: impl Fn(&str) -> bool) -> Option<bool> {
     let found: Vec<HeaderName> =
         headers.keys().filter(|name| is_hop_by_hop(name.as_str()) || also(name.as_str())).cloned().collect();
@@ -250,8 +247,8 @@ fn is_hop_by_hop(name: &str) -> bool {
     )
 }
 
-/// Removes every header whose (lower-case) name matches: one pass over the names, which for most
-/// requests finds nothing and allocates nothing. Linear however many a client sends and in what order.
+/// Removes every header whose (lower-case) name matches, in one pass over the names, which usually finds and allocates
+/// nothing. Linear in the number of headers, in any order.
 pub(crate) fn remove_where(headers: &mut HeaderMap, matches: impl Fn(&str) -> bool) {
     let found: Vec<HeaderName> = headers.keys().filter(|name| matches(name.as_str())).cloned().collect();
     for name in found {
@@ -300,7 +297,7 @@ mod tests {
         assert_eq!(names(&headers), ["trailer", "x-four"]);
     }
 
-    /// Pitfall 23: trailers must work.
+    /// Trailers must work.
     #[test]
     fn te_trailers_is_kept() {
         for (te, kept) in [("trailers", true), ("gzip, Trailers;q=0.5", true), ("gzip", false)] {
@@ -310,7 +307,7 @@ mod tests {
         }
     }
 
-    /// Pitfall 22: nothing that starts HTTP/2 on a connection of ours gets through.
+    /// A client cannot start HTTP/2 on a connection to a backend.
     #[test]
     fn h2c_upgrades_are_removed() {
         let mut headers =
@@ -339,7 +336,7 @@ mod tests {
         }
     }
 
-    /// Pitfall 18: a backend answers for all APIs of the origin, and may not speak for them.
+    /// A backend must not change the behavior of the origin that all APIs share.
     #[test]
     fn what_acts_on_the_origin_is_removed_from_untrusted_answers() {
         let mut headers = map(&[
@@ -417,7 +414,7 @@ mod tests {
         }
     }
 
-    /// Pitfalls 8 and 31: what is meant for us is not told to whoever serves one API.
+    /// Headers meant for the gateway are not sent to the backend of one API.
     #[test]
     fn cookies_and_words_about_certificates_go_to_no_backend() {
         let mut headers = map(&[
@@ -441,7 +438,7 @@ mod tests {
         }
     }
 
-    /// Pitfall 1, behind the body.
+    /// Trailers cannot spoof an identity.
     #[test]
     fn trailers_carry_no_identity() {
         let mut trailers = map(&[

@@ -1,14 +1,14 @@
-//! Bodies, refusals and headers: what every stage of a request speaks.
+//! Bodies, refusals and headers: types shared by all stages of a request.
 
 mod allowed_headers;
 mod body;
-/// What browsers are told.
+/// CORS and HSTS headers for browsers.
 pub mod browser;
-/// How a body may be packed for a client.
+/// Content encodings that a client accepts.
 pub mod coding;
-/// Headers that end at the next hop, and upgrades.
+/// Hop-by-hop headers, upgrades, and headers that are stripped.
 pub mod hop_by_hop;
-/// Which encoding a client accepts.
+/// Negotiation of the encoding of a Status.
 pub mod negotiate;
 mod rbac_proxy;
 mod received;

@@ -1,4 +1,4 @@
-//! Which encoding a client accepts for a Status.
+//! Negotiation of the encoding of a Status by `Accept`.
 
 use std::borrow::Cow;
 
@@ -7,8 +7,8 @@ use http::{HeaderMap, HeaderValue};
 
 use crate::kubeapi::Encoding;
 
-/// What a request says about the answers it can read; kept beside the request, because its headers move
-/// on to the backend before we know whether we must answer ourselves.
+/// The `Accept` header of a request. It is stored apart from the request, whose headers are forwarded before it is
+/// known whether the gateway must respond itself.
 #[derive(Clone, Debug, Default)]
 pub struct Accept {
     value: Option<HeaderValue>,
@@ -16,15 +16,14 @@ pub struct Accept {
 }
 
 impl Accept {
-    /// Looks at `Accept` (the first, as upstream does) and at `User-Agent`: curl, wget and browsers get
-    /// indented JSON.
+    /// Reads the first `Accept`, as upstream, and `User-Agent`: curl, wget and browsers get indented JSON.
     pub fn of(headers: &HeaderMap) -> Accept {
         let agent = headers.get(USER_AGENT).map_or(&b""[..], HeaderValue::as_bytes);
         let for_people = [&b"curl"[..], b"Wget", b"Mozilla/5.0"].iter().any(|name| agent.starts_with(name));
         Accept { value: headers.get(ACCEPT).cloned(), for_people }
     }
 
-    /// How a Status is written for this client; JSON when in doubt.
+    /// The encoding of a Status for this client; JSON if nothing acceptable is supported.
     pub fn encoding(&self) -> Encoding {
         let accept = self.value.as_ref().and_then(|value| value.to_str().ok()).unwrap_or_default();
         match negotiate(accept).unwrap_or_default() {
@@ -53,7 +52,7 @@ impl Clause<'_> {
         self.parameters.iter().find(|(key, _)| *key == name).map(|(_, value)| &**value)
     }
 
-    /// Whether it means this media type, possibly by a wildcard.
+    /// Whether it matches this media type, possibly by a wildcard.
     pub fn covers(&self, kind: &str, subtype: &str) -> bool {
         let same = |pattern: &str, text: &str| pattern == "*" || pattern.eq_ignore_ascii_case(text);
         same(self.kind, kind) && same(self.subtype, subtype)
@@ -64,12 +63,13 @@ impl Clause<'_> {
     }
 }
 
-/// Entries of an `Accept` header that are looked at, and parameters of each: a header may be a megabyte long.
+/// The maximum number of parsed entries of an `Accept` header, which may be a megabyte long.
 const MAX_CLAUSES: usize = 64;
+/// The maximum number of parsed parameters of an entry.
 const MAX_PARAMETERS: usize = 16;
 
-/// The first [`MAX_CLAUSES`] entries of an `Accept` header, the preferred first: by quality, then the more specific, then as
-/// they stand. Entries that cannot be read are left out, and so are those with a quality of zero.
+/// Parses the first [`MAX_CLAUSES`] entries of an `Accept` header, sorted by preference: by quality, then specificity,
+/// then order. Invalid entries and those with a quality of zero are skipped.
 pub fn clauses(accept: &str) -> Vec<Clause<'_>> {
     let wanted = split(accept, ',').filter_map(clause).filter(|clause| clause.quality > 0.0);
     let mut clauses: Vec<_> = wanted.take(MAX_CLAUSES).collect();
@@ -77,10 +77,10 @@ pub fn clauses(accept: &str) -> Vec<Clause<'_>> {
     clauses
 }
 
-/// The first acceptable encoding of a Status; none if there is none. An empty header accepts anything.
+/// Returns the preferred encoding of a Status; none if none is acceptable. An empty header accepts any.
 ///
-/// An entry that wants the object turned into something else (`as=Table`) or another server version
-/// does not speak of a Status, as in `k8s.io/apiserver/pkg/endpoints/handlers/negotiation`.
+/// An entry for a transformed object (`as=Table`) or another server version does not apply to a Status, as in
+/// `k8s.io/apiserver/pkg/endpoints/handlers/negotiation`.
 pub fn negotiate(accept: &str) -> Option<Encoding> {
     if accept.trim().is_empty() {
         return Some(Encoding::Json);
@@ -123,7 +123,7 @@ fn clause(text: &str) -> Option<Clause<'_>> {
     for (key, value) in parts.filter_map(|part| part.split_once('=')) {
         let (key, value) = (key.trim(), value.trim());
         if key.eq_ignore_ascii_case("q") {
-            // What is no number between 0 and 1 is not wanted at all, rather than wanted most.
+            // An invalid quality counts as 0 rather than 1.
             clause.quality = value.parse().ok().filter(|q| (0.0..=1.0).contains(q)).unwrap_or(0.0);
         } else if clause.parameters.len() < MAX_PARAMETERS {
             clause.parameters.push((key, unquoted(value)));
@@ -191,7 +191,7 @@ mod tests {
             ("*/*;q=0.9,application/yaml;q=0.9", Some(Encoding::Yaml)),
             ("text/html,*/*;q=0.1", Some(Encoding::Json)),
             ("application/json;q=0,application/yaml;q=0.1", Some(Encoding::Yaml)),
-            // what kubectl sends for a table
+            // kubectl's request for a table
             (
                 "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
                 Some(Encoding::Json),

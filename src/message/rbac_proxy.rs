@@ -1,4 +1,4 @@
-//! Refusals in kube-rbac-proxy's words (`--error-format=kube-rbac-proxy`), as Go's `http.Error` writes them.
+//! Refusals with kube-rbac-proxy's texts (`--error-format=kube-rbac-proxy`), as written by Go's `http.Error`.
 
 use std::borrow::Cow;
 
@@ -7,8 +7,7 @@ use http::{HeaderValue, Response, StatusCode};
 
 use super::{Blame, Body, Refusal};
 
-/// The answer for `refusal`. What stands behind us and did not answer is a 502 without a body, whatever it was that
-/// failed, as Go's `ReverseProxy` has it.
+/// Returns the response for `refusal`. Any failure of the backend is a 502 without a body, as in Go's `ReverseProxy`.
 pub(super) fn respond(refusal: &Refusal) -> Response<Body> {
     let status = refusal.status();
     let mut response = Response::new(Body::Empty);

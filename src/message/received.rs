@@ -1,4 +1,4 @@
-//! A body as it comes from the other side, over HTTP/1.1 or HTTP/2.
+//! Incoming bodies over HTTP/1.1 or HTTP/2.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
@@ -13,11 +13,10 @@ use hyper::body::Incoming;
 
 use super::BodyError;
 
-/// How long the end of a stream is waited for whose response has no body.
+/// How long to wait for the end of the stream of a response without a body.
 const END_OF_NO_BODY: Duration = Duration::from_secs(10);
 
-/// What a client or a backend says behind its header. It ends only where its sender ended it: what breaks off is an
-/// error.
+/// The body of a request or response. It ends only if its sender ended it; truncation is an error.
 pub struct Received(Kind);
 
 enum Kind {
@@ -29,12 +28,13 @@ enum Kind {
 /// The receiving half of an HTTP/2 stream.
 struct Stream {
     from: RecvStream,
-    /// What is still to come of `Content-Length`.
+    /// The remaining bytes of `Content-Length`.
     rest: Option<u64>,
     ended: bool,
     only_trailers: bool,
-    /// Bytes that were read and for which the sender has no new window yet, and how many that may be.
+    /// Bytes read for which the flow-control window was not released yet.
     owed: usize,
+    /// The maximum of `owed`.
     most_owed: usize,
 }
 
@@ -51,9 +51,9 @@ impl From<super::Body> for Received {
 }
 
 impl Received {
-    /// The body behind `headers` on a stream. Its sender gets new window whenever more than `most_owed` bytes were
-    /// read: each time has its price, so the more may be owed the better, but all streams of a connection together
-    /// must not owe its window.
+    /// Creates the body of a stream with `headers`. The flow-control window is released whenever more than `most_owed`
+    /// bytes were read. A large value saves WINDOW_UPDATE frames, but all streams of a connection together must stay
+    /// below its window.
     pub fn http2(from: RecvStream, headers: &HeaderMap, most_owed: usize) -> Received {
         let ended = from.is_end_stream();
         let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
@@ -65,8 +65,8 @@ impl Received {
 }
 
 impl Received {
-    /// An empty body instead, for a response whose status or request method allows none. What its sender calls the end
-    /// is waited for beside, for a while; if data comes instead, `on_data` is called and the stream reset.
+    /// Replaces the body by an empty one, for a response whose status or request method allows none. A task waits for
+    /// the end of the stream for a while; if data arrive instead, `on_data` is called and the stream is reset.
     #[must_use]
     pub fn without_body(self, on_data: impl FnOnce() + 'static) -> Received {
         if let Kind::Http2(Stream { mut from, .. }) = self.0 {
@@ -75,13 +75,13 @@ impl Received {
                     match from.data().await {
                         Some(Ok(data)) if data.is_empty() => {}
                         Some(Ok(_)) => return on_data(),
-                        // As h2 says of data behind the answer to a HEAD.
+                        // h2's error for data after the response to a HEAD.
                         Some(Err(error)) if error.is_library() && error.is_reset() => return on_data(),
                         Some(Err(_)) | None => return,
                     }
                 }
             });
-            // Nearly always it came with the header.
+            // Nearly always the end came with the headers.
             let at_once = ending.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             if at_once.is_pending() {
                 tokio::task::spawn_local(tokio::time::timeout(END_OF_NO_BODY, ending));
@@ -92,10 +92,9 @@ impl Received {
 }
 
 impl Stream {
-    /// A server that has answered in full may reset the stream with NO_ERROR, to be rid of the rest of the
-    /// request (RFC 9113, section 8.1); anyone may do so at any other time. A stream that was reset does not
-    /// remember whether it had ended before; the length may know. A watch, or half an object, must not pass for
-    /// whole.
+    /// Returns the result of a reset stream. A server may reset it with NO_ERROR after a complete response, to stop the
+    /// rest of the request (RFC 9113, section 8.1), but a peer may do so at any other time, too. A reset stream does
+    /// not tell whether it had ended before; only `Content-Length` does. A truncated body must not pass for complete.
     fn reset(&self, error: h2::Error) -> Option<Result<Frame<Bytes>, BodyError>> {
         if error.reason() == Some(Reason::NO_ERROR) && self.rest == Some(0) { None } else { Some(Err(error.into())) }
     }
@@ -108,7 +107,7 @@ impl Stream {
                     self.ended = self.from.is_end_stream();
                     self.owed += data.len();
                     if self.owed > self.most_owed {
-                        // Not later than this: what is not read on stays in the stream's own window.
+                        // At the latest now; data that are not read stay within the stream's own window.
                         let _ = self.from.flow_control().release_capacity(std::mem::take(&mut self.owed));
                     }
                     return Poll::Ready(Some(Ok(Frame::data(data))));
@@ -139,7 +138,7 @@ impl Body for Received {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Http1(from) => from.is_end_stream(),
-            // As of the last piece: asking the stream each time would cost more than the answer is worth.
+            // As of the last frame: querying the stream each time would take a lock.
             Kind::Http2(stream) => stream.ended,
             Kind::Made(body) => body.is_end_stream(),
         }

@@ -1,20 +1,20 @@
-//! A refusal says who is to blame, what the client may read, and what only the log may know.
+//! A refusal: the party at fault, the Status for the client, and the cause for the log.
 
 use crate::kubeapi::Status;
 
-/// Who is to blame for a refusal.
+/// The party at fault for a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Blame {
-    /// The request was wrong, or its sender may not.
+    /// The request is invalid or not allowed.
     Client,
-    /// We could not, or would not just now.
+    /// The gateway failed or is overloaded.
     Gateway,
-    /// What stands behind us failed.
+    /// The backend failed.
     Backend,
 }
 
 impl Blame {
-    /// The word of it in access records.
+    /// The value in access records.
     pub fn as_str(self) -> &'static str {
         match self {
             Blame::Client => "client",
@@ -24,9 +24,9 @@ impl Blame {
     }
 }
 
-/// A request that is answered with a [`Status`] instead of being relayed.
+/// A refused request, which is answered with a [`Status`] instead of being relayed.
 ///
-/// Boxed inside so that the happy path carries one pointer.
+/// Boxed, to keep `Result`s with it small.
 #[derive(Debug)]
 pub struct Refusal(Box<Inner>);
 
@@ -41,7 +41,7 @@ struct Inner {
     warning: Option<&'static str>,
 }
 
-/// What was judged, as kube-rbac-proxy tells it.
+/// The authorization attributes of a refused request, for kube-rbac-proxy's error texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judged {
     /// Name of the user.
@@ -55,78 +55,78 @@ pub struct Judged {
 }
 
 impl Refusal {
-    /// A refusal the client reads as `status`.
+    /// Creates a refusal with `status` for the client.
     pub fn new(blame: Blame, status: Status) -> Refusal {
         let (text, rbac_proxy_text, judged, warning) = (None, None, None, None);
         Refusal(Box::new(Inner { blame, status, cause: String::new(), text, rbac_proxy_text, judged, warning }))
     }
 
-    /// Adds the private cause, which goes to the log and the access record and never to the client.
+    /// Adds the cause, which goes to the log and the access record, never to the client.
     #[must_use]
     pub fn because(mut self, cause: impl std::fmt::Display) -> Refusal {
         self.0.cause = cause.to_string();
         self
     }
 
-    /// Sets what `--error-format=text` answers instead of the Status.
+    /// Sets the response text for `--error-format=text`.
     #[must_use]
     pub fn with_text(mut self, text: &'static str) -> Refusal {
         self.0.text = Some(text);
         self
     }
 
-    /// kube-aggregator's text for it, if it has one of its own.
+    /// kube-aggregator's specific text, if any.
     pub fn text(&self) -> Option<&'static str> {
         self.0.text
     }
 
-    /// Sets what `--error-format=kube-rbac-proxy` answers instead of the Status.
+    /// Sets the response text for `--error-format=kube-rbac-proxy`.
     #[must_use]
     pub fn with_rbac_proxy_text(mut self, text: &'static str) -> Refusal {
         self.0.rbac_proxy_text = Some(text);
         self
     }
 
-    /// kube-rbac-proxy's text for it, if it has one of its own.
+    /// kube-rbac-proxy's specific text, if any.
     pub fn rbac_proxy_text(&self) -> Option<&'static str> {
         self.0.rbac_proxy_text
     }
 
-    /// Adds what was judged, for `--error-format=kube-rbac-proxy`.
+    /// Adds the authorization attributes, for `--error-format=kube-rbac-proxy`.
     #[must_use]
     pub fn of(mut self, judged: Judged) -> Refusal {
         self.0.judged = Some(judged);
         self
     }
 
-    /// What was judged, if this is about a permission.
+    /// The authorization attributes, if the refusal is about authorization.
     pub fn judged(&self) -> Option<&Judged> {
         self.0.judged.as_ref()
     }
 
-    /// Adds a `Warning: 299`, which kubectl shows to its user.
+    /// Adds a `Warning: 299` header, which kubectl prints.
     #[must_use]
     pub fn with_warning(mut self, text: &'static str) -> Refusal {
         self.0.warning = Some(text);
         self
     }
 
-    /// What the client is warned of, if anything.
+    /// The text of the `Warning` header, if any.
     pub fn warning(&self) -> Option<&'static str> {
         self.0.warning
     }
 
-    /// Who is to blame.
+    /// The party at fault.
     pub fn blame(&self) -> Blame {
         self.0.blame
     }
 
-    /// What the client reads.
+    /// The Status for the client.
     pub fn status(&self) -> &Status {
         &self.0.status
     }
 
-    /// What only the log may know; empty when there is nothing more to say.
+    /// The cause for the log; may be empty.
     pub fn cause(&self) -> &str {
         &self.0.cause
     }

@@ -1,4 +1,4 @@
-//! A refusal as an answer. The one place that turns ours into bytes.
+//! Responses for refusals. The only place that encodes them.
 
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WARNING, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Response, StatusCode};
@@ -12,14 +12,14 @@ pub enum ErrorFormat {
     /// A `metav1.Status` for everything.
     #[default]
     Status,
-    /// kube-aggregator's texts where it has them: routing, availability and backend failures. What
-    /// k8s.io/apiserver answers with a Status (400, 401, 403, 504, …) stays one.
+    /// kube-aggregator's texts where it has them: routing, availability and backend failures. Responses for which
+    /// k8s.io/apiserver sends a Status (400, 401, 403, 504, …) stay a Status.
     Text,
     /// Texts for everything, kube-rbac-proxy's where it has them.
     KubeRbacProxy,
 }
 
-/// The answer for `refusal`, as the client reads it. The private cause stays behind.
+/// Returns the response for `refusal`, without its cause.
 pub fn respond(refusal: &Refusal, accept: &Accept, format: ErrorFormat) -> Response<Body> {
     if format == ErrorFormat::KubeRbacProxy {
         return rbac_proxy::respond(refusal);
@@ -33,7 +33,7 @@ pub fn respond(refusal: &Refusal, accept: &Accept, format: ErrorFormat) -> Respo
         }
     };
     let mut response = Response::new(Body::from(bytes));
-    // A Status with a code that HTTP does not know is a mistake of ours; the client should not pay for it.
+    // A Status with an invalid HTTP code is a bug of the gateway; the client still gets a response.
     *response.status_mut() = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, content_type);
@@ -48,8 +48,8 @@ pub fn respond(refusal: &Refusal, accept: &Accept, format: ErrorFormat) -> Respo
     response
 }
 
-/// The value of a `Warning` header, as `k8s.io/apimachinery/pkg/util/net.NewWarningHeader` makes it;
-/// none for a text that no header carries.
+/// Returns the value of a `Warning` header, like `k8s.io/apimachinery/pkg/util/net.NewWarningHeader`; none for a text
+/// that is not valid in a header.
 pub fn warning(text: &str) -> Option<HeaderValue> {
     let text = text.replace('\\', "\\\\").replace('"', "\\\"");
     HeaderValue::from_str(&format!("299 - \"{text}\"")).ok()
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(headers[WARNING], r#"299 - "say \"hi\"""#);
     }
 
-    /// Pitfall 32: what failed inside is for the log.
+    /// Internal errors go to the log only.
     #[tokio::test]
     async fn the_private_cause_reaches_no_client() {
         let refusal = Refusal::new(Blame::Backend, Status::bad_gateway("no answer")).because("dial tcp 10.96.0.1:443");

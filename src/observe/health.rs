@@ -1,5 +1,5 @@
-//! `/livez`, `/readyz` and `/healthz`, byte for byte as k8s.io/apiserver answers them
-//! (pkg/server/healthz/healthz.go), so that probes and scripts written for it read ours.
+//! Health checks: `/livez`, `/readyz` and `/healthz`, byte for byte as k8s.io/apiserver responds
+//! (pkg/server/healthz/healthz.go), so that probes and scripts written for it work.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -10,17 +10,17 @@ use http::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Response, StatusCode};
 use percent_encoding::percent_decode_str;
 
-/// Lines of another server's checks that are listed at most.
+/// Maximum number of another server's checks that are listed.
 const MAX_OTHERS: usize = 1000;
 
-/// One thing that can be well or not.
+/// One named health check.
 #[derive(Clone)]
 pub struct Check {
     name: &'static str,
     judge: Arc<dyn Fn() -> Result<Option<Cow<'static, str>>, String> + Send + Sync>,
 }
 
-/// The checks behind one path.
+/// The health checks of one path.
 #[derive(Clone)]
 pub struct Health {
     name: &'static str,
@@ -28,14 +28,14 @@ pub struct Health {
 }
 
 impl Check {
-    /// A check asked anew by every request. What it returns as an error is shown to anyone who asks
-    /// for this check alone, without credentials: no inner address, no library's text.
+    /// Creates a check that runs on every request. Its error is shown without authentication to requests for this check
+    /// alone: it must contain no internal address and no library error.
     pub fn new(name: &'static str, judge: impl Fn() -> Result<(), String> + Send + Sync + 'static) -> Check {
         Check::noting(name, move || judge().map(|()| None))
     }
 
-    /// A check that may find something wrong that does not count: it is listed as excluded, with that as the note, which
-    /// anyone may read.
+    /// Creates a check that may pass with a note. With a note it is listed as excluded; the note is shown without
+    /// authentication.
     pub fn noting(
         name: &'static str,
         judge: impl Fn() -> Result<Option<Cow<'static, str>>, String> + Send + Sync + 'static,
@@ -43,32 +43,31 @@ impl Check {
         Check { name, judge: Arc::new(judge) }
     }
 
-    /// `ping`: well as long as somebody answers at all.
+    /// The check `ping`, which always passes.
     pub fn ping() -> Check {
         Check::new("ping", || Ok(()))
     }
 }
 
 impl Health {
-    /// `name` is the path without its slash: `livez`, `readyz` or `healthz`. The checks are shown in
+    /// Creates the checks of the path `name` (without its slash): `livez`, `readyz` or `healthz`. They are listed in
     /// the order given, and logged by name when they fail.
     pub fn new(name: &'static str, checks: impl IntoIterator<Item = Check>) -> Health {
         Health { name, checks: checks.into_iter().collect() }
     }
 
-    /// `livez`, `readyz` or `healthz`.
+    /// The path without its slash: `livez`, `readyz` or `healthz`.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The answer to a GET or HEAD of `path` with `query` (without its question mark), if the path is
-    /// this one's or one of its checks'.
+    /// Responds to a GET or HEAD of `path` with `query` (without its question mark); `None` for other paths.
     pub fn answer(&self, path: &str, query: Option<&str>) -> Option<Response<Bytes>> {
         self.answer_with(path, query, "")
     }
 
-    /// The same, with the lines of another server's checks that `others` has behind ours where all are listed. Whether
-    /// all is well, only ours say.
+    /// Like [`Health::answer`]; a listing is followed by the checks of another server in `others`. They do not affect
+    /// the result.
     pub fn answer_with(&self, path: &str, query: Option<&str>, others: &str) -> Option<Response<Bytes>> {
         let rest = path.strip_prefix('/')?.strip_prefix(self.name)?;
         match rest.strip_prefix('/') {
@@ -85,7 +84,7 @@ impl Health {
         matches!(rest, Some("" | "/")) && parameters(query.unwrap_or(""), "verbose").next().is_some()
     }
 
-    /// What is not well now, as `name: why`; for the status page.
+    /// The failing checks, as `name: reason`; for the status page.
     pub fn failing(&self) -> Vec<String> {
         let failed = self.checks.iter().filter_map(|check| {
             let error = (check.judge)().err()?;
@@ -114,10 +113,10 @@ impl Health {
             }
             match judge() {
                 Ok(None) => lines.push_str(&format!("[+]{name} ok\n")),
-                // The word of kube-apiserver for a check that does not count.
+                // As kube-apiserver lists a check that does not affect the result.
                 Ok(Some(note)) => lines.push_str(&format!("[+]{name} excluded: {note}\n")),
                 Err(error) => {
-                    // Anyone may read this: the reason is for the log and for who asks for the check.
+                    // Unauthenticated clients may read this: the reason is only logged, and shown at the check's path.
                     lines.push_str(&format!("[-]{name} failed: reason withheld\n"));
                     failed.push(format!("{name}: {error}"));
                 }
@@ -128,7 +127,7 @@ impl Health {
             if let Some(name) = line[3..].split(' ').next() {
                 unknown.remove(name);
             }
-            // What both have is told once, unless they do not agree.
+            // A line that both servers have is listed once.
             if !lines.lines().any(|ours| ours == line) {
                 lines.push_str(line);
                 lines.push('\n');
@@ -159,7 +158,7 @@ fn text(status: StatusCode, body: String) -> Response<Bytes> {
     response
 }
 
-/// The values of parameter `name`, decoded as a form; pairs that do not decode are left out, as in Go.
+/// The form-decoded values of parameter `name`; pairs that cannot be decoded are skipped, as in Go.
 fn parameters<'q>(query: &'q str, name: &'q str) -> impl Iterator<Item = String> + 'q {
     query.split('&').filter(|pair| !pair.contains(';')).filter_map(move |pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));

@@ -1,4 +1,4 @@
-//! Log lines on standard error: text or JSON, at a level that can be changed while we run.
+//! The log on standard error: text or JSON, with a level that can be changed at runtime.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -16,17 +16,17 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use crate::process::Problem;
 
-/// The two forms of a line.
+/// Log format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// Time, level, place, message, `key=value`.
+    /// Time, level, module, message, `key=value`.
     #[default]
     Text,
     /// One JSON object.
     Json,
 }
 
-/// What the operator asked for.
+/// Settings of the log.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// `--log-format`.
@@ -37,7 +37,7 @@ pub struct Settings {
     pub filter: Option<String>,
 }
 
-/// The level of the process's log, to show and to change; cheap to clone.
+/// Shows and changes the log level of the process; cheap to clone.
 #[derive(Clone)]
 pub struct LogLevel(Arc<Inner>);
 
@@ -46,20 +46,19 @@ struct Inner {
     reload: Box<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>,
 }
 
-/// Libraries that speak too much at our debug level; `trace` lets them, as far as they are built with what they say:
-/// in a release build their debug lines.
+/// Libraries with debug lines that are suppressed at level `debug`. Level `trace` shows them, as far as compiled
+/// in (a release build contains their debug lines, but no trace lines).
 const CHATTY: &[&str] = &["h2", "hickory_proto", "hickory_resolver", "hyper", "hyper_util", "mio", "notify", "rustls"];
 
-/// Sends the log of this process to standard error. Once a process.
+/// Sends the log of this process to standard error. May be called once per process.
 pub fn install(settings: &Settings) -> Result<LogLevel, Problem> {
     let (subscriber, level) = build(settings, || StandardError)?;
     tracing::subscriber::set_global_default(subscriber)
-        .map_err(|_| Problem::new("--log-format", "the log of this process was set up already"))?;
+        .map_err(|_| Problem::new("--log-format", "the log of this process is already set up"))?;
     Ok(level)
 }
 
-/// The level that klog's `-v` number stands for: up to 2 is what operators should see, 4 what
-/// developers want, 6 and above everything.
+/// The level for klog's `-v` number: `info` up to 2, `debug` up to 5, `trace` from 6.
 pub fn level_of_verbosity(verbosity: u8) -> &'static str {
     match verbosity {
         0..=2 => "info",
@@ -94,18 +93,17 @@ where
 }
 
 impl LogLevel {
-    /// A level that no log follows, for a process that has none.
+    /// A level without a log, for a process that has not installed one.
     pub fn detached() -> LogLevel {
         LogLevel(Arc::new(Inner { current: Mutex::new("info".to_owned()), reload: Box::new(|_| Ok(())) }))
     }
 
-    /// The level as it was last set.
+    /// The level as last set.
     pub fn current(&self) -> String {
         self.0.current.lock().clone()
     }
 
-    /// Changes the level: `error`, `warn`, `info`, `debug`, `trace`, `off`, a klog verbosity, or
-    /// filter directives.
+    /// Sets the level: `error`, `warn`, `info`, `debug`, `trace`, `off`, a klog verbosity, or filter directives.
     pub fn set(&self, level: &str) -> Result<(), Problem> {
         let level = level.trim();
         let filter = parse("log level", level)?;
@@ -132,7 +130,7 @@ fn parse(place: &str, text: &str) -> Result<EnvFilter, Problem> {
     }
 }
 
-/// tracing would read an unknown word as the name of a module; we say that it is unknown.
+/// Parses filter directives. An unknown level is an error; tracing would take it for the name of a module.
 fn directives(place: &str, text: &str) -> Result<EnvFilter, Problem> {
     const LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace", "off"];
     for directive in text.split(',').map(str::trim).filter(|directive| !directive.contains(['=', '['])) {
@@ -140,7 +138,7 @@ fn directives(place: &str, text: &str) -> Result<EnvFilter, Problem> {
             return Err(Problem::new(
                 place,
                 format!(
-                    "{directive:?} is no log level: give one of {}, a number as for -v, or directives like \
+                    "{directive:?} is not a log level: use one of {}, a number as for -v, or directives like \
                      narthex::egress=debug,h2=trace",
                     LEVELS.join(", ")
                 ),
@@ -151,8 +149,8 @@ fn directives(place: &str, text: &str) -> Result<EnvFilter, Problem> {
     EnvFilter::builder().parse(possible.join(",")).map_err(|error| Problem::new(place, format!("{text:?}: {error}")))
 }
 
-/// A directive with the finest level there is in this build where it says `trace`. tracing would tell an operator to build
-/// it in another way.
+/// Replaces the level `trace` of a directive by the finest level compiled into this build. Otherwise tracing would
+/// print advice to rebuild.
 fn as_built(directive: &str) -> String {
     let level = directive.rsplit('=').next().unwrap_or_default();
     if !level.trim().eq_ignore_ascii_case("trace") {
@@ -161,8 +159,8 @@ fn as_built(directive: &str) -> String {
     format!("{}{STATIC_MAX_LEVEL}", &directive[..directive.len() - level.len()])
 }
 
-/// A field of a text line: the message as it is, any other as `name=value`. A value with spaces or quotation marks is
-/// quoted, so that a line can be taken apart.
+/// Formats a field of a text line: the message unchanged, any other as `name=value`. A value with spaces or quotation
+/// marks is quoted, so that the line can be parsed.
 fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -> fmt::Result {
     if field.name() == "message" {
         return write!(writer, "{value:?}");
@@ -172,7 +170,7 @@ fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn fmt::Debug) -
     if plain || is_quoted(&text) { write!(writer, "{name}={text}") } else { write!(writer, "{name}={text:?}") }
 }
 
-/// Whether `text` is one quoted value, as texts come from their `Debug`.
+/// Whether `text` is one quoted string, as formatted by `Debug`.
 fn is_quoted(text: &str) -> bool {
     let Some(inner) = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) else { return false };
     let mut escaped = false;
@@ -186,12 +184,12 @@ fn is_quoted(text: &str) -> bool {
     !escaped
 }
 
-/// Makes standard error's writers.
+/// Writes to standard error.
 struct StandardError;
 
 impl Write for StandardError {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // All at once, so that the lines of two threads do not mix.
+        // In one call, so that the lines of two threads do not interleave.
         io::stderr().write_all(bytes)?;
         Ok(bytes.len())
     }
@@ -201,8 +199,7 @@ impl Write for StandardError {
     }
 }
 
-/// Holds every event to one line: what came from the network can neither begin a line of its own nor
-/// steer a terminal.
+/// Keeps every event on one line: data from the network can neither start a new line nor control a terminal.
 struct OneLine<W>(W);
 
 impl<'w, W: MakeWriter<'w>> MakeWriter<'w> for OneLine<W> {
@@ -214,7 +211,7 @@ impl<'w, W: MakeWriter<'w>> MakeWriter<'w> for OneLine<W> {
 }
 
 impl<W: Write> Write for OneLine<W> {
-    /// The format layer writes an event at once, its line's end last.
+    /// The format layer writes each event in one call, ending with the line end.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         let event = text.strip_suffix('\n').unwrap_or(&text);
@@ -225,7 +222,7 @@ impl<W: Write> Write for OneLine<W> {
         let mut line = String::with_capacity(text.len() + 16);
         for character in event.chars() {
             if steers(character) {
-                // The same four digits are an escape in JSON.
+                // Four digits, so that the escape is valid in JSON, too.
                 line.push_str(&format!("\\u{:04x}", character as u32));
             } else {
                 line.push(character);
@@ -241,7 +238,7 @@ impl<W: Write> Write for OneLine<W> {
     }
 }
 
-/// Control characters, and those that turn the direction of writing or break a line.
+/// Whether a character is a control character, changes the text direction, or breaks a line.
 fn steers(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -1,14 +1,14 @@
-//! What the operator sees: logs, metrics, health, the one access record per request, and audit events.
+//! Observability: log, metrics, health checks, access log and audit.
 
-// The one access record per request.
+// Access log: one record per request.
 pub mod access;
-// Who did what, for those who have to know later: audit events by a policy.
+// Audit events, selected by an audit policy.
 pub mod audit;
 // `/livez`, `/readyz` and `/healthz`.
 pub mod health;
 // Log lines on standard error.
 pub mod log;
-// Metrics, under the names Kubernetes gives them where it has any.
+// Metrics, with Kubernetes' names where it has an equivalent.
 pub mod metrics;
 
 pub use access::{AccessLog, AccessRecord, End, Opening, Worker};

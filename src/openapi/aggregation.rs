@@ -1,4 +1,4 @@
-//! Asks every backend for its OpenAPI index, keeps the last good answer, and publishes the merged one.
+//! Polls every backend for its OpenAPI index, keeps the last good response, and publishes the merged index.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,9 +17,9 @@ use crate::discovery::{
 use crate::process::{Published, Publisher};
 use crate::registry::DELEGATE;
 
-/// The running OpenAPI aggregation of all backends; dropping it ends their tasks.
+/// The running OpenAPI aggregation of all backends; dropping it ends its tasks.
 ///
-/// Lives on one thread, inside a `LocalSet`; each backend has a task of its own.
+/// Lives on one thread, inside a `LocalSet`. Each backend has a task of its own.
 pub struct OpenApi<F: Fetch + 'static> {
     keeper: Keeper<Aggregation<F>>,
     own: Own,
@@ -30,26 +30,25 @@ struct Aggregation<F> {
     publisher: Publisher<Index>,
     shelf: Shelf,
     made: RefCell<Made>,
-    /// Those whose backend is another now, and has not said yet what is known.
+    /// APIServices that moved to another backend, which has not answered yet.
     moved: RefCell<BTreeSet<String>>,
-    /// What went wrong in the last round, by name of the APIService.
+    /// Errors of the last poll, by name of the APIService.
     problems: RefCell<BTreeMap<String, String>>,
 }
 
-/// Documents that were made of those of version 2, by name of the APIService.
+/// Documents converted from OpenAPI v2, by name of the APIService.
 type Made = BTreeMap<String, Arc<Document>>;
 
 #[derive(Clone, Default)]
 struct Memory {
-    /// The tag of the last good answer.
+    /// Entity tag of the last good response.
     etag: Option<String>,
-    /// The tag of the last good document of version 2, where there is no version 3.
+    /// Entity tag of the last good OpenAPI v2 document, if there is no v3.
     older: Option<String>,
 }
 
 impl<F: Fetch + 'static> OpenApi<F> {
-    /// Begins with no APIService. The index holds our own document from the start.
-    /// `kept` holds what was said before.
+    /// Starts without APIServices. The index contains the local document from the start. `kept` is the disk cache.
     pub fn start(fetch: F, own: Own, kept: &Kept) -> (OpenApi<F>, Published<Index>) {
         let (publisher, published) = Published::new(Index::empty(own));
         let shelf = kept.shelf("openapi-v3");
@@ -69,20 +68,20 @@ impl<F: Fetch + 'static> OpenApi<F> {
         )
     }
 
-    /// Takes over what is registered now; as `Discovery::follow`.
+    /// Replaces the set of APIServices, as `Discovery::follow`.
     pub fn follow(&self, mut known: Vec<Known>) {
         known.retain(|one| !self.own.has_registrations() || key(one) != own::KEY);
         self.keeper.follow(known);
     }
 
-    /// The same when nothing else changed than these.
+    /// As [`OpenApi::follow`] when only these APIServices changed.
     pub fn follow_changes(&self, mut changes: Vec<Change>) {
         let ours = |one: &Known| self.own.has_registrations() && key(one) == own::KEY;
         changes.retain(|(_, now)| !now.as_ref().is_some_and(ours));
         self.keeper.follow_changes(changes);
     }
 
-    /// Asks the backend of `apiservice` again now; for when it became available.
+    /// Polls the backend of `apiservice` now, for example when it became available.
     pub fn nudge(&self, apiservice: &str) {
         self.keeper.nudge(apiservice);
     }
@@ -90,7 +89,7 @@ impl<F: Fetch + 'static> OpenApi<F> {
 
 impl<F: Fetch + 'static> Subject for Aggregation<F> {
     type Memory = Memory;
-    /// What the backend listed when last heard, of what is this APIService's.
+    /// The hashes that the backend listed last for this APIService.
     type Content = Hashes;
     type Heard = Result<Heard, FetchError>;
 
@@ -113,11 +112,11 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
                 Err(problem) => {
                     let before = problems.insert(claim.name.clone(), problem.text.clone());
                     changed |= before.as_ref() != Some(&problem.text);
-                    // What its probe finds, too, its condition tells; of the delegate its discovery does.
+                    // A failure of the probe, too, is logged with the condition; one of the delegate by its discovery.
                     if before.is_none() && !problem.seen_by_probe {
                         let (apiservice, known) = (&claim.name, hashes.get(&claim.name));
                         let kept =
-                            if known.is_some_and(|known| !known.is_empty()) { "; what it said last stays" } else { "" };
+                            if known.is_some_and(|known| !known.is_empty()) { "; last good answer served" } else { "" };
                         tracing::warn!(apiservice, %problem, "OpenAPI of the backend failed{kept}");
                     }
                 }
@@ -229,14 +228,14 @@ async fn ask<F: Fetch>(fetch: &F, claims: &[Known], memory: Memory) -> Result<He
             etag: fetched.etag.filter(|etag| etag.len() <= 256),
         }),
         304 if etag.is_some() => Ok(Heard::Unchanged),
-        // A server from before OpenAPI v3, or one without any.
+        // A server without OpenAPI v3 (before Kubernetes 1.24), or without OpenAPI.
         404 if first.by == By::Itself => Ok(Heard::Index { found: BTreeMap::new(), etag: None }),
         404 => older(fetch, claims, memory.older.as_deref()).await,
         status => Err(FetchError::new(format!("GET /openapi/v3 is answered with {status}"))),
     }
 }
 
-/// Makes documents of what there is in version 2 (upstream's `openapiv2converter`).
+/// Fetches the OpenAPI v2 document and converts it to v3 (upstream's `openapiv2converter`).
 async fn older<F: Fetch>(fetch: &F, claims: &[Known], etag: Option<&str>) -> Result<Heard, FetchError> {
     let Some(first) = claims.first() else { return Ok(Heard::Unchanged) };
     let fetched = bounded(fetch, &first.name, "/openapi/v2", "application/json", etag).await?;
@@ -271,7 +270,7 @@ mod tests {
     use super::*;
     use crate::discovery::Fetched;
 
-    /// What each APIService's backend answers; nothing set is silence.
+    /// Responses by APIService; without one the backend hangs.
     #[derive(Clone, Default)]
     struct World(Rc<RefCell<BTreeMap<String, Fetched>>>);
 
@@ -324,7 +323,7 @@ mod tests {
             world.set("v1.good", 200, "A");
             openapi.follow(vec![known("good", "v1", "g"), known("slow", "v1", "s"), known("stolen", "v1", "t")]);
             sleep(Duration::from_millis(1)).await;
-            assert_eq!(listed(&index), ["good/v1?hash=A"], "neither waits for the slow nor believes the thief");
+            assert_eq!(listed(&index), ["good/v1?hash=A"], "slow backend delays no other; foreign key ignored");
 
             world.set("v1.good", 500, "B");
             sleep(Duration::from_secs(60)).await;

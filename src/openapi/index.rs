@@ -1,4 +1,4 @@
-//! The index at `/openapi/v3`: which documents there are, and whose. Values in, values out.
+//! The index at `/openapi/v3`: which documents exist, and which backend has each. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -10,48 +10,48 @@ use crate::discovery::{By, Document, FetchError, Known, Own};
 use crate::process::Sharded;
 use crate::registry::DELEGATE;
 
-/// The merged index at one moment. The next shares with it what did not change, and its document is written when the
-/// first client asks for it.
+/// Snapshot of the merged index. The next snapshot shares what did not change. The document is written on the first
+/// request.
 #[derive(Clone)]
 pub struct Index {
-    /// Our own document, unless another server has it.
+    /// The local document, unless another server has it.
     pub(super) own: Option<Arc<Document>>,
-    /// What APIServices with a backend of their own claim, by key (`apis/<group>/<version>`).
+    /// Documents of APIServices with a backend of their own, by key (`apis/<group>/<version>`).
     claimed: Sharded<Arc<Claim>>,
-    /// What the delegate has, whoever claims it.
+    /// Documents of the delegate, including those that APIServices claim.
     offered: Arc<Hashes>,
-    /// What is wrong with what APIServices' backends say, by name.
+    /// Problems of APIServices' backends, by name.
     problems: Sharded<Arc<str>>,
     document: Arc<OnceLock<Document>>,
 }
 
-/// What there is to say of an APIService with a backend of its own.
+/// The document of an APIService with a backend of its own.
 #[derive(Clone, Default)]
 pub(super) struct Claim {
-    /// Its name.
+    /// Name of the APIService.
     pub(super) name: String,
-    /// The hash of its document, if its backend lists one.
+    /// Hash of its document, if its backend lists one.
     pub(super) hash: Option<Hash>,
-    /// One that was made here of a document of version 2.
+    /// The document converted here from OpenAPI v2.
     pub(super) made: Option<Arc<Document>>,
 }
 
-/// What became of an APIService.
+/// New state of an APIService.
 pub(super) struct Change {
-    /// Nothing of one that has no backend of its own, or is gone.
+    /// `None` if it has no backend of its own, or is gone.
     pub(super) claim: Option<Claim>,
-    /// What is wrong with what its backend says.
+    /// Problem of its backend.
     pub(super) problem: Option<Arc<str>>,
 }
 
-/// What a backend's index says about one group and version: the hash of its document; empty when it gives none.
+/// Hash of a document in a backend's index; empty if there is none.
 pub(super) type Hash = String;
 
-/// The hashes of a server's documents by their keys.
+/// Hashes of a server's documents, by key.
 pub(super) type Hashes = BTreeMap<String, Hash>;
 
 impl Index {
-    /// The index of nobody else.
+    /// An index of the local document alone.
     pub(super) fn empty(ours: Own) -> Index {
         Index {
             own: ours.has_registrations().then(|| Arc::new(own::document())),
@@ -62,7 +62,7 @@ impl Index {
         }
     }
 
-    /// The same after these APIServices changed, and with what the delegate has now, if it did.
+    /// A new snapshot with changed APIServices, and with `offered`, the delegate's documents, if they changed.
     pub(super) fn with(&self, changes: Vec<(String, Change)>, offered: Option<Hashes>) -> Index {
         let mut next = self.clone();
         if let Some(offered) = offered {
@@ -88,7 +88,7 @@ impl Index {
         next
     }
 
-    /// What is served at `/openapi/v3`.
+    /// The document at `/openapi/v3`.
     pub(super) fn document(&self) -> &Document {
         self.document.get_or_init(|| {
             let mut paths = BTreeMap::new();
@@ -109,13 +109,13 @@ impl Index {
         })
     }
 
-    /// What is wrong with what backends say, by name of the APIService, and whether a last good answer is served.
+    /// Problems of APIServices' backends by name; each says whether a last good answer is served.
     pub fn problems(&self) -> BTreeMap<&str, &str> {
         self.problems.names().filter_map(|name| Some((name, self.problems.get(name)?.as_ref()))).collect()
     }
 
-    /// The APIService whose backend has the document at `path`, if it is `/openapi/v3/<key>` of one that is
-    /// registered. Relay such a request to it with what [`super::split_hash`] leaves of the query.
+    /// The owner of the document at `path`, an APIService, if that is `/openapi/v3/<key>` of a registered one. Relay
+    /// the request to it with the query that [`super::split_hash`] returns.
     pub fn owner(&self, path: &str) -> Option<&str> {
         let key = key_in(path)?;
         if self.is_own(key) {
@@ -127,12 +127,12 @@ impl Index {
         }
     }
 
-    /// Whether `path` is a document that we have ourselves.
+    /// Whether `path` is a local document.
     pub fn answer_for(&self, path: &str) -> bool {
         key_in(path).is_some_and(|key| self.is_own(key) || self.made(key).is_some())
     }
 
-    /// Whether the document of `key` (`apis/<group>/<version>`) is in the index, because its backend has listed it.
+    /// Whether the document of `key` (`apis/<group>/<version>`) is in the index: its backend has listed it.
     pub fn lists(&self, key: &str) -> bool {
         match self.claimed.get(key) {
             _ if self.is_own(key) => false,
@@ -141,7 +141,7 @@ impl Index {
         }
     }
 
-    /// The document of `key` that was made here of another's.
+    /// The document of `key` if it was converted from OpenAPI v2.
     pub(super) fn made(&self, key: &str) -> Option<&Document> {
         self.claimed.get(key)?.made.as_deref()
     }
@@ -157,7 +157,7 @@ fn key_in(path: &str) -> Option<&str> {
     Some(key.strip_suffix('/').unwrap_or(key))
 }
 
-/// The key under which an index lists the document of the APIService `name`; a version has no dot.
+/// The key of the document of the APIService `name`. A version has no dot.
 fn key_of(name: &str) -> String {
     match name.split_once('.') {
         Some((version, group)) if !group.is_empty() => format!("apis/{group}/{version}"),
@@ -166,15 +166,15 @@ fn key_of(name: &str) -> String {
     }
 }
 
-/// The key under which an index lists the document of `known`.
+/// The key of the document of `known`.
 pub(super) fn key(known: &Known) -> String {
     key_of(&known.name)
 }
 
-/// Reads the index of a backend: the hashes of the documents of `claims` that it lists, by name of the APIService.
+/// Parses the index of a backend. Returns the hashes of the documents of `claims` by name of the APIService.
 ///
-/// Every other key is passed over: with kube-aggregator any backend can take any key, and which one wins is left
-/// to the order of a Go map.
+/// Other keys are ignored. In kube-aggregator any backend can take any key, and which one wins depends on the order of
+/// a Go map.
 pub(super) fn parse(body: &[u8], claims: &[Known]) -> Result<BTreeMap<String, Hash>, FetchError> {
     let index: Paths = serde_json::from_slice(body).map_err(|error| FetchError::unreadable(&error))?;
     let mut found = BTreeMap::new();
@@ -182,20 +182,20 @@ pub(super) fn parse(body: &[u8], claims: &[Known]) -> Result<BTreeMap<String, Ha
         let key = key(claim);
         let Some(entry) = index.paths.get(&key) else { continue };
         let hash =
-            entry.hash(&key).ok_or_else(|| FetchError::new(format!("the URL it lists for {key} is another's")))?;
+            entry.hash(&key).ok_or_else(|| FetchError::new(format!("the URL it lists for {key} is another key's")))?;
         found.insert(claim.name.clone(), hash.to_owned());
     }
     Ok(found)
 }
 
-/// Reads the index of the delegate, which may have documents of any key. One whose URL leads elsewhere is passed over.
+/// Parses the index of the delegate, which may have documents of any key. Entries with a foreign URL are ignored.
 pub(super) fn parse_whole(body: &[u8]) -> Result<Hashes, FetchError> {
     let index: Paths = serde_json::from_slice(body).map_err(|error| FetchError::unreadable(&error))?;
     let keys = index.paths.iter().filter(|(key, _)| is_plain(key));
     Ok(keys.filter_map(|(key, entry)| Some((key.clone(), entry.hash(key)?.to_owned()))).collect())
 }
 
-/// Reads the hashes that were kept of `known`, as far as they could be its own.
+/// Parses the cached hashes of `known`, and drops those that it may not have.
 pub(super) fn recalled(kept: &[u8], known: &Known) -> Option<Hashes> {
     let mut hashes: Hashes = serde_json::from_slice(kept).ok()?;
     let own = key(known);
@@ -205,7 +205,7 @@ pub(super) fn recalled(kept: &[u8], known: &Known) -> Option<Hashes> {
     Some(hashes)
 }
 
-/// Whether a key can stand in a URL as it is.
+/// Whether a key is valid in a URL without escaping.
 fn is_plain(key: &str) -> bool {
     let segment = |segment: &str| !segment.is_empty() && segment != "." && segment != "..";
     key.len() <= 512
@@ -214,7 +214,7 @@ fn is_plain(key: &str) -> bool {
 }
 
 impl Entry {
-    /// The hash in its URL, or nothing if it has none that could be one; `None` if it does not lead to `key`.
+    /// The hash in its URL; empty if absent or invalid. `None` if the URL does not lead to `key`.
     fn hash(&self, key: &str) -> Option<&str> {
         match self.server_relative_url.strip_prefix("/openapi/v3/").and_then(|url| url.strip_prefix(key))? {
             "" => Some(""),
@@ -223,7 +223,7 @@ impl Entry {
     }
 }
 
-/// Whether it can stand in a URL and a header as it is; SHA-512 in hexadecimal has 128 digits.
+/// Whether it is valid in a URL and a header without escaping. SHA-512 in hexadecimal has 128 digits.
 fn is_hash(text: &str) -> bool {
     (1..=256).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
@@ -261,7 +261,7 @@ pub(super) mod tests {
         }
     }
 
-    /// The index of what is `known`; `hashes` gives what the server of one said last of its documents, by their keys.
+    /// The index of `known`. `hashes` gives the hashes that the server of an APIService listed last, by key.
     pub(in super::super) fn index<'h>(
         known: &[Known],
         ours: Own,

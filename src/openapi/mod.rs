@@ -1,8 +1,9 @@
-//! OpenAPI v3: one index over all backends, each believed only about its own group and version; the documents
-//! themselves are relayed to the backend that [`Index::owner`] names. OpenAPI v2: one merged document.
+//! OpenAPI v3: a merged index of all backends' documents, in which each backend may only list its own group and
+//! version. The documents themselves are relayed to the backend that [`Index::owner`] names. OpenAPI v2: one merged
+//! document.
 //!
-//! kubectl needs them for `explain`, `apply` and the validation of `create`. A backend that has no `/openapi/v3`
-//! is absent from the index, and kubectl does without.
+//! kubectl needs them for `explain`, `apply` and the validation of `create`. A backend without `/openapi/v3` is absent
+//! from the index, and kubectl works without it.
 
 mod aggregation;
 mod index;

@@ -1,4 +1,4 @@
-//! Our own document: `apiregistration.k8s.io/v1`, so that `kubectl explain apiservices` works.
+//! The local document of `apiregistration.k8s.io/v1`, so that `kubectl explain apiservices` works.
 
 use std::sync::OnceLock;
 
@@ -6,10 +6,10 @@ use bytes::Bytes;
 
 use crate::discovery::Document;
 
-/// Its key in the index.
+/// Key of the document in the index.
 pub(super) const KEY: &str = "apis/apiregistration.k8s.io/v1";
 
-/// The document. Written by hand in `apiregistration.json`; it changes only with the program.
+/// The document, written by hand in `apiregistration.json`. It changes only with the program.
 pub(super) fn document() -> Document {
     static COMPACT: OnceLock<Bytes> = OnceLock::new();
     Document::from_json(COMPACT.get_or_init(compact).clone())

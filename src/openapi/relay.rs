@@ -1,9 +1,8 @@
-//! How a document is relayed: without the hash in its URL, which would end in a redirect.
+//! Relaying of documents: without the hash in the URL, which could cause a redirect.
 //!
-//! A backend that is asked with a hash it has moved on from answers 301 to the current one, and a gateway that
-//! relays no redirects turns that into 502 (kube-aggregator does). So the hash stays here: the backend is asked
-//! for the document as it is now, and if that is the one the client meant, the answer is marked as upstream's
-//! handler would have marked it, to be kept for ever.
+//! A backend that is asked for an outdated hash answers 301 to the current one. A gateway that relays no redirects
+//! turns that into 502, as kube-aggregator does. So the hash is removed, and the backend returns the current document.
+//! If its entity tag equals the hash, the response is marked immutable, as upstream's handler would mark it.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
@@ -11,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use http::header::{CACHE_CONTROL, ETAG, EXPIRES};
 use http::{HeaderMap, HeaderValue};
 
-/// The query to send on, without `hash`, and the hash that was in it; each `None` when there is none.
+/// The query without `hash`, and the hash that was in it; each `None` if absent.
 pub fn split_hash(query: Option<&str>) -> (Option<Cow<'_, str>>, Option<&str>) {
     let Some(query) = query else { return (None, None) };
     let is_hash = |pair: &&str| pair.starts_with("hash=") || *pair == "hash";
@@ -23,8 +22,8 @@ pub fn split_hash(query: Option<&str>) -> (Option<Cow<'_, str>>, Option<&str>) {
     ((!rest.is_empty()).then(|| Cow::Owned(rest.join("&"))), hash)
 }
 
-/// Marks a backend's answer (status 200 or 304) as one that never changes, if its tag is `hash` (upstream's tag is
-/// the hash, in quotes); else leaves it alone.
+/// Marks a backend's response (status 200 or 304) as immutable if its entity tag is `hash`. Upstream's tag is the hash
+/// in quotes.
 pub fn seal(headers: &mut HeaderMap, hash: Option<&str>, now: SystemTime) {
     let its = headers.get(ETAG).and_then(|etag| etag.to_str().ok()).map(|etag| etag.trim_matches('"'));
     if hash.is_some_and(|hash| !hash.is_empty() && its == Some(hash)) {

@@ -1,4 +1,4 @@
-//! Answers for `/openapi/v3` and for our own document below it.
+//! Serves `/openapi/v3` and the local document below it.
 
 use std::time::SystemTime;
 
@@ -10,10 +10,10 @@ use crate::discovery::{Document, Reply, accepted, not_acceptable, not_allowed};
 use crate::kubeapi::Status;
 use crate::message::{Blame, Body, Refusal};
 
-/// Answers a request below `/openapi/v3`; `None` when `path` (decoded, judged) is not there, or when it is a
-/// document that [`Index::owner`] says is to be relayed.
+/// Answers a request below `/openapi/v3`; `None` if `path` (decoded, canonical) is elsewhere, or a document to be
+/// relayed to its [`Index::owner`].
 ///
-/// Documents that nobody has are 404.
+/// An unknown document is 404.
 pub fn answer(
     index: &Index,
     method: &Method,
@@ -37,7 +37,7 @@ pub fn answer(
     if method != Method::GET && method != Method::HEAD {
         return Some(Err(not_allowed()));
     }
-    // protobuf has no form of the index, and kubectl asks for documents as JSON.
+    // There is no protobuf format of the index, and kubectl requests documents as JSON.
     if accepted(headers).is_some_and(|clauses| !clauses.iter().any(|clause| clause.covers("application", "json"))) {
         return Some(Err(not_acceptable("application/json")));
     }

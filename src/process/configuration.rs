@@ -1,18 +1,19 @@
-//! A file that holds one object: of `apiserver.config.k8s.io`, as kube-apiserver takes it by a flag, or of our own.
+//! Parses a file that holds one configuration object: of `apiserver.config.k8s.io`, as kube-apiserver reads it, or of
+//! Narthex.
 
 use std::cell::RefCell;
 
 use super::{Fields, Problem, Problems, documents};
 
-/// The newest first. The older ones are the same in every field that is read here.
+/// Accepted versions, newest first. Older ones are equal in every field that is read here.
 const VERSIONS: [&str; 3] =
     ["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];
 
-/// Reads the one object of `kind` in `text`; `place` names the file, `json` says that it is no YAML. `read` takes the
-/// fields behind `apiVersion` and `kind`.
+/// Parses the single `apiserver.config.k8s.io` object of `kind` in `text`. `place` names the file, `json` selects JSON
+/// instead of YAML. `read` reads the fields other than `apiVersion` and `kind`.
 ///
 /// # Errors
-/// All mistakes at once, fields that `read` did not ask for among them.
+/// All problems at once, including fields that `read` did not read.
 pub fn configuration<T>(
     place: &str,
     text: &str,
@@ -23,10 +24,10 @@ pub fn configuration<T>(
     one_object(place, text, json, &VERSIONS, kind, read)
 }
 
-/// The same of an object whose `apiVersion` is one of `versions`, the best of which comes first.
+/// Like [`configuration`], for an object whose `apiVersion` is one of `versions`, the preferred one first.
 ///
 /// # Errors
-/// As [`configuration`].
+/// See [`configuration`].
 pub fn one_object<T>(
     place: &str,
     text: &str,
@@ -38,7 +39,7 @@ pub fn one_object<T>(
     let (found, mut problems) = documents(place, text, json);
     let [document] = &found[..] else {
         if problems.0.is_empty() {
-            let message = format_args!("one {kind} is needed, and nothing else; {} found", found.len());
+            let message = format_args!("expected exactly one {kind}, found {}", found.len());
             problems.0.push(Problem::new(place, message));
         }
         return Err(problems);

@@ -1,7 +1,7 @@
-//! Points in time that are hardly ever reached, for next to nothing.
+//! Deadlines that are rarely reached, at low cost.
 //!
-//! Nearly every request is over long before its time is: timers of its own, set and cleared, would be a good part of
-//! the work. One task a thread looks through all that wait, four times a second, and is there only while somebody waits.
+//! Nearly every request finishes long before its deadline; a timer per request would be a noticeable part of its cost.
+//! Instead, one task per thread checks all deadlines four times a second, and runs only while there are any.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -9,11 +9,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// By how much a wait may last longer.
+/// Interval of the check: a deadline may be noticed this much late.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Waits for `future` until `end`; `None` when the time ran out, which is seen up to [`TICK`] later. Stays on its
-/// thread, inside a `LocalSet`.
+/// Awaits `future` until `end`; `None` on timeout, which is noticed up to [`TICK`] late. Requires a `LocalSet`.
 pub async fn within<F: Future + Unpin>(end: Option<Instant>, future: F) -> Option<F::Output> {
     match end {
         None => Some(future.await),
@@ -24,7 +23,7 @@ pub async fn within<F: Future + Unpin>(end: Option<Instant>, future: F) -> Optio
 struct Within<F> {
     future: F,
     end: Instant,
-    /// Once it had to wait.
+    /// Set when the future was pending for the first time.
     deadline: Option<Deadline>,
 }
 
@@ -43,7 +42,7 @@ impl<F: Future + Unpin> Future for Within<F> {
     }
 }
 
-/// All that wait on one thread.
+/// All deadlines of one thread.
 #[derive(Default)]
 struct Waiting {
     places: RefCell<Vec<State>>,
@@ -61,11 +60,11 @@ thread_local! {
     static WAITING: Waiting = Waiting::default();
 }
 
-/// A point in time that somebody waits for: a place among all of this thread, left when dropped.
+/// A deadline, registered in a slot of this thread until it is dropped.
 pub struct Deadline(usize);
 
 impl Deadline {
-    /// Waits for `end`; inside a `LocalSet`.
+    /// Registers a deadline at `end`. Requires a `LocalSet`.
     pub fn at(end: Instant) -> Deadline {
         WAITING.with(|waiting| {
             if !waiting.watched.replace(true) {
@@ -82,7 +81,7 @@ impl Deadline {
         })
     }
 
-    /// Whether it has been reached, as far as is known: up to [`TICK`] late. If not, `waker` is woken when it is.
+    /// Whether the deadline has passed, noticed up to [`TICK`] late. If not, `waker` is woken when it has.
     pub fn is_over(&self, waker: &Waker) -> bool {
         WAITING.with(|waiting| match &mut waiting.places.borrow_mut()[self.0] {
             State::Waits { waker: Some(known), .. } => {
@@ -100,7 +99,7 @@ impl Deadline {
 
 impl Drop for Deadline {
     fn drop(&mut self) {
-        // At the end of a thread there may be nothing left to leave.
+        // While the thread ends, the slots may be gone already.
         let _ = WAITING.try_with(|waiting| {
             waiting.places.borrow_mut()[self.0] = State::Free;
             waiting.free.borrow_mut().push(self.0);
@@ -108,7 +107,7 @@ impl Drop for Deadline {
     }
 }
 
-/// Has all that wait on this thread look again at what they wait for; for what happens seldom.
+/// Wakes every future on this thread that waits with a deadline; for rare events.
 pub fn wake_waiting() {
     let wakers: Vec<Waker> = WAITING.with(|waiting| {
         let places = waiting.places.borrow();
@@ -118,9 +117,9 @@ pub fn wake_waiting() {
     wakers.into_iter().for_each(Waker::wake);
 }
 
-/// Looks for those whose time is up, until nobody waits.
+/// Expires deadlines until none is pending.
 async fn watch() {
-    /// Should the task be dropped with its thread's work, the next one to wait starts another.
+    /// Resets the flag if the task is dropped with its `LocalSet`, so that the next deadline starts a new task.
     struct Leaves;
     impl Drop for Leaves {
         fn drop(&mut self) {
@@ -137,7 +136,7 @@ async fn watch() {
 }
 
 impl Waiting {
-    /// Wakes those whose time is up; how many wait still.
+    /// Wakes the futures whose deadline has passed; returns the number of pending deadlines.
     fn look(&self, now: Instant) -> usize {
         let mut woken = Vec::new();
         let mut waits = 0;
@@ -150,7 +149,7 @@ impl Waiting {
                 *state = State::Over;
             }
         }
-        // Afterwards: who is woken may look at once.
+        // After the loop: a woken future may access the slots immediately.
         woken.into_iter().for_each(Waker::wake);
         waits
     }
@@ -183,7 +182,7 @@ mod tests {
                         })
                     })
                     .into();
-                // Time that is not up does not keep an answer away.
+                // A pending deadline does not delay the result.
                 let slow = Box::pin(tokio::time::sleep(Duration::from_secs(4)));
                 assert_eq!(within(after(5), slow).await, Some(()));
                 for wait in waits {
@@ -191,7 +190,7 @@ mod tests {
                     let seconds = Duration::from_secs(seconds);
                     assert!(told.is_none() && took >= seconds && took <= seconds + 2 * TICK, "{took:?}");
                 }
-                // Nobody is left, and who comes later is seen as well.
+                // The task has ended; a later deadline starts it again.
                 tokio::time::sleep(TICK * 2).await;
                 yield_now().await;
                 assert!(WAITING.with(|waiting| !waiting.watched.get()));

@@ -1,4 +1,4 @@
-//! Files into documents: YAML streams, JSON, and `v1 List`s taken apart.
+//! Splits files into documents: YAML streams, JSON, and the items of `v1 List`s.
 
 use std::fmt::Write as _;
 use std::fs::{self, Metadata};
@@ -9,37 +9,37 @@ use serde_json::Value;
 
 use super::{Problem, Problems};
 
-/// One Kubernetes object as it was written, not yet judged.
+/// One Kubernetes object as parsed from a file, not validated yet.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// File, number of the document in it and, inside a List, of the item: where a problem stands.
+    /// File, document number and, inside a List, item number: the location that problems name.
     pub place: String,
-    /// `apiVersion`, empty when it is missing.
+    /// `apiVersion`; empty if missing.
     pub api_version: String,
-    /// `kind`, empty when it is missing.
+    /// `kind`; empty if missing.
     pub kind: String,
-    /// `metadata.name`, empty when it is missing.
+    /// `metadata.name`; empty if missing.
     pub name: String,
-    /// The whole of it.
+    /// The whole object.
     pub value: Value,
 }
 
-/// Lists inside lists deeper than this are refused.
+/// Maximum nesting depth of lists inside lists.
 const LIST_DEPTH: usize = 4;
 
-/// The text of a file of at most `largest` bytes.
+/// Reads a text file of at most `largest` bytes.
 ///
 /// # Errors
-/// When it cannot be read, is larger, or is not UTF-8.
+/// The file cannot be read, is larger, or is not UTF-8.
 pub fn text_of(path: &Path, largest: u64) -> Result<String, Problem> {
     let found = fs::metadata(path).map_err(|error| cannot_be_read(path, &error))?;
     read_text(path, &found, largest)
 }
 
-/// As [`text_of`], of a file that was `found` already.
+/// Like [`text_of`], for a file with the metadata `found`.
 ///
 /// # Errors
-/// As [`text_of`].
+/// See [`text_of`].
 pub fn read_text(path: &Path, found: &Metadata, largest: u64) -> Result<String, Problem> {
     if found.len() > largest {
         return Err(Problem::new(path.display(), format_args!("larger than {} MiB", largest >> 20)));
@@ -48,7 +48,7 @@ pub fn read_text(path: &Path, found: &Metadata, largest: u64) -> Result<String, 
     let text = String::from_utf8(bytes).map_err(|error| {
         Problem::new(path.display(), format_args!("not UTF-8 after byte {}", error.utf8_error().valid_up_to()))
     })?;
-    // A byte order mark is no part of the text.
+    // A byte order mark is not part of the text.
     Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }
 
@@ -56,14 +56,14 @@ fn cannot_be_read(path: &Path, error: &io::Error) -> Problem {
     Problem::new(path.display(), format_args!("cannot be read: {error}"))
 }
 
-/// Whether a file is JSON: its name says so.
+/// Whether the file name ends in `.json`.
 pub fn is_json(path: &Path) -> bool {
     path.extension().is_some_and(|suffix| suffix == "json")
 }
 
-/// All documents of `text`, and what is wrong with the others.
+/// Parses all documents of `text`; returns the valid ones and the problems of the others.
 ///
-/// `place` names the file. A file that ends in `.json` (`json`) is read as JSON, everything else as YAML.
+/// `place` names the file. With `json` the text is parsed as JSON, otherwise as YAML.
 /// A syntax error in one document of a YAML stream does not hide the other documents.
 pub fn documents(place: &str, text: &str, json: bool) -> (Vec<Document>, Problems) {
     let mut found = Vec::new();
@@ -89,7 +89,7 @@ pub fn documents(place: &str, text: &str, json: bool) -> (Vec<Document>, Problem
             Ok(Value::Null) => Ok(()),
             Ok(value) => take(value),
             Err(error) => {
-                // A stream that only comments or is empty has no document at all.
+                // A chunk with only comments or empty lines holds no document.
                 if chunk.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
                     Ok(())
                 } else {
@@ -107,8 +107,8 @@ pub fn documents(place: &str, text: &str, json: bool) -> (Vec<Document>, Problem
     (found, problems)
 }
 
-/// The text between the `---` lines, each with as many empty lines before it as the file has, so that
-/// the parser's line numbers are the file's.
+/// Splits `text` at its `---` lines. Each chunk is preceded by as many empty lines as the file has lines before it,
+/// so that the parser's line numbers are the file's.
 fn split(text: &str) -> Vec<String> {
     let mut chunks = Vec::new();
     let mut chunk = String::new();
@@ -119,7 +119,7 @@ fn split(text: &str) -> Vec<String> {
             chunk.push_str("   ");
             chunk.push_str(rest);
         } else if line.starts_with('%') || line.trim_end() == "..." {
-            // Directives and end marks say nothing that we would read.
+            // Directives and document end marks are ignored.
         } else {
             chunk.push_str(line);
         }
@@ -147,7 +147,7 @@ fn flatten(place: String, mut value: Value, depth: usize, found: &mut Vec<Docume
         let Some(Value::Array(items)) = fields.remove("items") else { return Ok(()) };
         let item_kind = kind.strip_suffix("List").unwrap_or_default();
         for (number, mut item) in items.into_iter().enumerate() {
-            // The items of a typed list (`APIServiceList`) may leave out what the list says already.
+            // Items of a typed list (`APIServiceList`) may omit `apiVersion` and `kind`; they inherit the list's.
             if let (Value::Object(item), false) = (&mut item, item_kind.is_empty()) {
                 for (field, inherited) in [("apiVersion", api_version.as_str()), ("kind", item_kind)] {
                     item.entry(field).or_insert_with(|| inherited.into());

@@ -1,37 +1,37 @@
-//! Shutdown as an argument: whoever runs long holds a [`Drain`] and looks at its phase.
+//! Graceful shutdown: long-running tasks hold a [`Drain`] and follow its phase.
 
 use tokio::sync::watch;
 
-/// How far the end of the process has come; phases only ever go forward.
+/// Phase of the graceful shutdown; phases only advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// All is well.
+    /// Normal operation.
     Serving,
-    /// A signal came: readiness is off, requests are still taken (`--shutdown-delay-duration`).
+    /// A signal was received: readiness fails, requests are still accepted (`--shutdown-delay-duration`).
     Leaving,
-    /// No new connection or request is taken; what runs is finished.
+    /// New connections and requests are refused; running requests finish.
     Draining,
-    /// Watches and tunnels are ended too.
+    /// Watches and tunnels are terminated as well.
     Ending,
-    /// The time is up: whatever still runs is cut.
+    /// The shutdown timeout has passed: remaining requests are aborted.
     Over,
 }
 
-/// The reading side; cheap to clone.
+/// Observes the shutdown phase; cheap to clone.
 #[derive(Clone)]
 pub struct Drain(watch::Receiver<Phase>);
 
-/// The one side that moves the phase on.
+/// Advances the shutdown phase; there is one per process.
 pub struct Drainer(watch::Sender<Phase>);
 
 impl Drain {
-    /// A process that serves, and the handle that will end it.
+    /// Creates both sides in phase [`Phase::Serving`].
     pub fn new() -> (Drainer, Drain) {
         let (sender, receiver) = watch::channel(Phase::Serving);
         (Drainer(sender), Drain(receiver))
     }
 
-    /// The phase now.
+    /// The current phase.
     pub fn phase(&self) -> Phase {
         *self.0.borrow()
     }
@@ -43,7 +43,7 @@ impl Drain {
 }
 
 impl Drainer {
-    /// Moves on to `phase`; going back is ignored.
+    /// Advances to `phase`; an earlier phase is ignored.
     pub fn advance(&self, phase: Phase) {
         self.0.send_if_modified(|now| {
             let forward = phase > *now;

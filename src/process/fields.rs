@@ -1,4 +1,4 @@
-//! The fields of what the operator wrote, taken one by one by name, with every mistake at its path.
+//! Reads the fields of a configuration object by name and reports every problem with its path.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 
 use super::{Problem, Problems};
 
-/// One mapping of a document. Each field is taken by its name; [`Fields::end`] tells of those that nobody
-/// took. A mistake is remembered and some value returned, so that reading goes on to the next mistake.
+/// Reads one mapping of a document. Each field is read by its name; [`Fields::end`] reports fields that were not
+/// read. A problem is recorded and a default returned, so that all problems are found at once.
 ///
-/// A field that is null is as good as missing, as Kubernetes has it.
+/// A null field counts as missing, as in Kubernetes.
 pub struct Fields<'v> {
     place: &'v str,
     path: String,
@@ -20,11 +20,11 @@ pub struct Fields<'v> {
     problems: &'v RefCell<Problems>,
 }
 
-/// How like a name must be to a known one to be taken for a slip of the pen.
+/// Jaro-Winkler similarity from which an unknown field is taken for a misspelled one.
 const ALIKE: f64 = 0.85;
 
 impl<'v> Fields<'v> {
-    /// The fields of a whole document. `place` is where it stands; mistakes go to `problems`.
+    /// Reads a whole document. `place` is its location; problems are added to `problems`.
     pub fn new(place: &'v str, value: &'v Value, problems: &'v RefCell<Problems>) -> Fields<'v> {
         Fields::at(place, String::new(), value, problems)
     }
@@ -37,28 +37,27 @@ impl<'v> Fields<'v> {
         fields
     }
 
-    /// The path of field `name` below the document.
+    /// The path of field `name` from the root of the document.
     pub fn path(&self, name: &str) -> String {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
-    /// Whether the field is there at all.
+    /// Whether the field is present and not null.
     pub fn has(&self, name: &str) -> bool {
         self.found.is_some_and(|found| found.get(name).is_some_and(|value| !value.is_null()))
     }
 
-    /// Whether the field is missing or an empty list. What has another type is neither: of that a mistake is told
-    /// where it is read.
+    /// Whether the field is missing or an empty list. A value of another type is neither; reading it reports a problem.
     pub fn lacks(&self, name: &str) -> bool {
         !self.has(name) || self.found.and_then(|found| found.get(name)?.as_array()).is_some_and(Vec::is_empty)
     }
 
-    /// A text; empty when missing.
+    /// Reads a string; empty if missing.
     pub fn text(&mut self, name: &'static str) -> String {
         self.text_if_given(name).unwrap_or_default()
     }
 
-    /// A text, if there is one.
+    /// Reads an optional string.
     pub fn text_if_given(&mut self, name: &'static str) -> Option<String> {
         let value = self.take(name)?;
         let text = value.as_str().map(str::to_owned);
@@ -68,7 +67,7 @@ impl<'v> Fields<'v> {
         text
     }
 
-    /// True or false, if either is there.
+    /// Reads an optional boolean.
     pub fn switch(&mut self, name: &'static str) -> Option<bool> {
         let value = self.take(name)?;
         if !value.is_boolean() {
@@ -77,7 +76,7 @@ impl<'v> Fields<'v> {
         value.as_bool()
     }
 
-    /// A list of texts; empty when missing.
+    /// Reads a list of strings; empty if missing.
     pub fn texts(&mut self, name: &'static str) -> Vec<String> {
         let mut texts = Vec::new();
         for (number, value) in self.list(name).iter().enumerate() {
@@ -92,7 +91,7 @@ impl<'v> Fields<'v> {
         texts
     }
 
-    /// A mapping of texts to texts; empty when missing.
+    /// Reads a mapping of strings to strings; empty if missing.
     pub fn map(&mut self, name: &'static str) -> BTreeMap<String, String> {
         let mut texts = BTreeMap::new();
         let Some(value) = self.take(name) else { return texts };
@@ -114,35 +113,35 @@ impl<'v> Fields<'v> {
         texts
     }
 
-    /// A mapping with fields of its own, if there is one.
+    /// Reads an optional nested object.
     pub fn fields(&mut self, name: &'static str) -> Option<Fields<'v>> {
         let value = self.take(name)?;
         Some(Fields::at(self.place, self.path(name), value, self.problems))
     }
 
-    /// A list of mappings; empty when missing.
+    /// Reads a list of objects; empty if missing.
     pub fn each(&mut self, name: &'static str) -> Vec<Fields<'v>> {
         let path = self.path(name);
         let at = |(number, value)| Fields::at(self.place, format!("{path}[{number}]"), value, self.problems);
         self.list(name).iter().enumerate().map(at).collect()
     }
 
-    /// A field that is known and of no interest.
+    /// Accepts a known field without reading it.
     pub fn ignore(&mut self, name: &'static str) {
         self.known.push(name);
     }
 
-    /// Remembers a mistake in the field `name`, which may be a path below this mapping.
+    /// Adds a problem of the field `name`, which may be a path below this mapping.
     pub fn problem(&self, name: &str, message: impl Display) {
         self.problems.borrow_mut().0.push(Problem::field(self.place, self.path(name), message));
     }
 
-    /// Remembers a mistake of the mapping itself.
+    /// Adds a problem of the mapping itself.
     pub fn problem_here(&self, message: impl Display) {
         self.problems.borrow_mut().0.push(Problem::field(self.place, &self.path, message));
     }
 
-    /// Tells of every field that was never asked for.
+    /// Reports every field that was not read as unknown.
     pub fn end(self) {
         for name in self.found.into_iter().flat_map(Map::keys) {
             if self.known.contains(&name.as_str()) {

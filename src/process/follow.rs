@@ -1,9 +1,9 @@
-//! Files on disk that may change while the process lives: tells when their content became another.
+//! Watches files on disk and reports when their content has changed.
 //!
-//! The kernel's notices are only a hint that something happened. What counts is the content: a change
-//! is reported when the digest of what can be read differs from the last one. So a ConfigMap's
-//! `..data` swap, an editor that writes a temporary file and renames it, a `touch`, and a lost notice
-//! all end in the right answer; a poll catches what the kernel did not tell (network file systems).
+//! Kernel notifications (inotify) are only hints. A change is reported when the digest of the readable content
+//! differs from the previous one. A ConfigMap's `..data` swap, an editor that writes a temporary file and renames it,
+//! a `touch`, and a lost notification are therefore all handled correctly. A poll finds changes for which the kernel
+//! sends no notification (network file systems).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -20,44 +20,44 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// How long it must be quiet after a notice before the files are read.
+/// Time without notifications before the files are read.
 const QUIET: Duration = Duration::from_millis(100);
-/// How long a stream of notices can hold back a look at the files.
+/// Longest time that a stream of notifications can delay reading the files.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often the files are looked at although nobody said anything.
+/// Interval at which the files are checked without a notification.
 const POLL: Duration = Duration::from_secs(10);
-/// Directories deeper than this are not followed: a cycle of symbolic links ends here.
+/// Maximum directory depth; ends cycles of symbolic links.
 const DEPTH: usize = 16;
 
-/// Follows a set of files, or a directory with all below it.
+/// Watches a set of files, or a directory with everything below it.
 ///
-/// Make it *before* reading the files for the first time: what changes between is then reported.
+/// Create it *before* reading the files for the first time, so that changes in between are reported.
 pub struct Follower {
     roots: Roots,
-    /// Absent when the system gives no watch (limit reached, odd file system): then the poll decides.
+    /// Absent if the kernel provides no watch (limit reached, unsupported file system); then only the poll is used.
     watcher: Option<RecommendedWatcher>,
     watched: BTreeSet<PathBuf>,
-    /// What stands for the root, or leads to it.
+    /// Paths on which the resolution of the roots depends: the roots, and each symbolic link that leads to them.
     leads: BTreeSet<PathBuf>,
     notices: mpsc::Receiver<()>,
-    /// What the notices are about.
+    /// The paths that notifications named.
     named: Arc<Mutex<Named>>,
-    /// A notice was taken and not yet looked into (the look may have been cancelled).
+    /// When a notification was received that is not processed yet (processing may have been canceled).
     noticed: Option<Instant>,
     seen: Fingerprint,
-    /// The paths whose content changed since somebody took them; nothing if all may have.
+    /// Paths changed since the last [`Follower::take_changed`]; `None` if any path may have changed.
     changed: Option<BTreeSet<PathBuf>>,
 }
 
-/// The paths that notices named since they were last looked into.
+/// Paths named by notifications that are not processed yet.
 #[derive(Default)]
 struct Named {
     paths: BTreeSet<PathBuf>,
-    /// Whether others may be meant, too.
+    /// Whether other paths may be affected, too.
     more: bool,
 }
 
-/// Of more paths than this a look at everything is as good.
+/// With more notified paths than this, all files are checked.
 const MANY: usize = 256;
 
 enum Roots {
@@ -65,29 +65,29 @@ enum Roots {
     Directory(PathBuf),
 }
 
-/// What can be read at each path, and enough of the file's state to know that it need not be read again.
+/// Content digest and file state of each path.
 type Fingerprint = BTreeMap<PathBuf, Entry>;
 
 #[derive(Clone)]
 struct Entry {
     state: (u64, u64, u64, i64, i64, i64, i64),
     content: [u8; 32],
-    /// Whether a symbolic link leads there: then it can change although nobody names it.
+    /// Whether the path involves a symbolic link: its content can then change without a notification that names it.
     linked: bool,
 }
 
 impl Follower {
-    /// Follows single files. They need not exist yet.
+    /// Watches single files. They need not exist yet.
     pub fn new<P: Into<PathBuf>>(paths: impl IntoIterator<Item = P>) -> Follower {
         Follower::of(Roots::Files(paths.into_iter().map(Into::into).collect()))
     }
 
-    /// Follows every file below `path`, except those whose name says that they are hidden or temporary.
+    /// Watches every file below `path`, except hidden and temporary ones ([`is_passing`]).
     pub fn directory(path: impl Into<PathBuf>) -> Follower {
         Follower::of(Roots::Directory(path.into()))
     }
 
-    /// Follows these single files, too. A directory's follower has what lies below it and takes no more.
+    /// Adds single files. Does nothing for the watcher of a directory.
     pub fn add<P: Into<PathBuf>>(&mut self, paths: impl IntoIterator<Item = P>) {
         let Roots::Files(known) = &mut self.roots else { return };
         let more: Vec<PathBuf> = paths.into_iter().map(Into::into).collect();
@@ -100,10 +100,10 @@ impl Follower {
     }
 
     fn of(roots: Roots) -> Follower {
-        // One waiting notice says all there is to say, so the channel holds one.
+        // A capacity of one is enough: a pending notification already triggers a check.
         let (sender, notices) = mpsc::channel(1);
         let named = Arc::<Mutex<Named>>::default();
-        // A watcher is a thread: without a file there is nothing for it to do.
+        // A watcher costs a thread; without files there is nothing to watch.
         let watcher = if roots.is_empty() { None } else { watcher(sender, named.clone()) };
         let mut follower = Follower {
             roots,
@@ -121,8 +121,8 @@ impl Follower {
         follower
     }
 
-    /// Waits until the content is another than at the last return (or at the beginning). May be dropped
-    /// and called again without losing a change.
+    /// Waits until the content differs from that at the last return (or at creation). Cancellation safe: no change is
+    /// lost if the future is dropped.
     pub async fn changed(&mut self) {
         loop {
             if self.noticed.is_none() {
@@ -139,8 +139,8 @@ impl Follower {
                 }
             }
             self.watch_again();
-            // A file can be written twice within one tick of the file system's clock: after a notice
-            // everything is read, a mere poll trusts an unchanged inode.
+            // A file can be written twice within one tick of the file system's clock: after a notification
+            // everything is read, a poll trusts an unchanged inode.
             let known = if self.noticed.is_some() { BTreeMap::new() } else { self.seen.clone() };
             self.noticed = None;
             let now = self.roots.fingerprint(&known);
@@ -154,17 +154,16 @@ impl Follower {
         }
     }
 
-    /// The paths of a directory whose content became another since this was last asked; nothing if it has to be looked
-    /// at as a whole.
+    /// Returns the changed paths of a directory since the last call; `None` if the whole directory has to be read.
     pub fn take_changed(&mut self) -> Option<BTreeSet<PathBuf>> {
         self.changed.replace(BTreeSet::new())
     }
 
-    /// The files of a directory that notices named, if they were about nothing else: what those are that are not there.
+    /// The files of a directory that notifications named; `None` if the whole directory has to be checked.
     fn those_named(&self) -> Option<BTreeSet<PathBuf>> {
         let Named { paths, more } = std::mem::take(&mut *self.named.lock());
         let Roots::Directory(root) = &self.roots else { return None };
-        // Notices have whole paths.
+        // Notifications carry absolute paths.
         let whole = absolute(root);
         let mut files = BTreeSet::new();
         for path in paths {
@@ -177,7 +176,7 @@ impl Follower {
             let path = root.join(below);
             let mut names = below.iter();
             let name = names.next_back()?;
-            // `..data` and its like stand for others.
+            // `..data` and similar links affect other paths.
             if name.as_encoded_bytes().starts_with(b"..") || names.any(is_hidden) {
                 return None;
             }
@@ -198,7 +197,7 @@ impl Follower {
         (!more).then_some(files)
     }
 
-    /// Looks at these files, and at those that may be the same by another name. True if any is another.
+    /// Updates the fingerprints of these files and of all linked ones. True if any content changed.
     fn look_at(&mut self, mut paths: BTreeSet<PathBuf>) -> bool {
         paths.extend(self.seen.iter().filter(|(_, entry)| entry.linked).map(|(path, _)| path.clone()));
         let mut any = false;
@@ -218,7 +217,7 @@ impl Follower {
         any
     }
 
-    /// True if there was a notice, false if it is merely time to look.
+    /// True after a notification, false after the poll interval.
     async fn notice(&mut self) -> bool {
         match timeout(POLL, self.notices.recv()).await {
             Ok(Some(())) => true,
@@ -230,25 +229,25 @@ impl Follower {
         }
     }
 
-    /// `since` the first notice: whoever drops this and begins again does not wait for longer, where a folder is never
-    /// quiet.
+    /// Waits until no notification arrives for [`QUIET`], at most until [`PATIENCE`] after `since`, the first one. The
+    /// bound also holds if the future is dropped and created again.
     async fn wait_for_quiet(&mut self, since: Instant) {
         let at_last = since + PATIENCE;
         while Instant::now() < at_last {
             let quiet = Instant::now() + QUIET;
             if !matches!(timeout_at(quiet.min(at_last), self.notices.recv()).await, Ok(Some(()))) {
-                // Quiet; or nobody is left to give notice, and then there is nothing to wait for.
+                // Quiet, or the watcher is gone.
                 return;
             }
         }
     }
 
-    /// Watches the directories that matter now: a symbolic link may point elsewhere than before.
+    /// Watches the directories that are relevant now: a symbolic link may have a new target.
     fn watch_again(&mut self) {
         let Some(watcher) = &mut self.watcher else { return };
         self.leads = match &self.roots {
             Roots::Files(paths) => leading_to(paths),
-            // What leads to the directory matters, too: it may be a link, or be removed and made again.
+            // The directory itself may be a link, or may be removed and recreated.
             Roots::Directory(path) => leading_to(std::slice::from_ref(path)),
         };
         let mut wanted: BTreeSet<PathBuf> = self.leads.iter().map(|path| parent(path)).collect();
@@ -262,8 +261,8 @@ impl Follower {
         }
         let mut watched = BTreeSet::new();
         for directory in wanted {
-            // A directory that was removed and made again has lost its watch without a word, so each
-            // is asked for anew; asking twice for the same is no error.
+            // A directory that was removed and recreated has silently lost its watch, so each watch is requested
+            // again; requesting one twice is not an error.
             let mode = if whole == Some(&directory) { RecursiveMode::Recursive } else { RecursiveMode::NonRecursive };
             if watcher.watch(&directory, mode).is_ok() {
                 watched.insert(directory);
@@ -273,7 +272,7 @@ impl Follower {
     }
 }
 
-/// Everything whose renaming could change what `paths` mean.
+/// Every path that affects what `paths` resolve to if it is renamed.
 fn leading_to(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
     let mut leads = BTreeSet::new();
     for path in paths {
@@ -311,7 +310,7 @@ impl Named {
     }
 }
 
-/// Whoever gives notice of what the kernel tells, if it tells anything.
+/// Creates the kernel's file watcher; `None` if there is none.
 fn watcher(sender: mpsc::Sender<()>, named: Arc<Mutex<Named>>) -> Option<RecommendedWatcher> {
     let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         if !matches!(event, Ok(notify::Event { kind: EventKind::Access(_), .. })) {
@@ -320,7 +319,7 @@ fn watcher(sender: mpsc::Sender<()>, named: Arc<Mutex<Named>>) -> Option<Recomme
         }
     });
     let told = |error: &notify::Error| {
-        tracing::warn!(%error, "no file notices from the system; files are polled instead");
+        tracing::warn!(%error, "file change notifications are unavailable; files are polled instead");
     };
     watcher.inspect_err(told).ok()
 }
@@ -347,7 +346,7 @@ fn look(path: &Path, linked: bool, known: &Fingerprint, found: &mut Fingerprint)
         found.insert(path.to_owned(), entry.clone());
         return;
     }
-    // What cannot be read counts as absent: it is reported when it becomes readable.
+    // An unreadable file counts as absent: a change is reported when it becomes readable.
     let Ok(content) = fs::read(path) else { return };
     let digest = digest::digest(&digest::SHA256, &content);
     let mut content = [0; 32];
@@ -360,8 +359,8 @@ fn walk(directory: &Path, depth: usize, linked: bool, known: &Fingerprint, found
     for entry in entries.flatten() {
         let (path, name) = (entry.path(), entry.file_name());
         let linked = linked || entry.file_type().is_ok_and(|kind| kind.is_symlink());
-        // `metadata` follows links: the files of a mounted ConfigMap are links into `..data`. A directory may
-        // well be named like an editor's temporary file (`2026`).
+        // `metadata` follows links: the files of a mounted ConfigMap are links into `..data`. A directory may be named
+        // like an editor's temporary file (`2026`).
         match fs::metadata(&path) {
             Ok(data) if data.is_dir() && depth > 0 && !is_hidden(&name) => {
                 walk(&path, depth - 1, linked, known, found);
@@ -376,7 +375,7 @@ fn is_hidden(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(b".")
 }
 
-/// Whether a file name is hidden (`..data`, `.x.swp`) or an editor's temporary one (`x~`, `#x#`, `4913`).
+/// Whether a file name is hidden (`..data`, `.x.swp`) or an editor's temporary file (`x~`, `#x#`, `4913`).
 pub fn is_passing(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     name.starts_with('.')
@@ -392,7 +391,7 @@ mod tests {
 
     use super::*;
 
-    /// Far beyond what a change needs, so that a loaded machine does not fail the test.
+    /// Waits for a change; the timeout is long enough for a loaded machine.
     async fn changes(follower: &mut Follower) {
         timeout(Duration::from_secs(30), follower.changed()).await.expect("the change is noticed");
     }
@@ -503,19 +502,19 @@ mod tests {
         changes(&mut follower).await;
         assert_eq!(follower.take_changed(), only(&["a.yaml"]));
         assert_eq!(follower.take_changed(), only(&[]));
-        // A link to one that changed did, too.
+        // A link to a changed file has changed, too.
         fs::write(path("c.tmp"), "two").unwrap();
         fs::rename(path("c.tmp"), path("c.yaml")).unwrap();
         fs::remove_file(path("b.yaml")).unwrap();
         changes(&mut follower).await;
         let mut changed = follower.take_changed().unwrap();
-        // Notices may come one by one.
+        // Notifications may arrive one by one.
         while changed.len() < 3 {
             changes(&mut follower).await;
             changed.extend(follower.take_changed().unwrap());
         }
         assert_eq!(Some(changed), only(&["b.yaml", "c.yaml", "link.yaml"]));
-        // What is below a directory that came or went is for who looks at all.
+        // After a directory was created or removed, the whole directory has to be read.
         fs::create_dir(path("d")).unwrap();
         fs::write(path("d/e.yaml"), "one").unwrap();
         changes(&mut follower).await;

@@ -1,29 +1,29 @@
-//! A file that is read again whenever it changes, and whose last good reading stays.
+//! A file that is reloaded when it changes; the last valid content stays in use.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Drain, Follower, Phase, Problems, Publisher};
 
-/// What such a file holds.
+/// Content of a [`FollowedFile`].
 pub trait Followed: Sized {
-    /// For the log, when the file changed and cannot be used.
+    /// Log message for a changed file with invalid content.
     const UNUSABLE: &'static str;
 
-    /// Reads the file.
+    /// Reads and parses the file.
     ///
     /// # Errors
-    /// All mistakes in it.
+    /// All problems in the file.
     fn read(path: &Path) -> Result<Self, Problems>;
 
-    /// Says in the log that it was read again.
+    /// Logs that the file was reloaded.
     fn tell_read_again(&self, path: &Path);
 }
 
-/// Called with what is wrong, once for each new mistake, and with no problems when all is well again.
+/// Called with the problems of a failed reload, once per new set, and with none after a successful one.
 pub type OnFailure = Box<dyn Fn(&Problems) + Send>;
 
-/// A file that was right when it was opened.
+/// A file that was valid when it was opened and is reloaded when it changes.
 pub struct FollowedFile<T> {
     path: PathBuf,
     follower: Follower,
@@ -34,16 +34,16 @@ impl<T: Followed> FollowedFile<T> {
     /// Reads the file for the first time.
     ///
     /// # Errors
-    /// All mistakes in it.
+    /// All problems in the file.
     pub fn open(path: &Path) -> Result<(FollowedFile<T>, T), Problems> {
-        // Before the first reading, so that no change falls between.
+        // Watch before the first read, so that no change in between is missed.
         let follower = Follower::new([path]);
         let first = T::read(path)?;
         Ok((FollowedFile { path: path.to_owned(), follower, holds: std::marker::PhantomData }, first))
     }
 
-    /// Follows the file until the process ends, and publishes what became of it. While it cannot be read, or
-    /// holds a mistake, the last good reading stays.
+    /// Watches the file until the process ends and publishes each valid content. While the file is unreadable or
+    /// invalid, the last valid content stays published.
     pub async fn follow(mut self, publisher: Publisher<T>, on_failure: OnFailure, mut drain: Drain) {
         let mut readings = Readings::new(T::UNUSABLE, on_failure);
         loop {
@@ -59,7 +59,7 @@ impl<T: Followed> FollowedFile<T> {
     }
 }
 
-/// What came of reading the same thing again and again: each new mistake is told once, and once that all is well again.
+/// Reports reload results: each new set of problems once, and the recovery once.
 pub struct Readings {
     unusable: &'static str,
     on_failure: OnFailure,
@@ -67,12 +67,12 @@ pub struct Readings {
 }
 
 impl Readings {
-    /// `unusable` is said in the log, and `on_failure` called, when there is a new mistake.
+    /// For new problems, logs `unusable` and calls `on_failure`.
     pub fn new(unusable: &'static str, on_failure: OnFailure) -> Readings {
         Readings { unusable, on_failure, told: None }
     }
 
-    /// What was read, if it can be used.
+    /// Reports the result of a reload and returns the content if it is valid.
     pub fn usable<T>(&mut self, read: Result<T, Problems>) -> Option<T> {
         match read {
             Ok(read) => {

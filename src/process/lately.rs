@@ -1,16 +1,16 @@
-//! What changed last, so that whoever looks often enough need not look at everything.
+//! A bounded log of recent changes, so that frequent readers can update incrementally.
 
 use std::collections::VecDeque;
 
-/// Whoever looks more seldom than this has to look at everything.
+/// Number of changes kept; a reader further behind has to read everything.
 const MOST: usize = 128;
 
-/// The last changes of something that counts its versions.
+/// The last changes of a versioned collection.
 #[derive(Clone)]
 pub struct Lately<K> {
-    /// Of what changed after this version, everything is in `changes`.
+    /// The log is complete for changes after this version.
     settled: u64,
-    /// What changed, oldest first, and the version that each made.
+    /// Changed keys with the version that each change created, oldest first.
     changes: VecDeque<(u64, K)>,
 }
 
@@ -21,7 +21,7 @@ impl<K> Default for Lately<K> {
 }
 
 impl<K> Lately<K> {
-    /// This changed, and made that version, which is no smaller than the last.
+    /// Records that `what` changed in `version`, which is not smaller than the previous one.
     pub fn note(&mut self, version: u64, what: K) {
         self.changes.push_back((version, what));
         if self.changes.len() > MOST {
@@ -29,13 +29,14 @@ impl<K> Lately<K> {
         }
     }
 
-    /// Whoever knows something older than `version` has to look at everything.
+    /// Clears the log: readers with a version older than `version` have to read everything.
     pub fn settle(&mut self, version: u64) {
         self.settled = version;
         self.changes.clear();
     }
 
-    /// What changed after `version`, oldest first, some of it twice; nothing if that is too long ago.
+    /// The keys changed after `version`, oldest first, possibly with duplicates; `None` if the log does not reach back
+    /// that far.
     pub fn since(&self, version: u64) -> Option<impl Iterator<Item = &K>> {
         let first = self.changes.partition_point(|(at, _)| *at <= version);
         (version >= self.settled).then(|| self.changes.range(first..).map(|(_, what)| what))

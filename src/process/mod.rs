@@ -1,5 +1,5 @@
-//! The life of the process: drain, followed files, published snapshots, how its sockets are set up, mistakes in
-//! what the operator wrote.
+//! Process-wide services: graceful shutdown, watched files, published snapshots, socket options, deadlines, and
+//! problems found in configuration.
 
 mod configuration;
 mod deadline;

@@ -1,25 +1,25 @@
-//! A mistake in something the operator wrote, said so that it can be mended.
+//! Problems in configuration: where they are and how to fix them.
 
 use std::fmt;
 
-/// One mistake: where it stands, and what to do about it.
+/// One problem in a configuration file, flag or environment variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The file (with document number or line where known), flag or environment variable.
     pub place: String,
-    /// Path of the field inside the file, for example `spec.service.port`; empty when the whole is meant.
+    /// Path of the field inside the file, for example `spec.service.port`; empty for a problem of the whole file.
     pub field: String,
-    /// What is wrong, and what would be right.
+    /// What is wrong and what is expected.
     pub message: String,
 }
 
 impl Problem {
-    /// A problem of the whole `place`.
+    /// Creates a problem of the whole `place`.
     pub fn new(place: impl fmt::Display, message: impl fmt::Display) -> Problem {
         Problem { place: place.to_string(), field: String::new(), message: message.to_string() }
     }
 
-    /// A problem of one field of `place`.
+    /// Creates a problem of one field of `place`.
     pub fn field(place: impl fmt::Display, field: impl fmt::Display, message: impl fmt::Display) -> Problem {
         Problem { place: place.to_string(), field: field.to_string(), message: message.to_string() }
     }
@@ -37,24 +37,24 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-/// All mistakes found in one go; never empty when returned as an error.
+/// All problems found at once; never empty when returned as an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems(pub Vec<Problem>);
 
 impl Problems {
-    /// Keeps the value of `result`, or remembers its problem.
+    /// Returns the value of `result`, or adds its problem.
     pub fn keep<T>(&mut self, result: Result<T, Problem>) -> Option<T> {
         result.map_err(|problem| self.0.push(problem)).ok()
     }
 
-    /// Writes an error line to the log for each, with what follows from it.
+    /// Logs each problem as an error with `consequence` as the message.
     pub fn log(&self, consequence: &str) {
         for problem in &self.0 {
             tracing::error!(%problem, "{consequence}");
         }
     }
 
-    /// `value` if nothing went wrong, else all that did.
+    /// Returns `value` if there are no problems.
     pub fn or<T>(self, value: T) -> Result<T, Problems> {
         if self.0.is_empty() { Ok(value) } else { Err(self) }
     }

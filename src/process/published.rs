@@ -1,4 +1,4 @@
-//! Live state as an immutable snapshot: one writer publishes, every request reads without waiting.
+//! Live state as immutable snapshots: one writer publishes, readers load without blocking.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,27 +6,27 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
-/// The reading side; cheap to clone, shared between threads.
+/// Reads the current snapshot; cheap to clone, usable from any thread.
 pub struct Published<T> {
     value: Arc<ArcSwap<T>>,
     version: watch::Receiver<u64>,
 }
 
-/// The one writing side.
+/// Publishes new snapshots; there is one writer.
 pub struct Publisher<T> {
     value: Arc<ArcSwap<T>>,
     version: watch::Sender<u64>,
 }
 
 impl<T> Published<T> {
-    /// A snapshot that holds `first`, and the only handle that can replace it.
+    /// Creates both sides with `first` as the current value.
     pub fn new(first: T) -> (Publisher<T>, Published<T>) {
         let value = Arc::new(ArcSwap::from_pointee(first));
         let (sender, receiver) = watch::channel(0);
         (Publisher { value: value.clone(), version: sender }, Published { value, version: receiver })
     }
 
-    /// A snapshot that nobody will ever replace.
+    /// Creates a snapshot that never changes.
     pub fn fixed(value: T) -> Published<T> {
         Published::new(value).1
     }
@@ -36,12 +36,12 @@ impl<T> Published<T> {
         self.value.load()
     }
 
-    /// The current value, to keep.
+    /// The current value as an owned reference.
     pub fn get(&self) -> Arc<T> {
         self.value.load_full()
     }
 
-    /// Waits for a value this handle has not waited for yet. Pends for ever once the writer is gone.
+    /// Waits for the next value that this handle has not seen. Pends forever after the writer is dropped.
     pub async fn changed(&mut self) {
         if self.version.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -49,7 +49,7 @@ impl<T> Published<T> {
     }
 }
 
-/// As [`Published::changed`]; pends for ever if there is nothing to change.
+/// Like [`Published::changed`]; pends forever for `None`.
 pub async fn changed_if_any<T>(published: &mut Option<Published<T>>) {
     match published {
         Some(published) => published.changed().await,
@@ -63,7 +63,7 @@ impl<T> Clone for Published<T> {
     }
 }
 
-/// Says nothing of the value, which may be large or secret.
+/// Omits the value, which may be large or secret.
 impl<T> fmt::Debug for Published<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Published").field("version", &*self.version.borrow()).finish_non_exhaustive()
@@ -77,7 +77,7 @@ impl<T> Publisher<T> {
         self.version.send_modify(|version| *version += 1);
     }
 
-    /// A reading side of this snapshot.
+    /// Creates another reader.
     pub fn reader(&self) -> Published<T> {
         Published { value: self.value.clone(), version: self.version.subscribe() }
     }

@@ -1,12 +1,12 @@
-//! A map for snapshots: the next one shares with the last all but the small part in which something changed.
+//! A copy-on-write map for snapshots: a clone shares all shards that are not modified.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// So many parts: of a thousand entries a change copies sixteen.
+/// Number of shards: in a map of a thousand entries a change copies sixteen.
 const SHARDS: usize = 64;
 
-/// Values by name. To clone it costs the same whatever it holds.
+/// Values by name. Cloning takes constant time.
 pub struct Sharded<V>(Arc<[Shard<V>]>);
 
 type Shard<V> = Arc<HashMap<Box<str>, V>>;
@@ -25,41 +25,41 @@ impl<V> Clone for Sharded<V> {
 }
 
 impl<V> Sharded<V> {
-    /// What `name` stands for.
+    /// The value of `name`.
     pub fn get(&self, name: &str) -> Option<&V> {
         self.0.get(shard(name))?.get(name)
     }
 
-    /// How many there are.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.0.iter().map(|shard| shard.len()).sum()
     }
 
-    /// Whether there is none.
+    /// Whether the map has no entries.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|shard| shard.is_empty())
     }
 
-    /// All of them, in no order.
+    /// All values, in no particular order.
     pub fn values(&self) -> impl Iterator<Item = &V> {
         self.0.iter().flat_map(|shard| shard.values())
     }
 
-    /// All names, in no order.
+    /// All names, in no particular order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().flat_map(|shard| shard.keys()).map(AsRef::as_ref)
     }
 }
 
 impl<V: Clone> Sharded<V> {
-    /// Has `name` stand for `value`; clones of before do not notice.
+    /// Sets the value of `name`; earlier clones are not affected.
     pub fn insert(&mut self, name: &str, value: V) {
         if let Some(shard) = Arc::make_mut(&mut self.0).get_mut(shard(name)) {
             Arc::make_mut(shard).insert(name.into(), value);
         }
     }
 
-    /// Has `name` stand for nothing.
+    /// Removes `name`; earlier clones are not affected.
     pub fn remove(&mut self, name: &str) {
         if self.get(name).is_some()
             && let Some(shard) = Arc::make_mut(&mut self.0).get_mut(shard(name))
@@ -69,7 +69,7 @@ impl<V: Clone> Sharded<V> {
     }
 }
 
-/// FNV-1a: names are not chosen to be in one shard, and if they were, it would be a map like any other.
+/// FNV-1a. Collisions only make a shard larger, so no keyed hash is needed.
 fn shard(name: &str) -> usize {
     let hash = name
         .bytes()

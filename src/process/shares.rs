@@ -1,4 +1,4 @@
-//! A bound that users share: whoever holds much reaches it before whoever holds little.
+//! A memory budget shared fairly between users: heavy users reach the limit before light ones.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -6,8 +6,8 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-/// So many bytes (or other units) for all users together. One user gets at most as much as is then left for all others
-/// (a dynamic threshold): alone a half, of what that leaves the next a half, and so on.
+/// A budget of bytes (or other units) for all users together. One user gets at most as much as then remains for all
+/// others (dynamic threshold): the first gets a half, the next a half of the rest, and so on.
 #[derive(Debug)]
 pub struct Shares {
     most: usize,
@@ -15,7 +15,7 @@ pub struct Shares {
     users: Mutex<HashMap<Box<str>, Weak<Share>>>,
 }
 
-/// What one user holds of [`Shares`]; given back when nobody has it any more.
+/// One user's part of [`Shares`]; released when the last reference is dropped.
 #[derive(Debug)]
 pub struct Share {
     user: Box<str>,
@@ -24,12 +24,12 @@ pub struct Share {
 }
 
 impl Shares {
-    /// Shares of `most`.
+    /// Creates a budget of `most` units.
     pub fn new(most: usize) -> Arc<Shares> {
         Arc::new(Shares { most, used: AtomicUsize::new(0), users: Mutex::default() })
     }
 
-    /// The share of `user`.
+    /// Returns the share of `user`, creating it if necessary.
     pub fn of(self: &Arc<Shares>, user: &str) -> Arc<Share> {
         let mut users = self.users.lock();
         if let Some(known) = users.get(user).and_then(Weak::upgrade) {
@@ -40,19 +40,19 @@ impl Shares {
         share
     }
 
-    /// What all users hold.
+    /// Units held by all users.
     pub fn used(&self) -> usize {
         self.used.load(Relaxed)
     }
 
-    /// How many users hold a share.
+    /// Number of users with a share.
     pub fn users(&self) -> usize {
         self.users.lock().len()
     }
 }
 
 impl Share {
-    /// Takes `more`; false when that is too much.
+    /// Acquires `more` units; false if that exceeds the budget or the user's part.
     pub fn take(&self, more: usize) -> bool {
         let all = self.all.used.fetch_add(more, Relaxed) + more;
         let own = self.used.fetch_add(more, Relaxed) + more;
@@ -63,14 +63,14 @@ impl Share {
         fits
     }
 
-    /// Gives back what was taken.
+    /// Releases acquired units.
     pub fn give_back(&self, less: usize) {
         self.all.used.fetch_sub(less, Relaxed);
         self.used.fetch_sub(less, Relaxed);
     }
 }
 
-/// What is taken of a share bit by bit, until this is dropped.
+/// Units acquired incrementally; released on drop.
 #[derive(Debug)]
 pub struct Reservation {
     share: Arc<Share>,
@@ -78,12 +78,12 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Nothing of the share of `user` yet.
+    /// Creates an empty reservation of `user`.
     pub fn of(shares: &Arc<Shares>, user: &str) -> Reservation {
         Reservation { share: shares.of(user), units: 0 }
     }
 
-    /// Takes `more`; false when that is too much.
+    /// Acquires `more` units; false if that exceeds the budget or the user's part.
     pub fn grow(&mut self, more: usize) -> bool {
         let fits = self.share.take(more);
         self.units += if fits { more } else { 0 };
@@ -101,7 +101,7 @@ impl Drop for Share {
     fn drop(&mut self) {
         self.all.used.fetch_sub(self.used.load(Relaxed), Relaxed);
         let mut users = self.all.users.lock();
-        // Another of the same name may have come meanwhile.
+        // Another share of the same user may have been created meanwhile.
         if users.get(&self.user).is_some_and(|known| known.strong_count() == 0) {
             users.remove(&self.user);
         }

@@ -1,4 +1,4 @@
-//! How every TCP connection of ours is set up, whichever side opened it.
+//! Socket options of every TCP connection, accepted or dialed.
 
 use std::io;
 use std::time::Duration;
@@ -6,11 +6,10 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
-/// As net/http does on both sides.
+/// Default of Go's `net.Dialer` and `net.ListenConfig`.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// Switches Nagle's delay off and keep-alive on: a peer that vanished without a word must not hold its watches
-/// for ever.
+/// Disables Nagle's algorithm and enables keep-alive, so that the watches of a vanished peer end.
 ///
 /// # Errors
 /// The socket is closed already.
@@ -18,14 +17,14 @@ pub fn set_up(socket: &TcpStream) -> io::Result<()> {
     set_up_with(socket, KEEP_ALIVE)
 }
 
-/// The same with a time of the operator's own, after which a silent peer is asked for a sign of life; zero is the usual
-/// one, as for `net.Dialer` of Go. Whole seconds count.
+/// Like [`set_up`], with a configured keep-alive period. Zero is the default, as for Go's `net.Dialer`. The resolution
+/// is one second.
 ///
 /// # Errors
 /// The socket is closed already.
 pub fn set_up_with(socket: &TcpStream, keep_alive: Duration) -> io::Result<()> {
     socket.set_nodelay(true)?;
-    // The kernel has seconds, and none of them is no time at all.
+    // The kernel takes whole seconds, and rejects zero.
     let keep_alive = if keep_alive.is_zero() { KEEP_ALIVE } else { keep_alive.max(Duration::from_secs(1)) };
     let keep_alive = TcpKeepalive::new().with_time(keep_alive).with_interval(keep_alive);
     SockRef::from(socket).set_tcp_keepalive(&keep_alive)

@@ -1,4 +1,4 @@
-//! Files of ours, written whole or not at all.
+//! Atomic file writes: a file is written completely or not at all.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -7,22 +7,22 @@ use std::path::Path;
 
 use super::Problem;
 
-/// Creates `path` whole or not at all, and never over another file.
+/// Creates `path` atomically; never overwrites an existing file.
 ///
 /// # Errors
-/// When it is there already, or cannot be written.
+/// The file exists already, or cannot be written.
 pub fn write_new(path: &Path, content: &str, mode: u32) -> io::Result<()> {
     with_temporary(path, content.as_bytes(), mode, |temporary| {
-        // Unlike a rename, a link fails if the name is taken.
+        // Unlike a rename, a link fails if the name exists.
         fs::hard_link(temporary, path)?;
         fs::remove_file(temporary)
     })
 }
 
-/// Puts `content` at `path` in one step, for its readers, with the given mode.
+/// Replaces the file at `path` atomically with `content` and the given mode.
 ///
 /// # Errors
-/// When it cannot be written; then what was there stays.
+/// The file cannot be written; the previous content stays.
 pub fn replace(path: &Path, content: impl AsRef<[u8]>, mode: u32) -> Result<(), Problem> {
     with_temporary(path, content.as_ref(), mode, |temporary| fs::rename(temporary, path))
         .map_err(|error| Problem::new(path.display(), format!("cannot be written: {error}")))
@@ -36,7 +36,7 @@ fn with_temporary(
 ) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = path.with_file_name(format!(".{name}.{:016x}.tmp", fastrand::u64(..)));
-    // The mode is the file's from its first moment: a key is never readable by others, not even for an instant.
+    // The mode is set on creation: a private key is never readable by others.
     let written = OpenOptions::new()
         .write(true)
         .create_new(true)

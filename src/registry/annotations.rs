@@ -1,4 +1,4 @@
-//! The `narthex.dev/` annotations of an APIService: how its backend is to be treated.
+//! The `narthex.dev/` annotations of an APIService, which configure its backend.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -12,86 +12,86 @@ use crate::message::{AllowedHeaders, hop_by_hop};
 use crate::process::{Problem, Problems};
 use crate::tls::PairFiles;
 
-/// How the requests to one APIService are treated.
+/// Settings of the requests to one APIService.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendSettings {
-    /// The name to verify the certificate against, when it is not the Service's or the URL's.
+    /// Name that the backend's certificate must have, if not the Service's or the URL's.
     pub server_name: Option<String>,
-    /// From the request's end to the answer's end, for what does not run long; zero for no limit.
+    /// Timeout from the end of the request to the end of the response, unless long-running; zero for no limit.
     pub request_timeout: Duration,
-    /// For TCP and TLS together.
+    /// Timeout of the TCP and TLS handshakes together.
     pub connect_timeout: Duration,
-    /// How many requests that do not run long may be under way at once; 0 for no limit.
+    /// Maximum number of concurrent requests that are not long-running; 0 for no limit.
     pub max_inflight: usize,
-    /// The longest request body.
+    /// Maximum bytes of a request body.
     pub max_request_bytes: Option<u64>,
-    /// What has no request timeout, besides what runs long by nature.
+    /// Requests without a timeout, besides those that Kubernetes treats as long-running.
     pub long_running: LongRunning,
-    /// Which `Upgrade:` tokens may pass.
+    /// Allowed tokens of the header `Upgrade`.
     pub upgrade_protocols: UpgradeProtocols,
-    /// What may be sent a second time.
+    /// Which requests are retried.
     pub retry: Retry,
-    /// How many probes in a row must fail until an available APIService is not.
+    /// Number of consecutive failed probes that make an available APIService unavailable.
     pub failure_threshold: u32,
-    /// How many probes in a row must succeed until an unavailable APIService is available.
+    /// Number of consecutive successful probes that make an unavailable APIService available.
     pub success_threshold: u32,
-    /// From one probe to the next.
+    /// Interval between probes.
     pub probe_interval: Duration,
-    /// How long one probe of one endpoint may take.
+    /// Timeout of one probe of one endpoint.
     pub probe_timeout: Duration,
     /// Name of the egress selection.
     pub egress: String,
-    /// The pair to present instead of the shared one.
+    /// Client certificate and key to use instead of the shared pair.
     pub client_certificate: Option<PairFiles>,
-    /// Whether the backend gets the Host header of the client, not that of its own address. No annotation says so.
+    /// Whether the client's `Host` header is forwarded, instead of the backend's own name. Not set by an annotation.
     pub keeps_host: bool,
-    /// Whether the origin that clients see is the backend's alone: cookies, cross-origin rights and the like are then
-    /// its own matter and go through both ways. No annotation says so.
+    /// Whether the backend alone serves the web origin that clients see. Cookies, CORS headers and the like are then
+    /// forwarded in both directions. Not set by an annotation.
     pub owns_origin: bool,
-    /// Headers and trailers of responses that reach clients although they act on the origin that all APIs share.
+    /// Response headers and trailers that are forwarded although they affect the web origin shared by all APIs.
     pub allowed_response_headers: AllowedHeaders,
-    /// Claims of a reverse proxy about the client that reach the backend ([`hop_by_hop::is_proxy_claim`]). No annotation
-    /// says so.
+    /// Headers of a reverse proxy about the client that are forwarded to the backend
+    /// ([`hop_by_hop::is_proxy_claim`]). Not set by an annotation.
     pub allowed_request_headers: AllowedHeaders,
 }
 
-/// What may be sent a second time.
+/// Which requests may be retried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Retry {
-    /// GET, HEAD and OPTIONS, and any request that provably was not begun.
+    /// GET, HEAD and OPTIONS, and any request that the backend provably did not start.
     #[default]
     Safe,
-    /// Any request that provably was not begun; of others only a GET, HEAD or OPTIONS whose connection had served before
-    /// and ended without a byte of an answer. No annotation says so.
+    /// Any request that the backend provably did not start. Also a GET, HEAD or OPTIONS on a reused connection that
+    /// closed before the first byte of a response. Not set by an annotation.
     Unbegun,
-    /// Nothing.
+    /// None.
     Never,
 }
 
-/// Which `Upgrade:` tokens may pass.
+/// Allowed tokens of the header `Upgrade`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpgradeProtocols(Option<Vec<String>>);
 
 impl UpgradeProtocols {
-    /// Reads a comma list; `*` is any, the empty list none.
+    /// Reads a comma-separated list. `*` allows any token, an empty list none.
     pub fn parse(text: &str) -> UpgradeProtocols {
         let tokens = text.split(',').map(str::trim).filter(|token| !token.is_empty());
         let tokens: Vec<String> = tokens.map(str::to_owned).collect();
         UpgradeProtocols(if tokens.iter().any(|token| token == "*") { None } else { Some(tokens) })
     }
 
-    /// Whether this one token of an `Upgrade:` header may pass; case does not matter.
+    /// Whether this token of a header `Upgrade` is allowed, ignoring case.
     pub fn allows(&self, token: &str) -> bool {
         self.0.as_ref().is_none_or(|tokens| tokens.iter().any(|one| one.eq_ignore_ascii_case(token)))
     }
 }
 
-/// The prefix of our annotations.
+/// Prefix of the annotations.
 const PREFIX: &str = "narthex.dev/";
 
-/// The annotation that names a URL instead of a Service.
+/// Annotation of a URL backend, instead of a Service.
 pub(super) const URL: &str = "narthex.dev/url";
-/// The annotation that names files, so that an APIService may be another although its manifest is the same.
+/// Annotation of certificate files. Their content may change while the manifest stays the same.
 pub(super) const CLIENT_CERTIFICATE: &str = "client-certificate";
 
 const KNOWN: [&str; 16] = [
@@ -113,10 +113,10 @@ const KNOWN: [&str; 16] = [
     CLIENT_CERTIFICATE,
 ];
 
-/// No wait of ours is longer; what is meant to be endless says so with `long-running`.
+/// Maximum of all timeouts. Endless requests are configured with `long-running`.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// Reads the annotations, with the defaults of `settings` for what they do not say.
+/// Reads the annotations, with the defaults of `settings` for missing ones.
 pub(super) fn read(
     place: &str,
     annotations: &BTreeMap<String, String>,
@@ -168,23 +168,23 @@ fn set(ours: &mut BackendSettings, key: &str, value: &str, settings: &Settings) 
             ours.request_timeout = duration::parse(value)
                 .ok()
                 .filter(|all| *all <= LONGEST)
-                .ok_or_else(|| format!("{value:?} is no duration such as 30s or 1m30s (0 for none, at most 24h)"))?;
+                .ok_or_else(|| format!("{value:?} is not a duration such as 30s or 1m30s (0 for none, at most 24h)"))?;
         }
         "connect-timeout" => ours.connect_timeout = wait(value)?,
         "probe-interval" => {
-            // A typing slip must not turn the probe into a load test.
+            // A typing error must not turn the probe into a load test.
             ours.probe_interval = wait(value)?;
             if ours.probe_interval < Duration::from_millis(100) {
-                return Err(format!("{value:?} is too often: at least 100ms"));
+                return Err(format!("{value:?} is too short: at least 100ms"));
             }
         }
         "probe-timeout" => ours.probe_timeout = wait(value)?,
         "max-inflight" => {
-            ours.max_inflight = value.parse().map_err(|_| format!("{value:?} is no whole number (0 for no limit)"))?;
+            ours.max_inflight = value.parse().map_err(|_| format!("{value:?} is not an integer (0 for no limit)"))?;
         }
         "max-request-bytes" => {
             ours.max_request_bytes =
-                Some(bytes(value).ok_or_else(|| format!("{value:?} is no number of bytes such as 1048576 or 1Mi"))?);
+                Some(bytes(value).ok_or_else(|| format!("{value:?} is not a size such as 1048576 or 1Mi"))?);
         }
         "long-running" => ours.long_running = LongRunning::parse(value)?,
         "upgrade-protocols" => ours.upgrade_protocols = UpgradeProtocols::parse(value),
@@ -199,9 +199,9 @@ fn set(ours: &mut BackendSettings, key: &str, value: &str, settings: &Settings) 
         "success-threshold" => ours.success_threshold = threshold(value)?,
         "egress" => {
             if value.is_empty() {
-                return Err("names no egress selection".to_owned());
+                return Err("must name an egress selection".to_owned());
             }
-            // As selections are compared (`k8s.io/apiserver/pkg/server/egressselector`).
+            // Names of selections are case-insensitive (`k8s.io/apiserver/pkg/server/egressselector`).
             ours.egress = value.to_ascii_lowercase();
         }
         CLIENT_CERTIFICATE => ours.client_certificate = Some(below(&settings.dir, value)?),
@@ -219,7 +219,7 @@ fn wait(value: &str) -> Result<Duration, String> {
     duration::parse(value)
         .ok()
         .filter(|all| !all.is_zero() && *all <= LONGEST)
-        .ok_or_else(|| format!("{value:?} is no duration such as 500ms or 1m30s, above 0 and at most 24h"))
+        .ok_or_else(|| format!("{value:?} is not a duration such as 500ms or 1m30s, above 0 and at most 24h"))
 }
 
 fn threshold(value: &str) -> Result<u32, String> {
@@ -227,10 +227,10 @@ fn threshold(value: &str) -> Result<u32, String> {
         .parse()
         .ok()
         .filter(|n| (1..=1000).contains(n))
-        .ok_or_else(|| format!("{value:?} is no whole number from 1 to 1000"))
+        .ok_or_else(|| format!("{value:?} is not an integer from 1 to 1000"))
 }
 
-/// A size in bytes: a whole number, with `k`, `M`, `G` (1000s) or `Ki`, `Mi`, `Gi` (1024s) after it or not.
+/// Parses a size in bytes: an integer with an optional suffix `k`, `M`, `G` (1000s) or `Ki`, `Mi`, `Gi` (1024s).
 fn bytes(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor: u64 = match &text[digits.len()..] {
@@ -249,16 +249,16 @@ fn bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-/// The pair named `path` below `dir`. Whether it is there and good is judged when it is loaded.
+/// The certificate and key files named `path` below `dir`. They are checked when they are loaded.
 fn below(dir: &Path, path: &str) -> Result<PairFiles, String> {
     if dir == Path::new("") {
-        return Err("there is no --registry-dir, which it would have to be below".to_owned());
+        return Err("must be a path below --registry-dir, which is not set".to_owned());
     }
     let relative = Path::new(path);
     if path.is_empty() || !relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
         return Err(format!("{path:?} must be a path below the registry directory, without .."));
     }
-    // `Path::with_extension` would eat a dot in the name.
+    // `Path::with_extension` would replace a part of a name with a dot.
     let with_suffix = |suffix: &str| {
         let mut file = dir.join(relative).into_os_string();
         file.push(suffix);
@@ -267,14 +267,14 @@ fn below(dir: &Path, path: &str) -> Result<PairFiles, String> {
     Ok(PairFiles::new(with_suffix(".crt"), with_suffix(".key")))
 }
 
-/// The one of `known` that `word` was probably meant to be.
+/// The entry of `known` that is closest to the misspelled `word`, if one is close enough.
 pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let scored = known.iter().map(|one| (distance(word, one), *one)).min();
     scored.filter(|(steps, one)| *steps <= 2.max(one.len() / 3)).map(|(_, one)| one)
 }
 
 fn distance(a: &str, b: &str) -> usize {
-    // A name of any length may stand in a file; long ones are no typing slip.
+    // Bounds the cost: a name in a file may have any length, and a long one is no typing error.
     if a.len() > 100 {
         return usize::MAX;
     }

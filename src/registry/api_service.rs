@@ -1,4 +1,4 @@
-//! An APIService: which group and version, how important, and what stands behind it.
+//! APIServices: group, version, priority and backend.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,40 +27,40 @@ pub struct ApiService {
     pub group: String,
     /// For example `v1alpha1`.
     pub version: String,
-    /// 1 to 20000; the group's priority is the highest of its versions'.
+    /// 1 to 20000. The priority of a group is the highest of its versions.
     pub group_priority_minimum: i32,
     /// 1 to 1000.
     pub version_priority: i32,
-    /// What stands behind it.
+    /// Its backend.
     pub backend: Backend,
-    /// Who may vouch for the backend; the system's authorities when `None`.
+    /// CA certificates that verify the backend; the system's when `None`.
     pub ca_bundle: Option<Bundle>,
-    /// Whether any certificate will do.
+    /// Whether any certificate is accepted.
     pub insecure_skip_tls_verify: bool,
-    /// Who we say we are to the backend.
+    /// Client certificate sent to the backend.
     pub client_certificate: ClientCertificate,
-    /// How its requests are treated.
+    /// Settings of its requests.
     pub settings: BackendSettings,
     /// Derived from the name, so that it is the same after a restart and in every replica.
     pub uid: String,
-    /// When its file was last written, as it was first seen.
+    /// Modification time of its file when it was first read, or `creationTimestamp` in a cluster.
     pub created: SystemTime,
     /// The labels, for selectors.
     pub labels: std::collections::BTreeMap<String, String>,
-    /// The whole document as it was written.
+    /// The whole document.
     pub manifest: Value,
-    /// Who says so.
+    /// The source it was read from.
     pub origin: Origin,
 }
 
-/// Only the name: a client certificate's key has no business in a log.
+/// Shows the name only: a private key must not be logged.
 impl fmt::Debug for ApiService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ApiService({})", self.name)
     }
 }
 
-/// What to call the APIService or the upstream of this name to a client.
+/// Name of an APIService or upstream in messages to clients.
 pub struct Called<'n>(pub &'n str);
 
 impl fmt::Display for Called<'_> {
@@ -70,29 +70,29 @@ impl fmt::Display for Called<'_> {
 }
 
 impl Called<'_> {
-    /// Whether a sidecar guards it.
+    /// Whether it is an upstream of a sidecar.
     pub fn is_upstream(&self) -> bool {
-        // No APIService's name begins with a slash, every upstream's does.
+        // Names of upstreams begin with a slash, names of APIServices never do.
         self.0.starts_with('/')
     }
 }
 
-/// Who we say we are to a backend, in TLS.
+/// TLS client certificate for connections to a backend.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub enum ClientCertificate {
-    /// Who all backends know us as: the pair that vouches for the identities we tell them.
+    /// The front-proxy certificate, by which backends trust the identity headers.
     #[default]
     Shared,
-    /// What this pair says (annotation `narthex.dev/client-certificate`).
+    /// This pair (annotation `narthex.dev/client-certificate`).
     Own(Arc<KeyPair>),
-    /// Nobody.
+    /// No client certificate.
     None,
 }
 
-/// What stands behind an APIService.
+/// Backend of an APIService.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// Whoever answers the paths that no APIService claims (`spec.service` is missing).
+    /// No `spec.service`: served by the delegate.
     Local,
     /// A Service.
     Service(ServiceReference),
@@ -101,7 +101,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// The Service behind it as a key; nothing if it is none.
+    /// Key of its Service; `None` for other backends.
     pub(super) fn key(&self) -> Option<String> {
         match self {
             Backend::Service(reference) => Some(service_key(&reference.namespace, &reference.name)),
@@ -125,27 +125,27 @@ pub struct ServiceReference {
 const OWN_GROUP: &str = "apiregistration.k8s.io";
 
 impl ApiService {
-    /// `/apis/<group>/<version>`, or `/api` for the legacy core group: everything below is its own.
+    /// Path prefix of its requests: `/apis/<group>/<version>`, or `/api` for the legacy core group.
     pub fn path(&self) -> String {
         if self.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}/{}", self.group, self.version) }
     }
 
-    /// Where its discovery document of this one version is, which a probe asks for.
+    /// Path of the discovery document of its version, which probes request.
     pub fn discovery_path(&self) -> String {
         if self.group.is_empty() { format!("/api/{}", self.version) } else { self.path() }
     }
 
-    /// Whether `other` says the same, whenever it was written.
+    /// Whether `other` is the same, ignoring the creation time.
     pub(super) fn same(&self, other: &ApiService) -> bool {
         self.manifest == other.manifest
-            // The way to a delegate stands in no manifest.
+            // The delegate's egress route is not in its manifest.
             && self.backend == other.backend
             && self.origin == other.origin
             && self.settings == other.settings
             && self.client_certificate == other.client_certificate
     }
 
-    /// Judges `document`; every mistake goes to `problems`.
+    /// Parses and validates `document`. Adds all errors to `problems`.
     pub(super) fn read(
         document: Document,
         created: SystemTime,
@@ -199,10 +199,10 @@ impl ApiService {
                 wrong("spec.caBundle", "an APIService without a Service may not have a caBundle".to_owned());
             }
             if spec.insecure_skip_tls_verify {
-                wrong("spec.insecureSkipTLSVerify", "an APIService without a Service may not have it".to_owned());
+                wrong("spec.insecureSkipTLSVerify", "may not be true without a Service".to_owned());
             }
         } else if spec.group == OWN_GROUP {
-            wrong("spec.group", format!("{OWN_GROUP} is served by Narthex itself and cannot stand elsewhere"));
+            wrong("spec.group", format!("{OWN_GROUP} is served by Narthex itself and cannot have a backend"));
         }
         let backend_settings = annotations::read(&place, &annotations, settings, problems);
         let pair = backend_settings.client_certificate.as_ref().map(KeyPair::load);
@@ -242,7 +242,7 @@ fn backend(
     match (service, url) {
         (None, None) => Some(Backend::Local),
         (Some(_), Some(_)) => {
-            wrong(&url_field, "there is a spec.service too: only one of them can be the backend".to_owned());
+            wrong(&url_field, "spec.service is set too: only one of them can be the backend".to_owned());
             None
         }
         (None, Some(_)) if !settings.allow_url_backends => {
@@ -277,8 +277,8 @@ fn backend(
     }
 }
 
-/// `spec.caBundle`: base64 of PEM with at least one certificate. Upstream believes it unseen and then
-/// fails every request; here it is a mistake that is named at once.
+/// Parses `spec.caBundle`: base64 of PEM with at least one certificate. Upstream accepts an invalid bundle and then
+/// fails every request.
 fn read_bundle(text: &str, name: &str) -> Result<Bundle, String> {
     if text.trim_start().starts_with("-----BEGIN") {
         return Err("is PEM text; it must be the base64 of it (base64 -w0 ca.crt)".to_owned());
@@ -289,7 +289,7 @@ fn read_bundle(text: &str, name: &str) -> Result<Bundle, String> {
     Bundle::from_pem(&pem, format_args!("caBundle of {name}")).map_err(|problem| problem.message)
 }
 
-/// A UUID (version 8) made of the name's SHA-256.
+/// UUID (version 8) derived from the SHA-256 of the name.
 fn uid(name: &str) -> String {
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, format!("apiservice/{name}").as_bytes());
     let mut bytes = [0; 16];

@@ -1,5 +1,7 @@
-//! Whether the objects of a registry directory belong together: an APIService leads to a Service, one of its ports and
-//! endpoints, and endpoints belong to a Service. A running gateway shows the same as conditions, and waits for more.
+//! Consistency of the objects of a registry directory: an APIService references an existing Service, port and
+//! endpoints, and endpoints belong to an existing Service.
+//!
+//! A running gateway reports the same as conditions, and waits for the missing objects.
 
 use std::collections::BTreeSet;
 
@@ -11,9 +13,8 @@ use crate::egress::Ways;
 use crate::process::{Problem, Problems};
 use crate::registry::{Backend, ServiceReference};
 
-/// What does not belong together. `elsewhere` says that Services may also come from another source, so that one that
-/// is missing here is no mistake; nor is one that may be among the objects that are wrong. Without `ways` it is not known
-/// which egress selections there are.
+/// Reports inconsistent objects. `elsewhere`: Services may also come from another source, so that a missing one is no
+/// error; neither is one that may be among the invalid objects. Without `ways` the egress selections are unknown.
 pub(super) fn cross_check(
     state: &LastGood,
     registry: &Registry,
@@ -35,7 +36,7 @@ pub(super) fn cross_check(
             ("EgressSelectionNotFound", _) if ways.is_none() => continue,
             ("ServiceNotFound" | "EndpointsNotFound" | "MissingEndpoints", _) if doubtful => continue,
             ("MissingEndpoints", Backend::Service(reference)) => match port_names(registry, reference) {
-                // They are there, and not ready: that is no mistake.
+                // The endpoints exist and are not ready: no error.
                 None => continue,
                 Some(names) => format!("{}; they have {names}", unavailable.message),
             },
@@ -61,7 +62,7 @@ pub(super) fn cross_check(
     Problems(problems)
 }
 
-/// The port names that the endpoints of a Service have, in words; nothing if some have the name of its port.
+/// Port names of the endpoints of a Service, for a message. `None` if one of them matches the Service's port.
 fn port_names(registry: &Registry, ServiceReference { namespace, name, port }: &ServiceReference) -> Option<String> {
     let wanted = &registry.service(namespace, name)?.port(*port)?.name;
     let slices = registry.endpoint_slices_of(namespace, name);

@@ -1,4 +1,5 @@
-//! The server that owns every path no APIService claims (`--delegate-kubeconfig`), as a backend like any other.
+//! The delegate: the server for every path that no APIService serves (`--delegate-kubeconfig`), as a backend like any
+//! other.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,10 +13,10 @@ use crate::kubeclient::{Server, Source};
 use crate::message::AllowedHeaders;
 use crate::process::{Drain, Follower, OnFailure, Phase, Problems, Publisher, Readings};
 
-/// The name the delegate goes by where an APIService has its own: no APIService can have it, as all have a dot.
+/// Name of the delegate in logs and metrics. No APIService can have it: all their names contain a dot.
 pub const DELEGATE: &str = "delegate";
 
-/// A kubeconfig that named a delegate when it was opened.
+/// The delegate's kubeconfig, watched for changes. It was valid when opened.
 pub struct Delegate {
     source: Source,
     settings: Settings,
@@ -24,12 +25,13 @@ pub struct Delegate {
 }
 
 impl Delegate {
-    /// Reads the server of the kubeconfig's current context, or of the pod's cluster. The user is not looked at; we come as a front proxy.
+    /// Reads the server of the kubeconfig's current context, or of the pod's cluster. Its user is ignored: the gateway
+    /// authenticates as a front proxy.
     ///
     /// # Errors
-    /// All mistakes in what is read.
+    /// All problems in what is read.
     pub fn open((source, settings): (Source, Settings)) -> Result<(Delegate, ApiService), Problems> {
-        // Before the first reading, so that no change falls between.
+        // Watched before the first read, so that no change is missed between them.
         let mut follower = Follower::new(source.files());
         let server = Server::load(&source)?;
         follower.add(&server.files);
@@ -38,7 +40,8 @@ impl Delegate {
         Ok((Delegate { source, settings, files, follower }, delegate))
     }
 
-    /// Publishes what the kubeconfig says until the process ends; while it cannot be used, the last good one stays.
+    /// Publishes the delegate whenever its kubeconfig changes, until the process ends. While it is invalid, the last
+    /// valid one stays in use.
     pub async fn follow(mut self, publisher: Publisher<ApiService>, on_failure: OnFailure, mut drain: Drain) {
         let reader = publisher.reader();
         const UNUSABLE: &str = "the delegate's kubeconfig changed and is not usable; the last good one stays";
@@ -56,14 +59,14 @@ impl Delegate {
             let delegate = of(server, &self.settings);
             let before = reader.get();
             if delegate.manifest != before.manifest || delegate.backend != before.backend {
-                tracing::info!(file = %self.source, "the delegate's kubeconfig changed and is used");
+                tracing::info!(file = %self.source, "the delegate's kubeconfig changed and was reloaded");
                 publisher.publish(Arc::new(delegate));
             }
         }
     }
 }
 
-/// The delegate as an APIService that claims no group.
+/// The delegate as an APIService that serves no group.
 fn of(server: Server, settings: &Settings) -> ApiService {
     let url = UrlBackend {
         address: Address::Tcp(server.destination.clone()),
@@ -71,13 +74,13 @@ fn of(server: Server, settings: &Settings) -> ApiService {
         prefix: server.prefix.clone(),
         way: server.proxy.clone(),
     };
-    // It has its own bounds (`--max-requests-inflight`), and leaves enough of ours: half of them for what is nearly
-    // everything would only halve both.
+    // No limit per APIService: the delegate has its own limits, and serves nearly all requests. Half of ours
+    // (`--max-requests-inflight`) would only halve the throughput.
     let unbounded = Settings { default_max_inflight: 0, ..settings.clone() };
     let trust = Trust { authorities: server.authorities, insecure_skip_verify: server.insecure_skip_verify };
     let mut delegate = upstream::of(DELEGATE, url, Some(server.name), trust, ClientCertificate::Shared, &unbounded);
     delegate.settings.egress = CONTROL_PLANE.to_owned();
-    // What is behind its own proxy subresources may read them.
+    // Servers behind the delegate's proxy subresources may need these headers.
     delegate.settings.allowed_request_headers = AllowedHeaders::All;
     delegate
 }

@@ -1,4 +1,4 @@
-//! EndpointSlices, and the older Endpoints as if they were slices.
+//! EndpointSlices, and legacy Endpoints in the form of slices.
 
 use std::net::IpAddr;
 
@@ -16,27 +16,27 @@ pub struct EndpointSlice {
     pub name: String,
     /// The Service it belongs to (label `kubernetes.io/service-name`; the name itself for Endpoints).
     pub service: String,
-    /// Whether it was written as `v1 Endpoints`, which count only where there is no EndpointSlice.
+    /// Whether it is a `v1 Endpoints`, used only for a Service without an EndpointSlice.
     pub legacy: bool,
-    /// Addresses that share their ports; an EndpointSlice has exactly one, Endpoints any number.
+    /// Its subsets; an EndpointSlice has exactly one, Endpoints any number.
     pub subsets: Vec<Subset>,
 }
 
-/// Addresses that share their ports.
+/// Endpoints with the same ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subset {
-    /// The ports that take TCP.
+    /// The TCP ports.
     pub ports: Vec<EndpointPort>,
     /// The endpoints.
     pub endpoints: Vec<SliceEndpoint>,
 }
 
-/// A port of endpoints.
+/// A port of the endpoints of a subset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointPort {
-    /// The name of the Service's port it serves; may be empty.
+    /// Name of the Service's port it belongs to; may be empty.
     pub name: String,
-    /// The number it listens on.
+    /// Its number.
     pub port: u16,
 }
 
@@ -45,15 +45,15 @@ pub struct EndpointPort {
 pub struct SliceEndpoint {
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
-    /// Whether it takes requests; an unknown readiness counts as ready.
+    /// Whether it is ready. Unknown counts as ready.
     pub ready: bool,
-    /// Whether it is about to end, and serves as long as it is there.
+    /// Whether it is terminating and still serving.
     pub leaving: bool,
-    /// The zones it is meant for (`hints.forZones`).
+    /// Zone hints (`hints.forZones`).
     pub zones: Vec<String>,
 }
 
-/// The label that ties a slice to its Service.
+/// Label of an EndpointSlice that names its Service.
 pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 impl EndpointSlice {
@@ -65,7 +65,7 @@ impl EndpointSlice {
         let labels = manifest.metadata.labels.unwrap_or_default();
         let service = labels.get(SERVICE_NAME).cloned().unwrap_or_default();
         if service.is_empty() {
-            let message = "required: it names the Service that the endpoints belong to";
+            let message = "required: name of the Service that the endpoints belong to";
             problems.0.push(Problem::field(&place, format_args!("metadata.labels[{SERVICE_NAME}]"), message));
         }
         let family = match manifest.address_type.as_str() {
@@ -96,7 +96,7 @@ impl EndpointSlice {
             let conditions = one.conditions.as_ref();
             let ready = conditions.and_then(|conditions| conditions.ready).unwrap_or(true);
             let leaving = conditions.is_some_and(|conditions| {
-                // An unknown `serving` says what `ready` says, and one that ends is never that.
+                // Unknown `serving` equals `ready`, which is false for a terminating endpoint.
                 conditions.terminating == Some(true) && conditions.serving == Some(true)
             });
             let zones = one.hints.and_then(|hints| hints.for_zones).unwrap_or_default();
@@ -142,7 +142,7 @@ fn ports(
 ) -> Vec<EndpointPort> {
     let mut ports = Vec::new();
     for (n, one) in list.unwrap_or_default().into_iter().enumerate() {
-        // A port without a number stands for all of them, which says nothing about where to go.
+        // A port without a number means all ports: it cannot be connected to.
         let Some(number) = one.port else { continue };
         match u16::try_from(number).ok().filter(|port| *port != 0) {
             Some(port) if one.protocol.as_deref().is_none_or(|protocol| protocol == "TCP") => {
@@ -158,13 +158,15 @@ fn ports(
     ports
 }
 
-/// Kubernetes forbids loopback and link-local addresses here; in a directory on somebody's machine the
-/// loopback is what they mean. No request can ever go to the unspecified or a multicast address.
+/// Parses the address of an endpoint.
+///
+/// Unlike Kubernetes, it allows loopback and link-local addresses, for a directory on a developer's machine. It rejects
+/// unspecified and multicast addresses.
 fn address(place: &str, field: &str, text: &str) -> Result<IpAddr, Problem> {
     let ip: IpAddr =
-        text.parse().map_err(|_| Problem::field(place, field, format_args!("{text:?} is no IP address")))?;
+        text.parse().map_err(|_| Problem::field(place, field, format_args!("{text:?} is not an IP address")))?;
     if ip.is_unspecified() || ip.is_multicast() {
-        return Err(Problem::field(place, field, format_args!("{ip} is no address that a server can have")));
+        return Err(Problem::field(place, field, format_args!("{ip} cannot be the address of a server")));
     }
     Ok(ip)
 }
@@ -211,8 +213,8 @@ mod tests {
             "metadata.labels[kubernetes.io/service-name]: required",
             "ports[0].port: 70000",
             "endpoints[0].addresses[0]: ::1 is not IPv4",
-            "endpoints[0].addresses[1]: 0.0.0.0 is no address",
-            "endpoints[0].addresses[2]: \"x\" is no IP",
+            "endpoints[0].addresses[1]: 0.0.0.0 cannot be the address",
+            "endpoints[0].addresses[2]: \"x\" is not an IP",
         ] {
             assert!(all.contains(field), "{field} in\n{all}");
         }

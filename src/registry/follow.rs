@@ -1,5 +1,5 @@
-//! The sources of the registry, followed into one snapshot: a change takes effect within a second, a mistake changes
-//! nothing.
+//! Watches the sources of the registry and publishes snapshots. A change takes effect within a second. Invalid objects
+//! change nothing.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use super::source::{Layers, Source, Touched};
 use crate::egress::Ways;
 use crate::process::{Drain, Follower, Phase, Problem, Problems, Publisher};
 
-/// A registry directory that was right when it was opened, or before, as the last good state saved of it says.
+/// A registry directory. It was valid when opened, or its last valid state was restored from disk.
 pub struct Directory {
     settings: Settings,
     state: LastGood,
@@ -25,10 +25,12 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Reads the directory. Where something in it is wrong, the last good state counts that was saved of it, and the
-    /// registry has the mistakes; without one the error has every mistake.
+    /// Reads the directory. If it has errors, the saved last valid state is used and the registry holds the errors.
+    ///
+    /// # Errors
+    /// All errors of the directory, if there is no saved state.
     pub fn open(settings: Settings) -> Result<(Directory, Registry), Problems> {
-        // Before the first reading, so that no change falls between.
+        // Watched before the first read, so that no change is missed between them.
         let follower = Follower::directory(&settings.dir);
         let saved = settings.last_good.clone().map(|place| SavedManifests::new(place, settings.dir.clone()));
         let scan = Scan::of(&settings.dir);
@@ -39,7 +41,7 @@ impl Directory {
         if !problems.0.is_empty() {
             state = saved.as_ref().and_then(|saved| restored(&settings, saved)).ok_or(problems)?;
         }
-        // Only now: of a start that fails nothing is saved.
+        // After the checks: a failed start saves nothing.
         if let (Some(saved), Some(texts)) = (&saved, texts) {
             texts.save(saved, &state);
         }
@@ -48,7 +50,7 @@ impl Directory {
         Ok((Directory { settings, state, saved, follower }, registry))
     }
 
-    /// Reads the directory for `narthex check`: what is right in it, whatever else is wrong.
+    /// Reads the valid objects of the directory for `narthex check`.
     pub fn check(settings: Settings) -> (Directory, Registry, Problems) {
         let follower = Follower::directory(&settings.dir);
         let mut state = LastGood::new(settings.clone());
@@ -57,18 +59,18 @@ impl Directory {
         (Directory { settings, state, saved: None, follower }, registry, problems)
     }
 
-    /// Where the APIService `name` stands: file and document.
+    /// File and document of the APIService `name`.
     pub fn place_of(&self, name: &str) -> Option<String> {
         self.state.api_service(name).map(|(place, _)| place)
     }
 
-    /// Which objects do not belong together, now that `registry` was made of the directory; `elsewhere` says whether
-    /// Services may come from another source as well.
+    /// Reports inconsistent objects of the directory, of which `registry` was built. `elsewhere`: whether Services may
+    /// also come from another source.
     pub fn cross_check(&self, registry: &Registry, rules: Rules, ways: Option<&Ways>, elsewhere: bool) -> Problems {
         cross_check(&self.state, registry, (rules, ways), elsewhere)
     }
 
-    /// Reads what changed; says which objects may be others.
+    /// Reads changed files. Returns the objects that may have changed.
     fn update(&mut self) -> Touched {
         let scan = match self.follower.take_changed() {
             Some(mut paths) => {
@@ -85,7 +87,7 @@ impl Directory {
         touched
     }
 
-    /// Tells who follows a kube-apiserver which Services are named here.
+    /// Reports the Services referenced by the directory to the follower of the kube-apiserver.
     fn tell(&self, cluster: Option<&Followed>, touched: &Touched) {
         let Some(cluster) = cluster else { return };
         for name in &touched.api_services {
@@ -94,7 +96,7 @@ impl Directory {
     }
 }
 
-/// What a look at the directory read, to be saved if it is right.
+/// Texts of a scan of the directory, saved for the next start if they are valid.
 struct ScannedTexts {
     texts: Vec<(PathBuf, String)>,
     only: Option<BTreeSet<PathBuf>>,
@@ -108,7 +110,7 @@ impl ScannedTexts {
         ScannedTexts { texts: texts.collect(), only: scan.only.clone(), present: scan.only.is_none().then(present) }
     }
 
-    /// Saves the files that are right in `state`, and forgets those that are gone.
+    /// Saves the files that are valid in `state`, and removes deleted ones.
     fn save(self, saved: &SavedManifests, state: &LastGood) {
         let right = self.texts.into_iter().filter(|(path, _)| state.is_right(path));
         let right = right.map(|(path, text)| (path, Some(text)));
@@ -117,8 +119,8 @@ impl ScannedTexts {
     }
 }
 
-/// The state of a process that read the saved manifests, which the directory replaces where it is right. Nothing where
-/// not everything saved is right any more: half of a registry is none.
+/// Restores the saved manifests, then applies the valid files of the directory. `None` if any saved manifest is
+/// invalid: a partial registry is not used.
 fn restored(settings: &Settings, saved: &SavedManifests) -> Option<LastGood> {
     let mut state = LastGood::new(settings.clone());
     state.update(saved.load()?);
@@ -129,29 +131,30 @@ fn restored(settings: &Settings, saved: &SavedManifests) -> Option<LastGood> {
     Some(state)
 }
 
-/// Where the registry comes from: a directory, a kube-apiserver, both, or nowhere.
+/// The sources of the registry: a directory, a kube-apiserver, both, or none.
 #[derive(Default)]
 pub struct Following {
-    /// Counts where both have an object of the same name.
+    /// The directory. It takes precedence where both have an object of the same name.
     pub directory: Option<Directory>,
-    /// The kube-apiserver, whom to tell how following it goes, and what stands there as statuses.
+    /// The kube-apiserver, the publisher of its state, and the statuses stored there.
     pub cluster: Option<(Watching, Publisher<ClusterState>, Statuses)>,
 }
 
 impl Following {
-    /// Publishes what changes until the process ends. `mistake` hears of each new problem once. Needs a `LocalSet`.
+    /// Publishes a snapshot at each change, until the process ends. Calls `mistake` once for each new problem. Needs a
+    /// `LocalSet`.
     pub async fn run(self, publisher: Publisher<Registry>, mut drain: Drain, mut mistake: impl FnMut(&Problem)) {
         let Following { mut directory, cluster } = self;
         let mut cluster = cluster.map(|(cluster, state, statuses)| cluster.begin(state, statuses));
         let mut registry = Registry::clone(&publisher.reader().get());
-        // What the directory says alone is published already.
+        // The registry of the directory alone is published already.
         tell_warnings(&registry.warnings());
         let mut problems = (Problems::default(), Problems::default());
         if let Some(directory) = &directory {
             directory.tell(cluster.as_ref(), &directory.state.all());
             problems.0 = directory.state.problems();
             for problem in &problems.0.0 {
-                tracing::warn!("registry: {problem}; the last good state is served, as saved in --data-dir");
+                tracing::warn!("registry: {problem}; the last good state is used, as saved in --data-dir");
                 mistake(problem);
             }
         }
@@ -177,7 +180,7 @@ impl Following {
             let news = {
                 let known = cluster.as_ref().map(Followed::known);
                 let upper = directory.as_ref().map(|directory| &directory.state as &dyn Source);
-                // Half a picture would refuse what is only not known yet.
+                // An incomplete source is not used: requests would be refused for objects not listed yet.
                 let layers = Layers { upper, lower: known.as_deref().filter(|_| complete) };
                 if complete && !registry.complete {
                     touched.extend(layers.all());
@@ -224,11 +227,11 @@ async fn said(cluster: Option<&Followed>) {
 
 fn tell_problems(before: &Problems, now: &Problems, mistake: &mut impl FnMut(&Problem)) {
     for problem in now.0.iter().filter(|problem| !before.0.contains(problem)) {
-        tracing::warn!("registry: {problem}; what was right before stays");
+        tracing::warn!("registry: {problem}; the last valid version stays in use");
         mistake(problem);
     }
     if now.0.is_empty() {
-        tracing::info!("registry: all mistakes are mended");
+        tracing::info!("registry: all errors are fixed");
     }
 }
 

@@ -1,5 +1,4 @@
-//! A registry that goes through whatever may happen to it, for tests: what it is by single changes has to be what it would
-//! be if it were made anew.
+//! Property test model of the registry: a registry updated change by change must equal one built anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -14,26 +13,26 @@ use super::snapshot::tests::shape;
 use super::snapshot::{Registry, Settings};
 use super::source::{Layers, Source, Touched};
 
-/// One thing that happens.
+/// One event of the model.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// A file of the directory has these objects now; half of the time it is broken, too.
+    /// A file of the directory now has these objects. The flag adds an invalid document.
     File(u8, Vec<Object>, bool),
-    /// A file is gone.
+    /// A file is deleted.
     NoFile(u8),
-    /// The kube-apiserver has this object now.
+    /// An object is created or updated in the kube-apiserver.
     Has(Object),
-    /// It has none of this name any more.
+    /// An object is deleted in the kube-apiserver.
     Lacks(Object),
-    /// It answers a list that was asked for, well or not.
+    /// The kube-apiserver answers a pending list, successfully or not.
     Lists(u8, bool),
-    /// It lists again although nobody expected it.
+    /// A watched collection is listed again.
     Relists(u8),
-    /// Nobody waits for a namespace any more.
+    /// The wait for a namespace times out.
     GivesUp(u8),
 }
 
-/// What one object says, in small numbers: so that names meet.
+/// An object in small numbers, so that names collide.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Object {
     kind: u8,
@@ -73,7 +72,7 @@ impl Object {
         format!("n{}", self.namespace)
     }
 
-    /// As it is written.
+    /// The object as JSON.
     fn value(self) -> Value {
         let Object { name, service, says, .. } = self;
         let namespace = self.namespace();
@@ -100,7 +99,7 @@ impl Object {
         }
     }
 
-    /// The collection it is of, and its name there.
+    /// Its collection, and its name there.
     fn place(self) -> (Kind, String) {
         let name = self.value()["metadata"]["name"].as_str().unwrap().to_owned();
         let kind = match self.kind() {
@@ -112,18 +111,18 @@ impl Object {
     }
 }
 
-/// Both sources, and the registry that follows them change by change.
+/// Both sources, and the registry that is updated change by change.
 pub(crate) struct History {
     files: BTreeMap<String, String>,
     directory: LastGood,
-    /// The same, always read as a whole.
+    /// State of the same directory, always read completely.
     whole: LastGood,
-    /// What the kube-apiserver has.
+    /// Objects of the kube-apiserver.
     server: BTreeMap<(Kind, String), Value>,
     known: Known,
-    /// The lists that were asked for, and not yet answered.
+    /// Lists that are requested and not answered yet.
     asked: Vec<Kind>,
-    /// What was listed, and is watched since.
+    /// Collections that were listed and are watched.
     watched: BTreeSet<Kind>,
     pub(crate) registry: Registry,
 }
@@ -154,7 +153,7 @@ impl History {
         Layers { upper: Some(&self.directory), lower: Some(lower).filter(|_| self.known.complete) }
     }
 
-    /// The registry as it would be if it were made now.
+    /// The registry built anew from the current sources.
     pub(crate) fn anew(&self) -> Registry {
         Registry::of(self.layers())
     }
@@ -249,14 +248,14 @@ impl History {
         self.watched.insert(kind.clone());
     }
 
-    /// Everything that was asked for is answered.
+    /// Answers all pending lists.
     fn comes_to_rest(&mut self) {
         while !self.asked.is_empty() {
             self.happens(&Event::Lists(0, true));
         }
     }
 
-    /// The registry of somebody who begins to look now.
+    /// The registry of a new model with the same kube-apiserver and an empty directory.
     fn of_a_newcomer(&self) -> Registry {
         let mut other = History::new();
         other.server.clone_from(&self.server);
@@ -277,7 +276,7 @@ proptest! {
             let before = history.registry.clone();
             history.happens(event);
             prop_assert_eq!(shape(&history.registry), shape(&history.anew()), "after {:?}", event);
-            // What is said to be as before is.
+            // Objects not reported as changed are unchanged.
             let changes = history.registry.changes_since(&before.mark()).unwrap();
             for one in before.api_services().chain(history.registry.api_services()) {
                 let name = one.name.as_str();
@@ -293,7 +292,7 @@ proptest! {
             let of = |state: &LastGood| shape(&Registry::of(Layers::only(state)));
             prop_assert_eq!(of(&history.directory), of(&history.whole), "after {:?}", event);
         }
-        // And when everybody has spoken, what was before does not matter.
+        // After all lists are answered, earlier events make no difference.
         history.comes_to_rest();
         let cluster = Registry::of(Layers::only(&history.known));
         let named_here = |line: &String| !line.starts_with('n') && !line.starts_with("Service") && !line.starts_with('[');

@@ -1,6 +1,6 @@
-//! The objects as they last were when they were right, kept while their files are wrong.
+//! The last valid version of each object of the registry directory, kept while its file has errors.
 //!
-//! A change of one file costs what is in it, and whatever in other files has the same names.
+//! A change of one file costs as much as its objects, and objects of the same names in other files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,33 +17,35 @@ use super::source::{Layers, Source, Touched, of_key, service_key};
 use crate::process::{Document, documents, is_json};
 use crate::process::{Problem, Problems};
 
-/// What was right last. An object goes when its file is gone, or when its file is right and lacks it; while
-/// anything in a file is wrong, nothing that came from that file goes.
+/// The last valid objects of the registry directory.
+///
+/// An object is removed when its file is gone, or when its file is valid and does not contain it. While a file has any
+/// error, none of the objects read from it is removed.
 pub(super) struct LastGood {
     settings: Settings,
     files: BTreeMap<PathBuf, Judged>,
-    /// Where a right object of a name stands now, in the order of files.
+    /// The valid objects in the files now, by name, in the order of files.
     claims: BTreeMap<Key, Vec<Known>>,
-    /// What counts of them, and what once did and stays.
+    /// The objects in use: one claim of each name, or an earlier object that is kept.
     objects: BTreeMap<Key, Known>,
-    /// The names of `objects` by the file that they came from.
+    /// The names of `objects` by the file they were read from.
     came_from: BTreeMap<PathBuf, BTreeSet<Key>>,
     /// The names of endpoints among `objects` by the key of their Service.
     endpoints: BTreeMap<String, BTreeSet<Key>>,
-    /// What is there more than once: the files of those that do not count, and what there is to say of them.
+    /// Duplicates that are not used, by name: their file, and the error.
     twice: BTreeMap<Key, Vec<(PathBuf, Problem)>>,
-    /// Files in which anything is wrong, and how much.
+    /// Number of errors of each file that has any.
     wrong: BTreeMap<PathBuf, usize>,
 }
 
-/// Kind, namespace, name.
+/// Kind, namespace and name of an object.
 type Key = (&'static str, String, String);
 
-/// What a file said when it was last read.
+/// Result of reading one file.
 struct Judged {
     names: BTreeSet<Key>,
     problems: Vec<Problem>,
-    /// Whether it names other files, so that it may say something else although it is the same.
+    /// Whether it names other files. Their content may change while this file stays the same.
     depends: bool,
     /// Objects that are wrong.
     wrong: Vec<WrongObject>,
@@ -71,7 +73,7 @@ enum Object {
     EndpointSlice(Arc<EndpointSlice>),
 }
 
-/// Kinds, and the versions of them that we read.
+/// Supported kinds and their `apiVersion`.
 const KINDS: [(&str, &str); 4] = [
     (API_SERVICE, "apiregistration.k8s.io/v1"),
     (SERVICE, "v1"),
@@ -95,29 +97,29 @@ impl LastGood {
         }
     }
 
-    /// The registry that `scan` makes, if nothing is wrong with it.
+    /// Builds the registry of `scan`. Fails with all errors found.
     pub(super) fn of(settings: Settings, scan: Scan) -> Result<Registry, Problems> {
         let mut state = LastGood::new(settings);
         state.update(scan);
         state.problems().or(Registry::of(Layers::only(&state)))
     }
 
-    /// Whether a file is there, and everything in it right.
+    /// Whether a file exists and has no errors.
     pub(super) fn is_right(&self, path: &Path) -> bool {
         self.files.get(path).is_some_and(|judged| judged.problems.is_empty())
     }
 
-    /// Whether a file is there, right or not.
+    /// Whether a file exists, valid or not.
     pub(super) fn has(&self, path: &Path) -> bool {
         self.files.contains_key(path)
     }
 
-    /// Whether nothing in any file is wrong; of two objects with one name the other may still be.
+    /// Whether no file has an error in itself. There may still be duplicates across files.
     pub(super) fn is_all_right(&self) -> bool {
         self.files.values().all(|judged| judged.problems.is_empty())
     }
 
-    /// Whether the Service `name`, or its endpoints, may be among what is wrong.
+    /// Whether the Service `name` or its endpoints may be among the invalid objects.
     pub(super) fn may_be_wrong(&self, namespace: &str, name: &str) -> bool {
         let mut wrong = self.files.values().flat_map(|judged| &judged.wrong);
         wrong.any(|one| {
@@ -127,7 +129,7 @@ impl LastGood {
         })
     }
 
-    /// All EndpointSlices and Endpoints, and where they stand.
+    /// All EndpointSlices and Endpoints with their locations.
     pub(super) fn endpoint_slices_in_order(&self) -> impl Iterator<Item = (&str, &EndpointSlice)> {
         self.objects.values().filter_map(|known| match &known.object {
             Object::EndpointSlice(one) => Some((known.place.as_str(), one.as_ref())),
@@ -135,12 +137,12 @@ impl LastGood {
         })
     }
 
-    /// The files that have to be read again when any other changes.
+    /// Files that must be read again when any other file changes.
     pub(super) fn dependent(&self) -> impl Iterator<Item = &PathBuf> {
         self.files.iter().filter(|(_, judged)| judged.depends).map(|(path, _)| path)
     }
 
-    /// Takes over what stands in files now. Says which objects may be others.
+    /// Applies the content of the files in `scan`. Returns the objects that may have changed.
     pub(super) fn update(&mut self, scan: Scan) -> Touched {
         let there: BTreeSet<&Path> = scan.files.iter().map(|file| file.path.as_path()).collect();
         let mut gone: Vec<PathBuf> = match &scan.only {
@@ -157,7 +159,7 @@ impl LastGood {
             self.read_file(file, &mut names);
         }
         let mut touched = Touched::default();
-        // Who has a name that is there already is wrong, and what came from their file stays: so those first.
+        // Duplicates first: they are errors of their file, and a file with errors keeps its objects.
         let mut unclaimed = BTreeSet::new();
         for key in names {
             let claims = self.claims.get(&key).map(Vec::as_slice).unwrap_or_default();
@@ -170,7 +172,7 @@ impl LastGood {
         }
         for key in unclaimed {
             let Some(known) = self.objects.get(&key).filter(|_| !self.claims.contains_key(&key)) else { continue };
-            // A path that cannot be read may be a directory: whatever was below it is not gone.
+            // A path that cannot be read may be a directory: objects below it are kept.
             if !known.file.ancestors().any(|path| self.wrong.contains_key(path)) {
                 self.remove(&key, &mut touched);
             }
@@ -178,7 +180,7 @@ impl LastGood {
         touched
     }
 
-    /// What is wrong, in the order of files.
+    /// All errors, in the order of files.
     pub(super) fn problems(&self) -> Problems {
         let mut all: BTreeMap<&Path, Vec<&Problem>> = BTreeMap::new();
         for path in self.wrong.keys() {
@@ -191,7 +193,7 @@ impl LastGood {
         Problems(all.into_values().flatten().cloned().collect())
     }
 
-    /// What the file said counts no more.
+    /// Removes the claims of a file. Adds the names concerned to `names`.
     fn forget(&mut self, path: &Path, names: &mut BTreeSet<Key>) {
         let Some(judged) = self.files.remove(path) else { return };
         for key in &judged.names {
@@ -208,7 +210,7 @@ impl LastGood {
         }
     }
 
-    /// One thing less is wrong with a file. If that was the last, `names` gets those that only stayed because of it.
+    /// Decrements the number of errors of a file. At zero, adds the names kept only because of them to `names`.
     fn is_less_wrong(&mut self, path: &Path, names: &mut BTreeSet<Key>) {
         let Some(count) = self.wrong.get_mut(path) else { return };
         *count -= 1;
@@ -240,7 +242,7 @@ impl LastGood {
                 };
                 let key = object.key();
                 let claims = self.claims.entry(key.clone()).or_default();
-                // Behind those of the files before it, and those before it in its own.
+                // After claims of earlier files, and earlier claims of this file.
                 let at = claims.partition_point(|claim| claim.file <= path);
                 claims.insert(at, Known { file: path.clone(), place, object });
                 names.insert(key.clone());
@@ -251,7 +253,7 @@ impl LastGood {
         if !judged.problems.is_empty() {
             *self.wrong.entry(path.clone()).or_default() += 1;
         }
-        // What came from it and stands there no more was claimed before, or stayed because something was wrong.
+        // Objects that this file no longer contains are in `names` already: their claims, or the file's errors, ended.
         self.files.insert(path, judged);
     }
 
@@ -318,7 +320,7 @@ impl LastGood {
                 return None;
             }
             Some((kind, version)) if *version != document.api_version => {
-                let message = format!("{kind} is read as {version}, not as {:?}", document.api_version);
+                let message = format!("{kind} is supported as {version}, not as {:?}", document.api_version);
                 problems.0.push(Problem::field(place, "apiVersion", message));
                 return None;
             }
@@ -327,7 +329,7 @@ impl LastGood {
         let before = problems.0.len();
         unknown_fields(&document, problems);
         if problems.0.len() > before {
-            // Judged all the same, so that all mistakes are named at once.
+            // Parsed nevertheless, so that all errors are reported at once.
             self.read(document, modified, problems);
             return None;
         }
@@ -351,8 +353,8 @@ impl WrongObject {
     }
 }
 
-/// Which of those with the same name counts, and what there is to say of the others, by their files: of two the one
-/// stays that was there `before`, else the first.
+/// Selects one of several objects with the same name: the one of the file that was used `before`, else the first.
+/// Returns an error for each of the others, with its file.
 fn choose(claims: &[Known], before: Option<&Known>) -> (Option<Known>, Vec<(PathBuf, Problem)>) {
     let Some((first, others)) = claims.split_first() else { return (None, Vec::new()) };
     let (mut chosen, mut twice) = (first, Vec::new());
@@ -419,8 +421,8 @@ impl Touched {
     }
 }
 
-/// A field with a slip in its name would be ignored in silence; further down only APIServices are read that
-/// strictly.
+/// Reports unknown fields at the top level and in `metadata`, which would be ignored silently otherwise. Below that,
+/// only the spec of an APIService is read strictly.
 fn unknown_fields(document: &Document, problems: &mut Problems) {
     const METADATA: [&str; 15] = [
         "annotations",
@@ -498,7 +500,7 @@ mod tests {
         api_service(name, &format!("groupPriorityMinimum: {priority}, versionPriority: 1"))
     }
 
-    /// What was right last, and the registry of it.
+    /// The last valid objects, and the registry built from them.
     struct State(LastGood, Registry);
 
     impl State {
@@ -540,16 +542,16 @@ mod tests {
         let mut state = State::new(Settings::default());
         let (a, b) = (local("v1.a.io", "1"), local("v1.b.io", "1"));
         let good = state.update(Scan::fixed(&[("f", &format!("{a}{b}"))]));
-        // a is wrong, b is right and new, c is new.
+        // a is invalid, b is valid and changed, c is new.
         let mixed = format!("{}{}{}", local("v1.a.io", "0"), local("v1.b.io", "7"), local("v1.c.io", "1"));
         let now = state.update(Scan::fixed(&[("f", &mixed)]));
         assert_eq!(now.problems.0.len(), 1);
         assert_eq!(names(&now), ["v1.b.io", "v1.a.io", "v1.c.io"]);
         assert!(Arc::ptr_eq(good.api_service("v1.a.io").unwrap(), now.api_service("v1.a.io").unwrap()));
-        // Not even YAML: all of it stays.
+        // Not YAML: all objects stay.
         let now = state.update(Scan::fixed(&[("f", "kind: [")]));
         assert_eq!(names(&now).len(), 3);
-        // Mended: what is not there goes.
+        // Fixed: absent objects are removed.
         let now = state.update(Scan::fixed(&[("f", &b)]));
         assert_eq!((names(&now), now.problems.0.len()), (vec!["v1.b.io".to_owned()], 0));
     }
@@ -570,7 +572,7 @@ mod tests {
         let (one, two) = (local("v1.a.io", "1"), local("v1.a.io", "2"));
         let now = state.update(Scan::fixed(&[("b", &one)]));
         assert!(now.problems.0.is_empty());
-        // A second one in a file that comes first does not take its place.
+        // A duplicate in a file that sorts first does not replace it.
         let now = state.update(Scan::fixed(&[("a", &two), ("b", &one)]));
         assert_eq!(
             now.problems.to_string(),
@@ -592,7 +594,10 @@ mod tests {
         );
         assert_eq!(problems[1], "f.yaml, document 2: kind: required");
         assert!(problems[2].contains("did you mean APIService?"), "{problems:#?}");
-        assert!(problems[3].contains("apiVersion: APIService is read as apiregistration.k8s.io/v1"), "{problems:#?}");
+        assert!(
+            problems[3].contains("apiVersion: APIService is supported as apiregistration.k8s.io/v1"),
+            "{problems:#?}"
+        );
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Which requests of an APIService run long and so have no request timeout.
+//! Long-running requests of an APIService, which have no request timeout.
 
-/// What the annotation `narthex.dev/long-running` adds to the requests that always run long.
+/// Requests that the annotation `narthex.dev/long-running` marks as long-running, besides Kubernetes' own.
 ///
 /// A comma list of `verb:NAME` (a Kubernetes verb: `verb:list`), `subresource:NAME` (`subresource:stream`)
 /// and path patterns. A pattern begins with `/`; a segment `*` in the middle stands for any one segment, a
@@ -13,7 +13,7 @@ pub struct LongRunning {
 }
 
 impl LongRunning {
-    /// Reads the annotation; the error says which entry is wrong.
+    /// Reads the annotation. The error names the invalid entry.
     pub fn parse(text: &str) -> Result<LongRunning, String> {
         let mut all = LongRunning::default();
         for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
@@ -23,19 +23,19 @@ impl LongRunning {
                 _ if entry.starts_with('/') => (&mut all.paths, entry),
                 _ => {
                     return Err(format!(
-                        "{entry:?} is none of verb:NAME, subresource:NAME or a path pattern that begins with /"
+                        "{entry:?} is not verb:NAME, subresource:NAME or a path pattern that begins with /"
                     ));
                 }
             };
             if value.is_empty() || value.contains(char::is_whitespace) {
-                return Err(format!("{entry:?} names nothing"));
+                return Err(format!("{entry:?} has an empty name, or one with spaces"));
             }
             list.push(value.to_owned());
         }
         Ok(all)
     }
 
-    /// Whether a request with this verb, subresource (empty for none) and decoded path runs long.
+    /// Whether a request with this verb, subresource (empty for none) and decoded path is long-running.
     pub fn matches(&self, verb: &str, subresource: &str, path: &str) -> bool {
         self.verbs.iter().any(|one| one == verb)
             || (!subresource.is_empty() && self.subresources.iter().any(|one| one == subresource))

@@ -1,7 +1,7 @@
-//! The manifests as they are written: only the fields we read, under their Kubernetes names.
+//! Serde types of the manifests: the fields that are used, by their Kubernetes names.
 //!
-//! The spec of an APIService is read strictly (an unknown field is a mistake that would be silent otherwise);
-//! those of Services and endpoints have many fields that concern only kube-proxy and are ignored.
+//! The spec of an APIService is read strictly: an unknown field is an error. Services and endpoints have many fields
+//! for kube-proxy only, which are ignored.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::process::Problem;
 
-/// Reads `value` as `T`, or says at which field path it is not one.
+/// Reads `value` as `T`. The error names the path of the invalid field.
 pub(super) fn read<T: DeserializeOwned>(place: &str, value: &Value) -> Result<T, Problem> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();

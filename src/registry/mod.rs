@@ -1,7 +1,7 @@
-//! Which APIServices, Services and endpoints exist, from manifests on disk and from a kube-apiserver.
+//! APIServices, Services and endpoints, read from manifests on disk and from a kube-apiserver.
 //!
-//! A directory of Kubernetes manifests, a kube-apiserver, or both are read into one immutable [`Registry`] snapshot
-//! and followed from then on ([`Following`]). [`resolve`] says where the requests for an APIService go; it is pure.
+//! A directory of Kubernetes manifests, a kube-apiserver, or both are read into one immutable [`Registry`] snapshot.
+//! [`Following`] watches them for changes. [`resolve`] finds the endpoints of an APIService; it does no I/O.
 
 mod annotations;
 mod api_service;

@@ -1,21 +1,21 @@
-//! The shapes of names: RFC 1123 subdomains and labels, RFC 1035 labels, DNS names.
+//! Validation of names: RFC 1123 subdomains and labels, RFC 1035 labels, DNS names.
 
-/// A lower-case RFC 1123 subdomain, at most 253 bytes: groups, names of most objects.
+/// Whether `text` is a lower-case RFC 1123 subdomain of at most 253 bytes: groups, names of most objects.
 pub fn is_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(|part| is_label_text(part, text.len()))
 }
 
-/// A lower-case RFC 1123 label, at most 63 bytes: namespaces.
+/// Whether `text` is a lower-case RFC 1123 label of at most 63 bytes: namespaces.
 pub(super) fn is_label(text: &str) -> bool {
     is_label_text(text, 63)
 }
 
-/// A lower-case RFC 1035 label, at most 63 bytes, beginning with a letter: versions, Services.
+/// Whether `text` is a lower-case RFC 1035 label of at most 63 bytes: versions, Services. It begins with a letter.
 pub(super) fn is_letter_label(text: &str) -> bool {
     is_label_text(text, 63) && text.starts_with(|c: char| c.is_ascii_lowercase())
 }
 
-/// A host name as it may stand in a certificate: a subdomain in either case, without a trailing dot.
+/// Whether `text` is a host name as in a certificate: a subdomain in either case, without a trailing dot.
 pub(super) fn is_host_name(text: &str) -> bool {
     is_subdomain(&text.to_ascii_lowercase())
 }
@@ -30,12 +30,12 @@ fn is_label_text(text: &str, longest: usize) -> bool {
         && inner(bytes[bytes.len() - 1])
 }
 
-/// What a group or object name must look like, in words.
+/// Error text for an invalid group or object name.
 pub(super) const SUBDOMAIN: &str = "must be a lower-case RFC 1123 subdomain: letters, digits, '-' and '.', beginning and ending with a letter or digit";
-/// What a namespace must look like, in words.
+/// Error text for an invalid namespace.
 pub(super) const LABEL: &str =
     "must be a lower-case RFC 1123 label: letters, digits and '-', beginning and ending with a letter or digit";
-/// What a version must look like, in words.
+/// Error text for an invalid version.
 pub(super) const LETTER_LABEL: &str =
     "must be a lower-case DNS-1035 label: letters, digits and '-', beginning with a letter";
 

@@ -1,8 +1,7 @@
-//! From an APIService to the addresses behind it. Pure: values in, values out.
+//! Resolves an APIService to the addresses of its backend. No I/O.
 //!
-//! Reasons and messages are those of kube-aggregator (`pkg/controllers/status/remote`), in its order. Where
-//! it can only use a cluster IP, a directory of manifests may also leave the endpoints away or name a
-//! server outside.
+//! Reasons and messages are those of kube-aggregator (`pkg/controllers/status/remote`), in its order. Other than there,
+//! a Service of a manifest directory needs no endpoints, and a backend may be a URL.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,45 +12,45 @@ use super::service::{Origin, Service, ServiceType};
 use super::snapshot::Registry;
 use crate::egress::{Address, Destination, Host, Protocol, Way, Ways};
 
-/// Where requests go, best first.
+/// Endpoints of a backend and how to connect to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolved {
-    /// Never empty, none twice.
+    /// The endpoints, preferred ones first. Never empty, without duplicates.
     pub endpoints: Vec<Address>,
-    /// The first so many are to be balanced; the rest are for other zones or of the other address family, for when
-    /// these fail.
+    /// Number of preferred endpoints at the start of `endpoints`, which are load-balanced. The rest, of other zones or
+    /// of the other address family, are used when these fail.
     pub preferred: usize,
-    /// The name the backend's certificate must have.
+    /// DNS name or IP address that the backend's certificate must have.
     pub server_name: String,
-    /// Stands before every path of a URL backend; empty otherwise.
+    /// Path prefix of a URL backend; empty otherwise.
     pub prefix: String,
-    /// The HTTP version that is spoken there without TLS; none where TLS is.
+    /// The HTTP version without TLS; `None` with TLS.
     pub plain: Option<Protocol>,
-    /// How to get there.
+    /// Egress route to the endpoints.
     pub way: Way,
 }
 
-/// Why there is nowhere to go. The message names objects, never addresses: clients may read it.
+/// Why an APIService has no endpoint. The message names objects, never addresses: clients may read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
     /// The reason of the `Available` condition.
     pub reason: &'static str,
-    /// For a person.
+    /// Human-readable message.
     pub message: String,
 }
 
-/// What the operator allows.
+/// Settings of the operator for resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Endpoints instead of the cluster IP (`--enable-aggregator-routing`).
+    /// Whether endpoints are used instead of the cluster IP (`--enable-aggregator-routing`).
     pub endpoints: bool,
-    /// Whether a Service may stand for a name elsewhere (`--allow-external-name`).
+    /// Whether ExternalName Services are allowed (`--allow-external-name`).
     pub external_name: bool,
-    /// Where we are (`--zone`).
+    /// The zone of this process (`--zone`).
     pub zone: Option<Zone>,
 }
 
-/// The name of a zone, as the label `topology.kubernetes.io/zone` has it.
+/// Name of a zone, a value of the label `topology.kubernetes.io/zone`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Zone {
     text: [u8; Zone::MOST],
@@ -59,10 +58,10 @@ pub struct Zone {
 }
 
 impl Zone {
-    /// The longest value of a label.
+    /// Maximum length of a label value.
     const MOST: usize = 63;
 
-    /// None if it is empty or longer than a label's value can be.
+    /// A zone of this name. `None` if it is empty or longer than a label value may be.
     pub fn new(name: &str) -> Option<Zone> {
         let mut text = [0; Zone::MOST];
         text.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
@@ -86,8 +85,10 @@ impl Default for Rules {
     }
 }
 
-/// Where the requests for `api_service` go now. An APIService without Service or URL is [`Unavailable`] with
-/// the reason `Local`: nobody but the server that owns the unclaimed paths can answer.
+/// Resolves `api_service` to its endpoints.
+///
+/// # Errors
+/// [`Unavailable`]. An APIService without Service or URL has the reason `Local`: only the delegate can serve it.
 pub fn resolve(
     api_service: &ApiService,
     registry: &Registry,
@@ -97,16 +98,16 @@ pub fn resolve(
     let overridden = api_service.settings.server_name.clone();
     let way = |plain: bool| {
         let name = &api_service.settings.egress;
-        // Whoever wrote that it must go one way did not mean that it may go another.
+        // A missing egress selection is an error: a configured route must not be bypassed.
         let way = if plain { ways.of_plain(name) } else { ways.of(name) };
         way.cloned().ok_or_else(|| Unavailable {
             reason: "EgressSelectionNotFound",
-            message: format!("there is no egress selection {name:?}"),
+            message: format!("egress selection {name:?} not found"),
         })
     };
     match &api_service.backend {
         Backend::Local => {
-            Err(Unavailable { reason: "Local", message: "Local APIServices have no server of their own".to_owned() })
+            Err(Unavailable { reason: "Local", message: "Local APIServices have no backend of their own".to_owned() })
         }
         Backend::Url(url) => Ok(Resolved {
             server_name: overridden.unwrap_or_else(|| url.host_text()),
@@ -116,7 +117,7 @@ pub fn resolve(
             plain: url.plain,
             way: match (&url.way, &url.address) {
                 (Some(way), _) => way.clone(),
-                // It is on this machine.
+                // A Unix domain socket is on this machine.
                 (None, Address::Unix(_)) => Way::Direct,
                 (None, Address::Tcp(_)) => way(url.plain.is_some())?,
             },
@@ -149,7 +150,7 @@ fn places(
     };
     if service.kind == ServiceType::ExternalName {
         if !rules.external_name {
-            let message = format!("service/{name} in {namespace:?} is an ExternalName, which is not allowed here");
+            let message = format!("service/{name} in {namespace:?} is an ExternalName, which is not allowed");
             return unavailable("ServiceAccessError", message);
         }
         let host = name_or_ip(&service.external_name);
@@ -160,8 +161,8 @@ fn places(
         return unavailable("ServicePortError", message);
     };
     let slices = registry.endpoint_slices_of(namespace, name);
-    // Of a directory's Service they may be left away; a kube-apiserver's controllers write them for each that has
-    // servers, except where somebody else balances.
+    // A Service of the directory may have no slices. In a cluster, controllers write slices for each ClusterIP Service
+    // with endpoints; NodePort and LoadBalancer Services are left to external balancing, as upstream.
     if slices.is_empty() && service.origin == Origin::Cluster && service.kind == ServiceType::ClusterIp {
         if let Some(why) = registry.trouble(namespace, name) {
             return unknown(why);
@@ -172,7 +173,7 @@ fn places(
     let serving = |of: fn(&SliceEndpoint) -> bool| serving(&slices, &service_port.name, of);
     let mut ready = serving(|one| one.ready);
     if ready.is_empty() {
-        // As kube-proxy (KEP-1669): who is on the way out and still serves is better than nobody.
+        // As kube-proxy (KEP-1669): without ready endpoints, terminating ones that still serve are used.
         ready = serving(|one| one.leaving);
     }
     if !slices.is_empty() && ready.is_empty() {
@@ -197,10 +198,10 @@ fn places(
     Ok(best_first(service, service.cluster_ips.iter().map(at).collect(), None))
 }
 
-/// An endpoint, and the zones it is meant for.
+/// An endpoint and its zone hints.
 type Place<'r> = (Destination, &'r [String]);
 
-/// Such endpoints `of` which this is so, whose port has this name, each once.
+/// Endpoints that satisfy `of` and have a port of this name, without duplicates.
 fn serving<'r, S: AsRef<EndpointSlice>>(
     slices: &'r [S],
     port_name: &str,
@@ -211,7 +212,7 @@ fn serving<'r, S: AsRef<EndpointSlice>>(
     for subset in slices.iter().flat_map(|slice| &slice.as_ref().subsets) {
         let Some(port) = subset.ports.iter().find(|port| port.name == port_name) else { continue };
         for one in subset.endpoints.iter().filter(|one| of(one)) {
-            // As upstream: of an endpoint's addresses only the first is certain to be its own.
+            // As upstream: only the first address of an endpoint is used.
             let Some(address) = one.addresses.first() else { continue };
             let endpoint = Destination { host: Host::Ip(*address), port: port.port };
             if seen.insert(endpoint.clone()) {
@@ -222,7 +223,7 @@ fn serving<'r, S: AsRef<EndpointSlice>>(
     found
 }
 
-/// The Service's first family first, within it those for our zone, and how many come before all others.
+/// Sorts by the Service's primary address family, then by zone hints. Also returns the number of preferred endpoints.
 fn best_first(service: &Service, endpoints: Vec<Place<'_>>, zone: Option<Zone>) -> (Vec<Destination>, usize) {
     let ipv6 = service.prefers_ipv6.unwrap_or(false);
     let (mut first, mut other): (Vec<_>, Vec<_>) =
@@ -231,7 +232,7 @@ fn best_first(service: &Service, endpoints: Vec<Place<'_>>, zone: Option<Zone>) 
         std::mem::swap(&mut first, &mut other);
     }
     let mut preferred = first.len();
-    // As kube-proxy: hints count only if all have some, and some are for us.
+    // As kube-proxy: hints are used only if all endpoints have some, and some are for our zone.
     if let Some(zone) = zone
         && first.iter().all(|(_, zones)| !zones.is_empty())
     {
@@ -319,7 +320,7 @@ mod tests {
         let annotated = API.replace("{name: v1.g.io}", "{name: v1.g.io, annotations: {narthex.dev/egress: DMZ}}");
         let registry = registry(&format!("{annotated}{}", service(PORT)));
         let go = |ways: &Ways| resolve(&registry.in_order()[0], &registry, Rules::default(), ways);
-        let nowhere = ("EgressSelectionNotFound", "there is no egress selection \"dmz\"".to_owned());
+        let nowhere = ("EgressSelectionNotFound", "egress selection \"dmz\" not found".to_owned());
         assert_eq!(reason(go(&Ways::default())), nowhere);
         assert_eq!(go(&Ways::new([("dmz".to_owned(), Way::Direct)], Way::Direct)).unwrap().way, Way::Direct);
     }
@@ -352,10 +353,10 @@ mod tests {
         let resolved = go(&(service(both) + &four + &six), Rules::default());
         assert_eq!(resolved.as_ref().unwrap().preferred, 1);
         assert_eq!(addresses(resolved), ["[fd00::1]:8443", "10.1.0.1:8443"]);
-        // Only the other family is ready: all of it is to be balanced.
+        // Only the other family is ready: all of its endpoints are preferred.
         let resolved = go(&(service(both) + &four), Rules::default()).unwrap();
         assert_eq!((resolved.preferred, resolved.endpoints.len()), (1, 1));
-        // Cluster IPs when the operator wants them, as long as anything is ready behind them.
+        // Cluster IPs if configured, as long as an endpoint is ready.
         let cluster = Rules { endpoints: false, ..Rules::default() };
         assert_eq!(addresses(go(&(service(both) + &four), cluster)), ["10.0.0.1:443"]);
     }

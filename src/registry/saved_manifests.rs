@@ -1,7 +1,7 @@
-//! Manifests of the registry directory as they were when they were last right, saved for the next start.
+//! Last valid manifests of the registry directory, saved on disk for the next start.
 //!
-//! One file for each manifest, so that a change costs what is in it. A thread of its own writes them, while there is
-//! something to write: nobody else waits for that disk.
+//! One file per manifest, so that a change costs as much as that manifest. A separate thread writes them: no other
+//! task waits for the disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -19,30 +19,30 @@ use serde::{Deserialize, Serialize};
 use super::scan::{LARGEST, ManifestFile, Scan};
 use crate::process::replace;
 
-/// The form of the files. Those of another are ignored.
+/// Format version of the saved files. Files of another version are ignored.
 const FORM: u32 = 1;
 
-/// Saved manifests of one registry directory. Several registry directories may share one place.
+/// Saved manifests of one registry directory. Several registry directories may share one `directory`.
 pub(super) struct SavedManifests {
-    /// Where they are saved.
+    /// Directory of the saved files.
     directory: PathBuf,
-    /// The registry directory as it was named.
+    /// The registry directory, as the flag names it.
     registry: PathBuf,
     pending: Arc<Mutex<Pending>>,
 }
 
-/// What is not written yet.
+/// Writes that are queued for the writer thread.
 #[derive(Default)]
 struct Pending {
-    /// By absolute path of the manifest; `None` removes what is saved of it.
+    /// By absolute path of the manifest; `None` removes its saved file.
     manifests: BTreeMap<PathBuf, Option<String>>,
-    /// All manifests there are, by absolute path: what is saved of others goes.
+    /// Absolute paths of all manifests that exist. Saved files of others are removed.
     present: Option<BTreeSet<PathBuf>>,
     is_writing: bool,
     has_failed: bool,
 }
 
-/// The first line of a saved file; the manifest follows.
+/// First line of a saved file. The manifest follows.
 #[derive(Serialize, Deserialize)]
 struct Heading {
     form: u32,
@@ -51,18 +51,18 @@ struct Heading {
 }
 
 impl SavedManifests {
-    /// Of the registry directory `registry`, in `directory`, which is made when something is written.
+    /// Saved manifests of the registry directory `registry` in `directory`, which is created at the first write.
     pub(super) fn new(directory: PathBuf, registry: PathBuf) -> SavedManifests {
         SavedManifests { directory, registry, pending: Arc::default() }
     }
 
-    /// What is saved of this registry directory, if there is anything.
+    /// Reads the saved manifests of this registry directory. `None` if there are none.
     pub(super) fn load(&self) -> Option<Scan> {
         let registry = std::path::absolute(&self.registry).ok()?;
         let mut files: Vec<ManifestFile> = entries(&self.directory)
             .filter_map(|file| {
                 let (heading, text) = read(&file).ok()?;
-                // Manifests are named as a look at the directory names them.
+                // The same paths as in a scan of the registry directory.
                 let path = self.registry.join(heading.path.strip_prefix(&registry).ok()?);
                 Some(ManifestFile { path, text: Ok(text), modified: SystemTime::UNIX_EPOCH })
             })
@@ -71,8 +71,8 @@ impl SavedManifests {
         (!files.is_empty()).then_some(Scan { files, only: None })
     }
 
-    /// Saves these manifests in the background; `None` removes one. `present` are all that there are, if all were
-    /// looked at: what is saved of others is removed.
+    /// Saves these manifests in the background; `None` removes one. After a full scan, `present` holds all manifests:
+    /// saved files of others are removed.
     pub(super) fn save(&self, manifests: BTreeMap<PathBuf, Option<String>>, present: Option<BTreeSet<PathBuf>>) {
         let Ok(registry) = std::path::absolute(&self.registry) else { return };
         let absolute = |path: PathBuf| match path.strip_prefix(&self.registry) {
@@ -93,7 +93,7 @@ impl SavedManifests {
             .spawn(move || write_all(&directory, &registry, &shared));
         match writing {
             Ok(_) => pending.is_writing = true,
-            Err(error) => tracing::warn!(%error, "registry not saved for the next start: no thread to write it"),
+            Err(error) => tracing::warn!(%error, "registry not saved for the next start: cannot start a thread"),
         }
     }
 }
@@ -127,7 +127,7 @@ fn write_all(directory: &Path, registry: &Path, pending: &Mutex<Pending>) {
     }
 }
 
-/// The files of `directory` that are whole.
+/// The completely written files of `directory`.
 fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter(|entry| !is_temporary(entry)).map(|entry| entry.path())
@@ -137,7 +137,7 @@ fn is_temporary(entry: &fs::DirEntry) -> bool {
     entry.file_name().as_encoded_bytes().starts_with(b".")
 }
 
-/// Where the manifest of this absolute path is saved.
+/// Path of the saved file of the manifest with this absolute path.
 fn file(directory: &Path, path: &Path) -> PathBuf {
     let digest = digest::digest(&digest::SHA256, path.as_os_str().as_encoded_bytes());
     let mut name = String::with_capacity(64);
@@ -154,7 +154,7 @@ fn read(file: &Path) -> io::Result<(Heading, String)> {
     let heading: Heading = serde_json::from_str(heading)?;
     match heading.form {
         FORM => Ok((heading, text.to_owned())),
-        _ => Err(io::Error::other("of another form")),
+        _ => Err(io::Error::other("unknown format version")),
     }
 }
 
@@ -175,8 +175,8 @@ fn remove(file: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes what is saved of manifests of `registry` that are not `present`. A path that cannot be read may be a
-/// directory: what is below it stays.
+/// Removes saved files of manifests of `registry` that are not `present`. A present path that cannot be read may be a
+/// directory: saved files below it stay.
 fn sweep(directory: &Path, registry: &Path, present: &BTreeSet<PathBuf>) {
     for file in entries(directory) {
         let Ok((Heading { path, .. }, _)) = read(&file) else { continue };
@@ -184,7 +184,7 @@ fn sweep(directory: &Path, registry: &Path, present: &BTreeSet<PathBuf>) {
             let _ = remove(&file);
         }
     }
-    // A crash left these half written.
+    // Incomplete files of a crash.
     for entry in fs::read_dir(directory).into_iter().flatten().flatten().filter(is_temporary) {
         let _ = remove(&entry.path());
     }

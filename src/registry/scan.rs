@@ -1,4 +1,4 @@
-//! The directory as it is now: which files there are and what stands in them.
+//! Reads the manifest files of the registry directory.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, Metadata};
@@ -11,21 +11,22 @@ use crate::process::{Problem, is_passing, read_text};
 /// The manifests of a directory, in the order of their paths.
 pub(super) struct Scan {
     pub(super) files: Vec<ManifestFile>,
-    /// The paths that were looked at, if not all were: a manifest that is not among `files` then is gone.
+    /// The paths read, if only some were. A path that is not among `files` then no longer exists.
     pub(super) only: Option<BTreeSet<PathBuf>>,
 }
 
-/// One manifest, or what hindered reading it. The path of a broken one may be a whole directory's.
+/// One manifest file, or the error of reading it. With an error, the path may be a directory.
 pub(super) struct ManifestFile {
     pub(super) path: PathBuf,
     pub(super) text: Result<String, Problem>,
     pub(super) modified: SystemTime,
 }
 
-/// A bigger manifest is a mistake; an API server takes no object above 3 MiB.
+/// Maximum bytes of a manifest file. An API server accepts no object above 3 MiB.
 pub(super) const LARGEST: u64 = 16 << 20;
-/// More files than this are not a registry.
+/// Maximum number of files below the directory.
 const MOST: usize = 20_000;
+/// Maximum depth of directories.
 const DEEPEST: usize = 16;
 
 impl Scan {
@@ -46,7 +47,7 @@ impl Scan {
         Scan { files, only: None }
     }
 
-    /// Reads the manifests among `paths`, which a look at the directory came upon, or would have.
+    /// Reads the manifests among `paths`, which are paths that a scan of the directory finds.
     pub(super) fn some(paths: BTreeSet<PathBuf>) -> Scan {
         let read = |path: &PathBuf| match fs::metadata(path) {
             Ok(found) if found.is_file() => Some(ManifestFile::read(path.clone(), &found)),
@@ -56,7 +57,7 @@ impl Scan {
         Scan { files, only: Some(paths) }
     }
 
-    /// These files, wherever they come from.
+    /// A scan of these paths and texts, without I/O.
     pub(super) fn fixed(files: &[(&str, &str)]) -> Scan {
         let file = |(path, text): &(&str, &str)| ManifestFile {
             path: PathBuf::from(path),
@@ -101,8 +102,8 @@ fn descend(dir: &Path, depth: usize, seen: &mut HashSet<(u64, u64)>, entries: &m
     let mut paths: Vec<PathBuf> = Vec::new();
     for one in listed {
         match one {
-            // Hidden entries are not ours: `..data` and its like in a mounted ConfigMap (whose visible
-            // names are symlinks into it), editors' swap and lock files.
+            // Hidden entries are skipped: `..data` and the like of a mounted ConfigMap (its visible names are symlinks
+            // into it), swap and lock files of editors.
             Ok(one) if one.file_name().as_encoded_bytes().starts_with(b".") => {}
             Ok(one) => paths.push(one.path()),
             Err(error) => {
@@ -113,7 +114,7 @@ fn descend(dir: &Path, depth: usize, seen: &mut HashSet<(u64, u64)>, entries: &m
     paths.sort();
     for path in paths {
         if entries.len() >= MOST {
-            let found = Err(format!("more than {MOST} files below it: this is no registry directory"));
+            let found = Err(format!("more than {MOST} files below it: this is not a registry directory"));
             entries.push(Entry { path: dir.to_owned(), found });
             return;
         }
@@ -123,7 +124,7 @@ fn descend(dir: &Path, depth: usize, seen: &mut HashSet<(u64, u64)>, entries: &m
                 entries.push(Entry { path, found: Ok(found) });
             }
             Ok(_) => {}
-            // Gone between listing and looking is gone; a manifest that leads nowhere is a mistake.
+            // A file deleted after the listing is skipped. A manifest that is a dangling symlink is an error.
             Err(_) if !is_manifest(&path) || path.symlink_metadata().is_err() => {}
             Err(error) => entries.push(Entry { path, found: Err(format!("cannot be read: {error}")) }),
         }

@@ -1,4 +1,4 @@
-//! A Service: which ports it has, and where its name leads when there are no endpoints.
+//! Services: ports, cluster IPs and external names.
 
 use std::net::IpAddr;
 
@@ -16,48 +16,48 @@ pub struct Service {
     pub name: String,
     /// `spec.type`.
     pub kind: ServiceType,
-    /// The addresses it answers at, primary family first; empty for a headless one.
+    /// Its cluster IPs, primary family first; empty for a headless Service.
     pub cluster_ips: Vec<IpAddr>,
     /// Whether `clusterIP` is `None`.
     pub headless: bool,
-    /// Whether IPv6 comes first; unknown when neither families nor addresses say so.
+    /// Whether IPv6 is the primary family; `None` without `ipFamilies` and cluster IPs.
     pub prefers_ipv6: Option<bool>,
-    /// The name an `ExternalName` Service stands for; empty for others.
+    /// The DNS name of an `ExternalName` Service; empty for other types.
     pub external_name: String,
     /// Its ports.
     pub ports: Vec<ServicePort>,
-    /// Who says so.
+    /// The source it was read from.
     pub origin: Origin,
 }
 
-/// Where an object is known from.
+/// The source an object was read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The registry directory, in which a Service's endpoints may be left away.
+    /// The registry directory. Its Services need no EndpointSlices.
     Directory,
-    /// A kube-apiserver, where they are never.
+    /// A kube-apiserver. Its controllers write EndpointSlices.
     Cluster,
 }
 
 /// `spec.type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceType {
-    /// Also the default.
+    /// The default.
     ClusterIp,
     /// Treated as `ClusterIP`.
     NodePort,
     /// Treated as `ClusterIP`.
     LoadBalancer,
-    /// A name elsewhere.
+    /// An alias of a DNS name.
     ExternalName,
 }
 
 /// One of `spec.ports`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePort {
-    /// The name endpoints go by; may be empty when there is only one port.
+    /// Its name, which endpoint ports refer to; may be empty when there is only one port.
     pub name: String,
-    /// The number clients and APIServices go by.
+    /// Its number, which clients and APIServices refer to.
     pub port: u16,
 }
 
@@ -75,7 +75,7 @@ impl Service {
             Some("ExternalName") => ServiceType::ExternalName,
             Some(other) => {
                 let known = "ClusterIP, NodePort, LoadBalancer or ExternalName";
-                wrong("spec.type".to_owned(), format!("{other:?} is none of {known}"));
+                wrong("spec.type".to_owned(), format!("{other:?} is not one of {known}"));
                 ServiceType::ClusterIp
             }
         };
@@ -89,7 +89,7 @@ impl Service {
             match ip.parse() {
                 Ok(ip) if !cluster_ips.contains(&ip) => cluster_ips.push(ip),
                 Ok(_) => {}
-                Err(_) => wrong(field, format!("{ip:?} is no IP address")),
+                Err(_) => wrong(field, format!("{ip:?} is not an IP address")),
             }
         }
         let mut families = Vec::new();
@@ -103,7 +103,7 @@ impl Service {
         let external_name = spec.external_name.unwrap_or_default();
         let external_name = external_name.trim_end_matches('.');
         if kind == ServiceType::ExternalName && !names::is_host_name(external_name) {
-            wrong("spec.externalName".to_owned(), format!("{external_name:?} is no DNS name"));
+            wrong("spec.externalName".to_owned(), format!("{external_name:?} is not a DNS name"));
         }
         let mut ports: Vec<ServicePort> = Vec::new();
         let written = spec.ports.unwrap_or_default();
@@ -117,11 +117,11 @@ impl Service {
             if port.is_none() {
                 wrong(format!("spec.ports[{n}].port"), format!("{} is not a port: from 1 to 65535", one.port));
             }
-            // Requests go by TCP; a UDP port of the same number is another matter.
+            // Requests use TCP. A UDP port of the same number is no duplicate.
             let tcp = one.protocol.as_deref().is_none_or(|protocol| protocol == "TCP");
             if let (Some(port), true) = (port, tcp) {
                 if ports.iter().any(|other| other.port == port) {
-                    wrong(format!("spec.ports[{n}].port"), format!("{port} is there twice"));
+                    wrong(format!("spec.ports[{n}].port"), format!("{port} is duplicated"));
                 }
                 ports.push(ServicePort { name, port });
             }
@@ -208,7 +208,7 @@ mod tests {
             "spec.ipFamilies[0]: ",
             "spec.ports[0].name: required",
             "spec.ports[0].port: 0 ",
-            "spec.ports[2].port: 1 is there twice",
+            "spec.ports[2].port: 1 is duplicated",
         ] {
             assert!(all.contains(field), "{field} in\n{all}");
         }

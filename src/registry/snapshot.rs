@@ -1,4 +1,4 @@
-//! The snapshot: what exists, judged and sorted.
+//! The registry snapshot: validated APIServices, Services and endpoints.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -14,19 +14,19 @@ use super::source::{Counting, Layers, Touched, service_key};
 use crate::kubeapi::compare_kube_aware;
 use crate::process::{Lately, Problem, Problems, Sharded};
 
-/// Where the registry is, and what it may say.
+/// Location of the registry directory, what its manifests may contain, and defaults.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// `--registry-dir`.
     pub dir: PathBuf,
-    /// Where the last good state of `dir` is saved, and taken from at a start at which something in it is wrong;
-    /// nowhere with `--registry-strict`.
+    /// Where the last valid state of `dir` is saved. It is read at a start at which `dir` has errors. `None` with
+    /// `--registry-strict`.
     pub last_good: Option<PathBuf>,
     /// `--allow-url-backends`.
     pub allow_url_backends: bool,
-    /// `--request-timeout`, for an APIService that does not say.
+    /// `--request-timeout`, for an APIService without the annotation.
     pub default_request_timeout: Duration,
-    /// Half of `--max-requests-inflight`, for an APIService that does not say; 0 for no limit.
+    /// Half of `--max-requests-inflight`, for an APIService without the annotation; 0 for no limit.
     pub default_max_inflight: usize,
 }
 
@@ -42,76 +42,78 @@ impl Default for Settings {
     }
 }
 
-/// Reads the directory once. The error has every mistake in it.
+/// Reads the directory once. The error holds all problems found.
 pub fn load(settings: &Settings) -> Result<Registry, Problems> {
     LastGood::of(settings.clone(), Scan::of(&settings.dir))
 }
 
-/// Reads `text` as if it were the only file of the directory, with the name `file`.
+/// Reads `text` as the only file of the directory, named `file`.
 pub fn read(settings: &Settings, file: &str, text: &str) -> Result<Registry, Problems> {
     LastGood::of(settings.clone(), Scan::fixed(&[(file, text)]))
 }
 
-/// What exists. Objects that did not change are the same `Arc` in the next snapshot, and to make that costs what
-/// changed, whatever else there is.
+/// A snapshot of the registry.
+///
+/// Objects that did not change are the same `Arc` in the next snapshot. An update costs as much as what changed,
+/// however many objects there are.
 #[derive(Clone, Default)]
 pub struct Registry {
-    /// Counts the snapshots that differed from the one before.
+    /// Number of snapshots that differed from the one before.
     pub version: u64,
-    /// What is wrong now: the objects meant are as they last were when they were right.
+    /// Current errors. The last valid version of the objects concerned stays in use.
     pub problems: Arc<Problems>,
-    /// Whether every source has said all there is at least once: what is not here does not exist.
+    /// Whether every source has been read completely at least once: an object that is absent here does not exist.
     pub complete: bool,
     api_services: Sharded<Arc<ApiService>>,
-    /// The APIServices whose Service it is, by [`service_key`].
+    /// Names of the APIServices that reference a Service, by [`service_key`].
     naming: Sharded<Arc<[Arc<str>]>>,
     /// By [`service_key`].
     services: Sharded<Arc<Service>>,
     /// By [`service_key`].
     endpoint_slices: Sharded<Arc<[Arc<EndpointSlice>]>>,
-    /// Services of which nobody knows what there is, by [`service_key`], and why.
+    /// Errors of Services that could not be read, by [`service_key`].
     unknown: Sharded<Arc<str>>,
-    /// What is allowed but deserves a second look, by name of the APIService.
+    /// Warnings about valid but risky settings, by name of the APIService.
     warnings: Sharded<Arc<[Problem]>>,
-    /// The same for all snapshots that follow each other.
+    /// Identical for all snapshots of one sequence.
     lineage: Arc<()>,
     lately: Lately<Change>,
 }
 
-/// What there is to say of a change.
+/// Summary of an update of the registry, for the log.
 #[derive(Default)]
 pub(super) struct News {
-    /// Whether it is one of endpoints and of nothing else.
+    /// Whether nothing but endpoints changed.
     pub(super) only_endpoints: bool,
-    /// The warnings that were not there before.
+    /// Warnings that the snapshot before did not have.
     pub(super) warnings: Vec<Problem>,
 }
 
-/// What may be another than in a snapshot before.
+/// An object that may differ from an earlier snapshot.
 #[derive(Clone)]
 enum Change {
     ApiService(Arc<str>),
     Service(Arc<str>),
 }
 
-/// A snapshot, to compare a later one with.
+/// Identifies a snapshot, to compare a later one with it.
 #[derive(Clone)]
 pub struct Mark {
     lineage: Arc<()>,
     version: u64,
 }
 
-/// What may be another since a [`Mark`], by name.
+/// APIServices that may have changed since a [`Mark`], by name.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Changes<'r> {
-    /// APIServices that came, went or say something else.
+    /// APIServices that were added, removed or changed.
     pub api_services: BTreeSet<&'r str>,
-    /// Those, and all that may lead elsewhere because their Service or its endpoints are others.
+    /// `api_services`, and APIServices with a changed Service or changed endpoints.
     pub affected: BTreeSet<&'r str>,
 }
 
 impl Registry {
-    /// What nobody says anything of.
+    /// A complete registry without objects.
     pub fn nothing() -> Registry {
         Registry { complete: true, ..Registry::default() }
     }
@@ -121,23 +123,23 @@ impl Registry {
         self.api_services.get(name)
     }
 
-    /// How many APIServices there are.
+    /// Number of APIServices.
     pub fn len(&self) -> usize {
         self.api_services.len()
     }
 
-    /// Whether there is none.
+    /// Whether there is no APIService.
     pub fn is_empty(&self) -> bool {
         self.api_services.is_empty()
     }
 
-    /// All APIServices, in no order.
+    /// All APIServices, in arbitrary order.
     pub fn api_services(&self) -> impl Iterator<Item = &Arc<ApiService>> {
         self.api_services.values()
     }
 
     /// All APIServices in the order of discovery: groups by their highest `groupPriorityMinimum`, versions by
-    /// `versionPriority`, then as Kubernetes orders versions. Sorted when it is asked for.
+    /// `versionPriority`, then as Kubernetes orders versions. Sorts at each call.
     pub fn in_order(&self) -> Vec<Arc<ApiService>> {
         let mut all: Vec<_> = self.api_services.values().cloned().collect();
         sort_by_api_service(&mut all, |one| one);
@@ -157,29 +159,29 @@ impl Registry {
         all.iter().filter(|slice| slice.legacy != modern).cloned().collect()
     }
 
-    /// What is allowed of an APIService, but deserves a second look.
+    /// Warnings about one APIService.
     pub fn warnings_of(&self, name: &str) -> &[Problem] {
         self.warnings.get(name).map(AsRef::as_ref).unwrap_or_default()
     }
 
-    /// The same of all of them, by their names.
+    /// Warnings about all APIServices, sorted by name.
     pub fn warnings(&self) -> Vec<Problem> {
         let mut names: Vec<&str> = self.warnings.names().collect();
         names.sort_unstable();
         names.into_iter().flat_map(|name| self.warnings_of(name)).cloned().collect()
     }
 
-    /// To ask a later snapshot what changed since this one.
+    /// Identifies this snapshot for [`Registry::changes_since`].
     pub fn mark(&self) -> Mark {
         Mark { lineage: self.lineage.clone(), version: self.version }
     }
 
-    /// Whether this is the snapshot that was marked.
+    /// Whether this is the snapshot that `mark` identifies.
     pub fn is_at(&self, mark: &Mark) -> bool {
         Arc::ptr_eq(&self.lineage, &mark.lineage) && mark.version == self.version
     }
 
-    /// What changed since `mark`; nothing if that is too long ago, and then everything may have.
+    /// What changed since `mark`. `None` if `mark` is too old: everything may have changed.
     pub fn changes_since(&self, mark: &Mark) -> Option<Changes<'_>> {
         if !Arc::ptr_eq(&self.lineage, &mark.lineage) {
             return None;
@@ -197,26 +199,26 @@ impl Registry {
         Some(changes)
     }
 
-    /// The names of the APIServices whose Service is the one of this key.
+    /// The names of the APIServices that reference the Service of this key.
     fn naming(&self, key: &str) -> &[Arc<str>] {
         self.naming.get(key).map(AsRef::as_ref).unwrap_or_default()
     }
 
-    /// Why nobody knows what there is of a Service, if that is so.
+    /// The error that prevents reading a Service or its endpoints, if there is one.
     pub(super) fn trouble(&self, namespace: &str, service: &str) -> Option<&str> {
         self.unknown.get(&service_key(namespace, service)).map(AsRef::as_ref)
     }
 
-    /// All that there is.
+    /// Builds a registry of all objects of `layers`.
     pub(super) fn of(layers: Layers<'_>) -> Registry {
         let mut registry = Registry::nothing();
         registry.look(&layers.all(), layers);
-        // Whoever knows another has to look at all of it.
+        // A reader of another snapshot must take this one as completely changed.
         registry.lately.settle(registry.version);
         registry
     }
 
-    /// Looks at what was `touched`, and nothing else. `None` if nothing changed.
+    /// Updates the objects named in `touched`, and no others. `None` if nothing changed.
     pub(super) fn look(&mut self, touched: &Touched, layers: Layers<'_>) -> Option<News> {
         let (mut changes, mut only_endpoints) = (Vec::new(), true);
         let mut doubtful: BTreeSet<Arc<str>> = BTreeSet::new();
@@ -232,7 +234,7 @@ impl Registry {
             if self.look_at_api_service(&name, layers) {
                 changes.push(Change::ApiService(name.clone()));
             }
-            // Another may be hidden now.
+            // Another source's APIService of this name may be hidden now.
             doubtful.insert(name);
         }
         let mut more = Vec::new();
@@ -258,7 +260,7 @@ impl Registry {
         Some(News { only_endpoints, warnings: more })
     }
 
-    /// If it changed, whether nothing but its endpoints did.
+    /// Updates one Service. `None` if it did not change, else whether only its endpoints changed.
     fn look_at_service(&mut self, key: &str, layers: Layers<'_>) -> Option<bool> {
         let (service, slices, trouble) = (layers.service(key), layers.endpoint_slices(key), layers.trouble(key));
         let same_service = same(self.services.get(key), service.as_ref());
@@ -278,7 +280,7 @@ impl Registry {
         (!(same && same_slices)).then_some(same)
     }
 
-    /// True if it changed.
+    /// Updates one APIService. True if it changed.
     fn look_at_api_service(&mut self, name: &Arc<str>, layers: Layers<'_>) -> bool {
         let now = layers.api_service(name).map(|counting| counting.one);
         let before = self.api_services.get(name);
@@ -312,7 +314,7 @@ impl Registry {
             match self.service(namespace, name) {
                 None if self.trouble(namespace, name).is_some() => {}
                 None => {
-                    let message = format!("service/{name} in {namespace:?} is not there: unavailable until it is");
+                    let message = format!("service/{name} in {namespace:?} not found: unavailable until it exists");
                     warnings.push(Problem::field(place, "spec.service", message));
                 }
                 Some(service) => external = service.kind == ServiceType::ExternalName,
@@ -320,16 +322,16 @@ impl Registry {
         }
         if one.insecure_skip_tls_verify {
             let message = if external {
-                "an ExternalName without verification: whoever answers to that name receives the requests"
+                "ExternalName without certificate verification: any server behind that DNS name gets the requests"
             } else {
-                "the backend's certificate is not verified: whoever can answer in its place can read and forge"
+                "the backend's certificate is not verified: an impostor can read and forge requests and responses"
             };
             warnings.push(Problem::field(place, "spec.insecureSkipTLSVerify", message));
         } else if one.ca_bundle.is_none() && matches!(one.backend, Backend::Service(_)) {
-            let message = "none given: any authority that this machine trusts may vouch for the backend";
+            let message = "not set: the backend's certificate is verified with the system's CA certificates";
             warnings.push(Problem::field(place, "spec.caBundle", message));
         }
-        let hidden = "the registry directory has one of the same name, which is used instead";
+        let hidden = "ignored: the registry directory has an APIService of the same name";
         warnings.extend(hides.iter().map(|place| Problem::new(place, hidden)));
         warnings
     }
@@ -349,8 +351,10 @@ fn put<V: Clone>(all: &mut Sharded<V>, key: &str, value: Option<V>) {
     }
 }
 
-/// Groups by their highest priority, of equals the one with the first name; inside a group versions by
-/// priority, of equals the one Kubernetes prefers (`apiregistration/v1/helper`, `SortedByGroupAndVersion`).
+/// Sorts in the order of discovery (`apiregistration/v1/helper`, `SortedByGroupAndVersion`).
+///
+/// Groups are sorted by their highest priority, then by name. Versions of a group are sorted by priority, then as
+/// Kubernetes orders versions.
 pub fn sort_by_api_service<T>(all: &mut [T], of: impl for<'a> Fn(&'a T) -> &'a ApiService) {
     let mut groups: HashMap<String, (i32, String)> = HashMap::new();
     for one in all.iter().map(&of) {
@@ -373,7 +377,7 @@ pub fn sort_by_api_service<T>(all: &mut [T], of: impl for<'a> Fn(&'a T) -> &'a A
 pub(crate) mod tests {
     use super::*;
 
-    /// A registry of these documents, which must be right; for the tests of other modules too.
+    /// A registry of these documents, which must be valid. Also used by tests of other modules.
     pub(crate) fn registry(text: &str) -> Registry {
         let settings = Settings { allow_url_backends: true, ..Settings::default() };
         read(&settings, "registry.yaml", text).unwrap_or_else(|problems| panic!("{problems}"))
@@ -386,7 +390,7 @@ pub(crate) mod tests {
         )
     }
 
-    /// All that a registry says, to compare it with another.
+    /// The content of a registry as text, to compare it with another.
     pub(crate) fn shape(registry: &Registry) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
         all.extend(registry.in_order().iter().map(|one| format!("{one:?} {} {:?}", one.manifest, one.origin)));
@@ -432,9 +436,9 @@ pub(crate) mod tests {
             + "apiVersion: v1\nkind: Service\nmetadata: {name: b, namespace: ns}\nspec: {type: ExternalName, externalName: x.y}\n";
         let warnings: Vec<String> = registry(&text).warnings().iter().map(ToString::to_string).collect();
         assert_eq!(warnings.len(), 3, "{warnings:#?}");
-        assert!(warnings[0].contains("service/a in \"ns\" is not there"));
-        assert!(warnings[1].contains("spec.caBundle: none given"));
-        assert!(warnings[2].contains("an ExternalName without verification"));
+        assert!(warnings[0].contains("service/a in \"ns\" not found"));
+        assert!(warnings[1].contains("spec.caBundle: not set"));
+        assert!(warnings[2].contains("ExternalName without certificate verification"));
     }
 
     #[test]

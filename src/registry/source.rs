@@ -1,4 +1,4 @@
-//! What a source of the registry holds, asked by name, and which source counts where two have the same.
+//! Sources of the registry, and precedence where two sources have an object of the same name.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,59 +7,61 @@ use super::api_service::ApiService;
 use super::endpoints::EndpointSlice;
 use super::service::Service;
 
-/// One source. Asked for one object, it does not look at the others.
+/// A source of registry objects. A lookup by name costs the same however many objects there are.
 pub(super) trait Source {
-    /// The APIService of this name, and where it stands.
+    /// The APIService of this name, with its location for error messages.
     fn api_service(&self, name: &str) -> Option<(String, Arc<ApiService>)>;
 
     /// The Service of this key.
     fn service(&self, key: &str) -> Option<Arc<Service>>;
 
-    /// The EndpointSlices of the Service of this key, and its Endpoints.
+    /// The EndpointSlices and Endpoints of the Service of this key.
     fn endpoint_slices(&self, key: &str) -> Vec<Arc<EndpointSlice>>;
 
-    /// Why nobody knows what there is of a Service, if that is so.
+    /// The error that prevents reading a Service or its endpoints, if there is one.
     fn trouble(&self, key: &str) -> Option<String>;
 
-    /// Everything that there is.
+    /// The names of all objects of this source.
     fn all(&self) -> Touched;
 }
 
-/// Names of what may be another now.
+/// Names of objects that may have changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Touched {
-    /// APIServices.
+    /// Names of APIServices.
     pub(super) api_services: BTreeSet<String>,
-    /// Services, and what belongs to them, by [`service_key`].
+    /// Services that changed themselves or in their endpoints, by [`service_key`].
     pub(super) services: BTreeSet<String>,
 }
 
 impl Touched {
-    /// These as well.
+    /// Adds all of `others`.
     pub(super) fn extend(&mut self, mut others: Touched) {
         self.api_services.append(&mut others.api_services);
         self.services.append(&mut others.services);
     }
 }
 
-/// One source over another: of two with the same name the upper one's counts, and who has a Service has its endpoints.
+/// Two sources with precedence: of two objects with the same name, the upper source's is used.
+///
+/// Endpoints come from the source that has the Service.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Layers<'s> {
     pub(super) upper: Option<&'s dyn Source>,
     pub(super) lower: Option<&'s dyn Source>,
 }
 
-/// An APIService that counts.
+/// An APIService that is in effect.
 pub(super) struct Counting {
-    /// Where it stands.
+    /// Its location, for messages.
     pub(super) place: String,
     pub(super) one: Arc<ApiService>,
-    /// Where another of the same name stands, which does not count.
+    /// Location of an APIService of the same name in the lower source, which is ignored.
     pub(super) hides: Option<String>,
 }
 
 impl Layers<'_> {
-    /// One source alone.
+    /// A single source, without precedence.
     pub(super) fn only(source: &dyn Source) -> Layers<'_> {
         Layers { upper: Some(source), lower: None }
     }
@@ -94,7 +96,7 @@ impl Layers<'_> {
         upper.or_else(|| self.lower.and_then(|lower| lower.trouble(key)))
     }
 
-    /// Everything that there is.
+    /// The names of all objects of both sources.
     pub(super) fn all(&self) -> Touched {
         let mut all = Touched::default();
         for source in [self.upper, self.lower].into_iter().flatten() {
@@ -104,7 +106,7 @@ impl Layers<'_> {
     }
 }
 
-/// A Service as a key: no namespace has a slash.
+/// Key of a Service: `namespace/name`. No namespace contains a slash.
 pub(super) fn service_key(namespace: &str, name: &str) -> String {
     format!("{namespace}/{name}")
 }

@@ -1,4 +1,4 @@
-//! A server that no APIService names, as a backend like any other.
+//! A server that no APIService references, as a backend like any other: a sidecar's upstream, or the delegate.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,16 +16,16 @@ use crate::egress::{Address, Protocol};
 use crate::process::Problems;
 use crate::tls::{Bundle, KeyPair};
 
-/// Bytes of a Unix domain socket's path that the kernel takes (`sun_path`, without the NUL behind it).
+/// Maximum bytes of the path of a Unix domain socket (`sun_path`, without its NUL).
 const LONGEST_PATH: usize = 107;
 
-/// Where an upstream is, and what is spoken there.
+/// Address and protocol of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamUrl(UrlBackend);
 
 impl UpstreamUrl {
     /// Reads `https://host[:port][/prefix]`, the same with `http`, or the absolute path of a socket as `unix:/path` or
-    /// `unix:///path`. Without TLS HTTP/1.1 is spoken there, or HTTP/2 if `h2c`. The error says what is wrong.
+    /// `unix:///path`. The protocol without TLS is HTTP/1.1, or HTTP/2 if `h2c`.
     pub fn parse(url: &str, h2c: bool) -> Result<UpstreamUrl, String> {
         let plain = Some(if h2c { Protocol::Http2 } else { Protocol::Http1 });
         if let Some(rest) = url.strip_prefix("http://") {
@@ -33,9 +33,7 @@ impl UpstreamUrl {
         }
         if let Some(rest) = url.strip_prefix("https://") {
             if h2c {
-                return Err(format!(
-                    "{url:?} is spoken to over TLS, and h2c is HTTP/2 without: leave one of them away"
-                ));
+                return Err(format!("{url:?} uses TLS, and h2c is HTTP/2 without TLS: remove one of them"));
             }
             return UrlBackend::read(url, rest, None).map(UpstreamUrl);
         }
@@ -47,27 +45,29 @@ impl UpstreamUrl {
             return Err(format!("{url:?} must name the absolute path of a socket, as in unix:/run/app.sock"));
         }
         if path.len() > LONGEST_PATH || path.contains('\0') {
-            return Err(format!("{path:?} cannot be a socket's path: it has at most {LONGEST_PATH} bytes and no NUL"));
+            return Err(format!("{path:?} is not a valid socket path: at most {LONGEST_PATH} bytes, without NUL"));
         }
         let address = Address::Unix(PathBuf::from(path));
         Ok(UpstreamUrl(UrlBackend { address, plain, prefix: String::new(), way: None }))
     }
 }
 
-/// Whom we believe to be a server.
+/// Verification of a backend's certificate.
 pub(super) struct Trust {
-    /// Who may vouch for it; the system's authorities when `None`.
+    /// CA certificates that may have issued it; the system's when `None`.
     pub(super) authorities: Option<Bundle>,
-    /// Whether any certificate will do.
+    /// Whether any certificate is accepted.
     pub(super) insecure_skip_verify: bool,
 }
 
-/// The server at `url`, which a sidecar guards, by the `name` that logs and metrics know it by. Over TLS it must show a
-/// certificate of `authorities` (of the system's if there are none), or any if `insecure_skip_verify`. We are who
-/// `identity` says, or nobody: the pair by which aggregated API servers believe us is not for everybody to see.
+/// The upstream of a sidecar at `url`. `name` is its name in logs and metrics.
 ///
-/// Times and bounds are the defaults of `settings`. The origin is the server's own; it may be asked to upgrade to any
-/// protocol, and what it may have begun is not sent again. What is to be otherwise, set in [`ApiService::settings`].
+/// Over TLS its certificate must be issued by `authorities` (by the system's if `None`), unless
+/// `insecure_skip_verify`. `identity` is our client certificate. Without one, none is sent: the front-proxy
+/// certificate is for aggregated API servers only.
+///
+/// Timeouts and limits are the defaults of `settings`. The upstream owns its web origin and may upgrade to any
+/// protocol. A request that it may have started is not retried. Callers change [`ApiService::settings`] for the rest.
 pub fn upstream(
     name: &str,
     url: UpstreamUrl,
@@ -85,7 +85,7 @@ pub fn upstream(
     upstream
 }
 
-/// As an APIService that claims no group.
+/// The backend at `url` as an APIService that serves no group.
 pub(super) fn of(
     name: &str,
     url: UrlBackend,
@@ -104,7 +104,7 @@ pub(super) fn of(
         uid: String::new(),
         created: SystemTime::UNIX_EPOCH,
         labels: BTreeMap::new(),
-        // What it takes to tell whether two are the same.
+        // All that is compared to detect a change.
         manifest: json!({ "spec": {
             "server": url.to_string(),
             "tlsServerName": server_name,

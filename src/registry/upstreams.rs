@@ -1,4 +1,4 @@
-//! The servers behind a sidecar (`--upstream`), each as a backend like any other, and the files their trust comes from.
+//! The upstreams of a sidecar (`--upstream`), each as a backend like any other, with their CA and certificate files.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,28 +12,28 @@ use crate::message::AllowedHeaders;
 use crate::process::{Drain, Follower, OnFailure, Phase, Problem, Problems, Publisher, Readings};
 use crate::tls::{Bundle, KeyPair, PairFiles};
 
-/// One server, and the requests that are its own.
+/// One upstream, and the requests that are routed to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpstreamSettings {
-    /// It owns this path and all below it; `/` owns all that no other does. No slash at its end otherwise.
+    /// Path prefix, without a trailing slash; `/` matches what no other upstream does.
     pub path: String,
-    /// Where it is.
+    /// Its address and protocol.
     pub url: UpstreamUrl,
-    /// Who may vouch for it; the system's authorities without.
+    /// File of the CA certificates that verify it; the system's when `None`.
     pub authorities: Option<PathBuf>,
-    /// What it is shown, if anything.
+    /// Files of our client certificate, if one is sent.
     pub identity: Option<PairFiles>,
-    /// Longest time for a request that is not long-running; zero for no limit.
+    /// Timeout of a request that is not long-running; zero for no limit.
     pub timeout: Duration,
-    /// Whether it is asked for the host that the client asked for, rather than by its own name.
+    /// Whether the client's `Host` header is forwarded, instead of the upstream's own name.
     pub keeps_host: bool,
-    /// Claims of a reverse proxy in front about the client that it gets (`--allow-request-headers`).
+    /// Headers of a reverse proxy in front, such as X-Forwarded-For, that are forwarded (`--allow-request-headers`).
     pub allowed_request_headers: AllowedHeaders,
-    /// Which requests have no limit of time, besides what Kubernetes says (`--upstream-long-running`).
+    /// Requests without a timeout, besides those that Kubernetes treats as long-running (`--upstream-long-running`).
     pub long_running: LongRunning,
 }
 
-/// An upstream as requests are routed to it.
+/// An upstream ready for routing.
 #[derive(Clone, Debug)]
 pub struct Upstream {
     /// As [`UpstreamSettings::path`].
@@ -42,34 +42,35 @@ pub struct Upstream {
     pub api_service: Arc<ApiService>,
 }
 
-/// All of them.
+/// All upstreams of a sidecar.
 pub type Upstreams = Vec<Upstream>;
 
-/// Files that were right when they were opened.
+/// The files of the upstreams, watched for changes. They were valid when opened.
 pub struct UpstreamFiles {
     settings: Vec<UpstreamSettings>,
     follower: Follower,
 }
 
 impl UpstreamFiles {
-    /// Reads what the upstreams name.
+    /// Reads the files that the upstreams name.
     ///
     /// # Errors
-    /// All mistakes in these files.
+    /// All problems in these files.
     pub fn open(settings: Vec<UpstreamSettings>) -> Result<(UpstreamFiles, Upstreams), Problems> {
         let files = settings.iter().flat_map(|one| {
             let pair = one.identity.iter().flat_map(|pair| [&pair.certificate, &pair.key]);
             one.authorities.iter().chain(pair).map(PathBuf::as_path)
         });
-        // Before the first reading, so that no change falls between.
+        // Watched before the first read, so that no change is missed between them.
         let follower = Follower::new(files);
         let upstreams = read(&settings)?;
         Ok((UpstreamFiles { settings, follower }, upstreams))
     }
 
-    /// Publishes what the files say until the process ends; while they cannot be used, what they said last stays.
+    /// Publishes the upstreams whenever a file changes, until the process ends. While a file is invalid, the last valid
+    /// content stays in use.
     pub async fn follow(mut self, publisher: Publisher<Upstreams>, on_failure: OnFailure, mut drain: Drain) {
-        const UNUSABLE: &str = "a file of an upstream changed and is not usable; what it said last stays";
+        const UNUSABLE: &str = "a file of an upstream changed and is not usable; the last good one stays";
         let mut readings = Readings::new(UNUSABLE, on_failure);
         loop {
             tokio::select! {
@@ -77,7 +78,7 @@ impl UpstreamFiles {
                 () = drain.reached(Phase::Ending) => return,
             }
             if let Some(upstreams) = readings.usable(read(&self.settings)) {
-                tracing::info!("the files of --upstream-ca-file and --upstream-client-cert-file are read again");
+                tracing::info!("files of --upstream-ca-file and --upstream-client-cert-file reloaded");
                 publisher.publish(Arc::new(upstreams));
             }
         }
@@ -94,7 +95,7 @@ fn read(settings: &[UpstreamSettings]) -> Result<Upstreams, Problems> {
         });
         let identity = one.identity.as_ref().map(KeyPair::load);
         let mut keep = |problem: Problem| {
-            // Several upstreams name the same files.
+            // Several upstreams may name the same files.
             if !problems.0.contains(&problem) {
                 problems.0.push(problem);
             }

@@ -1,4 +1,4 @@
-//! A URL instead of a Service: the annotation `narthex.dev/url`, and what a sidecar guards.
+//! A backend with a URL instead of a Service: the annotation `narthex.dev/url`, and upstreams of a sidecar.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,18 +9,18 @@ use crate::egress::{Address, Destination, Host, Protocol, Way};
 /// `https://host[:port][/prefix]`, the same with `http`, or `unix:/path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UrlBackend {
-    /// Where it is; its port is 443, or 80 for `http`, when the URL has none.
+    /// Its address. The default port is 443, or 80 for `http`.
     pub address: Address,
-    /// The HTTP version that is spoken there without TLS; none where TLS is.
+    /// The HTTP version without TLS; `None` with TLS.
     pub plain: Option<Protocol>,
-    /// Stands before every path; begins with `/`, does not end with one; empty for none.
+    /// Path prefix. Begins with `/` and does not end with it; empty for none.
     pub prefix: String,
-    /// The one way there, whatever selections say; none where they do.
+    /// Egress route to it. `None`: the egress selection determines the route.
     pub way: Option<Way>,
 }
 
 impl fmt::Display for UrlBackend {
-    /// As it was written, with the port only where it is not the scheme's own.
+    /// The URL, without the scheme's default port.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (scheme, own) = scheme(self.plain.is_some());
         match &self.address {
@@ -35,19 +35,19 @@ impl fmt::Display for UrlBackend {
     }
 }
 
-/// How a URL begins, and the port of one that names none.
+/// Scheme of a URL, and its default port.
 fn scheme(plain: bool) -> (&'static str, u16) {
     if plain { ("http://", 80) } else { ("https://", 443) }
 }
 
 impl UrlBackend {
-    /// Reads `https://host[:port][/prefix]`; the error says what is wrong with it.
+    /// Parses `https://host[:port][/prefix]`.
     pub fn parse(url: &str) -> Result<UrlBackend, String> {
         let rest = url.strip_prefix("https://").ok_or_else(|| format!("{url:?} must begin with https://"))?;
         UrlBackend::read(url, rest, None)
     }
 
-    /// Its host as a certificate has it: no brackets.
+    /// Its host as in a certificate, without brackets.
     pub(super) fn host_text(&self) -> String {
         match &self.address {
             Address::Tcp(Destination { host: Host::Ip(ip), .. }) => ip.to_string(),
@@ -56,7 +56,7 @@ impl UrlBackend {
         }
     }
 
-    /// Reads `rest`, which stands behind the scheme in `url`: `http://` if `plain`, else `https://`.
+    /// Parses `rest`, the part of `url` after the scheme: `http://` if `plain`, else `https://`.
     pub(super) fn read(url: &str, rest: &str, plain: Option<Protocol>) -> Result<UrlBackend, String> {
         let (scheme, own) = scheme(plain.is_some());
         let (authority, prefix) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -81,7 +81,7 @@ impl UrlBackend {
                 .ok()
                 .filter(|port| *port != 0 && digits.bytes().all(|b| b.is_ascii_digit()))
                 .ok_or_else(|| format!("{digits:?} is not a port: from 1 to 65535"))?,
-            (other, false) => return Err(format!("{other:?} after the address is no port")),
+            (other, false) => return Err(format!("{other:?} after the address is not a port")),
         };
         let host = match (host.parse::<IpAddr>(), bracketed.is_some()) {
             (Ok(ip), brackets) if ip.is_ipv6() == brackets => Host::Ip(ip),

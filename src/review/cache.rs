@@ -1,8 +1,8 @@
-//! A bounded table of decisions that any thread reads without a lock.
+//! A bounded set-associative cache of decisions that any thread reads without a lock.
 //!
-//! A decision has its place in one of many small sets, so that reading is a look at a few words of memory, and
-//! making room a choice among a few. The choice is fair: in a full set, whoever holds the most of it gives way
-//! first, so that one user with a thousand questions pushes out nobody's but their own.
+//! Each decision belongs to one of many small sets, so that a lookup reads a few words of memory, and eviction chooses
+//! among a few entries. Eviction is fair: in a full set, the owner with the most entries loses one first, so that one
+//! user with a thousand requests evicts only its own entries.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -14,35 +14,35 @@ use parking_lot::Mutex;
 use super::Key;
 use crate::observe::metrics::{self, Metrics};
 
-/// Places in one set.
+/// Slots of one set.
 const WAYS: usize = 8;
-/// What an entry takes besides its value: its own fields, its allocation, its place in the table.
+/// Bytes of an entry besides its value: its fields, its allocation, its slot.
 const OVERHEAD: usize = 160;
 
-/// How much may be kept.
+/// Limits of the size of a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Decisions; rounded up to a power of two.
+    /// The maximum number of decisions; rounded up to a power of two.
     pub entries: usize,
-    /// Bytes of all that is kept.
+    /// The maximum number of bytes.
     pub bytes: usize,
 }
 
-/// One decision to keep.
+/// A decision to insert.
 pub struct Kept<'t, V> {
-    /// What was decided.
+    /// The decision.
     pub value: V,
-    /// Whose question it was: decisions of one owner give way to each other first.
+    /// The user it is about: decisions of one owner are evicted for each other first.
     pub owner: &'t str,
-    /// Bytes that `value` takes.
+    /// The size of `value` in bytes.
     pub bytes: usize,
-    /// Until when it is good.
+    /// When it becomes stale.
     pub fresh_until: Instant,
-    /// Until when it may be used if nobody can be asked; not before `fresh_until`.
+    /// When it expires. Until then it may be used if the server fails; not before `fresh_until`.
     pub stale_until: Instant,
 }
 
-/// Decisions of one kind.
+/// A cache of decisions of one kind.
 pub struct DecisionCache<V> {
     slots: Box<[Slot<V>]>,
     limits: Limits,
@@ -53,7 +53,7 @@ pub struct DecisionCache<V> {
 }
 
 struct Slot<V> {
-    /// 0 for nothing.
+    /// 0 if empty.
     tag: AtomicU64,
     entry: ArcSwapOption<Entry<V>>,
 }
@@ -65,23 +65,23 @@ struct Entry<V> {
     bytes: usize,
     fresh_until: Instant,
     stale_until: Instant,
-    /// Seconds from the table's beginning to the last use.
+    /// The time of the last use, in seconds since the cache was created.
     used: AtomicU32,
 }
 
-/// What only the writer knows.
+/// State of the writer, under its lock.
 struct Writing {
     entries: usize,
     bytes: usize,
-    /// What the metrics were told last: entries and bytes.
+    /// The size last reported to the metrics: entries and bytes.
     told: (usize, usize),
-    /// The set that next makes room when all together is too much.
+    /// The next set to evict from when the cache exceeds its byte limit.
     hand: usize,
     hasher: std::hash::RandomState,
 }
 
 impl<V: Clone + PartialEq> DecisionCache<V> {
-    /// An empty table.
+    /// Creates an empty cache.
     pub fn new(name: metrics::DecisionCache, limits: Limits, metrics: Arc<Metrics>) -> DecisionCache<V> {
         let places = limits.entries.max(WAYS).next_power_of_two();
         let slot = || Slot { tag: AtomicU64::new(0), entry: ArcSwapOption::empty() };
@@ -96,13 +96,13 @@ impl<V: Clone + PartialEq> DecisionCache<V> {
         }
     }
 
-    /// The decision, if there is one that is good `now`.
+    /// Returns the decision, if it is fresh.
     pub fn fresh(&self, key: &Key, now: Instant) -> Option<V> {
         self.find(key, |entry| {
             let good = now < entry.fresh_until;
             if good {
                 let used = self.seconds(now);
-                // Not for every use: threads that read the same entry would fight over it.
+                // Not on every use: threads that read the same entry would contend for its cache line.
                 if entry.used.load(Ordering::Relaxed) != used {
                     entry.used.store(used, Ordering::Relaxed);
                 }
@@ -111,12 +111,12 @@ impl<V: Clone + PartialEq> DecisionCache<V> {
         })
     }
 
-    /// The decision, good or past its time, if it may still be used.
+    /// Returns the decision, fresh or stale, if it has not expired.
     pub fn stale(&self, key: &Key, now: Instant) -> Option<V> {
         self.find(key, |entry| (now < entry.stale_until).then(|| entry.value.clone()))
     }
 
-    /// Keeps a decision, and returns the one that is kept: an equal one from before stays the same value.
+    /// Inserts a decision and returns the stored value: if an equal one was stored before, that allocation is kept.
     pub fn keep(&self, key: Key, kept: Kept<'_, V>, now: Instant) -> V {
         let mut writing = self.writing.lock();
         let before = self.set(&key).position(|slot| slot.entry.load().as_ref().is_some_and(|entry| entry.key == key));
@@ -160,7 +160,7 @@ impl<V: Clone + PartialEq> DecisionCache<V> {
         value
     }
 
-    /// Lets go of what cannot be used any more. Call it now and then.
+    /// Removes expired entries. Call it periodically.
     pub fn sweep(&self, now: Instant) {
         let mut writing = self.writing.lock();
         for slot in &self.slots {
@@ -171,7 +171,7 @@ impl<V: Clone + PartialEq> DecisionCache<V> {
         self.tell(&mut writing);
     }
 
-    /// How many decisions are kept, and how many bytes they take.
+    /// The number of entries, and their size in bytes.
     pub fn size(&self) -> (usize, usize) {
         let writing = self.writing.lock();
         (writing.entries, writing.bytes)
@@ -190,7 +190,7 @@ impl<V: Clone + PartialEq> DecisionCache<V> {
         None
     }
 
-    /// Empties a place in the set that begins at `first`, and says which; none if all were empty.
+    /// Evicts an entry of the set that begins at `first`, and returns its slot; none if the set is empty.
     fn make_room(&self, first: usize, now: Instant, writing: &mut Writing) -> Option<usize> {
         let entries: Vec<(usize, Arc<Entry<V>>)> =
             (0..WAYS).filter_map(|way| Some((way, self.slots[first + way].entry.load_full()?))).collect();
@@ -220,7 +220,7 @@ impl<V: Clone + PartialEq> DecisionCache<V> {
     }
 
     fn first(&self, key: &Key) -> usize {
-        // A power of two of places, of which each set has WAYS.
+        // The number of slots is a power of two; each set has WAYS of them.
         key.place() % (self.slots.len() / WAYS) * WAYS
     }
 
@@ -288,7 +288,7 @@ mod tests {
         let stale = |seconds| world.cache.stale(&key, world.after(seconds)).is_some();
         assert_eq!((fresh(9), fresh(10), stale(29), stale(30)), (true, false, true, false));
         assert!(!world.knows("b"));
-        // The same decision again is the same value: what hangs on its address stays.
+        // An equal decision keeps its allocation: caches keyed by its address stay valid.
         assert!(Arc::ptr_eq(&kept, &world.keep("jane", "a", 3)));
         assert_eq!(world.cache.size(), (1, 3 + OVERHEAD));
         world.cache.sweep(world.after(29));
@@ -306,7 +306,7 @@ mod tests {
             world.keep("mallory", &format!("m{number}"), 3);
         }
         let left = others.iter().filter(|other| world.knows(other)).count();
-        // A set that is full of others alone has to choose among them; with 100 in 128 sets that does not happen.
+        // A set full of other owners would have to evict one of them; with 100 in 128 sets that does not happen.
         assert_eq!(left, 100);
         assert_eq!(world.cache.size().0, 1024);
     }

@@ -1,14 +1,14 @@
-//! What every request would say, said once a second, or less often.
+//! Throttle of log lines that every request would cause.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Says when it is time to complain again.
+/// Allows one log line in each period.
 pub struct Complaint {
     began: Instant,
     /// In seconds; at least one.
     period: u64,
-    /// The period of the last complaint, counted from 1; 0 before the first.
+    /// The period of the last log line, counted from 1; 0 before the first.
     last: AtomicU64,
 }
 
@@ -19,12 +19,12 @@ impl Default for Complaint {
 }
 
 impl Complaint {
-    /// One complaint in each `period`, of whole seconds.
+    /// Creates a throttle of one log line in each `period`, which is a whole number of seconds.
     pub fn every(period: Duration) -> Complaint {
         Complaint { began: Instant::now(), period: period.as_secs().max(1), last: AtomicU64::new(0) }
     }
 
-    /// True for one caller in each period.
+    /// Whether to log now: true for one caller in each period.
     pub fn is_due(&self) -> bool {
         self.is_due_in(self.began.elapsed().as_secs())
     }

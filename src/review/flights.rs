@@ -1,4 +1,4 @@
-//! One question at a time: whoever asks what is being asked already waits for the same answer.
+//! Single flight: concurrent calls with the same key share one result.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,13 +9,13 @@ use tokio::sync::watch;
 
 use super::Key;
 
-/// An answer, or why there is none; the text is for the log.
+/// The result of a call, or its error for the log.
 type Outcome<V> = Result<V, Arc<str>>;
 
-/// The questions that are under way.
+/// The calls in flight.
 pub struct Flights<V>(Mutex<HashMap<Key, watch::Receiver<Option<Outcome<V>>>>>);
 
-/// The duty to answer one question. Dropped without an answer it tells those who wait that there is none.
+/// RAII guard of one call. Dropping it without a result fails all waiters.
 pub struct Landing<V> {
     flights: Arc<Flights<V>>,
     key: Key,
@@ -29,12 +29,11 @@ impl<V> Default for Flights<V> {
 }
 
 impl<V: Clone> Flights<V> {
-    /// Waits for the answer to the question `key`. If nobody asks it now, `known` is looked at once more (it may
-    /// just have been answered), and then `ask` must see to it that it is asked, somewhere that does not end
-    /// with this future.
+    /// Waits for the result of the call with `key`. If none is in flight, checks `known` again (a call may have just
+    /// finished). Then `ask` must start the call on a task that does not end with this future.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// Why the call failed.
     pub async fn join(
         self: &Arc<Self>,
         key: Key,
@@ -59,18 +58,18 @@ impl<V: Clone> Flights<V> {
         };
         match answer.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(outcome)) => outcome.clone(),
-            _ => Err("the question was given up".into()),
+            _ => Err("the call was canceled".into()),
         }
     }
 
-    /// How many questions are under way.
+    /// The number of calls in flight.
     pub fn count(&self) -> usize {
         self.0.lock().len()
     }
 }
 
 impl<V> Landing<V> {
-    /// Answers everybody who waits. Keep the answer first, if it is to be kept: whoever comes now asks anew.
+    /// Sends the result to all waiters. Store it in the cache first: a later caller starts a new call.
     pub fn land(self, outcome: Outcome<V>) {
         self.answer.send_replace(Some(outcome));
     }
@@ -103,7 +102,7 @@ mod tests {
         for other in &mut others {
             assert!(other.as_mut().now_or_never().is_none());
         }
-        // Who asked first goes away; the others still get their answer.
+        // The first caller is canceled; the others still get the result.
         drop(first);
         let landing = landings.borrow_mut().pop().unwrap();
         assert!(landings.borrow().is_empty());
@@ -112,7 +111,7 @@ mod tests {
             assert_eq!(other.await, Ok(7));
         }
         assert_eq!(flights.count(), 0);
-        // Known meanwhile: nobody asks.
+        // Cached meanwhile: no call is started.
         assert_eq!(flights.join(key, || Some(8), |_| panic!("it is known")).await, Ok(8));
     }
 
@@ -120,7 +119,7 @@ mod tests {
     async fn a_question_that_is_dropped_is_no_answer_and_can_be_asked_again() {
         let flights = Arc::new(Flights::<u32>::default());
         let key = Secret::new().unwrap().key(|digest| digest.text("x"));
-        assert_eq!(flights.join(key, || None, drop).await, Err("the question was given up".into()));
+        assert_eq!(flights.join(key, || None, drop).await, Err("the call was canceled".into()));
         let answered = flights.join(key, || None, |landing| landing.land(Err("no".into()))).await;
         assert_eq!(answered, Err("no".into()));
         assert_eq!(flights.count(), 0);

@@ -1,20 +1,19 @@
-//! What a decision is found by: a digest under a key that this process made up.
+//! Cache keys: digests under a random key of this process.
 
 use aws_lc_rs::hmac;
 use aws_lc_rs::rand::SystemRandom;
 
 use crate::process::Problem;
 
-/// A digest of a question. Two questions with the same digest are the same question: nobody who does not know
-/// the secret can make another one.
+/// The digest of a request. Equal digests mean equal requests: a collision cannot be made without the secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key([u8; 32]);
 
-/// The secret of this process. No `Debug`, on purpose.
+/// The random digest key of this process. No `Debug`, on purpose.
 pub struct Secret(hmac::Key);
 
-/// A digest in the making. Collects what is written: a question has some thirty parts of a few bytes, and a call of
-/// the library for each took as long as the digest itself.
+/// An incremental digest. Its input is buffered: a request has about thirty fields of a few bytes, and one library call
+/// for each took as long as the digest itself.
 pub struct Digest {
     context: hmac::Context,
     buffer: [u8; 512],
@@ -22,17 +21,17 @@ pub struct Digest {
 }
 
 impl Secret {
-    /// A new one.
+    /// Creates a random secret.
     ///
     /// # Errors
     /// When the system has no random numbers.
     pub fn new() -> Result<Secret, Problem> {
         hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
             .map(Secret)
-            .map_err(|_| Problem::new("random numbers", "the system has none to protect cached decisions with"))
+            .map_err(|_| Problem::new("random numbers", "no system random numbers to protect cached decisions with"))
     }
 
-    /// The digest of what `write` writes.
+    /// Returns the digest of what `write` writes.
     pub fn key(&self, write: impl FnOnce(&mut Digest)) -> Key {
         let mut digest = Digest { context: hmac::Context::with_key(&self.0), buffer: [0; 512], filled: 0 };
         write(&mut digest);
@@ -76,7 +75,7 @@ impl Digest {
                 place.copy_from_slice(bytes);
                 self.filled += bytes.len();
             }
-            // More than there ever is room for.
+            // Larger than the buffer.
             None => self.context.update(bytes),
         }
     }
@@ -88,13 +87,13 @@ impl Digest {
 }
 
 impl Key {
-    /// Where a table begins to look.
+    /// The hash that selects the cache set.
     pub(super) fn place(&self) -> usize {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
         u64::from_le_bytes([a, b, c, d, e, f, g, h]) as usize
     }
 
-    /// Enough to pass over others without a closer look; never 0.
+    /// A short tag for skipping other entries cheaply; never 0.
     pub(super) fn tag(&self) -> u64 {
         let [.., a, b, c, d, e, f, g, h] = self.0;
         u64::from_le_bytes([a, b, c, d, e, f, g, h]) | 1

@@ -1,8 +1,7 @@
-//! Decisions that somebody else makes for us: kept for a while, and asked for once at a time.
+//! Cache of remote decisions (TokenReview, SubjectAccessReview), with single flight.
 //!
-//! What is kept is found without waiting and without writing to memory that threads share; only what must be
-//! asked for costs more. The keys are keyed digests: what was asked (a token, a user with all their groups) is
-//! not kept at all.
+//! A cached decision is read without a lock and without writing to shared memory. Keys are keyed digests: the inputs
+//! (a token, a user with its groups) are not stored.
 
 mod cache;
 mod complaint;

@@ -1,4 +1,4 @@
-//! Which version of a review is sent, and where it is posted.
+//! API version and URL path of reviews.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ pub enum Version {
     /// `v1`.
     #[default]
     V1,
-    /// `v1beta1`, which kube-apiserver has not served since 1.22, but which webhooks still speak.
+    /// `v1beta1`, not served by kube-apiserver since 1.22, but still used by webhooks.
     V1Beta1,
 }
 
-/// Where a review goes.
+/// The server that a review is posted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// The API of a kube-apiserver.
+    /// A kube-apiserver.
     ApiServer(Version),
-    /// A webhook: the URL of its kubeconfig as it stands there.
+    /// A webhook, at the URL in its kubeconfig.
     Webhook(Version),
 }
 
@@ -28,7 +28,7 @@ impl Default for Target {
 }
 
 impl Version {
-    /// As it stands behind the group.
+    /// The version as in `apiVersion`, after the group.
     pub fn as_str(self) -> &'static str {
         match self {
             Version::V1 => "v1",
@@ -36,22 +36,22 @@ impl Version {
         }
     }
 
-    /// The version that is written so.
+    /// Parses a version.
     pub fn parse(text: &str) -> Option<Version> {
         [Version::V1, Version::V1Beta1].into_iter().find(|version| version.as_str() == text)
     }
 }
 
 impl Target {
-    /// The version that it takes.
+    /// The API version of the reviews.
     pub fn version(self) -> Version {
         match self {
             Target::ApiServer(version) | Target::Webhook(version) => version,
         }
     }
 
-    /// What stands behind the URL of the kubeconfig for a resource of a group. A webhook is told for how long it is
-    /// waited for, as client-go tells it.
+    /// Returns the path or query to append to the kubeconfig's URL for a resource of a group. A webhook gets the
+    /// timeout as a query parameter, as from client-go.
     pub fn path(self, group: &str, resource: &str, patience: Duration) -> String {
         match self {
             Target::ApiServer(version) => format!("/apis/{group}/{}/{resource}", version.as_str()),

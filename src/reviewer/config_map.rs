@@ -1,8 +1,8 @@
-//! `kube-system/extension-apiserver-authentication`: whom a backend is to believe.
+//! The served ConfigMap `kube-system/extension-apiserver-authentication`: CAs and request headers for backends.
 //!
-//! As kube-apiserver's controller writes it (`pkg/controlplane/controller/clusterauthenticationtrust`), with two
-//! differences: the only front proxy is this gateway, by its own name; and an authority that is not believed any more
-//! is gone at once.
+//! Built like kube-apiserver's controller (`pkg/controlplane/controller/clusterauthenticationtrust`), with two
+//! differences: the only allowed front proxy is this gateway, by its own name; and a CA that is no longer trusted is
+//! removed at once.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,37 +16,37 @@ use crate::process::{Drain, Phase, Problem, Published, Publisher};
 use crate::tls::server::Trust;
 use crate::tls::{Bundle, KeyPair, PeerCertificate};
 
-/// Where it is.
+/// The namespace of the ConfigMap.
 pub(super) const NAMESPACE: &str = "kube-system";
-/// What it is called.
+/// The name of the ConfigMap.
 pub(super) const NAME: &str = "extension-apiserver-authentication";
 
-/// The object.
+/// The ConfigMap object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigMap {
-    /// Greater in a later life of the process than in an earlier one.
+    /// The resource version; it keeps growing across restarts of the process.
     pub(super) version: u64,
     created: String,
     data: BTreeMap<&'static str, String>,
 }
 
-/// What it is made of.
+/// Builds the ConfigMap from the gateway's trust and its own certificate.
 pub struct Speaker {
-    /// Whom we believe ourselves.
+    /// The CAs that the gateway trusts.
     pub trust: Published<Trust>,
-    /// Who we are to backends.
+    /// The gateway's client certificate for backends.
     pub identity: Published<KeyPair>,
-    /// Who vouches for that, where we made it ourselves.
+    /// The file with the CA of that certificate, if it was generated.
     pub own_authority: Option<PathBuf>,
-    /// Whether we tell backends the user's UID.
+    /// Whether backends receive the user's UID.
     pub with_uid: bool,
-    /// Whether backends may judge clients' certificates themselves. Not where groups are filtered: they would believe
-    /// what is filtered here of whoever reaches them without us.
+    /// Whether backends get the client CA, to verify client certificates themselves. Not if groups are filtered: a
+    /// backend would accept the filtered groups of a client that connects to it directly.
     pub with_clients: bool,
 }
 
 impl ConfigMap {
-    /// As JSON, without what a list says for all its items.
+    /// The object as JSON, without `kind` and `apiVersion`, as an item of a list.
     pub(super) fn bare(&self) -> Value {
         json!({
             "metadata": {
@@ -57,7 +57,7 @@ impl ConfigMap {
         })
     }
 
-    /// As JSON.
+    /// The object as JSON.
     pub(super) fn value(&self) -> Value {
         let mut value = self.bare();
         value["kind"] = "ConfigMap".into();
@@ -67,17 +67,17 @@ impl ConfigMap {
 }
 
 impl Speaker {
-    /// The object as it is at the start.
+    /// Builds the initial object.
     ///
     /// # Errors
-    /// When no backend could know us by it.
+    /// When no backend could verify the gateway by it.
     pub fn begin(&self, now: SystemTime) -> Result<ConfigMap, Problem> {
         let version = now.duration_since(UNIX_EPOCH).map_or(1, |since| since.as_millis() as u64);
         let created = jiff::Timestamp::try_from(now).unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         Ok(ConfigMap { version, created, data: self.data()? })
     }
 
-    /// Publishes it anew whenever something in it changed, until the process ends.
+    /// Publishes a new version whenever the data change, until the process ends.
     pub async fn follow(mut self, publisher: Publisher<ConfigMap>, mut drain: Drain) {
         let current = publisher.reader();
         let mut told = None;
@@ -92,13 +92,13 @@ impl Speaker {
                     told = None;
                     let before = current.get();
                     if before.data != data {
-                        tracing::info!("backends are told anew whom to believe");
+                        tracing::info!("served ConfigMap extension-apiserver-authentication updated");
                         let created = before.created.clone();
                         publisher.publish(Arc::new(ConfigMap { version: before.version + 1, created, data }));
                     }
                 }
                 Err(problem) if told.as_ref() != Some(&problem) => {
-                    tracing::error!(%problem, "backends are told as before whom to believe");
+                    tracing::error!(%problem, "served ConfigMap extension-apiserver-authentication not updated");
                     told = Some(problem);
                 }
                 Err(_) => {}
@@ -110,10 +110,10 @@ impl Speaker {
         let (trust, identity) = (self.trust.get(), self.identity.get());
         let authorities = self.who_vouches(&trust, &identity)?;
         let problem = |why: String| Problem::new("--serve-delegation", format_args!("{}: {why}", identity.place()));
-        let leaf = identity.chain().first().ok_or_else(|| problem("there is no certificate".to_owned()))?;
+        let leaf = identity.chain().first().ok_or_else(|| problem("no certificate".to_owned()))?;
         let name = PeerCertificate::parse(leaf).map_err(problem)?.common_name;
-        // An empty list would let everybody be a front proxy whom the same authority vouches for.
-        let name = name.ok_or_else(|| problem("backends could not know us: there is no common name".to_owned()))?;
+        // An empty list would allow every certificate of the same CA as a front proxy.
+        let name = name.ok_or_else(|| problem("backends cannot verify the gateway: no common name".to_owned()))?;
         let list = |values: &[&str]| json!(values).to_string();
         let mut data = BTreeMap::from([
             ("requestheader-client-ca-file", authorities.to_pem()),
@@ -131,7 +131,7 @@ impl Speaker {
         Ok(data)
     }
 
-    /// The authority of our own certificate.
+    /// Returns the CA of the gateway's own certificate.
     fn who_vouches(&self, trust: &Trust, identity: &KeyPair) -> Result<Bundle, Problem> {
         let made = self.own_authority.as_ref().map(|path| {
             let pem = std::fs::read(path)
@@ -144,16 +144,16 @@ impl Speaker {
     }
 }
 
-/// Whom of `candidates` backends can know us by.
+/// Returns the bundle of `candidates` that verifies the gateway's certificate.
 ///
 /// # Errors
-/// When it is none of them.
+/// When none of them does.
 pub fn who_vouches(candidates: impl IntoIterator<Item = Bundle>, identity: &KeyPair) -> Result<Bundle, Problem> {
     let now = UnixTime::now();
     candidates.into_iter().find(|bundle| bundle.judge_client(identity.chain(), now).is_ok()).ok_or_else(|| {
         let message = format_args!(
-            "backends could not know us: no authority of --requestheader-client-ca-file vouches for {}; name the one \
-             that does, or leave --proxy-client-cert-file out",
+            "backends cannot verify the gateway: no CA of --requestheader-client-ca-file signed {}; name the CA that \
+             did, or remove --proxy-client-cert-file",
             identity.place()
         );
         Problem::new("--serve-delegation", message)
@@ -232,7 +232,7 @@ mod tests {
         let pki = Pki::new();
         let begin = |speaker: Speaker| speaker.begin(UNIX_EPOCH).map(|_| ()).unwrap_err().to_string();
         let why = begin(Speaker { trust: Published::fixed(Pki::new().trust()), ..pki.speaker("gateway") });
-        assert!(why.contains("no authority of --requestheader-client-ca-file vouches for us.crt"), "{why}");
+        assert!(why.contains("no CA of --requestheader-client-ca-file signed us.crt"), "{why}");
     }
 
     #[tokio::test]
@@ -249,7 +249,7 @@ mod tests {
         hear.changed().await;
         assert_eq!(hear.get().version, version + 1);
         assert!(!hear.get().data.contains_key("client-ca-file"));
-        // What would leave backends without us is not said.
+        // Data by which backends could not verify the gateway are not published.
         publisher.publish(Trust { generation: 2, ..Pki::new().trust() }.into());
         publisher.publish(Trust { generation: 3, ..pki.trust() }.into());
         hear.changed().await;

@@ -1,9 +1,9 @@
-//! `--serve-delegation`: backends that run against us instead of a kube-apiserver.
+//! `--serve-delegation`: serves delegated authentication and authorization to backends, in place of a kube-apiserver.
 //!
-//! An extension API server asks three things of the cluster it belongs to: whom to believe
-//! (ConfigMap `kube-system/extension-apiserver-authentication`), who holds a token (`TokenReview`), and what a user
-//! may (`SubjectAccessReview`). Here our own chains answer. Who asks needs permission for it like for everything
-//! else, which the request had to get before it comes here.
+//! An extension API server needs three APIs of its cluster: ConfigMap
+//! `kube-system/extension-apiserver-authentication` (CAs and request headers), `TokenReview` and
+//! `SubjectAccessReview`. Here the gateway's own chains answer them. The caller must be authorized for these requests
+//! as for any other, before they get here.
 
 mod config_map;
 mod question;

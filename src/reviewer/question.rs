@@ -1,21 +1,21 @@
-//! Which of our requests are a backend's questions.
+//! Recognition of delegated authentication and authorization requests.
 
 use crate::authorize::ReviewBody;
 use crate::kubeapi::RequestInfo;
 
-/// What a backend asks.
+/// A request of a backend to the delegation server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// Whom to believe (ConfigMaps).
+    /// Read the ConfigMap.
     Trust,
-    /// Who holds a token.
+    /// `TokenReview`.
     Token,
-    /// What a user may.
+    /// `SubjectAccessReview`.
     Access,
 }
 
 impl Question {
-    /// The question of a request, whatever its verb; none for everything else.
+    /// Classifies a request by its resource, with any verb; none for other requests.
     pub fn asked(info: &RequestInfo<'_>) -> Option<Question> {
         if !info.is_resource_request || info.api_version != "v1" || !info.subresource.is_empty() {
             return None;
@@ -30,7 +30,7 @@ impl Question {
         }
     }
 
-    /// How its body is read; none if it needs none.
+    /// The kind of its body; none if it has none.
     pub fn body(self) -> Option<ReviewBody> {
         match self {
             Question::Trust => None,

@@ -1,4 +1,4 @@
-//! Answers for ConfigMaps, of which there is one.
+//! Serves ConfigMap requests, for the one ConfigMap there is.
 
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderMap, HeaderValue, Response};
@@ -13,18 +13,18 @@ use crate::process::{Drain, Published};
 
 const RESOURCE: &str = "configmaps";
 
-/// What answers backends.
+/// State of the delegation server.
 pub struct Reviewer {
-    /// Whom they are to believe.
+    /// The served ConfigMap.
     pub config_map: Published<ConfigMap>,
-    /// Watches end with it.
+    /// Ends watches on shutdown.
     pub drain: Drain,
 }
 
-/// Answers a request for ConfigMaps.
+/// Serves get, list and watch of ConfigMaps.
 ///
 /// # Errors
-/// 404 for those that are not there, 405 for what would change one, and whatever is wrong with the request.
+/// 404 for other ConfigMaps, 405 for writes, and errors in the request.
 pub fn answer_config_map(
     reviewer: &Reviewer,
     info: &RequestInfo<'_>,
@@ -41,7 +41,7 @@ fn answer(
     headers: &HeaderMap,
 ) -> Result<Response<Body>, Status> {
     if !matches!(&*info.verb, "get" | "list" | "watch") {
-        let message = "this ConfigMap is made of what the gateway was told to believe and cannot be changed here";
+        let message = "this ConfigMap is generated from the gateway's configuration and is read-only";
         return Err(Status::method_not_allowed(message).about("", RESOURCE, &info.name));
     }
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
@@ -72,7 +72,7 @@ fn answer(
     Ok(with_headers(Body::stream(watch)))
 }
 
-/// Whether the selectors of a list or watch, and a name in its path, let the object through.
+/// Whether the selectors of a list or watch, and a name in its path, match the object.
 fn is_selected(info: &RequestInfo<'_>) -> Result<bool, Status> {
     let bad = |error| Status::bad_request(format!("{error}"));
     let fields = FieldSelector::parse(&info.field_selector).map_err(bad)?;

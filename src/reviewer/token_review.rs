@@ -1,4 +1,4 @@
-//! `TokenReview`, answered by our own authenticators of tokens.
+//! `TokenReview`, answered by the gateway's own token authenticators.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -17,10 +17,10 @@ struct Spec {
     audiences: Option<Vec<String>>,
 }
 
-/// The object that answers `body`, which is JSON.
+/// Returns the response to the TokenReview in `body`, which is JSON.
 ///
 /// # Errors
-/// 400 for what is no such question.
+/// 400 for an invalid object.
 pub async fn token_review(authenticator: &Authenticator, body: &[u8]) -> Result<Value, Status> {
     let spec: Spec = read_review(GROUP, KIND, body)?;
     let audiences = spec.audiences.unwrap_or_default();
@@ -44,8 +44,8 @@ fn status(holder: Result<TokenHolder, NoHolder>) -> Value {
         // In upstream's words, which extension API servers turn into a 401.
         Err(NoHolder::Unknown) => return json!({"user": {}, "error": "invalid bearer token"}),
         Err(NoHolder::Failed(why)) => {
-            tracing::debug!(why, "a token that somebody asked about could not be judged");
-            return json!({"user": {}, "error": "invalid bearer token, or nobody who could say"});
+            tracing::debug!(why, "reviewed token could not be verified");
+            return json!({"user": {}, "error": "invalid bearer token, or an authenticator failed"});
         }
     };
     let mut status = json!({"authenticated": true, "user": user.info()});

@@ -1,4 +1,4 @@
-//! A watch of the ConfigMap: what it says now if that is news, then every change, until it is time to end.
+//! A watch of the ConfigMap: its current version if it is new to the client, then every change, until the timeout.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -15,20 +15,20 @@ use crate::kubeapi::{WatchOptions, bookmark_metadata, watch_event};
 use crate::message::BodyError;
 use crate::process::{Drain, Phase, Published};
 
-/// As often as upstream's watch cache.
+/// The bookmark interval of upstream's watch cache.
 const BOOKMARK: Duration = Duration::from_secs(60);
 
-/// The body of a watch's answer: one JSON event a line.
+/// The response body of a watch: one JSON event per line.
 pub(super) struct Watch {
     options: WatchOptions,
-    /// Whether the one object there is is among those that the client wants to see.
+    /// Whether the object matches the client's selectors.
     selected: bool,
-    /// The next version is waited for by one future that is made once and again.
+    /// Waits for the next version; replaced after each one.
     waiting: Pin<Box<dyn Future<Output = Published<ConfigMap>>>>,
     drain: Pin<Box<dyn Future<Output = ()>>>,
     end: Pin<Box<Sleep>>,
     bookmark: Pin<Box<Sleep>>,
-    /// The version up to which everything is sent or waits to be.
+    /// The version up to which all events are sent or queued.
     at: u64,
     lines: VecDeque<Bytes>,
     ended: bool,
@@ -44,7 +44,7 @@ impl Watch {
         let now = config_map.get();
         let mut watch = Watch {
             waiting: next(config_map),
-            // It always stands between two events, so it need not wait for the end of the grace.
+            // It is always between two events, so it can end as soon as draining begins.
             drain: Box::pin(async move { drain.reached(Phase::Draining).await }),
             end: Box::pin(tokio::time::sleep(options.lasts)),
             bookmark: Box::pin(tokio::time::sleep(BOOKMARK)),
@@ -60,7 +60,7 @@ impl Watch {
                 watch.bookmark(true);
             }
         } else if now.version > options.since {
-            // It never goes, so who has any version of it has only missed changes.
+            // It is never deleted, so a client with an older version has only missed modifications.
             watch.event("MODIFIED", &now);
         }
         watch
@@ -107,7 +107,7 @@ impl Body for Watch {
             if let Poll::Ready(config_map) = this.waiting.as_mut().poll(cx) {
                 let now = config_map.get();
                 this.waiting = next(config_map);
-                // A handle that was made before the watch may be told of what the watch began with.
+                // A handle created before the watch may be notified of the version that the watch began with.
                 if now.version > this.at {
                     this.event("MODIFIED", &now);
                 }

@@ -1,4 +1,4 @@
-//! `narthex check`: reads all that a role would read and reports every mistake at once; starts nothing.
+//! `narthex check`: reads the flags and files of a command and reports all errors at once; starts nothing.
 
 use std::process::ExitCode;
 
@@ -6,7 +6,7 @@ use super::{cli, gateway, print, proxy, socks5, warn};
 use crate::config::sidecar::Name;
 use crate::config::{GatewayConfig, Mistakes, environment};
 
-/// Checks the role that the command line names.
+/// Checks the command that the command line names.
 pub(super) fn run(check: &cli::Check) -> ExitCode {
     match check {
         cli::Check::Gateway(arguments) => {
@@ -38,7 +38,7 @@ pub(super) fn run(check: &cli::Check) -> ExitCode {
     }
 }
 
-/// A gateway's, and what works as one.
+/// Checks a gateway or a sidecar.
 fn gateway_s(config: &GatewayConfig, mistakes: Mistakes, role: &str) -> ExitCode {
     match gateway::prepare(config, mistakes, role, gateway::Purpose::Check) {
         Ok((_, files)) => {
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
     use crate::tls::{Authority, Request};
 
-    /// The flags and, in the same go, the files they name.
+    /// Checks the flags and the files they name.
     fn check(line: &[String], home: &Path) -> (Mistakes, Vec<String>) {
         let line = ["narthex", "check", "gateway"].into_iter().map(str::to_owned).chain(line.iter().cloned());
         let Ok(cli::Command::Check(cli::Check::Gateway(arguments))) = cli::parse(line) else { panic!("not read") };
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(check(&[client, front("distinct.crt", &other)], home.path()).1, [""; 0]);
     }
 
-    /// A pair that was made so many days ago, and is good for a year from then on.
+    /// A key pair issued `days_ago`, valid for a year from then.
     fn pair(folder: &Path, name: &str, days_ago: u64) -> (String, String) {
         let then = SystemTime::now() - Duration::from_secs(days_ago * 24 * 60 * 60);
         let (authority, _) = Authority::new("old", then).unwrap();
@@ -183,7 +183,7 @@ mod tests {
             "--authorization-mode=Webhook".to_owned(),
         ];
         let (_, problems) = check(&line, home.path());
-        // The bundle of the flag and of the kubeconfig are one file, so one mistake.
+        // The flag and the kubeconfig name the same bundle file: one error.
         assert_eq!(problems.len(), 2, "{problems:#?}");
         assert!(problems[0].contains("--client-ca-file") && problems[0].contains("old-ca.crt"), "{problems:#?}");
         assert!(problems[1].contains("proxy.crt with") && problems[1].contains("expired"), "{problems:#?}");
@@ -327,7 +327,7 @@ mod tests {
             (shown("pki/ca.crt"), true),
             (shown("a.crt"), true),
             ("/nowhere/policy.yaml".to_owned(), true),
-            // Flags are relative to where we are.
+            // Paths of flags are relative to the working directory.
             ("--token-auth-file tokens.csv: ".to_owned(), true),
             (shown("in-cluster"), false),
             (shown("tokens.csv"), false),

@@ -1,4 +1,4 @@
-//! The command line: which commands there are, and what each of them takes.
+//! The command line: the commands and their arguments.
 
 use std::ffi::OsString;
 
@@ -12,7 +12,7 @@ use crate::config::{Arguments, Gateway, LogOnly, Proxy, Quickstart, Sidecar, Soc
 /// Aggregation-layer proxy and front-proxy gateway for Kubernetes-style APIs
 #[derive(Debug, Parser)]
 #[command(name = "narthex", version, about, max_term_width = 110)]
-// The last of a flag's values counts, as with kubectl.
+// The last value of a repeated flag wins, as with kubectl.
 #[command(args_override_self = true)]
 #[command(after_help = "Start here: narthex quickstart")]
 pub struct Cli {
@@ -24,34 +24,34 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Try it: the gateway with a small example API behind it, and a kubeconfig, on this machine
+    /// Try it: run the gateway with a small example API and a kubeconfig on this machine
     #[command(after_help = ENVIRONMENT)]
     Quickstart(Arguments<Quickstart>),
-    /// Stand in front of extension API servers
+    /// Run the gateway in front of extension API servers
     #[command(after_help = ENVIRONMENT)]
     Gateway(Arguments<Gateway>),
-    /// Stand in front of one server: say who asks, and let in who may
+    /// Run in front of one server: authenticate, authorize, and add identity headers
     #[command(after_help = ENVIRONMENT)]
     Sidecar(Arguments<Sidecar>),
-    /// A door on this machine to the API server of a kubeconfig, as kubectl proxy
+    /// Run a local proxy to the API server of a kubeconfig, like kubectl proxy
     #[command(after_help = ENVIRONMENT)]
     Proxy(Arguments<Proxy>),
-    /// A small SOCKS5 proxy whose connections go through an egress selection
+    /// Run a SOCKS5 proxy with connections through an egress selection
     #[command(after_help = ENVIRONMENT_OF_DOOR)]
     Socks5(Arguments<Socks5>),
-    /// Make authorities and certificates, and read them
+    /// Create certificate authorities and certificates, and describe certificate files
     Pki {
         /// What to do
         #[command(subcommand)]
         command: Pki,
-        /// How it logs.
+        /// Log settings
         #[command(flatten)]
         log: Arguments<LogOnly>,
     },
-    /// Read all that a role would read, report every mistake at once, and start nothing
+    /// Check flags and files of a command, report all errors at once, and start nothing
     #[command(subcommand)]
     Check(Check),
-    /// Ask a running process what it sees: APIServices, endpoints, certificates
+    /// Show the state of a running process: APIServices, endpoints, certificates
     Status(StatusCommand),
     /// Print the completion script of a shell
     Completion {
@@ -60,19 +60,19 @@ pub enum Command {
     },
 }
 
-/// The whole command line as clap knows it.
+/// The clap definition of the whole command line.
 pub fn command() -> clap::Command {
-    // The roles read their environment themselves, to tell a mistake there from one on the command line.
+    // The long-running commands read their environment themselves, so that an error names the variable, not the flag.
     from_environment(Cli::command(), &["quickstart", "gateway", "sidecar", "proxy", "socks5", "check"])
         .mut_subcommand("pki", |pki| pki.mut_args(|argument| argument.global(true)))
 }
 
-/// Reads a command line; the first word is the program's name.
+/// Parses a command line; the first word is the program's name.
 pub fn parse(line: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Command, clap::Error> {
     command().try_get_matches_from(line).and_then(|matches| Cli::from_arg_matches(&matches)).map(|cli| cli.command)
 }
 
-/// Lets every flag of the small commands be given as `NARTHEX_<FLAG>` too.
+/// Adds the environment variable `NARTHEX_<FLAG>` to every flag, except for the commands in `except`.
 fn from_environment(command: clap::Command, except: &[&str]) -> clap::Command {
     let command = command.mut_args(|argument| match argument.get_long() {
         None => argument,
@@ -93,7 +93,7 @@ pub(super) const ENVIRONMENT: &str =
     "Every flag is also read from the environment: --secure-port from NARTHEX_SECURE_PORT.";
 const ENVIRONMENT_OF_DOOR: &str = "Every flag is also read from the environment: --listen from NARTHEX_LISTEN.";
 
-/// The roles that can be checked.
+/// The commands that can be checked.
 #[derive(Debug, Subcommand)]
 pub enum Check {
     /// Check the gateway's flags, configuration file, certificates, and registry directory
@@ -102,10 +102,10 @@ pub enum Check {
     /// Check the sidecar's flags, configuration file, certificates, and kubeconfigs
     #[command(after_help = ENVIRONMENT)]
     Sidecar(Arguments<Sidecar>),
-    /// Check the same for a sidecar that goes by the name of kube-rbac-proxy
+    /// Check the same for a sidecar started under the name kube-rbac-proxy
     #[command(after_help = ENVIRONMENT)]
     KubeRbacProxy(Arguments<Sidecar>),
-    /// Check the flags of the local door and the kubeconfig
+    /// Check the flags of the local proxy and the kubeconfig
     #[command(after_help = ENVIRONMENT)]
     Proxy(Arguments<Proxy>),
     /// Check the flags of the SOCKS5 proxy and the files they name
@@ -113,7 +113,7 @@ pub enum Check {
     Socks5(Arguments<Socks5>),
 }
 
-/// The shells that completion is made for.
+/// The shells that have a completion script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CompletionShell {
     /// Bourne again shell
@@ -203,7 +203,7 @@ mod tests {
     fn help_shows_headings_and_hides_what_comes_later() {
         let help = refusal(&["gateway", "--help"]).1;
         for heading in
-            ["Serving:", "Who is asking:", "May they:", "What lies behind:", "In a cluster:", "Seen by the operator:"]
+            ["Serving:", "Authentication:", "Authorization:", "Backends:", "Leader election:", "Observability:"]
         {
             assert!(help.contains(heading), "{heading} missing:\n{help}");
         }

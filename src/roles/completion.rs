@@ -7,7 +7,7 @@ use clap_complete::Shell;
 use super::cli::{CompletionShell, command};
 use super::print;
 
-/// Prints the script.
+/// Prints the completion script of `shell`.
 pub(super) fn run(shell: CompletionShell) -> ExitCode {
     print(&script(shell))
 }

@@ -22,14 +22,14 @@ use crate::observe::log;
 use crate::process::{Problem, Problems};
 use cli::Command;
 
-/// Reads the command line and runs the command it names. Ends with 0 when all went well, 1 when what a flag or a file
-/// says is wrong or the start failed, 2 when there is no such command or flag.
+/// Parses the command line and runs the command it names.
+///
+/// Exit status: 0 on success, 1 for an invalid flag value or file or a failed start, 2 for an unknown command or flag.
 pub fn main() -> ExitCode {
     let (name, command) = match name::read(std::env::args_os().collect()) {
         Ok(read) => read,
         Err(error) => {
-            // Help and version go to standard output, mistakes to standard error; if that is gone, so
-            // is whoever would read about it.
+            // Help and version go to standard output, errors to standard error. A failed write cannot be reported.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
@@ -68,13 +68,13 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Starts the log of a command that has no other settings.
+/// Installs the log of a command that has no other settings.
 fn start_log((settings, mut mistakes): (log::Settings, Mistakes)) -> Result<(), Mistakes> {
     mistakes.problems.keep(log::install(&settings));
     if mistakes.problems.0.is_empty() { Ok(()) } else { Err(mistakes) }
 }
 
-/// Tells what went wrong on standard error, one problem a line.
+/// Prints problems to standard error, one per line, and returns the exit status.
 fn tell(role: &str, problems: &Problems) -> ExitCode {
     match problems.0.as_slice() {
         [] => return ExitCode::SUCCESS,
@@ -99,7 +99,7 @@ fn both(one: ExitCode, other: ExitCode) -> ExitCode {
     if one == ExitCode::SUCCESS { other } else { one }
 }
 
-/// Writes what was asked for to standard output. A reader that has had enough is no failure.
+/// Writes `text` to standard output. A closed pipe is not a failure.
 fn print(text: &[u8]) -> ExitCode {
     let mut output = std::io::stdout().lock();
     match output.write_all(text).and_then(|()| output.flush()) {

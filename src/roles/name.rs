@@ -1,4 +1,4 @@
-//! Under which name the program was started, and what that makes of its command line.
+//! Command line by program name: `kube-rbac-proxy` runs the sidecar.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::config::{Arguments, Sidecar};
 
 const KUBE_RBAC_PROXY: &str = "kube-rbac-proxy";
 
-/// Reads a command line; the first word is the program's name. Under that of kube-rbac-proxy it is the sidecar.
+/// Parses a command line; the first word is the program's name. The name `kube-rbac-proxy` selects the sidecar.
 ///
 /// # Errors
-/// What clap has to say instead: a mistake, help or the version.
+/// clap's error, help or version.
 pub(super) fn read(mut line: Vec<OsString>) -> Result<(Name, Command), clap::Error> {
     let program = line.first().map(Path::new).and_then(Path::file_name);
     if program.is_some_and(|name| name == KUBE_RBAC_PROXY) {
@@ -28,21 +28,21 @@ pub(super) fn read(mut line: Vec<OsString>) -> Result<(Name, Command), clap::Err
     Ok((Name::Narthex, cli::parse(line)?))
 }
 
-/// The whole program, as clap knows it under that name.
+/// The clap definition of the program under the name `kube-rbac-proxy`.
 fn command() -> clap::Command {
     let command = clap::Command::new(KUBE_RBAC_PROXY)
-        // The version is ours.
+        // `--version` prints narthex's version.
         .display_name("narthex")
         .version(env!("CARGO_PKG_VERSION"))
-        .about("Narthex in place of kube-rbac-proxy: stand in front of one server, and let in who may")
+        .about("Narthex in place of kube-rbac-proxy: authenticate and authorize requests in front of one server")
         .max_term_width(110)
         .args_override_self(true)
         .after_help(ENVIRONMENT);
     Arguments::<Sidecar>::augment_args(command)
 }
 
-/// Turns flags of kube-rbac-proxy into those we have, from word number `first` on: `_` and `-` are one letter in their
-/// names, and `--version` takes a value there (k8s.io/component-base, `cli/flag` and `version/verflag`).
+/// Rewrites kube-rbac-proxy's flag spellings from word `first` on: `_` in a flag name becomes `-`, and `--version` may
+/// have a value (k8s.io/component-base, `cli/flag` and `version/verflag`).
 fn spell_as_here(line: &mut Vec<OsString>, first: usize) {
     let end = line.iter().position(|word| word == "--").unwrap_or(line.len()).max(first);
     let mut spelled = Vec::new();
@@ -117,6 +117,6 @@ mod tests {
             let flags = ["--vmodule=a=1,b=2", "--skip_log_headers", "--oidc_clientID=x", "--log_file_max_size=3"];
             assert!(read(words(&[line, &flags].concat())).is_ok(), "{line:?}");
         }
-        assert_eq!(said(&["narthex", "sidecar", "--log_dir=/a"]).0, 2, "that is not how our flags are written");
+        assert_eq!(said(&["narthex", "sidecar", "--log_dir=/a"]).0, 2, "narthex flags have no underscores");
     }
 }

@@ -2,28 +2,28 @@
 
 use std::process::ExitCode;
 
-/// Runs `wait` on this thread with the signals that end a process.
+/// Runs `wait` on this thread with the handlers of SIGTERM and SIGINT.
 pub(super) fn with_signals(wait: impl AsyncFnOnce(&mut Signals) -> ExitCode) -> ExitCode {
     let waited = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .and_then(|runtime| runtime.block_on(async { Ok(wait(&mut Signals::new()?).await) }));
     waited.unwrap_or_else(|error| {
-        tracing::error!(%error, "signals cannot be received");
+        tracing::error!(%error, "cannot install signal handlers");
         ExitCode::FAILURE
     })
 }
 
-/// Waits for a signal, says that this is now `ending`, and lets `end` bring it about; a second signal ends at once.
+/// Waits for a signal, logs `ending`, and runs the shutdown `end`; a second signal ends the process at once.
 pub(super) fn end_in_order(ending: &str, end: impl Future<Output = ()>) -> ExitCode {
     with_signals(async |signals| {
         let name = signals.next().await;
-        tracing::info!(signal = name, "ending: {ending}; a second signal ends at once");
+        tracing::info!(signal = name, "shutting down: {ending}; a second signal ends the process at once");
         tokio::select! {
             biased;
             name = signals.next() => {
-                tracing::warn!(signal = name, "ending at once; what ran is lost");
-                // As k8s.io/apiserver's SetupSignalHandler: this is no clean end.
+                tracing::warn!(signal = name, "second signal: ending at once; running requests are aborted");
+                // As k8s.io/apiserver's SetupSignalHandler: not a clean shutdown.
                 ExitCode::FAILURE
             }
             () = end => ExitCode::SUCCESS,
@@ -31,7 +31,7 @@ pub(super) fn end_in_order(ending: &str, end: impl Future<Output = ()>) -> ExitC
     })
 }
 
-/// SIGTERM and SIGINT.
+/// Handlers of SIGTERM and SIGINT.
 pub(super) struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
@@ -43,7 +43,7 @@ impl Signals {
         Ok(Signals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// The name of the next one.
+    /// Waits for the next signal and returns its name.
     pub(super) async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",

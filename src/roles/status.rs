@@ -1,4 +1,4 @@
-//! `narthex status`: what a running process sees, asked at its admin address.
+//! `narthex status`: prints the state of a running process, fetched from its admin listener.
 
 mod calls;
 mod certificates;
@@ -15,54 +15,54 @@ use clap::ValueEnum;
 use crate::admin::{self, AdminToken, ApiServiceReport, StatusReport, Verdict};
 use crate::process::Followed;
 
-/// Ask a running process what it sees: APIServices, endpoints, certificates
+/// Show the state of a running process: APIServices, endpoints, certificates
 #[derive(Clone, Debug, clap::Args)]
 pub struct StatusCommand {
-    /// Show this alone
+    /// Show only this section
     #[arg(value_enum)]
     pub part: Option<Part>,
     /// Admin address of the running process
     #[arg(long, value_name = "HOST:PORT", env = "NARTHEX_ADMIN_ADDRESS", default_value = admin::DEFAULT_ADDRESS)]
     pub admin_address: String,
-    /// Form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
     pub output: Output,
     /// Exit with 1 if anything fails: an APIService is unavailable, a remote call fails, a certificate has expired, …
     #[arg(long)]
     pub fail: bool,
-    /// File that holds the token which the process asks for (its --admin-token-file)
+    /// File with the bearer token of the admin listener (the process's --admin-token-file)
     #[arg(long, value_name = "FILE", env = "NARTHEX_ADMIN_TOKEN_FILE", visible_alias = "token-file")]
     pub admin_token_file: Option<PathBuf>,
 }
 
-/// A part of the answer.
+/// A section of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Part {
-    /// The last requests that were refused or failed, and failed TLS handshakes of clients.
+    /// The last refused or failed requests, and failed TLS handshakes of clients.
     Refusals,
 }
 
-/// The forms of the answer.
+/// The output formats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// A table for each kind of thing.
+    /// One table per section.
     #[default]
     Table,
-    /// The same with endpoints and messages.
+    /// The tables with endpoints and messages.
     Wide,
-    /// The report as it is.
+    /// The report as JSON.
     Json,
-    /// The report as it is.
+    /// The report as YAML.
     Yaml,
 }
 
 impl StatusCommand {
-    /// Asks, and prints the answer to standard output; exit status 1 when there is none, and with `--fail` when anything
-    /// fails.
+    /// Fetches the report and prints it to standard output. Exit status 1 without a report, and with `--fail` when
+    /// anything in it fails.
     pub fn run(&self) -> ExitCode {
         match self.answer() {
             Ok((text, verdict)) => {
-                // A reader that closed its end has what it wanted.
+                // A closed pipe is not a failure.
                 let _ = std::io::stdout().write_all(text.as_bytes());
                 if self.fail && !verdict.is_ok() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
             }
@@ -78,11 +78,11 @@ impl StatusCommand {
         let token = token.map_err(|problems| problems.to_string())?;
         let text = fetch::report(&self.admin_address, token.as_ref())?;
         let not_ours = |error: &dyn std::fmt::Display| {
-            format!("what answers at {} is no Narthex, or of another version: {error}", self.admin_address)
+            format!("response of {} is not a narthex status report of this version: {error}", self.admin_address)
         };
         let (now, wide) = (SystemTime::now(), self.output == Output::Wide);
         let report: StatusReport = serde_json::from_slice(&text).map_err(|error| not_ours(&error))?;
-        // As it came: a newer process may say more than this one knows.
+        // Printed as received: a newer process may send fields that this version does not know.
         let value = || {
             let mut value = serde_json::from_slice::<serde_json::Value>(&text).map_err(|error| not_ours(&error))?;
             if let (Some(Part::Refusals), Some(fields)) = (self.part, value.as_object_mut()) {
@@ -100,7 +100,7 @@ impl StatusCommand {
     }
 }
 
-/// The report as kubectl would print it.
+/// The report as tables in kubectl's layout.
 fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
     let mut out = format!("{}\n", clean(&report.verdict(now).line()));
     let ready = if report.not_ready.is_empty() { "" } else { ", not ready" };
@@ -112,7 +112,7 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
         report.listen.join(", "),
     )));
     if !report.authorizers.is_empty() {
-        out.push_str(&format!("users may what {} allows\n", clean(&report.authorizers.join(", "))));
+        out.push_str(&format!("authorizers: {}\n", clean(&report.authorizers.join(", "))));
     }
     if let Some(cluster) = &report.cluster {
         out.push_str(&format!("{}\n", clean(&cluster.describe(now))));
@@ -122,11 +122,11 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
     }
     let (name, service) = if report.guards_upstreams() { ("PATH", "UPSTREAM") } else { ("NAME", "SERVICE") };
     let mut columns = vec![name, service, "AVAILABLE", "ENDPOINTS", "INFLIGHT", "WATCHES", "SINCE"];
-    // Where all go direct that is nothing to say.
+    // Without egress routes all connections are direct: no column.
     let ways = !report.egress.is_empty();
     columns.extend(ways.then_some("EGRESS"));
     columns.extend(wide.then_some(["CIRCUIT", "DISCOVERY", "MESSAGE"]).into_iter().flatten());
-    // What has no backend can hardly fail, and a cluster has many of them.
+    // Available local APIServices are only counted: they have no backend that can fail, and a cluster has many.
     let folded = |service: &&ApiServiceReport| !wide && service.is_plain_local();
     let rows = report.apiservices_in_order().filter(|service| !folded(service)).map(|service| {
         let mut row = vec![
@@ -190,9 +190,9 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
     for (head, problems) in [
         ("Certificates to replace:", &expiring),
         ("Mistakes in the registry; the last good state of these objects is in use:", &report.registry_problems),
-        ("Mistakes in files; what they said before is in use:", &report.file_problems),
-        ("Documents of backends that cannot be had or are not believed:", &report.document_problems),
-        ("In use, but worth a second look:", &report.registry_warnings),
+        ("Mistakes in files; the last good content is in use:", &report.file_problems),
+        ("Discovery and OpenAPI documents that could not be fetched or are invalid:", &report.document_problems),
+        ("Warnings:", &report.registry_warnings),
     ] {
         if !problems.is_empty() {
             out.push_str(&format!("\n{head}\n"));
@@ -204,7 +204,7 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
     out
 }
 
-/// What was refused, and which handshakes failed.
+/// The tables of refused requests and failed handshakes.
 fn refused(report: &StatusReport, now: SystemTime) -> String {
     let mut out = String::new();
     table(&mut out, &refusals::COLUMNS, refusals::rows(report, now));
@@ -212,7 +212,7 @@ fn refused(report: &StatusReport, now: SystemTime) -> String {
     if out.is_empty() { "no request was refused or failed\n".to_owned() } else { out.trim_start().to_owned() }
 }
 
-/// Columns as wide as what stands in them and three spaces apart; nothing if there are no rows.
+/// Appends a table: columns as wide as their cells, three spaces apart; nothing if there are no rows.
 fn table(out: &mut String, columns: &[&str], rows: Vec<Vec<String>>) {
     if rows.is_empty() {
         return;
@@ -234,7 +234,7 @@ fn table(out: &mut String, columns: &[&str], rows: Vec<Vec<String>>) {
     }
 }
 
-/// What came over the network must not steer the terminal; the line's end of ours stays.
+/// Replaces control characters, so that text from the network cannot control the terminal; keeps a final newline.
 fn clean(text: &str) -> String {
     let (text, end) = text.strip_suffix('\n').map_or((text, ""), |text| (text, "\n"));
     let mut clean: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
@@ -381,8 +381,8 @@ mod tests {
             "\
 1 of 2 APIServices unavailable; TokenReview failing since 23:58 UTC; 1 mistake in the registry; 1 mistake in files; 2 certificates expire within 30 days, the first in 4d; audit webhook dropped 3 events
 Narthex 0.1.0, serving, up 60m, listening on 0.0.0.0:6443
-users may what Webhook guard, RBAC rbac allows
-the registry of 10.0.0.1:443 cannot be followed for 2m; what it said last is used (refused); conditions are written by other_1
+authorizers: Webhook guard, RBAC rbac
+registry of 10.0.0.1:443: watch failing for 2m; the last known state is in use (refused); APIService conditions are written by other_1
 
 NAME                           SERVICE                 AVAILABLE                  ENDPOINTS   INFLIGHT   WATCHES   SINCE   EGRESS
 v1alpha1.example.narthex.dev   default/doors:443       False (MissingEndpoints)   0/0         0          0         30s
@@ -412,7 +412,7 @@ Certificates to replace:
 Mistakes in the registry; the last good state of these objects is in use:
   bad.yaml#2: spec.group: missing
 
-Mistakes in files; what they said before is in use:
+Mistakes in files; the last good content is in use:
   authorization.yaml: authorizers[0].name: needed
 "
         );

@@ -1,9 +1,9 @@
-//! How many requests are under way at once, no more than allowed, and how many of those may be one user's.
+//! Limits of requests in flight, in total and per user.
 //!
-//! A user may take a further place as long as they hold fewer than [`GENEROSITY`] times the places that are still
-//! free (the dynamic thresholds by which switches share a buffer among their ports). Alone, a user gets three
-//! quarters of all places; two greedy ones get three sevenths each, three three tenths; some are always left for
-//! whoever comes with none. Nobody waits in a queue, nothing is to be remembered of users who are gone.
+//! A user may take another permit while holding fewer than [`GENEROSITY`] times the permits that are still free
+//! (dynamic thresholds, as in switches that share a buffer among ports). A single user gets at most three quarters of
+//! all permits, two greedy users three sevenths each, three users three tenths; some are always left for a user without
+//! any. There is no queue, and no state is kept of users without requests.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -11,44 +11,44 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 use crate::observe::metrics::Turned;
 
-/// How many times what is free a user may hold.
+/// A user's share: this many times the free permits.
 const GENEROSITY: usize = 3;
-/// How many times what is free of the gateway's own limits an APIService may hold: alone eight ninths, two slow ones
-/// eight seventeenths each. More than a user may, so that one greedy user is not the end for all of an APIService.
+/// An APIService's share of the gateway's own limits: this many times the free permits. A single one gets eight ninths,
+/// two slow ones eight seventeenths each. Larger than a user's, so that one greedy user does not block an APIService.
 const MODESTY: usize = 8;
-/// Cells in a row.
+/// Counters per row.
 const CELLS: usize = 256;
 
-/// The count of one limit, shared by all threads (and, for an APIService, by all routes it ever has).
+/// Requests in flight of one limit, shared by all threads (and, for an APIService, by all its routes over time).
 #[derive(Clone, Default)]
 pub struct Inflight(Arc<Counts>);
 
-/// A request under way; leaves when it is dropped.
+/// Permit of a request in flight; released when dropped.
 pub struct Place {
     inflight: Inflight,
     hand: Hand,
     mutating: bool,
 }
 
-/// Where a user's requests are counted: in one cell of each row. What a user holds is the lesser of the two, so
-/// that two users are taken for one only if both cells are the same: one pair in 65,536, while a table that knew
-/// names could be filled with names.
+/// The counters of a user: one in each row (shuffle sharding, as in API Priority and Fairness). A user's count is the
+/// minimum of the two, so two users are confused only if both counters coincide: one pair in 65,536. A table by name
+/// could be filled up with names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hand([u8; 2]);
 
-/// Deals hands. By a secret of its own, so that nobody can choose a name that shares another's cells.
+/// Deals hands by a keyed hash, so that no one can choose a name that shares another user's counters.
 #[derive(Clone, Default)]
 pub struct Dealer(RandomState);
 
 struct Counts {
     all: AtomicUsize,
-    /// Those of an APIService that take places of the gateway's limit for mutating requests.
+    /// Requests of an APIService that count against the gateway's limit for mutating requests.
     mutating: AtomicUsize,
     rows: [[AtomicU32; CELLS]; 2],
 }
 
 impl Dealer {
-    /// The hand of `user`; always the same.
+    /// The hand of `user`; stable for this dealer.
     pub fn hand(&self, user: &str) -> Hand {
         let [one, two, ..] = self.0.hash_one(user).to_ne_bytes();
         Hand([one, two])
@@ -56,25 +56,26 @@ impl Dealer {
 }
 
 impl Hand {
-    /// The same in one number.
+    /// The hand as a number.
     pub(super) fn number(self) -> u16 {
         u16::from_ne_bytes(self.0)
     }
 }
 
 impl Inflight {
-    /// Takes a place for the user with `hand`, if fewer than `most` are taken and the user holds no more than a fair
-    /// share; 0 is no limit.
+    /// Acquires a permit for the user with `hand`, if fewer than `most` are taken and the user is within its share; 0
+    /// means no limit.
     ///
     /// # Errors
-    /// Why there is none. Somebody who asks and asks changes nothing that others would see.
+    /// Why there is none. Rejected requests do not affect other users.
     pub fn enter(&self, hand: Hand, most: usize) -> Result<Place, Turned> {
         if most > 0 {
             let free = most.saturating_sub(self.count());
             if free == 0 {
                 return Err(Turned::Full);
             }
-            // Two threads may both see the last of a share: it is a little more then. Not so the limit itself.
+            // Two threads may both take the last permit of a share, which then is slightly exceeded; the limit itself
+            // is not.
             if self.held(hand) >= GENEROSITY * free {
                 return Err(Turned::Share);
             }
@@ -83,14 +84,14 @@ impl Inflight {
         for cell in self.cells(hand) {
             cell.fetch_add(1, Relaxed);
         }
-        // The guard first: whoever is turned away gives the place back too.
+        // The guard comes first: it also undoes the count of a rejected request.
         let place = Place { inflight: self.clone(), hand, mutating: false };
         if most == 0 || before < most { Ok(place) } else { Err(Turned::Full) }
     }
 
-    /// The same for a request that has a place at a gateway's limit already, for `mutating` requests or for the others,
-    /// of which `free` are left: of these, too, no more than a share may be held here. One backend that is slow for
-    /// everybody must not take all that the others share with it.
+    /// As [`Inflight::enter`], for a request that already has a permit of a gateway's limit, for `mutating` requests or
+    /// the others, of which `free` are left: this APIService may hold only its share of those. A slow backend must not
+    /// use up the permits that all share.
     pub(super) fn enter_with(
         &self,
         hand: Hand,
@@ -111,12 +112,12 @@ impl Inflight {
         Ok(place)
     }
 
-    /// How many of `most` are free now; 0 is no limit.
+    /// Free permits of `most`; `None` without a limit (0).
     pub fn free(&self, most: usize) -> Option<usize> {
         (most > 0).then(|| most.saturating_sub(self.count()))
     }
 
-    /// How many are under way now.
+    /// Requests in flight.
     pub fn count(&self) -> usize {
         self.0.all.load(Relaxed)
     }
@@ -158,7 +159,7 @@ mod tests {
     const B: Hand = Hand([1, 2]);
     const C: Hand = Hand([2, 1]);
 
-    /// Takes as many places as there are to have.
+    /// Takes as many permits as possible.
     fn greedy(inflight: &Inflight, hand: Hand, most: usize) -> Vec<Place> {
         std::iter::from_fn(|| inflight.enter(hand, most).ok()).take(10_000).collect()
     }
@@ -177,7 +178,7 @@ mod tests {
 
     #[test]
     fn one_user_leaves_places_to_others() {
-        // Limits so small that nothing could be left are for whoever comes first.
+        // Limits too small for shares are first come, first served.
         for (most, alone) in [(1, 1), (2, 2), (3, 3), (4, 3), (20, 15), (200, 150), (400, 300)] {
             let inflight = Inflight::default();
             let taken = greedy(&inflight, A, most);
@@ -198,7 +199,7 @@ mod tests {
         assert_eq!(taken[0].1.len(), 75);
         taken.push((Hand([7, 7]), Vec::new()));
         taken.push((Hand([8, 8]), Vec::new()));
-        // Each in turn ends a request, and all take what they can get.
+        // Each user in turn ends a request, and all take what they can get.
         for round in 0..300 {
             let ending = round % 3;
             taken[ending].1.pop();

@@ -1,4 +1,4 @@
-//! From a path to a target: which APIService a request is for, and where it can be sent now.
+//! Routing: which APIService a path belongs to, and whether it can be sent there now.
 
 mod inflight;
 mod table;

@@ -1,4 +1,4 @@
-//! The table of routes: group and version in, route out, without allocating.
+//! Route table: looks up routes by group and version, without allocating.
 
 use std::sync::Arc;
 
@@ -15,52 +15,52 @@ use crate::registry::{
 
 use super::inflight::{Hand, Inflight, Place};
 
-/// One APIService and where its requests go. The same `Arc` as long as neither changes, so that what hangs
-/// on it (connections, counts) lasts.
+/// One APIService and where its requests go. The `Arc` is reused while neither changes, so that connections and counts
+/// attached to it are kept.
 pub struct Route {
     /// The APIService.
     pub api_service: Arc<ApiService>,
-    /// Where it leads, or why nowhere.
+    /// Resolved endpoints, or why there are none.
     pub resolved: Result<Resolved, Unavailable>,
-    /// Whether it answers.
+    /// Availability and circuit breaker.
     pub availability: Arc<Availability>,
-    /// How its endpoints stand, in the order of [`Resolved::endpoints`].
+    /// Health of its endpoints, in the order of [`Resolved::endpoints`].
     pub standings: Vec<Arc<Standing>>,
-    /// How many of its requests are under way.
+    /// Requests in flight.
     pub inflight: Inflight,
-    /// How many connections the workers have to it.
+    /// Connections of all workers.
     pub connections: Allowance,
 }
 
-/// All routes, by group and version. Immutable; the next one shares the routes that did not change.
+/// All routes, by group and version. Immutable; the next table shares unchanged routes.
 #[derive(Clone, Default)]
 pub struct Table {
     by_group: Sharded<Arc<[Arc<Route>]>>,
-    /// Those without a backend, too.
+    /// All routes by APIService, including those without a backend.
     by_name: Sharded<Arc<Route>>,
     delegate: Option<Arc<Route>>,
-    /// Of a sidecar, by the path each owns, the longest first; all paths are theirs then.
+    /// Routes of a sidecar, by path prefix, longest first. If there are any, they own all paths.
     upstreams: Vec<Arc<Route>>,
-    /// Whether every source of the registry has spoken: a path that is not here belongs to nobody here.
+    /// Whether every source of the registry is synced: an unknown path then belongs to no APIService.
     pub complete: bool,
-    /// The registry that it was made of.
+    /// The registry it was built from.
     of: Option<Mark>,
-    /// The ways there were.
+    /// The egress routes it was built with.
     ways: Arc<Ways>,
 }
 
-/// A route that can be taken now: it leads somewhere, and it is not known that nobody answers there.
+/// A route that can be used now: it has endpoints and is not known to be unavailable.
 /// Only [`Route::target`] makes one.
 pub struct Target {
     route: Arc<Route>,
     passage: Option<Box<Passage>>,
 }
 
-/// Seconds after which a client may try an unavailable APIService again.
+/// `retryAfterSeconds` of an unavailable APIService.
 const RETRY_AFTER: u32 = 5;
 
 impl Table {
-    /// The routes of `registry`; those that are as in `previous` are taken from there.
+    /// Builds the routes of `registry`, reusing unchanged ones of `previous`.
     pub fn build(
         registry: &Registry,
         rules: Rules,
@@ -89,7 +89,7 @@ impl Table {
         table
     }
 
-    /// Takes over what there is of the APIService `name`, whose route was `before`.
+    /// Updates the route of the APIService `name`; `before` is its previous one.
     fn look(&mut self, name: &str, registry: &Registry, rules: Rules, board: &Board, before: Option<&Arc<Route>>) {
         let route = registry.api_service(name).map(|api_service| {
             let resolved = resolve(api_service, registry, rules, &self.ways);
@@ -100,10 +100,10 @@ impl Table {
             Some(route) => self.by_name.insert(name, route.clone()),
             None => self.by_name.remove(name),
         }
-        // One without a backend claims no path: whoever owns the unclaimed ones answers.
+        // An APIService without a backend claims no path: those go to the delegate.
         let claims = |route: &&Arc<Route>| route.api_service.backend != Backend::Local;
         let route = route.as_ref().filter(claims);
-        // Its name says which group it is of.
+        // The name determines the group.
         let Some(group) = had.as_ref().or(route).map(|route| route.api_service.group.as_str()) else { return };
         let others = self.by_group.get(group).into_iter().flat_map(|routes| routes.iter());
         let others = others.filter(|one| one.api_service.name != name);
@@ -114,7 +114,7 @@ impl Table {
         }
     }
 
-    /// The same table with `delegate` as the owner of what no APIService claims.
+    /// Adds `delegate` as the owner of paths that no APIService claims.
     pub fn with_delegate(
         mut self,
         delegate: Option<&Arc<ApiService>>,
@@ -128,7 +128,7 @@ impl Table {
         self
     }
 
-    /// The same table with `upstreams` as the owners of all paths, if there are any.
+    /// Adds `upstreams` as the owners of all paths, if there are any.
     pub fn with_upstreams(mut self, upstreams: &[Upstream], board: &Board, previous: Option<&Table>) -> Table {
         let nothing = Registry::default();
         let route = |upstream: &Upstream| {
@@ -141,15 +141,15 @@ impl Table {
         self
     }
 
-    /// The route of `/apis/<group>/<version>` and all below it. For the legacy core group (`""`) the version
-    /// does not matter: `v1.` owns `/api` and all below it.
+    /// The route of `/apis/<group>/<version>` and all paths below. The version is ignored for the legacy core group
+    /// (`""`): `v1.` owns `/api` and all paths below.
     pub fn find(&self, group: &str, version: &str) -> Option<&Arc<Route>> {
         let versions = self.by_group.get(group)?;
         versions.iter().find(|route| group.is_empty() || route.api_service.version == version)
     }
 
-    /// The route for a decoded path, resource or not: `/apis/<group>/<version>[/…]`, `/api[/…]`. None for
-    /// `/apis`, `/apis/<group>` and all that no APIService claims.
+    /// The route of a decoded path: `/apis/<group>/<version>[/…]`, `/api[/…]`. `None` for `/apis`, `/apis/<group>` and
+    /// all paths that no APIService claims.
     pub fn find_path(&self, path: &str) -> Option<&Arc<Route>> {
         if !self.upstreams.is_empty() {
             return self.upstreams.iter().find(|route| is_below(path, &route.api_service.name));
@@ -170,18 +170,18 @@ impl Table {
         self.by_group.get(group).is_some()
     }
 
-    /// The route of whatever no APIService claims, if there is a delegate.
+    /// The delegate's route, if there is one.
     pub fn delegate(&self) -> Option<&Arc<Route>> {
         self.delegate.as_ref()
     }
 
-    /// Whether it was made of this very `registry`.
+    /// Whether it was built from exactly this `registry`.
     pub fn is_of(&self, registry: &Registry) -> bool {
         self.of.as_ref().is_some_and(|mark| registry.is_at(mark))
     }
 
-    /// The route of the APIService `name`, also one without a backend; of [`DELEGATE`], the delegate's; of a path, that of
-    /// the upstream that owns it.
+    /// The route of the APIService `name`, even without a backend. For [`DELEGATE`] it is the delegate's, for a path
+    /// that of the upstream with this path.
     pub fn by_name(&self, name: &str) -> Option<&Arc<Route>> {
         if name == DELEGATE {
             return self.delegate();
@@ -192,18 +192,18 @@ impl Table {
         self.by_name.get(name)
     }
 
-    /// The routes of upstreams, the longest path first.
+    /// Routes of upstreams, longest path first.
     pub fn upstreams(&self) -> &[Arc<Route>] {
         &self.upstreams
     }
 
-    /// All routes there are, in no order, also those without a backend; not the delegate's, nor those of upstreams.
+    /// All routes of APIServices in no order, including those without a backend; not the delegate's, nor those of
+    /// upstreams.
     pub fn routes(&self) -> impl Iterator<Item = &Arc<Route>> {
         self.by_name.values()
     }
 
-    /// All routes there are in the order of discovery, the delegate's and those of upstreams last. Sorted when it is asked
-    /// for.
+    /// All routes in the order of discovery, then the delegate's and those of upstreams. Sorts on each call.
     pub fn in_order(&self) -> Vec<Arc<Route>> {
         let mut all: Vec<_> = self.by_name.values().cloned().collect();
         sort_by_api_service(&mut all, |route| &route.api_service);
@@ -213,7 +213,7 @@ impl Table {
 }
 
 impl Route {
-    /// The route of `api_service`; `before` itself if nothing changed.
+    /// The route of `api_service`; `before` itself if unchanged.
     fn new(
         api_service: &Arc<ApiService>,
         resolved: Result<Resolved, Unavailable>,
@@ -233,7 +233,7 @@ impl Route {
         }
     }
 
-    /// The proof that a request of the user with this hand can be sent now, or the 503 that says why not.
+    /// Proof that a request of the user with this hand can be sent now, or the 503 that says why not.
     pub fn target(self: &Arc<Self>, hand: impl FnOnce() -> Hand) -> Result<Target, Refusal> {
         match &self.resolved {
             Err(unavailable) => Err(self.unavailable(unavailable.reason, &unavailable.message, "")),
@@ -244,8 +244,8 @@ impl Route {
         }
     }
 
-    /// Whether whoever comes now is served, as far as is known: it leads somewhere, its circuit is closed, and not all of
-    /// its endpoints are out.
+    /// Whether new requests are served, as far as is known: it has endpoints, its circuit is closed, and not all
+    /// endpoints are ejected.
     pub fn takes_on(&self) -> bool {
         self.resolved.is_ok()
             && self.availability.is_available()
@@ -261,11 +261,9 @@ impl Route {
             }
             Obstacle::Open { reason, after } => {
                 let after = u32::try_from(after.as_secs()).unwrap_or(u32::MAX).saturating_add(1);
-                ("CircuitOpen", format!("its requests got no answer of late: {reason}"), after)
+                ("CircuitOpen", format!("its recent requests got no response: {reason}"), after)
             }
-            Obstacle::Recovering => {
-                ("Recovering", "it has just come back, and takes more little by little".to_owned(), 1)
-            }
+            Obstacle::Recovering => ("Recovering", "it has just recovered, and gets requests gradually".to_owned(), 1),
         };
         let text =
             format!("the server is currently unable to handle the request ({}: {cause}: {message})", Called(name));
@@ -273,29 +271,29 @@ impl Route {
         Refusal::new(Blame::Backend, status).because(message)
     }
 
-    /// A place among the requests of this APIService that are under way, for the user with `hand`. Watches and
-    /// other long-running requests need none. `free` is how many places are left of the gateway's own limit, for
-    /// `mutating` requests or for the others, where there is one.
+    /// Acquires an in-flight permit of this APIService for the user with `hand`. Long-running requests need none.
+    /// `free` is the number of free permits of the gateway's own limit, for `mutating` requests or the others, if there
+    /// is one.
     ///
     /// # Errors
-    /// Why there is none; [`Route::crowded`] says it to the client.
+    /// Why there is none; [`Route::crowded`] makes the response.
     pub fn enter(&self, hand: Hand, mutating: bool, free: Option<usize>) -> Result<Place, Turned> {
         self.inflight.enter_with(hand, self.api_service.settings.max_inflight, mutating, free)
     }
 
-    /// The 429 for a request that found no place.
+    /// The 429 for a request without a permit.
     pub fn crowded(&self, turned: Turned) -> Refusal {
         let name = &self.api_service.name;
         let called = Called(name);
-        let message = format!("too many requests for {called} are under way, please try again later");
+        let message = format!("too many requests for {called}, please try again later");
         let why = match turned {
-            Turned::Full => format!("max-inflight of {name} is reached, or its share of what all may take"),
-            Turned::Share => format!("the user holds more than a fair share of max-inflight of {name}"),
+            Turned::Full => format!("max-inflight of {name} is reached, or its share of the gateway's limit"),
+            Turned::Share => format!("the user exceeds the fair share of max-inflight of {name}"),
         };
         Refusal::new(Blame::Gateway, Status::too_many_requests(message, 1)).because(why)
     }
 
-    /// `status`, about the APIService, if it is one.
+    /// Adds the APIService to the details of `status`, unless this is an upstream's route.
     fn named(&self, status: Status) -> Status {
         let name = &self.api_service.name;
         if name.starts_with('/') { status } else { status.about("apiregistration.k8s.io", "apiservices", name) }
@@ -310,7 +308,7 @@ impl Route {
     }
 }
 
-/// Whether `path` is `prefix` or below it.
+/// Whether `path` equals `prefix` or is below it.
 fn is_below(path: &str, prefix: &str) -> bool {
     prefix == "/" || path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
@@ -325,20 +323,20 @@ fn standings(
 }
 
 impl Target {
-    /// The route taken.
+    /// The route.
     pub fn route(&self) -> &Arc<Route> {
         &self.route
     }
 
-    /// What the request holds until its answer begins, if the backend is in doubt. It goes back with a target that is not
-    /// used.
+    /// The circuit permit of the request until its response head, if the circuit is not closed. Dropping an unused
+    /// target returns it.
     pub fn passage(self) -> Option<Box<Passage>> {
         self.passage
     }
 
-    /// Where it leads.
+    /// The resolved endpoints.
     pub fn resolved(&self) -> &Resolved {
-        // `Route::target` makes no target without places; an empty list would still be safe.
+        // `Route::target` makes no target without endpoints; an empty list would still be safe.
         static NOWHERE: Resolved = Resolved {
             endpoints: Vec::new(),
             preferred: 0,
@@ -351,19 +349,19 @@ impl Target {
     }
 }
 
-/// What a table is made of.
+/// Inputs of the route table.
 pub struct Sources {
-    /// The APIServices and what stands behind them.
+    /// APIServices, Services and endpoints.
     pub registry: Published<Registry>,
-    /// The owner of what no APIService claims, if there is one.
+    /// The delegate, which owns paths that no APIService claims.
     pub delegate: Option<Published<ApiService>>,
-    /// The owners of all paths, in a sidecar.
+    /// Upstreams of a sidecar, which own all paths.
     pub upstreams: Option<Published<Upstreams>>,
-    /// The ways to all of them.
+    /// Egress routes.
     pub ways: Published<Ways>,
 }
 
-/// Publishes the table anew whenever one of its sources changes, until the process ends.
+/// Publishes a new table whenever an input changes, until the process ends.
 pub async fn follow(sources: Sources, rules: Rules, board: Board, publisher: Publisher<Table>, mut drain: Drain) {
     let Sources { mut registry, mut delegate, mut upstreams, mut ways } = sources;
     let reader = publisher.reader();
@@ -442,7 +440,7 @@ mod tests {
         let two = Table::build(&registry, rules, &ways, &board, Some(&one));
         assert!(Arc::ptr_eq(one.find("a.io", "v1").unwrap(), two.find("a.io", "v1").unwrap()));
         let place = two.find("a.io", "v1").unwrap().enter(hand(), false, None).ok().unwrap();
-        // Another registry: other objects of the same names.
+        // Another registry: other objects with the same names.
         let other = build(&format!("{}{SERVICE}", text("v1.a.io", 2)), Some(&two));
         let (before, after) = (two.find("a.io", "v1").unwrap(), other.find("a.io", "v1").unwrap());
         assert!(!Arc::ptr_eq(before, after));
@@ -471,7 +469,7 @@ mod tests {
                 proptest::prop_assert_eq!(shape(&table).0, shape(&anew).0, "after {:?}", event);
                 proptest::prop_assert_eq!(shape(&table).1, shape(&anew).1, "after {:?}", event);
                 proptest::prop_assert_eq!(table.complete, history.registry.complete);
-                // What did not change keeps its route.
+                // Unchanged routes are kept.
                 for route in table.routes() {
                     if let Some(was) = before.by_name(&route.api_service.name)
                         && Arc::ptr_eq(&was.api_service, &route.api_service)
@@ -509,9 +507,9 @@ mod tests {
         let table = build(&format!("{}{SERVICE}", text("v1.a.io", 1)), None);
         let route = table.find("a.io", "v1").unwrap();
         assert!(route.takes_on());
-        assert!(!build(&text("v1.a.io", 1), None).find("a.io", "v1").unwrap().takes_on(), "nowhere to go");
+        assert!(!build(&text("v1.a.io", 1), None).find("a.io", "v1").unwrap().takes_on(), "no endpoints");
         while !route.standings[0].failed(|| true) {}
-        assert!(!route.takes_on(), "all are out");
+        assert!(!route.takes_on(), "all endpoints are ejected");
         route.standings[0].answered();
         assert!(route.takes_on());
         route.availability.failed(Fate::Unreachable, "NoEndpoints");

@@ -1,4 +1,4 @@
-//! A serving certificate that somebody else signs: its key and request, and the pair once it is signed.
+//! A serving certificate signed by a cluster: its key, the PKCS#10 request, and the issued pair.
 
 use std::time::{Duration, SystemTime};
 
@@ -12,17 +12,17 @@ use super::self_made::same_name;
 use super::store::{Kind, Store};
 use crate::process::Problem;
 
-/// The pair's name in the directory of what we make ourselves.
+/// The pair's name in the certificate store.
 const NAME: &str = "requested";
 
-/// A serving certificate that is asked for, and what serves until it is there.
+/// A serving certificate to request, with a generated fallback until it is issued.
 #[derive(Clone, Debug)]
 pub struct AskedFor {
     store: Store,
     names: Vec<String>,
 }
 
-/// A key that waits for its certificate. No `Debug`: it holds a key.
+/// A key with a pending certificate request. It has no `Debug`, because it contains a key.
 pub struct Asking {
     /// The request as PEM (PKCS#10).
     pub request: String,
@@ -31,20 +31,20 @@ pub struct Asking {
 }
 
 impl AskedFor {
-    /// For `names`, DNS names and IP addresses; kept in `store`.
+    /// A certificate for `names` (DNS names and IP addresses), stored in `store`.
     pub fn new(store: Store, names: Vec<String>) -> AskedFor {
         AskedFor { store, names }
     }
 
-    /// Where the pair lies.
+    /// The files of the pair.
     pub fn files(&self) -> PairFiles {
         self.store.files(NAME)
     }
 
-    /// Has something there to serve with: without a pair of an earlier time, a copy of the self-made one.
+    /// Makes sure that a pair exists: without an earlier one, a copy of the generated one.
     ///
     /// # Errors
-    /// When that cannot be read or written.
+    /// If the generated pair cannot be read or the copy cannot be written.
     pub fn ensure(&self) -> Result<(), Problem> {
         if KeyPair::load(&self.files()).is_ok() {
             return Ok(());
@@ -56,8 +56,8 @@ impl AskedFor {
         self.store.replace(NAME, &own).map(|_| ())
     }
 
-    /// When the certificate is to be asked for: never before, at once if the pair is self-made, for other names, or past
-    /// seven tenths of its life.
+    /// When to request the certificate: after 70 % of its lifetime, or at once if the pair is generated or for other
+    /// names.
     pub fn due(&self, now: SystemTime) -> SystemTime {
         let Ok(pair) = KeyPair::load(&self.files()) else { return now };
         if self.is_self_made(&pair) || !self.has_names(&pair) {
@@ -68,7 +68,7 @@ impl AskedFor {
         SystemTime::UNIX_EPOCH + Duration::from_secs(from + to.saturating_sub(from) / 10 * 7)
     }
 
-    /// Whether what is there was signed for us, and is good still.
+    /// Whether an issued certificate for our names exists and is valid.
     pub fn is_there(&self, now: SystemTime) -> bool {
         KeyPair::load(&self.files()).is_ok_and(|pair| {
             let ends = SystemTime::UNIX_EPOCH + Duration::from_secs(pair.facts().not_after.as_secs());
@@ -88,10 +88,10 @@ impl AskedFor {
         self.names.iter().all(|wanted| pair.facts().names.iter().any(|name| same_name(name, wanted)))
     }
 
-    /// A new key and the request for its certificate.
+    /// Creates a key and the request for its certificate.
     ///
     /// # Errors
-    /// A name that no certificate can have.
+    /// A name that is not valid in a certificate.
     pub fn ask(&self) -> Result<Asking, Problem> {
         let key = new_key()?;
         let mut params = CertificateParams::default();
@@ -103,12 +103,12 @@ impl AskedFor {
         Ok(Asking { request, key: key.serialize_pem(), names: self.names.clone() })
     }
 
-    /// Puts the pair into place, where who serves with it follows the files.
+    /// Writes the issued pair to its files, which the listener follows.
     ///
     /// # Errors
-    /// When the certificate is not for this key and these names, or cannot be written.
+    /// If the certificate does not match the key and the names, or cannot be written.
     pub fn keep(&self, asking: &Asking, certificate: &[u8]) -> Result<(), Problem> {
-        let place = "the certificate that was issued";
+        let place = "the issued certificate";
         let pair = KeyPair::from_pem(certificate, asking.key.as_bytes(), place)?;
         if !self.has_names(&pair) {
             let message = format!("it is for {} instead of {}", pair.facts().names.join(", "), asking.names.join(", "));
@@ -157,7 +157,7 @@ mod tests {
         asked.keep(&asking, certificate.as_bytes()).unwrap();
         assert!(asked.is_there(now));
         assert!(asked.due(now) > now);
-        // The next start has it, too; whoever wants another name asks again.
+        // The next start reuses it; another name needs a new request.
         assert!(start(folder.path()).is_there(now));
         let other = AskedFor::new(Store::new(folder.path()), vec!["other.svc".to_owned()]);
         assert!(!other.is_there(now) && other.due(now) == now);

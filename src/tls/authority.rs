@@ -1,4 +1,4 @@
-//! Certificate authorities of our own, and the certificates they issue. ECDSA on P-256 throughout.
+//! Generated certificate authorities, and the certificates they issue. All keys are ECDSA P-256.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,23 +15,23 @@ use super::der;
 use super::key_pair::{KeyPair, PairFiles};
 use crate::process::Problem;
 
-/// How long an authority lives.
+/// Lifetime of an authority.
 pub const AUTHORITY_DAYS: u32 = 3650;
-/// How long a certificate lives unless asked otherwise.
+/// Default lifetime of a certificate.
 pub const CERTIFICATE_DAYS: u32 = 365;
-/// The beginning of life is set back by this, for peers whose clocks are behind.
+/// How far `notBefore` lies in the past, for peers with slow clocks.
 const BACKDATED: Duration = Duration::from_secs(300);
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The moment as rcgen wants it: its type belongs to a crate we need for nothing else.
+/// Converts a time to rcgen's type, which belongs to a crate that is not a direct dependency.
 macro_rules! moment {
     ($at:expr) => {
         rcgen::date_time_ymd(1970, 1, 1) + $at.duration_since(UNIX_EPOCH).map_err(failed)?
     };
 }
 
-/// What a certificate is for; sets the extended key usage.
+/// The purpose of a certificate, which determines its extended key usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Server authentication.
@@ -40,22 +40,22 @@ pub enum Purpose {
     Client,
 }
 
-/// A certificate that is wanted.
+/// Description of a certificate to issue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The common name: of a client, the user's name.
+    /// The common name; for a client, the user's name.
     pub common_name: String,
-    /// The organizations: of a client, the groups.
+    /// The organizations; for a client, the groups.
     pub organizations: Vec<String>,
     /// DNS names (a leading `*.` is allowed) and IP addresses. A serving certificate needs at least one.
     pub names: Vec<String>,
-    /// What it is for.
+    /// The purpose.
     pub purpose: Purpose,
-    /// How many days it lives; cut where the authority's life ends.
+    /// Lifetime in days, limited by the authority's.
     pub days: u32,
 }
 
-/// A certificate and its key as PEM. No `Debug`: it holds a key.
+/// A certificate and its key as PEM. It has no `Debug`, because it contains a key.
 pub struct Issued {
     /// The certificate.
     pub certificate: String,
@@ -63,7 +63,7 @@ pub struct Issued {
     pub key: String,
 }
 
-/// A certificate authority whose key is at hand. No `Debug`: it holds a key.
+/// A certificate authority with its key. It has no `Debug`, because it contains a key.
 pub struct Authority {
     certificate: CertificateDer<'static>,
     facts: Facts,
@@ -95,12 +95,12 @@ impl Request {
 }
 
 impl Authority {
-    /// A new authority; nothing is written to disk.
+    /// Creates an authority; nothing is written to disk.
     pub fn new(common_name: &str, now: SystemTime) -> Result<(Authority, Issued), Problem> {
         Authority::with_key(common_name, new_key()?, now)
     }
 
-    /// An authority with a key that exists already: with the same name and key, what it issued stays good.
+    /// Creates an authority with an existing key. With the same name and key, issued certificates stay valid.
     pub(super) fn with_key(
         common_name: &str,
         key: PrivateKey,
@@ -118,12 +118,13 @@ impl Authority {
         Ok((Authority { certificate, facts, issuer: Issuer::new(params, key) }, issued))
     }
 
-    /// Reads an authority's certificate and key; a problem names both files.
+    /// Loads an authority's certificate and key; a problem names both files.
     pub fn load(files: &PairFiles) -> Result<Authority, Problem> {
         let pair = KeyPair::load(files)?;
         let place = files.place();
         if !pair.facts().is_authority {
-            let message = format!("\"{}\" is no certificate authority and cannot issue", pair.facts().subject);
+            let message =
+                format!("\"{}\" is not a certificate authority and cannot issue certificates", pair.facts().subject);
             return Err(Problem::new(place, message));
         }
         let pem = std::fs::read_to_string(&files.key).map_err(|error| Problem::new(&place, error))?;
@@ -133,7 +134,7 @@ impl Authority {
         Ok(Authority { certificate, facts: pair.facts().clone(), issuer })
     }
 
-    /// What the authority's certificate says.
+    /// Information about the authority's certificate.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
@@ -148,7 +149,7 @@ impl Authority {
         self.issue_with(request, Vec::new(), now)
     }
 
-    /// Issues a certificate that carries further extensions.
+    /// Issues a certificate with additional extensions.
     pub(crate) fn issue_with(
         &self,
         request: &Request,
@@ -156,11 +157,10 @@ impl Authority {
         now: SystemTime,
     ) -> Result<Issued, Problem> {
         if request.common_name.is_empty() {
-            return Err(Problem::new("certificate", "a name is needed"));
+            return Err(Problem::new("certificate", "a name is required"));
         }
         if request.purpose == Purpose::Serving && request.names.is_empty() {
-            let message =
-                "a serving certificate needs at least one DNS name or IP address, clients look at nothing else";
+            let message = "a serving certificate needs at least one DNS name or IP address, because clients ignore the common name";
             return Err(Problem::new("certificate", message));
         }
         let mut params = parameters(now, request.days)?;
@@ -177,11 +177,11 @@ impl Authority {
         params.custom_extensions = extensions;
         let key = new_key()?;
         let draft = params.signed_by(&key, &self.issuer).map_err(failed)?;
-        // rcgen keeps one value per kind of name part, in the subject and in the issuer it copies from a
-        // certificate read from disk. A user may be in several groups, so both names are written by us.
+        // rcgen keeps one value per attribute type, in the subject and in the issuer it copies from a loaded
+        // certificate. A user may be in several groups, so both names are encoded here.
         let issuer = super::certificate::parse(&self.certificate).map_err(failed)?.subject().as_raw().to_vec();
         let certificate = der::rename(draft.der(), &issuer, &subject(request), self.issuer.key())
-            .ok_or_else(|| failed("the certificate could not be assembled"))?;
+            .ok_or_else(|| failed("the certificate could not be encoded"))?;
         Ok(Issued { certificate: der::pem("CERTIFICATE", &certificate), key: key.serialize_pem() })
     }
 }
@@ -209,7 +209,7 @@ fn parameters(now: SystemTime, days: u32) -> Result<CertificateParams, Problem> 
     params.not_after = moment!(now + DAY * days);
     let mut serial = [0; 16];
     aws_lc_rs::rand::fill(&mut serial).map_err(failed)?;
-    // Positive, and never with a leading zero that one would have to leave out.
+    // Positive, and without a leading zero byte, which DER does not allow.
     serial[0] = serial[0] & 0x7f | 0x40;
     params.serial_number = Some(SerialNumber::from_slice(&serial));
     Ok(params)
@@ -234,7 +234,7 @@ pub(super) fn alternative_name(name: &str) -> Result<SanType, Problem> {
 }
 
 pub(super) fn failed(error: impl std::fmt::Display) -> Problem {
-    Problem::new("certificate", format!("could not be made: {error}"))
+    Problem::new("certificate", format!("could not be created: {error}"))
 }
 
 fn broken(place: &str) -> Problem {
@@ -243,7 +243,7 @@ fn broken(place: &str) -> Problem {
 
 #[cfg(test)]
 impl Authority {
-    /// A new authority, now.
+    /// Creates an authority that is valid now.
     pub(crate) fn made(common_name: &str) -> Authority {
         Authority::new(common_name, SystemTime::now()).unwrap().0
     }

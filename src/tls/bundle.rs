@@ -1,4 +1,4 @@
-//! Trust anchors from a PEM bundle.
+//! CA bundles: trust anchors from PEM.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -11,8 +11,8 @@ use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use super::certificate::Facts;
 use crate::process::Problem;
 
-/// A set of certificates whose holders vouch for others. Cheap to clone; equal when the certificates are the
-/// same, in whatever order and with whatever comments between them.
+/// A set of trusted certificates. Cheap to clone. Two bundles are equal if they have the same certificates,
+/// regardless of order and comments.
 #[derive(Clone)]
 pub struct Bundle(pub(super) Arc<Inner>);
 
@@ -27,10 +27,10 @@ pub(super) struct Inner {
 }
 
 impl Bundle {
-    /// Reads a bundle; `origin` (a file, a field) is what problems and log lines name.
+    /// Parses a bundle. Problems and log lines name `origin` (a file, a field).
     ///
-    /// A certificate that is not an authority's is kept, because a backend may present exactly that one;
-    /// where only authorities make sense, ask [`Bundle::strangers`].
+    /// A certificate that is not an authority's is kept, because a backend may present exactly that one.
+    /// Where only authorities are allowed, check [`Bundle::strangers`].
     pub fn from_pem(pem: &[u8], origin: impl fmt::Display) -> Result<Bundle, Problem> {
         let problem = |message: String| Problem::new(&origin, message);
         let certificates = CertificateDer::pem_slice_iter(pem)
@@ -48,14 +48,14 @@ impl Bundle {
         Ok(Bundle::of(entries, origin.to_string()))
     }
 
-    /// The system's roots, read once in the life of the process. A problem when there are none.
+    /// The system's roots, loaded once per process. A problem if there are none.
     pub fn system() -> Result<Bundle, Problem> {
         static SYSTEM: LazyLock<Result<Bundle, Problem>> = LazyLock::new(|| {
-            // Roots that cannot be used are skipped, as every program does: nobody asked for them by name.
+            // Unusable roots are skipped, as other programs do.
             let entries: Vec<_> =
                 rustls_native_certs::load_native_certs().certs.into_iter().filter_map(|it| entry(it).ok()).collect();
             if entries.is_empty() {
-                let message = "no certificate authorities found on this system; install ca-certificates, or name a \
+                let message = "no certificate authorities found on this system; install ca-certificates, or configure a \
                                bundle";
                 return Err(Problem::new("system roots", message));
             }
@@ -96,23 +96,23 @@ impl Bundle {
         &self.0.origin
     }
 
-    /// What each certificate of the bundle says.
+    /// Information about each certificate.
     pub fn facts(&self) -> &[Facts] {
         &self.0.facts
     }
 
-    /// The subjects of the certificates that are no authorities.
+    /// The subjects of certificates that are not authorities.
     pub fn strangers(&self) -> Vec<&str> {
         self.0.facts.iter().filter(|facts| !facts.is_authority).map(|facts| facts.subject.as_str()).collect()
     }
 
-    /// The distinguished names of the authorities, as the handshake names them to a client that has to choose
-    /// among its certificates.
+    /// The distinguished names of the authorities, sent in the handshake so that a client can choose
+    /// its certificate.
     pub fn subjects(&self) -> Vec<DistinguishedName> {
         self.0.anchors.iter().map(|anchor| DistinguishedName::in_sequence(anchor.subject.as_ref())).collect()
     }
 
-    /// Those of its certificates that are not valid `now`.
+    /// Problems of the certificates that are not valid at `now`.
     pub fn untimely(&self, now: UnixTime) -> impl Iterator<Item = Problem> {
         self.0.facts.iter().filter_map(move |facts| {
             let why = facts.untimely(now)?;
@@ -120,7 +120,7 @@ impl Bundle {
         })
     }
 
-    /// Whether some key is trusted by both bundles.
+    /// Whether both bundles trust a common key.
     pub fn overlaps(&self, other: &Bundle) -> bool {
         self.0.anchors.iter().any(|anchor| {
             other.0.anchors.iter().any(|there| there.subject_public_key_info == anchor.subject_public_key_info)
@@ -157,7 +157,7 @@ fn entry(
 ) -> Result<(CertificateDer<'static>, Facts, TrustAnchor<'static>), String> {
     let facts = Facts::of(&certificate)?;
     let anchor = webpki::anchor_from_trusted_cert(&certificate)
-        .map_err(|_| format!("\"{}\" is not a certificate one can trust by", facts.subject))?
+        .map_err(|_| format!("\"{}\" cannot be a trust anchor", facts.subject))?
         .to_owned();
     Ok((certificate, facts, anchor))
 }
@@ -166,9 +166,9 @@ fn empty_complaint(pem: &[u8]) -> &'static str {
     if pem.iter().all(u8::is_ascii_whitespace) {
         "is empty; a bundle of PEM certificates is expected"
     } else if pem.windows(11).any(|window| window == b"PRIVATE KEY") {
-        "holds a private key and no certificate; name the authority's certificate"
+        "contains a private key and no certificate; use the authority's certificate"
     } else if pem.first() == Some(&0x30) {
-        "is DER, not PEM; \"openssl x509 -inform der\" turns it into PEM"
+        "is DER, not PEM; convert it with \"openssl x509 -inform der\""
     } else {
         "has no \"BEGIN CERTIFICATE\" block; a bundle of PEM certificates is expected"
     }

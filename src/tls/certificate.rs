@@ -1,4 +1,4 @@
-//! What a certificate says, in words and numbers: for errors, `pki show` and the status page.
+//! Readable information about a certificate, for errors, `pki show` and the status page.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -9,8 +9,8 @@ use x509_parser::extensions::{GeneralName, KeyUsage, ParsedExtension};
 use x509_parser::prelude::FromDer;
 use x509_parser::time::ASN1Time;
 
-/// The readable part of a certificate. Every string is made safe to print: control characters escaped,
-/// length bounded.
+/// Readable information about a certificate. All strings are safe to print: control characters are escaped,
+/// and the length is bounded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// The subject, for example `CN=jane, O=dev`.
@@ -25,8 +25,8 @@ pub struct Facts {
     pub not_before: UnixTime,
     /// Last second in which it is valid.
     pub not_after: UnixTime,
-    /// Whether it may sign others (basic constraints; a version 1 certificate says nothing and counts as one
-    /// that may, as trust stores hold such roots).
+    /// Whether it may sign certificates (basic constraints). A version 1 certificate has none and counts as an
+    /// authority, because trust stores contain such roots.
     pub is_authority: bool,
     /// Key usage and extended key usage in words, for example `digital signature`, `client authentication`.
     pub usages: Vec<String>,
@@ -35,7 +35,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Reads one DER certificate; the error says in words what is wrong with it.
+    /// Parses a DER certificate; the error is a message.
     pub fn of(der: &[u8]) -> Result<Facts, String> {
         let certificate = parse(der)?;
         let mut names = Vec::new();
@@ -87,7 +87,7 @@ impl Facts {
         all_allowed || purposes.any(|usage| usage == purpose || usage == "any purpose")
     }
 
-    /// Whether the clock stands before, within (`None`) or after the certificate's life, in words.
+    /// A message if `now` is before or after the certificate's lifetime.
     pub fn untimely(&self, now: UnixTime) -> Option<String> {
         if now.as_secs() > self.not_after.as_secs() {
             return Some(format!("it expired on {}", date(self.not_after)));
@@ -102,7 +102,7 @@ impl Facts {
     }
 }
 
-/// Parses DER and refuses anything that follows the certificate.
+/// Parses a DER certificate without trailing bytes.
 pub(super) fn parse(der: &[u8]) -> Result<X509Certificate<'_>, String> {
     match X509Certificate::from_der(der) {
         Ok(([], certificate)) => Ok(certificate),
@@ -124,15 +124,15 @@ pub(super) fn unix(time: ASN1Time) -> UnixTime {
     UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds))
 }
 
-/// In RFC 3339: `2027-10-21T12:00:00Z`.
+/// Formats a time as in RFC 3339: `2027-10-21T12:00:00Z`.
 pub(crate) fn date(time: UnixTime) -> String {
     i64::try_from(time.as_secs())
         .ok()
         .and_then(|seconds| jiff::Timestamp::from_second(seconds).ok())
-        .map_or_else(|| "a date beyond reckoning".to_owned(), |at| at.strftime("%FT%TZ").to_string())
+        .map_or_else(|| "a date out of range".to_owned(), |at| at.strftime("%FT%TZ").to_string())
 }
 
-/// Text from outside, safe in a log line and on a terminal.
+/// Escapes untrusted text for a log line or a terminal.
 pub(super) fn printable(text: &str) -> String {
     const LONGEST: usize = 256;
     let mut safe = String::new();

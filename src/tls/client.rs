@@ -1,4 +1,4 @@
-//! The calling side: how we meet a backend, whom we take it for, and who we say we are.
+//! Client side of TLS: connections to backends.
 
 use std::sync::Arc;
 
@@ -17,29 +17,29 @@ use super::provider;
 use super::signature::signature_checks;
 use crate::process::Problem;
 
-/// All that bears on the trust between us and a backend, except the name, which is an argument of each
-/// connection. Equal settings may share connections; compare them, do not hash them.
+/// All settings that bear on trust in a backend, except its name, which is an argument of each
+/// connection. Connections may be shared between equal settings; compare them, do not hash them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClientSettings {
-    /// Who vouches for the backend; `None` means the system's roots.
+    /// CA bundle for the backend's certificate; `None` means the system's roots.
     pub authorities: Option<Bundle>,
-    /// Takes any certificate of any name (`insecureSkipTLSVerify`); possession of the key is still checked.
+    /// Accepts any certificate (`insecureSkipTLSVerify`); possession of the key is still verified.
     pub insecure_skip_verify: bool,
-    /// Our certificate for the backend to ask for.
+    /// Client certificate, presented if the backend requests one.
     pub identity: Option<Arc<KeyPair>>,
     /// The protocols offered, in order of preference, for example `h2` and `http/1.1`; empty offers none.
     pub alpn: Vec<Vec<u8>>,
 }
 
-/// Builds the configuration for connections to one kind of backend. Keep it: sessions are resumed only within
-/// one configuration, and building it costs.
+/// Builds the rustls configuration for `settings`. Reuse it: sessions are resumed only within
+/// one configuration, and building it is expensive.
 ///
-/// A problem when the system's roots are wanted and there are none.
+/// Returns a problem if the system's roots are needed and there are none.
 pub fn config(settings: &ClientSettings) -> Result<Arc<ClientConfig>, Problem> {
     let verifier = Backend { authorities: backend_authorities(settings)? };
-    // The provider's order of key exchanges stays: the hybrid one first, X25519 sent along. To send X25519 alone
-    // and merely offer the hybrid would cost more, not less: a Go server (from 1.24 on) then asks for the hybrid
-    // by another round trip (crypto/tls handshake_server_tls13.go).
+    // The provider's order of key exchanges is kept: the hybrid one first, with an X25519 share. With an X25519 share
+    // alone, a Go server (from 1.24 on) requests the hybrid one by another round trip
+    // (crypto/tls handshake_server_tls13.go).
     let builder = builder(provider())?.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
     let mut config = match &settings.identity {
         Some(pair) => {
@@ -52,7 +52,7 @@ pub fn config(settings: &ClientSettings) -> Result<Arc<ClientConfig>, Problem> {
     Ok(Arc::new(config))
 }
 
-/// A host name or IP address as the handshake needs it.
+/// Parses a host name or IP address as the server name of a handshake.
 pub fn server_name(host: &str) -> Result<ServerName<'static>, Problem> {
     let bare = host.strip_prefix('[').and_then(|it| it.strip_suffix(']')).unwrap_or(host);
     ServerName::try_from(bare.to_owned())
@@ -75,10 +75,10 @@ fn backend_authorities(settings: &ClientSettings) -> Result<Option<Bundle>, Prob
     }
 }
 
-/// Judges a backend's certificate.
+/// Verifies a backend's certificate.
 #[derive(Debug)]
 struct Backend {
-    /// `None`: whatever it presents.
+    /// `None` accepts any certificate.
     authorities: Option<Bundle>,
 }
 

@@ -1,4 +1,4 @@
-//! The little DER we write ourselves: distinguished names with several parts of one kind.
+//! DER encoding of distinguished names with several attributes of one type.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,7 +10,7 @@ const OBJECT_IDENTIFIER: u8 = 0x06;
 const UTF8_STRING: u8 = 0x0c;
 const BIT_STRING: u8 = 0x03;
 
-/// A distinguished name of (object identifier's content, text), one part to a set.
+/// Encodes a distinguished name of (object identifier's content, text), one attribute per set.
 pub(super) fn name(parts: &[(&[u8], &str)]) -> Vec<u8> {
     let mut sets = Vec::new();
     for (kind, text) in parts {
@@ -20,8 +20,8 @@ pub(super) fn name(parts: &[(&[u8], &str)]) -> Vec<u8> {
     element(SEQUENCE, &sets)
 }
 
-/// The certificate `draft` with other names for issuer and subject, signed anew. `None` if `draft` is not a
-/// certificate of version 3 or the key cannot sign.
+/// Replaces issuer and subject of the certificate `draft` and signs it again. `None` if `draft` is not a
+/// version 3 certificate or the key cannot sign.
 pub(super) fn rename(draft: &[u8], issuer: &[u8], subject: &[u8], key: &impl SigningKey) -> Option<Vec<u8>> {
     let (_, whole, []) = split(draft)? else { return None };
     let (_, mut tbs, rest) = split(whole)?;
@@ -41,7 +41,7 @@ pub(super) fn rename(draft: &[u8], issuer: &[u8], subject: &[u8], key: &impl Sig
     Some(element(SEQUENCE, &[tbs.as_slice(), algorithm, &bits].concat()))
 }
 
-/// PEM with lines of 64 characters.
+/// Encodes PEM with lines of 64 characters.
 pub(super) fn pem(label: &str, der: &[u8]) -> String {
     let text = STANDARD.encode(der);
     let mut pem = format!("-----BEGIN {label}-----\n");
@@ -68,7 +68,7 @@ fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     encoded
 }
 
-/// The first element of `bytes`: the whole of it, its content, and what follows.
+/// Splits off the first element of `bytes`: the element, its content, and the rest.
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (&[_, first], rest) = bytes.split_first_chunk()?;
     let (length, rest) = if first < 0x80 {
@@ -83,7 +83,7 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     Some((&bytes[..bytes.len() - after.len()], content, after))
 }
 
-/// `draft` as a certificate of version 1, which has neither version nor extensions.
+/// Converts `draft` to version 1, without version and extensions.
 #[cfg(test)]
 pub(super) fn version_1(draft: &[u8], key: &impl SigningKey) -> Option<Vec<u8>> {
     let (_, whole, _) = split(draft)?;

@@ -1,4 +1,4 @@
-//! Why a peer's certificate is refused, in words that name both sides: what was presented, and what is trusted.
+//! Messages for rejected peer certificates: the certificate presented, and the trusted authorities.
 
 use rustls::pki_types::CertificateDer;
 
@@ -7,7 +7,7 @@ use super::certificate::{Facts, date};
 use super::judge::Role;
 
 impl Bundle {
-    /// A refusal in words, for the log. It holds no time but that of the certificate, so that it is the same each time.
+    /// The log message for a rejected certificate. It contains no current time, so that repeated messages are equal.
     pub(super) fn explain(&self, role: Role, leaf: &CertificateDer<'_>, error: &webpki::Error) -> String {
         let kind = match role {
             Role::Client => "client certificate",
@@ -28,7 +28,7 @@ impl Bundle {
     fn why(&self, role: Role, leaf: &CertificateDer<'_>, facts: &Facts, error: &webpki::Error) -> String {
         match error {
             webpki::Error::UnknownIssuer if self.0.certificates.iter().any(|it| it == leaf) => {
-                "it stands in the bundle itself; Go accepts that, we accept only what an authority of the bundle signed"
+                "it is in the bundle itself; Go accepts that, here only certificates signed by an authority of the bundle are"
                     .to_owned()
             }
             webpki::Error::UnknownIssuer => format!("no authority of the bundle signed it ({})", self.names()),
@@ -56,18 +56,18 @@ impl Bundle {
                 format!("it is for {}, not for {}", facts.names.join(", "), name.expected.to_str())
             }
             webpki::Error::CaUsedAsEndEntity => {
-                "it is an authority's own certificate; Go accepts that if the bundle holds it, we do not".to_owned()
+                "it is an authority's own certificate; Go accepts that if the bundle contains it, here it is refused".to_owned()
             }
             webpki::Error::UnsupportedCertVersion => {
-                "it is an X.509 version 1 certificate, which carries no usage; make one of version 3".to_owned()
+                "it is an X.509 version 1 certificate, which has no key usage; use version 3".to_owned()
             }
-            webpki::Error::UnsupportedCriticalExtension => "it has a critical extension that is not known".to_owned(),
+            webpki::Error::UnsupportedCriticalExtension => "it has an unknown critical extension".to_owned(),
             webpki::Error::InvalidSignatureForPublicKey => {
                 format!("its signature is not that of the authority it names, \"{}\"", facts.issuer)
             }
             webpki::Error::UnsupportedSignatureAlgorithmContext(_)
             | webpki::Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => {
-                "it, or an authority above it, is signed in a way that is no longer trusted (SHA-1, a short RSA key)"
+                "it, or an authority above it, has an insecure signature (SHA-1, a short RSA key)"
                     .to_owned()
             }
             webpki::Error::NameConstraintViolation => "an authority above it may not sign for this name".to_owned(),

@@ -1,4 +1,4 @@
-//! Why a connection to a backend failed, in words of our own that may be shown to a client.
+//! Classification of failed connections to backends, with messages that may be shown to a client.
 
 use std::cell::RefCell;
 use std::error::Error as StdError;
@@ -9,17 +9,17 @@ use rustls::{AlertDescription, CertificateError, Error, ExtendedKeyPurpose, Inva
 
 use super::certificate::date;
 
-/// What Go's clients call "server gave HTTP response to HTTPS client".
+/// Go's "server gave HTTP response to HTTPS client".
 const WITHOUT_TLS: &str = "it answered without TLS; is this a port for plain HTTP?";
 
-/// The kinds of failure between us and a backend, up to the end of the handshake.
+/// The kinds of failure of a connection to a backend, up to the end of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Failure {
     /// The backend's certificate has expired.
     CertificateExpired,
     /// The backend's certificate is not valid yet.
     CertificateNotYetValid,
-    /// Nobody we trust signed the backend's certificate.
+    /// No trusted authority signed the backend's certificate.
     UnknownIssuer,
     /// The backend's certificate is for other names.
     NameMismatch,
@@ -27,33 +27,33 @@ pub enum Failure {
     MissingSan,
     /// The backend's certificate is not for server authentication.
     WrongUsage,
-    /// The backend's certificate is broken or of a kind that is not supported.
+    /// The backend's certificate is malformed or not supported.
     BadCertificate,
-    /// The backend refused our certificate, or wants one and got none.
+    /// The backend refused our client certificate, or requires one and got none.
     ClientCertificateRefused,
     /// Both sides have no protocol version, cipher suite or application protocol in common.
     NoCommonProtocol,
-    /// What answers does not speak TLS.
+    /// The peer does not speak TLS.
     NotTls,
     /// Any other failure of the handshake.
     HandshakeFailed,
     /// Nothing listens there.
     ConnectionRefused,
-    /// The connection was cut.
+    /// The connection was closed or reset.
     ConnectionClosed,
-    /// It took too long.
+    /// The connection or handshake timed out.
     Timeout,
-    /// No way leads into that network.
+    /// There is no route to the network.
     NetworkUnreachable,
-    /// No way leads there.
+    /// There is no route to the host.
     Unreachable,
     /// Any other failure.
     ConnectionFailed,
 }
 
 thread_local! {
-    /// Why this thread refused a certificate last. rustls' errors have no room for it, and the alert that the peer gets
-    /// is made of them.
+    /// Why this thread last rejected a certificate. rustls' error, which determines the alert for the peer, cannot
+    /// carry the text.
     static REFUSED: RefCell<Option<RefusedCertificate>> = const { RefCell::new(None) };
 }
 
@@ -63,20 +63,19 @@ struct RefusedCertificate {
     leaf: CertificateDer<'static>,
 }
 
-/// Keeps `text` and the certificate for whoever gets `error` from the handshake, which is in the same poll.
+/// Stores `text` and the certificate for the caller of the handshake, which gets `error` in the same poll.
 pub(super) fn explain_in_this_poll(error: &CertificateError, text: String, leaf: &CertificateDer<'_>) {
     REFUSED.set(Some(RefusedCertificate { error: error.clone(), text, leaf: leaf.clone().into_owned() }));
 }
 
-/// The certificate that was refused, if that is why the handshake ended with `error` in this poll. Ask before
-/// [`describe`].
+/// The rejected certificate, if it is why the handshake ended with `error` in this poll. Call it before [`describe`].
 pub fn refused_certificate(error: &io::Error) -> Option<CertificateDer<'static>> {
     let Some(Error::InvalidCertificate(refused)) = rustls_error(error) else { return None };
     REFUSED.with_borrow(|last| last.as_ref().filter(|last| last.error == *refused).map(|last| last.leaf.clone()))
 }
 
-/// What an error of connecting, or of the handshake, says to the operator: a certificate that is refused with its own
-/// name and dates, its issuer, and who is trusted. The text holds no time of day, so that it is the same each time.
+/// The log message of a connection or handshake error. A rejected certificate is described with its subject, dates and
+/// issuer, and the trusted authorities. It contains no current time, so that repeated messages are equal.
 pub fn describe(error: &io::Error) -> String {
     let refused = match rustls_error(error) {
         Some(Error::InvalidCertificate(refused)) => refused,
@@ -98,8 +97,7 @@ pub fn describe(error: &io::Error) -> String {
     }
 }
 
-/// The same error without the address of rustls' manual, which stands in the text of one that ends a session without
-/// close_notify and belongs into no log.
+/// Removes the link to rustls' documentation from an error, which it has for a session closed without close_notify.
 pub(crate) fn without_manual(error: io::Error) -> io::Error {
     if error.kind() != io::ErrorKind::UnexpectedEof {
         return error;
@@ -110,7 +108,7 @@ pub(crate) fn without_manual(error: io::Error) -> io::Error {
     }
 }
 
-/// The error of rustls in `error`, if there is one.
+/// The rustls error in `error`, if any.
 pub fn rustls_error(error: &io::Error) -> Option<&Error> {
     let mut source: Option<&(dyn StdError + 'static)> = error.get_ref().map(|it| it as _);
     while let Some(error) = source {
@@ -126,7 +124,7 @@ pub fn rustls_error(error: &io::Error) -> Option<&Error> {
     None
 }
 
-/// [`Failure::of`] as a reason, for causes and labels.
+/// The reason of [`Failure::of`], for causes and metric labels.
 pub fn classify(error: &io::Error) -> &'static str {
     Failure::of(error).reason()
 }
@@ -170,7 +168,7 @@ impl PeerAlert {
 }
 
 impl Failure {
-    /// What an error of connecting, or of the handshake, or of the first read after it, comes down to.
+    /// Classifies an error of connecting, of the handshake, or of the first read after it.
     pub fn of(error: &io::Error) -> Failure {
         if let Some(error) = rustls_error(error) {
             return Failure::of_tls(error);
@@ -188,7 +186,7 @@ impl Failure {
         }
     }
 
-    /// What an error of rustls, on our calling side, comes down to.
+    /// Classifies an error of rustls' client side.
     pub fn of_tls(error: &Error) -> Failure {
         match error {
             Error::InvalidCertificate(error) => match error {
@@ -220,12 +218,12 @@ impl Failure {
         }
     }
 
-    /// One word, stable: a cause's reason, a metric's label.
+    /// The reason: one stable word, for causes and metric labels.
     pub fn reason(self) -> &'static str {
         self.texts().0
     }
 
-    /// A sentence without an address or a library's text.
+    /// The message for clients, without addresses and library texts.
     pub fn words(self) -> &'static str {
         self.texts().1
     }
@@ -245,7 +243,7 @@ impl Failure {
                 "the backend's certificate has no subject alternative name, and its common name does not count",
             ),
             Failure::WrongUsage => ("WrongUsage", "the backend's certificate is not for server authentication"),
-            Failure::BadCertificate => ("BadCertificate", "the backend's certificate is broken or not supported"),
+            Failure::BadCertificate => ("BadCertificate", "the backend's certificate is malformed or not supported"),
             Failure::ClientCertificateRefused => {
                 ("ClientCertificateRefused", "the backend does not accept the proxy's client certificate")
             }
@@ -257,20 +255,20 @@ impl Failure {
             Failure::ConnectionRefused => ("ConnectionRefused", "the backend refuses connections"),
             Failure::ConnectionClosed => ("ConnectionClosed", "the backend closed the connection"),
             Failure::Timeout => ("Timeout", "the backend did not answer in time"),
-            Failure::NetworkUnreachable => ("NetworkUnreachable", "no route leads into the backend's network"),
+            Failure::NetworkUnreachable => ("NetworkUnreachable", "there is no route to the backend's network"),
             Failure::Unreachable => ("Unreachable", "the backend cannot be reached"),
             Failure::ConnectionFailed => ("ConnectionFailed", "the connection to the backend failed"),
         }
     }
 }
 
-/// webpki's error as rustls' own, so that the peer gets the alert that fits.
+/// Converts webpki's error into rustls' error, so that the peer gets the matching alert.
 pub(super) fn certificate_error(error: webpki::Error) -> CertificateError {
     use webpki::Error as Web;
     match error {
         Web::CertExpired { time, not_after } => CertificateError::ExpiredContext { time, not_after },
         Web::CertNotValidYet { time, not_before } => CertificateError::NotValidYetContext { time, not_before },
-        // An authority that was made anew under the same name looks like a bad signature.
+        // An authority recreated under the same name causes a bad signature.
         Web::UnknownIssuer | Web::CaUsedAsEndEntity | Web::InvalidSignatureForPublicKey => {
             CertificateError::UnknownIssuer
         }

@@ -1,4 +1,4 @@
-//! Both sides of a handshake against each other, with files on disk (tests only).
+//! Tests of TLS handshakes between server and client configurations, with files on disk.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,7 @@ use crate::process::{Drain, Phase, Problems};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// A serving side with its files, and the authorities behind it.
+/// A server with its files and authorities.
 struct World {
     dir: TempDir,
     servers: Authority,
@@ -27,7 +27,7 @@ struct World {
     settings: ServingSettings,
 }
 
-/// What each side saw.
+/// The result of a handshake on both sides.
 #[derive(Debug)]
 struct Met {
     chain: Vec<CertificateDer<'static>>,
@@ -91,7 +91,7 @@ fn trusting(authority: &Authority) -> ClientSettings {
     }
 }
 
-/// One connection: handshake, a byte each way, and an orderly end.
+/// One connection: handshake, a byte in each direction, and a clean close.
 async fn meet(server: Arc<ServerConfig>, client: Arc<ClientConfig>, name: &str) -> io::Result<Met> {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let serve = async move {
@@ -117,7 +117,7 @@ async fn meet(server: Arc<ServerConfig>, client: Arc<ClientConfig>, name: &str) 
         let certificate = connection.peer_certificates().expect("a server has a certificate")[0].clone();
         Ok::<_, io::Error>((connection.handshake_kind().expect("the handshake is done"), certificate))
     };
-    // The caller's error first: the server only sees the alert.
+    // The client's error first: the server only sees the alert.
     let (served, called) = tokio::join!(serve, call);
     let (client_kind, server_certificate) = called?;
     let (chain, server_kind, version, alpn) = served?;
@@ -221,7 +221,7 @@ async fn no_session_is_resumed_under_tls_1_2() {
     }
 }
 
-/// Notes the hints of the server and presents nothing.
+/// Records the CA hints of the server and presents no certificate.
 #[derive(Debug, Default)]
 struct Listening(Mutex<Vec<Vec<u8>>>);
 
@@ -268,7 +268,7 @@ async fn the_server_name_chooses_the_certificate() {
     let default = meet(world.config(), world.client(None), "localhost").await.unwrap().server_certificate;
     let other = meet(world.config(), world.client(None), "a.example.com").await.unwrap().server_certificate;
     assert_ne!(default, other);
-    // The name is not known: the default is presented, and the client does not like it.
+    // The name is unknown: the default is presented, and the client refuses it.
     assert_eq!(fails(world.config(), world.client(None), "elsewhere").await, Failure::NameMismatch);
 }
 
@@ -296,7 +296,7 @@ async fn each_fault_of_a_backend_has_its_reason() {
     let wrong_usage = serve(world.servers.issue(&wrong_usage, now).unwrap());
     assert_eq!(fails(wrong_usage, client(), "localhost").await, Failure::WrongUsage);
 
-    // Also one that merely has the same name.
+    // Also an authority that only has the same name.
     for name in ["strangers", "servers"] {
         let stranger = serve(Authority::made(name).issue(&localhost, now).unwrap());
         assert_eq!(fails(stranger, client(), "localhost").await, Failure::UnknownIssuer);
@@ -308,7 +308,7 @@ async fn each_fault_of_a_backend_has_its_reason() {
     assert!(meet(good, client(), "localhost").await.is_ok());
 }
 
-/// A self-made serving certificate, as `openssl req -x509` makes it.
+/// A self-signed serving certificate, as `openssl req -x509` creates it.
 fn self_signed(names: &[&str], authority: bool) -> Issued {
     let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
     let mut params = rcgen::CertificateParams::new(names).unwrap();
@@ -394,18 +394,18 @@ fn one_authority_for_clients_and_unnamed_front_proxies_is_refused() {
     let more = world.clients.pem() + &Authority::made("proxies").pem();
     world.settings.request_header_ca = Some(world.write("proxies.crt", &more));
     let problems = server::Files::open(world.settings.clone()).err().unwrap();
-    assert!(problems.to_string().contains("could claim to be anyone"), "{problems}");
+    assert!(problems.to_string().contains("could claim to be any user"), "{problems}");
     world.settings.request_header_names_given = true;
     assert!(server::Files::open(world.settings).is_ok());
 }
 
-/// What went wrong, as the follower told it; an empty entry means all is well again.
+/// Problems reported by the reload; an empty entry means that all is valid again.
 type Told = tokio::sync::mpsc::UnboundedReceiver<Problems>;
 
-/// Waits until `expected` is told. A look may fall between the two steps of a write and tell more.
+/// Waits until `expected` is reported. A reload may fall between the two steps of a write and report more.
 async fn told(receiver: &mut Told, expected: impl Fn(&Problems) -> bool) {
     let heard = async { while !expected(&receiver.recv().await.unwrap()) {} };
-    tokio::time::timeout(Duration::from_secs(30), heard).await.expect("the follower speaks");
+    tokio::time::timeout(Duration::from_secs(30), heard).await.expect("the reload reports");
 }
 
 #[tokio::test]
@@ -423,14 +423,14 @@ async fn files_are_followed_and_a_half_written_pair_keeps_the_old_one() {
     let follower = local.spawn_local(files.follow(publishers, on_failure, drain));
     local
         .run_until(async move {
-            // Only the certificate came: the old pair serves on, and it is said once.
+            // Only the certificate changed: the old pair is still served, and the problem is reported once.
             let next = world.serving("localhost");
             world.write("tls.crt", &next.certificate);
             told(&mut receiver, |it| it.to_string().contains("only one of the two files replaced")).await;
             let met = meet(config.get().as_ref().clone(), world.client(None), "localhost").await.unwrap();
             assert_eq!(met.server_certificate, first_serving.server_certificate);
 
-            // A bundle that shrinks meanwhile takes effect nevertheless.
+            // A bundle that shrinks meanwhile takes effect.
             assert_eq!(trust.get().generation, 1);
             world.write("clients.crt", &Authority::made("successors").pem());
             trust.changed().await;
@@ -450,7 +450,7 @@ async fn files_are_followed_and_a_half_written_pair_keeps_the_old_one() {
         .await;
 }
 
-/// What ends a session without close_notify, in words that may stand in a log.
+/// The error of a session closed without close_notify has no link.
 #[tokio::test]
 async fn session_cut_without_close_notify_has_no_address_of_a_manual_in_its_error() {
     let world = World::new();

@@ -1,11 +1,11 @@
-//! Our own client certificate: the pair we present to backends, followed on disk.
+//! The client certificate presented to backends, reloaded when its files change.
 
 use rustls::pki_types::UnixTime;
 
 use super::key_pair::{KeyPair, PairFiles};
 use crate::process::{Drain, Follower, OnFailure, Phase, Problem, Problems, Published, Publisher};
 
-/// A pair on disk, as last found good.
+/// A key pair on disk, with its last valid version.
 pub struct Identity {
     files: PairFiles,
     follower: Follower,
@@ -13,9 +13,9 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Reads the pair; [`Identity::follow`] keeps what is published up to date.
+    /// Loads the pair; [`Identity::follow`] keeps the published one up to date.
     pub fn load(files: PairFiles) -> Result<(Identity, Published<KeyPair>), Problem> {
-        // Before the first reading, so that no change falls between.
+        // Before the first load, so that no change is missed.
         let follower = Follower::new([&files.certificate, &files.key]);
         let pair = KeyPair::load(&files)?;
         warn_of_usage(&pair);
@@ -23,8 +23,8 @@ impl Identity {
         Ok((Identity { files, follower, publisher }, published))
     }
 
-    /// Publishes the pair whenever it changed and is good, until the process ends. A half-written pair keeps
-    /// the old one.
+    /// Publishes the pair whenever its files changed and are valid, until the process ends. With a half-written pair
+    /// the old one is kept.
     pub async fn follow(mut self, on_failure: OnFailure, mut drain: Drain) {
         let mut told = None;
         warn_of_early(&self.publisher.reader().load());
@@ -47,7 +47,7 @@ impl Identity {
                         files = pair.place(),
                         subject = pair.facts().subject,
                         until = super::certificate::date(pair.not_after()),
-                        "client certificate read again"
+                        "client certificate reloaded"
                     );
                     warn_of_usage(&pair);
                     warn_of_early(&pair);
@@ -56,7 +56,7 @@ impl Identity {
             }
             Err(problem) if told.as_ref() == Some(&problem) => {}
             Err(problem) => {
-                tracing::error!(%problem, "the client certificate changed and is not usable; the last good one stays");
+                tracing::error!(%problem, "client certificate changed and is invalid; the last good one stays in use");
                 on_failure(&problem.clone().into());
                 *told = Some(problem);
             }
@@ -114,7 +114,7 @@ mod tests {
         fs::write(&files.certificate, &second.certificate).unwrap();
         tokio::time::timeout(wait, published.changed()).await.unwrap();
         assert_eq!(published.get().chain()[0], second.der().unwrap());
-        // A look may have fallen between the two steps of a write and told of one mistake more.
+        // A reload may have fallen between the two steps of a write and reported one more problem.
         while failures.recv().await != Some(0) {}
         drainer.advance(Phase::Ending);
         following.await.unwrap();

@@ -1,11 +1,11 @@
-//! The judgement of a certificate chain by a bundle.
+//! Verification of a certificate chain by a CA bundle.
 //!
-//! Where rustls-webpki is stricter or laxer than Go's crypto/x509, which every Kubernetes component judges
-//! by, we do what Go does if that is safe, and say so in the message if not:
+//! Where rustls-webpki is stricter or laxer than Go's crypto/x509, which every Kubernetes component uses,
+//! this follows Go where that is safe, and the message names the difference where it is not:
 //!
-//! * an expired anchor does not vouch for anybody (webpki does not look at an anchor's dates);
-//! * the extended usage "any" is as good as the one asked for;
-//! * a backend may present exactly a certificate of the bundle, whether that is an authority or not (self-made
+//! * an expired anchor is not trusted (webpki ignores an anchor's dates);
+//! * the extended key usage "any" satisfies any required usage;
+//! * a backend may present exactly a certificate of the bundle, whether it is an authority or not (self-signed
 //!   serving certificates are), but a client may not;
 //! * a version 1 certificate is refused as a peer's certificate.
 
@@ -19,10 +19,10 @@ use super::bundle::Bundle;
 use super::certificate::Facts;
 use super::provider;
 
-/// A chain was found good.
+/// A certificate chain that was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judged {
-    /// Last second in which every certificate of the path is valid; judge again after it.
+    /// Last second in which every certificate of the path is valid; verify again after it.
     pub until: UnixTime,
 }
 
@@ -33,12 +33,12 @@ impl Judged {
     }
 }
 
-/// A chain was refused. `Display` gives [`Untrusted::why`].
+/// A certificate chain that was rejected. `Display` gives [`Untrusted::why`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Untrusted {
-    /// Which certificate, and why: for a log line, not for the client.
+    /// The certificate and the reason: for the log, not for the client.
     pub why: String,
-    /// The first second in which the answer may be another although the bundle is the same: set when the
+    /// The first second in which the result may change with the same bundle: set if the
     /// certificate is not valid *yet*.
     pub again: Option<UnixTime>,
 }
@@ -51,7 +51,7 @@ impl fmt::Display for Untrusted {
 
 impl std::error::Error for Untrusted {}
 
-/// What a peer's certificate must be good for.
+/// The role of a peer, which determines the required key usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Client,
@@ -59,10 +59,10 @@ pub(super) enum Role {
 }
 
 impl Bundle {
-    /// Judges the chain a client presented (its own certificate first) for client authentication at `now`.
+    /// Verifies a client's chain (leaf first) for client authentication at `now`.
     ///
-    /// Costs signature checks: judge once per connection and again when the bundle changed or the time in the
-    /// answer has come.
+    /// It verifies signatures, which is expensive: call it once per connection, and again when the bundle has changed
+    /// or the time in the result has come.
     pub fn judge_client(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<Judged, Untrusted> {
         let Some((leaf, intermediates)) = chain.split_first() else {
             return Err(Untrusted { why: "no certificate was presented".to_owned(), again: None });
@@ -76,7 +76,7 @@ impl Bundle {
         })
     }
 
-    /// Judges a backend's chain and its name.
+    /// Verifies a backend's chain and its name.
     pub(super) fn judge_server(
         &self,
         leaf: &CertificateDer<'_>,
@@ -92,7 +92,7 @@ impl Bundle {
         Ok(judged)
     }
 
-    /// Path and dates alone, without a name.
+    /// Verifies path, dates and key usage, without a name.
     pub(super) fn verify(
         &self,
         leaf: &CertificateDer<'_>,
@@ -121,8 +121,8 @@ impl Bundle {
         Ok(Judged { until })
     }
 
-    /// How long an anchor vouches. Two certificates may carry the same name and key (a renewed authority):
-    /// the one that lives longest counts.
+    /// Last second in which an anchor is valid. If two certificates have the same name and key (a renewed authority),
+    /// the one that expires last counts.
     fn anchor_until(&self, used: &TrustAnchor<'_>, now: UnixTime) -> Result<UnixTime, webpki::Error> {
         let same = self.0.anchors.iter().zip(&self.0.facts).filter(|(anchor, _)| {
             anchor.subject == used.subject && anchor.subject_public_key_info == used.subject_public_key_info
@@ -149,8 +149,8 @@ fn in_time(facts: &Facts, now: UnixTime) -> Result<UnixTime, webpki::Error> {
     }
 }
 
-/// A backend presents exactly a certificate that the operator named: there is no path to find, but dates and
-/// usage count as ever.
+/// Verifies a backend that presents exactly a certificate of the bundle: no path is built, but dates and
+/// key usage are checked.
 fn pinned_server(leaf: &CertificateDer<'_>, facts: &Facts, now: UnixTime) -> Result<Judged, webpki::Error> {
     let until = in_time(facts, now)?;
     let usage = super::certificate::parse(leaf).map_err(|_| webpki::Error::BadDer)?;
@@ -164,7 +164,7 @@ fn pinned_server(leaf: &CertificateDer<'_>, facts: &Facts, now: UnixTime) -> Res
     Ok(Judged { until })
 }
 
-/// The extended key usage as Go judges it: absent, "any" and the one asked for are all good.
+/// Checks the extended key usage as Go does: absent, "any" and the required usage are accepted.
 struct Usage(Role);
 
 impl ExtendedKeyUsageValidator for Usage {

@@ -14,7 +14,7 @@ use super::certificate::Facts;
 use super::provider;
 use crate::process::Problem;
 
-/// Where a pair lies on disk.
+/// The files of a key pair.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PairFiles {
     /// The certificate, followed by its intermediates, as PEM.
@@ -23,8 +23,8 @@ pub struct PairFiles {
     pub key: PathBuf,
 }
 
-/// A certificate we can prove to be ours. Equal when the chains are equal (the key follows from the
-/// certificate). Has no `Debug`: a key must not find its way into a log.
+/// A certificate chain with its private key. Equal if the chains are equal (the certificate determines the
+/// key). It has no `Debug`, so that keys do not get into logs.
 pub struct KeyPair {
     certified: Arc<CertifiedKey>,
     facts: Facts,
@@ -32,20 +32,19 @@ pub struct KeyPair {
 }
 
 impl PairFiles {
-    /// Names both files.
+    /// The pair of these two files.
     pub fn new(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> PairFiles {
         PairFiles { certificate: certificate.into(), key: key.into() }
     }
 
-    /// Both paths, as problems about the pair name them.
+    /// Both paths, as the place of problems.
     pub fn place(&self) -> String {
         format!("{} with {}", self.certificate.display(), self.key.display())
     }
 }
 
 impl KeyPair {
-    /// Reads and checks a pair; every problem names both files. A key that others may read is a warning in
-    /// the log.
+    /// Loads and checks a pair; every problem names both files. Logs a warning if the key is world-readable.
     pub fn load(files: &PairFiles) -> Result<KeyPair, Problem> {
         let place = files.place();
         let read = |path: &Path, what: &str| {
@@ -58,7 +57,7 @@ impl KeyPair {
         KeyPair::from_pem(&chain, &key, &place)
     }
 
-    /// Checks a pair that is already in memory; `place` is what a problem names.
+    /// Parses and checks a pair in memory; problems name `place`.
     pub fn from_pem(chain: &[u8], key: &[u8], place: &str) -> Result<KeyPair, Problem> {
         let problem = |message: String| Problem::new(place, message);
         let chain = CertificateDer::pem_slice_iter(chain)
@@ -80,8 +79,8 @@ impl KeyPair {
                      critical extensions",
                     facts.subject
                 ),
-                // The library's own text could quote the key's bytes one day.
-                _ => "the key is of a kind that is not supported; supported are RSA (2048 to 8192 bits), ECDSA on \
+                // The library's message might contain bytes of the key.
+                _ => "the key type is not supported; supported are RSA (2048 to 8192 bits), ECDSA on \
                       P-256, P-384 and P-521, and Ed25519"
                     .to_owned(),
             })
@@ -89,7 +88,7 @@ impl KeyPair {
         Ok(KeyPair { certified: Arc::new(certified), facts, place: place.to_owned() })
     }
 
-    /// For rustls, server or client side.
+    /// The pair for rustls, server or client side.
     pub fn certified(&self) -> &Arc<CertifiedKey> {
         &self.certified
     }
@@ -99,17 +98,17 @@ impl KeyPair {
         &self.certified.cert
     }
 
-    /// What our certificate says.
+    /// Information about the leaf certificate.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// Last second in which our certificate is valid.
+    /// Last second in which the leaf certificate is valid.
     pub fn not_after(&self) -> UnixTime {
         self.facts.not_after
     }
 
-    /// That it is not valid `now`, if that is so.
+    /// A problem if the certificate is not valid at `now`.
     pub fn untimely(&self, now: UnixTime) -> Option<Problem> {
         let why = self.facts.untimely(now)?;
         Some(Problem::new(&self.place, format_args!("the certificate ({}) is not valid: {why}", self.facts.subject)))
@@ -129,15 +128,15 @@ impl PartialEq for KeyPair {
 
 impl Eq for KeyPair {}
 
-/// Why no key was found, without quoting what is in the file.
+/// Why no key was found, without quoting the file's content.
 fn key_complaint(pem: &[u8]) -> String {
     let text = String::from_utf8_lossy(pem);
     if text.contains("ENCRYPTED") {
-        "the key is protected by a passphrase, which a server cannot type; remove it with \"openssl pkey\"".to_owned()
+        "the key is encrypted with a passphrase, which is not supported; remove it with \"openssl pkey\"".to_owned()
     } else if text.contains("PRIVATE KEY-----") {
-        "the key file is cut short or damaged".to_owned()
+        "the key file is truncated or damaged".to_owned()
     } else if text.contains("BEGIN CERTIFICATE") {
-        "the key file holds a certificate and no key; are the two files exchanged?".to_owned()
+        "the key file contains a certificate and no key; are the two files swapped?".to_owned()
     } else {
         "the key file has no \"BEGIN PRIVATE KEY\" block (nor \"EC PRIVATE KEY\" nor \"RSA PRIVATE KEY\")".to_owned()
     }
@@ -150,7 +149,7 @@ fn warn_if_others_can_read(path: &Path) {
         tracing::warn!(
             file = %path.display(),
             mode = format_args!("{:o}", data.permissions().mode() & 0o7777),
-            "everybody on this machine can read this private key; chmod 600 would mend it"
+            "private key is world-readable; use chmod 600"
         );
     }
 }
@@ -177,9 +176,9 @@ mod tests {
             (Some(""), Some(&one.key), "no \"BEGIN CERTIFICATE\" block"),
             (Some(&one.certificate[..100]), Some(&one.key), "not proper PEM"),
             (Some(&one.certificate), Some(&two.key), "the key does not belong to the certificate"),
-            (Some(&one.certificate), Some(&one.key[..60]), "cut short or damaged"),
+            (Some(&one.certificate), Some(&one.key[..60]), "truncated or damaged"),
             (Some(&one.certificate), Some(encrypted), "passphrase"),
-            (Some(&one.certificate), Some(&one.certificate), "exchanged"),
+            (Some(&one.certificate), Some(&one.certificate), "swapped"),
             (Some(&one.certificate), Some(odd), "not supported"),
         ] {
             for (path, content) in [(&files.certificate, certificate), (&files.key, key)] {

@@ -1,4 +1,4 @@
-//! Who we are and whom we trust: key pairs, bundles, authorities, peer certificates.
+//! TLS: key pairs, CA bundles, certificate authorities, and verification of peer certificates.
 
 mod asked_for;
 mod authority;
@@ -39,8 +39,8 @@ pub use server::Trust;
 pub(crate) use store::exists;
 pub use store::{Kind, Store};
 
-/// The one provider of cryptography in this process, aws-lc-rs. Passed explicitly everywhere, so that no
-/// process-wide default is needed or believed.
+/// The only cryptography provider of this process, aws-lc-rs. It is passed explicitly everywhere, so that no
+/// process-wide default is needed.
 pub fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: LazyLock<Arc<CryptoProvider>> =
         LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));

@@ -1,6 +1,6 @@
-//! Who a client certificate says its holder is.
+//! The identity in a client certificate.
 //!
-//! Read as k8s.io/apiserver does in pkg/authentication/request/x509: the last common name, every
+//! Parsed as by k8s.io/apiserver in pkg/authentication/request/x509: the last common name, every
 //! organization, and the UID under its own object identifier.
 
 use aws_lc_rs::digest;
@@ -14,7 +14,7 @@ use super::certificate::{hex, parse, unix};
 /// Kubernetes' object identifier of a user's UID (KEP-4940).
 const UID: Oid<'static> = oid!(1.3.6.1.4.1.57683.2);
 
-/// The identity in one client certificate. Parsed once per connection; says nothing about trust.
+/// The identity in a client certificate. It is parsed once per connection, and does not imply trust.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerCertificate {
     /// The last common name of the subject; `None` when there is none or it is empty.
@@ -33,7 +33,7 @@ pub struct PeerCertificate {
 }
 
 impl PeerCertificate {
-    /// Reads a DER certificate; the error says in words why it cannot be read.
+    /// Parses a DER certificate; the error is a message.
     pub fn parse(der: &[u8]) -> Result<PeerCertificate, String> {
         let certificate = parse(der)?;
         let mut peer = PeerCertificate {
@@ -56,7 +56,7 @@ impl PeerCertificate {
                     (Ok(None), Some(uid)) => Ok(Some(uid)),
                 };
             } else if *kind == OID_X509_COMMON_NAME {
-                // An attribute that is not a string is passed over, as Go's pkix.Name does.
+                // An attribute that is not a string is skipped, as in Go's pkix.Name.
                 if let Some(name) = text(attribute)? {
                     peer.common_name = Some(name);
                 }
@@ -77,11 +77,11 @@ impl PeerCertificate {
     }
 }
 
-/// The value if it is a string of any ASN.1 kind; an error if it claims to be one and is not.
+/// The value if it is of any ASN.1 string type; an error if the string is malformed.
 fn text(attribute: &AttributeTypeAndValue<'_>) -> Result<Option<String>, String> {
     let value = attribute.attr_value();
     let bytes = value.data;
-    let broken = || "the certificate's subject holds a broken string".to_owned();
+    let broken = || "the certificate's subject contains a malformed string".to_owned();
     match value.tag() {
         Tag::Utf8String => String::from_utf8(bytes.to_vec()).map(Some).map_err(|_| broken()),
         Tag::PrintableString | Tag::Ia5String | Tag::NumericString => {
@@ -91,7 +91,7 @@ fn text(attribute: &AttributeTypeAndValue<'_>) -> Result<Option<String>, String>
                 Err(broken())
             }
         }
-        // Go reads the defunct T.61 as Latin-1, too.
+        // Like Go, T.61 is read as Latin-1.
         Tag::TeletexString => Ok(Some(bytes.iter().map(|byte| char::from(*byte)).collect())),
         Tag::BmpString => {
             let (pairs, rest) = bytes.as_chunks::<2>();

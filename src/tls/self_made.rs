@@ -1,4 +1,4 @@
-//! Certificates that the process makes for itself when no flag names any, and renews while it runs.
+//! Certificates that are generated and renewed when no flag names any.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -18,43 +18,43 @@ use super::store::{Kind, Store};
 use crate::process::replace;
 use crate::process::{Drain, Phase, Problem, Problems};
 
-/// How often the lives of certificates are looked at.
+/// How often certificates are checked for renewal.
 const ROUND: Duration = Duration::from_secs(60 * 60);
 
-/// The common name of our front-proxy certificate.
+/// The common name of the generated front-proxy certificate.
 pub const FRONT_PROXY: &str = "narthex-front-proxy";
 
-/// A directory of certificates that is kept in good order.
+/// A directory of generated certificates, which are renewed before they expire.
 pub struct SelfMade {
     store: Store,
     wanted: Vec<Wanted>,
     kubeconfig: Option<(PathBuf, String)>,
 }
 
-/// One certificate that is to be there.
+/// A certificate that must exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Who issues it.
+    /// The kind, which determines the issuing authority.
     pub kind: Kind,
-    /// Its file name without suffix.
+    /// The file name without suffix.
     pub name: String,
-    /// What it says.
+    /// Its content.
     pub request: Request,
 }
 
 impl Wanted {
-    /// `serving`: the gateway's own, for `names`.
+    /// `serving`: the gateway's serving certificate for `names`.
     pub fn serving(names: &[String]) -> Wanted {
         Wanted { kind: Kind::Serving, name: "serving".to_owned(), request: Request::serving(names) }
     }
 
-    /// `admin`: a client that may do everything (`system:masters`).
+    /// `admin`: a client certificate in the group `system:masters`.
     pub fn admin() -> Wanted {
         let request = Request::client("admin", &["system:masters"]);
         Wanted { kind: Kind::Client, name: "admin".to_owned(), request }
     }
 
-    /// `front-proxy`: what we present to backends, with the common name [`FRONT_PROXY`].
+    /// `front-proxy`: the client certificate for backends, with the common name [`FRONT_PROXY`].
     pub fn front_proxy() -> Wanted {
         let request = Request::client(FRONT_PROXY, &[]);
         Wanted { kind: Kind::RequestHeader, name: "front-proxy".to_owned(), request }
@@ -66,12 +66,12 @@ impl Wanted {
     }
 }
 
-/// The names a self-made serving certificate carries: this machine's, as its own users call it.
+/// The names in a generated serving certificate: localhost, the bind address, and the host name.
 pub fn serving_names(bind_address: Option<IpAddr>) -> Vec<String> {
     let mut names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
     names.extend(bind_address.filter(|it| !it.is_unspecified()).map(|it| it.to_string()));
     let host = rustix::system::uname().nodename().to_string_lossy().to_ascii_lowercase();
-    // A machine may be called anything; a certificate may not.
+    // A host name need not be a valid DNS name.
     let proper = rustls::pki_types::DnsName::try_from(host.as_str()).is_ok();
     names.extend(Some(host).filter(|_| proper));
     let mut seen = std::collections::BTreeSet::new();
@@ -79,45 +79,45 @@ pub fn serving_names(bind_address: Option<IpAddr>) -> Vec<String> {
     names
 }
 
-/// The same for a certificate that is in no file, which has the machine's name first, as kube-rbac-proxy's has.
+/// The names in an in-memory serving certificate: the host name first, as in kube-rbac-proxy's.
 pub fn unwritten_names() -> Vec<String> {
     let mut names = serving_names(None);
     names.sort_by_key(|name| name == "localhost" || name.parse::<IpAddr>().is_ok());
     names
 }
 
-/// A serving certificate for `names` by an authority whose key is gone already.
+/// Generates a serving certificate for `names` in memory. The key of its authority is dropped.
 ///
 /// # Errors
-/// When the names are none that a certificate can have, or there is no randomness.
+/// If a name is not valid in a certificate, or the random generator fails.
 pub(super) fn unwritten(names: &[String]) -> Result<KeyPair, Problem> {
     let now = SystemTime::now();
     let (authority, its) = Authority::new("narthex serving authority", now)?;
     let issued = authority.issue(&Request::serving(names), now)?;
     let chain = format!("{}{}", issued.certificate, its.certificate);
-    KeyPair::from_pem(chain.as_bytes(), issued.key.as_bytes(), "the self-made certificate")
+    KeyPair::from_pem(chain.as_bytes(), issued.key.as_bytes(), "the generated certificate")
 }
 
 impl SelfMade {
-    /// Keeps `wanted` below `directory`, with the authorities that issue them.
+    /// Keeps the certificates `wanted` and their authorities in `directory`.
     pub fn new(directory: impl Into<PathBuf>, wanted: Vec<Wanted>) -> SelfMade {
         SelfMade { store: Store::new(directory), wanted, kubeconfig: None }
     }
 
-    /// Keeps a kubeconfig at `path` as well, for the certificate `admin` and the API server at `server`
+    /// Also keeps a kubeconfig at `path`, with the certificate `admin` and the API server `server`
     /// (`https://127.0.0.1:6443`).
     pub fn with_kubeconfig(mut self, path: impl Into<PathBuf>, server: impl Into<String>) -> SelfMade {
         self.kubeconfig = Some((path.into(), server.into()));
         self
     }
 
-    /// Where things lie.
+    /// The directory of the certificates.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Makes what is missing, wrong, or has less than a third of its life left; gives the files written. What is
-    /// good stays as it is. Call it before the start, and let [`SelfMade::renew`] go on.
+    /// Generates certificates that are missing, invalid, or have less than a third of their lifetime left, and returns
+    /// the files written. Call it at startup, and [`SelfMade::renew`] afterwards.
     pub fn ensure(&self, now: SystemTime) -> Result<Vec<PathBuf>, Problems> {
         if self.wanted.is_empty() {
             return Ok(Vec::new());
@@ -140,7 +140,7 @@ impl SelfMade {
                 let files = self.store.files(&wanted.name);
                 if let Some(why) = why_anew(&files, &authority, &wanted.request, now) {
                     if let Some(why) = why {
-                        tracing::info!(file = %files.certificate.display(), "a self-made certificate is made anew: {why}");
+                        tracing::info!(file = %files.certificate.display(), "generated certificate is replaced: {why}");
                     }
                     let made = authority
                         .issue(&wanted.request, now)
@@ -157,7 +157,7 @@ impl SelfMade {
         problems.or(written)
     }
 
-    /// Looks after the certificates until the process ends. Those who use them follow the files.
+    /// Renews the certificates until the process ends. Their users follow the files.
     pub async fn renew(self, mut drain: Drain) {
         loop {
             tokio::select! {
@@ -167,12 +167,12 @@ impl SelfMade {
             match self.ensure(SystemTime::now()) {
                 Ok(written) => {
                     for file in written {
-                        tracing::info!(file = %file.display(), "self-made certificate renewed");
+                        tracing::info!(file = %file.display(), "generated certificate renewed");
                     }
                 }
                 Err(problems) => {
                     for problem in &problems.0 {
-                        tracing::error!(%problem, "self-made certificates could not be renewed; tried again in an hour");
+                        tracing::error!(%problem, "generated certificates could not be renewed; next attempt in an hour");
                     }
                 }
             }
@@ -180,7 +180,7 @@ impl SelfMade {
     }
 }
 
-/// `None` if the pair is good; else the reason to make another, which is empty for one that was never made.
+/// The reason to generate the pair: `None` if it is valid, `Some(None)` if it does not exist.
 fn why_anew(files: &PairFiles, authority: &Authority, request: &Request, now: SystemTime) -> Option<Option<String>> {
     if !files.certificate.exists() && !files.key.exists() {
         return Some(None);
@@ -189,7 +189,7 @@ fn why_anew(files: &PairFiles, authority: &Authority, request: &Request, now: Sy
         Ok(pair) => pair,
         Err(problem) => return Some(Some(problem.message)),
     };
-    let [leaf] = pair.chain() else { return Some(Some("it is a chain".to_owned())) };
+    let [leaf] = pair.chain() else { return Some(Some("it is a certificate chain".to_owned())) };
     let role = match request.purpose {
         Purpose::Serving => Role::Server,
         Purpose::Client => Role::Client,
@@ -197,14 +197,14 @@ fn why_anew(files: &PairFiles, authority: &Authority, request: &Request, now: Sy
     let bundle = super::der::pem("CERTIFICATE", authority.certificate());
     let trusted = Bundle::from_pem(bundle.as_bytes(), "authority").ok().map(|it| it.verify(leaf, &[], unix(now), role));
     if is_worn(pair.facts(), unix(now)) {
-        return Some(Some("it ends soon".to_owned()));
+        return Some(Some("it expires soon".to_owned()));
     }
     if !matches!(trusted, Some(Ok(_))) {
         return Some(Some("the authority did not issue it".to_owned()));
     }
     let names = &pair.facts().names;
     if !request.names.iter().all(|wanted| names.iter().any(|name| same_name(name, wanted))) {
-        return Some(Some(format!("it lacks a name of {}", request.names.join(", "))));
+        return Some(Some(format!("it does not have all names of {}", request.names.join(", "))));
     }
     let peer = PeerCertificate::parse(leaf).ok();
     let same = peer.is_some_and(|peer| {
@@ -223,7 +223,7 @@ pub(super) fn same_name(name: &str, wanted: &str) -> bool {
     }
 }
 
-/// Whether less than a third of a life is left.
+/// Whether less than a third of the lifetime is left.
 pub(super) fn is_worn(facts: &Facts, now: UnixTime) -> bool {
     let life = facts.not_after.as_secs().saturating_sub(facts.not_before.as_secs());
     let left = facts.not_after.as_secs().saturating_sub(now.as_secs());
@@ -234,7 +234,7 @@ fn unix(time: SystemTime) -> UnixTime {
     UnixTime::since_unix_epoch(time.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// Writes a kubeconfig for the certificate `admin`, for the owner alone; everything is embedded.
+/// Writes a kubeconfig with the certificate `admin` embedded, readable by its owner only.
 pub fn write_kubeconfig(path: &std::path::Path, server: &str, store: &Store) -> Result<(), Problem> {
     let read = |path: PathBuf| {
         std::fs::read(&path)
@@ -244,7 +244,7 @@ pub fn write_kubeconfig(path: &std::path::Path, server: &str, store: &Store) -> 
     let authority = read(store.authority_files(Kind::Serving).certificate)?;
     let admin = store.files("admin");
     let (certificate, key) = (read(admin.certificate)?, read(admin.key)?);
-    // JSON's way of quoting is YAML's, too.
+    // A JSON string is a valid YAML string.
     let server = serde_json::Value::from(server);
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: narthex\nclusters:\n- name: narthex\n  cluster:\n    server: \
@@ -306,7 +306,7 @@ mod tests {
         let made = SelfMade::new(dir.path(), wanted(&["localhost", "10.0.0.1"]));
         assert_eq!(names_of(&made.ensure(now + 250 * DAY).unwrap()), ["serving.crt"]);
 
-        // A pair whose two renames were interrupted.
+        // A pair left by an interruption between its two renames.
         fs::copy(dir.path().join("admin.key"), dir.path().join("front-proxy.key")).unwrap();
         assert_eq!(names_of(&made.ensure(now + 250 * DAY).unwrap()), ["front-proxy.crt"]);
     }
@@ -353,7 +353,7 @@ mod tests {
         let certificate = made.store().files("serving").certificate;
         let renewing = tokio::spawn(made.renew(drain));
         tokio::time::sleep(ROUND * 2).await;
-        assert!(certificate.exists(), "the first round makes what is missing");
+        assert!(certificate.exists(), "the first check generates missing certificates");
         drainer.advance(Phase::Ending);
         renewing.await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! Checks that a peer holds the key of the certificate it sent, whatever that certificate is worth.
+//! Verifies that a peer holds the key of its certificate, independent of trust in the certificate.
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, SubjectPublicKeyInfoDer};
@@ -8,8 +8,7 @@ use webpki::RawPublicKeyEntity;
 use super::certificate::parse;
 use super::provider;
 
-/// The methods about signatures, the same in rustls' verifiers of both sides: `ServerCertVerifier` and
-/// `ClientCertVerifier`.
+/// The signature methods of rustls' `ServerCertVerifier` and `ClientCertVerifier`, which are the same.
 macro_rules! signature_checks {
     () => {
         fn verify_tls12_signature(
@@ -37,16 +36,16 @@ macro_rules! signature_checks {
 }
 pub(super) use signature_checks;
 
-/// The kinds of signatures that are understood.
+/// The supported signature schemes.
 pub(super) fn schemes() -> Vec<SignatureScheme> {
     provider().signature_verification_algorithms.supported_schemes()
 }
 
-/// Checks the handshake's signature. `first_only` is for TLS 1.3, where a scheme means exactly one algorithm.
+/// Verifies the signature of a handshake. `first_only` is for TLS 1.3, where a scheme means exactly one algorithm.
 ///
-/// rustls' own function refuses a certificate that webpki cannot judge (version 1, an unknown critical
-/// extension) before it looks at the signature. Go looks at the signature first and judges later, and so do
-/// we: the refusal then is a 401 with a reason and not a broken handshake.
+/// rustls' own function refuses a certificate that webpki cannot parse (version 1, an unknown critical
+/// extension) before it verifies the signature. Like Go, this verifies only the signature, and trust is verified
+/// later: the client then gets a 401 with a reason instead of a broken handshake.
 pub(super) fn verify(
     message: &[u8],
     certificate: &CertificateDer<'_>,
@@ -55,7 +54,7 @@ pub(super) fn verify(
 ) -> Result<HandshakeSignatureValid, Error> {
     use SignatureScheme as Scheme;
     let algorithms = provider().signature_verification_algorithms;
-    // PKCS#1 signatures over the handshake ended with TLS 1.2.
+    // TLS 1.3 has no PKCS#1 signatures in handshakes.
     let old = matches!(
         signed.scheme,
         Scheme::RSA_PKCS1_SHA1
@@ -76,7 +75,7 @@ pub(super) fn verify(
     for algorithm in candidates.iter().take(if first_only { 1 } else { usize::MAX }) {
         match key.verify_signature(*algorithm, message, signed.signature()) {
             Ok(()) => return Ok(HandshakeSignatureValid::assertion()),
-            // The scheme's name fits several curves under TLS 1.2; another may be the key's.
+            // Under TLS 1.2 a scheme covers several curves; another may match the key.
             Err(webpki::Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_)) => {}
             Err(_) => break,
         }

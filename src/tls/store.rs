@@ -12,31 +12,31 @@ use super::authority::{Authority, Issued, Purpose};
 use super::key_pair::PairFiles;
 use crate::process::{Problem, replace, write_new};
 
-/// Who is vouched for. Each kind has an authority of its own, so that a certificate for one purpose is worth
-/// nothing for another.
+/// The kinds of certificates. Each kind has its own authority, so that a certificate of one kind is not
+/// trusted as another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// The gateway itself, to its clients.
+    /// The gateway's serving certificate.
     Serving,
-    /// Clients, to the gateway.
+    /// Client certificates.
     Client,
-    /// Front proxies, to those who believe their `X-Remote-*` headers.
+    /// Front-proxy client certificates, for servers that trust `X-Remote-*` headers.
     RequestHeader,
-    /// Backends, to the gateway.
+    /// Serving certificates of backends.
     Backend,
 }
 
-/// The directory.
+/// A directory of certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
     directory: PathBuf,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Kind; 4] = [Kind::Serving, Kind::Client, Kind::RequestHeader, Kind::Backend];
 
-    /// As `pki issue --ca` takes it.
+    /// The name, as in `pki issue --ca`.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Serving => "serving",
@@ -56,7 +56,7 @@ impl Kind {
         format!("narthex-{}-ca", self.name())
     }
 
-    /// What the certificates it issues are for.
+    /// The purpose of the certificates that the authority issues.
     pub fn purpose(self) -> Purpose {
         match self {
             Kind::Serving | Kind::Backend => Purpose::Serving,
@@ -83,7 +83,7 @@ impl fmt::Display for Kind {
 }
 
 impl Store {
-    /// Names the directory; nothing is touched yet.
+    /// The store in `directory`; nothing is read or written yet.
     pub fn new(directory: impl Into<PathBuf>) -> Store {
         Store { directory: directory.into() }
     }
@@ -103,36 +103,36 @@ impl Store {
         self.files(&kind.authority_name())
     }
 
-    /// Makes the directory, for the owner alone, if it is not there.
+    /// Creates the directory, accessible to its owner only, if it does not exist.
     pub fn create_directory(&self) -> Result<(), Problem> {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&self.directory)
-            .map_err(|error| Problem::new(self.directory.display(), format!("cannot be made: {error}")))
+            .map_err(|error| Problem::new(self.directory.display(), format!("cannot be created: {error}")))
     }
 
-    /// Reads an authority; if it is missing the message says how to make it.
+    /// Loads an authority; if it is missing, the message names the command that creates it.
     pub fn authority(&self, kind: Kind) -> Result<Authority, Problem> {
         let files = self.authority_files(kind);
         if !files.certificate.exists() && !files.key.exists() {
             let directory = self.directory.display();
             let message =
-                format!("there is no {kind} authority here; \"narthex pki init --dir {directory}\" makes one");
+                format!("there is no {kind} authority here; \"narthex pki init --dir {directory}\" creates one");
             return Err(Problem::new(files.place(), message));
         }
         Authority::load(&files)
     }
 
-    /// Makes an authority; refuses if either file exists.
+    /// Creates an authority; fails if either file exists.
     pub fn create_authority(&self, kind: Kind, now: SystemTime) -> Result<Authority, Problem> {
         let (authority, issued) = Authority::new(&kind.common_name(), now)?;
         self.write_new(&kind.authority_name(), &issued)?;
         Ok(authority)
     }
 
-    /// Reads an authority, makes it if it is missing, and gives it a new life with the old key when `worn` says
-    /// so of its certificate. The flag tells whether something was written.
+    /// Loads an authority, creates it if it is missing, and renews it with its key if `worn` is true for
+    /// it. The returned flag tells whether a file was written.
     pub(super) fn ensure_authority(
         &self,
         kind: Kind,
@@ -149,7 +149,7 @@ impl Store {
             replace(&files.certificate, &issued.certificate, 0o644)?;
             return Ok((authority, true));
         }
-        // The key first: whoever finds it alone (a crash, another process that starts with us) signs with it.
+        // The key first: a process that finds the key alone (after a crash, or started at the same time) signs with it.
         if !files.key.exists() {
             let (_, issued) = Authority::new(&kind.common_name(), now)?;
             or_exists(write_new(&files.key, &issued.key, 0o600))?;
@@ -159,7 +159,7 @@ impl Store {
         Ok((Authority::load(&files)?, true))
     }
 
-    /// Writes a new pair; refuses if either file exists.
+    /// Writes a new pair; fails if either file exists.
     pub fn write_new(&self, name: &str, issued: &Issued) -> Result<PairFiles, Problem> {
         let files = self.files(name);
         for path in [&files.certificate, &files.key] {
@@ -177,8 +177,7 @@ impl Store {
         Ok(files)
     }
 
-    /// Writes a pair over what is there. Who reads between the two renames finds a pair that does not match,
-    /// and keeps its old one.
+    /// Replaces a pair. A reader between the two renames finds a pair that does not match, and keeps its old one.
     pub(super) fn replace(&self, name: &str, issued: &Issued) -> Result<PairFiles, Problem> {
         let files = self.files(name);
         replace(&files.key, &issued.key, 0o600)?;
@@ -187,7 +186,7 @@ impl Store {
     }
 }
 
-/// The refusal to overwrite.
+/// The problem of a file that exists and is not overwritten.
 pub(crate) fn exists(path: &Path) -> Problem {
     Problem::new(path.display(), "exists already and is not overwritten; move it away or choose another name")
 }
@@ -204,7 +203,7 @@ fn or_exists(result: io::Result<()>) -> Result<(), Problem> {
 fn read_key(files: &PairFiles) -> Result<rcgen::KeyPair, Problem> {
     let pem = fs::read_to_string(&files.key)
         .map_err(|error| Problem::new(files.key.display(), format!("cannot be read: {error}")))?;
-    rcgen::KeyPair::from_pem(&pem).map_err(|_| Problem::new(files.key.display(), "holds no key that can sign"))
+    rcgen::KeyPair::from_pem(&pem).map_err(|_| Problem::new(files.key.display(), "contains no signing key"))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Clients that mean harm, byte by byte. Each gets a clear refusal or a closed connection; others notice
-//! nothing, the process stays as it was.
+//! Hostile clients, byte by byte. Each gets a clear refusal or a closed connection; other clients and the process are
+//! not affected.
 
 use http::Method;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

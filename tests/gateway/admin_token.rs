@@ -48,7 +48,7 @@ async fn admin_token_is_required_of_this_machine_but_not_for_metrics_and_health(
     }
 
     let (code, text) = status(&gateway, &[]);
-    assert!(code == Some(1) && text.contains("give its file with --admin-token-file"), "{text}");
+    assert!(code == Some(1) && text.contains("requires a token: set --admin-token-file"), "{text}");
     assert_eq!(status(&gateway, &[&flag]).0, Some(0));
     // Followed on disk.
     let other = "another-token-of-the-operator";

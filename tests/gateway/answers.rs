@@ -1,4 +1,4 @@
-//! What of a backend's answer reaches the client: redirects do not, nor what would speak for the whole origin.
+//! Response filtering: redirects and headers that affect the shared origin do not reach the client.
 
 use crate::backend::{Backend, Settings, json};
 use crate::client::get;

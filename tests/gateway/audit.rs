@@ -1,4 +1,4 @@
-//! The audit: which events are written of what clients do, where they go, and that nobody waits for it.
+//! Audit: events and levels, log and webhook backends, and that requests never wait for a backend.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -188,7 +188,7 @@ async fn objects_are_written_as_far_as_the_level_goes() {
     let annotations = of(&scene.world, "/pb", 1).await.remove(0)["annotations"].take();
     assert_eq!(
         annotations["audit.narthex.dev/request-object"],
-        "left out: application/vnd.kubernetes.protobuf is not made JSON here"
+        "omitted: cannot convert application/vnd.kubernetes.protobuf to JSON"
     );
     let large = value!({"large": "x".repeat(1 << 20)}).to_string();
     send(Method::PATCH, "/large", "application/merge-patch+json", &large).await;
@@ -450,13 +450,13 @@ async fn the_policy_says_what_is_left_out_and_is_followed() {
     assert_eq!(sample(&scene.gateway, "apiserver_audit_level_total{level=\"None\"}").await, Some(1.0));
 
     policy(&scene.world, "rules:\n- {level: Everything}\n");
-    scene.gateway.said(&["the audit policy changed and is not usable", "rules[0].level"]).await;
+    scene.gateway.said(&["audit policy changed and is invalid", "rules[0].level"]).await;
     let problems = async || admin(&scene.gateway, get("/status.json", &[])).await.json()["fileProblems"].take();
     let told = eventually("the status to tell the mistake", async || problems().await[0].as_str().map(str::to_owned));
     assert!(told.await.contains("rules[0].level"));
     jane.get(&format!("{THINGS}/unheard")).await;
     policy(&scene.world, "rules:\n- {level: Metadata, omitStages: [ResponseComplete]}\n");
-    scene.gateway.said(&["the audit policy was read again"]).await;
+    scene.gateway.said(&["audit policy reloaded"]).await;
     eventually("the status to forget it", async || (problems().await == value!([])).then_some(())).await;
     eventually("the new policy to hold", async || {
         jane.get(&format!("{THINGS}/heard/too")).await;
@@ -668,7 +668,7 @@ async fn nobody_waits_for_a_webhook_that_is_stuck() {
     // Nor does the end wait for ever, and says what was lost.
     gateway.signal("TERM");
     assert!(tokio::time::timeout(PATIENCE, gateway.ended()).await.unwrap().success());
-    gateway.said(&["audit events are lost: they were not taken before the end", "\"events\":10", "webhook"]).await;
+    gateway.said(&["audit events lost: not delivered before shutdown", "\"events\":10", "webhook"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -719,8 +719,8 @@ async fn every_mistake_is_told_before_anything_listens() {
         let said = String::from_utf8(output.stderr).unwrap();
         for words in [
             "--audit-log-format: \"xml\" is not supported",
-            "policy.yaml: omitStages[0]: \"Late\" is no stage",
-            "policy.yaml: rules[0].level: \"All\" is no level",
+            "policy.yaml: omitStages[0]: \"Late\" is not a stage",
+            "policy.yaml: rules[0].level: \"All\" is not a level",
             "policy.yaml: rules[1].paths: unknown field",
             "sink.kubeconfig: current-context: there is no single context",
         ] {

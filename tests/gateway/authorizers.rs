@@ -297,7 +297,7 @@ async fn a_new_configuration_takes_effect_and_a_bad_one_does_not() {
 
     // A mistake: what was good stays.
     write(&stage.file, &[webhook("first", &of_first, &json!({"timeout": "never"})), rbac()]);
-    let line = stage.scene.gateway.said(&["the authorization configuration changed and is not usable"]).await;
+    let line = stage.scene.gateway.said(&["authorization configuration changed and is invalid"]).await;
     assert!(line.contains("authorizers[0].webhook.timeout: time: invalid duration"), "{line}");
     assert_eq!(reloads("failure").await, 1);
     let status = async || admin(&stage.scene.gateway, get("/status.json", &[])).await.json();
@@ -418,7 +418,7 @@ async fn every_mistake_is_told_before_anything_is_started() {
     assert_eq!(status, Some(1), "{said}");
     for words in [
         "authorizers[0].webhook.connectionInfo: /nowhere/a.kubeconfig: cannot be read",
-        "authorizers[1].type: RBAC goes by the objects of a file; give --authorization-policy-file",
+        "authorizers[1].type: RBAC requires --authorization-policy-file, the file with the RBAC objects",
     ] {
         assert!(said.contains(words), "{words}\n{said}");
     }

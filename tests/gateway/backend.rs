@@ -1,4 +1,4 @@
-//! A backend that speaks the real protocols and does as the test says.
+//! A scriptable backend over the real protocols.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

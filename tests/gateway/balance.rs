@@ -1,4 +1,5 @@
-//! Three endpoints behind one Service, and what becomes of requests and watches when they die, stall, lie, come and go.
+//! Load balancing over three endpoints of one Service: requests and watches when endpoints die, stall, fail, come and
+//! go.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

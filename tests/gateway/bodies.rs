@@ -1,4 +1,4 @@
-//! Bodies both ways: byte for byte, no faster than the slower side, and never cut without a word.
+//! Body streaming in both directions: byte for byte, with backpressure, and truncation is always visible.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Answers that break off: whose fault that is, and what becomes of an endpoint whose answers do.
+//! Truncated responses: which side is at fault, and outlier detection of endpoints that truncate responses.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use crate::scene::{Scene, THINGS};
 use crate::world::{World, eventually};
 
 /// What is said of an endpoint that is taken out.
-const LEFT: &str = "an endpoint fails again and again";
+const LEFT: &str = "endpoint ejected after repeated failures";
 
 /// A good beginning, and no end.
 fn half() -> Answer {

@@ -1,4 +1,4 @@
-//! Pages of other origins: which may ask, and what their browsers are told.
+//! CORS: which origins may send requests, and which headers browsers get.
 
 use http::Method;
 
@@ -101,7 +101,7 @@ fn an_expression_that_lets_in_more_than_it_says_is_refused() {
     let output = narthex(&arguments.map(str::to_owned));
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
-    for words in ["example.com\" is not bound to both ends", "^https://(", "max-age=soon"] {
+    for words in ["example.com\" is not anchored at both ends", "^https://(", "max-age=soon"] {
         assert!(said.contains(words), "{words}: {said}");
     }
 }

@@ -1,4 +1,4 @@
-//! Clients that never come to a request: they do not trust us, or do not speak TLS.
+//! TLS errors of clients: serving certificate not trusted, or plain HTTP on the HTTPS port.
 
 use std::sync::Arc;
 
@@ -34,8 +34,8 @@ async fn client_that_does_not_trust_our_certificate_is_counted_and_logged_once_a
         assert!(connector.connect("localhost".try_into().unwrap(), socket).await.is_err());
     }
     counted(&gateway, "certificate_refused", 2.0).await;
-    gateway.said(&["WARN", "a client does not trust our serving certificate", "127.0.0.1"]).await;
-    assert_eq!(warnings(&gateway, "does not trust our serving certificate"), 1);
+    gateway.said(&["WARN", "client rejected the serving certificate", "127.0.0.1"]).await;
+    assert_eq!(warnings(&gateway, "client rejected the serving certificate"), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! A kube-apiserver as far as the gateway needs one: objects that can be listed, watched and updated, and faults.
+//! A fake kube-apiserver: objects that can be listed, watched and updated, and faults.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! `narthex proxy` with kubeconfigs that do not hold the credentials themselves: programs and issuers that give them,
-//! passwords, somebody else's name, and several files that are one.
+//! `narthex proxy` with kubeconfigs that obtain credentials elsewhere: exec plugins, OIDC, basic auth, impersonation,
+//! and several merged files.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Stdio;
@@ -241,8 +241,8 @@ async fn a_program_that_fails_is_told_with_whose_it_is_and_what_to_do() {
     let door = scene.door();
     let said = door.get("/api").await;
     let expected = format!(
-        "getting credentials: exec: executable ./program failed with exit code 3\nuser \"jane\" of {}: what it said about \
-         that stands where narthex proxy was started\n",
+        "getting credentials: exec: executable ./program failed with exit code 3\nuser \"jane\" of {}: its error output is \
+         in the terminal or log of narthex proxy\n",
         scene.place()
     );
     assert_eq!((said.status, said.body.as_str()), (500, expected.as_str()));

@@ -1,4 +1,4 @@
-//! The server that owns every path no APIService claims.
+//! Delegation of every path that no APIService claims to a kube-apiserver.
 
 use http::Method;
 use narthex::tls::{Authority, Request as CertificateRequest};

@@ -1,4 +1,5 @@
-//! Health and metrics of a gateway before a kube-apiserver: its checks are listed beside ours, and its metrics served.
+//! Health and metrics of a gateway with a delegate: the delegate's checks are listed beside the gateway's, and its
+//! metrics are served.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -143,7 +144,7 @@ async fn delegate_refusing_our_certificate_is_explained_and_counted() {
         eventually(&what, async || (sample(&scene.gateway, name).await == Some(unavailable)).then_some(())).await;
     };
     is(1.0).await;
-    let why = "401: the delegate does not believe our front-proxy certificate";
+    let why = "401: the delegate does not accept our front-proxy certificate";
     let report = admin(&scene.gateway, get("/status.json", &[])).await.json();
     let all = report["apiservices"].as_array().unwrap();
     let delegate = all.iter().find(|one| one["name"] == "delegate").unwrap();

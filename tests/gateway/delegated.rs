@@ -1,4 +1,4 @@
-//! Token reviews and access reviews through the front door, with a reviewer that answers well, badly, or not at all.
+//! Webhook reviews: TokenReview and SubjectAccessReview with a review server that answers, fails or hangs.
 
 use serde_json::{Value, json};
 
@@ -397,7 +397,7 @@ async fn a_stale_yes_is_used_only_if_the_operator_says_so_and_only_when_nobody_c
     // Not what was never asked.
     jane.get("/apis/things.example.com/v1/namespaces/other/things").await.refused(500, "InternalError");
     assert_eq!(stage.count("narthex_decision_cache_requests_total{cache=\"access\",result=\"stale\"}").await, 1.0);
-    stage.scene.gateway.said(&["what it allowed before is still allowed"]).await;
+    stage.scene.gateway.said(&["stale allowed decisions are used"]).await;
     // A no takes the yes away, also for when nobody can be asked.
     stage.reviewer.behave(|_| access(json!({"allowed": false})));
     jane.get(THINGS).await.refused(403, "Forbidden");

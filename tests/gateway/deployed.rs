@@ -1,4 +1,4 @@
-//! What `deploy/sidecar` puts into a pod: who reaches what of it.
+//! The manifest in `deploy/sidecar`: which ports and paths of the pod are reachable, and with which credentials.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! What clients find out about the APIs behind the gateway, and that no bad backend spoils it for the others.
+//! Discovery of the APIs behind the gateway; a faulty backend does not affect the others.
 
 use http::Method;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Backends that lie about what they serve, in every way there is, and one that does not.
+//! Malformed discovery documents: a backend that sends them does not affect a healthy one.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Ways to backends and control planes: through proxies, and nothing around them.
+//! Egress selections: backends and control planes are reached through proxies only.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -248,7 +248,7 @@ async fn upgrades_and_requests_go_by_an_http_proxy_that_wants_to_know_who_we_are
 
     // Whoever we are now is said with the next connection; wrong ones are the operator's to mend.
     std::fs::write(&credentials, "jane:second\n").unwrap();
-    scene.gateway.said(&["egress selections read again"]).await;
+    scene.gateway.said(&["egress selections reloaded"]).await;
     let client = scene.http1().await;
     let refused = eventually("the new credentials", async || {
         let answer = client.get(THINGS).await;
@@ -280,7 +280,7 @@ async fn the_next_proxy_serves_when_one_fails_and_is_kept() {
     let scene = scene(world, AWAY, &[], &text);
     let client = scene.http2().await;
     eventually("the last of four proxies", async || (client.get(THINGS).await.status == 200).then_some(())).await;
-    scene.gateway.said(&["another egress proxy serves from now on", &good.address.to_string()]).await;
+    scene.gateway.said(&["switched to another egress proxy", &good.address.to_string()]).await;
     let before = [silent.asked().len(), broken.asked().len()];
     let clients = futures_util::future::join_all((0..20).map(|_| client.get(THINGS))).await;
     assert!(clients.iter().all(|answer| answer.status == 200));
@@ -340,7 +340,7 @@ async fn a_konnectivity_server_on_a_socket_that_appears_later() {
     answer.refused(503, "ServiceUnavailable");
     assert!(answer.text().contains("ProxyUnreachable"), "{}", answer.text());
     assert!(began.elapsed() < std::time::Duration::from_secs(5), "it is known at once");
-    scene.gateway.said(&["the socket is not there (yet)"]).await;
+    scene.gateway.said(&["the socket does not exist (yet)"]).await;
     let server = Proxy::over_unix(Kind::Connect, &socket, to(backend.address));
     eventually("the socket", async || (client.get(THINGS).await.status == 200).then_some(())).await;
     assert_eq!(server.asked()[0].head, format!("CONNECT {AWAY} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"));
@@ -564,7 +564,7 @@ async fn what_did_not_change_keeps_its_connections() {
     let dials = proxy.asked().len();
     let other = selection("dmz", "HTTPConnect", "http://192.0.2.99:3128", "");
     selections(&scene.world, &(ours.clone() + &other));
-    scene.gateway.said(&["egress selections read again", "dmz"]).await;
+    scene.gateway.said(&["egress selections reloaded", "dmz"]).await;
     assert_eq!(client.get(THINGS).await.status, 200);
     assert_eq!(proxy.asked().len(), dials);
     // A mistake changes nothing, and is told.

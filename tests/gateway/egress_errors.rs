@@ -1,4 +1,4 @@
-//! What is said of egress proxies that cannot be used, and of files that cannot be read.
+//! Errors of unusable egress proxies and unreadable egress configuration files.
 
 use std::time::SystemTime;
 

@@ -1,4 +1,4 @@
-//! Who of several gateways writes the conditions of APIServices to the kube-apiserver, and what they write.
+//! Leader election: which of several gateways writes APIService conditions to the kube-apiserver, and what it writes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -105,7 +105,7 @@ async fn the_leader_writes_what_differs_in_upstreams_words() {
     assert_eq!(stage.writes(), 2);
     let status = narthex(&["status".to_owned(), format!("--admin-address={}", gateway.admin)]);
     let text = String::from_utf8(status.stdout).unwrap();
-    assert!(text.contains(" is followed; conditions are written by this gateway"), "{text}");
+    assert!(text.contains(": watched; APIService conditions are written by this gateway"), "{text}");
 }
 
 #[tokio::test]
@@ -116,7 +116,7 @@ async fn of_two_one_writes_and_when_it_ends_the_other_does() {
     stage.becomes("True", "Passed", "all checks passed").await;
     let held = stage.holder();
     let second = stage.gateway(&[]);
-    second.said(&["somebody else leads", &held]).await;
+    second.said(&["new leader elected", &held]).await;
     assert_eq!(sample(&second, LEADS).await, Some(0.0));
 
     // It gives the Lease back; nobody waits for its fifteen seconds.
@@ -136,7 +136,7 @@ async fn a_leader_that_dies_is_followed_by_another_when_its_lease_is_over() {
     let first = stage.gateway(&QUICK);
     until_leads(&first).await;
     let second = stage.gateway(&QUICK);
-    second.said(&["somebody else leads"]).await;
+    second.said(&["new leader elected"]).await;
     drop(first);
     until_leads(&second).await;
     // Without the cluster it does not lead for longer than it may, and says so; then it does again.
@@ -156,7 +156,7 @@ async fn whose_word_is_overwritten_leaves_it_to_the_other() {
         stage.becomes("True", "Passed", "all checks passed").await;
         stage.cluster.edit(API_SERVICE, |object| object["status"] = json!({"conditions": [theirs.clone()]}));
     }
-    gateway.said(&["v1.things.example.com", "somebody else overwrites the condition"]).await;
+    gateway.said(&["v1.things.example.com", "another writer overwrites the Available condition"]).await;
     // News about others does not make it write that one.
     stage.cluster.apply(&stage.documents.replace("things.example.com", "other.example.com"));
     let other = "/apis/apiregistration.k8s.io/v1/apiservices/v1.other.example.com";

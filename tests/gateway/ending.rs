@@ -1,4 +1,4 @@
-//! The end of the gateway: what was taken is finished, what can go elsewhere is told so, and nothing is lost.
+//! Graceful shutdown: running requests finish, clients are told to reconnect, and no request is lost.
 
 use hyper::body::Incoming;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -375,7 +375,7 @@ async fn a_stuck_request_is_cut_when_its_time_is_up_and_the_log_says_so() {
     for asking in asking {
         assert!(asking.await.unwrap().is_err(), "nobody answered");
     }
-    scene.gateway.said(&["some requests still run", r#""requests":2"#]).await;
+    scene.gateway.said(&["drain timeout: running requests are aborted", r#""requests":2"#]).await;
     eventually("records of both", async || {
         let log = scene.gateway.log();
         let cut = log.iter().filter(|line| line.contains(r#""audit":"stuck""#) && line.contains(r#""end":"cut""#));

@@ -1,4 +1,4 @@
-//! What is shown of endpoints and APIServices whose backends cannot be connected to, or answer no requests.
+//! Reported state of endpoints and APIServices whose backends refuse connections or do not answer.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Certificates that end soon, and the first line of `narthex status`.
+//! Certificate expiry warnings, and the first line of `narthex status`.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,4 +1,4 @@
-//! Several endpoints, and the ways to name one: balanced, left when they fail, used again when they are back.
+//! Failover between endpoints, and the ways to name one: balanced, skipped when failing, used again when recovered.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

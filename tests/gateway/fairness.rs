@@ -1,4 +1,4 @@
-//! One noisy user does not take what others need: places among the requests under way are shared fairly.
+//! Fairness: the limit of requests in flight is shared between users, so that one noisy user does not exhaust it.
 
 use http::{Method, StatusCode};
 use tokio::task::JoinSet;

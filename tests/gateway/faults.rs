@@ -1,5 +1,5 @@
-//! What a broken or hostile backend can do, and what the client must see: never half an answer as a whole
-//! one, never somebody else's, never an address or a library's words.
+//! Broken and hostile backends. The client never gets a truncated response as a complete one, another client's
+//! response, an address or a library's error text.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

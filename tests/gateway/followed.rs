@@ -1,5 +1,4 @@
-//! The registry of a kube-apiserver through the front door: what is registered there is served here, and goes on
-//! being served while that server is away.
+//! Registry read from a kube-apiserver: registrations are served and watched, and stay in use during an outage.
 
 use crate::backend::{Backend, Settings, json as answer};
 use crate::client::{admin, get, request};
@@ -69,13 +68,13 @@ async fn while_the_cluster_is_away_all_goes_on() {
     until(&scene, THINGS, 200, "one").await;
 
     let stopped = cluster.stop().await;
-    scene.gateway.said(&["kube-apiserver cannot be followed", "what it said last is used"]).await;
+    scene.gateway.said(&["kube-apiserver cannot be watched", "its last known objects stay in use"]).await;
     until(&scene, THINGS, 200, "one").await;
     until(&scene, "/readyz", 200, "ok").await;
     stopped.apply(&things(&scene.world, &other));
     let cluster = stopped.start(&scene.world).await;
     until(&scene, THINGS, 200, "other").await;
-    scene.gateway.said(&["kube-apiserver is followed again"]).await;
+    scene.gateway.said(&["kube-apiserver is watched again"]).await;
     drop(cluster);
 }
 
@@ -119,7 +118,7 @@ async fn of_two_sources_the_directory_counts() {
     let scene = Scene::of(world, &[&flag]);
     until(&scene, "/apis/more.example.com/v1/x", 503, "EndpointsNotFound").await;
     until(&scene, THINGS, 200, "other").await;
-    scene.gateway.said(&["v1.things.example.com", "the registry directory has one of the same name"]).await;
+    scene.gateway.said(&["v1.things.example.com", "the registry directory has an APIService of the same name"]).await;
     std::fs::remove_file(scene.world.path("registry/things.yaml")).unwrap();
     until(&scene, THINGS, 200, "one").await;
 }
@@ -217,7 +216,7 @@ async fn one_that_moves_is_served_where_it_was_until_its_new_place_is_known() {
         cluster.refuse(path, 503);
     }
     cluster.apply(&things(&scene.world, &other).replace("namespace: things", "namespace: afar"));
-    scene.gateway.said(&["an APIService moved; it is served as before", "v1.things.example.com", "afar"]).await;
+    scene.gateway.said(&["an APIService moved to another namespace", "v1.things.example.com", "afar"]).await;
     assert!(scene.http2().await.get(THINGS).await.text().contains("one"));
     // Where it was is still followed.
     let documents = things(&scene.world, &third);

@@ -1,4 +1,4 @@
-//! Certificates that no sensible authority would sign.
+//! Client certificates that a proper CA would not issue.
 
 use std::sync::Arc;
 

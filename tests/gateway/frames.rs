@@ -1,4 +1,4 @@
-//! A client that writes HTTP/2 frames by hand, so that it can write wrong ones.
+//! A raw HTTP/2 client that encodes frames itself, so that it can send invalid ones.
 
 use std::time::Duration;
 

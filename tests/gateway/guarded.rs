@@ -1,4 +1,4 @@
-//! What a sidecar relays to the server it guards and back, and what its clients hear when that server fails.
+//! Relay of the sidecar to its upstream server and back, and responses to clients when that server fails.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

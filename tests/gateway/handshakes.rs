@@ -1,4 +1,4 @@
-//! Backends whose TLS is wrong: each is told by its reason, and a request that never left may be repeated.
+//! Backends with TLS errors: each is reported with its reason, and a request that was not sent may be retried.
 
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -1,4 +1,4 @@
-//! HTTP/2 header blocks that are never finished, on connections whose streams run.
+//! Unfinished HTTP/2 header blocks on connections with running streams.
 
 use crate::backend::{Settings, data, told};
 use crate::frames::{self, Answered, DATA, END_STREAM, Frames, GOAWAY, HEADERS, frame};

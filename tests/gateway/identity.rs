@@ -1,4 +1,4 @@
-//! Who a backend believes is asking: whom we say, never what a client says of itself.
+//! Authentication and identity headers: backends see the authenticated user, never what a client claims.
 
 use http::{HeaderMap, HeaderValue, Method, Request};
 use http_body_util::{BodyExt, StreamBody};

@@ -1,4 +1,4 @@
-//! Acting as somebody else: `kubectl --as` through the front door.
+//! Impersonation (`kubectl --as`).
 
 use http::Method;
 use serde_json::{Value, json};
@@ -365,11 +365,11 @@ async fn what_cannot_be_found_out_is_403() {
         ("no", access(json!({"allowed": false})), ""),
         ("no, with a reason", access(json!({"allowed": false, "reason": "go away"})), ": go away"),
         ("never", access(json!({"allowed": false, "denied": true, "reason": "never"})), ": never"),
-        ("yes and no", access(json!({"allowed": true, "denied": true})), ": an authorizer could not be asked"),
-        ("no status", Reply::Text(201, r#"{"kind":"SubjectAccessReview"}"#), ": an authorizer could not be asked"),
-        ("no JSON", Reply::Text(200, "<html>secret words</html>"), ": an authorizer could not be asked"),
-        ("we may not ask", failure(403, "Forbidden"), ": an authorizer could not be asked"),
-        ("an internal error", failure(500, "InternalError"), ": an authorizer could not be asked"),
+        ("yes and no", access(json!({"allowed": true, "denied": true})), ": an authorizer failed"),
+        ("no status", Reply::Text(201, r#"{"kind":"SubjectAccessReview"}"#), ": an authorizer failed"),
+        ("no JSON", Reply::Text(200, "<html>secret words</html>"), ": an authorizer failed"),
+        ("we may not ask", failure(403, "Forbidden"), ": an authorizer failed"),
+        ("an internal error", failure(500, "InternalError"), ": an authorizer failed"),
     ];
     let replies: Vec<Reply> = cases.iter().map(|(_, reply, _)| reply.clone()).collect();
     stage.reviewer.behave(move |review| {

@@ -1,4 +1,4 @@
-//! Who wants by a sidecar without being asked: by paths, by messages, by names, by numbers.
+//! Attempts to bypass the sidecar's authorization: by paths, messages, names and numbers.
 
 use http::{HeaderMap, HeaderValue, Method, Request};
 use http_body_util::{BodyExt, StreamBody};

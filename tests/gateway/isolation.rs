@@ -1,4 +1,4 @@
-//! Five backends, of which one dies, stalls, slows down or lies: nobody else is to feel it.
+//! Isolation of backends: when one of five dies, stalls, slows down or sends garbage, the others are not affected.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! An issuer of tokens: its documents over https, its keys, and what it signs.
+//! A fake OIDC issuer: discovery document and JWKS over https, and a token signer.
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -1,4 +1,4 @@
-//! What backends said last outlives the process.
+//! Disk cache of backends' documents across restarts.
 
 use std::io::{BufRead as _, BufReader};
 
@@ -151,8 +151,8 @@ async fn what_another_backend_said_is_not_taken() {
     world.registry(&format!("{NAME}.yaml"), &annotated);
     let gateway = world.gateway(&[]);
     let client = jane(&world, &gateway).await;
-    gateway.said(&["what was kept is of another backend", "/discovery/"]).await;
-    gateway.said(&["what was kept is of another backend", "/openapi-v3/"]).await;
+    gateway.said(&["cached document ignored: saved for a different backend", "/discovery/"]).await;
+    gateway.said(&["cached document ignored: saved for a different backend", "/openapi-v3/"]).await;
     assert_eq!(seen(&client).await, ("Stale".into(), 0, false, false));
 }
 
@@ -205,7 +205,7 @@ async fn broken_files_keep_nothing_from_starting() {
     let gateway = world.gateway(&[]);
     let client = jane(&world, &gateway).await;
     assert_eq!(seen(&client).await, ("Stale".into(), 0, false, false));
-    gateway.said(&["what was kept cannot be read"]).await;
+    gateway.said(&["cached document ignored: cannot be read"]).await;
     let _back = backend(&world).await;
     eventually("it to be current", async || (seen(&client).await.0 == "Current").then_some(())).await;
 }

@@ -1,4 +1,5 @@
-//! Names that differ in their case alone: they are told apart, or refused as a kube-apiserver refuses them.
+//! Case sensitivity of names: names that differ in case only are distinct, or refused as a kube-apiserver refuses
+//! them.
 
 use crate::backend::{Backend, Settings, json as answer};
 use crate::client::{admin, get};

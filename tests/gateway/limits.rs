@@ -1,4 +1,4 @@
-//! How much one client may take: time, memory, connections, streams, requests.
+//! Limits per client: time, memory, connections, streams, requests.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The end under load: every request is accounted for, on new and kept connections of both protocols.
+//! Shutdown under load: every request is accounted for, on new and kept-alive connections of both protocols.
 
 use std::collections::{BTreeMap, BTreeSet};
 

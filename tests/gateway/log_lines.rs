@@ -1,4 +1,4 @@
-//! What an operator reads in the log of failures: one line for each, with what is so.
+//! Log messages of failures: one line for each, with its cause.
 
 use crate::backend::{Backend, Settings, json};
 use crate::client::{Client, admin, get};
@@ -32,9 +32,9 @@ async fn access_log_line_is_the_only_one_of_a_failed_request() {
         if mode == "errors" {
             gateway.said(&[" access ", "status=500", "refused=\"InternalError\""]).await;
         } else {
-            gateway.said(&["a request could not be served"]).await;
+            gateway.said(&["request failed with an internal error"]).await;
         }
-        let found = gateway.log().iter().filter(|line| line.contains("a request could not be served")).count();
+        let found = gateway.log().iter().filter(|line| line.contains("request failed with an internal error")).count();
         assert_eq!(found, lines, "--access-log={mode}");
     }
 }

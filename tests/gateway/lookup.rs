@@ -1,6 +1,6 @@
-//! Whom to believe as a cluster's ConfigMap says it, through the front door: at the start, and when it changes.
+//! CAs and request-header settings from ConfigMap extension-apiserver-authentication, at start and on change.
 //!
-//! The gateway begins to listen only when the reviewer has answered, which therefore has a thread of its own.
+//! The gateway listens only after the review server has answered, which therefore runs on a thread of its own.
 
 use serde_json::{Value, json};
 
@@ -89,7 +89,7 @@ async fn the_configmap_says_whom_to_believe_and_is_followed() {
 
     // A mistake keeps what was good.
     stage.reviewer.config_map(stage.data(&[("requestheader-username-headers", json!("no list"))]));
-    gateway.said(&["holds mistakes", "is not a JSON list"]).await;
+    gateway.said(&["has invalid values", "is not a JSON list"]).await;
     assert_eq!(stage.through_proxy(&gateway, "another", &headers).await.status, 200);
 
     // An authority that is taken away is not believed any more, on the connections that stand, too.
@@ -109,7 +109,7 @@ async fn the_configmap_says_whom_to_believe_and_is_followed() {
     stage.reviewer.config_map(stage.data(&[]));
     eventually("jane to be believed again", async || (stage.as_jane(&gateway).await.status == 200).then_some(())).await;
     stage.reviewer.config_map(ConfigMap::Gone);
-    gateway.said(&["is gone; what it said is believed a little longer"]).await;
+    gateway.said(&["was deleted; its CAs stay trusted during the grace period"]).await;
     assert_eq!(stage.as_jane(&gateway).await.status, 200);
 }
 

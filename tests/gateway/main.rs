@@ -1,5 +1,4 @@
-//! The gateway, tested through its front door: the real binary between real clients and backends that
-//! speak the real protocols.
+//! End-to-end tests of the gateway: the real binary between real clients and backends that speak the real protocols.
 
 // A test stops at what it did not expect.
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,4 @@
-//! OpenAPI of version 2: the documents of all backends in one, whatever one of them says.
+//! OpenAPI v2: documents of all backends merged into one; an invalid one is left out.
 
 use std::io::Read as _;
 use std::sync::Arc;

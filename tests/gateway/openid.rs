@@ -1,4 +1,4 @@
-//! `--oidc-*`: one issuer's tokens say who asks, and nothing else does.
+//! `--oidc-*` flags: tokens of one issuer are the only authentication.
 
 use serde_json::{Value, json};
 
@@ -63,6 +63,6 @@ async fn one_issuer_by_flags_stands_in_the_place_of_certificates_and_reviews() {
     assert_eq!(stage.ask("/metrics", &[("authorization", &good)]).await.status, 200);
     let asked = issuer.asked(KEYS);
     std::fs::write(&authorities, stage.world.read("serving-ca.crt")).unwrap();
-    stage.sidecar.said(&["authentication configuration read again"]).await;
+    stage.sidecar.said(&["authentication configuration reloaded"]).await;
     assert!(issuer.asked(KEYS) >= asked);
 }

@@ -1,4 +1,4 @@
-//! What the operator sees: health, metrics, access records, the log, status; and what is said of mistakes.
+//! Admin listener: health, metrics, log level and status; and configuration errors at start.
 
 use std::fs::Permissions;
 use std::net::TcpListener;
@@ -77,7 +77,7 @@ async fn the_log_level_changes_while_we_run() {
     assert_eq!(admin(&gateway, get("/log-level", &[])).await.text(), "info\n");
     let put = async |level: &str| admin(&gateway, request(Method::PUT, "/log-level", &[], level)).await;
     assert_eq!(put("debug").await.text(), "debug\n");
-    gateway.said(&["the log level was changed", "debug"]).await;
+    gateway.said(&["log level changed", "debug"]).await;
     assert_eq!(admin(&gateway, get("/log-level", &[])).await.text(), "debug\n");
     assert_eq!(admin(&gateway, get("/status.json", &[])).await.json()["logLevel"], "debug");
     // A failed handshake is told at this level.
@@ -263,10 +263,10 @@ async fn status_says_what_became_of_the_last_discovery() {
     );
     let stale = discovery(&|now| now["state"] == "stale" && now["problem"] != "").await;
     let stale = of(&stale, "v1.things.example.com");
-    assert!(stale["problem"].as_str().unwrap().contains("the answer is not about things.example.com/v1"), "{stale}");
+    assert!(stale["problem"].as_str().unwrap().contains("the response is not for things.example.com/v1"), "{stale}");
     let output = narthex(&["status".to_owned(), format!("--admin-address={}", gateway.admin), "-owide".to_owned()]);
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("stale, never") && text.contains(": discovery: the answer is not about"), "{text}");
+    assert!(text.contains("stale, never") && text.contains(": discovery: the response is not for"), "{text}");
     let page = admin(&gateway, get("/", &[])).await.text();
     assert!(page.contains("stale, never"), "{page}");
 }
@@ -284,7 +284,7 @@ async fn what_others_can_read_is_warned_of_once() {
     let tokens = format!("--token-auth-file={}", world.path("tokens.csv").display());
     let mut gateway = world.gateway(&[&tokens]);
     let warned = |said: &[String]| {
-        let warnings = said.iter().filter(|line| line.contains("everybody on this machine can read")).cloned();
+        let warnings = said.iter().filter(|line| line.contains("world-readable")).cloned();
         let warnings: Vec<String> = warnings.collect();
         for name in names {
             assert_eq!(warnings.iter().filter(|line| line.contains(name)).count(), 1, "{name}: {warnings:#?}");

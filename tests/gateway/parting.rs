@@ -1,4 +1,4 @@
-//! Tunnels through a sidecar, and how it parts from what runs when it is told to end: after the server it guards.
+//! Upgrade tunnels through a sidecar, and its graceful shutdown while the upstream server drains.
 
 use http::Request;
 use hyper::body::Incoming;

@@ -1,4 +1,4 @@
-//! What is judged is what is routed is what arrives: paths, queries and methods, byte by byte.
+//! The authorized request is the routed and forwarded one: paths, queries and methods, byte by byte.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

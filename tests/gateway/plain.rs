@@ -1,4 +1,4 @@
-//! Servers without TLS, at a port or at a Unix domain socket: what stands behind a sidecar.
+//! Plaintext servers on a TCP port or a Unix domain socket, as upstreams of a sidecar.
 
 use std::convert::Infallible;
 use std::path::PathBuf;

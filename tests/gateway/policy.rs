@@ -1,4 +1,4 @@
-//! `--authorization-mode=Static`: who may what by the RBAC objects of a file.
+//! `--authorization-mode=Static`: authorization by the RBAC objects of a file.
 
 use std::path::PathBuf;
 
@@ -169,10 +169,10 @@ fn a_wrong_policy_starts_nothing_and_all_of_it_is_told() {
         assert_eq!(output.status.code(), Some(1));
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         for mistake in [
-            "policy.yaml, document 1, ClusterRole \"a\": rules[0].verbs: at least one verb is needed",
-            "policy.yaml, document 2, RoleBinding \"b\": subjects[0].kind: \"Users\" does not fit; use User, Group or \
+            "policy.yaml, document 1, ClusterRole \"a\": rules[0].verbs: at least one verb is required",
+            "policy.yaml, document 2, RoleBinding \"b\": subjects[0].kind: \"Users\" is not supported; use User, Group or \
              ServiceAccount",
-            "policy.yaml, document 2, RoleBinding \"b\": roleRef: needed: the role that is granted",
+            "policy.yaml, document 2, RoleBinding \"b\": roleRef: required: the granted role",
         ] {
             assert!(told.contains(mistake), "{mistake}\n{told}");
         }

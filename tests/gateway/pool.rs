@@ -1,5 +1,5 @@
-//! Connections to backends: enough of them, none too many, never shared where trust differs, and none of
-//! their ends costs a request that could be saved.
+//! Connection pool to backends: opens enough connections, shares them only where TLS trust is equal, and retries
+//! requests that are safe to retry when one closes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! A backend in a process of its own: one that can be stopped, continued and killed as the kernel does it.
+//! A backend in a separate process that can be stopped, continued and killed by signals.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! Proxies that do as the test says: SOCKS5, CONNECT of HTTP/1.1 and Konnectivity, over TCP, TLS or a Unix socket.
+//! Fake egress proxies: SOCKS5, HTTP/1.1 CONNECT and Konnectivity, over TCP, TLS or a Unix socket.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `narthex proxy`: the real binary between clients that speak plain HTTP and an API server of ours.
+//! `narthex proxy`: the real binary between plain HTTP clients and a fake API server.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -14,7 +14,7 @@ use crate::world::{PATIENCE, World, eventually, narthex};
 
 /// The answer to pages of others, for which kubectl has no words.
 const CROSS_ORIGIN: &str =
-    "Forbidden: cross-origin request: only pages of the very host and port that is asked are served\n";
+    "Forbidden: cross-origin request: only pages with the requested host and port as origin are allowed\n";
 
 /// The door; it goes when dropped.
 pub(crate) struct Door {
@@ -398,7 +398,7 @@ async fn all_mistakes_are_told_before_anything_listens() {
         for words in [
             "3 problems",
             "--unix-socket: cannot set --unix-socket and --port at the same time",
-            "--accept-paths: \"(\" is no regular expression",
+            "--accept-paths: \"(\" is not a regular expression",
             "current-context: there is no single context \"gone\"",
         ] {
             assert!(told.contains(words), "{words} is not told:\n{told}");

@@ -1,4 +1,4 @@
-//! `narthex proxy` with the flags that kubectl takes for all its commands: instead of what the kubeconfig says.
+//! `narthex proxy` with kubectl's global flags, which override the kubeconfig.
 
 use std::process::Stdio;
 use std::time::SystemTime;
@@ -126,7 +126,7 @@ async fn what_is_wrong_with_a_flag_is_said_of_the_flag() {
             "--insecure-skip-tls-verify: specifying a root certificates file",
         ),
         (&["--client-certificate=/nowhere/a.crt"], "--client-certificate: /nowhere/a.crt cannot be read"),
-        (&["--token=a\u{7f}b"], "--token: holds bytes that no token has"),
+        (&["--token=a\u{7f}b"], "--token: has bytes that are not allowed in a token"),
         (&["--user=other", "--as-group=a"], "--as: is missing"),
         (&["--as-user-extra=a"], "--as-user-extra: \"a\": use KEY=VALUE"),
         (&["--request-timeout=soon"], "--request-timeout: \"soon\": Invalid timeout value."),

@@ -1,4 +1,4 @@
-//! `narthex proxy`: messages of clients and API servers that could be read in two ways are refused.
+//! `narthex proxy` refuses ambiguous messages of clients and API servers.
 
 use crate::backend::Settings;
 use crate::proxy::{Door, at_home, world, write_kubeconfig};

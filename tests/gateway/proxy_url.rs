@@ -1,4 +1,4 @@
-//! A kubeconfig's `proxy-url`: the way of all that goes to the API server it names, and of nothing else.
+//! A kubeconfig's `proxy-url`: used for all connections to its API server, and for no others.
 
 use serde_json::{Value, json};
 

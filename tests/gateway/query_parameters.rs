@@ -1,4 +1,4 @@
-//! Query parameters given twice: what was authorized is sent, and nothing beside it.
+//! Duplicate query parameters: only the authorized value is forwarded.
 
 use http::Request;
 use hyper::body::Incoming;

@@ -1,4 +1,4 @@
-//! `narthex quickstart`: one command, and the lines it prints work as they are.
+//! `narthex quickstart`: one command, and the commands it prints work unchanged.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -116,7 +116,7 @@ async fn its_lines_work_as_they_are() {
     // A folder whose name needs quotes.
     let data = folder.path().join("it's two words");
     let first = Quickstart::start(&data);
-    assert!(first.text.starts_with("Made "), "{}", first.text);
+    assert!(first.text.starts_with("Created "), "{}", first.text);
     let (kubectl, curl) = (first.lines("kubectl "), first.lines("curl "));
     assert_eq!((kubectl.len(), curl.len()), (3, 1), "{}", first.text);
     assert_eq!(first.text.matches("kubectl").count(), 3, "{}", first.text);

@@ -1,7 +1,7 @@
-//! Backends without manners: what they say is written byte by byte or frame by frame by the test.
+//! Raw backends: the test writes responses byte by byte or frame by frame.
 //!
-//! The gateway's own questions (probes, discovery) are answered properly, so that only the test's requests
-//! meet the fault.
+//! The gateway's own requests (probes, discovery) are answered properly, so that only the test's requests meet the
+//! fault.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! The sidecar under the name of kube-rbac-proxy: its flags, its file, its words. The real one answers the same in
-//! `tests/interop`.
+//! The sidecar under the name kube-rbac-proxy: its flags, configuration file and messages. `tests/interop` compares it
+//! with the real one.
 
 use http::{Method, Request};
 use serde_json::json;
@@ -134,8 +134,8 @@ async fn static_rules_need_nobody_to_ask_and_the_file_is_followed() {
     assert_eq!(client.ask(get("/metrics", &[TINA])).await.status, 403);
     // What no request ever meets is no mistake, and told.
     file(&stage.world, "authorization: {static: [{verb: GET, path: metrics}]}\n");
-    stage.sidecar.said(&["WARN", "static[0].verb", "\\\"GET\\\" is the verb of no request"]).await;
-    stage.sidecar.said(&["WARN", "static[0].path", "\\\"metrics\\\" is the path of no request"]).await;
+    stage.sidecar.said(&["WARN", "static[0].verb", "\\\"GET\\\" matches no request"]).await;
+    stage.sidecar.said(&["WARN", "static[0].path", "\\\"metrics\\\" matches no request"]).await;
 }
 
 #[tokio::test]

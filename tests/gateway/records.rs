@@ -1,4 +1,4 @@
-//! What is counted and written down of every request, and what never is.
+//! Metrics and access log: what is recorded of every request, and what never is.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The last refusals and errors, as the operator sees them.
+//! The list of recent refusals and errors on the admin listener.
 
 use serde_json::Value;
 

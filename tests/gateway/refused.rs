@@ -1,4 +1,4 @@
-//! What every refusal owes its client.
+//! Assertions that hold for every refusal.
 
 use crate::backend::Backend;
 use crate::client::Read;

@@ -1,4 +1,4 @@
-//! The registry directory, changed while the gateway runs: it follows within moments and drops nothing.
+//! The registry directory, changed while the gateway runs: changes apply at once and no request is lost.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -202,7 +202,7 @@ async fn a_mistake_keeps_the_last_good_state_and_is_shown_wherever_one_looks() {
     count("broken.yaml", 1.0).await;
     world.registry(file, &good);
     std::fs::remove_file(world.path("registry/broken.yaml")).unwrap();
-    gateway.said(&["all mistakes are mended"]).await;
+    gateway.said(&["all errors are fixed"]).await;
     count(file, 0.0).await;
     count("broken.yaml", 0.0).await;
     eventually("no problems", async || {

@@ -1,4 +1,4 @@
-//! The main road: a request goes through, as it was, with the caller's identity.
+//! Relaying: a request is forwarded unchanged, with the caller's identity.
 
 use http::Method;
 

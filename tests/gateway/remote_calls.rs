@@ -1,4 +1,4 @@
-//! Health of the calls to API servers and webhooks, as the operator sees it.
+//! Reported health of the calls to API servers and webhooks.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Request headers that reach a backend: forwarding headers are ours alone, claims about the client are removed.
+//! Request headers at the backend: forwarding headers are the gateway's alone, identity claims of clients are removed.
 
 use http::{HeaderMap, HeaderValue, Method, Request};
 use http_body_util::{BodyExt, StreamBody};
@@ -116,9 +116,9 @@ fn allow_request_headers_checked() {
     };
     assert!(!check("X-Real-Ip,remote-user").contains("allow-request-headers"));
     let said = check("X-Real-Ip,Accept");
-    assert!(said.contains("--allow-request-headers: Accept is not among the headers that are removed"), "{said}");
+    assert!(said.contains("--allow-request-headers: Accept is not stripped"), "{said}");
     let said = check("a b");
-    assert!(said.contains("--allow-request-headers: \"a b\" is no header name"), "{said}");
+    assert!(said.contains("--allow-request-headers: \"a b\" is not a valid header name"), "{said}");
 }
 
 /// Everything that is no claim, and no name a rule reads, may stand behind a body.

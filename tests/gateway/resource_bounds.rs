@@ -1,4 +1,4 @@
-//! What one request, watch or backend may cost: time, memory, and room in the audit log.
+//! Resource bounds of one request, watch or backend: time, memory and audit log size.
 
 use std::collections::HashSet;
 use std::io::Write as _;
@@ -127,7 +127,7 @@ async fn audit_leaves_out_bodies_that_expand() {
     let yaml = expanding_yaml();
     assert_eq!(client.ask(request(Method::POST, &format!("{THINGS}/yaml"), &[YAML], &yaml)).await.status, 200);
     let event = audit::of(&scene.world, "/yaml", 1).await.remove(0);
-    assert_eq!(event["annotations"][REQUEST], "left out: it would expand to much more than was sent");
+    assert_eq!(event["annotations"][REQUEST], "omitted: it would expand to much more than was sent");
     assert_eq!(event["annotations"]["audit.k8s.io/truncated"], "true");
     assert_eq!((&event["requestObject"], &event["responseObject"]), (&Value::Null, &serde_json::json!({})));
 
@@ -140,14 +140,14 @@ async fn audit_leaves_out_bodies_that_expand() {
         .unwrap();
     assert_eq!(client.ask(packed).await.status, 200);
     let event = audit::of(&scene.world, "/gzip", 1).await.remove(0);
-    assert_eq!(event["annotations"][REQUEST], "left out: it cannot be read");
+    assert_eq!(event["annotations"][REQUEST], "omitted: cannot be parsed");
 
     // A response is, to a multiple of its length.
     let answer =
         client.ask(request(Method::GET, &format!("{THINGS}/packed"), &[("accept-encoding", "gzip")], "")).await;
     assert!(answer.body.len() < 4 << 10, "{}", answer.body.len());
     let event = audit::of(&scene.world, "/packed", 1).await.remove(0);
-    assert_eq!(event["annotations"][RESPONSE], "left out: it would expand to much more than was sent");
+    assert_eq!(event["annotations"][RESPONSE], "omitted: it would expand to much more than was sent");
 }
 
 /// A backend whose watches never stop talking, in events of so many bytes and forty more; the watches that it serves,

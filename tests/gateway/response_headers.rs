@@ -1,4 +1,4 @@
-//! Response headers, trailers and bodies: what of them reaches clients.
+//! Response headers, trailers and bodies: which of them reach clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! The header `Retry-After`: only where kube-apiserver sends it. kubectl repeats a request whose answer has it ten times
-//! before it prints why it was refused.
+//! The header `Retry-After`: only where kube-apiserver sends it. kubectl retries a request whose response has it ten
+//! times before it prints the error.
 
 use http::Method;
 

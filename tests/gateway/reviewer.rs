@@ -1,4 +1,4 @@
-//! A kube-apiserver that reviews tokens and access as the test says, and breaks as the test says.
+//! A fake kube-apiserver for TokenReview and SubjectAccessReview, with scripted answers and faults.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

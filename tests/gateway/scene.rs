@@ -1,4 +1,4 @@
-//! A gateway with one group of backends behind it, and jane in front of it.
+//! A gateway in front of one group of backends, with user jane as its client.
 
 use std::net::SocketAddr;
 

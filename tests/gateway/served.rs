@@ -1,4 +1,4 @@
-//! `--serve-delegation`: what an extension API server asks of the cluster it belongs to, answered by the gateway.
+//! `--serve-delegation`: the gateway answers the delegation requests of an extension API server.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -336,11 +336,11 @@ fn it_is_refused_where_nobody_decides() {
     }
     let config = format!("--authorization-config={}", file.display());
     let said = check("[{type: AlwaysAllow, name: alwaysallow}]", &[&config]);
-    assert!(said.contains("authorizers[0].type: AlwaysAllow leaves nothing to decide"), "{said}");
+    assert!(said.contains("authorizers[0].type: AlwaysAllow cannot be used with --serve-delegation"), "{said}");
     // A front proxy whom nobody could know, by an authority that backends are not told of.
     std::fs::write(world.path("policy.yaml"), "").unwrap();
     let policy = format!("--authorization-policy-file={}", world.path("policy.yaml").display());
     let other = format!("--requestheader-client-ca-file={}", world.path("backend-ca.crt").display());
     let said = check("[]", &["--authorization-mode=Static", &policy, &other]);
-    assert!(said.contains("--serve-delegation: backends could not know us: no authority of"), "{said}");
+    assert!(said.contains("--serve-delegation: backends cannot verify the gateway: no CA of"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! The sidecar: in front of servers that are named one by one, asking a kube-apiserver who and whether.
+//! The sidecar in front of explicit upstreams, with authentication and authorization by a kube-apiserver.
 
 use serde_json::json;
 
@@ -206,7 +206,7 @@ async fn it_lives_while_what_it_guards_is_away() {
         (&json!("/"), &json!(false)),
         "{told}"
     );
-    assert_eq!(told["notReady"], json!(["upstream: /: ConnectionRefused (it takes no connection)"]), "{told}");
+    assert_eq!(told["notReady"], json!(["upstream: /: ConnectionRefused (it accepts no connections)"]), "{told}");
     let settings = Settings { names: vec!["127.0.0.1"], all: true, address, ..Settings::default() };
     let _again = Backend::start(&stage.world, settings, |_| async { answer(200, "again") }).await;
     ready(200).await;
@@ -229,7 +229,7 @@ fn without_a_cluster_it_says_which_flag_names_one() {
     };
     let (status, said) = check(&[]);
     assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("--kubeconfig: needed outside a pod") && said.lines().count() == 1, "{said}");
+    assert!(said.contains("--kubeconfig: required outside a pod") && said.lines().count() == 1, "{said}");
     let cluster = world.path("cluster.kubeconfig");
     let text = "{current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}], clusters: [{name: a, cluster: \
                 {server: 'https://127.0.0.1:1'}}], users: [{name: a, user: {token: secret}}]}";
@@ -238,15 +238,12 @@ fn without_a_cluster_it_says_which_flag_names_one() {
     // Nobody could say who they are.
     let (status, said) = check(&[&asked("authorization-kubeconfig")]);
     assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("--kubeconfig: needed to know who asks") && said.lines().count() == 1, "{said}");
+    assert!(said.contains("--kubeconfig: required for authentication") && said.lines().count() == 1, "{said}");
     // Somebody can, but nobody of that cluster.
     let authority = format!("--client-ca-file={}", world.path("client-ca.crt").display());
     let (status, said) = check(&[&asked("authorization-kubeconfig"), &authority]);
     assert_eq!(status, Some(0), "{said}");
-    assert!(
-        said.contains("warning: --authorization-kubeconfig: that cluster is not asked who holds a token"),
-        "{said}"
-    );
+    assert!(said.contains("warning: --authorization-kubeconfig: tokens of that cluster are refused"), "{said}");
     for more in [vec![asked("kubeconfig")], vec![asked("authorization-kubeconfig"), asked("authentication-kubeconfig")]]
     {
         let more: Vec<_> = more.iter().map(String::as_str).collect();
@@ -285,7 +282,7 @@ fn mistakes_come_all_at_once() {
         "/nowhere/ca.crt",
         "--upstream-client-cert-file: /nowhere/a.crt needs its key",
         "--secure-listen-address: \"here\"",
-        "--kubeconfig: needed outside a pod",
+        "--kubeconfig: required outside a pod",
     ] {
         assert!(said.contains(words), "{words} is not in\n{said}");
     }

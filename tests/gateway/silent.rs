@@ -1,4 +1,4 @@
-//! A kube-apiserver that says nothing any more on a watch, and does not end it either.
+//! A watch on which the kube-apiserver sends nothing more without closing it.
 
 use std::time::Duration;
 

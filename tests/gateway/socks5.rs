@@ -1,4 +1,4 @@
-//! `narthex socks5`, byte for byte: the real binary between clients written here and listeners of ours.
+//! `narthex socks5`, byte for byte: the real binary between raw clients and local listeners.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -338,8 +338,8 @@ async fn what_is_not_socks5_gets_no_word() {
     assert_eq!(rest(&mut socket).await, b"");
     nobody_is_connected(&door).await;
     assert_eq!(sample(&door, "narthex_socks5_unanswered_total{reason=\"version\"}").await, Some(6.0));
-    door.said(&["\"reply\":\"version\"", "it speaks SOCKS4"]).await;
-    door.said(&["\"reply\":\"version\"", "it speaks HTTP"]).await;
+    door.said(&["\"reply\":\"version\"", "client sent SOCKS4"]).await;
+    door.said(&["\"reply\":\"version\"", "client sent HTTP"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -423,7 +423,7 @@ async fn who_is_connected_may_finish_when_the_process_ends() {
     exchange(&mut socket, &[5, 1, 0], &[5, 0]).await;
     exchange(&mut socket, &request(echo), &GRANTED).await;
     door.signal("TERM");
-    door.said(&["who is connected may finish"]).await;
+    door.said(&["open connections may finish"]).await;
     eventually("the port to close", async || TcpStream::connect(door.address).await.err()).await;
     assert_eq!(admin(&door, get("/readyz", &[])).await.status, 500);
     exchange(&mut socket, b"still", b"still").await;
@@ -547,15 +547,15 @@ fn what_cannot_be_is_said_before_anything_listens() {
         ["--listen=0.0.0.0:1080", &file, "--egress=Cluster", &credentials, "--allow-destinations=*.svc,10.0.0.0/8"];
     let (status, text) = run(&all);
     assert!(status == 0 && text.starts_with("socks5: no mistakes found\n"), "{text}");
-    assert!(text.contains("everybody on this machine can read these passwords"), "{text}");
+    assert!(text.contains("credentials file is world-readable"), "{text}");
     for (line, words) in [
-        (&["--listen=0.0.0.0:1080"][..], &["--credentials-file: needed", "--allow-destinations: needed"][..]),
+        (&["--listen=0.0.0.0:1080"][..], &["--credentials-file: required", "--allow-destinations: required"][..]),
         (&[&file, "--egress=dmz"], &["good.yaml: has no selection \"dmz\""]),
         (
             &[&format!("--egress-selector-config-file={bad}"), &format!("--credentials-file={nobody}")],
             &[
                 "nobody: has no line user:password",
-                "bad.yaml: egressSelections[1].name: \"cluster\" is there more than once",
+                "bad.yaml: egressSelections[1].name: \"cluster\" is given more than once",
             ],
         ),
         (&["--egress-selector-config-file=/nowhere"], &["open /nowhere: no such file or directory"]),

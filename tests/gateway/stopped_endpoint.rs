@@ -1,4 +1,4 @@
-//! What becomes of requests on an open connection to an endpoint whose process was stopped, or is only busy.
+//! Requests on an open connection to an endpoint whose process is stopped, or only busy.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Whom `narthex proxy` keeps out: names that are not its own, and the web pages of others.
+//! Host and Origin checks of `narthex proxy`: foreign names and foreign web pages are refused.
 
 use tokio::io::AsyncWriteExt;
 
@@ -86,7 +86,7 @@ async fn to_accept_every_name_lets_no_page_of_others_in() {
     let kubeconfig = format!("--kubeconfig={}", world.path("kubeconfig").display());
     let said = narthex(&["check".to_owned(), "proxy".to_owned(), kubeconfig, "--accept-hosts=.*".to_owned()]);
     let warned = String::from_utf8(said.stderr).unwrap();
-    assert!(said.status.success() && warned.contains("warning: --accept-hosts: every name is one of ours"), "{warned}");
+    assert!(said.status.success() && warned.contains("warning: --accept-hosts: accepts every host name"), "{warned}");
     let door = Door::open(&world, &["--port=0", "--accept-hosts=.*"]);
     let cross_site = "Sec-Fetch-Site: cross-site\r\n";
     for (line, headers, status) in [

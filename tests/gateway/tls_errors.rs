@@ -1,4 +1,4 @@
-//! What the operator reads of backends whose TLS fails: once, with both sides' names, and dates instead of numbers.
+//! Messages about backend TLS errors: logged once, with the names of both sides, and dates instead of numbers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -189,7 +189,7 @@ async fn front_proxy_certificate_expired_is_named_when_a_backend_refuses_it() {
         world.registry("things.yaml", &world.manifests("things.example.com", "v1", &[address], ""));
         let gateway = world.gateway(&[]);
         let message = unavailable(&gateway).await["message"].as_str().unwrap().to_owned();
-        let ours = "our front-proxy certificate \"CN=narthex-front-proxy\": it expired on 20";
+        let ours = "the gateway's front-proxy certificate \"CN=narthex-front-proxy\": it expired on 20";
         assert!(message.contains(ours), "{message}");
     }
 }

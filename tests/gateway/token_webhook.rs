@@ -1,4 +1,4 @@
-//! `--authentication-token-webhook-config-file`: a webhook that knows who holds a token.
+//! `--authentication-token-webhook-config-file`: token authentication by a webhook.
 
 use serde_json::{Value, json};
 

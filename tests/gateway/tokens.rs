@@ -1,4 +1,4 @@
-//! `--authentication-config`: tokens that an issuer signs, verified by the keys it publishes.
+//! `--authentication-config`: JWTs verified by their issuer's published keys.
 
 use std::path::PathBuf;
 
@@ -229,14 +229,14 @@ async fn an_issuer_that_answers_nonsense() {
         )
     };
     let cases = [
-        (DISCOVERY, Some((302, "text/plain", format!("{}{DISCOVERY}", other.url))), "the answer is 302"),
-        (DISCOVERY, Some((200, "text/html; charset=utf-8", "<html>".to_owned())), "the answer is HTML"),
-        (DISCOVERY, Some((200, "application/json", "{".to_owned())), "it is no discovery document"),
-        (DISCOVERY, Some(document(&other)), "it is of another issuer"),
-        (KEYS, Some((200, "application/json", "x".repeat(2 << 20))), "the answer is longer than 1048576 bytes"),
-        (KEYS, Some((200, "application/json", "{\"keys\":[]}".to_owned())), "it has no key"),
-        (KEYS, Some((307, "text/plain", format!("{}{KEYS}", other.url))), "the answer is 307"),
-        (KEYS, Some((404, "text/plain", String::new())), "the answer is 404"),
+        (DISCOVERY, Some((302, "text/plain", format!("{}{DISCOVERY}", other.url))), "the response status is 302"),
+        (DISCOVERY, Some((200, "text/html; charset=utf-8", "<html>".to_owned())), "the response is HTML"),
+        (DISCOVERY, Some((200, "application/json", "{".to_owned())), "invalid discovery document"),
+        (DISCOVERY, Some(document(&other)), "it names another issuer"),
+        (KEYS, Some((200, "application/json", "x".repeat(2 << 20))), "the response is longer than 1048576 bytes"),
+        (KEYS, Some((200, "application/json", "{\"keys\":[]}".to_owned())), "the key set has no key"),
+        (KEYS, Some((307, "text/plain", format!("{}{KEYS}", other.url))), "the response status is 307"),
+        (KEYS, Some((404, "text/plain", String::new())), "the response status is 404"),
     ];
     for (path, bad, why) in cases {
         let issuer = Issuer::start(&world, &[("a", &key)]).await;
@@ -256,7 +256,7 @@ async fn an_issuer_that_answers_nonsense() {
     let mut strange = issuer.configuration(&world, &json!({}));
     strange["jwt"][0]["issuer"]["certificateAuthority"] = world.read("client-ca.crt").into();
     let second = gateway(&world, &strange, &[]);
-    second.said(&["ERROR", "the issuer's keys cannot be read", "no authority of the bundle signed it"]).await;
+    second.said(&["ERROR", "fetching the issuer's keys failed", "no authority of the bundle signed it"]).await;
     // And in the end it mends itself.
     let client = Client::http1(&world, &first, None).await;
     issuer.publish(&[("a", &key)]);

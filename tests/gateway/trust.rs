@@ -1,4 +1,4 @@
-//! Whose certificates we believe, whose word we take, and what becomes of it when files change.
+//! Trusted CAs, serving certificates and tokens, and their effect on open connections when files change.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -233,7 +233,7 @@ async fn a_serving_certificate_changes_without_a_dropped_watch() {
 
     world.keep("serving", &new);
     eventually("the new certificate", async || (served(&world, &gateway).await == first(&new)).then_some(())).await;
-    gateway.said(&["certificates read again", "serving.crt"]).await;
+    gateway.said(&["certificates reloaded", "serving.crt"]).await;
     for watch in &mut watches {
         watch.runs().await;
     }
@@ -271,7 +271,7 @@ async fn a_client_authority_that_goes_takes_its_users_connections_with_it() {
     for watch in &mut janes {
         watch.breaks().await;
     }
-    gateway.said(&["a connection is closed", "not trusted any more"]).await;
+    gateway.said(&["connection closed", "no longer trusted"]).await;
     Client::http1(&world, &gateway, Some(&jane)).await.get(THINGS).await.refused(401, "Unauthorized");
     assert_eq!(Client::http1(&world, &gateway, Some(&mary)).await.get(THINGS).await.status, 200);
     toms.runs().await;

@@ -1,4 +1,4 @@
-//! Konnectivity over GRPC: a server (with its agent inside) that does as the test says, and narthex before it.
+//! Konnectivity over gRPC: a fake server (with its agent inside) and the gateway as its client.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Paths that no APIService claims: what kubectl asks beside its errand, and what it makes of the answers.
+//! Paths that no APIService claims: kubectl's additional requests, and the responses it needs.
 
 use crate::client::{Client, get};
 use crate::world::World;

@@ -1,4 +1,5 @@
-//! The sidecar under the name of kube-rbac-proxy writes nothing: its certificate is in memory. And its second port.
+//! The sidecar as kube-rbac-proxy without certificate files: certificate in memory, nothing written. And its second
+//! port.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

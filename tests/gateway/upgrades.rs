@@ -1,4 +1,4 @@
-//! Upgrades: a tunnel where the backend says 101 and nowhere else, byte for byte, with the caller's identity.
+//! Upgrades: a tunnel only after the backend's 101, byte for byte, with the caller's identity.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

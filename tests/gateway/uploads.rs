@@ -1,4 +1,4 @@
-//! Bodies on their way up that do not arrive as planned: answered early, too large, broken off, waited for.
+//! Request bodies with irregular ends: early response, too large, truncated, Expect: 100-continue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! What an operator is told of ways that are not as he may think.
+//! Warnings about egress selections that are missing, unused or not answering.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -31,20 +31,20 @@ async fn a_selection_that_is_misspelt_or_gone_is_told() {
     let output = narthex(&arguments);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(0), "{said}");
-    let lacking = "egress selection cluster is not there, so that what is for it goes directly";
+    let lacking = "egress selection cluster is not configured, so its traffic goes directly";
     assert!(said.contains(lacking) && !said.contains("selection controlplane is not there"), "{said}");
 
     let scene = Scene::of(world, &[&flag]);
-    scene.gateway.said(&[lacking, "none of clutser, controlplane is misspelt"]).await;
+    scene.gateway.said(&[lacking, "none of clutser, controlplane is misspelled"]).await;
     assert!(matches!(&warnings(&scene).await[..], [one] if one.contains(lacking)));
     assert_eq!(scene.http2().await.get(THINGS).await.status, 200);
     assert_eq!(proxy.asked(), []);
 
     selections(&scene.world, &(through("cluster") + &direct("controlplane")));
-    scene.gateway.said(&["an egress selection is gone; what was for it goes nowhere", "clutser"]).await;
+    scene.gateway.said(&["egress selection removed; its traffic now goes nowhere", "clutser"]).await;
     eventually("nothing to be odd", async || warnings(&scene).await.is_empty().then_some(())).await;
     selections(&scene.world, &direct("controlplane"));
-    scene.gateway.said(&["an egress selection is gone; what was for it goes directly", "cluster"]).await;
+    scene.gateway.said(&["egress selection removed; its traffic now goes directly", "cluster"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -79,5 +79,5 @@ async fn a_proxy_that_answers_nobody_any_more_is_told() {
     });
     let told = told.await;
     assert!(told.starts_with("does not answer since 20") && told.contains("no answer within"), "{told}");
-    scene.gateway.said(&["an egress proxy does not answer; see whether it runs", &proxy.address.to_string()]).await;
+    scene.gateway.said(&["egress proxy does not answer; check that it runs", &proxy.address.to_string()]).await;
 }

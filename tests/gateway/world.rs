@@ -1,4 +1,4 @@
-//! A small world around one real `narthex gateway`: authorities, users, a registry directory, backends.
+//! Fixtures of one test: CAs, users, a registry directory, and the process of a real `narthex gateway`.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -254,7 +254,7 @@ impl Gateway {
                 panic!("the gateway did not say where it listens:\n{}", log.lock().unwrap().join("\n"));
             };
             address = address.or_else(|| listening(&line, "serving"));
-            admin = admin.or_else(|| listening(&line, "admin"));
+            admin = admin.or_else(|| listening(&line, "admin listener"));
         }
         Gateway { child, address: address.unwrap(), admin: admin.unwrap(), log }
     }

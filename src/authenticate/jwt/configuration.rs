@@ -1,4 +1,4 @@
-//! `AuthenticationConfiguration`, read and checked as `pkg/apis/apiserver/validation` of k8s.io/apiserver checks it.
+//! `AuthenticationConfiguration`, parsed and validated like `pkg/apis/apiserver/validation` of k8s.io/apiserver.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -26,40 +26,40 @@ const USER: Variable = Variable {
     ]),
 };
 
-/// What the file says.
+/// The parsed file.
 #[derive(Debug)]
 pub struct Configuration {
-    /// Whose tokens are believed, each by an URL of its own.
+    /// The trusted issuers, each with a unique URL.
     pub issuers: Vec<JwtIssuer>,
-    /// Whether requests without credentials are let in; none when nothing is said of it.
+    /// Settings of anonymous requests; none if the file has none.
     pub anonymous: Option<Anonymous>,
 }
 
-/// Which requests without credentials are let in.
+/// Which anonymous requests are allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Anonymous {
-    /// Whether any is.
+    /// Whether anonymous requests are allowed at all.
     pub enabled: bool,
-    /// Only those for these paths; empty for all.
+    /// Paths for which they are allowed; empty for all.
     pub paths: Vec<String>,
 }
 
-/// Whose tokens are believed, and who their holders are.
+/// A trusted issuer, and the mapping of its claims to users.
 #[derive(Debug)]
 pub struct JwtIssuer {
-    /// As it stands in the claim `iss`.
+    /// The issuer URL, as in the claim `iss`.
     pub url: String,
-    /// Where its discovery document is.
+    /// The URL of its discovery document.
     pub(super) discovery: HttpsUrl,
-    /// Who vouches for the servers of its documents; none for the system's roots.
+    /// The CAs for its servers; none for the system's roots.
     pub(super) authorities: Option<Bundle>,
-    /// The egress selection that leads to its documents; empty for none.
+    /// The egress selection for fetching its documents; empty for none.
     pub(super) egress: String,
-    /// One of these must stand in the claim `aud`.
+    /// Accepted audiences; one must be in the claim `aud`.
     pub(super) audiences: Vec<String>,
-    /// With which of these it must be signed; empty for all that we know.
+    /// Allowed signing algorithms; empty for all supported ones.
     pub(super) algorithms: Vec<Algorithm>,
-    /// Whether holders are in the group of everybody who is known, too.
+    /// Whether users get the group `system:authenticated`.
     pub(super) adds_authenticated: bool,
     pub(super) username: Source,
     pub(super) groups: Option<Source>,
@@ -69,14 +69,14 @@ pub struct JwtIssuer {
     pub(super) user_rules: Vec<(Expression, String)>,
 }
 
-/// Where a part of the user comes from.
+/// Where a user attribute comes from.
 #[derive(Debug)]
 pub(super) enum Source {
     Claim { name: String, prefix: String },
     Expression(Expression),
 }
 
-/// What the claims must meet.
+/// A validation rule for claims.
 #[derive(Debug)]
 pub(super) enum Rule {
     Claim { name: String, value: String },
@@ -84,8 +84,8 @@ pub(super) enum Rule {
 }
 
 impl Configuration {
-    /// Issuers whose documents are to be had by an egress selection that is not there: as in
-    /// `k8s.io/apiserver/plugin/pkg/authenticator/token/oidc`, directly is no answer to that.
+    /// Returns a problem for each issuer whose egress selection is not configured. There is no fallback to a direct
+    /// connection, as in `k8s.io/apiserver/plugin/pkg/authenticator/token/oidc`.
     pub(super) fn lookups(&self, path: &Path, ways: &Ways) -> Problems {
         let missing = self
             .issuers
@@ -103,13 +103,13 @@ impl Configuration {
         Problems(problems.collect())
     }
 
-    /// Reads the file; all mistakes at once.
+    /// Reads the file, and reports all errors at once.
     pub fn load(path: &Path) -> Result<Configuration, Problems> {
         let text = text_of(path, LARGEST)?;
         Configuration::parse(&path.display().to_string(), &text, is_json(path))
     }
 
-    /// Reads the text of such a file; `place` is what problems name.
+    /// Parses the text of such a file; `place` is the file name in problems.
     pub fn parse(place: &str, text: &str, json: bool) -> Result<Configuration, Problems> {
         configuration(place, text, json, KIND, |fields| {
             let issuers = issuers(fields);
@@ -147,7 +147,7 @@ fn anonymous(mut fields: Fields<'_>) -> Anonymous {
 fn issuers(fields: &mut Fields<'_>) -> Vec<JwtIssuer> {
     let written = fields.each("jwt");
     if written.len() > MOST_ISSUERS {
-        fields.problem("jwt", format_args!("{} issuers are too many; the most is {MOST_ISSUERS}", written.len()));
+        fields.problem("jwt", format_args!("{} issuers are too many; the maximum is {MOST_ISSUERS}", written.len()));
         return Vec::new();
     }
     let (mut urls, mut discovery_urls) = (BTreeSet::new(), BTreeSet::new());
@@ -162,7 +162,7 @@ fn issuer(
     let issuer = match fields.fields("issuer") {
         Some(issuer) => issuer_fields(issuer, urls, discovery_urls),
         None => {
-            fields.problem("issuer", "needed");
+            fields.problem("issuer", "required");
             None
         }
     };
@@ -204,13 +204,13 @@ fn issuer_fields(
 ) -> Option<IssuerFields> {
     let url = fields.text("url");
     let well_known = if url.is_empty() {
-        fields.problem("url", "needed");
+        fields.problem("url", "required");
         None
     } else {
         check_url(&fields, "url", &url)
     };
     if !url.is_empty() && !urls.insert(url.clone()) {
-        fields.problem("url", format_args!("{url:?} is there more than once"));
+        fields.problem("url", format_args!("duplicate value {url:?}"));
     }
     let written = fields.text("discoveryURL");
     let discovery = if written.is_empty() {
@@ -220,7 +220,7 @@ fn issuer_fields(
             fields.problem("discoveryURL", "discoveryURL must be different from URL");
         }
         if !discovery_urls.insert(written.clone()) {
-            fields.problem("discoveryURL", format_args!("{written:?} is there more than once"));
+            fields.problem("discoveryURL", format_args!("duplicate value {written:?}"));
         }
         check_url(&fields, "discoveryURL", &written)
     };
@@ -245,7 +245,7 @@ fn check_url(fields: &Fields<'_>, name: &str, url: &str) -> Option<HttpsUrl> {
     match HttpsUrl::parse(url) {
         Ok(url) => Some(url),
         Err(mistakes) => {
-            // Not with the password that may stand in it.
+            // The URL may contain a password, which must not be logged.
             let url = if url.contains('@') { "<omitted>" } else { url };
             for mistake in mistakes {
                 fields.problem(name, format_args!("{url:?}: {mistake}"));
@@ -270,7 +270,7 @@ fn audiences(fields: &mut Fields<'_>) -> Vec<String> {
             fields.problem(&field, "must not be empty");
         }
         if audiences.iter().take(number).any(|earlier| earlier == audience) {
-            fields.problem(&field, format_args!("{audience:?} is there more than once"));
+            fields.problem(&field, format_args!("duplicate value {audience:?}"));
         }
     }
     if audiences.len() > 1 && policy != "MatchAny" {
@@ -281,7 +281,7 @@ fn audiences(fields: &mut Fields<'_>) -> Vec<String> {
     audiences
 }
 
-/// Whether the expressions look at the address of a user, and whether at its being verified.
+/// Whether an expression uses `claims.email_verified`.
 #[derive(Default)]
 struct Email {
     verified: bool,
@@ -297,7 +297,7 @@ fn compile(fields: &Fields<'_>, name: &str, source: &str, variable: &Variable) -
     }
 }
 
-/// An expression that must say yes or no.
+/// Compiles an expression that must evaluate to a boolean.
 fn condition(fields: &Fields<'_>, source: &str, variable: &Variable) -> Option<Expression> {
     let expression = compile(fields, "expression", source, variable)?;
     if expression.kind() != Kind::Bool {
@@ -321,7 +321,7 @@ fn claim_rules(written: Vec<Fields<'_>>, email: &mut Email) -> Vec<Rule> {
                     fields.problem("message", "may not be specified when claim is set");
                 }
                 if !claims.insert(name.clone()) {
-                    fields.problem("claim", format_args!("{name:?} is there more than once"));
+                    fields.problem("claim", format_args!("duplicate value {name:?}"));
                 }
                 rules.push(Rule::Claim { name, value });
             }
@@ -330,7 +330,7 @@ fn claim_rules(written: Vec<Fields<'_>>, email: &mut Email) -> Vec<Rule> {
                     fields.problem("requiredValue", "may not be specified when expression is set");
                 }
                 if !expressions.insert(source.clone()) {
-                    fields.problem("expression", "is there more than once");
+                    fields.problem("expression", "duplicate value");
                 } else if let Some(expression) = condition(&fields, &source, &CLAIMS) {
                     email.verified |= expression.looks_at("email_verified");
                     rules.push(Rule::Expression { expression, message });
@@ -413,9 +413,9 @@ fn extra(written: Vec<Fields<'_>>, email: &mut Email) -> Vec<(String, Expression
             fields.problem("key", format_args!("{key:?}: {why}"));
         }
         if !keys.insert(key.clone()) {
-            fields.problem("key", format_args!("{key:?} is there more than once"));
+            fields.problem("key", format_args!("duplicate value {key:?}"));
         } else if source.is_empty() {
-            fields.problem("valueExpression", "needed");
+            fields.problem("valueExpression", "required");
         } else if let Some(expression) = compile(&fields, "valueExpression", &source, &CLAIMS) {
             email.verified |= expression.looks_at("email_verified");
             extra.push((key, expression));
@@ -449,9 +449,9 @@ fn user_rules(written: Vec<Fields<'_>>) -> Vec<(Expression, String)> {
     for mut fields in written {
         let (source, message) = (fields.text("expression"), fields.text("message"));
         if source.is_empty() {
-            fields.problem("expression", "needed");
+            fields.problem("expression", "required");
         } else if !expressions.insert(source.clone()) {
-            fields.problem("expression", "is there more than once");
+            fields.problem("expression", "duplicate value");
         } else if let Some(expression) = condition(&fields, &source, &USER) {
             rules.push((expression, message));
         }

@@ -1,4 +1,4 @@
-//! Keys and tokens for tests: those of the gateway's front door make theirs with this file, too.
+//! Keys and tokens for tests; the gateway's integration tests include this file, too.
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::KeySize;
@@ -35,7 +35,7 @@ impl SigningKey {
         SigningKey::Ed(Ed25519KeyPair::generate().unwrap())
     }
 
-    /// The public half, as it stands in a key set.
+    /// The public key, as in a key set.
     pub(crate) fn jwk(&self, name: &str) -> Value {
         let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
         match self {
@@ -75,7 +75,7 @@ impl SigningKey {
         }
     }
 
-    /// A token by this key.
+    /// Returns a token signed by this key.
     pub(crate) fn token(&self, algorithm: &str, key_name: &str, claims: &Value) -> String {
         let signed = unsigned(&json!({"alg": algorithm, "kid": key_name, "typ": "JWT"}), claims);
         let signature = self.sign(algorithm, signed.as_bytes());
@@ -83,12 +83,12 @@ impl SigningKey {
     }
 }
 
-/// Header and claims of a token, before it is signed.
+/// Returns header and claims of a token without the signature.
 pub(crate) fn unsigned(header: &Value, claims: &Value) -> String {
     format!("{}.{}", URL_SAFE_NO_PAD.encode(header.to_string()), URL_SAFE_NO_PAD.encode(claims.to_string()))
 }
 
-/// A key set of these public keys.
+/// Returns a key set of these public keys.
 pub(crate) fn key_set(keys: &[Value]) -> String {
     json!({ "keys": keys }).to_string()
 }
@@ -100,7 +100,7 @@ fn integers(der: &[u8]) -> (&[u8], &[u8]) {
     (modulus, element(rest).0)
 }
 
-/// The content of the first element, and what follows it.
+/// Returns the content of the first DER element, and the bytes after it.
 fn element(der: &[u8]) -> (&[u8], &[u8]) {
     let (length, begin) = match der[1] {
         short @ 0..0x80 => (usize::from(short), 2),

@@ -1,4 +1,4 @@
-//! The keys of one issuer as they are known now, and the task that keeps them so.
+//! The cached keys of one issuer, and the task that refreshes them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,15 +11,14 @@ use crate::egress::Dialler;
 use crate::observe::metrics::CallHealth;
 use crate::process::{Drain, Phase, Published, Publisher};
 
-/// The least time between two fetches, whoever asks: tokens with made-up key names must not make us a weapon
-/// against the issuer.
+/// The minimum time between two fetches: tokens with made-up key IDs must not cause load on the issuer.
 pub(super) const PAUSE: Duration = Duration::from_secs(5);
-/// Keys that nobody asked about are fetched anew after this time, so that one that was withdrawn loses its worth.
+/// Keys are fetched again after this time, so that tokens of a withdrawn key become invalid.
 const REFRESH: Duration = Duration::from_secs(600);
-/// How long a request waits for keys that may be newer.
+/// How long a request waits for a refresh of the keys.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is known of an issuer's keys; shared by all threads.
+/// The cached keys of an issuer; shared by all threads.
 #[derive(Debug)]
 pub(super) struct Keyring {
     pub(super) origin: Origin,
@@ -27,18 +26,18 @@ pub(super) struct Keyring {
     wanted: Notify,
 }
 
-/// The last good keys, and when they were last asked for.
+/// The last good keys, and the state of the last fetch.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
     pub(super) keys: Option<Arc<Keys>>,
-    /// How often they were asked for.
+    /// The number of fetches.
     asked: u64,
     last: Option<Instant>,
-    /// Why the last time brought nothing.
+    /// The error of the last fetch.
     pub(super) failure: Option<String>,
 }
 
-/// The one who may change a [`Keyring`].
+/// Refreshes a [`Keyring`]; its only writer.
 pub(super) struct Keeper {
     ring: Arc<Keyring>,
     publisher: Publisher<Known>,
@@ -55,8 +54,8 @@ impl Keyring {
         self.known.get()
     }
 
-    /// What is known after another fetch than that of `before`; the same again if it is too early for one, or if
-    /// it takes too long.
+    /// Waits for a fetch after that of `before`, and returns its result. Returns the current keys if a fetch is not
+    /// allowed yet or takes too long.
     pub(super) async fn newer(&self, before: &Arc<Known>) -> Arc<Known> {
         let now = self.known.get();
         if now.asked > before.asked {
@@ -85,7 +84,7 @@ impl Keeper {
         &self.ring.origin
     }
 
-    /// Fetches the keys now, when somebody wants newer ones, and every few minutes, until the process ends.
+    /// Fetches the keys at once, on request and periodically, until the process ends.
     pub(super) async fn keep(self, dialler: Dialler, health: Arc<CallHealth>, mut drain: Drain) {
         let issuer = self.ring.origin.issuer.clone();
         loop {
@@ -95,7 +94,7 @@ impl Keeper {
                 () = drain.reached(Phase::Ending) => return,
             };
             let result = fetched.as_ref().map(drop).map_err(String::as_str);
-            // A change is told below.
+            // Changes are logged below.
             health.record_quietly(&self.ring.origin.discovery.destination, result, began.elapsed());
             let before = self.ring.known();
             let good = fetched.is_ok();
@@ -104,16 +103,16 @@ impl Keeper {
                 Ok(keys) => {
                     let same = before.keys.as_ref().filter(|known| known.same(&keys)).cloned();
                     if same.is_none() {
-                        tracing::info!(issuer, "keys of the issuer read");
+                        tracing::info!(issuer, "keys of the issuer fetched");
                     } else if before.failure.is_some() {
-                        tracing::info!(issuer, "the issuer's keys can be read again");
+                        tracing::info!(issuer, "fetching the issuer's keys succeeds again");
                     }
                     now.keys = Some(same.unwrap_or_else(|| Arc::new(keys)));
                 }
                 Err(why) => {
                     if before.failure.as_ref() != Some(&why) {
-                        let stay = if before.keys.is_some() { "; the last good ones stay" } else { "" };
-                        tracing::error!(issuer, why, "the issuer's keys cannot be read{stay}");
+                        let stay = if before.keys.is_some() { "; the last good keys stay in use" } else { "" };
+                        tracing::error!(issuer, why, "fetching the issuer's keys failed{stay}");
                     }
                     now.keys = before.keys.clone();
                     now.failure = Some(why);

@@ -1,4 +1,4 @@
-//! The keys of an issuer: a JSON Web Key Set, and signatures verified by it.
+//! JSON Web Key Sets, and signature verification with them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,10 +12,10 @@ use serde::Deserialize;
 
 use super::token::Token;
 
-/// More keys than this are not looked at: a token without a key's name tries each.
+/// The maximum number of keys in a set: a token without a key ID is tried with each.
 const MOST: usize = 128;
 
-/// How a token is signed: kube-apiserver's list, and EdDSA. There is no name for a shared secret, nor for none.
+/// A signing algorithm: those of kube-apiserver, and EdDSA. There are none for shared secrets, and no `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, clippy::upper_case_acronyms)]
 pub enum Algorithm {
@@ -34,7 +34,7 @@ pub enum Algorithm {
 /// A set of public keys.
 #[derive(Debug)]
 pub struct Keys {
-    /// Another for every set there ever was in this process.
+    /// Unique for each key set of this process.
     pub id: u64,
     keys: Vec<Key>,
 }
@@ -42,7 +42,7 @@ pub struct Keys {
 #[derive(Debug, PartialEq, Eq)]
 struct Key {
     name: String,
-    /// The one algorithm it is meant for, if it says so.
+    /// The algorithm that the key is restricted to, if any.
     only: Option<Algorithm>,
     material: Material,
 }
@@ -56,14 +56,14 @@ enum Material {
     Ed25519(Vec<u8>),
 }
 
-/// What a signature is worth.
+/// The result of verifying a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signature {
-    /// It is by one of these keys.
+    /// The signature is valid by one of the keys.
     Good,
-    /// It is by none of those that it could be by.
+    /// The signature is invalid by every matching key.
     Bad,
-    /// There is no key that it could be by: there may be newer ones.
+    /// No key matches: the key set may be outdated.
     NoSuchKey,
 }
 
@@ -94,7 +94,7 @@ struct Written {
 }
 
 impl Algorithm {
-    /// The algorithm of this name in a token's header.
+    /// Parses the algorithm name of a token's header.
     pub fn named(name: &str) -> Option<Algorithm> {
         Some(match name {
             "RS256" => Algorithm::RS256,
@@ -125,15 +125,15 @@ impl Algorithm {
 }
 
 impl Keys {
-    /// Reads a key set. Keys that are for something else, or that we do not know, are left out; a set without any
-    /// that is left is a mistake.
+    /// Parses a key set. Keys for other uses and of unknown types are skipped; a set without any usable key is an
+    /// error.
     ///
     /// # Errors
-    /// Why it is no key set.
+    /// Why the key set is invalid.
     pub fn parse(json: &[u8]) -> Result<Keys, String> {
-        let set: WrittenSet = serde_json::from_slice(json).map_err(|error| format!("it is no key set: {error}"))?;
+        let set: WrittenSet = serde_json::from_slice(json).map_err(|error| format!("invalid key set: {error}"))?;
         if set.keys.len() > MOST {
-            return Err(format!("it has {} keys; the most is {MOST}", set.keys.len()));
+            return Err(format!("the key set has {} keys; the maximum is {MOST}", set.keys.len()));
         }
         let keys: Vec<Key> = set
             .keys
@@ -141,13 +141,13 @@ impl Keys {
             .filter_map(|key| serde_json::from_value::<Written>(key).ok().and_then(|written| Key::of(&written)))
             .collect();
         if keys.is_empty() {
-            return Err("it has no key that signatures could be verified with".to_owned());
+            return Err("the key set has no key for verifying signatures".to_owned());
         }
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Ok(Keys { id: NEXT.fetch_add(1, Ordering::Relaxed), keys })
     }
 
-    /// What the signature of `token` is worth.
+    /// Verifies the signature of `token`.
     pub fn verify(&self, token: &Token<'_>) -> Signature {
         let mut result = Signature::NoSuchKey;
         for key in &self.keys {
@@ -179,7 +179,7 @@ impl Key {
             None => None,
         };
         let bytes = |text: &str| URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok().filter(|it| !it.is_empty());
-        // The uncompressed form of SEC 1; each half has the length of the field.
+        // The uncompressed point of SEC 1; each coordinate has the length of the field.
         let point = |length: usize| {
             let (x, y) = (bytes(&written.x)?, bytes(&written.y)?);
             (x.len() == length && y.len() == length).then(|| [&[4][..], &x, &y].concat())
@@ -213,7 +213,7 @@ impl Key {
         };
         match &self.material {
             Material::Rsa { modulus, exponent } => token.algorithm.rsa().is_some_and(|parameters| {
-                // A modulus may be written with a zero in front, which is no part of it.
+                // A modulus may have leading zeros, which are not part of it.
                 let bare = |number: &[u8]| number.iter().copied().skip_while(|byte| *byte == 0).collect::<Vec<u8>>();
                 let key = RsaPublicKeyComponents { n: bare(modulus), e: bare(exponent) };
                 key.verify(parameters, message, signature).is_ok()

@@ -1,4 +1,4 @@
-//! From the claims of a verified token to a user, as `plugin/pkg/authenticator/token/oidc` of k8s.io/apiserver.
+//! Mapping of the claims of a verified token to a user, like `plugin/pkg/authenticator/token/oidc` of k8s.io/apiserver.
 
 use serde_json::{Value, json};
 
@@ -8,10 +8,10 @@ use crate::authenticate::peer::CREDENTIAL_ID;
 use crate::expression::{Expression, Input, Outcome};
 use crate::kubeapi::User;
 
-/// The user that `claims` speak of by the rules of `issuer`; groups that everybody has are not among them.
+/// Maps `claims` to a user by the rules of `issuer`, without `system:authenticated`.
 ///
 /// # Errors
-/// Which rule it does not meet, in words for the log.
+/// The rule that failed, for the log.
 pub(super) fn user(issuer: &JwtIssuer, claims: &Claims) -> Result<User, String> {
     let input = if issuer.has_expressions() { Some(Input::of(&Value::Object(claims.clone()))) } else { None };
     let input = input.as_ref();
@@ -74,7 +74,7 @@ fn username(issuer: &JwtIssuer, claims: &Claims, input: Option<&Input>) -> Resul
         Source::Claim { name, prefix } => (name, prefix),
     };
     let value = text(claims, name).map_err(|why| format!("username: {why}"))?;
-    // An address that is said to be unverified is nobody's; one of which nothing is said is taken.
+    // An unverified address is rejected; one without the claim email_verified is accepted.
     if name == "email" {
         match claims.get("email_verified") {
             None | Some(Value::Bool(true)) => {}
@@ -99,9 +99,9 @@ fn groups(issuer: &JwtIssuer, claims: &Claims, input: Option<&Input>) -> Result<
     };
     let found = match claims.get(name) {
         None => {
-            // Claims that stand elsewhere would have to be asked for; who has them must not pass for without groups.
+            // Distributed claims are not fetched. The user must not be taken for one without groups.
             if claims.get("_claim_names").is_some_and(|names| names.get(name).is_some()) {
-                return Err(format!("the claim {name} is a distributed one, which is not fetched"));
+                return Err(format!("the claim {name} is distributed, which is not supported"));
             }
             return Ok(Vec::new());
         }
@@ -109,9 +109,9 @@ fn groups(issuer: &JwtIssuer, claims: &Claims, input: Option<&Input>) -> Result<
         Some(Value::String(group)) => vec![group.as_str()],
         Some(Value::Array(list)) => {
             let texts: Option<Vec<&str>> = list.iter().map(Value::as_str).collect();
-            texts.ok_or_else(|| format!("groups: the claim {name} holds what is no text"))?
+            texts.ok_or_else(|| format!("groups: the claim {name} contains a value that is not a string"))?
         }
-        Some(_) => return Err(format!("groups: the claim {name} is neither a text nor a list of texts")),
+        Some(_) => return Err(format!("groups: the claim {name} is neither a string nor a list of strings")),
     };
     Ok(found.into_iter().map(|group| format!("{prefix}{group}")).collect())
 }
@@ -119,16 +119,16 @@ fn groups(issuer: &JwtIssuer, claims: &Claims, input: Option<&Input>) -> Result<
 fn text(claims: &Claims, name: &str) -> Result<String, String> {
     match claims.get(name) {
         Some(Value::String(text)) => Ok(text.clone()),
-        Some(_) => Err(format!("the claim {name} is no text")),
+        Some(_) => Err(format!("the claim {name} is not a string")),
         None => Err(format!("the claim {name} is missing")),
     }
 }
 
 fn evaluate(expression: &Expression, input: Option<&Input>) -> Result<Outcome, String> {
-    expression.evaluate(input.ok_or("there is nothing to evaluate it on")?)
+    expression.evaluate(input.ok_or("no input for the expression")?)
 }
 
-/// A text or a list of texts, as a list without empty ones; nothing for everything else.
+/// Returns a string or a list of strings as a list without empty strings; none for any other value.
 fn texts(outcome: Outcome) -> Option<Vec<String>> {
     let mut texts = match outcome {
         Outcome::Null => Vec::new(),

@@ -1,8 +1,8 @@
-//! JSON Web Tokens of several issuers, as `AuthenticationConfiguration` describes them and
-//! `plugin/pkg/authenticator/token/oidc` of k8s.io/apiserver judges them.
+//! Authentication by JSON Web Tokens of several issuers, configured by `AuthenticationConfiguration` and verified like
+//! `plugin/pkg/authenticator/token/oidc` of k8s.io/apiserver.
 //!
-//! A token whose issuer is not ours is nobody's; every other is either its holder's or wrong. What was verified is
-//! remembered for a moment, so that a request with the same token costs a look-up.
+//! A token of an unknown issuer is left to other authenticators; a token of a configured issuer is either valid or an
+//! error. Verified tokens are cached briefly, so that the next request with the same token costs a lookup.
 
 mod configuration;
 mod fetch;
@@ -38,23 +38,23 @@ use crate::observe::metrics::{self, CallKind, Lookup, Metrics};
 use crate::process::{Drain, Follower, OnFailure, Phase, Problem, Problems, Published, Publisher};
 use crate::review::{DecisionCache, Kept, Limits, Secret};
 
-/// What fuzz targets need to see of our parsers.
+/// Parsers that are exposed to the fuzz targets.
 #[doc(hidden)]
 pub mod parsers {
     pub use super::keys::{Keys, Signature};
     pub use super::token::{Token, claims};
 }
 
-/// A verified token is verified again after this time.
+/// Cache TTL of verified tokens.
 const REMEMBERED: Duration = Duration::from_secs(60);
-/// Verified tokens that are remembered.
+/// Limits of the cache of verified tokens.
 const VERIFIED: Limits = Limits { entries: 32_768, bytes: 32 << 20 };
-/// How often tokens past their time are let go of.
+/// How often expired tokens are removed from the cache.
 const SWEEP: Duration = Duration::from_secs(10);
-/// How far the clocks may differ for `nbf`, as go-oidc has it; for `exp` there is no grace.
+/// Allowed clock skew for `nbf` in seconds, as in go-oidc; there is none for `exp`.
 const NOT_BEFORE_LEEWAY: f64 = 300.0;
 
-/// Judges tokens; shared by all threads.
+/// Authenticates JWTs; shared by all threads.
 pub struct Jwt {
     issuers: Published<Issuers>,
     secret: Secret,
@@ -62,14 +62,14 @@ pub struct Jwt {
     metrics: Arc<Metrics>,
 }
 
-/// The holder of a token, and who says so.
+/// A verified token: its user, and what it was verified with.
 #[derive(Clone, Debug, PartialEq)]
 struct Verified {
     user: Arc<User>,
     by: VouchedBy,
 }
 
-/// Which issuer of which reading of the file, by which of its key sets.
+/// Identifies the configuration, the issuer and the key set with which a token was verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct VouchedBy {
     configuration: u64,
@@ -77,10 +77,10 @@ struct VouchedBy {
     keys: u64,
 }
 
-/// One reading of the file.
+/// The issuers of one version of the configuration.
 #[derive(Debug)]
 pub struct Issuers {
-    /// Another for every reading there ever was in this process.
+    /// Unique for each loaded configuration of this process.
     id: u64,
     list: Vec<Issuer>,
     anonymous: Option<Anonymous>,
@@ -92,19 +92,19 @@ struct Issuer {
     keys: Arc<Keyring>,
 }
 
-/// Whose tokens are believed: right when it was opened.
+/// A configuration that was valid when it was opened.
 pub struct ConfigurationFile {
     written: Written,
     follower: Follower,
     configuration: Configuration,
 }
 
-/// Where it stands whose tokens are believed.
+/// Where the configuration comes from.
 #[derive(Clone, Debug)]
 enum Written {
-    /// In an `AuthenticationConfiguration`.
+    /// An `AuthenticationConfiguration` file.
     File(PathBuf),
-    /// In flags, which name a file at most.
+    /// Flags, which may name a CA file.
     Flags(OpenIdConnect),
 }
 
@@ -116,7 +116,7 @@ impl Written {
         }
     }
 
-    /// What may change, if anything.
+    /// The file to watch, if any.
     fn file(&self) -> Option<&Path> {
         match self {
             Written::File(path) => Some(path),
@@ -127,13 +127,13 @@ impl Written {
     fn lookups(&self, configuration: &Configuration, ways: &Ways) -> Problems {
         match self {
             Written::File(path) => configuration.lookups(path, ways),
-            // They go direct.
+            // Connections for flags are always direct.
             Written::Flags(_) => Problems::default(),
         }
     }
 }
 
-/// Follows the file and the issuers' keys; for the thread that does such things.
+/// Watches the configuration file, and refreshes the issuers' keys; for the background thread.
 pub struct Following {
     written: Written,
     follower: Follower,
@@ -142,19 +142,19 @@ pub struct Following {
     keepers: Vec<Keeper>,
 }
 
-/// What a token is worth.
+/// The result of authenticating a token.
 #[derive(Debug)]
 pub enum Holder {
-    /// Its holder.
+    /// The token is valid; its user.
     Known(Arc<User>),
-    /// It is none that an issuer of ours could have made.
+    /// The token is not of a configured issuer.
     Unknown,
-    /// It claims to be by an issuer of ours; why it is worth nothing, in words for the log.
+    /// The token names a configured issuer but is invalid; with the error for the log.
     Wrong(String),
 }
 
 impl ConfigurationFile {
-    /// What is wrong with the ways to its issuers.
+    /// Checks that the egress selections of the issuers are configured.
     pub fn lookups(&self, ways: &Ways) -> Problems {
         self.written.lookups(&self.configuration, ways)
     }
@@ -162,32 +162,32 @@ impl ConfigurationFile {
     /// Reads the file.
     ///
     /// # Errors
-    /// All mistakes in it.
+    /// All errors in it.
     pub fn open(path: &Path) -> Result<ConfigurationFile, Problems> {
         ConfigurationFile::read(Written::File(path.to_owned()))
     }
 
-    /// One issuer by flags.
+    /// Creates the configuration of one issuer from flags.
     ///
     /// # Errors
-    /// All mistakes in them, and in the file they name.
+    /// All errors in the flags, and in the CA file.
     pub fn of_flags(flags: OpenIdConnect) -> Result<ConfigurationFile, Problems> {
         ConfigurationFile::read(Written::Flags(flags))
     }
 
     fn read(written: Written) -> Result<ConfigurationFile, Problems> {
-        // Before the first reading, so that no change falls between.
+        // Before the first read, so that no change is missed.
         let follower = Follower::new(written.file());
         let configuration = written.load()?;
         Ok(ConfigurationFile { written, follower, configuration })
     }
 
-    /// What it says.
+    /// Returns the configuration.
     pub fn configuration(&self) -> &Configuration {
         &self.configuration
     }
 
-    /// Begins to judge by it. What this returns second must be run.
+    /// Creates the authenticator. The returned [`Following`] must be run.
     ///
     /// # Errors
     /// When the system has no random numbers.
@@ -203,7 +203,7 @@ impl ConfigurationFile {
 }
 
 impl Jwt {
-    /// Who holds `token`. Waits only where the issuer's keys may have changed.
+    /// Authenticates `token`. Waits only if the issuer's keys may have changed.
     pub async fn holder(&self, token: &str) -> Holder {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let key = self.secret.key(|digest| digest.text(token));
@@ -215,7 +215,7 @@ impl Jwt {
             return Holder::Known(known.user);
         }
         let issuers = arc_swap::Guard::into_inner(issuers);
-        // Boxed, so that requests with a token that is known do not carry the room for it.
+        // Boxed, to keep the futures of requests with a cached token small.
         match Box::pin(issuers.judge(token, now)).await {
             Ok(None) => Holder::Unknown,
             Ok(Some((verified, left))) => {
@@ -228,12 +228,12 @@ impl Jwt {
         }
     }
 
-    /// Lets go of what is past its time. Call it now and then.
+    /// Removes expired entries. Call it periodically.
     pub fn sweep(&self) {
         self.verified.sweep(Instant::now());
     }
 
-    /// Whether the file lets a request for `path` in that has no credentials; none when it says nothing of it.
+    /// Whether the configuration allows anonymous requests for `path`; none if it has no such setting.
     pub fn lets_anonymous_in(&self, path: &str) -> Option<bool> {
         let issuers = self.issuers.load();
         let anonymous = issuers.anonymous.as_ref()?;
@@ -242,7 +242,7 @@ impl Jwt {
 }
 
 impl Issuers {
-    /// Issuers whose keys come from where those of an issuer before came from share them.
+    /// Creates the issuers of a configuration. An issuer with the same key source as one in `before` shares its keys.
     fn new(configuration: Configuration, before: Option<&Issuers>) -> (Issuers, Vec<Keeper>) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let mut keepers = Vec::new();
@@ -266,13 +266,13 @@ impl Issuers {
         (Issuers { id, list, anonymous: configuration.anonymous }, keepers)
     }
 
-    /// Whether what was said then would be said now.
+    /// Whether a cached verification is still valid: same configuration, same key set.
     fn vouch(&self, by: VouchedBy) -> bool {
         let keys = || self.list.get(by.issuer)?.keys.known().keys.as_ref().map(|keys| keys.id);
         by.configuration == self.id && keys() == Some(by.keys)
     }
 
-    /// The holder, and for how long the token is good.
+    /// Verifies a token; returns the user and the remaining validity. None if the issuer is not configured.
     async fn judge(&self, token: &str, now: Duration) -> Result<Option<(Verified, Duration)>, String> {
         let Some(claims) = token::claims(token) else { return Ok(None) };
         let Some(Value::String(says)) = claims.get("iss") else { return Ok(None) };
@@ -283,7 +283,7 @@ impl Issuers {
         let token = Token::parse(token, claims)?;
         let wanted = &issuer.rules.algorithms;
         if !wanted.is_empty() && !wanted.contains(&token.algorithm) {
-            return Err("it is not signed as this issuer's tokens must be".to_owned());
+            return Err("signing algorithm not allowed for this issuer".to_owned());
         }
         let keys = issuer.verify(&token).await?;
         let left = issuer.check(&token.claims, now)?;
@@ -298,12 +298,12 @@ impl Issuers {
 }
 
 impl Issuer {
-    /// The key set by which the signature is good.
+    /// Verifies the signature; returns the ID of the key set.
     async fn verify(&self, token: &Token<'_>) -> Result<u64, String> {
         let mut known = self.keys.known();
         let mut judged = judged(&known, token);
-        // The issuer may have begun to sign with a key that was not there when we asked; or it was not there at all.
-        // A signature that is bad by a key of its name may be by a key that took over the name.
+        // The issuer may sign with a key added after the last fetch, or the last fetch failed. An invalid signature may
+        // come from a new key under the same name.
         if judged != Some(Signature::Good) {
             let newer = self.keys.newer(&known).await;
             if !Arc::ptr_eq(&newer, &known) {
@@ -313,16 +313,16 @@ impl Issuer {
         }
         match (judged, &known.keys) {
             (Some(Signature::Good), Some(keys)) => Ok(keys.id),
-            (Some(Signature::Bad), _) => Err("its signature is not the issuer's".to_owned()),
-            (Some(_), _) => Err("it is signed with a key that its issuer does not have".to_owned()),
+            (Some(Signature::Bad), _) => Err("invalid signature".to_owned()),
+            (Some(_), _) => Err("signing key not found in the issuer's key set".to_owned()),
             (None, _) => {
-                let why = known.failure.as_deref().unwrap_or("they were not read yet");
-                Err(format!("the keys of its issuer are not known: {why}"))
+                let why = known.failure.as_deref().unwrap_or("not fetched yet");
+                Err(format!("keys of the issuer not available: {why}"))
             }
         }
     }
 
-    /// Audience and time; for how long it is good yet.
+    /// Checks audience, expiry and not-before; returns the remaining validity.
     fn check(&self, claims: &Claims, now: Duration) -> Result<Duration, String> {
         let is_ours =
             |audience: &Value| audience.as_str().is_some_and(|it| self.rules.audiences.iter().any(|us| us == it));
@@ -332,19 +332,19 @@ impl Issuer {
             None => false,
         };
         if !meant {
-            return Err("it is not for an audience of ours".to_owned());
+            return Err("audience not accepted".to_owned());
         }
         let time = |name: &str| match claims.get(name) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => value.as_f64().map(Some).ok_or_else(|| format!("its claim {name} is no number")),
+            Some(value) => value.as_f64().map(Some).ok_or_else(|| format!("claim {name} is not a number")),
         };
-        let ends = time("exp")?.ok_or("it has no claim exp")?;
+        let ends = time("exp")?.ok_or("claim exp is missing")?;
         let seconds = now.as_secs_f64();
         if ends < seconds {
-            return Err("it has expired".to_owned());
+            return Err("token has expired".to_owned());
         }
         if time("nbf")?.is_some_and(|begins| begins > seconds + NOT_BEFORE_LEEWAY) {
-            return Err("it is not valid yet".to_owned());
+            return Err("token is not valid yet".to_owned());
         }
         Ok(Duration::try_from_secs_f64(ends - seconds).unwrap_or(Duration::MAX))
     }
@@ -354,7 +354,7 @@ fn judged(known: &Known, token: &Token<'_>) -> Option<Signature> {
     known.keys.as_ref().map(|keys| keys.verify(token))
 }
 
-/// A task that ends when nobody wants it any more.
+/// A key refresh task; dropping it aborts it.
 struct Task {
     origin: Origin,
     handle: JoinHandle<()>,
@@ -367,8 +367,7 @@ impl Drop for Task {
 }
 
 impl Following {
-    /// Follows the file until the process ends. While it holds a mistake, what was good before stays. Needs a
-    /// `LocalSet`.
+    /// Reloads the file until the process ends. An invalid file keeps the last good configuration. Needs a `LocalSet`.
     pub async fn run(mut self, dialler: Dialler, on_failure: OnFailure, drain: Drain) {
         let mut round = tokio::time::interval(SWEEP);
         let (mut tasks, metrics): (Vec<Task>, _) = (Vec::new(), self.jwt.metrics.clone());
@@ -385,8 +384,8 @@ impl Following {
         let mut ending = drain.clone();
         loop {
             {
-                // One and the same until it comes to something: the follower's own poll is no more frequent than the
-                // rounds, and would begin anew with each.
+                // The same future across the sweeps: the follower polls no more often than they come, and a new future
+                // would restart its interval each time.
                 let mut changed = std::pin::pin!(self.follower.changed());
                 loop {
                     tokio::select! {
@@ -403,7 +402,7 @@ impl Following {
                     let before = self.jwt.issuers.get();
                     let (now, keepers) = Issuers::new(configuration, Some(&before));
                     let file = self.written.file().unwrap_or(Path::new("")).display();
-                    tracing::info!(%file, issuers = now.list.len(), "authentication configuration read again");
+                    tracing::info!(%file, issuers = now.list.len(), "authentication configuration reloaded");
                     tasks.retain(|task| now.list.iter().any(|issuer| issuer.keys.origin == task.origin));
                     start(&mut tasks, keepers);
                     self.publisher.publish(Arc::new(now));
@@ -412,7 +411,7 @@ impl Following {
                     }
                 }
                 Err(problems) if told.as_ref() != Some(&problems) => {
-                    problems.log("the authentication configuration changed and is not usable; the last good one stays");
+                    problems.log("authentication configuration changed and is invalid; the last good one stays in use");
                     on_failure(&problems);
                     told = Some(problems);
                 }

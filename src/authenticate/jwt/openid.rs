@@ -1,4 +1,5 @@
-//! One issuer by flags, as kube-rbac-proxy has it (`--oidc-*`): judged like one of an `AuthenticationConfiguration`.
+//! One issuer configured by flags, like kube-rbac-proxy's `--oidc-*`; verified like one of an
+//! `AuthenticationConfiguration`.
 
 use std::path::PathBuf;
 
@@ -8,14 +9,14 @@ use super::url::HttpsUrl;
 use crate::process::{Problem, Problems};
 use crate::tls::Bundle;
 
-/// What the flags say of the issuer.
+/// The `--oidc-*` flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenIdConnect {
-    /// `--oidc-issuer`: as it stands in the claim `iss`.
+    /// `--oidc-issuer`: the issuer URL, as in the claim `iss`.
     pub issuer: String,
-    /// `--oidc-clientID`: what must stand in the claim `aud`.
+    /// `--oidc-clientID`: the accepted audience, as in the claim `aud`.
     pub client_id: String,
-    /// `--oidc-ca-file`: who vouches for the servers of its documents; none for the system's roots.
+    /// `--oidc-ca-file`: the CAs for the issuer's servers; none for the system's roots.
     pub authorities: Option<PathBuf>,
     /// `--oidc-username-claim`.
     pub username_claim: String,
@@ -25,15 +26,15 @@ pub struct OpenIdConnect {
     pub groups_claim: String,
     /// `--oidc-groups-prefix`.
     pub groups_prefix: String,
-    /// `--oidc-sign-alg`: with which of these a token must be signed; at least one.
+    /// `--oidc-sign-alg`: allowed signing algorithms; at least one.
     pub algorithms: Vec<String>,
 }
 
 impl OpenIdConnect {
-    /// The same as it would be read from a file.
+    /// Returns the equivalent configuration file.
     ///
     /// # Errors
-    /// All mistakes, by flag or file.
+    /// All errors, by flag or file.
     pub(super) fn configuration(&self) -> Result<Configuration, Problems> {
         let mut problems = Problems::default();
         let url = HttpsUrl::parse(&self.issuer).map_err(|mistakes| {
@@ -41,7 +42,7 @@ impl OpenIdConnect {
         });
         let mut need = |flag: &str, text: &str| {
             if text.is_empty() {
-                problems.0.push(Problem::new(flag, "needed with --oidc-issuer"));
+                problems.0.push(Problem::new(flag, "required with --oidc-issuer"));
             }
         };
         need("--oidc-clientID", &self.client_id);
@@ -52,7 +53,7 @@ impl OpenIdConnect {
         let mut algorithms = Vec::new();
         for name in &self.algorithms {
             let known = Algorithm::named(name).ok_or_else(|| {
-                Problem::new("--oidc-sign-alg", format_args!("{name:?} is no signature by a key pair, such as RS256"))
+                Problem::new("--oidc-sign-alg", format_args!("{name:?} is not an asymmetric algorithm, such as RS256"))
             });
             algorithms.extend(problems.keep(known));
         }
@@ -70,7 +71,7 @@ impl OpenIdConnect {
             egress: String::new(),
             audiences: vec![self.client_id.clone()],
             algorithms,
-            // kube-rbac-proxy has nobody who adds it where tokens are judged by itself.
+            // kube-rbac-proxy does not add the group to users of tokens that it verifies itself.
             adds_authenticated: false,
             username: claim(&self.username_claim, &self.username_prefix),
             groups: Some(claim(&self.groups_claim, &self.groups_prefix)).filter(|_| !self.groups_claim.is_empty()),
@@ -124,10 +125,10 @@ mod tests {
         assert_eq!(
             wrong.configuration().unwrap_err().to_string(),
             "--oidc-issuer: URL scheme must be https\n\
-             --oidc-clientID: needed with --oidc-issuer\n\
-             --oidc-username-claim: needed with --oidc-issuer\n\
-             --oidc-sign-alg: \"HS256\" is no signature by a key pair, such as RS256\n\
-             --oidc-sign-alg: \"none\" is no signature by a key pair, such as RS256\n\
+             --oidc-clientID: required with --oidc-issuer\n\
+             --oidc-username-claim: required with --oidc-issuer\n\
+             --oidc-sign-alg: \"HS256\" is not an asymmetric algorithm, such as RS256\n\
+             --oidc-sign-alg: \"none\" is not an asymmetric algorithm, such as RS256\n\
              /nonexistent: No such file or directory (os error 2)"
         );
     }

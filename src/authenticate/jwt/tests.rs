@@ -1,4 +1,4 @@
-//! Tokens as issuers sign them, and as nobody should.
+//! Tests of JWT authentication: valid tokens, known attacks, and configuration errors.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,7 +10,7 @@ use super::*;
 
 const ISSUER: &str = "https://issuer.example";
 
-/// The file with one issuer; `more` is JSON of its other fields.
+/// Returns a file with one issuer; `more` is JSON of its other fields.
 fn file(more: &Value) -> String {
     let mut jwt = json!({
         "issuer": {"url": ISSUER, "audiences": ["us", "them"], "audienceMatchPolicy": "MatchAny"},
@@ -61,7 +61,7 @@ fn every_algorithm_verifies_its_own_and_no_other() {
         let keys = Keys::parse(key_set(&[key.jwk("a")]).as_bytes()).unwrap();
         let token = key.token(algorithm, "a", &json!({"sub": "jane"}));
         assert_eq!(verify(&keys, &token), Ok(Signature::Good), "{algorithm}");
-        // Another key of that name, another name, another word.
+        // Another key with that ID, another key ID, another payload.
         let others = [
             SigningKey::rsa(),
             SigningKey::ec("P-256"),
@@ -100,7 +100,7 @@ fn a_token_without_a_key_name_is_tried_with_each() {
     assert_eq!(verify(&keys, &token), Ok(Signature::Good));
 }
 
-/// The public key as a shared secret, no signature, and a key that comes along.
+/// Known attacks: the public key as a shared secret, no signature, and a key inside the token.
 #[test]
 fn the_old_tricks() {
     let key = SigningKey::rsa();
@@ -155,7 +155,7 @@ fn what_is_no_key_set() {
     ] {
         assert!(Keys::parse(text.as_bytes()).is_err(), "{}", &text[..text.len().min(80)]);
     }
-    // What we do not know stands beside what we do.
+    // Unknown keys are skipped.
     let mixed = key_set(&[json!({"kty": "oct", "k": "AAAA"}), json!("?"), key.clone()]);
     let (mixed, alone) = (Keys::parse(mixed.as_bytes()).unwrap(), Keys::parse(key_set(&[key]).as_bytes()).unwrap());
     assert!(mixed.same(&alone) && mixed.id != alone.id);

@@ -1,4 +1,4 @@
-//! A JSON Web Token in its compact form, taken apart. Nothing in it is believed here.
+//! Parser of JSON Web Tokens in compact form. Nothing is verified here.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -6,55 +6,55 @@ use serde_json::{Map, Value};
 
 use super::keys::Algorithm;
 
-/// A longer token is refused unread; the longest in use have a few hundred groups.
+/// The maximum length of a token; the longest in use have a few hundred groups.
 const LONGEST: usize = 64 << 10;
 
 /// The claims of a token, by name.
 pub(super) type Claims = Map<String, Value>;
 
-/// A token whose parts could be read.
+/// A parsed, unverified token.
 #[derive(Debug)]
 pub struct Token<'t> {
-    /// What the signature is over.
+    /// The signed part: header and payload as received.
     pub signed: &'t str,
-    /// What its header says it was signed with.
+    /// The algorithm of the header.
     pub algorithm: Algorithm,
-    /// What its header calls the key; may be empty.
+    /// The key ID of the header; may be empty.
     pub key_id: String,
-    /// Decoded.
+    /// The decoded signature.
     pub signature: Vec<u8>,
-    /// What it claims.
+    /// The claims.
     pub claims: Claims,
 }
 
-/// The claims of what looks like a token, for finding out whose it is; none for everything else.
+/// Returns the unverified claims of a token, for finding its issuer; none if it is no JWT.
 pub fn claims(token: &str) -> Option<Claims> {
     let (_, payload, _) = parts(token)?;
     object(payload)
 }
 
 impl<'t> Token<'t> {
-    /// Takes a token apart whose claims were read by [`claims`].
+    /// Parses a token whose claims were read by [`claims`].
     ///
     /// # Errors
-    /// What is wrong with it, without a word of it.
+    /// Why it is invalid, without any part of the token.
     pub fn parse(token: &'t str, claims: Claims) -> Result<Token<'t>, &'static str> {
-        let (header, payload, signature) = parts(token).ok_or("it is no compact JWT")?;
-        let header_fields = object(header).ok_or("its header is no JSON object")?;
-        // RFC 7515, section 4.1.11: who does not understand what is listed there must refuse.
+        let (header, payload, signature) = parts(token).ok_or("not a compact JWT")?;
+        let header_fields = object(header).ok_or("the header is not a JSON object")?;
+        // RFC 7515, section 4.1.11: a token with unsupported critical extensions must be rejected.
         if header_fields.contains_key("crit") {
-            return Err("its header demands extensions");
+            return Err("critical header extensions are not supported");
         }
         let text = |name: &str| match header_fields.get(name) {
             None | Some(Value::Null) => Ok(""),
             Some(Value::String(text)) => Ok(text.as_str()),
-            Some(_) => Err("a field of its header is no text"),
+            Some(_) => Err("a header field is not a string"),
         };
-        // Nothing else of the header is looked at: a key must not come along with what it signs (jwk, jku, x5c).
-        let algorithm = Algorithm::named(text("alg")?).ok_or("its algorithm is not accepted here")?;
+        // Other header fields are ignored: a token must not bring its own key (jwk, jku, x5c).
+        let algorithm = Algorithm::named(text("alg")?).ok_or("signing algorithm not supported")?;
         let key_id = text("kid")?.to_owned();
-        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| "its signature is not base64url")?;
-        let signed = token.get(..header.len() + 1 + payload.len()).ok_or("it is no compact JWT")?;
+        let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| "the signature is not base64url")?;
+        let signed = token.get(..header.len() + 1 + payload.len()).ok_or("not a compact JWT")?;
         Ok(Token { signed, algorithm, key_id, signature, claims })
     }
 }

@@ -1,21 +1,21 @@
-//! Where an issuer's documents are: https and nothing else.
+//! URLs of an issuer's documents, `https` only.
 
 use std::fmt;
 
 use crate::egress::{Destination, Host};
 
-/// An URL to get something from.
+/// An `https` URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HttpsUrl {
     pub(super) destination: Destination,
-    /// The host as it stands in the URL, with the port if one does.
+    /// The host as written in the URL, with the port if there is one.
     pub(super) authority: String,
     /// Begins with a slash, or is empty.
     pub(super) path: String,
 }
 
 impl HttpsUrl {
-    /// Reads an URL as upstream's `validateURL` wants it, and with all its mistakes.
+    /// Parses a URL like upstream's `validateURL`, and returns all its errors.
     pub(super) fn parse(url: &str) -> Result<HttpsUrl, Vec<String>> {
         let mut mistakes = Vec::new();
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
@@ -41,21 +41,21 @@ impl HttpsUrl {
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
-        let not = || vec!["it is no URL of a host and a path".to_owned()];
+        let not = || vec!["not a valid URL of a host and a path".to_owned()];
         let parsed: http::Uri = format!("https://{authority}{path}").parse().map_err(|_| not())?;
         let host = parsed.host().filter(|host| !host.is_empty()).ok_or_else(not)?;
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         let host = bare.parse().map_or_else(|_| Host::Name(bare.to_ascii_lowercase()), Host::Ip);
         let port = match parsed.authority().and_then(http::uri::Authority::port) {
             Some(port) => port.as_u16(),
-            // A colon without a number, or with too great a one, is not the same as none.
+            // A colon without a number, or with a number that is too large, is an error.
             None if authority.rsplit(']').next().is_some_and(|end| end.contains(':')) => return Err(not()),
             None => 443,
         };
         Ok(HttpsUrl { destination: Destination { host, port }, authority: authority.to_owned(), path: path.to_owned() })
     }
 
-    /// The same for an URL that somebody else wrote down, who may put a query behind it.
+    /// Parses a URL that may have a query.
     pub(super) fn parse_with_query(url: &str) -> Result<HttpsUrl, Vec<String>> {
         let (bare, query) = url.split_once('?').unwrap_or((url, ""));
         let mut parsed = HttpsUrl::parse(bare)?;
@@ -66,12 +66,12 @@ impl HttpsUrl {
         Ok(parsed)
     }
 
-    /// This URL with more behind it.
+    /// Appends `more` to the path.
     pub(super) fn join(&self, more: &str) -> HttpsUrl {
         HttpsUrl { path: format!("{}{more}", self.path.trim_end_matches('/')), ..self.clone() }
     }
 
-    /// The name that the server's certificate must have.
+    /// Returns the name that the server's certificate must have.
     pub(super) fn server_name(&self) -> String {
         match &self.destination.host {
             Host::Ip(ip) => ip.to_string(),
@@ -114,12 +114,12 @@ mod tests {
                     "URL must not contain a username or password",
                 ],
             ),
-            ("https://", &["it is no URL of a host and a path"]),
-            ("https://a b", &["it is no URL of a host and a path"]),
-            ("https://a:x", &["it is no URL of a host and a path"]),
-            ("https://a:", &["it is no URL of a host and a path"]),
-            ("https://a:99999", &["it is no URL of a host and a path"]),
-            ("https://a/\r\nx", &["it is no URL of a host and a path"]),
+            ("https://", &["not a valid URL of a host and a path"]),
+            ("https://a b", &["not a valid URL of a host and a path"]),
+            ("https://a:x", &["not a valid URL of a host and a path"]),
+            ("https://a:", &["not a valid URL of a host and a path"]),
+            ("https://a:99999", &["not a valid URL of a host and a path"]),
+            ("https://a/\r\nx", &["not a valid URL of a host and a path"]),
         ] {
             assert_eq!(HttpsUrl::parse(url).unwrap_err(), mistakes, "{url}");
         }

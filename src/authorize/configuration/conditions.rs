@@ -1,4 +1,4 @@
-//! `matchConditions`: which questions a webhook is asked (`k8s.io/apiserver/pkg/authorization/cel`).
+//! `matchConditions`: for which requests a webhook is called (`k8s.io/apiserver/pkg/authorization/cel`).
 
 use serde_json::{Value, json};
 
@@ -33,11 +33,11 @@ const SELECTOR: Kind = Kind::Fields(&[("rawSelector", Kind::Text), ("requirement
 const REQUIREMENT: Kind = Kind::Fields(&[("key", Kind::Text), ("operator", Kind::Text), ("values", TEXTS)]);
 const TEXTS: Kind = Kind::ListOf(&Kind::Text);
 
-/// Conditions, of which all must hold.
+/// Match conditions; all must be true.
 #[derive(Clone, Debug, Default)]
 pub(in crate::authorize) struct MatchConditions(Vec<std::sync::Arc<Expression>>);
 
-/// As they are written.
+/// Compares the sources.
 impl PartialEq for MatchConditions {
     fn eq(&self, other: &MatchConditions) -> bool {
         let sources = |conditions: &MatchConditions| -> Vec<String> {
@@ -51,7 +51,7 @@ impl MatchConditions {
     /// Adds a condition.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// When it does not compile to a boolean expression.
     pub(super) fn add(&mut self, source: &str) -> Result<(), String> {
         let expression = Expression::compile(source, &REQUEST)?;
         if expression.kind() != Kind::Bool {
@@ -65,10 +65,10 @@ impl MatchConditions {
         self.0.is_empty()
     }
 
-    /// Whether all hold. One that does not outweighs others that cannot be evaluated.
+    /// Whether all conditions are true. A false one overrides evaluation errors of others.
     ///
     /// # Errors
-    /// Which cannot be evaluated, and why.
+    /// The evaluation errors.
     pub(in crate::authorize) fn hold(&self, attributes: Attributes<'_>) -> Result<bool, String> {
         let input = Input::of(&spec(attributes));
         let mut errors = Vec::new();
@@ -84,7 +84,7 @@ impl MatchConditions {
     }
 }
 
-/// What the conditions see: every text is there, also the empty ones; of the two kinds of attributes only one.
+/// Returns the input of the conditions: empty strings are present, and one of the two kinds of attributes.
 fn spec(attributes: Attributes<'_>) -> Value {
     let Attributes { user, request } = attributes;
     let mut spec = json!({"user": user.name, "groups": user.groups, "uid": user.uid, "extra": user.extra});

@@ -1,4 +1,4 @@
-//! From a configuration to the chain that it means, again whenever the file changes.
+//! Builds the authorizer chain of a configuration, and rebuilds it when the file changes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::observe::metrics::Metrics;
 use crate::process::{Drain, Follower, OnFailure, Phase, Problem, Problems, Published, Publisher};
 use crate::review::Target;
 
-/// How often decisions past their time are let go of.
+/// How often expired decisions are removed from the caches.
 const SWEEP: Duration = Duration::from_secs(10);
 
-/// A file that was right when it was opened.
+/// A configuration file that was valid when it was opened.
 pub struct ConfigurationFile {
     path: PathBuf,
     follower: Follower,
@@ -26,18 +26,18 @@ pub struct ConfigurationFile {
     loaded: Loaded,
 }
 
-/// What flags say of all webhooks.
+/// Settings of all webhooks, from flags.
 #[derive(Clone, Copy, Debug)]
 pub struct WebhookSettings {
     /// `--authorization-stale-allow-ttl`.
     pub stale_allow_ttl: Duration,
-    /// No request waits longer than this (`--request-timeout`).
+    /// The maximum timeout of a review (`--request-timeout`).
     pub longest: Duration,
-    /// Whether those that fail are probed (`--readiness-requires-reviews`).
+    /// Whether failed webhooks are probed (`--readiness-requires-reviews`).
     pub probes: bool,
 }
 
-/// Follows the file, and speaks to the webhooks; for the thread that does such things.
+/// Watches the file, and runs the webhook clients; for the background thread.
 pub struct Following {
     path: PathBuf,
     follower: Follower,
@@ -54,23 +54,23 @@ struct Loaded {
     kubeconfigs: Vec<Option<(Source, Kubeconfig)>>,
 }
 
-/// Makes authorizers.
+/// Builds authorizers.
 struct Builder {
     settings: WebhookSettings,
     policy: Option<Published<Policy>>,
     metrics: Arc<Metrics>,
-    /// Clients that are not at work yet.
+    /// Webhook clients that are not running yet.
     planes: Vec<Plane>,
 }
 
-/// One authorizer, and how it is written.
+/// One authorizer, and its configuration.
 #[derive(Clone)]
 struct Built {
     written: Written,
     link: Link,
 }
 
-/// One webhook, and the questions that come for it.
+/// The client of one webhook, and its queue of calls.
 struct Plane {
     source: Source,
     kubeconfig: Kubeconfig,
@@ -81,15 +81,15 @@ impl ConfigurationFile {
     /// Reads the file, and the kubeconfigs that it names, for the first time.
     ///
     /// # Errors
-    /// All mistakes in them.
+    /// All errors in them.
     pub fn open(path: &Path, demands: Demands) -> Result<ConfigurationFile, Problems> {
-        // Before the first reading, so that no change falls between.
+        // Before the first read, so that no change is missed.
         let follower = Follower::new([path]);
         let loaded = load(Configuration::load(path)?, &demands)?;
         Ok(ConfigurationFile { path: path.to_owned(), follower, demands, loaded })
     }
 
-    /// The chain, and what keeps it. `policy` is there if the demands say so.
+    /// Creates the chain and its [`Following`]. `policy` is required for authorizers of type RBAC.
     ///
     /// # Errors
     /// When the system has no random numbers.
@@ -104,7 +104,7 @@ impl ConfigurationFile {
         let configuration = loaded.configuration.clone();
         let chain = builder.build(loaded, &[])?;
         metrics.authorization().configured(&configuration.text);
-        tell(&path, &chain, "authorization configuration read");
+        tell(&path, &chain, "authorization configuration loaded");
         let (publisher, published) = Published::new(links(&chain));
         Ok((published, Following { path, follower, demands, configuration, builder, chain, publisher }))
     }
@@ -126,8 +126,8 @@ fn connection_problem(configuration: &Configuration, number: usize, problem: Pro
 }
 
 impl Following {
-    /// Follows the file and speaks to the webhooks until the process ends. While the file holds a mistake, what was
-    /// good before stays. Needs a `LocalSet`.
+    /// Reloads the file and runs the webhook clients until the process ends. An invalid file keeps the last good
+    /// configuration. Needs a `LocalSet`.
     pub async fn run(mut self, dialler: Dialler, on_failure: OnFailure, mut drain: Drain) {
         let (mut round, mut probing) = (tokio::time::interval(SWEEP), tokio::time::interval(PROBE_INTERVAL));
         let probes = self.builder.settings.probes;
@@ -137,7 +137,7 @@ impl Following {
                 tokio::task::spawn_local(plane.serve(dialler.clone()));
             }
             {
-                // One and the same until it comes to something, as its own poll is no more frequent than the rounds.
+                // The same future across the sweeps, as its own poll interval is longer than theirs.
                 let mut changed = std::pin::pin!(self.follower.changed());
                 loop {
                     tokio::select! {
@@ -151,7 +151,7 @@ impl Following {
             match self.read_again() {
                 Ok(changed) => {
                     if changed || told.is_some() {
-                        tell(&self.path, &self.chain, "authorization configuration read again");
+                        tell(&self.path, &self.chain, "authorization configuration reloaded");
                     }
                     if told.take().is_some() {
                         on_failure(&Problems::default());
@@ -161,7 +161,7 @@ impl Following {
                     self.builder.metrics.authorization().reload_failed();
                     if told.as_ref() != Some(&problems) {
                         problems
-                            .log("the authorization configuration changed and is not usable; the last good one stays");
+                            .log("authorization configuration changed and is invalid; the last good one stays in use");
                         on_failure(&problems);
                         told = Some(problems);
                     }
@@ -170,7 +170,7 @@ impl Following {
         }
     }
 
-    /// Whether it says another thing now.
+    /// Reloads the file; returns whether the configuration changed.
     fn read_again(&mut self) -> Result<bool, Problems> {
         let configuration = Configuration::load(&self.path)?;
         if configuration == self.configuration {
@@ -178,7 +178,7 @@ impl Following {
         }
         let files = configuration.files();
         let loaded = load(configuration.clone(), &self.demands).inspect_err(|_| {
-            // It may be one of them that will be mended.
+            // The error may be in one of the kubeconfigs: watch them, too.
             self.follower.add(files);
         })?;
         self.chain = self.builder.build(loaded, &self.chain)?;
@@ -190,7 +190,7 @@ impl Following {
 }
 
 impl Builder {
-    /// Authorizers that are written as one `before` stay that one, with all that it remembers.
+    /// Builds the chain. An authorizer with the same configuration as one in `before` is reused with its cache.
     fn build(&mut self, loaded: Loaded, before: &[Built]) -> Result<Vec<Built>, Problem> {
         let mut chain = Vec::new();
         for (written, kubeconfig) in loaded.configuration.authorizers.into_iter().zip(loaded.kubeconfigs) {
@@ -208,7 +208,7 @@ impl Builder {
                     self.planes.push(Plane { source, kubeconfig, jobs });
                     Mode::Webhook(reviews)
                 }
-                // The demands and the loading see to it that there is neither.
+                // Excluded by the checks of the configuration.
                 (Kind::Rbac, _, None) | (Kind::Webhook(_), None, _) => Mode::AlwaysDeny,
             };
             let kind = written.kind.as_str();
@@ -245,9 +245,9 @@ impl Builder {
 }
 
 impl Plane {
-    /// Until the configuration does not name it any more.
+    /// Runs the client until the configuration no longer has the webhook.
     async fn serve(self, dialler: Dialler) {
-        tracing::info!(source = %self.source, server = %self.kubeconfig.server(), "a webhook is asked for decisions");
+        tracing::info!(source = %self.source, server = %self.kubeconfig.server(), "authorization webhook started");
         let client = Client::new(self.source, self.kubeconfig, dialler);
         let mut following = tokio::task::JoinSet::new();
         following.spawn_local(client.clone().follow());
@@ -277,7 +277,7 @@ impl Configuration {
     }
 }
 
-/// Reads the kubeconfigs, too.
+/// Checks a configuration, and reads its kubeconfigs.
 fn load(configuration: Configuration, demands: &Demands) -> Result<Loaded, Problems> {
     let mut problems = configuration.check(demands);
     let mut kubeconfigs = Vec::new();

@@ -1,6 +1,6 @@
-//! `--authorization-config`: an `AuthorizationConfiguration` of kube-apiserver, followed on disk.
+//! `--authorization-config`: an `AuthorizationConfiguration` of kube-apiserver, reloaded when the file changes.
 //!
-//! Of its types there are `Webhook`, `AlwaysAllow`, `AlwaysDeny`, and `RBAC`, which goes by the RBAC objects of
+//! Supported types: `Webhook`, `AlwaysAllow`, `AlwaysDeny`, and `RBAC`, which uses the RBAC objects of
 //! `--authorization-policy-file`.
 
 mod conditions;

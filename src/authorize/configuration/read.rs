@@ -1,4 +1,4 @@
-//! An `AuthorizationConfiguration`, checked as `pkg/apis/apiserver/validation` of k8s.io/apiserver checks it.
+//! Parser of `AuthorizationConfiguration`, validated like `pkg/apis/apiserver/validation` of k8s.io/apiserver.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,38 +14,39 @@ const LARGEST: u64 = 4 << 20;
 const MOST_CONDITIONS: usize = 64;
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the file says: who is asked, in this order.
+/// The parsed file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Configuration {
-    /// The file, as problems name it.
+    /// The file name in problems.
     pub(super) place: String,
-    /// All of it.
+    /// The text of the file.
     pub(super) text: String,
+    /// The authorizers, in order.
     pub(super) authorizers: Vec<Written>,
 }
 
-/// What else the operator wrote that the file must fit to.
+/// What other flags require of the configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demands {
     /// Whether there are RBAC objects (`--authorization-policy-file`).
     pub policy: bool,
-    /// Whether somebody must decide (`--serve-delegation`).
+    /// Whether an authorizer must evaluate users (`--serve-delegation`).
     pub decision: bool,
 }
 
-/// One authorizer.
+/// The configuration of one authorizer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Written {
     pub(super) name: String,
     pub(super) kind: Kind,
 }
 
-/// What it goes by.
+/// The type of an authorizer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Kind {
     AlwaysAllow,
     AlwaysDeny,
-    /// Upstream's name for rules by RBAC objects; ours come from a file.
+    /// RBAC objects, from a file.
     Rbac,
     Webhook(Box<Webhook>),
 }
@@ -55,8 +56,9 @@ pub(super) struct Webhook {
     pub(super) connection: Connection,
     pub(super) version: Version,
     pub(super) timeout: Duration,
-    /// Zero when what was allowed is not to be remembered; likewise the next.
+    /// The cache TTL of allowed decisions; zero for no caching.
     pub(super) authorized_ttl: Duration,
+    /// The cache TTL of denied decisions; zero for no caching.
     pub(super) unauthorized_ttl: Duration,
     pub(super) denies_on_failure: bool,
     pub(super) conditions: Option<MatchConditions>,
@@ -70,7 +72,7 @@ pub(super) enum Connection {
 }
 
 impl Kind {
-    /// As the type is written.
+    /// The type name in the file.
     pub(super) fn as_str(&self) -> &'static str {
         match self {
             Kind::AlwaysAllow => "AlwaysAllow",
@@ -82,13 +84,13 @@ impl Kind {
 }
 
 impl Configuration {
-    /// Reads the file; all mistakes at once.
+    /// Reads the file, and reports all errors at once.
     pub fn load(path: &Path) -> Result<Configuration, Problems> {
         let text = text_of(path, LARGEST)?;
         Configuration::parse(&path.display().to_string(), &text, is_json(path))
     }
 
-    /// Reads the text of such a file; `place` is what problems name.
+    /// Parses the text of such a file; `place` is the file name in problems.
     pub fn parse(place: &str, text: &str, json: bool) -> Result<Configuration, Problems> {
         configuration(place, text, json, KIND, |fields| {
             if fields.lacks("authorizers") {
@@ -101,7 +103,7 @@ impl Configuration {
         })
     }
 
-    /// Tells what does not fit to the rest of what the operator wrote.
+    /// Checks the configuration against other flags.
     pub(super) fn check(&self, demands: &Demands) -> Problems {
         let mut problems = Problems::default();
         let mut decides = false;
@@ -109,11 +111,11 @@ impl Configuration {
             let field = format!("authorizers[{number}].type");
             match &authorizer.kind {
                 Kind::Rbac if !demands.policy => {
-                    let message = "RBAC goes by the objects of a file; give --authorization-policy-file";
+                    let message = "RBAC requires --authorization-policy-file, the file with the RBAC objects";
                     problems.0.push(Problem::field(&self.place, field, message));
                 }
                 Kind::AlwaysAllow if demands.decision => {
-                    let message = "AlwaysAllow leaves nothing to decide; --serve-delegation needs somebody who does";
+                    let message = "AlwaysAllow cannot be used with --serve-delegation, which requires real decisions";
                     problems.0.push(Problem::field(&self.place, field, message));
                 }
                 Kind::Webhook(_) | Kind::Rbac => decides = true,
@@ -121,7 +123,7 @@ impl Configuration {
             }
         }
         if demands.decision && !decides && problems.0.is_empty() {
-            let message = "--serve-delegation needs an authorizer of type Webhook or RBAC";
+            let message = "--serve-delegation requires an authorizer of type Webhook or RBAC";
             problems.0.push(Problem::field(&self.place, "authorizers", message));
         }
         problems
@@ -145,7 +147,7 @@ fn authorizer(mut fields: Fields<'_>, seen: &mut Seen) -> Option<Written> {
         "Webhook" => fields.fields("webhook").and_then(self::webhook).map(|webhook| Kind::Webhook(Box::new(webhook))),
         _ => {
             fields.problem("type", unknown_type(&written));
-            // Whatever else is wrong with it: it has to go.
+            // Other errors are not reported: the entry must be removed anyway.
             return None;
         }
     };
@@ -162,14 +164,14 @@ fn authorizer(mut fields: Fields<'_>, seen: &mut Seen) -> Option<Written> {
     if let Some(kind) = kind.as_ref().filter(|kind| !matches!(kind, Kind::Webhook(_)))
         && !seen.types.insert(kind.as_str())
     {
-        fields.problem("type", format_args!("{written} is there more than once"));
+        fields.problem("type", format_args!("duplicate value {written}"));
     }
     if name.is_empty() {
-        fields.problem("name", "needed");
+        fields.problem("name", "required");
     } else if !seen.names.insert(name.clone()) {
-        fields.problem("name", format_args!("{name:?} is there more than once"));
+        fields.problem("name", format_args!("duplicate value {name:?}"));
     } else if !is_dns_subdomain(&name) {
-        fields.problem("name", format_args!("{name:?} is not the name of a DNS subdomain, such as a.example.com"));
+        fields.problem("name", format_args!("{name:?} is not a DNS subdomain, such as a.example.com"));
     } else if written != "Webhook" && name != written.to_lowercase() {
         let expected = written.to_lowercase();
         fields.problem("name", format_args!("expected name {expected} for authorizer {written} instead of {name}"));
@@ -180,10 +182,10 @@ fn authorizer(mut fields: Fields<'_>, seen: &mut Seen) -> Option<Written> {
 
 fn unknown_type(written: &str) -> String {
     let instead = match written {
-        "" => return "needed; use Webhook, RBAC, AlwaysDeny or AlwaysAllow".to_owned(),
-        "Node" => "it is for kubelets, which have no business here; leave this authorizer out",
+        "" => return "required; use Webhook, RBAC, AlwaysDeny or AlwaysAllow".to_owned(),
+        "Node" => "it is for kubelets only; remove this authorizer",
         "ABAC" => "write its policy as RBAC objects into the file of --authorization-policy-file, and use RBAC",
-        _ => "use Webhook, RBAC (by the objects in the file of --authorization-policy-file), AlwaysDeny or AlwaysAllow",
+        _ => "use Webhook, RBAC (with the objects of --authorization-policy-file), AlwaysDeny or AlwaysAllow",
     };
     format!("{written:?} is not supported: {instead}")
 }
@@ -191,7 +193,7 @@ fn unknown_type(written: &str) -> String {
 fn webhook(mut fields: Fields<'_>) -> Option<Webhook> {
     let timeout = length(&mut fields, "timeout");
     match timeout {
-        Some(Length::Missing) => fields.problem("timeout", "needed"),
+        Some(Length::Missing) => fields.problem("timeout", "required"),
         Some(Length::Of(timeout)) if timeout > LONGEST_TIMEOUT => fields.problem("timeout", "must be > 0s and <= 30s"),
         Some(Length::Negative) => fields.problem("timeout", "must be > 0s and <= 30s"),
         _ => {}
@@ -210,7 +212,7 @@ fn webhook(mut fields: Fields<'_>) -> Option<Webhook> {
     let connection = match fields.fields("connectionInfo") {
         Some(connection) => self::connection(connection),
         None => {
-            fields.problem("connectionInfo.type", "needed; use KubeConfigFile or InClusterConfig");
+            fields.problem("connectionInfo.type", "required; use KubeConfigFile or InClusterConfig");
             None
         }
     };
@@ -239,12 +241,12 @@ fn webhook(mut fields: Fields<'_>) -> Option<Webhook> {
 
 fn not_supported(fields: &Fields<'_>, name: &str, written: &str, instead: &str) {
     match written {
-        "" => fields.problem(name, format_args!("needed; use {instead}")),
+        "" => fields.problem(name, format_args!("required; use {instead}")),
         _ => fields.problem(name, format_args!("{written:?} is not supported; use {instead}")),
     }
 }
 
-/// A length of time as it is written.
+/// A duration field.
 #[derive(Clone, Copy)]
 enum Length {
     Missing,
@@ -252,7 +254,7 @@ enum Length {
     Of(Duration),
 }
 
-/// None for what is none.
+/// Parses a duration; none if it is invalid.
 fn length(fields: &mut Fields<'_>, name: &'static str) -> Option<Length> {
     if !fields.has(name) {
         fields.ignore(name);
@@ -271,7 +273,7 @@ fn length(fields: &mut Fields<'_>, name: &'static str) -> Option<Length> {
     }
 }
 
-/// For how long decisions of a kind are believed.
+/// Parses a cache TTL and its switch.
 fn remembered(fields: &mut Fields<'_>, name: &'static str, switch: &'static str, usual: Duration) -> Option<Duration> {
     let remembers = fields.switch(switch).unwrap_or(true);
     let length = match length(fields, name)? {
@@ -291,7 +293,7 @@ fn connection(mut fields: Fields<'_>) -> Option<Connection> {
     let connection = match &*fields.text("type") {
         "KubeConfigFile" => match file.as_deref() {
             None | Some("") => {
-                fields.problem(FILE, "needed");
+                fields.problem(FILE, "required");
                 None
             }
             Some(path) if !Path::new(path).is_absolute() => {
@@ -319,7 +321,7 @@ fn conditions(fields: &mut Fields<'_>) -> MatchConditions {
     let mut conditions = MatchConditions::default();
     let written = fields.each("matchConditions");
     if written.len() > MOST_CONDITIONS {
-        let message = format!("{} conditions are too many; the most is {MOST_CONDITIONS}", written.len());
+        let message = format!("{} conditions are too many; the maximum is {MOST_CONDITIONS}", written.len());
         fields.problem("matchConditions", message);
         return conditions;
     }
@@ -327,9 +329,9 @@ fn conditions(fields: &mut Fields<'_>) -> MatchConditions {
     for mut one in written {
         let source = one.text("expression");
         if source.trim().is_empty() {
-            one.problem("expression", "needed");
+            one.problem("expression", "required");
         } else if !sources.insert(source.clone()) {
-            one.problem("expression", "is there more than once");
+            one.problem("expression", "duplicate value");
         } else if let Err(why) = conditions.add(&source) {
             one.problem("expression", format_args!("{source:?}: {why}"));
         }

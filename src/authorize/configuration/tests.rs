@@ -1,4 +1,4 @@
-//! What a configuration may say, and what it may not.
+//! Tests of the configuration's validation.
 
 use super::*;
 
@@ -86,14 +86,14 @@ authorizers:
 #[test]
 fn what_is_no_such_document() {
     for (text, words) in [
-        ("", "one AuthorizationConfiguration is needed, and nothing else; 0 found"),
+        ("", "expected exactly one AuthorizationConfiguration, found 0"),
         ("kind: [", "not YAML"),
         (
             "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\n",
             "at least one authorization mode",
         ),
         ("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n", "is needed"),
-        (&(webhook("") + "---\n" + &webhook("")), "nothing else; 2 found"),
+        (&(webhook("") + "---\n" + &webhook("")), "expected exactly one AuthorizationConfiguration, found 2"),
     ] {
         let mistakes = mistakes(text);
         assert!(mistakes[0].contains(words), "{mistakes:?}");
@@ -101,7 +101,7 @@ fn what_is_no_such_document() {
     let many = "    matchConditions:\n".to_owned() + &"    - expression: 'true'\n".repeat(65);
     assert_eq!(
         mistakes(&webhook(&many)),
-        ["f: authorizers[0].webhook.matchConditions: 65 conditions are too many; the most is 64"]
+        ["f: authorizers[0].webhook.matchConditions: 65 conditions are too many; the maximum is 64"]
     );
 }
 
@@ -124,7 +124,7 @@ fn what_the_rest_of_the_flags_demand() {
     );
     assert_eq!(check(rbac, true, true), "");
     assert_eq!(check(allow, false, false), "");
-    assert!(check(rbac, false, false).contains("authorizers[0].type: RBAC goes by the objects of a file"));
-    assert!(check(allow, false, true).contains("authorizers[0].type: AlwaysAllow leaves nothing to decide"));
-    assert!(check(deny, false, true).contains("authorizers: --serve-delegation needs an authorizer"));
+    assert!(check(rbac, false, false).contains("authorizers[0].type: RBAC requires --authorization-policy-file"));
+    assert!(check(allow, false, true).contains("authorizers[0].type: AlwaysAllow cannot be used with"));
+    assert!(check(deny, false, true).contains("authorizers: --serve-delegation requires an authorizer"));
 }

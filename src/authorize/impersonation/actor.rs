@@ -1,30 +1,30 @@
-//! For whom a request is judged, routed and sent on.
+//! The effective user of a request: the authenticated or the impersonated one.
 
 use std::sync::Arc;
 
 use crate::authenticate::Authenticated;
 use crate::kubeapi::User;
 
-/// Somebody known, as themselves or as somebody else they may be. Only [`Actor::oneself`] and
-/// [`Impersonator`](super::Impersonator) make one.
+/// The effective user of a request: the authenticated user, or one that it may impersonate. Only [`Actor::oneself`] and
+/// [`Impersonator`](super::Impersonator) create one.
 #[derive(Clone, Debug)]
 pub struct Actor<'w> {
     who: &'w Authenticated,
     impersonated: Option<Impersonated>,
 }
 
-/// Somebody else, as whom a request may act. Audit calls it `impersonatedUser`.
+/// An impersonated user; audit's `impersonatedUser`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Impersonated {
-    /// Who: with the groups that belong to them, without those that nobody brings in.
+    /// The user, with its implied groups and without filtered ones.
     pub user: Arc<User>,
-    /// What allowed it, `impersonate:user-info` for example: audit's `authenticationMetadata.impersonationConstraint`.
-    /// None for a right to `impersonate` alone.
+    /// The verb that allowed it, such as `impersonate:user-info`: audit's
+    /// `authenticationMetadata.impersonationConstraint`. None for the unconstrained `impersonate`.
     pub constraint: Option<&'static str>,
 }
 
 impl<'w> Actor<'w> {
-    /// Whoever was authenticated, as themselves; none if the request says something else.
+    /// Returns the authenticated user; none if the request has `Impersonate-*` headers.
     pub fn oneself(who: &'w Authenticated) -> Option<Actor<'w>> {
         (!who.impersonates()).then(|| Actor::as_themselves(who))
     }
@@ -37,17 +37,17 @@ impl<'w> Actor<'w> {
         Actor { who, impersonated: Some(impersonated) }
     }
 
-    /// Who is judged, and whom backends see.
+    /// The effective user: authorized here, and sent to backends.
     pub fn user(&self) -> &Arc<User> {
         self.impersonated.as_ref().map_or(self.who.user(), |impersonated| &impersonated.user)
     }
 
-    /// Who asked.
+    /// The authenticated user.
     pub fn authenticated(&self) -> &'w Authenticated {
         self.who
     }
 
-    /// Whom they act as, if not as themselves.
+    /// The impersonated user, if any.
     pub fn impersonated(&self) -> Option<&Impersonated> {
         self.impersonated.as_ref()
     }

@@ -1,4 +1,4 @@
-//! The questions that one way of impersonating asks, and who comes out of it.
+//! Authorization checks of one impersonation mode, and the resulting user.
 
 use std::borrow::Cow;
 use std::time::Instant;
@@ -15,12 +15,12 @@ use crate::observe::metrics::{Impersonation, Impersonations};
 
 const AUTHENTICATION: &str = "authentication.k8s.io";
 const NODE_KEYS: &str = "authentication.kubernetes.io/associated-node-keys";
-/// From so many groups or values on, a constrained way first asks about all at once (`manyAuthorizationChecksInLoop`).
+/// From this many groups or values, a constrained mode checks `*` first (`manyAuthorizationChecksInLoop`).
 const MANY: usize = 4;
-/// Questions of one request that are asked at once.
+/// The maximum number of concurrent checks of one request.
 const AT_ONCE: usize = 8;
 
-/// One request to act as somebody else.
+/// One impersonation request.
 pub(super) struct Check<'c> {
     pub(super) authorizer: &'c Authorizer,
     pub(super) who: &'c User,
@@ -29,32 +29,32 @@ pub(super) struct Check<'c> {
     pub(super) metrics: &'c Impersonations,
 }
 
-/// Why not.
+/// Why impersonation is denied.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct No {
     pub(super) status: Status,
-    /// Why it could not be found out, for the log; none if it was.
+    /// The error of a failed authorizer, for the log; none if it was denied.
     pub(super) unknown: Option<String>,
 }
 
-/// What has to be allowed.
+/// A required authorization check.
 enum Step<'w> {
     One(RequestInfo<'w>),
-    /// The first, or all of the others.
+    /// Either the first (a wildcard), or all of the others.
     Many(RequestInfo<'w>, Vec<RequestInfo<'w>>),
-    /// Never, for this reason.
+    /// Always denied, for this reason.
     Never(RequestInfo<'w>, String),
 }
 
 impl Check<'_> {
-    /// Who they are in this way, if that is allowed; none if it is not a way for them.
+    /// Returns the impersonated user if the mode allows it; none if the mode does not apply.
     pub(super) async fn allows(&self, way: Way) -> Option<Result<User, No>> {
         if !way.leads(self.who, self.wanted) {
             return None;
         }
         let who = match way {
-            // The node's name is one of many in the extra, and verified already: without them the answer is the same
-            // for all pods of a service account, wherever they run.
+            // The node name in the extra was compared already. Without the other extra values, the decision is the same
+            // for all pods of a service account, and cached for all of them.
             Way::AssociatedNode => {
                 let keys = self.who.extra.keys().cloned().collect();
                 &User { extra: [(NODE_KEYS.to_owned(), keys)].into(), ..self.who.clone() }
@@ -69,7 +69,7 @@ impl Check<'_> {
             let verb = format!("impersonate-on:{}:{}", way.name(), self.request.verb);
             self.ask(way, who, &RequestInfo { verb: verb.into(), ..self.request.clone() }).await?;
         }
-        // Several at a time; the first no in upstream's order is the one that is told.
+        // Concurrent; the first denial in upstream's order is returned.
         let steps = stream::iter(steps(way, self.wanted)).map(Ok);
         steps.map_ok(|step| self.take(way, who, step)).try_buffered(AT_ONCE).try_collect().await
     }
@@ -104,24 +104,24 @@ impl No {
         No { status: Status::forbidden_to(&who.name, question, reason), unknown: None }
     }
 
-    /// Upstream refuses with 403 then, too, and tells the client the error besides.
+    /// Upstream returns 403 then, too, with the error for the client.
     fn unknown(who: &User, question: &RequestInfo<'_>, why: impl Into<String>) -> No {
-        let status = Status::forbidden_to(&who.name, question, "an authorizer could not be asked");
+        let status = Status::forbidden_to(&who.name, question, "an authorizer failed");
         No { status, unknown: Some(why.into()) }
     }
 }
 
-/// The no of questions that took too long together.
+/// The denial after the timeout of all checks.
 pub(super) fn too_late(who: &User, wanted: &User) -> No {
-    No::unknown(who, &question("impersonate", "", "users", &wanted.name), "it took too long to find out")
+    No::unknown(who, &question("impersonate", "", "users", &wanted.name), "timeout of the authorization checks")
 }
 
-/// What has to be allowed, in upstream's order: name, UID, groups, extra (`impersonationModeState.check`).
+/// Returns the required checks in upstream's order: name, UID, groups, extra (`impersonationModeState.check`).
 fn steps(way: Way, wanted: &User) -> Vec<Step<'_>> {
     let (verb, constrained) = (way.verb(), way.constraint().is_some());
     let group = if constrained { AUTHENTICATION } else { "" };
     let mut steps = vec![Step::One(match (node(&wanted.name), service_account(&wanted.name)) {
-        // Whichever node it is: the one that they are on was compared already.
+        // Any node name: that of the associated node was compared already.
         (Some(_), _) if way == Way::AssociatedNode => question(verb, group, "nodes", "*"),
         (Some(node), _) if constrained => question(verb, group, "nodes", node),
         (_, Some((namespace, name))) => RequestInfo { namespace, ..question(verb, group, "serviceaccounts", name) },
@@ -171,8 +171,7 @@ fn question<'w>(verb: &'w str, group: &'w str, resource: &'w str, name: &'w str)
     }
 }
 
-/// Who somebody is who was impersonated in this way: with the groups that nodes, service accounts, known and unknown
-/// users have.
+/// Returns the impersonated user with the implied groups of nodes, service accounts, authenticated and anonymous users.
 fn somebody(way: Way, wanted: &User) -> User {
     let mut user = wanted.clone();
     if way.constraint().is_some() && node(&user.name).is_some() {

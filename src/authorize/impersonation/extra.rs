@@ -1,10 +1,10 @@
-//! Which extras a constrained way takes: only such as an authenticator could have said.
+//! Validation of extras in constrained impersonation modes.
 
 use std::collections::BTreeMap;
 
 use crate::kubeapi::{Quoted, is_dns_subdomain};
 
-/// What is wrong, in upstream's words (`validateExtra` in `mode.go`, `IsDomainPrefixedPath` in
+/// Returns upstream's error for an invalid extra (`validateExtra` in `mode.go`, `IsDomainPrefixedPath` in
 /// `k8s.io/apimachinery/pkg/util/validation`).
 pub(super) fn mistake(extra: &BTreeMap<String, Vec<String>>) -> Option<String> {
     extra.iter().find_map(|(key, values)| {
@@ -34,7 +34,7 @@ fn no_domain_prefixed_path(key: &str) -> Option<String> {
     if domain.len() > 253 {
         mistakes.push(invalid(domain, "must be no more than 253 characters"));
     }
-    // The length apart, which is told for itself.
+    // Without the length, which has its own error.
     if !domain.split('.').all(is_dns_subdomain) {
         mistakes.push(invalid(
             domain,

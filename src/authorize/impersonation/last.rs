@@ -1,17 +1,16 @@
-//! In which way each user last impersonated somebody: so that the old way costs no more than it ever did.
+//! Cache of the impersonation mode that last succeeded for each user, so that the legacy mode costs no extra checks.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::way::Way;
 
-/// Users remembered at most; upstream's `modeIndexCache` holds about as many.
+/// The number of slots; upstream's `modeIndexCache` has about as many.
 const USERS: usize = 8192;
-/// The bits of an entry that say in which way.
+/// The bits of an entry that contain the mode.
 const WAY: u64 = 0b111;
 
-/// A table with one place for each user, where the latest of those that share it stands. Nothing is decided by it but
-/// the order of questions.
+/// A direct-mapped table; of the users that share a slot, it contains the latest. It only affects the order of checks.
 pub(super) struct LastWays {
     places: Box<[AtomicU64]>,
     hasher: RandomState,
@@ -30,7 +29,7 @@ impl LastWays {
         if entry & !WAY != tag {
             return None;
         }
-        // 0 stands for nobody.
+        // 0 means empty.
         Way::ALL.get(usize::try_from(entry & WAY).ok()?.checked_sub(1)?).copied()
     }
 

@@ -1,9 +1,9 @@
-//! Who asks to be taken for somebody else, and whether they may: the `Impersonate-*` headers.
+//! Impersonation: the `Impersonate-*` headers and their authorization.
 //!
-//! As upstream's filter of kube-apiserver 1.36 (`k8s.io/apiserver/pkg/endpoints/filters/impersonation`, KEP-5284): the
-//! ways of impersonating in their order, each a handful of questions to the authorizer, the one that last worked for a
-//! user first. Upstream remembers what came of a way for ten seconds; here each answer is remembered where it is asked
-//! for, for the time that the operator gave, so that a right which is taken back does not live twice as long.
+//! Like upstream's filter of kube-apiserver 1.36 (`k8s.io/apiserver/pkg/endpoints/filters/impersonation`, KEP-5284):
+//! impersonation modes are tried in order, each with several authorization checks; the mode that last succeeded for a
+//! user is tried first. Upstream caches the result of a mode for 10s. Here only the single decisions are cached, with
+//! the configured TTL, so that a revoked permission is not cached twice as long.
 
 mod actor;
 mod check;
@@ -30,27 +30,27 @@ use check::{Check, No};
 use last::LastWays;
 use way::Way;
 
-/// For how long all questions about one request are waited for: as long as for one, because there may be many.
+/// Timeout of all checks of one request together; the same as for one check, because there may be many.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Judges who may act as whom. One for the process.
+/// Authorizes impersonation. One per process.
 pub struct Impersonator {
     last: LastWays,
     metrics: Arc<Metrics>,
 }
 
 impl Impersonator {
-    /// One that counts in `metrics`.
+    /// Creates an impersonator that records into `metrics`.
     pub fn new(metrics: &Arc<Metrics>) -> Impersonator {
         Impersonator { last: LastWays::default(), metrics: metrics.clone() }
     }
 
-    /// For whom a request is to be judged whose `headers` hold `Impersonate-*`, and takes those headers away. `groups`
-    /// says which groups nobody brings in, this way neither.
+    /// Returns the effective user of a request with `Impersonate-*` in its `headers`, and removes those headers. The
+    /// group filter `groups` is applied to the impersonated user.
     ///
     /// # Errors
-    /// 403 in upstream's words when `authorizer` does not allow it or could not be asked, and when nothing in it judges
-    /// anybody; 400 for headers that make no sense.
+    /// 403 in upstream's words when `authorizer` denies it or fails; 403 when no mode can authorize impersonation; 400
+    /// for invalid headers.
     pub async fn impersonate<'w>(
         &self,
         authorizer: &Authorizer,
@@ -60,7 +60,7 @@ impl Impersonator {
         request: &RequestInfo<'_>,
     ) -> Result<Actor<'w>, Refusal> {
         if !authorizer.judges_impersonation() {
-            return Err(Refusal::new(Blame::Client, nobody_judges(who)).because("impersonation is not judged here"));
+            return Err(Refusal::new(Blame::Client, nobody_judges(who)).because("no mode can authorize impersonation"));
         }
         let wanted = wanted::read(headers).map_err(|status| Refusal::new(Blame::Client, status))?;
         wanted::take_away(headers);
@@ -72,15 +72,15 @@ impl Impersonator {
         self.metrics.impersonations().counted(Impersonation::Attempt, way, found.is_ok(), began.elapsed());
         let (way, user) = found.map_err(|No { status, unknown }| {
             let blame = if unknown.is_some() { Blame::Gateway } else { Blame::Client };
-            let cause = format!("not as {:?}: {}", wanted.name, unknown.as_ref().unwrap_or(&status.message));
+            let cause = format!("impersonation of {:?}: {}", wanted.name, unknown.as_ref().unwrap_or(&status.message));
             Refusal::new(blame, status).because(cause)
         })?;
         let user = groups.filter(Arc::new(user));
-        tracing::debug!(user = who.name, impersonated = user.name, way = way.name(), "impersonation");
+        tracing::debug!(user = who.name, impersonated = user.name, way = way.name(), "impersonation allowed");
         Ok(Actor::impersonating(who, Impersonated { user, constraint: way.constraint() }))
     }
 
-    /// The first way in which it is allowed, and who they then are; else the first no.
+    /// Returns the first mode that allows it, and the impersonated user; otherwise the first denial.
     async fn find(
         &self,
         authorizer: &Authorizer,
@@ -102,7 +102,7 @@ impl Impersonator {
                 Some(Err(no)) => first = first.or(Some(no)),
             }
         }
-        // There is always a no: the old way is open to everybody.
+        // There is always a denial: the legacy mode applies to every user.
         Err(first.unwrap_or_else(|| check::too_late(who, wanted)))
     }
 }
@@ -115,8 +115,8 @@ impl std::fmt::Debug for Impersonator {
 
 fn nobody_judges(user: &User) -> Status {
     Status::forbidden(format_args!(
-        "User {} cannot impersonate: no authorization mode of this gateway can judge the Impersonate-* headers; leave \
-         them out, or ask the API server directly",
+        "User {} cannot impersonate: no authorization mode of this gateway can authorize the Impersonate-* headers; \
+         remove them, or use the API server directly",
         crate::kubeapi::Quoted(&user.name)
     ))
 }

@@ -1,4 +1,4 @@
-//! The whole of it: rights as RBAC objects say them, and who somebody is then, or why not.
+//! Tests of impersonation with permissions from RBAC objects.
 
 use http::{HeaderName, HeaderValue, Method};
 
@@ -17,11 +17,11 @@ struct World {
     metrics: Arc<Metrics>,
 }
 
-/// Somebody else, and what allowed it; or the code and the message of the refusal.
+/// The impersonated user and the constraint; or the code and the message of the refusal.
 type Outcome = Result<(User, Option<&'static str>), (u16, String)>;
 
 impl World {
-    /// `rules` are lines of `who: {a rule}`, for every namespace.
+    /// `rules` are pairs of a user and a rule, which applies to all namespaces.
     fn new(rules: &[(&str, &str)]) -> World {
         World::of(vec![World::policy(rules)])
     }
@@ -89,7 +89,7 @@ fn no(message: &str) -> Outcome {
     Err((403, message.to_owned()))
 }
 
-/// The rights of the old way to all of somebody.
+/// Permissions of the legacy mode for all attributes of a user.
 const LEGACY: &[(&str, &str)] = &[
     (
         "jane",
@@ -147,7 +147,7 @@ async fn the_old_way_asks_for_every_part_and_adds_the_groups_that_belong() {
     assert_eq!(world.count("apiserver_impersonation_attempts_total{decision=\"allowed\",mode=\"legacy\"}"), 10);
 }
 
-/// The first no is told: of the way that worked last, else of the first way there is.
+/// The first denial is returned: that of the mode that succeeded last, otherwise that of the first mode.
 #[tokio::test]
 async fn what_is_not_allowed_is_refused_in_upstream_s_words() {
     let world = World::new(LEGACY);
@@ -311,7 +311,7 @@ async fn constrained_ways_allow_some_requests_only() {
                 r#"userextras.authentication.k8s.io is forbidden: User "jane" cannot impersonate:user-info resource "userextras" {user}: impersonating an invalid key in extra is not allowed: extra.key: Invalid value: "scopes": must be a domain-prefixed path (such as "acme.io/foo")"#
             ),
         ),
-        // Four of something: all at once may be asked for, but then each.
+        // Four values: the wildcard is checked first, then each value.
         (
             &[("user", "bob"), ("group", "a"), ("group", "b"), ("group", "c"), ("group", "d")],
             format!(
@@ -319,19 +319,19 @@ async fn constrained_ways_allow_some_requests_only() {
             ),
         ),
     ] {
-        // Whoever did so last in another way is told of that first.
+        // A new fixture: the denial of the mode that succeeded last would come first.
         let world = World::new(CONSTRAINED);
         assert_eq!(world.jane(lines).await, no(&message), "{lines:?}");
     }
     let list = world.try_as(&named("jane"), "/api/v1/namespaces/ns/pods/x", &[("user", "bob")]).await;
-    // Arbitrary nodes were last; that is no way to bob.
+    // The mode for arbitrary nodes succeeded last; it does not apply to bob.
     assert_eq!(
         list,
         no(
             r#"pods "x" is forbidden: User "jane" cannot impersonate-on:user-info:get resource "pods" in API group "" in the namespace "ns""#
         )
     );
-    // From four of something on, a right to all of it is asked for first.
+    // From four values on, the wildcard is checked first.
     for (groups, values, allowed) in [(20, 4, true), (3, 4, false), (20, 3, false), (4, 0, true)] {
         let mut lines = vec![("user", "bob")];
         lines.extend((0..groups).map(|_| ("group", "any")));
@@ -341,7 +341,7 @@ async fn constrained_ways_allow_some_requests_only() {
     }
 }
 
-/// A service account on a node may be allowed to act as that node, wherever it runs.
+/// A service account may be allowed to impersonate the node that its pod runs on, whichever it is.
 #[tokio::test]
 async fn a_pod_may_act_as_its_own_node() {
     let robot = "system:serviceaccount:ns:robot";
@@ -378,7 +378,7 @@ async fn a_pod_may_act_as_its_own_node() {
     );
 }
 
-/// A right of the old way alone costs, once used, no question about the new ones.
+/// After a success of the legacy mode, the constrained modes are not checked again.
 #[tokio::test]
 async fn the_way_that_worked_last_is_tried_first() {
     let world = World::new(LEGACY);
@@ -402,7 +402,7 @@ async fn who_names_nobody_stays_who_they_are() {
     assert_eq!(world.jane(&[("group", "a")]).await.unwrap_err().0, 400);
 }
 
-/// Neither a mode that lets everybody through nor a group or path that needs no permission may decide this.
+/// Neither `AlwaysAllow` nor a privileged group or always-allowed path may authorize impersonation.
 #[tokio::test]
 async fn only_a_mode_that_judges_lets_anybody_be_somebody_else() {
     let root = with_groups("root", &["system:masters"]);
@@ -419,13 +419,13 @@ async fn only_a_mode_that_judges_lets_anybody_be_somebody_else() {
     }
     let policy = World::policy(&[("nobody", "{verbs: [get], nonResourceURLs: [/]}")]);
     let world = World::of(vec![policy, Mode::AlwaysAllow]);
-    assert_eq!(world.jane(&[("user", "bob")]).await.unwrap_err().0, 403, "AlwaysAllow has no say");
+    assert_eq!(world.jane(&[("user", "bob")]).await.unwrap_err().0, 403, "AlwaysAllow cannot authorize impersonation");
     assert_eq!(world.try_as(&named("jane"), "/healthz", &[("user", "bob")]).await.unwrap_err().0, 403);
-    // As upstream: whoever may everything may this, where somebody judges.
+    // As upstream: a privileged user may impersonate if a mode evaluates users.
     assert!(world.try_as(&root, PODS, &[("user", "bob"), ("group", "x")]).await.is_ok());
 }
 
-/// Nobody answers: all the ways there are take no longer than one question.
+/// With a silent authorizer, all modes together take no longer than one check.
 #[tokio::test(start_paused = true)]
 async fn the_end_comes_in_time() {
     let (remote, _nobody_serves_them) = Remote::new();
@@ -434,8 +434,8 @@ async fn the_end_comes_in_time() {
     let began = tokio::time::Instant::now();
     let (code, message) = world.jane(&[("user", "bob"), ("group", "a"), ("group", "b")]).await.unwrap_err();
     assert_eq!(code, 403);
-    assert!(message.ends_with(": an authorizer could not be asked"), "{message}");
-    // The clock only moves when all wait.
+    assert!(message.ends_with(": an authorizer failed"), "{message}");
+    // The paused clock only advances when all tasks are idle.
     assert_eq!(began.elapsed().as_secs(), PATIENCE.as_secs());
 }
 

@@ -1,4 +1,4 @@
-//! The `Impersonate-*` headers: as whom somebody asks to act.
+//! Parser of the `Impersonate-*` headers.
 
 use std::fmt::Write;
 
@@ -10,13 +10,14 @@ use crate::message::hop_by_hop::{begins, remove_where};
 
 const EXTRA: &str = "impersonate-extra-";
 
-/// Who is asked for, as it stands there; none when nobody is named and nothing else is either.
+/// Returns the requested user; none if no attribute is given.
 ///
-/// The first value of `Impersonate-User` and of `Impersonate-Uid` counts, and an empty one is none; every value of
-/// `Impersonate-Group` is a group, an empty one too.
+/// Of `Impersonate-User` and `Impersonate-Uid`, the first value counts, and an empty one is ignored. Every value of
+/// `Impersonate-Group` is a group, also an empty one.
 ///
 /// # Errors
-/// 400 for a group, UID or extra of nobody, in upstream's words, and for what no header could carry on.
+/// 400 for a group, UID or extra without a user name, in upstream's words, and for values that cannot be sent in
+/// headers unchanged.
 pub fn read(headers: &HeaderMap) -> Result<Option<User>, Status> {
     let first = |name| headers.get(name).map(|value| text(name, value)).transpose();
     let mut wanted = User {
@@ -33,7 +34,7 @@ pub fn read(headers: &HeaderMap) -> Result<Option<User>, Status> {
         }
     }
     if !wanted.name.is_empty() {
-        check_speakable(&wanted).map_err(|why| Status::bad_request(format!("nobody can be impersonated: {why}")))?;
+        check_speakable(&wanted).map_err(|why| Status::bad_request(format!("invalid Impersonate headers: {why}")))?;
         return Ok(Some(wanted));
     }
     if wanted.uid.is_empty() && wanted.groups.is_empty() && wanted.extra.is_empty() {
@@ -42,17 +43,17 @@ pub fn read(headers: &HeaderMap) -> Result<Option<User>, Status> {
     Err(Status::bad_request(format!("requested {} without impersonating a user name", go_syntax(&wanted))))
 }
 
-/// Takes every `Impersonate-*` away, in any spelling that some server takes for one.
+/// Removes all `Impersonate-*` headers, in any spelling that some servers accept.
 pub fn take_away(headers: &mut HeaderMap) {
     remove_where(headers, |name| begins(name, "impersonate-"));
 }
 
 fn text(name: &str, value: &HeaderValue) -> Result<String, Status> {
-    let not_text = |_| Status::bad_request(format!("nobody can be impersonated: the value of {name} is not UTF-8"));
+    let not_text = |_| Status::bad_request(format!("invalid Impersonate headers: the value of {name} is not UTF-8"));
     std::str::from_utf8(value.as_bytes()).map(str::to_owned).map_err(not_text)
 }
 
-/// As Go's `%#v` prints a `*user.DefaultInfo`.
+/// Formats a user like Go's `%#v` of a `*user.DefaultInfo`.
 fn go_syntax(user: &User) -> String {
     let list = |values: &[String]| {
         let values: Vec<String> = values.iter().map(|value| Quoted(value).to_string()).collect();
@@ -135,7 +136,7 @@ mod tests {
         }
     }
 
-    /// Go prints it so; the words are on the wire.
+    /// Go's format; the text is sent to clients.
     #[test]
     fn something_of_nobody_is_refused_in_upstream_s_words() {
         assert_eq!(

@@ -1,22 +1,22 @@
-//! The ways of impersonating, and whom each is for.
+//! Impersonation modes.
 
 use crate::kubeapi::{User, is_dns_subdomain};
 
-/// Where the node of a service account's pod stands in its extra.
+/// The extra key with the node of a service account's pod.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 
-/// One way, in upstream's order (`allImpersonationModes` in `mode.go`).
+/// An impersonation mode, in upstream's order (`allImpersonationModes` in `mode.go`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// A service account acts as the node that its pod runs on.
+    /// A service account impersonates the node that its pod runs on.
     AssociatedNode,
-    /// As any node.
+    /// Impersonation of any node.
     ArbitraryNode,
-    /// As a service account.
+    /// Impersonation of a service account.
     ServiceAccount,
-    /// As whoever is neither.
+    /// Impersonation of any other user.
     UserInfo,
-    /// As anybody, by the right to `impersonate` that there was before.
+    /// Impersonation of any user by the unconstrained verb `impersonate`.
     Legacy,
 }
 
@@ -24,17 +24,17 @@ impl Way {
     pub(super) const ALL: [Way; 5] =
         [Way::AssociatedNode, Way::ArbitraryNode, Way::ServiceAccount, Way::UserInfo, Way::Legacy];
 
-    /// As metrics name it.
+    /// The name in metrics.
     pub(super) fn name(self) -> &'static str {
         ["associated-node", "arbitrary-node", "serviceaccount", "user-info", "legacy"][self as usize]
     }
 
-    /// The verb that is asked about; the same word is what audit calls the constraint.
+    /// The verb to authorize; audit calls it the constraint.
     pub(super) fn verb(self) -> &'static str {
         self.constraint().unwrap_or("impersonate")
     }
 
-    /// The verb, if the right to it holds only for some requests.
+    /// The verb, if the mode is constrained to some requests.
     pub(super) fn constraint(self) -> Option<&'static str> {
         Some(match self {
             Way::AssociatedNode => "impersonate:associated-node",
@@ -45,7 +45,7 @@ impl Way {
         })
     }
 
-    /// Whether it is a way from `who` to `wanted` at all.
+    /// Whether the mode applies to `who` impersonating `wanted`.
     pub(super) fn leads(self, who: &User, wanted: &User) -> bool {
         let name_alone = || wanted.uid.is_empty() && wanted.groups.is_empty() && wanted.extra.is_empty();
         match self {
@@ -58,12 +58,12 @@ impl Way {
     }
 }
 
-/// The node whose user this is.
+/// Returns the node of a node user.
 pub(super) fn node(user: &str) -> Option<&str> {
     user.strip_prefix("system:node:").filter(|name| is_dns_subdomain(name))
 }
 
-/// Namespace and name of the service account whose user this is (`SplitUsername` in
+/// Returns namespace and name of a service account user (`SplitUsername` in
 /// `k8s.io/apiserver/pkg/authentication/serviceaccount`).
 pub(super) fn service_account(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
@@ -97,7 +97,7 @@ mod tests {
         {
             assert_eq!(ways(who, &node_a), [Way::ArbitraryNode, Way::Legacy], "{who:?}");
         }
-        assert_eq!(ways(&jane, &robot(&[])), [Way::Legacy], "an extra comes with it");
+        assert_eq!(ways(&jane, &robot(&[])), [Way::Legacy], "the requested user has an extra");
         let robot = named("system:serviceaccount:default:robot");
         assert_eq!(ways(&jane, &robot), [Way::ServiceAccount, Way::Legacy]);
         for more in [

@@ -1,15 +1,15 @@
-//! Aggregated ClusterRoles: their rules are those of other ClusterRoles, picked by label.
+//! Aggregated ClusterRoles: their rules are those of other ClusterRoles, selected by label.
 
 use std::collections::BTreeSet;
 
 use super::read::ClusterRole;
 use super::rule::Rule;
 
-/// Gives every aggregated role its rules.
+/// Sets the rules of every aggregated role.
 ///
-/// What upstream's controller (`pkg/controller/clusterroleaggregation`) arrives at step by step, found at once: the
-/// rules of all roles that the selectors reach, through aggregated roles too. The rules such a role was written
-/// with do not count, as there they are overwritten; so a circle of aggregated roles grants nothing by itself.
+/// Computes the fixed point of upstream's controller (`pkg/controller/clusterroleaggregation`): the rules of all roles
+/// that the selectors reach, also through aggregated roles. The own rules of an aggregated role are ignored, as they
+/// are overwritten upstream; so a cycle of aggregated roles grants nothing by itself.
 pub(super) fn aggregate(roles: &mut [ClusterRole]) {
     let gathered: Vec<Option<Vec<Rule>>> =
         (0..roles.len()).map(|number| roles[number].aggregated.is_some().then(|| gather(roles, number))).collect();

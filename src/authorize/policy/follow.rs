@@ -1,15 +1,15 @@
-//! A policy file that changes while the process lives.
+//! Reloading of the policy file.
 
 use std::path::Path;
 
 use super::Policy;
 use crate::process::{Followed, FollowedFile, Problems};
 
-/// A policy file, followed.
+/// A policy file that is reloaded when it changes.
 pub type PolicyFile = FollowedFile<Policy>;
 
 impl Followed for Policy {
-    const UNUSABLE: &'static str = "the policy file changed and is not usable; the last good policy stays";
+    const UNUSABLE: &'static str = "policy file changed and is invalid; the last good policy stays in use";
 
     fn read(path: &Path) -> Result<Policy, Problems> {
         Policy::load(path)

@@ -1,4 +1,4 @@
-//! Static rules: RBAC objects from a file, as `plugin/pkg/auth/authorizer/rbac` of kube-apiserver judges by them.
+//! RBAC objects from a file, evaluated like `plugin/pkg/auth/authorizer/rbac` of kube-apiserver.
 
 mod aggregate;
 mod follow;
@@ -17,23 +17,23 @@ use crate::kubeapi::{Quoted, User};
 use crate::process::{Problem, Problems, is_json, text_of};
 pub use follow::PolicyFile;
 
-/// A bigger file is a mistake: every role that ever was would fit into less.
+/// The maximum size of a policy file.
 const LARGEST: u64 = 16 << 20;
 
-/// Who may what, by ClusterRoles, Roles and their bindings.
+/// An RBAC policy of ClusterRoles, Roles and bindings.
 ///
-/// Indexed by subject, so that a decision looks only at the rules of the user and of the user's groups. It
-/// allocates nothing unless a binding points at a role that is not there.
+/// Indexed by subject, so that a decision evaluates only the rules of the user and its groups. A decision allocates
+/// nothing unless a binding refers to a missing role.
 #[derive(Debug, Default)]
 pub struct Policy {
     users: HashMap<String, Grants>,
     groups: HashMap<String, Grants>,
-    /// What is no mistake but odd.
+    /// Valid but suspicious contents.
     warnings: Vec<Problem>,
     bindings: usize,
 }
 
-/// All that one subject was granted.
+/// All grants of one subject.
 #[derive(Debug, Default)]
 struct Grants {
     everywhere: Vec<Grant>,
@@ -43,21 +43,20 @@ struct Grants {
 /// One role, granted by one binding.
 #[derive(Clone, Debug)]
 struct Grant {
-    /// The role's rules; for a role that is not there, what upstream says of it.
+    /// The role's rules; for a missing role, upstream's error.
     rules: Result<Arc<[Rule]>, Arc<str>>,
-    /// What to say when it allows something: binding, role and subject in upstream's words.
+    /// The reason of an allowed decision, in upstream's words: binding, role and subject.
     why: Arc<str>,
 }
 
 impl Policy {
-    /// Reads a policy file: YAML with any number of documents, or JSON when its name ends so. All mistakes at
-    /// once.
+    /// Reads a policy file: YAML with any number of documents, or JSON by its suffix. Reports all errors at once.
     pub fn load(path: &Path) -> Result<Policy, Problems> {
         let text = text_of(path, LARGEST)?;
         Policy::parse(&path.display().to_string(), &text, is_json(path))
     }
 
-    /// Reads the text of a policy; `place` is what problems name.
+    /// Parses the text of a policy; `place` is the file name in problems.
     pub fn parse(place: &str, text: &str, json: bool) -> Result<Policy, Problems> {
         let mut manifests = Manifests::read(place, text, json)?;
         aggregate::aggregate(&mut manifests.cluster_roles);
@@ -69,25 +68,25 @@ impl Policy {
         Ok(policy)
     }
 
-    /// Why it is allowed, if it is: by which binding, role and subject, in upstream's words.
+    /// Returns the reason if the request is allowed: binding, role and subject, in upstream's words.
     pub fn allows(&self, attributes: Attributes<'_>) -> Option<&Arc<str>> {
         self.grants(attributes.user, attributes.request.namespace)
             .find(|grant| grant.rules.iter().any(|rules| rules.iter().any(|rule| rule.allows(attributes.request))))
             .map(|grant| &grant.why)
     }
 
-    /// What to tell somebody who is not allowed: nothing, or which of their roles are missing.
+    /// Returns the reason of a denial: the user's missing roles, or the empty string.
     pub fn why_not(&self, attributes: Attributes<'_>) -> String {
         let missing = self.missing(attributes.user, attributes.request.namespace);
         if missing.is_empty() { missing } else { format!("RBAC: {missing}") }
     }
 
-    /// All rules of a user in a namespace, which may be empty for those that hold everywhere.
+    /// Returns all rules of a user in a namespace; with an empty namespace, only cluster-wide ones.
     pub fn rules<'p>(&'p self, user: &'p User, namespace: &'p str) -> impl Iterator<Item = &'p Rule> {
         self.grants(user, namespace).filter_map(|grant| grant.rules.as_ref().ok()).flat_map(|rules| rules.iter())
     }
 
-    /// Which roles of a user are not there, as upstream joins such errors; empty if all are.
+    /// Returns the missing roles of a user, joined like upstream's errors; empty if there are none.
     pub fn missing(&self, user: &User, namespace: &str) -> String {
         let mut missing: Vec<&str> = Vec::new();
         for grant in self.grants(user, namespace) {
@@ -104,20 +103,20 @@ impl Policy {
         }
     }
 
-    /// Writes into the log that it was read, and what is odd about it.
+    /// Logs that the policy was loaded, and its warnings.
     pub fn tell(&self) {
-        tracing::info!(bindings = self.bindings, "authorization policy read");
+        tracing::info!(bindings = self.bindings, "authorization policy loaded");
         for warning in &self.warnings {
-            tracing::warn!(%warning, "authorization policy");
+            tracing::warn!(%warning, "authorization policy is suspicious");
         }
     }
 
-    /// What is no mistake but odd.
+    /// Valid but suspicious contents, for the operator.
     pub fn warnings(&self) -> &[Problem] {
         &self.warnings
     }
 
-    /// How many bindings there are.
+    /// The number of bindings.
     pub fn bindings(&self) -> usize {
         self.bindings
     }
@@ -158,8 +157,8 @@ impl Policy {
     }
 }
 
-/// `clusterRoleBindingDescriber` and its sibling in `pkg/registry/rbac/validation/rule.go`, with name and
-/// namespace in their order there.
+/// Describes a grant like `clusterRoleBindingDescriber` and `roleBindingDescriber` in
+/// `pkg/registry/rbac/validation/rule.go`, with name and namespace in the same order.
 fn describe(binding: &Binding, subject: &Subject) -> String {
     let (kind, name) = match &*binding.namespace {
         "" => ("ClusterRoleBinding", binding.name.clone()),
@@ -177,7 +176,7 @@ fn describe(binding: &Binding, subject: &Subject) -> String {
     format!("{kind} {} of {role_kind} {} to {subject_kind} {}", Quoted(&name), Quoted(role), Quoted(&subject_name))
 }
 
-/// The rules of every role, shared by all its bindings.
+/// The rules of every role, shared by its bindings.
 struct Roles<'m> {
     cluster: HashMap<&'m str, Arc<[Rule]>>,
     namespaced: HashMap<(&'m str, &'m str), Arc<[Rule]>>,
@@ -196,7 +195,7 @@ impl<'m> Roles<'m> {
             RoleReference::Role(name) => ("role", name, self.namespaced.get(&(namespace, &**name))),
         };
         rules.cloned().ok_or_else(|| {
-            // The error of the lister that upstream looks roles up with.
+            // The error of upstream's role lister.
             format!("{kind}.rbac.authorization.k8s.io {} not found", Quoted(name)).into()
         })
     }

@@ -1,4 +1,4 @@
-//! RBAC objects as they are written, checked as `pkg/apis/rbac/validation` of Kubernetes checks them.
+//! Parser of RBAC objects, validated like `pkg/apis/rbac/validation` of Kubernetes.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -22,7 +22,7 @@ pub(super) struct Manifests {
 pub(super) struct ClusterRole {
     pub(super) name: String,
     pub(super) labels: BTreeMap<String, String>,
-    /// Which other roles make up its rules.
+    /// Selectors of the roles whose rules are aggregated.
     pub(super) aggregated: Option<Vec<LabelSelector>>,
     pub(super) rules: Vec<Rule>,
 }
@@ -58,7 +58,7 @@ pub(super) enum Subject {
 }
 
 impl Manifests {
-    /// All objects, or all mistakes.
+    /// Parses all objects, and reports all errors at once.
     pub(super) fn read(place: &str, text: &str, json: bool) -> Result<Manifests, Problems> {
         let (found, problems) = documents(place, text, json);
         let nothing_at_all = found.is_empty() && problems.0.is_empty();
@@ -70,8 +70,8 @@ impl Manifests {
         }
         let mut problems = problems.into_inner();
         if nothing_at_all {
-            // An empty policy would forbid everything; a file that was cut short is the likelier reason.
-            problems.0.push(Problem::new(place, "holds no ClusterRole, Role or binding"));
+            // An empty policy would deny everything; the file was more likely truncated.
+            problems.0.push(Problem::new(place, "contains no ClusterRole, Role or binding"));
         }
         problems.or(manifests)
     }
@@ -86,21 +86,21 @@ impl Manifests {
         fields.ignore("kind");
         if document.api_version != API_VERSION {
             let given = &document.api_version;
-            fields.problem("apiVersion", format_args!("{given:?} does not fit; {API_VERSION} is needed"));
+            fields.problem("apiVersion", format_args!("{given:?} is not supported; use {API_VERSION}"));
         }
         fields.ignore("apiVersion");
         let namespaced = match &*document.kind {
             "ClusterRole" | "ClusterRoleBinding" => false,
             "Role" | "RoleBinding" => true,
             other => {
-                let known = "ClusterRole, Role, ClusterRoleBinding, RoleBinding and List are known here";
-                return fields.problem("kind", format_args!("{other:?} does not fit; {known}"));
+                let known = "ClusterRole, Role, ClusterRoleBinding, RoleBinding or List";
+                return fields.problem("kind", format_args!("{other:?} is not supported; use {known}"));
             }
         };
         let Some(metadata) = Metadata::read(&mut fields, namespaced) else { return };
         let key = (document.kind.clone(), metadata.namespace.clone(), metadata.name.clone());
         if let Some(first) = seen.insert(key, document.place.clone()) {
-            fields.problem_here(format_args!("stands there for the second time, after {first}"));
+            fields.problem_here(format_args!("duplicate of {first}"));
         }
         match &*document.kind {
             "ClusterRole" => {
@@ -134,30 +134,30 @@ struct Metadata {
 impl Metadata {
     fn read(fields: &mut Fields<'_>, namespaced: bool) -> Option<Metadata> {
         let Some(mut metadata) = fields.fields("metadata") else {
-            fields.problem("metadata", "needed, with a name");
+            fields.problem("metadata", "required, with a name");
             return None;
         };
-        // Its other fields are the API server's, and stand in whatever came out of one.
+        // Other fields are set by an API server, and are present in exported objects.
         let (name, namespace) = (metadata.text("name"), metadata.text("namespace"));
         let labels = metadata.map("labels");
         if name.is_empty() {
-            metadata.problem("name", "needed");
+            metadata.problem("name", "required");
         } else {
             check_path_segment(&metadata, "name", &name);
         }
         match (namespaced, namespace.is_empty()) {
-            (true, true) => metadata.problem("namespace", "needed: it holds only within a namespace"),
-            (false, false) => metadata.problem("namespace", "does not fit: it holds in every namespace"),
+            (true, true) => metadata.problem("namespace", "required: this kind is namespaced"),
+            (false, false) => metadata.problem("namespace", "not allowed: this kind is cluster-scoped"),
             _ => {}
         }
         Some(Metadata { name, namespace, labels })
     }
 }
 
-/// `IsPathSegmentName`: the name must be able to stand in a URL's path.
+/// Checks that a name can be a path segment of a URL (`IsPathSegmentName`).
 fn check_path_segment(fields: &Fields<'_>, name: &str, value: &str) {
     if matches!(value, "." | "..") || value.contains(['/', '%']) {
-        fields.problem(name, format_args!("{value:?} cannot be a name: it may not be . or .., nor hold / or %"));
+        fields.problem(name, format_args!("{value:?} is not a valid name: it may not be . or .., nor contain / or %"));
     }
 }
 
@@ -174,21 +174,21 @@ fn read_rule(mut fields: Fields<'_>, namespaced: bool) -> Rule {
         non_resource_urls: fields.texts("nonResourceURLs"),
     };
     if fields.lacks("verbs") {
-        fields.problem("verbs", "at least one verb is needed");
+        fields.problem("verbs", "at least one verb is required");
     }
     if !fields.lacks("nonResourceURLs") {
         if namespaced {
-            fields.problem("nonResourceURLs", "a rule within a namespace cannot be about paths");
+            fields.problem("nonResourceURLs", "namespaced rules cannot apply to non-resource URLs");
         }
         if !rule.api_groups.is_empty() || !rule.resources.is_empty() || !rule.resource_names.is_empty() {
-            fields.problem("nonResourceURLs", "one rule cannot be about both resources and paths; make it two");
+            fields.problem("nonResourceURLs", "a rule cannot have both resources and nonResourceURLs");
         }
     } else {
         if fields.lacks("apiGroups") {
-            fields.problem("apiGroups", "at least one group is needed; \"\" is the core group");
+            fields.problem("apiGroups", "at least one API group is required; \"\" is the core group");
         }
         if fields.lacks("resources") {
-            fields.problem("resources", "at least one resource is needed");
+            fields.problem("resources", "at least one resource is required");
         }
     }
     fields.end();
@@ -198,7 +198,7 @@ fn read_rule(mut fields: Fields<'_>, namespaced: bool) -> Rule {
 fn selectors(mut fields: Fields<'_>) -> Vec<LabelSelector> {
     let each = fields.each("clusterRoleSelectors");
     if fields.lacks("clusterRoleSelectors") {
-        fields.problem("clusterRoleSelectors", "at least one selector is needed");
+        fields.problem("clusterRoleSelectors", "at least one selector is required");
     }
     let selectors = each.into_iter().map(selector).collect();
     fields.end();
@@ -225,17 +225,17 @@ fn selector(mut fields: Fields<'_>) -> LabelSelector {
             "Exists" => LabelOperator::Exists,
             "DoesNotExist" => LabelOperator::DoesNotExist,
             other => {
-                let message = format_args!("{other:?} does not fit; use In, NotIn, Exists or DoesNotExist");
+                let message = format_args!("{other:?} is not supported; use In, NotIn, Exists or DoesNotExist");
                 expression.problem("operator", message);
                 continue;
             }
         };
         match operator {
             LabelOperator::In | LabelOperator::NotIn if values.is_empty() => {
-                expression.problem("values", "needed with the operators In and NotIn");
+                expression.problem("values", "required with the operators In and NotIn");
             }
             LabelOperator::Exists | LabelOperator::DoesNotExist if !values.is_empty() => {
-                expression.problem("values", "not with the operators Exists and DoesNotExist");
+                expression.problem("values", "not allowed with the operators Exists and DoesNotExist");
             }
             _ => {}
         }
@@ -250,28 +250,28 @@ fn selector(mut fields: Fields<'_>) -> LabelSelector {
 
 fn check_key(fields: &Fields<'_>, name: &str, key: &str) {
     if !is_label_key(key) {
-        fields.problem(name, format_args!("{key:?} is no label key"));
+        fields.problem(name, format_args!("{key:?} is not a valid label key"));
     }
 }
 
 fn check_value(fields: &Fields<'_>, name: &str, value: &str) {
     if !is_label_value(value) {
-        fields.problem(name, format_args!("{value:?} is no label value"));
+        fields.problem(name, format_args!("{value:?} is not a valid label value"));
     }
 }
 
 fn role_reference(fields: &mut Fields<'_>, namespaced: bool) -> Option<RoleReference> {
     let Some(mut reference) = fields.fields("roleRef") else {
-        fields.problem("roleRef", "needed: the role that is granted");
+        fields.problem("roleRef", "required: the granted role");
         return None;
     };
     let group = reference.text("apiGroup");
     if !group.is_empty() && group != GROUP {
-        reference.problem("apiGroup", format_args!("{group:?} does not fit; use {GROUP}"));
+        reference.problem("apiGroup", format_args!("{group:?} is not supported; use {GROUP}"));
     }
     let name = reference.text("name");
     if name.is_empty() {
-        reference.problem("name", "needed");
+        reference.problem("name", "required");
     } else {
         check_path_segment(&reference, "name", &name);
     }
@@ -280,7 +280,7 @@ fn role_reference(fields: &mut Fields<'_>, namespaced: bool) -> Option<RoleRefer
         "Role" if namespaced => Some(RoleReference::Role(name)),
         other => {
             let fits = if namespaced { "Role or ClusterRole" } else { "ClusterRole" };
-            reference.problem("kind", format_args!("{other:?} does not fit; use {fits}"));
+            reference.problem("kind", format_args!("{other:?} is not supported; use {fits}"));
             None
         }
     };
@@ -295,29 +295,29 @@ fn subjects(fields: &mut Fields<'_>, namespace: &str) -> Vec<Subject> {
 fn read_subject(mut fields: Fields<'_>, binding_namespace: &str) -> Option<Subject> {
     let name = fields.text("name");
     if name.is_empty() {
-        fields.problem("name", "needed");
+        fields.problem("name", "required");
     }
     let (group, namespace) = (fields.text("apiGroup"), fields.text("namespace"));
     let kind = fields.text("kind");
     let wanted = if kind == "ServiceAccount" { "" } else { GROUP };
     if !group.is_empty() && group != wanted {
-        fields.problem("apiGroup", format_args!("{group:?} does not fit; use {wanted:?}"));
+        fields.problem("apiGroup", format_args!("{group:?} is not supported; use {wanted:?}"));
     }
     let subject = match &*kind {
         "User" => Some(Subject::User(name)),
         "Group" => Some(Subject::Group(name)),
         "ServiceAccount" => {
             if !name.is_empty() && !is_dns_subdomain(&name) {
-                fields.problem("name", format_args!("{name:?} cannot be the name of a ServiceAccount"));
+                fields.problem("name", format_args!("{name:?} is not a valid ServiceAccount name"));
             }
             let namespace = if namespace.is_empty() { binding_namespace.to_owned() } else { namespace };
             if namespace.is_empty() {
-                fields.problem("namespace", "needed: the one the ServiceAccount is in");
+                fields.problem("namespace", "required: the namespace of the ServiceAccount");
             }
             Some(Subject::ServiceAccount { namespace, name })
         }
         other => {
-            fields.problem("kind", format_args!("{other:?} does not fit; use User, Group or ServiceAccount"));
+            fields.problem("kind", format_args!("{other:?} is not supported; use User, Group or ServiceAccount"));
             None
         }
     };

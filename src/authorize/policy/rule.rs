@@ -1,25 +1,24 @@
-//! One rule of a role, and whether it allows a request.
+//! RBAC rules and their evaluation.
 
 use crate::kubeapi::RequestInfo;
 
-/// A `PolicyRule` of `rbac.authorization.k8s.io/v1`; `*` stands for all. What is none of its fields is no matter
-/// to it: a rule has resources or paths, never both.
+/// A `PolicyRule` of `rbac.authorization.k8s.io/v1`; `*` matches all. A rule has resources or paths, never both.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// What may be done.
+    /// Allowed verbs.
     pub verbs: Vec<String>,
-    /// To resources of these groups; the core group is the empty text.
+    /// API groups; the core group is the empty string.
     pub api_groups: Vec<String>,
-    /// `pods`, `pods/log`, `*/scale`, `*`.
+    /// Resources, such as `pods`, `pods/log`, `*/scale`, `*`.
     pub resources: Vec<String>,
-    /// Only to objects of these names; empty for all.
+    /// Names of objects; empty for all.
     pub resource_names: Vec<String>,
-    /// To these paths, which may end in a star.
+    /// Paths, which may end in a star.
     pub non_resource_urls: Vec<String>,
 }
 
 impl Rule {
-    /// Whether it allows `request`, as `RuleAllows` of upstream's RBAC authorizer.
+    /// Whether the rule allows `request`, like `RuleAllows` of upstream's RBAC authorizer.
     pub fn allows(&self, request: &RequestInfo<'_>) -> bool {
         has(&self.verbs, &request.verb)
             && if request.is_resource_request {
@@ -43,7 +42,7 @@ fn covers(rule: &str, resource: &str, subresource: &str) -> bool {
     if subresource.is_empty() {
         return rule == resource;
     }
-    // Not split at the first slash of the rule: a resource of a request never holds one, its rule might.
+    // Not split at the first slash of the rule: a requested resource never contains one, but the rule may.
     rule.strip_suffix(subresource)
         .and_then(|rule| rule.strip_suffix('/'))
         .is_some_and(|rule| rule == resource || rule == "*")
@@ -98,7 +97,7 @@ mod tests {
         }
     }
 
-    /// What upstream writes with lengths and joined texts, written so here.
+    /// A transcription of upstream's code, with lengths and joined strings.
     fn upstream(rule: &str, resource: &str, subresource: &str) -> bool {
         let combined = if subresource.is_empty() { resource.to_owned() } else { format!("{resource}/{subresource}") };
         rule == "*"

@@ -1,4 +1,4 @@
-//! What a policy allows, and what is wrong with one.
+//! Tests of RBAC decisions and of policy errors.
 
 use http::Method;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use crate::kubeapi::{CanonicalPath, Query, RequestInfo};
 
 const HEAD: &str = "apiVersion: rbac.authorization.k8s.io/v1";
 
-/// What is enough for kubectl, and for jane, the devs and a robot.
+/// A policy for kubectl, a user, a group and a service account.
 fn example() -> String {
     let object = |text: &str| format!("---\n{HEAD}\n{text}\n");
     [
@@ -84,7 +84,7 @@ fn as_upstream_judges() {
         assert_eq!(get(&known, path).is_ok(), allowed, "{path}");
     }
     assert!(ask(&policy, &known, &Method::POST, "/api").is_err());
-    // A role that is not there.
+    // A missing role.
     let why = r#"RBAC: clusterrole.rbac.authorization.k8s.io "gone" not found"#;
     assert_eq!(get(&user("eve", &[]), "/apis/g/v1/things"), Err(why.to_owned()));
     assert_eq!(policy.warnings().len(), 1);
@@ -144,7 +144,7 @@ fn all_mistakes_at_once_with_document_and_field() {
     insta::assert_snapshot!(problems);
     for empty in ["", "# nothing\n---\n"] {
         let problems = Policy::parse("p.yaml", empty, false).unwrap_err();
-        assert_eq!(problems.to_string(), "p.yaml: holds no ClusterRole, Role or binding");
+        assert_eq!(problems.to_string(), "p.yaml: contains no ClusterRole, Role or binding");
     }
 }
 
@@ -159,7 +159,7 @@ fn a_list_as_kubectl_prints_it() {
     assert!(Policy::parse("p.yaml", &text, false).is_ok());
 }
 
-/// The answer by upstream's way: all bindings in turn, all subjects, all rules.
+/// Decides like upstream: all bindings in turn, all subjects, all rules.
 fn slowly(manifests: &Manifests, user: &User, request: &RequestInfo<'_>) -> bool {
     manifests.bindings.iter().any(|binding| {
         let here = binding.namespace.is_empty() || binding.namespace == request.namespace;
@@ -225,7 +225,7 @@ proptest! {
         namespace in prop::option::of(word()), resource in word(), verb in word(),
     ) {
         let text = roles.concat() + &bindings.concat();
-        // The same role may have come up twice.
+        // The generated roles may contain duplicates.
         prop_assume!(Manifests::read("p", &text, false).is_ok());
         let (manifests, policy) =
             (Manifests::read("p", &text, false).unwrap(), Policy::parse("p", &text, false).unwrap());

@@ -1,4 +1,4 @@
-//! From a request to the questions about it.
+//! Templates of authorization attributes, and their values from a request.
 
 use http::{HeaderMap, Method};
 
@@ -6,19 +6,19 @@ use super::value::{Sources, Template};
 use super::{Asked, Malformed, Questions};
 use crate::kubeapi::{self, Query, RequestInfo};
 
-/// How a question is made.
+/// How the attributes of a request are determined.
 #[derive(Debug, Default)]
 pub(super) enum Asking {
-    /// By the path.
+    /// From the path.
     #[default]
     Path,
-    /// Always the same: `resourceAttributes` alone. What looks like a template is none then.
+    /// Constant: `resourceAttributes` without `rewrites`. Templates in it are used literally.
     Resource(Resource),
-    /// One for each value that the request brings: `resourceAttributes` with `rewrites`.
+    /// For each value in the request: `resourceAttributes` with `rewrites`.
     Values { sources: Sources, templates: Box<Templates> },
 }
 
-/// `resourceAttributes`, as they are asked.
+/// `resourceAttributes` with all values filled in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Resource {
     pub(super) namespace: String,
@@ -29,7 +29,7 @@ pub(super) struct Resource {
     pub(super) name: String,
 }
 
-/// `resourceAttributes`, before the value is in them.
+/// `resourceAttributes` with templates.
 #[derive(Debug, Default)]
 pub(super) struct Templates {
     pub(super) namespace: Template,
@@ -89,8 +89,7 @@ impl Templates {
     }
 }
 
-/// The verb of a method. There is neither `list` nor `watch`, and `*` for every method without one. Whoever may have all
-/// of it may have its head.
+/// Returns the verb of a method; `*` for a method without one. There is neither `list` nor `watch`; HEAD is `get`.
 pub(super) fn verb_of(method: &Method) -> &'static str {
     match kubeapi::verb_of(method) {
         "" => "*",

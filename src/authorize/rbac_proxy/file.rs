@@ -1,4 +1,4 @@
-//! The authorization file of kube-rbac-proxy (`--config-file`), with `rules` of our own.
+//! Parser of kube-rbac-proxy's authorization file (`--config-file`), with `rules` as an extension.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -13,13 +13,13 @@ use super::value::{Sources, Template, may_be_source};
 use super::{PathRule, Rules, odd};
 use crate::process::{Fields, Followed, FollowedFile, Problem, Problems, documents, is_json, text_of};
 
-/// The authorization file, followed.
+/// The authorization file, reloaded when it changes.
 pub type RulesFile = FollowedFile<Rules>;
 
-/// A bigger file is a mistake.
+/// The maximum size of the file.
 const LARGEST: u64 = 1 << 20;
 
-/// Every name that a field may have. Go's JSON takes a field in any case.
+/// All field names. Go's JSON accepts a field name in any case.
 const NAMES: [&str; 20] = [
     "authorization",
     "rules",
@@ -42,28 +42,28 @@ const NAMES: [&str; 20] = [
     "resource",
     "subresource",
 ];
-/// The first of them that is a text.
+/// The index in [`NAMES`] from which fields contain strings.
 const TEXTS: usize = 12;
 
 impl Rules {
-    /// Reads the file, YAML or JSON. All mistakes at once.
+    /// Reads the file, YAML or JSON.
     ///
     /// # Errors
-    /// When it cannot be read, or holds a mistake.
+    /// When it cannot be read; otherwise all errors in it.
     pub fn load(path: &Path) -> Result<Rules, Problems> {
         let text = text_of(path, LARGEST)?;
         Rules::parse(&path.display().to_string(), &text, is_json(path))
     }
 
-    /// Reads the text of the file; `place` is what problems name.
+    /// Parses the text of the file; `place` is the file name in problems.
     ///
     /// # Errors
-    /// All mistakes in it.
+    /// All errors in it.
     pub fn parse(place: &str, text: &str, json: bool) -> Result<Rules, Problems> {
         let (mut found, mut problems) = documents(place, text, json);
         let [document] = &mut found[..] else {
             if problems.0.is_empty() {
-                problems.0.push(Problem::new(place, "one mapping with the field authorization is needed"));
+                problems.0.push(Problem::new(place, "one mapping with the field authorization is required"));
             }
             return Err(problems);
         };
@@ -73,7 +73,7 @@ impl Rules {
         let mut rules = Rules::default();
         match fields.fields("authorization") {
             Some(authorization) => rules.take(authorization, place),
-            None => fields.problem("authorization", "needed"),
+            None => fields.problem("authorization", "required"),
         }
         fields.end();
         problems.into_inner().or(rules)
@@ -82,7 +82,7 @@ impl Rules {
     fn take(&mut self, mut fields: Fields<'_>, place: &str) {
         let (attributes, rewrites) = (fields.path("resourceAttributes"), fields.path("rewrites"));
         if fields.has("rewrites") && !fields.has("resourceAttributes") {
-            let message = format_args!("says nothing without {attributes}: requests are asked about by their path");
+            let message = format_args!("has no effect without {attributes}: requests are authorized by their path");
             self.warnings.push(Problem::field(place, rewrites, message));
         }
         self.asking = asking(&mut fields);
@@ -95,7 +95,7 @@ impl Rules {
 }
 
 impl Followed for Rules {
-    const UNUSABLE: &'static str = "the authorization file changed and is not usable; the last good one stays";
+    const UNUSABLE: &'static str = "authorization file changed and is invalid; the last good one stays in use";
 
     fn read(path: &Path) -> Result<Rules, Problems> {
         Rules::load(path)
@@ -106,7 +106,7 @@ impl Followed for Rules {
     }
 }
 
-/// `resourceAttributes` and `rewrites`.
+/// Parses `resourceAttributes` and `rewrites`.
 fn asking(fields: &mut Fields<'_>) -> Asking {
     let sources = fields.fields("rewrites").map(sources);
     let Some(mut attributes) = fields.fields("resourceAttributes") else { return Asking::Path };
@@ -124,7 +124,7 @@ fn asking(fields: &mut Fields<'_>) -> Asking {
                 let text = attributes.text(name);
                 let known = Template::parse(&text);
                 if known.is_none() {
-                    let message = "is a template of which more is asked than is known here; use {{ .Value }}";
+                    let message = "is not a supported template; use {{ .Value }}";
                     attributes.problem(name, format_args!("{text:?} {message}"));
                 }
                 known.unwrap_or_default()
@@ -155,10 +155,10 @@ fn sources(mut fields: Fields<'_>) -> Sources {
     if let Some(header) = fields.fields("byHttpHeader").and_then(name) {
         match HeaderName::from_bytes(header.as_bytes()) {
             Ok(name) if may_be_source(&name) => sources.header = Some(name),
-            _ => fields.problem("byHttpHeader.name", format_args!("{header:?} cannot be the name of a header to read")),
+            _ => fields.problem("byHttpHeader.name", format_args!("{header:?} is not an allowed header name")),
         }
     } else if sources.parameter.is_none() {
-        fields.problem_here("byQueryParameter.name or byHttpHeader.name is needed: every request would be refused");
+        fields.problem_here("byQueryParameter.name or byHttpHeader.name is required: every request would be rejected");
     }
     fields.end();
     sources
@@ -169,22 +169,22 @@ fn path_rule(mut fields: Fields<'_>) -> PathRule {
     for (number, pattern) in fields.texts("paths").into_iter().enumerate() {
         match Glob::parse(&pattern).filter(|_| pattern.starts_with('/')) {
             Some(glob) => paths.push(glob),
-            None => fields.problem(&format!("paths[{number}]"), format_args!("{pattern:?} is no pattern of paths")),
+            None => fields.problem(&format!("paths[{number}]"), format_args!("{pattern:?} is not a path pattern")),
         }
     }
     if fields.lacks("paths") {
-        fields.problem("paths", "needed");
+        fields.problem("paths", "required");
     }
     let mut methods = Vec::new();
     for (number, method) in fields.texts("methods").into_iter().enumerate() {
         match Method::from_bytes(method.as_bytes()) {
             Ok(known) if !method.bytes().any(|byte| byte.is_ascii_lowercase()) => methods.push(known),
-            _ => fields.problem(&format!("methods[{number}]"), format_args!("{method:?} is no method; GET is one")),
+            _ => fields.problem(&format!("methods[{number}]"), format_args!("{method:?} is not an HTTP method")),
         }
     }
     let verb = fields.text_if_given("verb").filter(|verb| !verb.is_empty());
     if fields.has("rewrites") && !fields.has("resourceAttributes") {
-        fields.problem("rewrites", "says nothing without resourceAttributes");
+        fields.problem("rewrites", "has no effect without resourceAttributes");
     }
     let asking = asking(&mut fields);
     fields.end();
@@ -204,7 +204,7 @@ fn static_rule(mut fields: Fields<'_>, number: usize) -> StaticRule {
     let of_resource = fields.switch("resourceRequest").unwrap_or_default();
     match (of_resource, path.is_empty()) {
         (true, false) => fields.problem("path", "cannot be given with resourceRequest: a resource has no path"),
-        (false, true) => fields.problem("path", "needed, or resourceRequest: true"),
+        (false, true) => fields.problem("path", "required, unless resourceRequest is true"),
         _ => {}
     }
     fields.end();
@@ -216,8 +216,8 @@ fn static_rule(mut fields: Fields<'_>, number: usize) -> StaticRule {
     StaticRule { user, groups, verb, what, why: format!("allowed by authorization.static[{number}]").into() }
 }
 
-/// Makes of a file what Go's JSON behind `ghodss/yaml` makes of it: a field may be written in any case, and where a
-/// text belongs a number, true or false is one.
+/// Normalizes a file like Go's JSON behind `ghodss/yaml`: field names are accepted in any case, and numbers and
+/// booleans are accepted as strings.
 fn as_go_reads(value: &mut Value) {
     match value {
         Value::Array(list) => list.iter_mut().for_each(as_go_reads),
@@ -231,7 +231,7 @@ fn as_go_reads(value: &mut Value) {
                     value if number >= TEXTS => as_text(value),
                     value => as_go_reads(value),
                 }
-                // Twice the same name in two cases: the other one stays, and nobody knows it.
+                // The same name in two cases: the second keeps its spelling, and is reported as unknown.
                 let twice = fields.contains_key(NAMES[number]);
                 fields.insert(if twice { written } else { NAMES[number].to_owned() }, value);
             }

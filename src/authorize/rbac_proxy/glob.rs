@@ -1,17 +1,17 @@
-//! Patterns of paths, as Go's `path.Match` reads them.
+//! Path patterns, like Go's `path.Match`.
 
-/// One pattern. `*` stands for anything without a slash, `?` for one character that is no slash, `[a-z]` and `[^a-z]`
-/// for one of or none of them, and a backslash takes the next character as it is.
+/// A pattern. `*` matches anything without a slash, `?` one character except a slash, `[a-z]` and `[^a-z]` a character
+/// (not) in the class, and a backslash quotes the next character.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Glob {
     chunks: Vec<Chunk>,
     written: String,
 }
 
-/// What stands up to the next star.
+/// The part up to the next star.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Chunk {
-    /// Whether a star stands before it.
+    /// Whether a star precedes it.
     star: bool,
     terms: Vec<Term>,
 }
@@ -20,7 +20,7 @@ struct Chunk {
 enum Term {
     Character(char),
     NoSlash,
-    /// A slash may be one of them, as there.
+    /// A character class; a slash may match, as in Go.
     OneOf {
         negated: bool,
         ranges: Vec<(char, char)>,
@@ -28,7 +28,7 @@ enum Term {
 }
 
 impl Glob {
-    /// Reads a pattern; none if it is malformed. All of it is looked at, whatever it will be held against.
+    /// Parses a pattern; none if it is malformed anywhere.
     pub(super) fn parse(pattern: &str) -> Option<Glob> {
         let mut chunks = vec![Chunk::default()];
         let mut rest = pattern.chars();
@@ -51,18 +51,18 @@ impl Glob {
         Some(Glob { chunks, written: pattern.to_owned() })
     }
 
-    /// As it was written.
+    /// The original text.
     pub(super) fn as_str(&self) -> &str {
         &self.written
     }
 
-    /// Whether whatever fits `other` fits this one, as far as that is easy to see.
+    /// Whether this pattern matches every path that `other` matches; false if that is not obvious.
     pub(super) fn covers(&self, other: &Glob) -> bool {
         let literal = !other.written.contains(['*', '?', '[', '\\']);
         self == other || literal && self.matches(&other.written)
     }
 
-    /// Whether the whole of `path` fits. A star takes as little as it can and is not tried again, as there.
+    /// Whether the whole `path` matches. A star matches as little as possible, without backtracking, as in Go.
     pub(super) fn matches(&self, path: &str) -> bool {
         let mut path = path;
         for (number, chunk) in self.chunks.iter().enumerate() {
@@ -70,7 +70,7 @@ impl Glob {
             if chunk.star && chunk.terms.is_empty() {
                 return !path.contains('/');
             }
-            // The last chunk must use up the path.
+            // The last chunk must match up to the end of the path.
             let fits = |from: &str| chunk.fits(from).map(str::len).filter(|left| !last || *left == 0);
             let left = fits(path).or_else(|| {
                 let within = if chunk.star { path.find('/').unwrap_or(path.len()) } else { 0 };
@@ -84,7 +84,7 @@ impl Glob {
 }
 
 impl Chunk {
-    /// What is left of `path` behind this chunk, if it begins with it.
+    /// Returns the rest of `path` after this chunk, if it begins with it.
     fn fits<'p>(&self, path: &'p str) -> Option<&'p str> {
         let mut rest = path.chars();
         for term in &self.terms {
@@ -104,7 +104,7 @@ impl Chunk {
     }
 }
 
-/// What stands between brackets, from behind the first to behind the last.
+/// Parses a character class, from after `[` to after `]`.
 fn class(rest: &mut std::str::Chars<'_>) -> Option<Term> {
     let negated = rest.as_str().starts_with('^');
     if negated {
@@ -138,7 +138,7 @@ fn one_of_class(rest: &mut std::str::Chars<'_>) -> Option<char> {
 mod tests {
     use super::*;
 
-    /// The table of Go's `path/match_test.go`, and what kube-rbac-proxy's own tests ask for.
+    /// The table of Go's `path/match_test.go`, and the cases of kube-rbac-proxy's tests.
     #[test]
     fn as_in_go() {
         for (pattern, path, matches) in [

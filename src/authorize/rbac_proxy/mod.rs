@@ -1,16 +1,16 @@
-//! What kube-rbac-proxy is asked to ask: its authorization file, and which questions a request makes of it.
+//! Authorization like kube-rbac-proxy: its authorization file, and the permissions that a request requires by it.
 //!
-//! For one request there may be several questions, and all must be answered with yes; see
-//! [`Authorizer::authorize_all`](super::Authorizer::authorize_all). Facts are those of kube-rbac-proxy v0.19.1
-//! (`pkg/proxy/proxy.go`, `pkg/authz/auth.go`). What is meant to differ:
+//! One request may require several permissions, and all must be allowed; see
+//! [`Authorizer::authorize_all`](super::Authorizer::authorize_all). Behavior is that of kube-rbac-proxy v0.19.1
+//! (`pkg/proxy/proxy.go`, `pkg/authz/auth.go`). Intended differences:
 //!
-//! * `HEAD` is `get`; there it has no verb and becomes `*`.
-//! * `groups` of a static rule count; there they are read and never compared.
-//! * `rules`: several resources by path and method; there one serves all.
-//! * Values that the server behind us would read in another way than we do are refused, and no request makes more than
-//!   [`Questions::MOST`] questions.
-//! * A mistake in the file is told at the start, or keeps the last good file; there an unknown field is skipped, a
-//!   template that is none breaks every request, and a file without `authorization` ends the process.
+//! * `HEAD` is `get`; upstream it has no verb and becomes `*`.
+//! * `groups` of a static rule are compared; upstream they are parsed and ignored.
+//! * `rules`: several resources by path and method; upstream one resource is used for all requests.
+//! * Values that the backend could parse differently are rejected, and no request requires more than
+//!   [`Questions::MOST`] permissions.
+//! * An error in the file is reported at start, or keeps the last good file. Upstream skips an unknown field, fails
+//!   every request on an invalid template, and crashes on a file without `authorization`.
 
 mod attributes;
 mod file;
@@ -36,55 +36,54 @@ use crate::message::hop_by_hop::is_same_header;
 use crate::message::{Blame, Refusal};
 use crate::process::Problem;
 
-/// What is asked of which request, and what is allowed without asking.
+/// The rules of an authorization file.
 ///
-/// Without a file every request is asked about by its path.
+/// Without a file, every request is authorized by its path.
 #[derive(Debug, Default)]
 pub struct Rules {
-    /// By path and method; the first that fits.
+    /// Rules by path and method; the first match counts.
     by_path: Vec<PathRule>,
-    /// For all other requests.
+    /// The template for all other requests.
     asking: Asking,
     statics: Vec<StaticRule>,
     warnings: Vec<Problem>,
 }
 
-/// What is asked of requests to some paths: our own addition to the file.
+/// A rule for requests to some paths: an extension of the file format.
 #[derive(Debug)]
 struct PathRule {
     paths: Vec<Glob>,
-    /// All without any.
+    /// Methods; empty for all.
     methods: Vec<Method>,
     verb: Option<String>,
     asking: Asking,
 }
 
-/// The questions that one request makes; never none.
+/// The permissions that one request requires; never empty.
 #[derive(Debug)]
 pub struct Questions<'r>(Asked<'r>);
 
 #[derive(Debug)]
 enum Asked<'r> {
     One(RequestInfo<'r>),
-    /// One for each value that the request brought.
+    /// One permission for each value in the request.
     Filled {
         verb: &'r str,
         resources: Vec<Resource>,
     },
 }
 
-/// A request from which no question can be made. Turns into the 400 that kube-rbac-proxy gives.
+/// A request whose authorization attributes cannot be determined. Becomes the 400 of kube-rbac-proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(&'static str);
 
 impl Rules {
-    /// What is to be asked about a request, before those of its headers are taken away that end here.
+    /// Returns the permissions that a request requires. Call it before hop-by-hop and identity headers are stripped.
     ///
-    /// Copies nothing but where values of the request are put into a template.
+    /// Copies only values that are put into a template.
     ///
     /// # Errors
-    /// When the request brings none of the values it is asked about by, too many, or one that others may read in
-    /// another way.
+    /// When the request has none of the configured values, too many, or an ambiguous one.
     pub fn questions<'r>(
         &'r self,
         method: &'r Method,
@@ -95,7 +94,7 @@ impl Rules {
         let mut rule = None;
         if !self.by_path.is_empty() {
             if !paths::reads_one_way(path) {
-                return Err(Malformed("the path can be read in more than one way"));
+                return Err(Malformed("the path is ambiguous"));
             }
             rule = self.by_path.iter().find(|rule| rule.is_for(method, path.decoded()));
         }
@@ -104,12 +103,12 @@ impl Rules {
         asking.questions(verb, path.decoded(), query, headers)
     }
 
-    /// Whether any request is asked about by its query. If not, nobody judges it, and it goes on as it came.
+    /// Whether any template uses a query parameter. If not, the query is forwarded unchanged.
     pub fn read_queries(&self) -> bool {
         self.askings().any(|asking| matches!(asking, Asking::Values { sources, .. } if sources.parameter.is_some()))
     }
 
-    /// Whether any request is asked about by the header `name`, in whatever spelling.
+    /// Whether any template uses the header `name`, in any spelling.
     pub fn read_header(&self, name: &str) -> bool {
         self.askings().any(|asking| match asking {
             Asking::Values { sources, .. } => {
@@ -119,31 +118,31 @@ impl Rules {
         })
     }
 
-    /// All ways in which questions are made.
+    /// All templates.
     fn askings(&self) -> impl Iterator<Item = &Asking> {
         std::iter::once(&self.asking).chain(self.by_path.iter().map(|rule| &rule.asking))
     }
 
-    /// Why something is allowed without asking anybody else, if it is.
+    /// Returns the reason if a static rule allows the request.
     pub(super) fn allows(&self, attributes: Attributes<'_>) -> Option<&Arc<str>> {
         self.statics.iter().find(|rule| rule.allows(attributes)).map(|rule| &rule.why)
     }
 
-    /// Whether it allows anything by itself: if not, it need not be among the modes.
+    /// Whether there are static rules. If not, the mode is not needed in the chain.
     pub fn allow_something(&self) -> bool {
         !self.statics.is_empty()
     }
 
-    /// What is no mistake but odd, for the operator.
+    /// Lint warnings, for the operator.
     pub fn warnings(&self) -> &[Problem] {
         &self.warnings
     }
 
-    /// Writes into the log that it was read, and what is odd about it.
+    /// Logs that the file was loaded, and its warnings.
     pub fn tell(&self) {
-        tracing::info!(paths = self.by_path.len(), statics = self.statics.len(), "authorization file read");
+        tracing::info!(paths = self.by_path.len(), statics = self.statics.len(), "authorization file loaded");
         for warning in &self.warnings {
-            tracing::warn!(%warning, "authorization file");
+            tracing::warn!(%warning, "authorization file is suspicious");
         }
     }
 }
@@ -153,7 +152,7 @@ impl PathRule {
         self.takes(method) && self.paths.iter().any(|glob| glob.matches(path))
     }
 
-    /// Whoever may have all of it may have its head: where GET is among the methods, HEAD is.
+    /// Whether the rule is for a method. GET includes HEAD.
     fn takes(&self, method: &Method) -> bool {
         self.methods.is_empty()
             || self.methods.contains(method)
@@ -162,10 +161,10 @@ impl PathRule {
 }
 
 impl<'r> Questions<'r> {
-    /// More at once are not asked for one request: a client could have thousands asked.
+    /// The maximum number of permissions of one request: a client could cause thousands of reviews.
     pub const MOST: usize = 64;
 
-    /// Each of them, in the order in which they are asked.
+    /// Returns the permissions, in the order of their authorization.
     pub fn iter(&self) -> impl Iterator<Item = RequestInfo<'_>> {
         let (one, verb, resources): (_, &str, &[Resource]) = match &self.0 {
             Asked::One(one) => (Some(one.clone()), "", &[]),
@@ -177,8 +176,7 @@ impl<'r> Questions<'r> {
 
 impl From<Malformed> for Refusal {
     fn from(malformed: Malformed) -> Refusal {
-        let status =
-            Status::bad_request(format!("it cannot be found out what to ask about this request: {}", malformed.0));
+        let status = Status::bad_request(format!("authorization attributes cannot be determined: {}", malformed.0));
         Refusal::new(Blame::Client, status)
             .with_rbac_proxy_text("Bad Request. The request or configuration is malformed.")
     }

@@ -1,5 +1,5 @@
-//! What a file says and no request ever meets. To kube-rbac-proxy none of it is a mistake, and it starts; most likely
-//! each is one.
+//! Lint of the authorization file: entries that match no request. kube-rbac-proxy accepts them; most likely each is a
+//! mistake.
 
 use http::Method;
 
@@ -10,10 +10,10 @@ use super::{PathRule, Rules};
 use crate::kubeapi::verb_of;
 use crate::process::Problem;
 
-/// Verbs that methods have. `*`, of all others, is told apart.
+/// The verbs of HTTP methods. Other methods have `*`, which has its own warning.
 const VERBS: [&str; 5] = ["get", "create", "update", "patch", "delete"];
 
-/// Everything odd about `rules`, each at its field; `place` is the file.
+/// Returns the warnings about `rules`, with field paths; `place` is the file.
 pub(super) fn warnings(rules: &Rules, place: &str) -> Vec<Problem> {
     let mut odd = Odd { place, found: Vec::new() };
     odd.templates("authorization", &rules.asking);
@@ -39,7 +39,7 @@ impl Odd<'_> {
         self.found.push(Problem::field(self.place, format_args!("{at}{dot}{field}"), message));
     }
 
-    /// A template where nothing is put in.
+    /// Warns about templates without rewrites.
     fn templates(&mut self, at: &str, asking: &Asking) {
         let Asking::Resource(resource) = asking else { return };
         let Resource { namespace, api_group, api_version, resource, subresource, name } = resource;
@@ -52,8 +52,7 @@ impl Odd<'_> {
             ("name", name),
         ] {
             if text.contains("{{") {
-                let message = "is asked about as it stands: beside it are no rewrites, which say where a value comes \
-                               from";
+                let message = "is used literally: there are no rewrites to take a value from";
                 self.tell(at, &format!("resourceAttributes.{field}"), format_args!("{text:?} {message}"));
             }
         }
@@ -72,11 +71,11 @@ impl Odd<'_> {
             self.tell(
                 at,
                 "",
-                "is for no request: rules before it are for all of its paths and methods (GET is HEAD, too)",
+                "matches no request: earlier rules match all of its paths and methods (GET includes HEAD)",
             );
         }
         if let Some(verb) = rule.verb.as_deref().filter(|verb| verb.bytes().any(|byte| byte.is_ascii_uppercase())) {
-            let message = "is asked about as it stands, and the cluster's verbs are in lower case; write";
+            let message = "is used literally, but Kubernetes verbs are lower case; use";
             self.tell(at, "verb", format_args!("{verb:?} {message} {:?}", verb.to_ascii_lowercase()));
         }
     }
@@ -91,36 +90,36 @@ impl Odd<'_> {
             self.tell(
                 at,
                 "resourceRequest",
-                "allows nothing: without resourceAttributes requests are asked about by path",
+                "allows nothing: without resourceAttributes, requests are authorized by path",
             );
         }
         if !paths {
-            self.tell(at, "path", "allows nothing: with resourceAttributes no request is asked about by its path");
+            self.tell(at, "path", "allows nothing: with resourceAttributes, no request is authorized by path");
         }
         let verb = rule.verb.as_str();
         let asked = VERBS.contains(&verb) || rules.by_path.iter().any(|rule| rule.verb.as_deref() == Some(verb));
         if verb == "*" {
-            let message = "allows no method that has a verb, HEAD included: write get, create, update, patch or \
-                           delete, or leave it out for all";
+            let message = "matches only methods without a verb: use get, create, update, patch or delete, or omit it \
+                           for all";
             self.tell(at, "verb", message);
         } else if !verb.is_empty() && !asked {
-            let message = "is the verb of no request";
+            let message = "matches no request";
             match meant(verb) {
-                Some(meant) => self.tell(at, "verb", format_args!("{verb:?} {message}; write {meant:?}")),
-                None => self.tell(at, "verb", format_args!("{verb:?} {message}; there are {}", VERBS.join(", "))),
+                Some(meant) => self.tell(at, "verb", format_args!("{verb:?} {message}; use {meant:?}")),
+                None => self.tell(at, "verb", format_args!("{verb:?} {message}; use one of {}", VERBS.join(", "))),
             }
         }
         let What::Path(path) = &rule.what else { return };
         if !path.starts_with('/') {
-            self.tell(at, "path", format_args!("{path:?} is the path of no request; write \"/{path}\""));
+            self.tell(at, "path", format_args!("{path:?} matches no request; use \"/{path}\""));
         } else if path.contains(['*', '?', '%']) {
-            let message = "stands for itself alone: there are no patterns, queries or escapes here";
+            let message = "matches literally: patterns, queries and escapes are not supported";
             self.tell(at, "path", format_args!("{path:?} {message}"));
         }
     }
 }
 
-/// The verb that somebody meant who wrote a method, or a verb that Kubernetes has and there is not here.
+/// Returns the verb to suggest for an HTTP method, or for a Kubernetes verb that requests here never have.
 fn meant(written: &str) -> Option<&'static str> {
     let lower = written.to_ascii_lowercase();
     if let Some(verb) = VERBS.into_iter().find(|verb| *verb == lower) {

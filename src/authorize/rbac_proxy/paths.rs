@@ -1,4 +1,4 @@
-//! `--allow-paths` and `--ignore-paths`: which paths are there at all, and which are open to everybody.
+//! `--allow-paths` and `--ignore-paths`: which paths are served, and which without authentication.
 
 use super::glob::Glob;
 use crate::kubeapi::{CanonicalPath, Quoted};
@@ -7,40 +7,40 @@ use crate::process::{Problem, Problems};
 const ALLOW: &str = "--allow-paths";
 const IGNORE: &str = "--ignore-paths";
 
-/// Which paths are let through; all of them, and none without asking, unless said otherwise.
+/// The path filter; by default, all paths are served, and all are protected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Paths {
-    /// No other path is there, if there are any.
+    /// Served paths; empty for all.
     allowed: Vec<Glob>,
-    /// Nobody is asked who they are and whether they may.
+    /// Paths served without authentication and authorization.
     ignored: Vec<Glob>,
 }
 
-/// The way a request goes by its path.
+/// How a request is handled by its path.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Way {
-    /// It is asked who sent it, and whether they may.
+    /// It needs authentication and authorization.
     Asked,
-    /// Straight to the server behind us, without any identity.
+    /// It is forwarded without authentication and identity headers.
     Open(Open),
-    /// 404: the path is not there.
+    /// 404: the path is not served.
     NotThere,
 }
 
-/// The path of a request is open to everybody. Only [`Paths::way`] makes one.
+/// Proof that a path is served without authentication. Only [`Paths::way`] creates one.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Open(());
 
 impl Paths {
-    /// Reads both lists of patterns.
+    /// Parses both lists of patterns.
     ///
     /// # Errors
-    /// When both are given, as kube-rbac-proxy has it, or one is no pattern.
+    /// When both are given, as in kube-rbac-proxy, or a pattern is invalid.
     pub fn new(allowed: &[String], ignored: &[String]) -> Result<Paths, Problems> {
         let mut problems = Problems::default();
         let mut read = |flag: &str, patterns: &[String]| -> Vec<Glob> {
             let read = |pattern: &String| {
-                let wrong = || Problem::new(flag, format_args!("{} is no pattern of paths", Quoted(pattern)));
+                let wrong = || Problem::new(flag, format_args!("{} is not a path pattern", Quoted(pattern)));
                 problems.keep(Glob::parse(pattern).ok_or_else(wrong))
             };
             patterns.iter().filter_map(read).collect()
@@ -52,10 +52,9 @@ impl Paths {
         problems.or(paths)
     }
 
-    /// Which way a request to `path` goes.
+    /// Decides how a request to `path` is handled.
     ///
-    /// What is open to everybody must be so to every reader: a path that another server may read as another one is
-    /// never open, whichever pattern it fits.
+    /// An ambiguous path, which another server may parse as another path, is never open, whichever pattern it matches.
     pub fn way(&self, path: &CanonicalPath<'_>) -> Way {
         let fits = |globs: &[Glob]| globs.iter().any(|glob| glob.matches(path.decoded()));
         if !self.allowed.is_empty() && !fits(&self.allowed) {
@@ -67,20 +66,20 @@ impl Paths {
         }
     }
 
-    /// Whether any path is open to everybody.
+    /// Whether any path is served without authentication.
     pub fn any_open(&self) -> bool {
         !self.ignored.is_empty()
     }
 
-    /// The patterns, for the operator: those that are there, and those that are open.
+    /// Returns the patterns for the operator: those served, and those open.
     pub fn describe(&self) -> (Vec<&str>, Vec<&str>) {
         (self.allowed.iter().map(Glob::as_str).collect(), self.ignored.iter().map(Glob::as_str).collect())
     }
 }
 
-/// Whether every server finds the same segments in it: without encoded slashes, backslashes (which some take for
-/// slashes), semicolons (which some cut off with what follows), empty segments (which some drop) and percent signs that
-/// some would decode once more.
+/// Whether every server parses the path into the same segments: it has no encoded slashes, no backslashes (some treat
+/// them as slashes), no semicolons (some cut off the rest), no empty segments (some drop them) and no percent signs
+/// that some would decode again.
 pub(super) fn reads_one_way(path: &CanonicalPath<'_>) -> bool {
     let (raw, decoded) = (path.raw(), path.decoded());
     let slashes = |text: &str| text.bytes().filter(|byte| *byte == b'/').count();
@@ -147,8 +146,8 @@ mod tests {
     fn all_mistakes_at_once() {
         assert_eq!(
             paths(&["/a[", "/b"], &["\\"]).unwrap_err().to_string(),
-            "--allow-paths: \"/a[\" is no pattern of paths\n\
-             --ignore-paths: \"\\\\\" is no pattern of paths\n\
+            "--allow-paths: \"/a[\" is not a path pattern\n\
+             --ignore-paths: \"\\\\\" is not a path pattern\n\
              --ignore-paths: cannot be given together with --allow-paths"
         );
     }

@@ -1,23 +1,23 @@
-//! `authorization.static`: what is allowed without asking anybody.
+//! Static rules (`authorization.static`): requests allowed without a SubjectAccessReview.
 
 use std::sync::Arc;
 
 use crate::authorize::Attributes;
 use crate::kubeapi::User;
 
-/// One rule. A field that is empty stands for all.
+/// A static rule. An empty field matches all values.
 #[derive(Debug)]
 pub(super) struct StaticRule {
     pub(super) user: String,
-    /// The user is in one of them.
+    /// Groups; the user must be in one of them.
     pub(super) groups: Vec<String>,
     pub(super) verb: String,
     pub(super) what: What,
-    /// For audit and the log.
+    /// The reason, for audit and the log.
     pub(super) why: Arc<str>,
 }
 
-/// What may be done it to.
+/// The resource or path of a static rule.
 #[derive(Debug)]
 pub(super) enum What {
     Resource { namespace: String, api_group: String, resource: String, subresource: String, name: String },

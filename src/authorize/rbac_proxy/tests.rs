@@ -1,4 +1,4 @@
-//! The file and the questions it makes.
+//! Tests of the authorization file and of the required permissions.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ fn mistakes(text: &str) -> Vec<String> {
     Rules::parse("config.yaml", text, false).unwrap_err().0.iter().map(ToString::to_string).collect()
 }
 
-/// What is asked about a request, a line a question.
+/// Returns the required permissions of a request, one per line.
 fn asked(rules: &Rules, method: &str, target: &str, headers: &[(&str, &str)]) -> Result<String, Malformed> {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let (path, query) = (CanonicalPath::parse(path).unwrap(), Query::parse(query));
@@ -93,7 +93,7 @@ fn what_says_nothing_too_much_or_two_things_is_refused() {
     for (target, headers) in [
         ("/", &[][..]),
         ("/?NS=a", &[]),
-        // Go reads no such pair, and it is not sent on either.
+        // Go ignores such a pair, and it is not forwarded.
         ("/?ns=a;ns=b", &[]),
         (&format!("/?{many}"), &[]),
         ("/?ns=a", &[("x_n", "b")]),
@@ -134,7 +134,7 @@ fn rules_by_path_and_method() {
     }
 }
 
-/// What `docs/sidecar.md` says of the sample that it shows.
+/// The sample works as described in `docs/sidecar.md`.
 #[test]
 fn the_sample_with_rules() {
     let sample = include_str!("../../../deploy/sidecar/rules.yaml");
@@ -205,7 +205,7 @@ fn static_rules() {
     }
 }
 
-/// Those of kube-rbac-proxy's `examples` and `test/e2e`, and of clusters.
+/// Files of kube-rbac-proxy's `examples` and `test/e2e`, and of real clusters.
 #[test]
 fn files_of_others() {
     for text in [
@@ -216,7 +216,7 @@ fn files_of_others() {
          \"name\": \"system:serviceaccount:openshift-monitoring:prometheus-k8s\"\n    \"verb\": \"get\"\n",
         "{\"authorization\": {\"resourceAttributes\": {\"resource\": \"services\"}}}",
         "authorization: {}\n",
-        // In any case, and with numbers where texts belong.
+        // Field names in any case, and numbers instead of strings.
         "Authorization:\n  resourceattributes: {namespace: 1, apigroup: true}\n  STATIC: [{User: {Name: 7, Groups: [8]}, \
          ResourceRequest: true}]\n",
     ] {
@@ -235,24 +235,23 @@ fn all_mistakes_at_once_each_at_its_field() {
     assert_eq!(
         mistakes(text),
         [
-            "config.yaml: authorization.rewrites: byQueryParameter.name or byHttpHeader.name is needed: every request \
-             would be refused",
+            "config.yaml: authorization.rewrites: byQueryParameter.name or byHttpHeader.name is required: every \
+             request would be rejected",
             "config.yaml: authorization.rewrites.byHttpHeaders: unknown field; did you mean byHttpHeader?",
-            "config.yaml: authorization.resourceAttributes.namespace: \"{{ .Name }}\" is a template of which more is \
-             asked than is known here; use {{ .Value }}",
+            "config.yaml: authorization.resourceAttributes.namespace: \"{{ .Name }}\" is not a supported template; \
+             use {{ .Value }}",
             "config.yaml: authorization.resourceAttributes.apiGroup: a number does not fit; a text is needed",
             "config.yaml: authorization.resourceAttributes.name: a list does not fit; a text is needed",
-            "config.yaml: authorization.rules[0].paths[0]: \"[\" is no pattern of paths",
-            "config.yaml: authorization.rules[0].paths[1]: \"x\" is no pattern of paths",
-            "config.yaml: authorization.rules[0].methods[0]: \"get\" is no method; GET is one",
-            "config.yaml: authorization.rules[0].methods[1]: \"G T\" is no method; GET is one",
-            "config.yaml: authorization.rules[0].rewrites: says nothing without resourceAttributes",
-            "config.yaml: authorization.rules[0].rewrites.byHttpHeader.name: \"a b\" cannot be the name of a header to \
-             read",
-            "config.yaml: authorization.rules[1].paths: needed",
+            "config.yaml: authorization.rules[0].paths[0]: \"[\" is not a path pattern",
+            "config.yaml: authorization.rules[0].paths[1]: \"x\" is not a path pattern",
+            "config.yaml: authorization.rules[0].methods[0]: \"get\" is not an HTTP method",
+            "config.yaml: authorization.rules[0].methods[1]: \"G T\" is not an HTTP method",
+            "config.yaml: authorization.rules[0].rewrites: has no effect without resourceAttributes",
+            "config.yaml: authorization.rules[0].rewrites.byHttpHeader.name: \"a b\" is not an allowed header name",
+            "config.yaml: authorization.rules[1].paths: required",
             "config.yaml: authorization.rules[1].methods: a text does not fit; a list is needed",
             "config.yaml: authorization.static[0].path: cannot be given with resourceRequest: a resource has no path",
-            "config.yaml: authorization.static[1].path: needed, or resourceRequest: true",
+            "config.yaml: authorization.static[1].path: required, unless resourceRequest is true",
             "config.yaml: authorization.static[2].groups: unknown field",
             "config.yaml: authorization.static[3].user: a text does not fit; a mapping is needed",
             "config.yaml: authorization.resourceAttribute: unknown field; did you mean resourceAttributes?",
@@ -264,10 +263,10 @@ fn all_mistakes_at_once_each_at_its_field() {
 #[test]
 fn what_is_no_file_at_all() {
     for (text, problem) in [
-        ("", "config.yaml: one mapping with the field authorization is needed"),
-        ("a: 1\n---\nb: 2\n", "config.yaml: one mapping with the field authorization is needed"),
-        ("{}", "config.yaml: authorization: needed"),
-        ("authorization:\n", "config.yaml: authorization: needed"),
+        ("", "config.yaml: one mapping with the field authorization is required"),
+        ("a: 1\n---\nb: 2\n", "config.yaml: one mapping with the field authorization is required"),
+        ("{}", "config.yaml: authorization: required"),
+        ("authorization:\n", "config.yaml: authorization: required"),
         ("authorization: []\n", "config.yaml: authorization: a list does not fit; a mapping is needed"),
     ] {
         assert_eq!(mistakes(text), [problem], "{text:?}");
@@ -282,8 +281,8 @@ fn warnings(text: &str) -> Vec<String> {
 fn what_is_odd_is_told() {
     let warnings =
         warnings("authorization: {rewrites: {byQueryParameter: {name: n}}, static: [{verb: '*', path: /x}]}\n");
-    assert!(warnings[0].starts_with("config.yaml: authorization.rewrites: says nothing without"), "{warnings:?}");
-    assert!(warnings[1].starts_with("config.yaml: authorization.static[0].verb: allows no method"), "{warnings:?}");
+    assert!(warnings[0].starts_with("config.yaml: authorization.rewrites: has no effect without"), "{warnings:?}");
+    assert!(warnings[1].starts_with("config.yaml: authorization.static[0].verb: matches only methods"), "{warnings:?}");
     assert_eq!(warnings.len(), 2);
 }
 
@@ -292,21 +291,21 @@ fn a_static_rule_that_no_request_meets_is_told_what_to_write() {
     for (rule, told) in [
         ("{path: /metrics, verb: get}", None),
         ("{path: /metrics}", None),
-        ("{path: /metrics, verb: GET}", Some("verb: \"GET\" is the verb of no request; write \"get\"")),
-        ("{path: /metrics, verb: PUT}", Some("verb: \"PUT\" is the verb of no request; write \"update\"")),
-        ("{path: /metrics, verb: list}", Some("verb: \"list\" is the verb of no request; write \"get\"")),
+        ("{path: /metrics, verb: GET}", Some("verb: \"GET\" matches no request; use \"get\"")),
+        ("{path: /metrics, verb: PUT}", Some("verb: \"PUT\" matches no request; use \"update\"")),
+        ("{path: /metrics, verb: list}", Some("verb: \"list\" matches no request; use \"get\"")),
         (
             "{path: /metrics, verb: read}",
-            Some("verb: \"read\" is the verb of no request; there are get, create, update, patch, delete"),
+            Some("verb: \"read\" matches no request; use one of get, create, update, patch, delete"),
         ),
-        ("{path: metrics}", Some("path: \"metrics\" is the path of no request; write \"/metrics\"")),
+        ("{path: metrics}", Some("path: \"metrics\" matches no request; use \"/metrics\"")),
         (
             "{path: /metrics/*}",
-            Some("path: \"/metrics/*\" stands for itself alone: there are no patterns, queries or escapes here"),
+            Some("path: \"/metrics/*\" matches literally: patterns, queries and escapes are not supported"),
         ),
         (
             "{resourceRequest: true, resource: pods}",
-            Some("resourceRequest: allows nothing: without resourceAttributes requests are asked about by path"),
+            Some("resourceRequest: allows nothing: without resourceAttributes, requests are authorized by path"),
         ),
     ] {
         let told: Vec<_> =
@@ -314,10 +313,10 @@ fn a_static_rule_that_no_request_meets_is_told_what_to_write() {
         assert_eq!(warnings(&format!("authorization: {{static: [{rule}]}}\n")), told, "{rule}");
     }
     let by_resource = "authorization: {resourceAttributes: {resource: pods}, static: [{path: /x}]}\n";
-    let told = "config.yaml: authorization.static[0].path: allows nothing: with resourceAttributes no request is asked \
-                about by its path";
+    let told = "config.yaml: authorization.static[0].path: allows nothing: with resourceAttributes, no request is \
+                authorized by path";
     assert_eq!(warnings(by_resource), [told]);
-    // A rule brings verbs, and questions by path.
+    // A rule adds verbs, and permissions by path.
     let both = "authorization: {resourceAttributes: {resource: pods}, rules: [{paths: [/x], verb: list}], static: \
                 [{path: /x, verb: list}, {resourceRequest: true}]}\n";
     assert_eq!(warnings(both), [""; 0]);
@@ -329,8 +328,8 @@ fn a_template_that_nothing_is_put_into_is_told() {
         let attributes = format!("{{resource: pods, namespace: '{text}'}}");
         let told = |at: &str| {
             format!(
-                "config.yaml: authorization.{at}resourceAttributes.namespace: {text:?} is asked about as it stands: \
-                 beside it are no rewrites, which say where a value comes from"
+                "config.yaml: authorization.{at}resourceAttributes.namespace: {text:?} is used literally: there \
+                 are no rewrites to take a value from"
             )
         };
         assert_eq!(warnings(&format!("authorization: {{resourceAttributes: {attributes}}}\n")), [told("")]);
@@ -352,10 +351,10 @@ fn a_rule_behind_others_that_take_all_of_it_is_told() {
     ] {
         let told = warnings(&format!("authorization: {{rules: [{before}, {rule}]}}\n"));
         assert_eq!(told.len(), usize::from(hidden), "{before} {rule}: {told:?}");
-        assert!(told.iter().all(|told| told.starts_with("config.yaml: authorization.rules[1]: is for no request")));
+        assert!(told.iter().all(|told| told.starts_with("config.yaml: authorization.rules[1]: matches no request")));
     }
     let upper = warnings("authorization: {rules: [{paths: [/a], verb: List}]}\n");
-    assert!(upper[0].ends_with("verbs are in lower case; write \"list\""), "{upper:?}");
+    assert!(upper[0].ends_with("verbs are lower case; use \"list\""), "{upper:?}");
 }
 
 #[test]

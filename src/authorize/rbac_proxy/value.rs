@@ -1,4 +1,4 @@
-//! The value of a request that a question is made with, and where it is put.
+//! Rewrites: values taken from a request, and the templates they are put into.
 
 use http::header::CONNECTION;
 use http::{HeaderMap, HeaderName};
@@ -7,17 +7,17 @@ use super::Malformed;
 use crate::kubeapi::Query;
 use crate::message::hop_by_hop::{has_token, is_proxy_claim, is_reserved, is_same_header};
 
-/// A text in which `{{ .Value }}` may stand.
+/// A string that may contain `{{ .Value }}`.
 ///
-/// kube-rbac-proxy takes any template of Go's `text/template`; nothing but the value can be put in there, so that this
-/// is what people write. All else is a mistake that is told at the start.
+/// kube-rbac-proxy accepts any template of Go's `text/template`. The value is its only input, so this is the form in
+/// use. Any other template is an error at start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Template {
-    /// What stands around the values: one piece more than there are values.
+    /// The text around the values: one piece more than there are values.
     pieces: Vec<String>,
 }
 
-/// Where a request says what it is about.
+/// The query parameter and the header with the values.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     pub(super) parameter: Option<String>,
@@ -25,7 +25,7 @@ pub(super) struct Sources {
 }
 
 impl Template {
-    /// Reads a template; none if it is more than we know.
+    /// Parses a template; none if it is not supported.
     pub(super) fn parse(text: &str) -> Option<Template> {
         let mut pieces = Vec::new();
         let (mut rest, mut trim) = (text, false);
@@ -50,26 +50,26 @@ impl Template {
         Some(Template { pieces })
     }
 
-    /// The text with `value` where it belongs.
+    /// Returns the text with `value` filled in.
     pub(super) fn fill(&self, value: &str) -> String {
         self.pieces.join(value)
     }
 }
 
-/// White space as Go's templates see it.
+/// White space in Go's templates.
 fn is_space(character: char) -> bool {
     matches!(character, ' ' | '\t' | '\r' | '\n')
 }
 
 impl Sources {
-    /// All values that a request brings, those of the query first, each once.
+    /// Returns all values in a request without duplicates, those of the query first.
     pub(super) fn values(&self, query: &Query<'_>, headers: &HeaderMap, most: usize) -> Result<Vec<String>, Malformed> {
         let mut values: Vec<String> = Vec::new();
         let mut add = |value: &str| {
             if values.iter().all(|known| known != value) {
                 values.push(value.to_owned());
             }
-            if values.len() > most { Err(Malformed("it brings too many values")) } else { Ok(()) }
+            if values.len() > most { Err(Malformed("too many values")) } else { Ok(()) }
         };
         if let Some(parameter) = &self.parameter {
             for (_, value) in query.pairs().filter(|(name, _)| name == parameter) {
@@ -83,28 +83,27 @@ impl Sources {
                 add(value.trim_matches([' ', '\t']))?;
             }
         }
-        if values.is_empty() { Err(Malformed("it says nowhere what it is about")) } else { Ok(values) }
+        if values.is_empty() { Err(Malformed("query parameter or header is missing")) } else { Ok(values) }
     }
 }
 
-/// What is judged must be what the server behind us sees: a header that `Connection` names ends here, and servers
-/// behind WSGI or CGI take `X_Namespace` for `X-Namespace`.
+/// Checks that the backend sees the authorized value: a header named by `Connection` is not forwarded, and servers
+/// behind WSGI or CGI treat `X_Namespace` like `X-Namespace`.
 fn is_seen_by_all(header: &HeaderName, headers: &HeaderMap) -> Result<(), Malformed> {
     if has_token(headers, &CONNECTION, header.as_str()) {
-        return Err(Malformed("the header it is judged by would not be sent on"));
+        return Err(Malformed("the header with the value is listed in Connection and would not be forwarded"));
     }
     let same = |name: &HeaderName| {
         let (name, header) = (name.as_str(), header.as_str());
         name != header && is_same_header(name, header)
     };
     if headers.keys().any(same) {
-        return Err(Malformed("the header it is judged by stands there in two spellings"));
+        return Err(Malformed("the header with the value is present in two spellings"));
     }
     Ok(())
 }
 
-/// Whether a question can be made with a header: not with one that the server behind us sees as we say it, or not at
-/// all, nor with those that say who asks, which end here.
+/// Whether a header may be a source of values: not one that the gateway sets or strips, nor an identity header.
 pub(super) fn may_be_source(header: &HeaderName) -> bool {
     !is_reserved(header.as_str()) && !is_proxy_claim(header.as_str()) && !header.as_str().starts_with("x-remote-")
 }

@@ -1,10 +1,13 @@
-//! What is to be written as an APIService's status, and what is better left alone. Pure; the time is an argument.
+//! Decides when an APIService's status is written. Pure; the time is an argument.
 //!
-//! Others write the same condition: every kube-apiserver has an aggregator of its own that asks the same backends. As
-//! long as it agrees nothing is written. Where it does not, each would set right what the other wrote, for ever; so
-//! nobody is contradicted by what was found out before they spoke, and
-//! who finds its word overwritten twice leaves it to the other for a while. What is news to us is said all the same, once
-//! and not too often: the other may be gone, or of our opinion by now.
+//! Other writers set the same condition: every kube-apiserver runs an aggregator that probes the same backends. While
+//! the conditions agree nothing is written. While they differ, each writer would overwrite the other for ever.
+//! Therefore:
+//!
+//! * a condition of another writer is overwritten only after a probe that is newer than it;
+//! * after two overwrites by another writer this one backs off for a while;
+//! * a change of the computed condition is still written once, at a limited rate: the other writer may be gone, or
+//!   agree by now.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -15,19 +18,19 @@ use crate::availability::board::Asked;
 use crate::availability::{Condition, ConditionStatus};
 use crate::registry::Written;
 
-/// How long it may take until a watch shows what we wrote.
+/// Maximum time until a watch shows a write.
 const UNSEEN: Duration = Duration::from_secs(10);
-/// Overwritten so often
+/// Overwrites by another writer that cause a back-off.
 const OFTEN: usize = 2;
-/// within this time,
+/// Time window in which overwrites are counted.
 const WITHIN: Duration = Duration::from_secs(300);
-/// we leave it to the other for this long; longer each time, up to the second, and shorter again for each time that both
-/// agree for as long as the first.
+/// Back-off after repeated overwrites: the first and the maximum. It doubles each time, and halves for each time that
+/// both writers agree for as long as the first.
 const LEAVE: (Duration, Duration) = (Duration::from_secs(600), Duration::from_secs(4 * 3600));
-/// Meanwhile nothing is written, but for our news, so long after what we wrote last.
+/// Minimum time between writes during a back-off.
 const SELDOM: Duration = Duration::from_secs(60);
 
-/// What we remember of what we wrote.
+/// Writes and disputes of each APIService.
 #[derive(Default)]
 pub(super) struct Desk {
     by_name: HashMap<String, Entry>,
@@ -36,31 +39,32 @@ pub(super) struct Desk {
 #[derive(Default)]
 struct Entry {
     wrote: Option<Wrote>,
-    /// When we were overwritten.
+    /// Times at which another writer overwrote this one.
     overwritten: Vec<Instant>,
     left_until: Option<Instant>,
     leave: Option<Duration>,
-    /// When both last disagreed.
+    /// When the conditions last differed.
     disagreed: Option<Instant>,
-    /// What somebody else says, when that became so as they say, and since when we know.
+    /// The condition of another writer, its transition time, and when it was first seen.
     heard: Option<(Words, String, Instant)>,
-    /// When we last wrote, and whether our opinion is another since.
+    /// When this writer last wrote.
     last: Option<Instant>,
+    /// Whether the computed condition changed since the last write.
     news: bool,
-    /// Our opinion.
+    /// Status and reason of the computed condition.
     opinion: (String, String),
 }
 
 struct Wrote {
-    /// The version that the APIService had by it.
+    /// The `resourceVersion` of the APIService after the write.
     version: String,
     words: Words,
     at: Instant,
-    /// Whether a watch showed it.
+    /// Whether a watch has shown it.
     seen: bool,
 }
 
-/// What a condition says, but for when it began.
+/// A condition without its transition time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Words {
     status: String,
@@ -68,21 +72,21 @@ struct Words {
     message: String,
 }
 
-/// What to do about one APIService.
+/// The plan for one APIService.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
-    /// It says what we would say, or it is too early to say anything.
+    /// The conditions agree, or nothing can be decided yet.
     Fine,
-    /// These conditions are to be written, to this version.
+    /// Write these conditions to this version.
     Write { version: String, conditions: Vec<Value> },
-    /// Somebody else says otherwise, and may know better by now: the backend is to be asked before anything is written.
+    /// Another writer's condition is newer than the last probe: probe the backend before writing.
     AskFirst,
-    /// Somebody else overwrites what we write; this is said once.
+    /// Another writer overwrites this one; returned once, for the log.
     LeaveIt(Duration),
 }
 
 impl Desk {
-    /// What to do now that `condition` is known, the backend was last `asked` then, and `stands` is there.
+    /// Plans for the computed `condition`, the last probe `asked` and the current status `stands`.
     pub(super) fn judge(
         &mut self,
         name: &str,
@@ -91,7 +95,7 @@ impl Desk {
         stands: &Written,
         now: Instant,
     ) -> Verdict {
-        // Nobody has asked yet: that is no news to anybody.
+        // Not probed yet: nothing to report.
         if condition.status == ConditionStatus::Unknown && condition.reason == "NotProbed" {
             return Verdict::Fine;
         }
@@ -116,7 +120,7 @@ impl Desk {
         let ours_stands = entry.wrote.as_ref().is_some_and(|wrote| wrote.words == theirs);
         let agrees = (&theirs.status, &theirs.reason) == (&ours.status, &ours.reason);
         entry.hear(ours_stands, &theirs, there, now);
-        // Of one opinion in other words: theirs are as good.
+        // Same status and reason with another message: theirs stays.
         if theirs == ours || (agrees && !ours_stands) {
             entry.agree(ours_stands, now);
             return Verdict::Fine;
@@ -125,7 +129,7 @@ impl Desk {
         let left = entry.left_until.is_some_and(|until| now < until);
         if left {
             let lately = entry.last.is_some_and(|last| now.saturating_duration_since(last) < SELDOM);
-            // What stands there may be our last news.
+            // The current status may be this writer's last change.
             if lately || !(entry.news || ours_stands) {
                 return Verdict::Fine;
             }
@@ -154,7 +158,7 @@ impl Desk {
         Verdict::Write { version: stands.version.clone(), conditions }
     }
 
-    /// This was written; the APIService has this version by it.
+    /// Records a write; `version` is that of the APIService after it.
     pub(super) fn wrote(&mut self, name: &str, condition: &Condition, version: String, now: Instant) {
         let words = Words {
             status: condition.status.as_str().to_owned(),
@@ -166,14 +170,14 @@ impl Desk {
         (entry.last, entry.news, entry.heard) = (Some(now), false, None);
     }
 
-    /// Forgets those that are no more.
+    /// Removes APIServices that are gone.
     pub(super) fn retain(&mut self, stays: impl Fn(&str) -> bool) {
         self.by_name.retain(|name, _| stays(name));
     }
 }
 
 impl Entry {
-    /// Hears what stands there, of ours or of somebody else.
+    /// Records the current condition, of this writer (`ours`) or of another one.
     fn hear(&mut self, ours: bool, words: &Words, there: Option<&Value>, now: Instant) {
         let since = there.and_then(|there| there["lastTransitionTime"].as_str()).unwrap_or_default();
         if ours {
@@ -183,8 +187,8 @@ impl Entry {
         }
     }
 
-    /// Whether we would contradict somebody without having asked since they spoke. The first failure of a backend is
-    /// reason enough for kube-apiserver; we may be about to find it out, or just not have looked.
+    /// Whether another writer's condition is newer than the last probe. The first failure is enough for
+    /// kube-apiserver's aggregator; the next probe here may confirm it.
     fn may_be_outdated(&self, ours: &Words, theirs: &Words, asked: Option<Asked>) -> bool {
         let (available, by_asking) = match ours.reason.as_str() {
             "Passed" => (true, theirs.status == "False"),
@@ -195,11 +199,11 @@ impl Entry {
         !asked.is_some_and(|asked| asked.answered == available && asked.at >= *heard)
     }
 
-    /// Both are of one opinion. Who has been for long is in no dispute any more, and little by little never was.
+    /// Both writers agree. After long agreement the dispute ends, and the back-off shrinks step by step.
     fn agree(&mut self, ours_stands: bool, now: Instant) {
         self.news = false;
         if !ours_stands {
-            // Whatever the other says next, it is not what we wrote that it changes.
+            // The next change by the other writer overwrites nothing of this one.
             self.wrote = None;
         }
         let since = *self.disagreed.get_or_insert(now);
@@ -229,8 +233,8 @@ impl Words {
     }
 }
 
-/// Whether `version` is `other` or a later one. Those of a kube-apiserver are numbers that grow (KEP-5504); of others
-/// nobody knows but that they are the same.
+/// Whether `version` is `other` or a later one. Versions of a kube-apiserver are increasing numbers (KEP-5504); others
+/// can only be compared for equality.
 fn has_reached(version: &str, other: &str) -> bool {
     match (version.parse::<u128>(), other.parse::<u128>()) {
         (Ok(version), Ok(other)) => version >= other,
@@ -238,14 +242,14 @@ fn has_reached(version: &str, other: &str) -> bool {
     }
 }
 
-/// `lastTransitionTime`: it moves only when the status does, and never back.
+/// `lastTransitionTime`: changes only with the status, and never goes back.
 fn transition(since: SystemTime, there: Option<&Value>, same: bool) -> String {
     let before = there.and_then(|there| there["lastTransitionTime"].as_str()).unwrap_or_default();
     let ours = jiff::Timestamp::try_from(since).unwrap_or_default();
     let theirs = before.parse::<jiff::Timestamp>().ok();
     match theirs {
         Some(_) if same => before.to_owned(),
-        // It became so by our word, whatever we knew before.
+        // The status changes by this write, whatever was computed before.
         Some(theirs) if theirs > ours => timestamp(jiff::Timestamp::now().max(theirs)),
         _ => timestamp(ours),
     }
@@ -262,7 +266,7 @@ mod tests {
     use super::*;
 
     impl Desk {
-        /// What to do if the backend has just been asked, and that was found.
+        /// The plan if the backend has just been probed with this result.
         fn look(&mut self, name: &str, condition: &Condition, stands: &Written, now: Instant) -> Verdict {
             let answered = condition.status == ConditionStatus::True;
             self.judge(name, condition, Some(Asked { at: now, answered }), stands, now)
@@ -331,7 +335,7 @@ mod tests {
         let same = available("True", "Local", "x", "1970-01-01T00:00:07Z");
         assert_eq!(written(&mut desk, &same), "1970-01-01T00:00:07Z");
         assert_eq!(written(&mut desk, &failed_there()), "1970-01-01T01:00:00Z");
-        // Somebody said otherwise after we knew: it turns when we say so, not before.
+        // Another writer's transition is later than the computed one: the new transition is the time of the write.
         let later = available("False", "x", "x", "2020-01-01T00:00:00Z");
         assert!(written(&mut desk, &later).as_str() > "2020-01-01T00:00:00Z");
         let none = json!({"type": "Available"});
@@ -357,13 +361,13 @@ mod tests {
         let before = stands("1", &[failed_there()]);
         assert!(matches!(desk.look("a", &passed(), &before, now), Verdict::Write { .. }));
         desk.wrote("a", &passed(), "3".to_owned(), now);
-        // The watch shows something older.
+        // The watch shows an older version.
         assert_eq!(desk.look("a", &passed(), &stands("2", &[failed_there()]), now), Verdict::Fine);
         assert_eq!(desk.look("a", &passed(), &stands("3", &[passed_there()]), now), Verdict::Fine);
-        // Somebody was so fast that only theirs is shown.
+        // The other writer was so fast that only its write is shown.
         desk.wrote("a", &passed(), "4".to_owned(), now);
         assert!(matches!(desk.look("a", &passed(), &stands("5", &[failed_there()]), now), Verdict::Write { .. }));
-        // Versions of which nobody knows the order.
+        // Versions without a known order.
         desk.wrote("b", &passed(), "x".to_owned(), now);
         assert_eq!(desk.look("b", &passed(), &stands("y", &[failed_there()]), now), Verdict::Fine);
         let later = now + UNSEEN;
@@ -389,7 +393,7 @@ mod tests {
         assert!(matches!(round(&mut desk, now), Verdict::Write { .. }), "once may be chance");
         assert_eq!(round(&mut desk, now), Verdict::LeaveIt(LEAVE.0));
         assert_eq!(round(&mut desk, now), Verdict::Fine);
-        // Another try after that; if it ends the same, nobody needs to hear it again.
+        // Another attempt after that; if it ends the same, it is not logged again.
         now += LEAVE.0;
         assert!(matches!(round(&mut desk, now), Verdict::Write { .. }));
         assert!(matches!(round(&mut desk, now), Verdict::Write { .. }));
@@ -410,30 +414,30 @@ mod tests {
             let written = matches!(verdict, Verdict::Write { .. });
             if written {
                 desk.wrote("a", ours, (version + 1).to_string(), now);
-                // And somebody writes theirs again.
+                // And the other writer overwrites it.
                 version += 2;
             }
             written
         };
         let failed = condition(ConditionStatus::False, "FailedDiscoveryCheck", "refused");
-        // They say that it is there, and we that it is not, until we leave it to them.
+        // The other writer reports True and this one False, until this one backs off.
         assert!(round(&mut desk, &failed, &passed_there(), now) && round(&mut desk, &failed, &passed_there(), now));
         for _ in 0..5 {
             assert!(!round(&mut desk, &failed, &passed_there(), now));
             now += Duration::from_secs(60);
         }
-        // It is back, and then gone again: that is said, and once.
+        // The backend is back, and then gone again: that is written once.
         assert!(!round(&mut desk, &passed(), &passed_there(), now));
         now += Duration::from_secs(1);
         assert!(round(&mut desk, &failed, &passed_there(), now));
         now += Duration::from_secs(30);
         assert!(!round(&mut desk, &failed, &passed_there(), now));
-        // Other news have to wait until the last are a minute old.
+        // Further changes wait until the last write is a minute old.
         let nowhere = condition(ConditionStatus::False, "EndpointsNotFound", "none");
         assert!(!round(&mut desk, &nowhere, &passed_there(), now));
         now += Duration::from_secs(30);
         assert!(round(&mut desk, &nowhere, &passed_there(), now));
-        // However often we change our mind.
+        // However often the computed condition changes.
         let written = (0..3600).filter(|second| {
             let ours = if second % 2 == 0 { &failed } else { &nowhere };
             round(&mut desk, ours, &passed_there(), now + Duration::from_secs(*second))
@@ -488,16 +492,16 @@ mod tests {
         }
         let mut well = desk.judge("a", &passed(), asked(6, true), &out, at(9));
         assert!(matches!(well, Verdict::Write { .. }));
-        // They spoke again, in the same words.
+        // The other writer wrote again, with the same content.
         desk.wrote("a", &passed(), "3".to_owned(), at(9));
         well = desk.judge("a", &passed(), asked(6, true), &stands("4", &[failed_there()]), at(10));
         assert_eq!(well, Verdict::AskFirst);
-        // It is the same the other way round. What has stood there for long is no news.
+        // The same in the other direction. A condition that is older than the probe is overwritten.
         let failed = condition(ConditionStatus::False, "FailedDiscoveryCheck", "refused");
         assert_eq!(desk.judge("b", &failed, asked(1, false), &fine, at(2)), Verdict::AskFirst);
         assert_eq!(desk.judge("b", &failed, asked(3, true), &fine, at(4)), Verdict::AskFirst);
         assert!(matches!(desk.judge("b", &failed, asked(5, false), &fine, at(6)), Verdict::Write { .. }));
-        // Of a place that is not there nobody has to be asked; and what is ours is ours to change.
+        // An unresolved backend needs no probe, and this writer's own condition may always be changed.
         let nowhere = condition(ConditionStatus::False, "EndpointsNotFound", "none");
         assert!(matches!(desk.judge("c", &nowhere, None, &fine, at(1)), Verdict::Write { .. }));
         desk.wrote("c", &nowhere, "2".to_owned(), at(1));
@@ -511,7 +515,7 @@ mod tests {
         let failed = condition(ConditionStatus::False, "FailedDiscoveryCheck", "our words");
         for version in (0..40).step_by(4) {
             let stands = |number: u32, there: Value| stands(&(version + number).to_string(), &[there]);
-            // We are first each time, and they say it in their words.
+            // This writer is first each time, and the other one writes its own message.
             for (opinion, before, after, number) in
                 [(&failed, passed_there(), failed_there(), 0), (&passed(), failed_there(), passed_there(), 2)]
             {

@@ -1,4 +1,4 @@
-//! The conditions of APIServices, written to the kube-apiserver that they come from, by the one who leads.
+//! Writes the `Available` conditions of APIServices to their kube-apiserver while this replica is the leader.
 
 mod desk;
 
@@ -21,11 +21,11 @@ use crate::process::{Drain, Phase, Published};
 use crate::registry::{ApiService, Backend, Origin, Registry, Statuses};
 use desk::{Desk, Verdict};
 
-/// Changes that come together are looked at together.
+/// Changes within this time are handled together.
 const TOGETHER: Duration = Duration::from_millis(100);
-/// Looked at again although nobody said anything: for what was put off.
+/// Interval of a full pass, for postponed writes.
 const AGAIN: Duration = Duration::from_secs(30);
-/// Nothing is written for so long after we were told that we may not.
+/// Pause after a write was forbidden (403).
 const FORBIDDEN: Duration = Duration::from_secs(300);
 const PATIENCE: Patience = Patience {
     attempt: Duration::from_secs(5),
@@ -34,24 +34,24 @@ const PATIENCE: Patience = Patience {
     pause: Duration::from_millis(500),
 };
 
-/// Whatever is needed to write.
+/// Status writer and what it needs.
 pub struct Announcer {
-    /// Speaks to the kube-apiserver.
+    /// Client of the kube-apiserver.
     pub client: Rc<Client>,
-    /// What is registered there.
+    /// The registered APIServices.
     pub registry: Published<Registry>,
-    /// What stands there.
+    /// The current statuses on the kube-apiserver.
     pub statuses: Statuses,
-    /// What we know.
+    /// The computed conditions.
     pub board: Board,
-    /// Whether it is for us to write.
+    /// Whether this replica is the leader.
     pub leadership: Published<Leadership>,
-    /// Gets the result of each write.
+    /// Records the result of each write.
     pub health: Arc<CallHealth>,
 }
 
 impl Announcer {
-    /// Writes what changes while we lead, until the process leaves.
+    /// Writes changed conditions while this replica leads, until the process exits.
     pub async fn run(mut self, mut drain: Drain) {
         let mut desk = Desk::default();
         let (mut board, mut statuses) = (self.board.changes(), self.statuses.changes());
@@ -79,7 +79,7 @@ impl Announcer {
         }
     }
 
-    /// Writes what is to be written of those that are pending. Who stays so was not looked at.
+    /// Writes the status of pending APIServices. What stays in `pending` was not processed.
     async fn write(&self, desk: &mut Desk, pending: &mut Pending) -> Result<(), Forbidden> {
         let registry = self.registry.get();
         let mut names = match std::mem::replace(pending, Pending::These(BTreeSet::new())) {
@@ -90,7 +90,7 @@ impl Announcer {
             }
         };
         while let Some(name) = names.pop_first() {
-            // Those that are served by whoever owns the unclaimed paths are that server's to judge.
+            // Local APIServices are served by the delegate, which writes their conditions.
             let theirs = |one: &&Arc<ApiService>| one.origin == Origin::Cluster && one.backend != Backend::Local;
             let Some(one) = registry.api_service(&name).filter(theirs) else { continue };
             let Some(stands) = self.statuses.of(&one.name) else { continue };
@@ -102,7 +102,7 @@ impl Announcer {
                 Verdict::LeaveIt(leave) => tracing::warn!(
                     apiservice = one.name,
                     ours = %condition.reason,
-                    "somebody else overwrites the condition that we write; it is left to them for {leave:?} at first"
+                    "another writer overwrites the Available condition; status not written for {leave:?}"
                 ),
                 Verdict::Write { version, conditions } => {
                     if !self.leadership.load().leads {
@@ -112,7 +112,7 @@ impl Announcer {
                     match self.put(&one.name, &version, conditions).await {
                         Ok(Some(version)) => desk.wrote(&one.name, &condition, version, Instant::now()),
                         Ok(None) => {}
-                        // The others would find it away, too.
+                        // The remaining writes would fail, too.
                         Err(Refused::Away) => {
                             names.insert(name);
                             *pending = Pending::These(names);
@@ -129,7 +129,7 @@ impl Announcer {
         Ok(())
     }
 
-    /// Writes a status; gives the version that the APIService has by it, if it was taken.
+    /// Writes a status. Returns the new `resourceVersion` of the APIService if it was accepted.
     async fn put(
         &self,
         name: &str,
@@ -137,7 +137,7 @@ impl Announcer {
         conditions: Vec<serde_json::Value>,
     ) -> Result<Option<String>, Refused> {
         let path = format!("/apis/apiregistration.k8s.io/v1/apiservices/{name}/status");
-        // Of all else an update of the status takes nothing.
+        // An update of the status subresource ignores all other fields.
         let body = json!({
             "apiVersion": "apiregistration.k8s.io/v1",
             "kind": "APIService",
@@ -158,36 +158,36 @@ impl Announcer {
         );
         match answer {
             Ok(answer) if answer.is_success() => {
-                tracing::debug!(apiservice = name, "its condition is written");
+                tracing::debug!(apiservice = name, "Available condition written");
                 Ok(Some(version_of(&answer.body)))
             }
-            // Changed or gone meanwhile: a watch will say so, and then it is looked at again.
+            // Changed or deleted meanwhile: the watch will show it, and the APIService becomes pending again.
             Ok(answer) if matches!(answer.status, 404 | 409) => Ok(None),
             Ok(answer) if answer.status == 403 => {
                 let why = answer.describe();
-                tracing::warn!(why, "conditions of APIServices cannot be written; asked again in {FORBIDDEN:?}");
+                tracing::warn!(why, "writing APIService status forbidden; retried in {FORBIDDEN:?}");
                 Err(Refused::Forbidden)
             }
             Ok(answer) => {
-                tracing::warn!(apiservice = name, why = answer.describe(), "its condition was not taken");
+                tracing::warn!(apiservice = name, why = answer.describe(), "Available condition rejected");
                 Ok(None)
             }
             Err(error) => {
-                tracing::debug!(apiservice = name, %error, "its condition could not be written");
+                tracing::debug!(apiservice = name, %error, "Available condition not written");
                 Err(Refused::Away)
             }
         }
     }
 }
 
-/// Who is to be looked at.
+/// APIServices to process.
 enum Pending {
     These(BTreeSet<Arc<str>>),
     Everybody,
 }
 
 impl Pending {
-    /// These, too; without names everybody.
+    /// Adds `names`; `None` means all.
     fn add(&mut self, names: Option<BTreeSet<Arc<str>>>) {
         match (&mut *self, names) {
             (Pending::These(pending), Some(mut names)) => pending.append(&mut names),
@@ -197,10 +197,10 @@ impl Pending {
     }
 }
 
-/// We may not write.
+/// The kube-apiserver forbids the write.
 struct Forbidden;
 
-/// Why nothing more is written for now.
+/// Why writing stops for now.
 enum Refused {
     Away,
     Forbidden,

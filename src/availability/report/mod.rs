@@ -1,7 +1,7 @@
-//! The APIServices as `kubectl get apiservices` reads them: the registry's objects with the condition we
-//! computed, read-only, below `/apis/apiregistration.k8s.io/v1/apiservices`.
+//! APIServices as a read-only API, as `kubectl get apiservices` reads them, below
+//! `/apis/apiregistration.k8s.io/v1/apiservices`: the registry's objects with the computed condition.
 //!
-//! One task keeps a [`View`] of all objects and their latest changes; requests and watches only read it.
+//! One task maintains a [`View`] of all objects and their latest changes; requests and watches only read it.
 
 mod object;
 mod serve;

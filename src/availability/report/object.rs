@@ -1,4 +1,4 @@
-//! One APIService as its API shows it.
+//! One APIService as an API object.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::availability::Condition;
 use crate::registry::{ApiService, Backend};
 
-/// An APIService, its condition, and the version they became what they are at.
+/// An APIService, its condition, and the version of their last change.
 pub(super) struct Object {
     pub(super) api_service: Arc<ApiService>,
     pub(super) condition: Arc<Condition>,
@@ -16,7 +16,7 @@ pub(super) struct Object {
     pub(super) version: u64,
 }
 
-/// How much of an object a client wants.
+/// Which part of an object a client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
     Whole,
@@ -27,7 +27,7 @@ pub(super) enum Extent {
 pub(super) const API_VERSION: &str = "apiregistration.k8s.io/v1";
 
 impl Object {
-    /// With `apiVersion` and `kind`.
+    /// The object with `apiVersion` and `kind`.
     pub(super) fn value(&self, extent: Extent) -> Value {
         let mut value = self.bare(extent);
         let (api_version, kind) = match extent {
@@ -39,7 +39,7 @@ impl Object {
         Value::Object(value)
     }
 
-    /// As an item of a list: without `apiVersion` and `kind`, as upstream's typed lists have it.
+    /// The object as an item of a list, without `apiVersion` and `kind`, as upstream's typed lists have it.
     pub(super) fn bare(&self, extent: Extent) -> Map<String, Value> {
         let written = &self.api_service.manifest;
         let mut metadata = written.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Answers for `/apis/apiregistration.k8s.io/v1/apiservices` and what is below it.
+//! Serves `/apis/apiregistration.k8s.io/v1/apiservices` and subpaths.
 
 use std::time::SystemTime;
 
@@ -14,26 +14,26 @@ use crate::kubeapi::{FieldSelector, LabelSelector, Query, RequestInfo, Status, W
 use crate::message::{Blame, Body, Refusal, negotiate};
 use crate::process::{Drain, Published};
 
-/// Answers requests for APIServices. Cheap to clone: one for each worker.
+/// Serves requests for APIServices. Cheap to clone: one for each worker.
 #[derive(Clone)]
 pub struct Reports {
     view: Published<View>,
     drain: Drain,
 }
 
-/// The form of an answer.
+/// Format of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     Plain(Extent),
     Table(Include),
 }
 
-/// Which objects a client wants to see.
+/// Selects objects by labels, fields and name.
 #[derive(Default)]
 pub(super) struct Filter {
     labels: LabelSelector,
     fields: FieldSelector,
-    /// A name in the path of a watch.
+    /// Name in the path of a watch.
     name: Option<String>,
 }
 
@@ -41,17 +41,17 @@ const GROUP: &str = "apiregistration.k8s.io";
 const RESOURCE: &str = "apiservices";
 
 impl Reports {
-    /// Reads `view`; watches end with `drain`.
+    /// A handler of `view`; its watches end with `drain`.
     pub fn new(view: Published<View>, drain: Drain) -> Reports {
         Reports { view, drain }
     }
 
-    /// Whether a request is ours: any resource of `apiregistration.k8s.io/v1`.
+    /// Whether a request is for this API: any resource of `apiregistration.k8s.io/v1`.
     pub fn claims(info: &RequestInfo<'_>) -> bool {
         info.is_resource_request && info.api_prefix == "apis" && info.api_group == GROUP && info.api_version == "v1"
     }
 
-    /// Answers a request that [`Reports::claims`] accepted.
+    /// Answers a request for which [`Reports::claims`] is true.
     pub fn answer(
         &self,
         info: &RequestInfo<'_>,
@@ -121,7 +121,7 @@ impl Filter {
     }
 }
 
-/// The first form the client names that we have, and whether as YAML.
+/// The first format in `Accept` that is supported, and whether as YAML.
 fn choose(accept: &str, include: Include) -> Option<(Shape, bool)> {
     if accept.trim().is_empty() {
         return Some((Shape::Plain(Extent::Whole), false));

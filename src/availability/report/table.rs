@@ -1,4 +1,4 @@
-//! APIServices as a `meta.k8s.io/v1 Table`: the columns kubectl prints.
+//! APIServices as a `meta.k8s.io/v1 Table` with the columns that kubectl prints.
 
 use std::time::SystemTime;
 
@@ -28,7 +28,7 @@ impl Include {
     }
 }
 
-/// A table of these objects; a watch sends the columns only once.
+/// A table of these objects. A watch sends the columns only once.
 pub(super) fn table(objects: &[&Object], version: u64, include: Include, with_columns: bool, now: SystemTime) -> Value {
     let rows: Vec<Value> = objects.iter().map(|object| row(object, include, now)).collect();
     json!({
@@ -44,9 +44,9 @@ fn columns() -> Value {
     let column = |name: &str, format: &str, description: &str| json!({ "name": name, "type": "string", "format": format, "description": description, "priority": 0 });
     json!([
         column("Name", "name", "Version and group: <version>.<group>."),
-        column("Service", "", "What stands behind it: namespace and name of a Service, a URL, or Local."),
+        column("Service", "", "Backend: namespace and name of a Service, a URL, or Local."),
         column("Available", "", "Whether the backend answers, and if not, why."),
-        column("Age", "", "Time since it was written."),
+        column("Age", "", "Time since creation."),
     ])
 }
 
@@ -71,11 +71,11 @@ fn row(object: &Object, include: Include, now: SystemTime) -> Value {
     row
 }
 
-/// `5d3h`, as kubectl says it (`apimachinery/pkg/util/duration`, `HumanDuration`): two units at most, the
-/// smaller one only where it still matters.
+/// Age as kubectl prints it, for example `5d3h` (`apimachinery/pkg/util/duration`, `HumanDuration`): at most two units,
+/// the smaller one only where it matters.
 fn age_words(seconds: u64) -> String {
     const UNITS: [(u64, char); 5] = [(365 * 86_400, 'y'), (86_400, 'd'), (3600, 'h'), (60, 'm'), (1, 's')];
-    // Up to this many seconds: the unit that counts, and whether the next smaller one is named too.
+    // Up to this many seconds: index of the unit, and whether the next smaller one is printed, too.
     let (unit, fine) = match seconds {
         0..120 => (4, false),
         120..600 => (3, true),

@@ -1,4 +1,4 @@
-//! All APIServices with their conditions, and how they lately changed.
+//! All APIServices with their conditions, and their recent changes.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use crate::availability::{Board, Condition};
 use crate::process::{Drain, Phase, Published, Publisher, Sharded};
 use crate::registry::{Mark, Registry};
 
-/// A snapshot of all objects; immutable.
+/// An immutable snapshot of all objects.
 #[derive(Clone)]
 pub struct View {
-    /// The latest version handed out. Versions are greater in a later life of the process than in an earlier
-    /// one, so that a watch that outlived it is told to begin again and not left waiting.
+    /// The latest version. Versions of a later process are greater than those of an earlier one, so that a client that
+    /// resumes a watch is told to list again instead of waiting.
     pub(super) version: u64,
-    /// By name.
+    /// Objects by name.
     pub(super) objects: Sharded<Arc<Object>>,
-    /// The latest changes, oldest first, in pieces of which all but the last are full.
+    /// Recent changes, oldest first, in chunks; all but the last are full.
     pub(super) changes: VecDeque<Arc<Vec<Change>>>,
-    /// The version before the oldest change we still know.
+    /// The version before the oldest recorded change.
     pub(super) forgotten: u64,
 }
 
-/// One object that came, changed or went.
+/// One object added, changed or deleted.
 #[derive(Clone)]
 pub(super) struct Change {
     pub(super) version: u64,
@@ -31,13 +31,13 @@ pub(super) struct Change {
     pub(super) after: Option<Arc<Object>>,
 }
 
-/// A watch that falls further behind than so many pieces has to list again.
+/// Number of chunks kept. A watch that falls further behind has to list again.
 const MOST_PIECES: usize = 32;
-/// A piece, which is what it costs to add a change.
+/// Changes per chunk; adding a change copies at most this many.
 const PIECE: usize = 32;
 
 impl View {
-    /// The view of nothing, at `now`.
+    /// An empty view at `now`.
     pub fn empty(now: SystemTime) -> View {
         let version = now.duration_since(UNIX_EPOCH).map_or(1, |since| since.as_millis() as u64);
         View { version, objects: Sharded::default(), changes: VecDeque::new(), forgotten: version }
@@ -48,29 +48,29 @@ impl View {
         self.objects.get(name)
     }
 
-    /// All objects by their names; sorted when it is asked for.
+    /// All objects sorted by name. Sorts on each call.
     pub(super) fn objects(&self) -> Vec<&Arc<Object>> {
         let mut all: Vec<_> = self.objects.values().collect();
         all.sort_unstable_by(|a, b| a.api_service.name.cmp(&b.api_service.name));
         all
     }
 
-    /// What changed after `version`, oldest first.
+    /// Changes after `version`, oldest first.
     pub(super) fn changes_since(&self, version: u64) -> impl Iterator<Item = &Change> {
         let late = move |piece: &&Arc<Vec<Change>>| piece.last().is_some_and(|last| last.version > version);
-        // From behind, as that is where most of those who ask are.
+        // Searched from the end, as most callers are close to it.
         let pieces = self.changes.iter().rev().take_while(late).count();
         let changes = self.changes.range(self.changes.len() - pieces..).flat_map(|piece| piece.iter());
         changes.filter(move |change| change.version > version)
     }
 
-    /// The view after this, or nothing when it would be the same.
+    /// The view after an update; `None` if nothing changed.
     pub fn next(&self, registry: &Registry, condition: impl Fn(&str) -> Arc<Condition>) -> Option<View> {
         let all = registry.api_services().map(|one| one.name.as_str()).chain(self.objects.names());
         self.next_of(all.collect(), registry, condition)
     }
 
-    /// The same when nothing but what concerns `names` can have changed.
+    /// As [`View::next`] when only `names` can have changed.
     pub fn next_of(
         &self,
         names: BTreeSet<&str>,
@@ -116,12 +116,12 @@ impl View {
     }
 }
 
-/// The private detail alone is no change that a client could see.
+/// Whether clients see both conditions as the same: `detail` is not shown to them.
 fn same_to_clients(a: &Condition, b: &Condition) -> bool {
     (a.status, &a.reason, &a.message, a.since) == (b.status, &b.reason, &b.message, b.since)
 }
 
-/// Publishes the view anew whenever the registry or a condition changes, until the process ends.
+/// Publishes a new view whenever the registry or a condition changes, until the process ends.
 pub async fn follow(mut registry: Published<Registry>, board: Board, publisher: Publisher<View>, mut drain: Drain) {
     let mut changes = board.changes();
     let reader = publisher.reader();
@@ -132,7 +132,7 @@ pub async fn follow(mut registry: Published<Registry>, board: Board, publisher: 
         let condition = |name: &str| board.of(name).condition();
         let next = match &since {
             Some((Some(registered), (_, Some(judged)))) => {
-                // Where its endpoints are, an APIService does not say.
+                // The object of an APIService does not depend on its endpoints.
                 let names = registered.api_services.iter().copied().chain(judged.iter().map(AsRef::as_ref)).collect();
                 reader.get().next_of(names, &known, condition)
             }

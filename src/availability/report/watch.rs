@@ -1,4 +1,4 @@
-//! A watch: what changed since a version, then what changes, until it is time to end.
+//! A watch: the changes since a version, then new ones, until its end.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -18,37 +18,37 @@ use crate::kubeapi::{WatchOptions, bookmark_metadata, watch_event};
 use crate::message::BodyError;
 use crate::process::{Drain, Phase, Published};
 
-/// What a client asked to watch.
+/// A watch request.
 pub(super) struct Wish {
     pub(super) filter: Filter,
     pub(super) shape: Shape,
     pub(super) options: WatchOptions,
 }
 
-/// The body of a watch's answer: one JSON event a line.
+/// The response body of a watch: one JSON event per line.
 pub(super) struct Watch {
     wish: Wish,
-    /// The next version of the view is waited for by one future that is made once and again.
+    /// Resolves with the next version of the view; replaced each time.
     waiting: Pin<Box<dyn Future<Output = Published<View>>>>,
     view: Published<View>,
     drain: Pin<Box<dyn Future<Output = ()>>>,
     end: Pin<Box<Sleep>>,
     bookmark: Pin<Box<Sleep>>,
-    /// The version up to which everything is sent or waits to be.
+    /// Version up to which all events are sent or queued.
     at: u64,
     lines: VecDeque<Bytes>,
     columns_sent: bool,
     ended: bool,
 }
 
-/// As often as upstream's watch cache.
+/// Interval of bookmarks, as in upstream's watch cache.
 const BOOKMARK: Duration = Duration::from_secs(60);
 
 impl Watch {
     pub(super) fn new(view: Published<View>, mut drain: Drain, wish: Wish) -> Watch {
         let mut watch = Watch {
             waiting: next(view.clone()),
-            // It always stands between two events, so it need not wait for the end of the grace.
+            // The watch is always between two events, so it need not wait for the end of the grace period.
             drain: Box::pin(async move { drain.reached(Phase::Draining).await }),
             end: Box::pin(tokio::time::sleep(wish.options.lasts)),
             bookmark: Box::pin(tokio::time::sleep(BOOKMARK)),
@@ -79,7 +79,7 @@ impl Watch {
         self.catch_up();
     }
 
-    /// Queues all changes since the last one sent.
+    /// Queues all changes since the last one queued.
     fn catch_up(&mut self) {
         let view = self.view.get();
         if self.at < view.forgotten {
@@ -99,7 +99,7 @@ impl Watch {
             match (before, after) {
                 (None, Some(object)) => self.event("ADDED", object),
                 (Some(_), Some(object)) => self.event("MODIFIED", object),
-                // What went carries the version it went at, so that a client can go on from there.
+                // A deleted object carries the version of its deletion, so that a client can resume from there.
                 (Some(object), None) => {
                     let gone = Object {
                         api_service: object.api_service.clone(),

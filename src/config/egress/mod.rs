@@ -1,5 +1,6 @@
-//! `--egress-selector-config-file`: kube-apiserver's `EgressSelectorConfiguration` as it is taken and refused there
-//! (k8s.io/apiserver, `pkg/server/egressselector/config.go`), and our own `EgressConfiguration`, which says more.
+//! `--egress-selector-config-file`: kube-apiserver's `EgressSelectorConfiguration`, decoded and validated as there
+//! (k8s.io/apiserver, `pkg/server/egressselector/config.go`), and `EgressConfiguration` of narthex.dev, which has more
+//! settings.
 
 mod ours;
 mod selector;
@@ -14,16 +15,16 @@ use crate::egress::SelectionSettings;
 use crate::process::{Problem, Problems};
 use strict::Tree;
 
-/// More than any such file has.
+/// Maximum size of the file.
 const LARGEST: u64 = 4 << 20;
 
 const READ: &str = "failed to read egress selector config";
 
-/// Reads the selections that the file describes. The files that it names in turn are not read, but kube-apiserver's
-/// own kind must name files that are there.
+/// Reads the egress selections of a file. Files that it names are not read, but kube-apiserver's kind must name
+/// existing files.
 ///
 /// # Errors
-/// All mistakes: of kube-apiserver's kind in its words, and as one problem; of ours each with its field.
+/// All errors: of kube-apiserver's kind as one problem with its message; of ours, one problem per field.
 pub fn load(path: &Path) -> Result<Vec<SelectionSettings>, Problems> {
     let unreadable = |why: &dyn std::fmt::Display| {
         let path = path.display();
@@ -31,7 +32,7 @@ pub fn load(path: &Path) -> Result<Vec<SelectionSettings>, Problems> {
         Problem::new(&path, format_args!("{READ}: unable to read egress selector configuration from {path:?} [{why}]"))
     };
     let go = |error: std::io::Error| {
-        // As Go writes it, which people search for.
+        // Go's message, word for word.
         let why = match error.kind() {
             std::io::ErrorKind::NotFound => "no such file or directory".to_owned(),
             std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
@@ -48,7 +49,7 @@ pub fn load(path: &Path) -> Result<Vec<SelectionSettings>, Problems> {
     parse(path, &text)
 }
 
-/// Reads the text of such a file; `path` is what problems name and what paths in the file are relative to.
+/// Parses the text of such a file. Problems name `path`, and paths in the file are relative to it.
 ///
 /// # Errors
 /// As [`load`].

@@ -1,5 +1,5 @@
-//! Our own kind, `EgressConfiguration`: SOCKS5, ordinary HTTP proxies, several proxies to a selection, selections of
-//! other names, and what goes past the proxy.
+//! The kind `EgressConfiguration` of narthex.dev: SOCKS5, ordinary HTTP proxies, several proxies per selection,
+//! selections with any name, and `noProxy`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use crate::tls::PairFiles;
 pub(super) const API_VERSION: &str = "narthex.dev/v1alpha1";
 pub(super) const KIND: &str = "EgressConfiguration";
 
-/// What a user or password can be at most in SOCKS5 (RFC 1929).
+/// Maximum length of a user or password in SOCKS5 (RFC 1929).
 const LONGEST_SOCKS_WORD: usize = 255;
 
-/// Reads the selections of the file at `path`, which problems call `place`.
+/// Reads the selections of the file at `path`; problems name `place`.
 pub(super) fn read(path: &Path, place: &str, text: &str) -> Result<Vec<SelectionSettings>, Problems> {
     let folder = path.parent().unwrap_or(Path::new(""));
     one_object(place, text, is_json(path), &[API_VERSION], KIND, |fields| {
@@ -34,7 +34,7 @@ fn selection(mut fields: Fields<'_>, folder: &Path, names: &mut BTreeSet<String>
     let way = match fields.fields("connection") {
         Some(connection) => connection_way(connection, folder),
         None => {
-            fields.problem("connection", "needed");
+            fields.problem("connection", "required");
             None
         }
     };
@@ -44,7 +44,7 @@ fn selection(mut fields: Fields<'_>, folder: &Path, names: &mut BTreeSet<String>
     Some(SelectionSettings { name: name?, way: way?, no_proxy: no_proxy?, dial_timeout: dial_timeout? })
 }
 
-/// As in kube-apiserver's kind, letters count the same in either case, and `master` is an old name.
+/// Reads the name of a selection. As in kube-apiserver's kind, case is ignored, and `master` means `controlplane`.
 fn name(fields: &mut Fields<'_>, names: &mut BTreeSet<String>) -> Option<String> {
     let written = fields.text("name");
     let name = match written.to_lowercase() {
@@ -52,7 +52,7 @@ fn name(fields: &mut Fields<'_>, names: &mut BTreeSet<String>) -> Option<String>
         name => name,
     };
     if name.is_empty() {
-        fields.problem("name", "needed: cluster, controlplane, or a name that an APIService's annotation picks");
+        fields.problem("name", "required: cluster, controlplane, or a name that an APIService's annotation picks");
         return None;
     }
     if !is_dns_subdomain(&name) {
@@ -60,7 +60,7 @@ fn name(fields: &mut Fields<'_>, names: &mut BTreeSet<String>) -> Option<String>
         return None;
     }
     if !names.insert(name.clone()) {
-        fields.problem("name", format_args!("{name:?} is there more than once"));
+        fields.problem("name", format_args!("{name:?} is given more than once"));
     }
     Some(name)
 }
@@ -81,7 +81,7 @@ fn connection_way(mut fields: Fields<'_>, folder: &Path) -> Option<WaySettings> 
         "HTTPConnect" => Some(ProxyKind::HttpConnect(Dialect::Ordinary)),
         "GRPC" => Some(ProxyKind::Grpc),
         "" => {
-            fields.problem("proxyProtocol", format_args!("needed; use {PROTOCOLS}"));
+            fields.problem("proxyProtocol", format_args!("required; use {PROTOCOLS}"));
             None
         }
         other => {
@@ -91,10 +91,10 @@ fn connection_way(mut fields: Fields<'_>, folder: &Path) -> Option<WaySettings> 
     };
     let transport = fields.fields("transport");
     if let (Some(kind), None) = (kind, &transport) {
-        fields.problem("transport", format_args!("needed with {}: where it is", kind.as_str()));
+        fields.problem("transport", format_args!("required with {}", kind.as_str()));
     }
     fields.end();
-    // Without the protocol nobody knows what would be right below.
+    // Without the protocol, the transport cannot be checked.
     transport_settings(transport?, kind?, folder).map(WaySettings::Proxy)
 }
 
@@ -117,7 +117,7 @@ fn transport_settings(mut fields: Fields<'_>, kind: ProxyKind, folder: &Path) ->
         (None, Some(mut uds)) => {
             let name = uds.text("udsName");
             if name.is_empty() {
-                uds.problem("udsName", "needed: the path of a Unix domain socket");
+                uds.problem("udsName", "required: the path of a Unix domain socket");
             }
             uds.end();
             let addresses = vec![ProxyAddress::Unix(folder.join(name))];
@@ -133,7 +133,8 @@ fn tcp_settings(mut fields: Fields<'_>, kind: ProxyKind, folder: &Path) -> Optio
     let credentials_file = fields.text_if_given("credentialsFile").filter(|path| !path.is_empty());
     if credentials_file.is_some() {
         if kind == ProxyKind::Grpc {
-            fields.problem("credentialsFile", "GRPC knows no user and password; use a certificate in tlsConfig");
+            fields
+                .problem("credentialsFile", "GRPC does not support user and password; use a certificate in tlsConfig");
         } else if urls.iter().flatten().any(|url| url.credentials.is_some()) {
             fields.problem("credentialsFile", "cannot be given together with a user in the URL");
         }
@@ -147,7 +148,7 @@ fn tcp_settings(mut fields: Fields<'_>, kind: ProxyKind, folder: &Path) -> Optio
         Some(tls) => tls_files(tls, kind, folder),
         None => {
             if secure == Some(true) && kind == ProxyKind::Grpc {
-                fields.problem("tlsConfig", "needed with GRPC over https: clientCert and clientKey");
+                fields.problem("tlsConfig", "required with GRPC over https: clientCert and clientKey");
             }
             ProxyTlsFiles::default()
         }
@@ -157,7 +158,7 @@ fn tcp_settings(mut fields: Fields<'_>, kind: ProxyKind, folder: &Path) -> Optio
     Some(ProxySettings { kind, addresses, tls, credentials_file: credentials_file.map(|path| folder.join(path)) })
 }
 
-/// The one URL or the several; none if any is wrong.
+/// Reads `url` or `urls`; none if any is invalid.
 fn urls(fields: &mut Fields<'_>, kind: ProxyKind) -> Option<Vec<ProxyUrl>> {
     let one = fields.text_if_given("url").filter(|url| !url.is_empty());
     let several = fields.texts("urls");
@@ -167,7 +168,7 @@ fn urls(fields: &mut Fields<'_>, kind: ProxyKind) -> Option<Vec<ProxyUrl>> {
             return None;
         }
         (None, true) => {
-            fields.problem("url", "needed; or urls for several");
+            fields.problem("url", "required; or urls for several");
             return None;
         }
         (Some(url), true) => vec![("url".to_owned(), url)],
@@ -178,7 +179,7 @@ fn urls(fields: &mut Fields<'_>, kind: ProxyKind) -> Option<Vec<ProxyUrl>> {
     for (field, text) in written {
         match url(kind, &text) {
             Ok(url) if urls.contains(&url) => {
-                fields.problem(&field, format_args!("{:?} is there more than once", url.to_string()));
+                fields.problem(&field, format_args!("{:?} is given more than once", url.to_string()));
                 sound = false;
             }
             Ok(url) => urls.push(url),
@@ -197,7 +198,8 @@ fn url(kind: ProxyKind, text: &str) -> Result<ProxyUrl, String> {
     match kind {
         ProxyKind::Socks5 if !socks => {
             return Err(
-                "use socks5:// (names looked up by the proxy) or socks5-local:// (by us) with SOCKS5".to_owned()
+                "use socks5:// (names resolved by the proxy) or socks5-local:// (resolved locally) with SOCKS5"
+                    .to_owned(),
             );
         }
         ProxyKind::HttpConnect(_) | ProxyKind::Grpc if socks => {
@@ -208,7 +210,7 @@ fn url(kind: ProxyKind, text: &str) -> Result<ProxyUrl, String> {
     if let Some(credentials) = &url.credentials {
         let longest = credentials.user().len().max(credentials.password().len());
         if kind == ProxyKind::Grpc {
-            return Err("GRPC knows no user and password; use a certificate in tlsConfig".to_owned());
+            return Err("GRPC does not support user and password; use a certificate in tlsConfig".to_owned());
         }
         if socks && longest > LONGEST_SOCKS_WORD {
             return Err(format!("a user or password of SOCKS5 has at most {LONGEST_SOCKS_WORD} bytes"));
@@ -225,16 +227,16 @@ fn tls_files(mut fields: Fields<'_>, kind: ProxyKind, folder: &Path) -> ProxyTls
         (Some(certificate), Some(key)) => Some(PairFiles::new(certificate, key)),
         (None, None) => {
             if kind == ProxyKind::Grpc {
-                fields.problem("clientCert", "needed with GRPC, and clientKey");
+                fields.problem("clientCert", "required with GRPC, and clientKey");
             }
             None
         }
         (Some(_), None) => {
-            fields.problem("clientKey", "needed with clientCert");
+            fields.problem("clientKey", "required with clientCert");
             None
         }
         (None, Some(_)) => {
-            fields.problem("clientCert", "needed with clientKey");
+            fields.problem("clientCert", "required with clientKey");
             None
         }
     };
@@ -266,7 +268,7 @@ fn no_proxy(fields: &mut Fields<'_>, way: Option<&WaySettings>) -> Option<NoProx
 fn dial_timeout(fields: &mut Fields<'_>) -> Option<Duration> {
     let Some(text) = fields.text_if_given("dialTimeout") else { return Some(DIAL_TIMEOUT) };
     match duration::parse(&text) {
-        Ok(timeout) if timeout.is_zero() => fields.problem("dialTimeout", "must be longer than nothing"),
+        Ok(timeout) if timeout.is_zero() => fields.problem("dialTimeout", "must be greater than 0"),
         Ok(timeout) => return Some(timeout),
         Err(error) => fields.problem("dialTimeout", error),
     }

@@ -1,8 +1,8 @@
-//! kube-apiserver's own kind, taken and refused as `ReadEgressSelectorConfiguration` and
-//! `ValidateEgressSelectorConfiguration` take and refuse it, in their words.
+//! kube-apiserver's `EgressSelectorConfiguration`, decoded and validated as by `ReadEgressSelectorConfiguration` and
+//! `ValidateEgressSelectorConfiguration`, with their messages.
 //!
-//! One thing differs: HTTPConnect over plain `http://` passes their validation and then ends kube-apiserver by a nil
-//! pointer; here it works.
+//! One difference: HTTPConnect over plain `http://` passes upstream's validation and then crashes kube-apiserver with a
+//! nil pointer; here it works.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -22,11 +22,11 @@ use crate::tls::PairFiles;
 const KIND: &str = "EgressSelectorConfiguration";
 const GROUP: &str = "apiserver.k8s.io";
 const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
-/// In the order in which they are told.
+/// Supported names, in the order of the message.
 const NAMES: [&str; 3] = ["cluster", "controlplane", "etcd"];
 
-/// Reads the selections in `tree`, which was read from `text`. Paths are relative to `folder`; kube-apiserver takes them
-/// as relative to its working directory.
+/// Decodes and validates the selections in `tree`, parsed from `text`. Paths are relative to `folder`; kube-apiserver's
+/// are relative to its working directory.
 pub(super) fn read(folder: &Path, text: &str, tree: &Tree) -> Result<Vec<SelectionSettings>, String> {
     let mut services = decode(text, tree).map_err(|why| format!("{READ}: {why}"))?;
     services.iter_mut().for_each(|service| service.resolve(folder));
@@ -39,7 +39,7 @@ pub(super) fn read(folder: &Path, text: &str, tree: &Tree) -> Result<Vec<Selecti
     services.into_iter().map(Service::settings).collect()
 }
 
-/// One entry, in the shape of the internal type.
+/// One entry, like upstream's internal type.
 #[derive(Default)]
 struct Service {
     name: String,
@@ -86,7 +86,7 @@ fn decode(text: &str, tree: &Tree) -> Result<Vec<Service>, String> {
     Ok(services)
 }
 
-/// Which of the versions it is.
+/// The version of the document, or why it is not supported.
 fn version(text: &str, value: &Value) -> Result<&'static str, String> {
     let not = |what: &str| {
         Err(format!("couldn't get version/kind; json parse error: json: cannot unmarshal {what} into Go value"))
@@ -133,16 +133,17 @@ fn kind_of(value: &Value) -> &'static str {
     }
 }
 
-/// Decodes as `sigs.k8s.io/json` does: names by case, unknown ones told together, the first wrong type at the end.
+/// Decodes as `sigs.k8s.io/json`: field names are case-sensitive; all unknown fields and the first type mismatch are
+/// reported.
 struct Decoder {
     version: &'static str,
-    /// The names above what is decoded, without their numbers.
+    /// Names of the enclosing fields, without indices.
     fields: Vec<&'static str>,
     unknown: Vec<String>,
     mismatch: Option<String>,
 }
 
-/// What stands in a field of a mapping.
+/// A field of a mapping, with its value.
 struct Field<'v> {
     name: &'static str,
     path: String,
@@ -174,7 +175,7 @@ impl Decoder {
             "name" => service.name = this.text(TYPE, &field),
             _ => (service.protocol, service.transport) = this.below(&field, Decoder::connection).unwrap_or_default(),
         });
-        // The alias of the first versions; by its exact letters only.
+        // The alias of the first versions; case-sensitive.
         if service.name == "master" {
             service.name = "controlplane".to_owned();
         }
@@ -232,7 +233,7 @@ impl Decoder {
         tls
     }
 
-    /// The value of a field that may be missing.
+    /// Decodes the value of an optional field.
     fn below<T>(&mut self, field: &Field<'_>, read: impl FnOnce(&mut Decoder, &str, &Value) -> T) -> Option<T> {
         if field.value.is_null() {
             return None;
@@ -243,7 +244,7 @@ impl Decoder {
         Some(read)
     }
 
-    /// Hands on the fields of a mapping of Go's type `of`, which stands at `path`.
+    /// Calls `each` for the known fields of the mapping at `path`, of Go's type `of`.
     fn mapping<'v>(
         &mut self,
         of: &'static str,
@@ -280,7 +281,7 @@ impl Decoder {
         String::new()
     }
 
-    /// The first alone is told, as Go has it.
+    /// Records a type mismatch. Only the first is reported, as in Go.
     fn mismatch(&mut self, of: &str, field: &str, value: &Value, wanted: &str) {
         let wanted = wanted.replace("VERSION", self.version);
         let path: Vec<&str> = self.fields.iter().copied().chain([field]).collect();
@@ -291,7 +292,7 @@ impl Decoder {
     }
 }
 
-/// The errors of `field.ErrorList`, in the order in which they are found; each text once.
+/// The errors of `field.ErrorList`, in order and without duplicates.
 struct Mistakes(Vec<String>);
 
 impl Mistakes {
@@ -402,7 +403,7 @@ impl Mistakes {
 }
 
 impl Tcp {
-    /// As Go writes the internal type, whose fields have no names for JSON.
+    /// JSON of the internal Go type, which has no JSON field names.
     fn as_json(&self) -> String {
         let text = |text: &str| Value::from(text).to_string();
         let tls = self.tls.as_ref().map_or("null".to_owned(), |tls| {
@@ -426,7 +427,7 @@ impl Service {
         }
     }
 
-    /// What a valid entry describes.
+    /// Converts a valid entry into settings.
     fn settings(self) -> Result<SelectionSettings, String> {
         let kind = match self.protocol.as_str() {
             "HTTPConnect" => Some(ProxyKind::HttpConnect(Dialect::Konnectivity)),

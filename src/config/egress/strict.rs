@@ -1,4 +1,4 @@
-//! YAML as `sigs.k8s.io/yaml` reads it strictly: with every key that stands twice, and the line of its second value.
+//! YAML decoding as `sigs.k8s.io/yaml` in strict mode: reports duplicate keys with the line of their second value.
 
 use std::fmt;
 
@@ -6,25 +6,25 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use serde_saphyr::{DuplicateKeyPolicy, Spanned};
 
-/// The first document of a text.
+/// The first YAML document of a text, with its duplicate keys.
 pub(super) struct Tree {
     pub(super) value: Value,
-    /// In the order in which Go's decoder comes by them.
+    /// In the order of Go's decoder.
     pub(super) duplicates: Vec<Duplicate>,
 }
 
-/// A key that stands again in the same mapping.
+/// A key that occurs again in the same mapping.
 pub(super) struct Duplicate {
     key: String,
-    /// Of the value behind it, counted from 1.
+    /// Line of its value, counted from 1.
     line: u64,
 }
 
 impl Tree {
-    /// Reads `text`.
+    /// Parses `text`.
     ///
     /// # Errors
-    /// Where it is not YAML, and why.
+    /// The line and the reason if it is not YAML.
     pub(super) fn read(text: &str) -> Result<Tree, String> {
         let options = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
         let nodes: Vec<Spanned<Node>> = serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
@@ -40,7 +40,7 @@ impl Tree {
         Ok(Tree { value, duplicates })
     }
 
-    /// What `UnmarshalStrict` says of the keys that stand twice.
+    /// The message of `UnmarshalStrict` about duplicate keys.
     pub(super) fn complaint(&self) -> Option<String> {
         if self.duplicates.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! The 37 files of kube-apiserver's kind with what k8s.io/apiserver 0.36.3 says to them, and our own kind.
+//! The 37 files of kube-apiserver's kind with the messages of k8s.io/apiserver 0.36.3, and our own kind.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ fn cases() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/egress_config")
 }
 
-/// What stands behind it names the program that refuses.
+/// The text after it names the program.
 const SCHEME: &str = " in scheme ";
 
 #[test]
@@ -66,7 +66,7 @@ fn kube_apiservers_file_describes_ways() {
     assert_eq!(cluster.dial_timeout.as_secs(), 8);
     let [alias] = &case("02-ok-alpha-master.yaml")[..] else { panic!() };
     assert_eq!((alias.name.as_str(), &alias.way), ("controlplane", &WaySettings::Direct));
-    // TCP beside the socket is not looked at.
+    // TCP beside the socket is ignored.
     let [both] = &case("28-grpc-both.yaml")[..] else { panic!() };
     let WaySettings::Proxy(both) = &both.way else { panic!() };
     assert_eq!(both.addresses, [ProxyAddress::Unix("/x".into())]);

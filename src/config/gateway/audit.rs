@@ -1,4 +1,4 @@
-//! What is audited, and where that goes.
+//! Audit settings: policy, log file and webhook.
 
 use crate::config::reading::Reading;
 use crate::observe::audit::{Format, LogSettings, Settings, WebhookSettings};
@@ -7,17 +7,17 @@ const POLICY: &str = "audit-policy-file";
 const LOG: &str = "audit-log-path";
 const WEBHOOK: &str = "audit-webhook-config-file";
 
-/// A policy and somewhere to write need each other: kube-apiserver starts with either alone and audits nothing.
+/// A policy and a log or webhook require each other. kube-apiserver starts with either alone and audits nothing.
 pub(super) fn audit(reading: &mut Reading<'_>) -> Option<Settings> {
     let policy_file = reading.path(POLICY);
     let (log, webhook) = (log(reading), webhook(reading));
     if policy_file.is_some() && log.is_none() && webhook.is_none() {
-        reading.problem(POLICY, format_args!("audits nothing without --{LOG} or --{WEBHOOK}"));
+        reading.problem(POLICY, format_args!("has no effect without --{LOG} or --{WEBHOOK}"));
     }
     if policy_file.is_none() {
         for (name, given) in [(LOG, log.is_some()), (WEBHOOK, webhook.is_some())] {
             if given {
-                reading.problem(name, format_args!("gets nothing without --{POLICY}"));
+                reading.problem(name, format_args!("has no effect without --{POLICY}"));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! What lies behind the gateway, and how requests are relayed to it.
+//! Backends of the gateway, and forwarding of requests to them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,45 +10,45 @@ use crate::message::ErrorFormat;
 use crate::registry;
 use crate::tls::PairFiles;
 
-/// Where the backends are known from, and who we are to them.
+/// Sources of backends, and the identity and routes used to reach them.
 #[derive(Clone, Debug)]
 pub struct Behind {
-    /// The servers a sidecar stands in front of; none for a gateway, which has a registry.
+    /// Upstreams of a sidecar; empty for a gateway, which has a registry.
     pub upstreams: Vec<registry::UpstreamSettings>,
     /// The registry directory, if one is given.
     pub registry: Option<registry::Settings>,
-    /// The kubeconfig of the server that owns what no APIService claims, if there is one, and how it is treated.
+    /// The API server of all paths that no APIService claims, and its settings.
     pub delegate: Option<(Source, registry::Settings)>,
-    /// Whether it owns all of that, or only the APIServices themselves: it is where the registry comes from.
+    /// Whether it serves all of these paths, or only those of APIServices, because it is the source of the registry.
     pub delegates_all: bool,
-    /// Whether `/metrics` of the secure port is the delegate's (`--serving-metrics`).
+    /// Whether `/metrics` on the secure port is relayed to the delegate (`--serving-metrics`).
     pub delegates_metrics: bool,
-    /// The kube-apiserver whose registry is followed, if one is given.
+    /// The kube-apiserver to follow as a registry, if one is given.
     pub cluster: Option<Cluster>,
-    /// How requests for a Service find their way.
+    /// Rules that resolve a Service to endpoints.
     pub rules: registry::Rules,
-    /// Our certificate as a front proxy; none when we make it ourselves.
+    /// Front-proxy client certificate; generated when none.
     pub proxy_client: Option<PairFiles>,
-    /// Who looks names up.
+    /// DNS resolver.
     pub resolver: ResolverChoice,
-    /// The file that describes the ways to backends and control planes, if one is given.
+    /// File with the egress routes to backends and control planes, if given.
     pub egress: Option<PathBuf>,
-    /// The proxies for what goes direct by that file, if they are asked for.
+    /// Proxies of the environment for direct connections (`--proxy-from-environment`).
     pub environment: Option<ProxyEnvironment>,
 }
 
-/// A kube-apiserver that registers backends.
+/// A kube-apiserver as a source of the registry.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     /// `--kubeconfig`.
     pub source: Source,
-    /// What its objects may say; the directory is where their annotations' files are.
+    /// What its objects may configure; the directory is the base of file names in annotations.
     pub settings: registry::Settings,
-    /// `--leader-elect`: among whom one writes the conditions there.
+    /// `--leader-elect`: the election of the gateway that writes conditions.
     pub election: Option<election::Settings>,
 }
 
-/// Who looks names up.
+/// A DNS resolver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResolverChoice {
     /// The system.
@@ -57,20 +57,20 @@ pub enum ResolverChoice {
     Hickory,
 }
 
-/// How requests are relayed.
+/// Forwarding of requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forwarding {
-    /// Longest time for a request that is not long-running.
+    /// Timeout of requests that are not long-running.
     pub request_timeout: Duration,
     /// Whether a backend's redirect becomes 502.
     pub reject_redirects: bool,
-    /// Whether backends are told the user's UID.
+    /// Whether the user's UID is sent to backends.
     pub forward_uid: bool,
-    /// How failures of backends are told.
+    /// Format of errors.
     pub error_format: ErrorFormat,
-    /// Reading requests at the same time; none for no limit.
+    /// Non-mutating requests at the same time; none for no limit.
     pub max_inflight: Option<usize>,
-    /// Changing requests at the same time; none for no limit.
+    /// Mutating requests at the same time; none for no limit.
     pub max_mutating_inflight: Option<usize>,
 }
 
@@ -80,7 +80,7 @@ pub(in crate::config) fn behind(reading: &mut Reading<'_>, data_dir: &Path, forw
         last_good: (!reading.switch("registry-strict")).then(|| data_dir.join("last-good-registry")),
         allow_url_backends: reading.switch("allow-url-backends"),
         default_request_timeout: forwarding.request_timeout,
-        // One backend may take half of what all may take together.
+        // One backend may use half of the overall limit.
         default_max_inflight: forwarding.max_inflight.map_or(0, |limit| limit.div_ceil(2)),
     };
     let cluster = reading.path("kubeconfig").map(Source::named);
@@ -135,7 +135,7 @@ fn environment(reading: &mut Reading<'_>) -> Option<ProxyEnvironment> {
     match ProxyEnvironment::read(&|name| reading.environment(name)) {
         Ok((environment, odd)) => {
             if environment.is_empty() {
-                reading.warning(FLAG, "neither HTTPS_PROXY nor HTTP_PROXY is set: all goes as without this flag");
+                reading.warning(FLAG, "has no effect: neither HTTPS_PROXY nor HTTP_PROXY is set");
             }
             for odd in odd {
                 reading.warning(FLAG, odd);
@@ -153,17 +153,17 @@ fn environment(reading: &mut Reading<'_>) -> Option<ProxyEnvironment> {
 
 fn zone(reading: &mut Reading<'_>) -> Option<registry::Zone> {
     let parse = |name: &str| match registry::Zone::new(name) {
-        None if !name.is_empty() => Err("longer than the 63 characters that a zone's name can have"),
+        None if !name.is_empty() => Err("longer than 63 characters"),
         zone => Ok(zone),
     };
     reading.parse("zone", parse).flatten()
 }
 
-/// Nothing if everybody is to write. The rules are client-go's (`leaderelection.NewLeaderElector`).
+/// Leader election; none with `--leader-elect=false`. The checks are client-go's (`leaderelection.NewLeaderElector`).
 fn election(reading: &mut Reading<'_>, somewhere: bool) -> Option<election::Settings> {
     let elects = reading.switch("leader-elect");
     if elects && !somewhere && reading.given("leader-elect") {
-        reading.problem("leader-elect", "not used without --kubeconfig: nothing is written anywhere");
+        reading.problem("leader-elect", "not used without --kubeconfig");
     }
     let settings = election::Settings {
         lease_duration: reading.positive_duration("leader-elect-lease-duration"),
@@ -178,12 +178,12 @@ fn election(reading: &mut Reading<'_>, somewhere: bool) -> Option<election::Sett
     } else if settings.renew_deadline <= settings.retry_period.mul_f64(1.2) {
         reading.problem("leader-elect-renew-deadline", "must be longer than 1.2 times --leader-elect-retry-period");
     } else if settings.lease_duration.subsec_nanos() != 0 {
-        reading.problem("leader-elect-lease-duration", "must be whole seconds: a Lease says no less");
+        reading.problem("leader-elect-lease-duration", "must be whole seconds, as in a Lease");
     }
     for name in ["leader-elect-resource-name", "leader-elect-resource-namespace"] {
         let text = reading.text(name);
         if !registry::is_object_name(&text) {
-            reading.problem(name, format_args!("{text:?} is no name of an object"));
+            reading.problem(name, format_args!("{text:?} is not a valid object name"));
         }
     }
     elects.then_some(settings)

@@ -1,4 +1,4 @@
-//! What a kube-apiserver is asked: who holds a token, and what users may.
+//! Delegated authentication and authorization: TokenReview and SubjectAccessReview.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,25 +10,25 @@ use crate::config::reading::Reading;
 use crate::kubeclient::Patience;
 use crate::review::{Target, Version};
 
-/// Questions that a kube-apiserver answers.
+/// Reviews sent to a kube-apiserver or webhook.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delegated {
-    /// `--authentication-kubeconfig`: whom to ask about tokens.
+    /// `--authentication-kubeconfig`: the API server for TokenReview.
     pub authentication_kubeconfig: Option<PathBuf>,
-    /// Whether that API server is asked whom to believe, too, where no file says so.
+    /// Whether the ConfigMap extension-apiserver-authentication of that API server is followed.
     pub look_up: bool,
     /// `--authentication-tolerate-lookup-failure`.
     pub tolerate_lookup_failure: bool,
-    /// How tokens are reviewed.
+    /// Settings of token reviews.
     pub token_reviews: TokenReviewSettings,
-    /// `--authentication-token-webhook-config-file`: asked about tokens before that API server.
+    /// `--authentication-token-webhook-config-file`: the webhook for TokenReview, called before that API server.
     pub token_webhook: Option<PathBuf>,
     /// `--authentication-token-webhook-version`.
     pub token_webhook_version: Version,
-    /// `--authorization-kubeconfig` or `--authorization-webhook-config-file`: whom to ask what users may; there if, and only if, [`Mode::Webhook`] is among
-    /// the modes.
+    /// `--authorization-kubeconfig` or `--authorization-webhook-config-file`: the API server or webhook for
+    /// SubjectAccessReview; set if and only if [`Mode::Webhook`] is among the modes.
     pub authorization_kubeconfig: Option<PathBuf>,
-    /// How long answers are believed.
+    /// Settings of access reviews.
     pub access_reviews: AccessReviewSettings,
     /// `--readiness-requires-reviews`.
     pub readiness_requires_reviews: bool,
@@ -36,10 +36,10 @@ pub struct Delegated {
     pub always_allow_paths: AlwaysAllowPaths,
 }
 
-/// Who is asked where no flag names another.
+/// The API server for reviews when no flag names one.
 #[derive(Clone, Copy)]
 pub(in crate::config) enum Otherwise<'a> {
-    /// Nobody: a gateway's `--kubeconfig` is for something else.
+    /// None: a gateway's `--kubeconfig` is the registry's.
     Nobody,
     /// The kube-apiserver of a sidecar's `--kubeconfig`, or of its pod.
     ApiServer(Option<&'a Path>),
@@ -69,7 +69,7 @@ pub(in crate::config) fn delegated(
     }
     let skip_lookup = reading.switch("authentication-skip-lookup");
     let named = who.client_ca_file.is_some() && who.request_header.ca_file.is_some();
-    // Upstream ignores that clients' authorities cannot be looked up; only those of front proxies matter to it.
+    // Upstream tolerates a failed lookup of client CAs; only the lookup of request-header CAs must succeed.
     let tolerate = reading.switch("authentication-tolerate-lookup-failure") || who.request_header.ca_file.is_some();
     let (authorization_kubeconfig, target) = authorization_kubeconfig(reading, modes, otherwise);
     Delegated {
@@ -98,7 +98,7 @@ pub(in crate::config) fn delegated(
     }
 }
 
-/// Whom [`Mode::Webhook`] asks, and how.
+/// The API server or webhook of [`Mode::Webhook`].
 fn authorization_kubeconfig(
     reading: &mut Reading<'_>,
     modes: &[Mode],
@@ -110,7 +110,7 @@ fn authorization_kubeconfig(
     let (api_server, webhook) = (reading.path(API_SERVER), reading.path(WEBHOOK));
     if !modes.contains(&Mode::Webhook) {
         for (name, path) in [(API_SERVER, &api_server), (WEBHOOK, &webhook)] {
-            // Where a configuration says it, that is told already.
+            // With an AuthorizationConfiguration, this is reported already.
             if path.is_some() && !modes.is_empty() {
                 reading.problem(name, "not used without Webhook among --authorization-mode");
             }
@@ -119,7 +119,7 @@ fn authorization_kubeconfig(
     }
     match (api_server, webhook) {
         (Some(_), Some(_)) => {
-            reading.problem(WEBHOOK, "cannot be given together with --authorization-kubeconfig: only one can be asked");
+            reading.problem(WEBHOOK, "cannot be given together with --authorization-kubeconfig");
             (None, Target::default())
         }
         (None, Some(path)) => (Some(path), Target::Webhook(version)),
@@ -128,12 +128,12 @@ fn authorization_kubeconfig(
             match otherwise {
                 _ if path.is_some() => {}
                 Otherwise::Nobody => {
-                    let message = "needed with --authorization-mode=Webhook; or --authorization-webhook-config-file";
+                    let message = "required with --authorization-mode=Webhook; or --authorization-webhook-config-file";
                     reading.problem(API_SERVER, message);
                 }
                 Otherwise::ApiServer(_) => {
-                    let message = "needed outside a pod: the cluster that is asked who holds a token and what users may \
-                                   (or --authorization-kubeconfig and --authentication-kubeconfig; or another \
+                    let message = "required outside a pod: the cluster for TokenReview and SubjectAccessReview (or \
+                                   --authorization-kubeconfig and --authentication-kubeconfig; or another \
                                    --authorization-mode)";
                     reading.problem("kubeconfig", message);
                 }

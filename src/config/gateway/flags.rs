@@ -3,7 +3,7 @@
 
 use crate::config::flag::{Flag, Group, Kind};
 
-/// Where the values of a whole role may also be written.
+/// The configuration file and the data directory.
 pub static CONFIGURATION: Group = Group {
     heading: "Configuration",
     flags: &[
@@ -17,20 +17,20 @@ pub static CONFIGURATION: Group = Group {
     ],
 };
 
-/// What we make ourselves, also for the quickstart.
+/// The data directory alone, for the quickstart.
 pub static FILES: Group = Group { heading: "Configuration", flags: &[DATA_DIR] };
 
 pub(in crate::config) const DATA_DIR: Flag = Flag::new(
     "data-dir",
     Kind::Directory,
     "",
-    "Where certificates that we make, last good documents and admin.kubeconfig are kept (default $XDG_STATE_HOME/narthex, else ~/.local/state/narthex)",
+    "Directory for generated certificates, last good documents and admin.kubeconfig (default $XDG_STATE_HOME/narthex, else ~/.local/state/narthex)",
 );
 
 const SECURE_PORT: Flag =
-    Flag::new("secure-port", Kind::Count, "6443", "Port to serve HTTPS on; 0 takes a free one and says which");
+    Flag::new("secure-port", Kind::Count, "6443", "Port to serve HTTPS on; 0 takes a free one and prints it");
 
-/// How clients reach us, and the limits they meet.
+/// Listeners, TLS, limits and shutdown.
 pub static SERVING: Group = Group {
     heading: "Serving",
     flags: &[
@@ -38,21 +38,21 @@ pub static SERVING: Group = Group {
             "bind-address",
             Kind::Text("IP"),
             "",
-            "Address to listen on (default 127.0.0.1 when the serving certificate is self-made, else 0.0.0.0). Both 0.0.0.0 and :: are all addresses, IPv4 and IPv6",
+            "Address to listen on (default 127.0.0.1 with a generated serving certificate, else 0.0.0.0). Both 0.0.0.0 and :: are all addresses, IPv4 and IPv6",
         ),
         SECURE_PORT,
         Flag::new(
             "tls-cert-file",
             Kind::File,
             "",
-            "Serving certificate, followed by its intermediates, in PEM; self-made when not given",
+            "Serving certificate, followed by its intermediates, in PEM; generated when not given",
         ),
         Flag::new("tls-private-key-file", Kind::File, "", "Private key of --tls-cert-file"),
         Flag::new(
             "tls-sni-cert-key",
             Kind::Repeated("CERT,KEY[:NAME,…]"),
             "",
-            "A further certificate and key, chosen by the server name a client asks for; without names, those in the certificate. May be given again",
+            "A further certificate and key, selected by the client's server name (SNI); without names, by those in the certificate. May be given again",
         ),
         Flag::new(
             "tls-min-version",
@@ -70,7 +70,7 @@ pub static SERVING: Group = Group {
             "cert-dir",
             Kind::Directory,
             "",
-            "Where a self-made serving certificate is kept (default: within --data-dir). Not used when --tls-cert-file is given",
+            "Directory for a generated serving certificate (default: within --data-dir). Not used with --tls-cert-file",
         ),
         Flag::new(
             "http2-max-streams-per-connection",
@@ -83,26 +83,26 @@ pub static SERVING: Group = Group {
             "goaway-chance",
             Kind::Fraction,
             "0",
-            "Chance, from 0 to 0.02, that an HTTP/2 client is asked to connect anew, so that clients spread over replicas",
+            "Probability, from 0 to 0.02, that an HTTP/2 client gets GOAWAY and reconnects, so that clients spread over replicas",
         ),
         Flag::new("request-timeout", Kind::Duration, "1m", "Longest time for a request that is not long-running"),
         Flag::new(
             "min-request-timeout",
             Kind::Count,
             "1800",
-            "Seconds; accepted for compatibility. Relayed watches last as long as their backend decides",
+            "Seconds; accepted for compatibility, without effect. The backend decides how long a watch lasts",
         ),
         Flag::new(
             "max-requests-inflight",
             Kind::Count,
             "400",
-            "Reading requests served at the same time, shared fairly among users; 0 for no limit. Watches and other long-running requests do not count",
+            "Non-mutating requests served at the same time, shared fairly among users; 0 for no limit. Watches and other long-running requests do not count",
         ),
         Flag::new(
             "max-mutating-requests-inflight",
             Kind::Count,
             "200",
-            "Changing requests served at the same time, shared fairly among users; 0 for no limit",
+            "Mutating requests served at the same time, shared fairly among users; 0 for no limit",
         ),
         Flag::new(
             "max-connections",
@@ -110,13 +110,13 @@ pub static SERVING: Group = Group {
             "0",
             "Client connections open at the same time; 0 for as many as the limit on open files allows",
         ),
-        Flag::new("max-request-header-bytes", Kind::Count, "1048576", "Size of a request's header block"),
+        Flag::new("max-request-header-bytes", Kind::Count, "1048576", "Maximum size of a request's header block"),
         Flag::new("handshake-timeout", Kind::Duration, "10s", "Time a client has for the TLS handshake"),
         Flag::new(
             "read-header-timeout",
             Kind::Duration,
             "10s",
-            "Time a client has to send a header block, or an HTTP/2 frame other than a body's, from its first byte. On an HTTP/2 connection where requests run it is asked to go (GOAWAY) after that time, and ends with all that runs after six times as long",
+            "Time a client has to send a header block, or an HTTP/2 frame other than a body's, from its first byte. An HTTP/2 connection with running requests gets GOAWAY after that time, and is closed with its requests after six times as long",
         ),
         Flag::new("idle-timeout", Kind::Duration, "90s", "A connection without a request is closed after this time"),
         Flag::new(
@@ -129,25 +129,25 @@ pub static SERVING: Group = Group {
             "proxy-protocol-trusted-cidrs",
             Kind::List("CIDR"),
             "",
-            "Load balancers that may announce an address with --proxy-protocol",
+            "Networks of the load balancers that may send a PROXY protocol header",
         ),
         Flag::new(
             "cors-allowed-origins",
             Kind::List("REGEX"),
             "",
-            "Origins whose pages may ask, for example ^https://example\\.com(:|$): regular expressions, each bound to both ends of the host by ^ or // and $ or a port (default: none)",
+            "Origins allowed by CORS, for example ^https://example\\.com(:|$): regular expressions, each anchored at both ends of the host by ^ or // and $ or a port (default: none)",
         ),
         Flag::new(
             "strict-transport-security-directives",
             Kind::List("DIRECTIVE"),
             "",
-            "What the header Strict-Transport-Security of every answer says: max-age=SECONDS, includeSubDomains, preload (default: no such header)",
+            "Value of the header Strict-Transport-Security in every response: max-age=SECONDS, includeSubDomains, preload (default: no such header)",
         ),
         Flag::new(
             "shutdown-delay-duration",
             Kind::Duration,
             "0s",
-            "After SIGTERM, /readyz fails and all is served as before for this time, so that load balancers notice",
+            "After SIGTERM, /readyz fails and requests are served for this time, so that load balancers notice",
         ),
         Flag::new(
             "shutdown-send-retry-after",
@@ -159,7 +159,7 @@ pub static SERVING: Group = Group {
             "shutdown-watch-termination-grace-period",
             Kind::Duration,
             "0s",
-            "Time over which watches are ended at shutdown, instead of all at once",
+            "Time over which watches are ended at shutdown; 0s ends all at once",
         ),
     ],
 };
@@ -167,27 +167,27 @@ pub static SERVING: Group = Group {
 /// The one serving flag of the quickstart.
 pub static PORT: Group = Group { heading: "Serving", flags: &[SECURE_PORT] };
 
-/// Who is asking.
+/// Authentication.
 pub static WHO: Group = Group {
-    heading: "Who is asking",
+    heading: "Authentication",
     flags: &[
         Flag::new(
             "client-ca-file",
             Kind::File,
             "",
-            "Authorities of client certificates: the common name is the user, organizations are groups (default: what --authentication-kubeconfig says, else one we make ourselves, for admin.kubeconfig)",
+            "CA bundle for client certificates: the common name is the user, organizations are groups (default: that of --authentication-kubeconfig's cluster, else a generated one, for admin.kubeconfig)",
         ),
         Flag::new(
             "requestheader-client-ca-file",
             Kind::File,
             "",
-            "Authorities of front proxies, whose requests name the user in headers",
+            "CA bundle for front proxies; their requests name the user in headers",
         ),
         Flag::new(
             "requestheader-allowed-names",
             Kind::List("NAME"),
             "",
-            "Common names of front proxies; empty allows every certificate of --requestheader-client-ca-file",
+            "Allowed common names of front proxies; empty allows every certificate of --requestheader-client-ca-file",
         ),
         Flag::new(
             "requestheader-username-headers",
@@ -199,7 +199,7 @@ pub static WHO: Group = Group {
             "requestheader-uid-headers",
             Kind::List("HEADER"),
             "",
-            "Headers that hold the user's UID, X-Remote-Uid among them",
+            "Headers that hold the user's UID; must include X-Remote-Uid",
         ),
         Flag::new(
             "requestheader-group-headers",
@@ -211,7 +211,7 @@ pub static WHO: Group = Group {
             "requestheader-extra-headers-prefix",
             Kind::List("PREFIX"),
             "x-remote-extra-",
-            "What headers with more about the user begin with",
+            "Prefixes of headers that hold the user's extra attributes",
         ),
         Flag::new(
             "token-auth-file",
@@ -223,93 +223,93 @@ pub static WHO: Group = Group {
             "authentication-kubeconfig",
             Kind::File,
             "",
-            "kubeconfig of the kube-apiserver that is asked who holds a token (TokenReview). Followed on disk",
+            "kubeconfig of the kube-apiserver that reviews tokens (TokenReview). Followed on disk",
         ),
         Flag::new(
             "authentication-skip-lookup",
             Kind::Switch,
             "false",
-            "Do not ask that kube-apiserver, too, which client certificates and front proxies to believe (ConfigMap kube-system/extension-apiserver-authentication); without this it is asked and followed where no --client-ca-file or --requestheader-client-ca-file is given",
+            "Do not read the client and request-header CAs from that kube-apiserver (ConfigMap kube-system/extension-apiserver-authentication); without this flag the ConfigMap is followed where no --client-ca-file or --requestheader-client-ca-file is given",
         ),
         Flag::new(
             "authentication-tolerate-lookup-failure",
             Kind::Switch,
             "false",
-            "Start although that ConfigMap cannot be read, and believe no such certificate until it can",
+            "Start although that ConfigMap cannot be read, and trust no such certificate until it can",
         ),
         Flag::new(
             "authentication-token-webhook-config-file",
             Kind::File,
             "",
-            "kubeconfig of a webhook that is asked who holds a token (TokenReview), at the very URL that stands there, before that kube-apiserver. Followed on disk",
+            "kubeconfig of a webhook that reviews tokens (TokenReview) before that kube-apiserver, at exactly the URL in the file. Followed on disk",
         ),
         Flag::new(
             "authentication-token-webhook-version",
             Kind::Choice(&["v1", "v1beta1"]),
             "v1beta1",
-            "Version of TokenReview that --authentication-token-webhook-config-file is asked in",
+            "Version of TokenReview sent to the webhook of --authentication-token-webhook-config-file",
         ),
         Flag::new(
             "authentication-token-webhook-cache-ttl",
             Kind::Duration,
             "10s",
-            "How long answers of either about tokens are believed; never longer than the token itself is good",
+            "Cache TTL of token reviews; never beyond the token's own expiry",
         ),
         Flag::new(
             "api-audiences",
             Kind::List("AUDIENCE"),
             "",
-            "Whom tokens must be for; without it the kube-apiserver takes those for itself",
+            "Audiences that tokens must have; without it, the kube-apiserver's own",
         ),
         Flag::new(
             "authentication-config",
             Kind::File,
             "",
-            "AuthenticationConfiguration (apiserver.config.k8s.io/v1): issuers of JSON Web Tokens, and which requests without credentials are let in. Followed on disk",
+            "AuthenticationConfiguration (apiserver.config.k8s.io/v1): issuers of JSON Web Tokens, and which requests may be anonymous. Followed on disk",
         ),
         Flag::new(
             "authentication-pass-on-groups",
             Kind::List("GROUP"),
             "",
-            "The only groups that users bring in here, whoever says so; empty for all. A star at the end stands for the rest",
+            "Groups to keep of an authenticated user, from any authenticator; empty keeps all. A star at the end matches any suffix",
         ),
         Flag::new(
             "authentication-drop-groups",
             Kind::List("GROUP"),
             "",
-            "Groups that no user brings in here, for example system:masters; comes before --authentication-pass-on-groups",
+            "Groups to remove from every authenticated user, for example system:masters; applied before --authentication-pass-on-groups",
         ),
         Flag::new(
             "anonymous-auth",
             Kind::Switch,
             "false",
-            "Let requests without credentials in as system:anonymous. Turned off, with a warning, where --authorization-mode has AlwaysAllow",
+            "Authenticate requests without credentials as system:anonymous. Turned off, with a warning, where --authorization-mode has AlwaysAllow",
         ),
     ],
 };
 
-/// Who decides what they may, and who may ask us that.
+/// Authorization modes, and serving reviews to backends.
 pub static DECIDING: Group = Group {
-    heading: "May they",
+    heading: "Authorization",
     flags: &[
         Flag::new(
             "authorization-mode",
             Kind::List("MODE"),
             "AlwaysAllow",
-            "AlwaysAllow lets every authenticated user through, because the backend authorizes again; AlwaysDeny nobody; RBAC (or Static, which is the same) whom --authorization-policy-file allows; Webhook whom the kube-apiserver of --authorization-kubeconfig allows. The first that has an opinion decides. Who may act as somebody else (kubectl --as) only RBAC and Webhook say",
+            "Authorizers, in order; the first that allows or denies decides. AlwaysAllow allows every authenticated user, because the backend authorizes again; AlwaysDeny denies all; RBAC (or Static, the same) evaluates --authorization-policy-file; Webhook sends SubjectAccessReviews to the kube-apiserver of --authorization-kubeconfig. Impersonation (kubectl --as) is allowed only by RBAC and Webhook",
         ),
         Flag::new(
             "serve-delegation",
             Kind::Switch,
             "false",
-            "Answer backends what they would ask of a kube-apiserver, so that they need none: whom to believe (ConfigMap kube-system/extension-apiserver-authentication), who holds a token (TokenReview), what a user may (SubjectAccessReview). Only whom the chain here allows to ask; needs Webhook or RBAC, or --authorization-config",
+            "Serve delegated authentication and authorization to backends, so that they need no kube-apiserver: ConfigMap kube-system/extension-apiserver-authentication, TokenReview, SubjectAccessReview. Callers must be authorized for these; needs Webhook or RBAC, or --authorization-config",
         ),
     ],
 };
 
-/// What they may.
+/// Settings of the authorizers.
 pub static MAY_THEY: Group = Group {
-    heading: "May they",
+    heading: "Authorization",
     flags: &[
         Flag::new(
             "authorization-config",
@@ -327,99 +327,99 @@ pub static MAY_THEY: Group = Group {
             "authorization-kubeconfig",
             Kind::File,
             "",
-            "kubeconfig of the kube-apiserver that --authorization-mode=Webhook asks (SubjectAccessReview). Followed on disk",
+            "kubeconfig of the kube-apiserver for --authorization-mode=Webhook (SubjectAccessReview). Followed on disk",
         ),
         Flag::new(
             "authorization-webhook-config-file",
             Kind::File,
             "",
-            "kubeconfig of a webhook that --authorization-mode=Webhook asks instead, at the very URL that stands there. Followed on disk",
+            "kubeconfig of a webhook for --authorization-mode=Webhook instead, at exactly the URL in the file. Followed on disk",
         ),
         Flag::new(
             "authorization-webhook-version",
             Kind::Choice(&["v1", "v1beta1"]),
             "v1beta1",
-            "Version of SubjectAccessReview that --authorization-webhook-config-file is asked in",
+            "Version of SubjectAccessReview sent to the webhook of --authorization-webhook-config-file",
         ),
         Flag::new(
             "authorization-webhook-cache-authorized-ttl",
             Kind::Duration,
             "10s",
-            "How long it is believed that a user may",
+            "Cache TTL of allowed decisions",
         ),
         Flag::new(
             "authorization-webhook-cache-unauthorized-ttl",
             Kind::Duration,
             "10s",
-            "How long it is believed that a user may not",
+            "Cache TTL of denied decisions",
         ),
         Flag::new(
             "authorization-stale-allow-ttl",
             Kind::Duration,
             "0s",
-            "For how long after that a user still may, when the kube-apiserver cannot be asked",
+            "How long after its TTL a cached allowed decision is still used when the kube-apiserver is unreachable",
         ),
         Flag::new(
             "readiness-requires-reviews",
             Kind::Switch,
             "false",
-            "Fail /readyz while the last TokenReview or SubjectAccessReview failed or none was made yet; a probe is sent every 5s until one succeeds. Without it /readyz?verbose only says so",
+            "Fail /readyz while the last TokenReview or SubjectAccessReview failed or none was made yet; a probe is sent every 5s until one succeeds. Without this flag, only /readyz?verbose reports it",
         ),
         Flag::new(
             "authorization-always-allow-paths",
             Kind::List("PATH"),
             "/healthz,/readyz,/livez",
-            "Paths that need no permission; a star at the end stands for the rest of the path",
+            "Paths served without authorization; a star at the end matches any suffix",
         ),
     ],
 };
 
-/// What lies behind.
+/// Backends: registry, delegate, egress and front-proxy identity.
 pub static BEHIND: Group = Group {
-    heading: "What lies behind",
+    heading: "Backends",
     flags: &[
         Flag::new(
             "registry-dir",
             Kind::Directory,
             "",
-            "Directory of manifests: APIService, Service, EndpointSlice. Followed: a change takes effect within a second. A file that is wrong changes nothing; at a start with one, the last good state is served, which is kept in --data-dir",
+            "Directory of manifests: APIService, Service, EndpointSlice. Followed: a change takes effect within a second. An invalid file changes nothing; at startup with one, the last good state in --data-dir is served",
         ),
         Flag::new(
             "registry-strict",
             Kind::Switch,
             "false",
-            "Do not start when anything in --registry-dir is wrong, even where the last good state is known",
+            "Do not start when anything in --registry-dir is invalid, even where a last good state exists",
         ),
         Flag::new(
             "kubeconfig",
             Kind::File,
             "",
-            "kubeconfig of the kube-apiserver whose APIServices, Services and EndpointSlices are followed, or in-cluster for the one whose pod this is. Its credentials never carry a user's request. Beside --registry-dir, what the directory has counts where both have an object of the same name. Followed on disk",
+            "kubeconfig of the kube-apiserver to follow for APIServices, Services and EndpointSlices, or in-cluster for the pod's own cluster. Its credentials are never used for a user's request. With --registry-dir, an object of the directory wins over one of the same name. Followed on disk",
         ),
         Flag::new(
             "delegate-kubeconfig",
             Kind::File,
             "",
-            "kubeconfig of the API server that owns every path no APIService claims (its URL and authority), or in-cluster for the one whose pod this is. Requests go there as everywhere, with our front-proxy certificate; the user in this file is not looked at. Followed",
+            "kubeconfig of the API server that owns every path no APIService claims (its URL and CA), or in-cluster for the pod's own cluster. Requests go there with the front-proxy certificate; the user in this file is ignored. Followed on disk",
         ),
         Flag::new(
             "serving-metrics",
             Kind::Choice(&["gateway", "delegate"]),
             "",
-            "Whose metrics /metrics on the secure port is: ours, or those of the server of --delegate-kubeconfig, for callers who may read them there (default delegate with that flag, gateway without). Ours are at --admin-address in either case",
+            "Metrics served at /metrics on the secure port: the gateway's, or those of the server of --delegate-kubeconfig, which authorizes the caller (default delegate with that flag, gateway without). The gateway's are at --admin-address in either case",
         ),
         Flag::new(
             "proxy-client-cert-file",
             Kind::File,
             "",
-            "Certificate by which backends know us as their front proxy; self-made when not given",
+            "Client certificate presented to backends as a front proxy; generated when not given",
         ),
         Flag::new("proxy-client-key-file", Kind::File, "", "Private key of --proxy-client-cert-file"),
         Flag::new(
             "enable-aggregator-routing",
             Kind::Switch,
             "true",
-            "Send requests to endpoints themselves; false sends them to the Service's cluster IP",
+            "Send requests to the endpoints of a Service; false sends them to its cluster IP",
         ),
         Flag::new(
             "aggregator-reject-forwarding-redirect",
@@ -431,13 +431,13 @@ pub static BEHIND: Group = Group {
             "egress-selector-config-file",
             Kind::File,
             "",
-            "How backends and control planes are reached where not directly: kube-apiserver's EgressSelectorConfiguration (apiserver.k8s.io/v1beta1), or EgressConfiguration (narthex.dev/v1alpha1), which also knows SOCKS5 and ordinary HTTP proxies. Selections: cluster for backends that name no other by the annotation narthex.dev/egress, controlplane for our own calls",
+            "Egress routes to backends and control planes: kube-apiserver's EgressSelectorConfiguration (apiserver.k8s.io/v1beta1), or EgressConfiguration (narthex.dev/v1alpha1), which also supports SOCKS5 and ordinary HTTP proxies. Selections: cluster for backends without the annotation narthex.dev/egress, controlplane for the gateway's own calls",
         ),
         Flag::new(
             "proxy-from-environment",
             Kind::Switch,
             "false",
-            "Let what --egress-selector-config-file leaves direct go through the proxy of HTTPS_PROXY or HTTP_PROXY, but for what NO_PROXY has",
+            "Send connections that --egress-selector-config-file leaves direct through the proxy of HTTPS_PROXY or HTTP_PROXY, except for NO_PROXY",
         ),
         Flag::new(
             "allow-url-backends",
@@ -450,16 +450,16 @@ pub static BEHIND: Group = Group {
             "zone",
             Kind::Text("NAME"),
             "",
-            "Zone this gateway runs in, as the node's label topology.kubernetes.io/zone says; endpoints whose hints are \
-             for it come first, the others when these fail",
+            "Zone this gateway runs in (the node's label topology.kubernetes.io/zone); endpoints with hints for it are \
+             preferred, others are used when these fail",
         ),
-        Flag::new("forward-uid", Kind::Switch, "true", "Tell backends the user's UID, in X-Remote-Uid"),
+        Flag::new("forward-uid", Kind::Switch, "true", "Send the user's UID to backends, in X-Remote-Uid"),
         Flag::new(
             "error-format",
             Kind::Choice(&["status", "text", "kube-rbac-proxy"]),
             "status",
-            "Errors as metav1.Status; text: those of backends as the plain texts of kube-aggregator; kube-rbac-proxy: all \
-             as texts, that program's where it has them",
+            "Format of errors: metav1.Status; text: plain text of kube-aggregator for backend errors; kube-rbac-proxy: \
+             plain text for all, that program's where it has one",
         ),
         RESOLVER,
     ],
@@ -469,30 +469,30 @@ pub(in crate::config) const RESOLVER: Flag = Flag::new(
     "resolver",
     Kind::Choice(&["system", "hickory"]),
     "system",
-    "Who looks names up: the system, or hickory-resolver within this process",
+    "DNS resolver: the system's, or hickory-resolver within this process",
 );
 
-/// Beside other gateways with the same registry.
+/// Leader election among gateways with the same registry.
 pub static IN_A_CLUSTER: Group = Group {
-    heading: "In a cluster",
+    heading: "Leader election",
     flags: &[
         Flag::new(
             "leader-elect",
             Kind::Switch,
             "true",
-            "Of several gateways with the same --kubeconfig, elect one that writes there whether APIServices are available; false has this one write, whatever others do",
+            "Elect one of the gateways with the same --kubeconfig to write the condition Available of APIServices; with false, this one always writes",
         ),
         Flag::new(
             "leader-elect-lease-duration",
             Kind::Duration,
             "15s",
-            "How long the others wait after they last saw the leader renew its Lease",
+            "Time that candidates wait after the leader's last renewal before they take the Lease",
         ),
         Flag::new(
             "leader-elect-renew-deadline",
             Kind::Duration,
             "10s",
-            "How long a leader that cannot renew its Lease goes on",
+            "Time that a leader retries to renew its Lease before it gives up leadership",
         ),
         Flag::new(
             "leader-elect-retry-period",
@@ -500,7 +500,7 @@ pub static IN_A_CLUSTER: Group = Group {
             "2s",
             "Time between attempts to take or renew the Lease",
         ),
-        Flag::new("leader-elect-resource-lock", Kind::Choice(&["leases"]), "leases", "Kind of object that is held"),
+        Flag::new("leader-elect-resource-lock", Kind::Choice(&["leases"]), "leases", "Kind of the lock object"),
         Flag::new("leader-elect-resource-name", Kind::Text("NAME"), "narthex", "Name of the Lease"),
         Flag::new("leader-elect-resource-namespace", Kind::Text("NAMESPACE"), "kube-system", "Namespace of the Lease"),
     ],
@@ -510,72 +510,72 @@ const ADMIN_ADDRESS: Flag = Flag::new(
     "admin-address",
     Kind::Text("HOST:PORT"),
     "127.0.0.1:6480",
-    "Where the operator's own listener stands, an address or a name, or :PORT for every address of this machine (plain HTTP: status page, metrics, health; other machines get metrics and health alone); port 0 takes a free one, an empty value turns it off",
+    "Admin listener: an address or a name, or :PORT for every address of this machine (plain HTTP: status page, metrics, health; other machines get metrics and health only); port 0 takes a free one, an empty value disables it",
 );
 
 pub(in crate::config) const ADMIN_TOKEN_FILE: Flag = Flag::new(
     "admin-token-file",
     Kind::File,
     "",
-    "File that holds a token which --admin-address asks everybody for, whatever they ask but metrics and health: as bearer token, or as password in a browser. Without it every process of this machine or pod is taken for the operator, a mesh's proxy among them. Followed on disk",
+    "File with the token that --admin-address requires, except for metrics and health: as bearer token, or as password in a browser. Without it every process of this machine or pod has access, including a mesh's proxy. Followed on disk",
 );
 
 pub(in crate::config) const ACCESS_LOG_FORMAT: Flag =
-    Flag::new("access-log-format", Kind::Choice(&["text", "json"]), "text", "How those lines are written");
+    Flag::new("access-log-format", Kind::Choice(&["text", "json"]), "text", "Format of access log lines");
 pub(in crate::config) const LOG_FORMAT: Flag =
-    Flag::new("log-format", Kind::Choice(&["text", "json"]), "text", "How log lines are written");
+    Flag::new("log-format", Kind::Choice(&["text", "json"]), "text", "Format of log lines");
 pub(in crate::config) const LOG_LEVEL: Flag = Flag::new(
     "log-level",
     Kind::Text("LEVEL"),
     "info",
-    "Least important log lines to write: error, warn, info, debug or trace, which is debug with what libraries say. NARTHEX_LOG, a filter such as info,narthex::egress=debug, overrides it",
+    "Lowest level to log: error, warn, info, debug or trace (debug including libraries). NARTHEX_LOG, a filter such as info,narthex::egress=debug, overrides it",
 );
 pub(in crate::config) const VERBOSITY: Flag = Flag::new(
     "v",
     Kind::Count,
     "0",
-    "The same as a number, as in klog: up to 2 is info, up to 5 debug, from 6 on trace",
+    "Log level as a number, as in klog: up to 2 is info, up to 5 debug, from 6 on trace",
 )
-// klog's short form, which everyone's fingers know.
+// klog's short form.
 .or('v');
 
-/// What the operator sees.
+/// Access log, audit, admin listener and log.
 pub static SEEN: Group = Group {
-    heading: "Seen by the operator",
+    heading: "Observability",
     flags: &[
         Flag::new(
             "access-log",
             Kind::Choice(&["off", "errors", "all"]),
             "errors",
-            "Which requests get a log line: none; refused, failed or slow ones; all",
+            "Requests to log: none; refused, failed or slow ones; all",
         ),
         ACCESS_LOG_FORMAT,
         Flag::new(
             "audit-policy-file",
             Kind::File,
             "",
-            "Policy (audit.k8s.io/v1) that says which requests are audited and how much of them is written. Followed on disk",
+            "Audit policy (audit.k8s.io/v1): which requests are audited, and at which level. Followed on disk",
         ),
         Flag::new(
             "audit-log-path",
             Kind::File,
             "",
-            "File that audit events are appended to, a line each; - for standard output. No request waits for it: what it does not take in time is dropped and counted",
+            "File that audit events are appended to, one per line; - for standard output. Requests do not wait for it: events that cannot be written in time are dropped and counted",
         ),
         Flag::new(
             "audit-log-format",
             Kind::Choice(&["json", "legacy"]),
             "json",
-            "How audit events are written: as JSON objects, or as lines of text",
+            "Format of audit events: JSON objects, or lines of text",
         ),
         Flag::new(
             "audit-log-maxsize",
             Kind::Count,
             "100",
-            "Size in MiB at which the audit log is set aside and begun anew; 0 for never",
+            "Size in MiB at which the audit log is rotated; 0 for never",
         ),
-        Flag::new("audit-log-maxbackup", Kind::Count, "100", "Audit logs set aside that are kept; 0 for all"),
-        Flag::new("audit-log-maxage", Kind::Count, "366", "Days that audit logs set aside are kept; 0 for ever"),
+        Flag::new("audit-log-maxbackup", Kind::Count, "100", "Rotated audit logs to keep; 0 for all"),
+        Flag::new("audit-log-maxage", Kind::Count, "366", "Days to keep rotated audit logs; 0 for ever"),
         Flag::new(
             "audit-webhook-config-file",
             Kind::File,
@@ -586,39 +586,39 @@ pub static SEEN: Group = Group {
             "audit-webhook-mode",
             Kind::Choice(&["batch"]),
             "batch",
-            "How audit events are sent to the webhook: in batches. The modes in which requests wait for it are not supported",
+            "Mode of sending audit events to the webhook. The blocking modes are not supported",
         ),
         Flag::new(
             "audit-webhook-batch-buffer-size",
             Kind::Count,
             "10000",
-            "Audit events that wait for the webhook, those under way included, before more are dropped and counted",
+            "Audit events buffered for the webhook, including those being sent; further events are dropped and counted",
         ),
-        Flag::new("audit-webhook-batch-max-size", Kind::Count, "400", "Audit events in a batch"),
+        Flag::new("audit-webhook-batch-max-size", Kind::Count, "400", "Maximum audit events in a batch"),
         Flag::new(
             "audit-webhook-batch-max-wait",
             Kind::Duration,
             "30s",
-            "How long an audit event waits for others to share its batch",
+            "Maximum time an audit event waits for its batch to fill",
         ),
         Flag::new(
             "audit-webhook-batch-throttle-enable",
             Kind::Switch,
             "true",
-            "Bound the batches that are sent to the webhook in a second",
+            "Limit the rate of batches sent to the webhook",
         ),
-        Flag::new("audit-webhook-batch-throttle-qps", Kind::Fraction, "10", "How many batches that is on average"),
+        Flag::new("audit-webhook-batch-throttle-qps", Kind::Fraction, "10", "Average number of batches per second"),
         Flag::new(
             "audit-webhook-batch-throttle-burst",
             Kind::Count,
             "15",
-            "How many batches may be sent at once after a silence",
+            "Number of batches that may be sent at once after an idle period",
         ),
         Flag::new(
             "audit-webhook-initial-backoff",
             Kind::Duration,
             "10s",
-            "Pause before a batch that was not taken is sent again; half as long again each time, five times in all",
+            "Delay before a failed batch is sent again; 1.5 times as long each time, five times in all",
         ),
         ADMIN_ADDRESS,
         ADMIN_TOKEN_FILE,
@@ -628,11 +628,11 @@ pub static SEEN: Group = Group {
     ],
 };
 
-/// What the operator of a quickstart sees.
+/// Admin listener and log of a quickstart.
 pub static SEEN_IN_QUICKSTART: Group =
-    Group { heading: "Seen by the operator", flags: &[ADMIN_ADDRESS, LOG_FORMAT, LOG_LEVEL, VERBOSITY] };
+    Group { heading: "Observability", flags: &[ADMIN_ADDRESS, LOG_FORMAT, LOG_LEVEL, VERBOSITY] };
 
-/// The log flags alone, for commands that do one thing and end.
+/// The log flags alone, for commands that do not serve.
 pub static LOG: Group = Group { heading: "Log", flags: &[LOG_FORMAT, LOG_LEVEL, VERBOSITY] };
 
 /// All of the gateway's groups.
@@ -641,8 +641,8 @@ pub static GATEWAY: &[&Group] = &[&CONFIGURATION, &SERVING, &WHO, &DECIDING, &MA
 /// All of the quickstart's groups.
 pub static QUICKSTART: &[&Group] = &[&FILES, &PORT, &SEEN_IN_QUICKSTART];
 
-/// Flags whose names are settled but whose work is not done yet. They are understood so that whoever
-/// gives one is told what there is instead (the help text here), rather than that the flag is unknown.
+/// Flags that are reserved but not implemented. They are parsed, so that the error names the alternative (the help text
+/// here) instead of an unknown flag.
 pub static LATER: &[Flag] = &[later("tracing-config-file", Kind::File, ACCESS_LOG)];
 
 const ACCESS_LOG: &str = "this version has --access-log and the metrics at --admin-address";

@@ -1,4 +1,4 @@
-//! The gateway's configuration: from what was written to the settings of each module.
+//! The gateway's configuration: parses its flags into the settings of each module.
 
 mod audit;
 pub(super) mod behind;
@@ -21,7 +21,7 @@ use super::seen::{self, Seen};
 use super::sidecar::Guard;
 use crate::listen::Limits;
 
-/// The gateway, in front of extension API servers.
+/// The command `narthex gateway`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gateway;
 
@@ -31,49 +31,49 @@ impl Role for Gateway {
     const KIND: &'static str = "GatewayConfiguration";
 }
 
-/// All that the gateway needs to know, each part in the shape its module takes.
+/// Configuration of the gateway and of the sidecar, in the types of the modules that use it.
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {
-    /// Where what we make ourselves is kept.
+    /// Directory for generated certificates and last good state.
     pub data_dir: PathBuf,
-    /// Where we listen, and who we are to clients.
+    /// Listener and TLS.
     pub serving: Serving,
-    /// What a client may take of us.
+    /// Limits of a client.
     pub limits: Limits,
-    /// How users are known.
+    /// Authentication.
     pub who: Who,
-    /// What they may; the first mode that decides counts.
+    /// Authorizers, in order; the first that decides wins.
     pub modes: Vec<Mode>,
-    /// Who says it instead of `modes`, which are empty then (`AuthorizationConfiguration`).
+    /// File with an `AuthorizationConfiguration`; `modes` is empty then.
     pub authorization_config: Option<PathBuf>,
-    /// What [`Mode::Static`] goes by.
+    /// File with the RBAC objects of [`Mode::Static`].
     pub policy_file: Option<PathBuf>,
-    /// Whether backends are answered what they ask of a kube-apiserver.
+    /// Whether delegated authentication and authorization are served to backends.
     pub serve_delegation: bool,
-    /// What a kube-apiserver is asked.
+    /// Reviews sent to a kube-apiserver or webhook.
     pub delegated: Delegated,
-    /// What lies behind.
+    /// Backends.
     pub behind: Behind,
-    /// How requests are relayed.
+    /// Forwarding of requests.
     pub forwarding: Forwarding,
-    /// How the end goes.
+    /// Shutdown.
     pub shutdown: Shutdown,
-    /// What only a sidecar does in another way.
+    /// Settings in which a sidecar differs.
     pub guard: Guard,
-    /// What the operator sees.
+    /// Log, access log, audit and admin listener.
     pub seen: Seen,
 }
 
 impl GatewayConfig {
-    /// Whether it stands in front of servers that are named one by one, instead of those of a registry.
+    /// Whether this is a sidecar: its upstreams are configured directly, without a registry.
     pub fn is_sidecar(&self) -> bool {
         !self.behind.upstreams.is_empty()
     }
 }
 
 impl Arguments<Gateway> {
-    /// Reads command line, environment and file. What is wrong is told beside the configuration, so that
-    /// the files it names can be looked at in the same go; start nothing with it if anything is.
+    /// Reads command line, environment and file. Errors are returned beside the configuration, so that
+    /// the files it names can be checked in the same run; do not start with it if there are any.
     pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (GatewayConfig, Mistakes) {
         let mut reading = Reading::new(&self.written, Gateway::FLAGS, Gateway::LATER, Gateway::KIND, environment);
         let mut who = who::who(&mut reading);
@@ -109,7 +109,7 @@ impl Arguments<Gateway> {
     }
 }
 
-/// What the operator sees of a role that relays requests.
+/// Log, access log, audit and admin listener of a command that relays requests.
 pub(super) fn seen(reading: &mut Reading<'_>) -> Seen {
     Seen {
         log: seen::log_settings(reading),
@@ -124,16 +124,16 @@ pub(super) fn port(reading: &mut Reading<'_>) -> u16 {
     u16::try_from(reading.count("secure-port", u64::from(u16::MAX))).unwrap_or_default()
 }
 
-/// `--data-dir`, or where the XDG base directory specification puts the state of a program.
+/// `--data-dir`, or the state directory of the XDG base directory specification; an error without either.
 pub(super) fn data_dir(reading: &mut Reading<'_>) -> PathBuf {
     let found = data_dir_if_any(reading);
     if found.is_none() {
-        reading.problem("data-dir", "needed, because neither XDG_STATE_HOME nor HOME says where to keep files");
+        reading.problem("data-dir", "required, because neither XDG_STATE_HOME nor HOME is set");
     }
     found.unwrap_or_default()
 }
 
-/// The same for who may have nothing to keep.
+/// As [`data_dir`], but none without an error.
 pub(super) fn data_dir_if_any(reading: &mut Reading<'_>) -> Option<PathBuf> {
     if let Some(path) = reading.path("data-dir") {
         return Some(path);
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(data_dir(&relative).unwrap(), PathBuf::from("/home/jane/.local/state/narthex"));
         assert_eq!(
             data_dir(&[("HOME", "nowhere")]).unwrap_err().problems.to_string(),
-            "--data-dir: needed, because neither XDG_STATE_HOME nor HOME says where to keep files"
+            "--data-dir: required, because neither XDG_STATE_HOME nor HOME is set"
         );
         assert_eq!(read(&["--data-dir=here"], &[]).unwrap().data_dir, PathBuf::from("here"));
     }
@@ -212,7 +212,7 @@ mod tests {
             ("NARTHEX_SECURE_PORT", "2"),
             ("NARTHEX_IDLE_TIMEOUT", "2s"),
             ("NARTHEX_ANONYMOUS_AUTH", "false"),
-            // What Kubernetes itself sets for a Service called narthex is none of our flags.
+            // Kubernetes sets this for a Service called narthex; it is no flag.
             ("NARTHEX_PORT", "tcp://10.0.0.1:443"),
         ];
         let config = read(&["--secure-port=1"], &environment).unwrap();
@@ -244,14 +244,14 @@ mod tests {
     fn every_mistake_says_what_would_be_right() {
         let cases: &[(&[&str], &str)] = &[
             (&["--bind-address=localhost"], "--bind-address: \"localhost\": not an IP address"),
-            (&["--secure-port=70000"], "--secure-port: 70000 is too much; the most is 65535"),
+            (&["--secure-port=70000"], "--secure-port: 70000 is too large; the maximum is 65535"),
             (&["--secure-port", "-1"], "--secure-port: must not be negative"),
             (&["--secure-port=http"], "--secure-port: \"http\": use a whole number"),
             (&["--max-requests-inflight=-1"], "--max-requests-inflight: must not be negative"),
             (&["--goaway-chance=0.03"], "--goaway-chance: 0.03 is not between 0 and 0.02"),
             (&["--goaway-chance", "-0.1"], "--goaway-chance: -0.1 is not between 0 and 0.02"),
             (&["--goaway-chance=NaN"], "--goaway-chance: NaN is not between 0 and 0.02"),
-            (&["--request-timeout=0"], "--request-timeout: must be longer than nothing"),
+            (&["--request-timeout=0"], "--request-timeout: must be greater than 0"),
             (&["--request-timeout", "-5s"], "--request-timeout: must not be negative"),
             (&["--request-timeout=60"], "--request-timeout: \"60\": use a duration such as 90s, 1m30s or 1h"),
             (&["--anonymous-auth=maybe"], "--anonymous-auth: \"maybe\": use true or false"),
@@ -288,7 +288,7 @@ mod tests {
             ),
             (
                 &["--requestheader-group-headers=X Group"],
-                "--requestheader-group-headers: \"X Group\" cannot be the name of a header",
+                "--requestheader-group-headers: \"X Group\" is not a valid header name",
             ),
             (
                 &["--requestheader-uid-headers=X-Uid"],
@@ -297,28 +297,28 @@ mod tests {
             ),
             (
                 &["--authorization-mode=ABAC"],
-                "--authorization-mode: \"ABAC\" is not a mode; this version knows AlwaysAllow, AlwaysDeny, RBAC (or Static) and Webhook",
+                "--authorization-mode: \"ABAC\" is not a mode; supported are AlwaysAllow, AlwaysDeny, RBAC (or Static) and Webhook",
             ),
             (
                 &["--authorization-mode="],
-                "--authorization-mode: at least one mode is needed; this version knows AlwaysAllow, AlwaysDeny, RBAC (or Static) and Webhook",
+                "--authorization-mode: at least one mode is required; supported are AlwaysAllow, AlwaysDeny, RBAC (or Static) and Webhook",
             ),
             (
                 &["--authorization-mode=AlwaysAllow,AlwaysAllow"],
-                "--authorization-mode: AlwaysAllow is there more than once",
+                "--authorization-mode: AlwaysAllow is given more than once",
             ),
             (
                 &["--authorization-mode=RBAC,Static", "--authorization-policy-file=p.yaml"],
-                "--authorization-mode: Static is there more than once",
+                "--authorization-mode: Static is given more than once",
             ),
-            (&["--authorization-mode=Static"], "--authorization-policy-file: needed with --authorization-mode=RBAC"),
+            (&["--authorization-mode=Static"], "--authorization-policy-file: required with --authorization-mode=RBAC"),
             (
                 &["--authorization-policy-file=p.yaml"],
                 "--authorization-policy-file: not used without RBAC among --authorization-mode",
             ),
             (
                 &["--authorization-mode=Webhook"],
-                "--authorization-kubeconfig: needed with --authorization-mode=Webhook; or --authorization-webhook-config-file",
+                "--authorization-kubeconfig: required with --authorization-mode=Webhook; or --authorization-webhook-config-file",
             ),
             (
                 &["--authorization-kubeconfig=k"],
@@ -330,8 +330,7 @@ mod tests {
                     "--authorization-kubeconfig=k",
                     "--authorization-webhook-config-file=w",
                 ],
-                "--authorization-webhook-config-file: cannot be given together with --authorization-kubeconfig: only one \
-                 can be asked",
+                "--authorization-webhook-config-file: cannot be given together with --authorization-kubeconfig",
             ),
             (
                 &["--authorization-config=c", "--authorization-kubeconfig=k"],
@@ -340,7 +339,7 @@ mod tests {
             (
                 &["--serve-delegation"],
                 "--serve-delegation: needs --authorization-mode Webhook or RBAC, or --authorization-config: with \
-                 AlwaysAllow everybody could ask about everybody, and be told that everything is allowed",
+                 AlwaysAllow, every user could send reviews about every user, and all would be allowed",
             ),
             (
                 &["--authorization-always-allow-paths=/a*b"],
@@ -353,8 +352,7 @@ mod tests {
             (&["--api-audiences=a,,b"], "--api-audiences: empty value in \"api-audiences\""),
             (
                 &["--proxy-protocol=required"],
-                "--proxy-protocol: needs --proxy-protocol-trusted-cidrs: without it, every client could announce any \
-                 address as its own",
+                "--proxy-protocol: needs --proxy-protocol-trusted-cidrs: without it, every client could claim any address",
             ),
             (
                 &["--proxy-protocol=optional", "--proxy-protocol-trusted-cidrs=10/8"],
@@ -362,12 +360,12 @@ mod tests {
             ),
             (
                 &["--audit-policy-file=p.yaml"],
-                "--audit-policy-file: audits nothing without --audit-log-path or --audit-webhook-config-file",
+                "--audit-policy-file: has no effect without --audit-log-path or --audit-webhook-config-file",
             ),
-            (&["--audit-log-path=a.log"], "--audit-log-path: gets nothing without --audit-policy-file"),
+            (&["--audit-log-path=a.log"], "--audit-log-path: has no effect without --audit-policy-file"),
             (
                 &["--audit-webhook-config-file=k"],
-                "--audit-webhook-config-file: gets nothing without --audit-policy-file",
+                "--audit-webhook-config-file: has no effect without --audit-policy-file",
             ),
             (&["--audit-log-maxage=7"], "--audit-log-maxage: not used without --audit-log-path"),
             (
@@ -388,13 +386,13 @@ mod tests {
             ),
             (
                 &["--audit-policy-file=p", "--audit-webhook-config-file=k", "--audit-webhook-batch-buffer-size=0"],
-                "--audit-webhook-batch-buffer-size: must be more than nothing",
+                "--audit-webhook-batch-buffer-size: must be greater than 0",
             ),
             (
                 &["--admin-address=6480"],
                 "--admin-address: \"6480\": missing port in address; use HOST:PORT, such as 127.0.0.1:8443 or :8443",
             ),
-            (&["--leader-elect"], "--leader-elect: not used without --kubeconfig: nothing is written anywhere"),
+            (&["--leader-elect"], "--leader-elect: not used without --kubeconfig"),
             (
                 &["--kubeconfig=k", "--leader-elect-lease-duration=10s"],
                 "--leader-elect-lease-duration: must be longer than --leader-elect-renew-deadline",
@@ -405,7 +403,7 @@ mod tests {
             ),
             (
                 &["--kubeconfig=k", "--leader-elect-lease-duration=15500ms"],
-                "--leader-elect-lease-duration: must be whole seconds: a Lease says no less",
+                "--leader-elect-lease-duration: must be whole seconds, as in a Lease",
             ),
             (
                 &["--kubeconfig=k", "--leader-elect-resource-lock=endpoints"],
@@ -413,7 +411,7 @@ mod tests {
             ),
             (
                 &["--kubeconfig=k", "--leader-elect-resource-namespace=../x"],
-                "--leader-elect-resource-namespace: \"../x\" is no name of an object",
+                "--leader-elect-resource-namespace: \"../x\" is not a valid object name",
             ),
             (
                 &["--tracing-config-file=x"],
@@ -486,7 +484,7 @@ mod tests {
         let refused = read(&["--proxy-from-environment"], &[("https_proxy", "ftp://u:secret@h")]).unwrap_err();
         assert_eq!(
             refused.problems.to_string(),
-            "--proxy-from-environment: https_proxy: \"ftp://…@h\": there is no way by the scheme \"ftp\""
+            "--proxy-from-environment: https_proxy: \"ftp://…@h\": unsupported scheme \"ftp\""
         );
     }
 
@@ -514,7 +512,7 @@ mod tests {
         let config = read(&["--config", sample], &[]).unwrap();
         assert_eq!(config.modes, [Mode::Static("RBAC")]);
         assert_eq!(config.who.drop_groups, ["system:masters"]);
-        // What a configuration file names is relative to it, wherever we are started.
+        // Paths in a configuration file are relative to that file.
         crate::authorize::Policy::load(config.policy_file.as_ref().unwrap()).unwrap();
         let authentication = config.who.authentication_config.as_ref().unwrap();
         let configuration = crate::authenticate::jwt::Configuration::load(authentication);
@@ -526,7 +524,7 @@ mod tests {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/systemd/gateway.yaml");
         let config = read(&["--config", file], &[]).unwrap();
         assert_eq!(config.shutdown.delay.as_secs(), 10);
-        // The unit gives the whole of an orderly end before it kills.
+        // The unit's stop timeout covers the whole shutdown.
         let end = config.shutdown.delay + config.forwarding.request_timeout + config.shutdown.watch_grace;
         let unit = include_str!("../../../deploy/systemd/narthex.service");
         let patience = unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")?.strip_suffix('s')).unwrap();

@@ -1,4 +1,4 @@
-//! Where the gateway listens, who it is to clients, what they may take of it, and how it ends.
+//! Listeners, TLS, limits and shutdown of the gateway.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -12,42 +12,42 @@ use crate::listen::Limits;
 use crate::message::browser::{Browsers, check_directive, check_origin};
 use crate::tls::server::{NamedPair, ServingSettings};
 
-/// Where we listen, and who we are to clients.
+/// Listeners and TLS.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Serving {
     /// Address and port to bind; port 0 takes a free one.
     pub address: SocketAddr,
-    /// Where nobody answers but the process itself, beside `address`.
+    /// Second address, which serves health checks only (`--proxy-endpoints-port`).
     pub endpoints: Option<SocketAddr>,
-    /// Certificates and what a handshake may agree on. Without `pair` we make the certificate ourselves.
+    /// Certificates and TLS parameters. Without `pair`, the certificate is generated.
     pub tls: ServingSettings,
-    /// Who is asked for a serving certificate, if anybody is.
+    /// The serving certificate to request by a CertificateSigningRequest, if any.
     pub requested: Option<Requested>,
-    /// Where a self-made serving certificate is kept, if not in the data directory.
+    /// Directory for a generated serving certificate, instead of the data directory.
     pub certificate_dir: Option<PathBuf>,
-    /// Chance that an HTTP/2 client is asked to connect anew, 0 to 0.02.
+    /// Probability that an HTTP/2 client gets GOAWAY, 0 to 0.02.
     pub goaway_chance: f64,
-    /// Who may announce another client address.
+    /// Whether and from which networks the PROXY protocol is accepted.
     pub proxy_protocol: ProxyProtocol,
-    /// What browsers are told, if anything.
+    /// CORS and Strict-Transport-Security, if configured.
     pub browsers: Option<Browsers>,
 }
 
-/// A serving certificate that a cluster is asked for.
+/// A serving certificate to request from a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requested {
     /// `signerName` of the CertificateSigningRequest.
     pub signer: String,
-    /// DNS names and IP addresses it is for.
+    /// DNS names and IP addresses of the certificate.
     pub names: Vec<String>,
-    /// The kube-apiserver that is asked.
+    /// The kube-apiserver to request it from.
     pub source: Source,
 }
 
-/// Whether the PROXY protocol is understood, and from whom.
+/// Whether and from which networks the PROXY protocol is accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProxyProtocol {
-    /// It is not.
+    /// It is not accepted.
     Off,
     /// A connection from these networks may begin with it.
     Optional(Vec<Cidr>),
@@ -55,18 +55,18 @@ pub enum ProxyProtocol {
     Required(Vec<Cidr>),
 }
 
-/// How the end goes.
+/// Timing of the shutdown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shutdown {
-    /// Time between failing readiness and taking no more requests.
+    /// Time between failing readiness and refusing new requests.
     pub delay: Duration,
-    /// Whether new requests are answered 429 in that time.
+    /// Whether new requests get 429 in that time.
     pub send_retry_after: bool,
     /// Time over which watches are ended.
     pub watch_grace: Duration,
 }
 
-/// Reads the serving flags; the bundles of `who` are part of what a handshake shows.
+/// Reads the serving flags; the CA bundles of `who` are named to clients in the handshake.
 pub(in crate::config) fn serving(reading: &mut Reading<'_>, who: &Who) -> Serving {
     let pair = reading.pair("tls-cert-file", "tls-private-key-file");
     let named = named_pairs(reading);
@@ -79,7 +79,7 @@ pub(in crate::config) fn serving(reading: &mut Reading<'_>, who: &Who) -> Servin
     };
     let certificate_dir = reading.path("cert-dir");
     if certificate_dir.is_some() && !self_made {
-        reading.warning("cert-dir", "not used, because no serving certificate is self-made");
+        reading.warning("cert-dir", "not used, because no serving certificate is generated");
     }
     Serving {
         address: SocketAddr::new(bind_address.unwrap_or(IpAddr::V4(default)), super::port(reading)),
@@ -129,7 +129,7 @@ fn named_pairs(reading: &mut Reading<'_>) -> Vec<NamedPair> {
                 }
                 pairs.push(pair);
             }
-            // The parser knows the flag, we know where it was given.
+            // The message without its place: `reading` knows where the flag was given.
             Err(problem) => reading.problem(NAME, problem.message),
         }
     }
@@ -137,11 +137,11 @@ fn named_pairs(reading: &mut Reading<'_>) -> Vec<NamedPair> {
 }
 
 pub(in crate::config) fn limits(reading: &mut Reading<'_>) -> Limits {
-    // Accepted for manifests written for kube-apiserver; a relayed watch ends when its backend says so.
+    // Accepted for manifests written for kube-apiserver; the backend ends a relayed watch.
     reading.count("min-request-timeout", u64::from(u32::MAX));
     let streams = u32::try_from(reading.count("http2-max-streams-per-connection", i32::MAX as u64)).unwrap_or_default();
     let header_bytes = reading.count("max-request-header-bytes", u64::from(u32::MAX));
-    // A request line and a Host are more than this.
+    // A request line and a Host header need more than this.
     if header_bytes < 256 && reading.given("max-request-header-bytes") {
         reading.problem("max-request-header-bytes", "must be at least 256");
     }
@@ -153,7 +153,7 @@ pub(in crate::config) fn limits(reading: &mut Reading<'_>) -> Limits {
         read_header_timeout: reading.positive_duration("read-header-timeout"),
         idle_timeout: reading.positive_duration("idle-timeout"),
         http2_max_streams: if streams == 0 { 250 } else { streams },
-        // The role makes it of `Serving::proxy_protocol`.
+        // The command sets it from `Serving::proxy_protocol`.
         proxy_protocol: None,
     }
 }
@@ -180,7 +180,7 @@ fn proxy_protocol(reading: &mut Reading<'_>) -> ProxyProtocol {
     if reading.list(TRUSTED).is_empty() {
         reading.problem(
             "proxy-protocol",
-            "needs --proxy-protocol-trusted-cidrs: without it, every client could announce any address as its own",
+            "needs --proxy-protocol-trusted-cidrs: without it, every client could claim any address",
         );
     }
     if required { ProxyProtocol::Required(trusted) } else { ProxyProtocol::Optional(trusted) }

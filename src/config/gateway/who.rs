@@ -1,61 +1,61 @@
-//! How users are known, and what they may.
+//! Authentication and authorization settings.
 
 use std::path::PathBuf;
 
 use crate::authenticate::jwt::OpenIdConnect;
 use crate::config::reading::Reading;
 
-/// How users are known.
+/// Authenticators and their settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Who {
-    /// Authorities of client certificates; none for the one we make ourselves.
+    /// CA bundle for client certificates; generated when none.
     pub client_ca_file: Option<PathBuf>,
-    /// Users named by front proxies.
+    /// Front proxies and their headers.
     pub request_header: RequestHeader,
-    /// Static tokens.
+    /// CSV file with static tokens.
     pub token_file: Option<PathBuf>,
-    /// Issuers of tokens (`AuthenticationConfiguration`).
+    /// File with an `AuthenticationConfiguration`: issuers of tokens.
     pub authentication_config: Option<PathBuf>,
-    /// One issuer by flags, instead of that file (a sidecar's `--oidc-*`).
+    /// One issuer by a sidecar's `--oidc-*` flags, instead of that file.
     pub open_id_connect: Option<OpenIdConnect>,
-    /// Whether requests without credentials are let in.
+    /// Whether requests without credentials are authenticated as anonymous.
     pub anonymous: bool,
-    /// Whether somebody said so by the flag; then the file may not.
+    /// Whether `--anonymous-auth` was given; then the file must not configure it.
     pub anonymous_given: bool,
-    /// Groups that are passed on; all if there is none here.
+    /// Groups to keep; empty keeps all.
     pub pass_on_groups: Vec<String>,
-    /// Groups that are not.
+    /// Groups to remove.
     pub drop_groups: Vec<String>,
 }
 
-/// Which front proxies are believed, and in which headers they name the user. The headers are never
-/// believed from, nor relayed for, anyone else, also without `ca_file`.
+/// Trusted front proxies, and the headers in which they name the user. These headers are never trusted from, nor
+/// relayed for, other clients, even without `ca_file`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestHeader {
-    /// Authorities of front proxies; without it none is believed.
+    /// CA bundle for front proxies; without it, none is trusted.
     pub ca_file: Option<PathBuf>,
-    /// Common names of front proxies; empty for all with a certificate of these authorities.
+    /// Allowed common names of front proxies; empty allows all certificates of the bundle.
     pub allowed_names: Vec<String>,
-    /// Headers of the user's name; the first with a value counts.
+    /// Headers with the user's name; the first with a value is used.
     pub username_headers: Vec<String>,
-    /// Headers of the user's UID; the first with a value counts.
+    /// Headers with the user's UID; the first with a value is used.
     pub uid_headers: Vec<String>,
-    /// Headers of the user's groups; all values count.
+    /// Headers with the user's groups; all values are used.
     pub group_headers: Vec<String>,
-    /// What headers with more about the user begin with.
+    /// Prefixes of headers with the user's extra attributes.
     pub extra_prefixes: Vec<String>,
 }
 
-/// A way to decide what users may.
+/// An authorizer, as named by `--authorization-mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Whatever they like, once they are known.
+    /// Allows every authenticated user.
     AlwaysAllow,
-    /// Nothing.
+    /// Denies all.
     AlwaysDeny,
-    /// What the RBAC objects of a file allow; under the name that was given, `RBAC` or `Static`.
+    /// Evaluates the RBAC objects of a file. With the name that was given, `RBAC` or `Static`.
     Static(&'static str),
-    /// What a kube-apiserver says they may.
+    /// Sends SubjectAccessReviews to a kube-apiserver or webhook.
     Webhook,
 }
 
@@ -73,23 +73,23 @@ pub(in crate::config) fn who(reading: &mut Reading<'_>) -> Who {
     }
 }
 
-/// Turns `--anonymous-auth` off where the modes hold AlwaysAllow, whoever turned it on, as kube-apiserver does
-/// (`ApplyAuthorization` in `pkg/kubeapiserver/options/authentication.go`): everybody would be let in as nobody.
+/// Turns `--anonymous-auth` off when the modes include AlwaysAllow, as kube-apiserver does (`ApplyAuthorization` in
+/// `pkg/kubeapiserver/options/authentication.go`): every request would be allowed without credentials.
 pub(in crate::config) fn without_anonymous(reading: &mut Reading<'_>, who: &mut Who, modes: &[Mode]) {
     if who.anonymous && modes.contains(&Mode::AlwaysAllow) {
         let message = "not allowed with --authorization-mode=AlwaysAllow, and turned off: requests without credentials get \
-                       401. Use another mode, or \"anonymous\" in --authentication-config with the paths that are open";
+                       401. Use another mode, or \"anonymous\" in --authentication-config with a list of paths";
         reading.warning("anonymous-auth", message);
         who.anonymous = false;
     }
 }
 
-/// Groups, each with a star at its end or none; a star elsewhere would mean nothing.
+/// Reads a list of groups; a star is allowed only at the end.
 fn groups(reading: &mut Reading<'_>, name: &str) -> Vec<String> {
     let groups = filled(reading, name);
     for group in &groups {
         if group.strip_suffix('*').unwrap_or(group).contains('*') {
-            reading.problem(name, format_args!("{group:?}: a star may only stand at the end"));
+            reading.problem(name, format_args!("{group:?}: a star is only allowed at the end"));
         }
     }
     groups
@@ -100,7 +100,7 @@ fn request_header(reading: &mut Reading<'_>) -> RequestHeader {
     let allowed_names = filled(reading, "requestheader-allowed-names");
     let uid_headers = filled(reading, "requestheader-uid-headers");
     if !uid_headers.is_empty() && !uid_headers.iter().any(|header| header.eq_ignore_ascii_case("X-Remote-Uid")) {
-        // The words of kube-apiserver's own check, which people search for.
+        // kube-apiserver's message, word for word.
         reading.problem(
             "requestheader-uid-headers",
             "is set without specifying the standard X-Remote-Uid header - API aggregation will not work",
@@ -119,7 +119,7 @@ fn request_header(reading: &mut Reading<'_>) -> RequestHeader {
     }
 }
 
-/// A list without empty values, which upstream refuses in these words.
+/// Reads a list and refuses empty values, with upstream's message.
 fn filled(reading: &mut Reading<'_>, name: &str) -> Vec<String> {
     let values = reading.list(name);
     if values.iter().any(|value| value.trim().is_empty()) {
@@ -136,13 +136,13 @@ fn headers(reading: &mut Reading<'_>, name: &str) -> Vec<String> {
 fn header_names(reading: &mut Reading<'_>, name: &str, values: Vec<String>) -> Vec<String> {
     for value in &values {
         if !value.trim().is_empty() && http::HeaderName::from_bytes(value.as_bytes()).is_err() {
-            reading.problem(name, format_args!("{value:?} cannot be the name of a header"));
+            reading.problem(name, format_args!("{value:?} is not a valid header name"));
         }
     }
     values
 }
 
-/// `--authorization-config`, which says all that the flags for modes say, and so leaves no room for them.
+/// `--authorization-config`, which excludes the flags for modes.
 pub(in crate::config) fn authorization_config(reading: &mut Reading<'_>) -> Option<PathBuf> {
     const NAME: &str = "authorization-config";
     const LEGACY: [&str; 6] = [
@@ -162,8 +162,8 @@ pub(in crate::config) fn authorization_config(reading: &mut Reading<'_>) -> Opti
     Some(path)
 }
 
-/// The file that [`Mode::Static`] reads; there if, and only if, it is among the modes. A configuration may name
-/// it, or come to do so.
+/// The file of [`Mode::Static`]; given if and only if that is among the modes. With an `AuthorizationConfiguration` it
+/// is always allowed, because a reload may add type RBAC.
 pub(in crate::config) fn policy_file(reading: &mut Reading<'_>, modes: &[Mode], configured: bool) -> Option<PathBuf> {
     const NAME: &str = "authorization-policy-file";
     let path = reading.path(NAME);
@@ -171,15 +171,14 @@ pub(in crate::config) fn policy_file(reading: &mut Reading<'_>, modes: &[Mode], 
         return path;
     }
     match (&path, modes.iter().any(|mode| matches!(mode, Mode::Static(_)))) {
-        (None, true) => reading.problem(NAME, "needed with --authorization-mode=RBAC"),
+        (None, true) => reading.problem(NAME, "required with --authorization-mode=RBAC"),
         (Some(_), false) => reading.problem(NAME, "not used without RBAC among --authorization-mode"),
         _ => {}
     }
     path
 }
 
-/// `--serve-delegation`, which makes no sense where everything is allowed. What a configuration says is looked at
-/// when it is read.
+/// `--serve-delegation`, refused with AlwaysAllow. An `AuthorizationConfiguration` is checked when it is loaded.
 pub(in crate::config) fn serve_delegation(reading: &mut Reading<'_>, modes: &[Mode], configured: bool) -> bool {
     const NAME: &str = "serve-delegation";
     let serve = reading.switch(NAME);
@@ -187,26 +186,29 @@ pub(in crate::config) fn serve_delegation(reading: &mut Reading<'_>, modes: &[Mo
     if serve && !configured && (!decides || modes.contains(&Mode::AlwaysAllow)) {
         reading.problem(
             NAME,
-            "needs --authorization-mode Webhook or RBAC, or --authorization-config: with AlwaysAllow everybody could \
-             ask about everybody, and be told that everything is allowed",
+            "needs --authorization-mode Webhook or RBAC, or --authorization-config: with AlwaysAllow, every user could \
+             send reviews about every user, and all would be allowed",
         );
     }
     if serve && reading.path("delegate-kubeconfig").is_some() {
-        reading.problem(NAME, "cannot be given together with --delegate-kubeconfig: backends can ask that server");
+        reading.problem(
+            NAME,
+            "cannot be given together with --delegate-kubeconfig: backends can send reviews to that server",
+        );
     }
     serve
 }
 
-/// The modes; none where a configuration says it.
+/// The authorization modes; none with an `AuthorizationConfiguration`.
 pub(in crate::config) fn modes(reading: &mut Reading<'_>, configured: bool) -> Vec<Mode> {
     const NAME: &str = "authorization-mode";
-    const KNOWN: &str = "this version knows AlwaysAllow, AlwaysDeny, RBAC (or Static) and Webhook";
+    const KNOWN: &str = "supported are AlwaysAllow, AlwaysDeny, RBAC (or Static) and Webhook";
     let (written, mut modes) = (reading.list(NAME), Vec::new());
     if configured {
         return modes;
     }
     if written.is_empty() {
-        reading.problem(NAME, format_args!("at least one mode is needed; {KNOWN}"));
+        reading.problem(NAME, format_args!("at least one mode is required; {KNOWN}"));
     }
     for word in written {
         let mode = match word.as_str() {
@@ -221,7 +223,7 @@ pub(in crate::config) fn modes(reading: &mut Reading<'_>, configured: bool) -> V
             }
         };
         if modes.iter().any(|other| std::mem::discriminant(other) == std::mem::discriminant(&mode)) {
-            reading.problem(NAME, format_args!("{word} is there more than once"));
+            reading.problem(NAME, format_args!("{word} is given more than once"));
         }
         modes.push(mode);
     }

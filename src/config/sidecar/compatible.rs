@@ -1,12 +1,12 @@
-//! Flags of kube-rbac-proxy that say in other words what a flag of ours says, or that mean nothing here.
+//! Flags of kube-rbac-proxy: aliases of our flags, and flags without effect.
 
 use crate::config::flag::{Flag, Group, Kind};
 use crate::config::gateway::GatewayConfig;
 use crate::config::reading::Reading;
 
-/// What that program calls by another name, and what it takes and does nothing with.
+/// Aliases, and flags accepted without effect.
 pub(super) static GROUP: Group = Group {
-    heading: "As kube-rbac-proxy has it",
+    heading: "kube-rbac-proxy compatibility",
     flags: &[
         Flag::new("auth-token-audiences", Kind::List("AUDIENCE"), "", "The same as --api-audiences"),
         Flag::new("http2-disable", Kind::Switch, "false", "The same as --disable-http2-serving"),
@@ -15,16 +15,11 @@ pub(super) static GROUP: Group = Group {
             "insecure-listen-address",
             Kind::Text("HOST:PORT"),
             "",
-            "Refused: tokens would be sent in the clear. --secure-listen-address needs no certificate: one is made",
+            "Refused: tokens would be sent in the clear. --secure-listen-address needs no certificate: one is generated",
         ),
         Flag::new("http2-max-size", Kind::Count, "262144", NOTHING),
         Flag::new("tls-reload-interval", Kind::Duration, "1m", "Accepted, without effect: files are followed"),
-        Flag::new(
-            "kube-api-qps",
-            Kind::Fraction,
-            "0",
-            "Accepted, without effect: each question is asked once at a time",
-        ),
+        Flag::new("kube-api-qps", Kind::Fraction, "0", "Accepted, without effect: equal reviews share one call"),
         Flag::new("kube-api-burst", Kind::Count, "0", "Accepted, without effect, as --kube-api-qps"),
         Flag::new("logtostderr", Kind::Switch, "false", NOTHING),
         Flag::new("alsologtostderr", Kind::Switch, "false", NOTHING),
@@ -44,15 +39,15 @@ pub(super) static GROUP: Group = Group {
 };
 
 const NOTHING: &str = "Accepted, without effect";
-/// Numbers of which that program takes no larger ones.
+/// Largest values that kube-rbac-proxy accepts.
 const BOUNDED: [(&str, u64); 2] = [("http2-max-size", u32::MAX as u64), ("kube-api-burst", i32::MAX as u64)];
 
-/// Puts what they say where it belongs.
+/// Applies the aliases to `config`, and warns of flags without effect.
 pub(super) fn read(reading: &mut Reading<'_>, config: &mut GatewayConfig) {
     const AUDIENCES: &str = "auth-token-audiences";
     let audiences = reading.list(AUDIENCES);
     if audiences.iter().any(String::is_empty) {
-        reading.problem(AUDIENCES, "an audience is a text");
+        reading.problem(AUDIENCES, "an audience must not be empty");
     }
     if reading.given(AUDIENCES) && reading.given("api-audiences") {
         reading.problem(AUDIENCES, "cannot be given together with --api-audiences, which is the same");
@@ -67,7 +62,7 @@ pub(super) fn read(reading: &mut Reading<'_>, config: &mut GatewayConfig) {
         config.limits.http2_max_streams = streams;
     }
     if !reading.text("insecure-listen-address").is_empty() {
-        let message = "tokens would be sent in the clear; use --secure-listen-address, for which a certificate is made \
+        let message = "tokens would be sent in the clear; use --secure-listen-address, for which a certificate is generated \
                        when none is given";
         reading.problem("insecure-listen-address", message);
     }

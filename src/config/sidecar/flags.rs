@@ -3,7 +3,7 @@
 use crate::config::flag::{Flag, Group, Kind};
 use crate::config::gateway::flags;
 
-/// Where the values of the whole role may also be written.
+/// The configuration file and the data directory.
 static CONFIGURATION: Group = Group {
     heading: "Configuration",
     flags: &[
@@ -17,7 +17,7 @@ static CONFIGURATION: Group = Group {
     ],
 };
 
-/// What stands behind.
+/// The upstream servers.
 static UPSTREAM: Group = Group {
     heading: "Upstream",
     flags: &[
@@ -25,76 +25,76 @@ static UPSTREAM: Group = Group {
             "upstream",
             Kind::Repeated("[/PATH=]URL"),
             "",
-            "The server that this stands in front of: http://127.0.0.1:8080, https://host:port, or unix:/path/of.sock. May be given again with a path (/metrics=http://127.0.0.1:9090): the longest path that a request's begins with says where it goes, path and all",
+            "The server to protect: http://127.0.0.1:8080, https://host:port, or unix:/path/of.sock. May be given again with a path (/metrics=http://127.0.0.1:9090): the longest path prefix of a request selects the upstream; the path is not stripped",
         ),
         Flag::new(
             "upstream-ca-file",
             Kind::File,
             "",
-            "Authorities of the certificates of https upstreams (default: the system's). Followed on disk",
+            "CA bundle for https upstreams (default: the system's). Followed on disk",
         ),
         Flag::new(
             "upstream-client-cert-file",
             Kind::File,
             "",
-            "Certificate that https upstreams are shown, so that they take requests from nobody else. Followed on disk",
+            "Client certificate presented to https upstreams, so that they can refuse other callers. Followed on disk",
         ),
         Flag::new("upstream-client-key-file", Kind::File, "", "Private key of --upstream-client-cert-file"),
         Flag::new(
             "upstream-force-h2c",
             Kind::Switch,
             "false",
-            "Speak HTTP/2 to http and unix upstreams, as gRPC needs it",
+            "Use HTTP/2 without TLS (h2c) to http and unix upstreams, as gRPC needs it",
         ),
         Flag::new(
             "upstream-timeout",
             Kind::Repeated("[/PATH=]DURATION"),
             "",
-            "Longest time for a request to the upstream of that path, or to all, instead of --request-timeout; 0s for no limit. Watches, upgrades, what --upstream-long-running names, and responses of gRPC and of server-sent events have none",
+            "Request timeout of the upstream of that path, or of all, instead of --request-timeout; 0s for no limit. Watches, upgrades, requests of --upstream-long-running, gRPC responses and server-sent events have no timeout",
         ),
         Flag::new(
             "upstream-long-running",
             Kind::List("PATTERN"),
             "",
-            "Requests without a limit of time that take no place of --max-requests-inflight: verb:NAME, subresource:NAME, or a path, in which a segment * stands for any, and * at the end for all that follows. Needed for gRPC calls whose server waits for the client's last message before it responds",
+            "Long-running requests: no timeout, and not counted by --max-requests-inflight. verb:NAME, subresource:NAME, or a path, in which a segment * matches any segment, and * at the end any suffix. Needed for gRPC calls to a server that waits for the client's last message before it responds",
         ),
         Flag::new(
             "allow-request-headers",
             Kind::List("HEADER"),
             "",
-            "Headers by which a trusted reverse proxy in front tells the upstream who asks and from where, and which are removed otherwise: Forwarded, X-Real-Ip, X-Forwarded-User, X-Auth-Request-*, Remote-* and others of their kind, each by its name",
+            "Identity and address headers of a trusted reverse proxy to pass to the upstream; they are removed otherwise: Forwarded, X-Real-Ip, X-Forwarded-User, X-Auth-Request-*, Remote-* and similar ones, each by its name",
         ),
-        Flag::new("forward-uid", Kind::Switch, "true", "Tell upstreams the user's UID, in X-Remote-Uid"),
+        Flag::new("forward-uid", Kind::Switch, "true", "Send the user's UID to upstreams, in X-Remote-Uid"),
         flags::RESOLVER,
     ],
 };
 
-/// Whom the sidecar asks.
+/// The kube-apiserver for token and access reviews.
 static ASKED: Group = Group {
-    heading: "Who is asking",
+    heading: "Authentication",
     flags: &[Flag::new(
         "kubeconfig",
         Kind::File,
         "",
-        "kubeconfig of the kube-apiserver that is asked who holds a token (TokenReview) and what users may (SubjectAccessReview), where --authentication-kubeconfig and --authorization-kubeconfig say nothing else; in-cluster, the default within a pod, for the one whose pod this is. Followed on disk",
+        "kubeconfig of the kube-apiserver for TokenReview and SubjectAccessReview, unless --authentication-kubeconfig or --authorization-kubeconfig is given; in-cluster, the default within a pod, for the pod's own cluster. Followed on disk",
     )],
 };
 
-/// Who decides.
+/// Authorization: modes, attributes, and paths without authorization.
 static DECIDING: Group = Group {
-    heading: "May they",
+    heading: "Authorization",
     flags: &[
         Flag::new(
             "authorization-mode",
             Kind::List("MODE"),
             "Webhook",
-            "Webhook lets those through whom the kube-apiserver of --kubeconfig or --authorization-kubeconfig allows; RBAC (or Static, which is the same) whom --authorization-policy-file allows; AlwaysAllow every authenticated user; AlwaysDeny nobody. The first that has an opinion decides",
+            "Authorizers, in order; the first that allows or denies decides. Webhook sends SubjectAccessReviews to the kube-apiserver of --kubeconfig or --authorization-kubeconfig; RBAC (or Static, the same) evaluates --authorization-policy-file; AlwaysAllow allows every authenticated user; AlwaysDeny denies all",
         ),
         Flag::new(
             "authorization-attributes",
             Kind::Choice(&["request", "kube-rbac-proxy"]),
             "request",
-            "What is asked about a request: what k8s.io/apiserver reads in it (verb, group, resource, namespace, name), or what --config-file says, as kube-rbac-proxy asks it",
+            "Attributes to authorize: those k8s.io/apiserver takes from the request (verb, group, resource, namespace, name), or those of --config-file, as kube-rbac-proxy does",
         ),
         Flag::new(
             "config-file",
@@ -106,40 +106,45 @@ static DECIDING: Group = Group {
             "allow-paths",
             Kind::List("PATTERN"),
             "",
-            "The only paths there are, as patterns of Go's path.Match; 404 for all others",
+            "Paths to serve, as patterns of Go's path.Match; all others get 404",
         ),
         Flag::new(
             "ignore-paths",
             Kind::List("PATTERN"),
             "",
-            "Paths that are open to everybody: nobody is asked who they are and whether they may",
+            "Paths served without authentication or authorization, as patterns of Go's path.Match",
         ),
         Flag::new(
             "error-format",
             Kind::Choice(&["status", "kube-rbac-proxy"]),
             "status",
-            "Errors as metav1.Status, or as texts, kube-rbac-proxy's where it has them",
+            "Format of errors: metav1.Status, or plain text, kube-rbac-proxy's where it has one",
         ),
     ],
 };
 
-/// How the server behind is told who asks, beside X-Remote-*.
+/// Identity headers sent to the upstream besides X-Remote-*.
 static TELLING: Group = Group {
-    heading: "What the upstream is told",
+    heading: "Identity headers",
     flags: &[
         Flag::new(
             "auth-header-fields-enabled",
             Kind::Switch,
             "false",
-            "Tell the upstream who asks in these two headers, too",
+            "Send the user's name and groups to the upstream in these two headers, too",
         ),
         Flag::new("auth-header-user-field-name", Kind::Text("HEADER"), "x-remote-user", "Header of the user's name"),
         Flag::new("auth-header-groups-field-name", Kind::Text("HEADER"), "x-remote-groups", "Header of all groups"),
-        Flag::new("auth-header-groups-field-separator", Kind::Text("TEXT"), "|", "What stands between groups there"),
+        Flag::new(
+            "auth-header-groups-field-separator",
+            Kind::Text("TEXT"),
+            "|",
+            "Separator between groups in that header",
+        ),
     ],
 };
 
-/// Where the sidecar listens, in kube-rbac-proxy's words.
+/// The sidecar's listeners, by kube-rbac-proxy's flags.
 static LISTENING: Group = Group {
     heading: "Serving",
     flags: &[
@@ -153,13 +158,13 @@ static LISTENING: Group = Group {
             "proxy-endpoints-port",
             Kind::Count,
             "0",
-            "A second port, at the host of --secure-listen-address and with the same certificate, that says to everybody how the sidecar is: /healthz, /livez, /readyz; 0 for none",
+            "A second port, at the host of --secure-listen-address and with the same certificate, that serves /healthz, /livez and /readyz without authentication; 0 for none",
         ),
         Flag::new(
             "request-serving-certificate",
             Kind::Text("SIGNER"),
             "",
-            "Ask the cluster of --kubeconfig for the serving certificate, by a CertificateSigningRequest to this signer, and again before it ends. Until it is approved and signed a self-made one serves, and /readyz fails",
+            "Request the serving certificate from the cluster of --kubeconfig by a CertificateSigningRequest to this signer, and renew it before it expires. Until it is approved and signed, a generated certificate serves and /readyz fails",
         ),
         Flag::new(
             "serving-certificate-names",

@@ -1,4 +1,4 @@
-//! How a sidecar judges and what it tells the server behind: kube-rbac-proxy's flags, and the defaults under its name.
+//! Authorization and identity headers of a sidecar: kube-rbac-proxy's flags, and the defaults under its name.
 
 use std::path::PathBuf;
 
@@ -9,33 +9,33 @@ use crate::config::reading::Reading;
 use crate::forward::{Joined, Wording};
 use crate::message::hop_by_hop;
 
-/// What a gateway does in one way only.
+/// Settings of a sidecar that are fixed for a gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Guard {
-    /// What is asked about a request.
+    /// Source of the attributes to authorize.
     pub asks: Asks,
-    /// Which paths are there, and which are open to everybody.
+    /// Allowed and ignored paths.
     pub paths: Paths,
-    /// In which headers the server behind is told who asks.
+    /// Identity headers sent to the upstream.
     pub wording: Wording,
-    /// Whether we say how we are at `/livez`, `/readyz` and `/healthz`, rather than the server behind.
+    /// Whether `/livez`, `/readyz` and `/healthz` are served here rather than relayed to the upstream.
     pub says_health: bool,
-    /// Groups whose members may everything.
+    /// Groups with all permissions.
     pub privileged_groups: Vec<String>,
 }
 
-/// What is asked about a request (`--authorization-attributes`).
+/// Source of the attributes to authorize (`--authorization-attributes`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Asks {
-    /// What k8s.io/apiserver reads in it: verb, group, resource, namespace, name.
+    /// The request, as k8s.io/apiserver reads it: verb, group, resource, namespace, name.
     #[default]
     Request,
-    /// What kube-rbac-proxy's file says, or its path without a file.
+    /// kube-rbac-proxy's file, or the request's path without a file.
     RbacProxy(Option<PathBuf>),
 }
 
 impl Guard {
-    /// A gateway's.
+    /// The settings of a gateway.
     pub fn of_gateway(forward_uid: bool) -> Guard {
         Guard {
             wording: Wording { remote: true, uid: forward_uid, joined: None },
@@ -46,22 +46,22 @@ impl Guard {
     }
 }
 
-/// Values that flags have under the name of kube-rbac-proxy: what that program does without them.
+/// Defaults of flags under the name kube-rbac-proxy, as in that program.
 pub(super) const DEFAULTS: &[(&str, &str)] = &[
     ("authorization-attributes", "kube-rbac-proxy"),
     ("error-format", "kube-rbac-proxy"),
-    // Only the kube-apiserver of --kubeconfig is asked, and only about tokens and permissions.
+    // Only TokenReview and SubjectAccessReview are sent to the kube-apiserver of --kubeconfig.
     ("authentication-skip-lookup", "true"),
     ("authorization-always-allow-paths", ""),
     ("authentication-token-webhook-cache-ttl", "2m"),
     ("authorization-webhook-cache-authorized-ttl", "5m"),
     ("authorization-webhook-cache-unauthorized-ttl", "30s"),
     ("http2-max-streams-per-connection", "100"),
-    // Nothing is bounded or ended there.
+    // That program has no timeouts and limits.
     ("upstream-timeout", "0s"),
     ("max-requests-inflight", "0"),
     ("max-mutating-requests-inflight", "0"),
-    // No listener but those that are named.
+    // No admin listener.
     ("admin-address", ""),
 ];
 
@@ -76,9 +76,9 @@ pub(super) fn guard(reading: &mut Reading<'_>, as_rbac_proxy: bool) -> Guard {
         Paths::default()
     });
     for (name, patterns) in [("allow-paths", &allowed), ("ignore-paths", &ignored)] {
-        // A star stands for no slash.
+        // A star does not match a slash.
         for pattern in patterns.iter().filter(|pattern| !pattern.starts_with(['/', '[', '\\'])) {
-            reading.warning(name, format_args!("{pattern:?} fits no path; write \"/{pattern}\""));
+            reading.warning(name, format_args!("{pattern:?} matches no path; write \"/{pattern}\""));
         }
     }
     let joined = joined(reading);
@@ -91,7 +91,7 @@ pub(super) fn guard(reading: &mut Reading<'_>, as_rbac_proxy: bool) -> Guard {
 
 fn asks(reading: &mut Reading<'_>) -> Asks {
     const ATTRIBUTES: &str = "authorization-attributes";
-    // Its static rules would be a mode, and there are none beside a chain of authorizers.
+    // Its static rules are an authorization mode, which --authorization-config excludes.
     if reading.given("config-file") && reading.given("authorization-config") {
         reading.problem("config-file", "cannot be given together with --authorization-config");
     }
@@ -101,7 +101,7 @@ fn asks(reading: &mut Reading<'_>) -> Asks {
     }
     match file {
         None => Asks::Request,
-        // A file says how to ask.
+        // A file implies kube-rbac-proxy's attributes.
         Some(file) => {
             if reading.given(ATTRIBUTES) {
                 reading.problem("config-file", "not used with --authorization-attributes=request");
@@ -111,7 +111,7 @@ fn asks(reading: &mut Reading<'_>) -> Asks {
     }
 }
 
-/// Read also when they are off: no client says anything under these names.
+/// Identity headers of kube-rbac-proxy. Read even when disabled, because clients must not send headers of these names.
 fn joined(reading: &mut Reading<'_>) -> Option<Joined> {
     const USER: &str = "auth-header-user-field-name";
     const GROUPS: &str = "auth-header-groups-field-name";
@@ -120,20 +120,20 @@ fn joined(reading: &mut Reading<'_>) -> Option<Joined> {
     let mut name = |flag: &str| reading.parse(flag, header_to_tell_in);
     let (user, groups) = (name(USER)?, name(GROUPS)?);
     if user == groups {
-        reading.problem(GROUPS, format_args!("must not be that of --{USER}"));
+        reading.problem(GROUPS, format_args!("must differ from --{USER}"));
     }
     let separator = reading.text(SEPARATOR);
     if separator.is_empty() || http::HeaderValue::from_str(&separator).is_err() {
-        reading.problem(SEPARATOR, "must be a text that a header may hold: groups could not be told apart");
+        reading.problem(SEPARATOR, "must be a non-empty text that a header may hold");
     }
     Some(Joined { enabled, user, groups, separator })
 }
 
-/// The name of a header in which the server behind is told who asks.
+/// Parses the name of an identity header for the upstream.
 fn header_to_tell_in(text: &str) -> Result<HeaderName, &'static str> {
-    let name = HeaderName::from_bytes(text.as_bytes()).map_err(|_| "no name of a header")?;
+    let name = HeaderName::from_bytes(text.as_bytes()).map_err(|_| "not a valid header name")?;
     if hop_by_hop::is_reserved(name.as_str()) || hop_by_hop::is_untrusted_in_request(name.as_str()) {
-        return Err("has a meaning of its own to servers; use one such as X-Remote-User");
+        return Err("has another meaning to servers; use one such as X-Remote-User");
     }
     Ok(name)
 }

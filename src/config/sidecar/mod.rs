@@ -1,4 +1,4 @@
-//! The sidecar's configuration: the gateway's, with upstreams behind it instead of a registry.
+//! The sidecar's configuration: the gateway's, with upstreams instead of a registry.
 
 mod compatible;
 pub mod flags;
@@ -21,7 +21,7 @@ use crate::{registry, tls};
 
 pub use guard::{Asks, Guard};
 
-/// The sidecar, in front of one server.
+/// The command `narthex sidecar`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sidecar;
 
@@ -31,21 +31,21 @@ impl Role for Sidecar {
     const KIND: &'static str = "SidecarConfiguration";
 }
 
-/// The variable by which a process knows that it runs in a pod.
+/// The environment variable that is set in every pod.
 const IN_POD: &str = "KUBERNETES_SERVICE_HOST";
 
-/// Under which name it was started.
+/// The program name it was started under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
-    /// Its own.
+    /// `narthex`.
     Narthex,
-    /// That of the program whose place it takes: with its defaults.
+    /// `kube-rbac-proxy`: with the defaults of that program.
     KubeRbacProxy,
 }
 
 impl Arguments<Sidecar> {
-    /// Reads command line, environment and file. What is wrong is told beside the configuration; start nothing with
-    /// it if anything is.
+    /// Reads command line, environment and file. Errors are returned beside the configuration; do not start with it if
+    /// there are any.
     pub fn read(&self, name: Name, environment: &dyn Fn(&str) -> Option<String>) -> (GatewayConfig, Mistakes) {
         let mut reading = Reading::new(&self.written, Sidecar::FLAGS, Sidecar::LATER, Sidecar::KIND, environment);
         let as_rbac_proxy = name == Name::KubeRbacProxy;
@@ -78,7 +78,7 @@ impl Arguments<Sidecar> {
                 }
             }
         } else if as_rbac_proxy && !["bind-address", "secure-port"].iter().any(|other| reading.given(other)) {
-            reading.problem("secure-listen-address", "needed: where to serve, such as 0.0.0.0:8443");
+            reading.problem("secure-listen-address", "required: the address to serve on, such as 0.0.0.0:8443");
         }
         serving.endpoints = endpoints(&mut reading, serving.address);
         serving.requested = requested(&mut reading, api_server.as_deref());
@@ -102,7 +102,7 @@ impl Arguments<Sidecar> {
             shutdown: gateway::serving::shutdown(&mut reading),
             seen: gateway::seen(&mut reading),
         };
-        // Who is asked in kube-rbac-proxy's words is forwarded to as it does.
+        // kube-rbac-proxy keeps the header Host.
         let keeps_host = config.guard.asks != Asks::Request;
         config.behind.upstreams.iter_mut().for_each(|upstream| upstream.keeps_host = keeps_host);
         compatible::read(&mut reading, &mut config);
@@ -111,34 +111,35 @@ impl Arguments<Sidecar> {
     }
 }
 
-/// A pod's file system may be read-only, and a user there have no home: a sidecar that has a certificate keeps nothing.
+/// The data directory. It is optional if nothing is stored: a pod's file system may be read-only and its user without a
+/// home.
 fn data_dir(reading: &mut Reading<'_>, serving: &gateway::Serving) -> PathBuf {
     let keeps = serving.requested.is_some() || self_made(serving) && serving.tls.unwritten.is_empty();
     if keeps { gateway::data_dir(reading) } else { gateway::data_dir_if_any(reading).unwrap_or_default() }
 }
 
-/// Whether no flag says whose certificate serves.
+/// Whether no flag provides a serving certificate, so that one is generated.
 fn self_made(serving: &gateway::Serving) -> bool {
     serving.requested.is_none() && serving.tls.pair.is_none() && serving.tls.named.is_empty()
 }
 
-/// `--proxy-endpoints-port`, at the host of the other.
+/// The address of `--proxy-endpoints-port`, at the host of the main listener.
 fn endpoints(reading: &mut Reading<'_>, beside: SocketAddr) -> Option<SocketAddr> {
     const PORT: &str = "proxy-endpoints-port";
     let port = u16::try_from(reading.count(PORT, u64::from(u16::MAX))).ok().filter(|port| *port != 0)?;
     if port == beside.port() {
-        reading.problem(PORT, "must not be that of --secure-listen-address");
+        reading.problem(PORT, "must differ from the port of --secure-listen-address");
     }
     Some(SocketAddr::new(beside.ip(), port))
 }
 
-/// `--kubeconfig`, or what a pod has without it.
+/// `--kubeconfig`, or `in-cluster` within a pod.
 fn api_server(reading: &mut Reading<'_>) -> Option<PathBuf> {
     let given = reading.path("kubeconfig");
     given.or_else(|| reading.environment(IN_POD).map(|_| PathBuf::from("in-cluster")))
 }
 
-/// `--request-serving-certificate`, from the cluster that is asked the rest.
+/// `--request-serving-certificate`, from the cluster of `--kubeconfig`.
 fn requested(reading: &mut Reading<'_>, api_server: Option<&Path>) -> Option<Requested> {
     const SIGNER: &str = "request-serving-certificate";
     const NAMES: &str = "serving-certificate-names";
@@ -149,12 +150,12 @@ fn requested(reading: &mut Reading<'_>, api_server: Option<&Path>) -> Option<Req
         }
         return None;
     }
-    // As kube-apiserver validates it (pkg/apis/certificates/validation): a domain, and a path in it.
+    // As kube-apiserver validates it (pkg/apis/certificates/validation): a domain and a path.
     if signer.split_once('/').is_none_or(|(domain, path)| !registry::is_object_name(domain) || path.is_empty()) {
-        reading.problem(SIGNER, format_args!("{signer:?} is no name of a signer, such as example.com/serving"));
+        reading.problem(SIGNER, format_args!("{signer:?} is not a signer name, such as example.com/serving"));
     }
     if names.is_empty() {
-        reading.problem(NAMES, format_args!("needed with --{SIGNER}: the Service's, such as library.library.svc"));
+        reading.problem(NAMES, format_args!("required with --{SIGNER}: the Service's, such as library.library.svc"));
     }
     for other in ["tls-cert-file", "tls-sni-cert-key"] {
         if reading.given(other) {
@@ -162,13 +163,13 @@ fn requested(reading: &mut Reading<'_>, api_server: Option<&Path>) -> Option<Req
         }
     }
     let Some(api_server) = api_server else {
-        reading.problem(SIGNER, "needs --kubeconfig: the cluster whose signer is asked");
+        reading.problem(SIGNER, "needs --kubeconfig: the cluster of the signer");
         return None;
     };
     Some(Requested { signer, names, source: Source::named(api_server.to_owned()) })
 }
 
-/// Whoever can prove who they are needs somebody to prove it to.
+/// Checks that some authenticator and, for tokens of a cluster, a TokenReview server is configured.
 fn without_anybody_to_ask(reading: &mut Reading<'_>, who: &gateway::Who, modes: &[Mode], api_server: Option<&Path>) {
     const CLUSTER_S: &str = "authorization-kubeconfig";
     if api_server.is_some() {
@@ -181,18 +182,18 @@ fn without_anybody_to_ask(reading: &mut Reading<'_>, who: &gateway::Who, modes: 
         || reading.given("authentication-token-webhook-config-file");
     let others = who.client_ca_file.is_some() || who.request_header.ca_file.is_some() || who.anonymous;
     if others && !tokens && reading.given(CLUSTER_S) {
-        let message = "that cluster is not asked who holds a token, so that its tokens are refused; name it by \
-                       --kubeconfig instead, or by --authentication-kubeconfig, too";
+        let message = "tokens of that cluster are refused, because no TokenReview is sent to it; use --kubeconfig \
+                       instead, or also --authentication-kubeconfig";
         reading.warning(CLUSTER_S, message);
     }
-    // Where nobody decides either, that is told once.
+    // Without an authorizer either, only one error is reported.
     let decided = !modes.contains(&Mode::Webhook)
         || reading.given(CLUSTER_S)
         || reading.given("authorization-webhook-config-file");
     if !tokens && !others && decided {
         reading.problem(
             "kubeconfig",
-            "needed to know who asks; or --authentication-kubeconfig, --client-ca-file, --authentication-config or \
+            "required for authentication; or --authentication-kubeconfig, --client-ca-file, --authentication-config or \
              --token-auth-file",
         );
     }
@@ -201,7 +202,7 @@ fn without_anybody_to_ask(reading: &mut Reading<'_>, who: &gateway::Who, modes: 
 fn forwarding(reading: &mut Reading<'_>) -> Forwarding {
     Forwarding {
         request_timeout: reading.positive_duration("request-timeout"),
-        // What an ordinary server says to its clients is between them.
+        // A redirect of an ordinary server is meant for its client.
         reject_redirects: false,
         forward_uid: reading.switch("forward-uid"),
         error_format: match reading.choice("error-format").as_str() {

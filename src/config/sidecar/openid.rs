@@ -1,4 +1,4 @@
-//! `--oidc-*`: tokens of one issuer, instead of client certificates and reviews of tokens.
+//! `--oidc-*`: tokens of one OpenID Connect issuer, instead of client certificates and TokenReview.
 
 use crate::authenticate::jwt::OpenIdConnect;
 use crate::config::flag::{Flag, Group, Kind};
@@ -7,7 +7,7 @@ use crate::config::reading::Reading;
 
 const ISSUER: &str = "oidc-issuer";
 
-/// Of the issuer; with more than one, or more to say of one, there is `--authentication-config`.
+/// Flags of the issuer. For several issuers, or further settings, there is `--authentication-config`.
 pub(super) static GROUP: Group = Group {
     heading: "OpenID Connect",
     flags: &[
@@ -15,34 +15,34 @@ pub(super) static GROUP: Group = Group {
             ISSUER,
             Kind::Text("URL"),
             "",
-            "Believe tokens (JWT) of this issuer, and neither client certificates nor tokens that a kube-apiserver knows. Its holders are in the groups that their tokens name, and not in system:authenticated. --authentication-config does the same beside these, for more than one issuer, with claims in any form",
+            "Accept tokens (JWT) of this issuer only; client certificates and TokenReview are not used. Users are in the groups of their token, and not in system:authenticated. --authentication-config adds issuers to the other authenticators, with claim expressions",
         ),
-        Flag::new("oidc-clientID", Kind::Text("ID"), "", "Whom tokens of --oidc-issuer must be for: their claim aud"),
-        Flag::new("oidc-username-claim", Kind::Text("CLAIM"), "email", "Claim that is the user's name"),
-        Flag::new("oidc-username-prefix", Kind::Text("TEXT"), "", "What is put before it"),
-        Flag::new("oidc-groups-claim", Kind::Text("CLAIM"), "groups", "Claim that has the user's groups"),
-        Flag::new("oidc-groups-prefix", Kind::Text("TEXT"), "", "What is put before each of them"),
+        Flag::new("oidc-clientID", Kind::Text("ID"), "", "Audience (claim aud) that tokens of --oidc-issuer must have"),
+        Flag::new("oidc-username-claim", Kind::Text("CLAIM"), "email", "Claim with the user's name"),
+        Flag::new("oidc-username-prefix", Kind::Text("TEXT"), "", "Prefix of the user's name"),
+        Flag::new("oidc-groups-claim", Kind::Text("CLAIM"), "groups", "Claim with the user's groups"),
+        Flag::new("oidc-groups-prefix", Kind::Text("TEXT"), "", "Prefix of each group"),
         Flag::new(
             "oidc-sign-alg",
             Kind::Repeated("ALGORITHM"),
             "RS256",
-            "How tokens may be signed: RS256 to 512, PS256 to 512, ES256 to 512, EdDSA",
+            "Allowed signature algorithms: RS256 to 512, PS256 to 512, ES256 to 512, EdDSA",
         ),
         Flag::new(
             "oidc-ca-file",
             Kind::File,
             "",
-            "Authorities of the issuer's certificate (default: the system's). Followed on disk",
+            "CA bundle for the issuer's certificate (default: the system's). Followed on disk",
         ),
     ],
 };
 
-/// Whether it is this issuer that says who asks.
+/// Whether `--oidc-issuer` is given.
 pub(super) fn is_given(reading: &mut Reading<'_>) -> bool {
     !reading.text(ISSUER).is_empty()
 }
 
-/// Puts it in the place of those who say it otherwise.
+/// Replaces the other authenticators in `config` with the issuer, if it is given.
 pub(super) fn read(reading: &mut Reading<'_>, config: &mut GatewayConfig) {
     let issuer = OpenIdConnect {
         issuer: reading.text(ISSUER),
@@ -69,13 +69,14 @@ pub(super) fn read(reading: &mut Reading<'_>, config: &mut GatewayConfig) {
         "token-auth-file",
     ] {
         if reading.given(other) {
-            let message = format_args!("cannot be given together with --{ISSUER}, which alone says who asks");
+            let message =
+                format_args!("cannot be given together with --{ISSUER}, which is the only authenticator then");
             reading.problem(other, message);
         }
     }
     for other in ["client-ca-file", "auth-token-audiences", "api-audiences"] {
         if reading.given(other) {
-            reading.warning(other, format_args!("not used with --{ISSUER}, which alone says who asks"));
+            reading.warning(other, format_args!("not used with --{ISSUER}, which is the only authenticator then"));
         }
     }
     (config.who.client_ca_file, config.serving.tls.client_ca) = (None, None);

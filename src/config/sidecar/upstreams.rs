@@ -1,4 +1,4 @@
-//! `--upstream` and its companions: the servers behind the sidecar, each with the path it owns.
+//! `--upstream` and related flags: the servers behind the sidecar, each with its path prefix.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const TIMEOUT: &str = "upstream-timeout";
 const LONG_RUNNING: &str = "upstream-long-running";
 const ALLOWED: &str = "allow-request-headers";
 
-/// At least one, or a mistake.
+/// Reads the upstreams; none is an error.
 pub(super) fn upstreams(reading: &mut Reading<'_>, request_timeout: Duration) -> Vec<UpstreamSettings> {
     let h2c = reading.switch("upstream-force-h2c");
     let authorities = reading.path("upstream-ca-file");
@@ -30,7 +30,7 @@ pub(super) fn upstreams(reading: &mut Reading<'_>, request_timeout: Duration) ->
     });
     let written = reading.list(UPSTREAM);
     if written.is_empty() {
-        reading.problem(UPSTREAM, "needed: the server to stand in front of, such as http://127.0.0.1:8080");
+        reading.problem(UPSTREAM, "required: the server to protect, such as http://127.0.0.1:8080");
     }
     let mut upstreams: Vec<UpstreamSettings> = Vec::new();
     for text in written {
@@ -71,7 +71,7 @@ pub(super) fn upstreams(reading: &mut Reading<'_>, request_timeout: Duration) ->
     upstreams
 }
 
-/// By path; the empty path is for all that have none of their own.
+/// Reads the timeouts by path; the empty path is the default of the others.
 fn timeouts(reading: &mut Reading<'_>) -> Vec<(String, Duration)> {
     let mut timeouts = Vec::new();
     for text in reading.list(TIMEOUT) {
@@ -91,19 +91,19 @@ fn timeouts(reading: &mut Reading<'_>) -> Vec<(String, Duration)> {
     timeouts
 }
 
-/// The path before `=`, without a slash at its end, and what follows; `/` for all paths.
+/// Splits `PATH=REST` and removes the path's trailing slash; the path is `/` if there is none.
 fn with_path(text: &str) -> Result<(String, &str), &'static str> {
     if !text.starts_with('/') {
         return Ok(("/".to_owned(), text));
     }
-    let (path, rest) = text.split_once('=').ok_or("a path needs = and a URL behind it")?;
+    let (path, rest) = text.split_once('=').ok_or("a path must be followed by = and a URL")?;
     let trimmed = path.trim_end_matches('/');
     let clean = |segment: &str| !matches!(segment, "" | "." | "..");
     if !trimmed.is_empty() && !trimmed[1..].split('/').all(clean) {
-        return Err("the path has an empty segment or dots, and no request's path has");
+        return Err("the path must not have empty segments, . or ..");
     }
     if path.contains(['%', '?', '#', '*']) {
-        return Err("the path is compared as it stands: without %, ?, # or *");
+        return Err("the path is compared literally: use no %, ?, # or *");
     }
     Ok((if trimmed.is_empty() { "/".to_owned() } else { trimmed.to_owned() }, rest))
 }

@@ -1,5 +1,5 @@
-//! What is kept of an APIService over a restart: the discovery document that says what its backend said, so that it is
-//! read and judged as that.
+//! The cached form of an APIService's discovery content: the discovery document of its backend, which is parsed and
+//! validated as such when restored.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::super::merge::{Group, Version};
 use super::super::parse::{self, Offered};
 use super::Content;
 
-/// What the two roots of a delegate say.
+/// Documents of the two root paths of a delegate.
 #[derive(Serialize, Deserialize)]
 struct Roots {
     api: Box<RawValue>,
@@ -20,7 +20,7 @@ struct Roots {
 }
 
 impl Content {
-    /// As it is kept; `None` when there is nothing to keep.
+    /// Serializes the content for the cache; `None` if there is nothing to cache.
     pub(super) fn to_keep(&self, of: &Known) -> Option<Vec<u8>> {
         if of.by == By::Itself {
             let root = |path: &str| {
@@ -36,7 +36,7 @@ impl Content {
         Some(document(&[group(&all)]))
     }
 
-    /// What `kept` says of `of`: it was heard once, but not by this process. `None` when it is not believed.
+    /// Parses the cached content of `of`. It is not current: this process has not fetched it. `None` if it is invalid.
     pub(super) fn from_kept(kept: &[u8], of: &Known) -> Option<Content> {
         if of.by == By::Itself {
             let roots: Roots = serde_json::from_slice(kept).ok()?;

@@ -1,4 +1,4 @@
-//! Discovery against backends that are good, slow, dead, old and lying; time is the test's own.
+//! Discovery against good, slow, dead, old and misbehaving backends, on a paused clock.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use super::*;
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// Backends by APIService and path; what they were asked is written down.
+/// Backends by APIService and path; records their requests.
 #[derive(Clone, Default)]
 struct World(Rc<RefCell<Inner>>);
 
@@ -116,7 +116,7 @@ fn good(group: &str, versions: &[&str], resource: &str) -> Behaviour {
     })
 }
 
-/// What is served for each group and version: resources, or with a `!` when marked stale.
+/// The served resources of each group and version, with a `!` if marked stale.
 fn served(documents: &Published<Documents>) -> Vec<String> {
     let documents = documents.get();
     let list: serde_json::Value = serde_json::from_slice(&documents.list(Root::Named, Form::V2).json).unwrap();
@@ -136,7 +136,7 @@ fn served(documents: &Published<Documents>) -> Vec<String> {
     lines
 }
 
-/// Runs a test where time passes only when everybody waits.
+/// Runs a test on a paused clock.
 fn run(test: impl AsyncFnOnce(World, Discovery<World>, Published<Documents>) + 'static) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     LocalSet::new().block_on(&runtime, async move {
@@ -146,7 +146,7 @@ fn run(test: impl AsyncFnOnce(World, Discovery<World>, Published<Documents>) + '
     });
 }
 
-/// Lets all that can happen without time passing happen.
+/// Runs all that is ready without advancing time.
 async fn settle() {
     sleep(Duration::from_millis(1)).await;
 }
@@ -159,7 +159,7 @@ fn a_slow_and_a_dead_backend_delay_nobody() {
         world.set("v1.dead", "/apis", Behaviour::Refuse);
         let begun = Instant::now();
         discovery.follow(vec![known("slow", "v1", "s"), known("good", "v1", "g"), known("dead", "v1", "d")]);
-        assert_eq!(served(&documents), ["dead/v1:!", "good/v1:!", "slow/v1:!"], "answered before anybody was asked");
+        assert_eq!(served(&documents), ["dead/v1:!", "good/v1:!", "slow/v1:!"], "served before any backend was polled");
         settle().await;
         assert!(begun.elapsed() < Duration::from_millis(5));
         assert_eq!(served(&documents), ["dead/v1:!", "good/v1:things", "slow/v1:!"]);
@@ -198,7 +198,7 @@ fn what_the_old_backend_said_is_stale_until_the_new_one_speaks() {
         discovery.follow(vec![known("good", "v1", "old")]);
         settle().await;
         assert_eq!(served(&documents), ["good/v1:things"]);
-        // Another authority is no other backend.
+        // Another CA is not another backend.
         discovery.follow(vec![Known { service_key: "older".into(), ..known("good", "v1", "old") }]);
         assert_eq!(served(&documents), ["good/v1:things"]);
         settle().await;
@@ -212,7 +212,7 @@ fn what_the_old_backend_said_is_stale_until_the_new_one_speaks() {
         world.set("v1.good", "/apis", good("good", &["v1"], "parts"));
         sleep(Duration::from_secs(2)).await;
         assert_eq!(served(&documents), ["good/v1:parts"]);
-        // One that says the same is believed at once.
+        // Content of a new backend that equals the old is current at once.
         discovery.follow(vec![known("good", "v1", "newer")]);
         assert_eq!(served(&documents), ["good/v1:parts!"]);
         settle().await;
@@ -278,7 +278,7 @@ fn an_old_backend_is_asked_in_the_older_form() {
         let core: serde_json::Value = serde_json::from_slice(&documents.list(Root::Core, Form::V2).json).unwrap();
         assert_eq!(core["items"][0]["versions"][0]["resources"][0]["resource"], "pods");
         assert!(
-            documents.sources().iter().any(|it| it.problem == "the answer is not about old/v3, which was asked for")
+            documents.sources().iter().any(|it| it.problem == "the response is not for old/v3, which was requested")
         );
     });
 }
@@ -318,7 +318,7 @@ fn liars_change_nothing() {
         discovery.nudge("v1.good");
         settle().await;
         assert_eq!(served(&documents), ["good/v1:things!"], "it answers, but not about this one");
-        assert_eq!(documents.get().sources()[0].problem, "its backend does not list this group and version");
+        assert_eq!(documents.get().sources()[0].problem, "the backend does not list this group and version");
     });
 }
 

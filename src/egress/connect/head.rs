@@ -1,46 +1,46 @@
-//! The head of an answer to CONNECT, as its bytes come. Pure: bytes in, words out.
+//! Incremental parser for the response head to CONNECT. No I/O.
 
-/// The most bytes of a head, as in `k8s.io/apiserver/pkg/server/egressselector`.
+/// Limit of a response head, as in `k8s.io/apiserver/pkg/server/egressselector`.
 pub(super) const LONGEST: usize = 1 << 20;
 
-/// Bytes of an answer until its head is whole.
+/// Collects the bytes of a response until its head is complete.
 #[derive(Default)]
 pub struct Answer {
     bytes: Vec<u8>,
-    /// How far the end was looked for, and where the line begins in which that is.
+    /// How many bytes were searched for the end of the head, and where the current line begins.
     looked: usize,
     line: usize,
 }
 
-/// What an answer says before its body.
+/// Response head to CONNECT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// From 100 to 999.
+    /// Status code, 100 to 999.
     pub status: u16,
-    /// All of it as text, for the log.
+    /// The whole head as text, for the log.
     pub text: String,
 }
 
-/// Why an answer cannot be understood.
+/// Why a response head is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadError {
-    /// It does not begin as HTTP does.
+    /// It does not begin with `HTTP/1.`.
     NotHttp,
-    /// It begins as HTTP does, and what follows is no status.
+    /// It begins with `HTTP/1.`, but has no valid status line.
     Malformed,
-    /// Its head does not end within [`LONGEST`] bytes.
+    /// It does not end within [`LONGEST`] bytes.
     TooLong,
 }
 
-/// How every answer begins that is understood: of HTTP/1.0 or 1.1.
+/// Prefix of every valid response: HTTP/1.0 and HTTP/1.1.
 const BEGINNING: &[u8] = b"HTTP/1.";
 
 impl Answer {
-    /// Takes what came; the head once it is whole. Informational ones are skipped (RFC 9110, section 15.2), but for
-    /// 101, which is an answer, and never one to CONNECT.
+    /// Appends `piece`; returns the head once it is complete. Informational responses are skipped (RFC 9110, section
+    /// 15.2), except 101, which is final and never valid for CONNECT.
     ///
     /// # Errors
-    /// As soon as it is clear that there will be none.
+    /// Returned as soon as the head is known to be invalid.
     pub fn take(&mut self, piece: &[u8]) -> Result<Option<Head>, HeadError> {
         self.bytes.extend_from_slice(piece);
         while let Some(end) = self.end()? {
@@ -55,12 +55,12 @@ impl Answer {
         Ok(None)
     }
 
-    /// What follows the head, or is there of it so far.
+    /// Bytes after the head, or the incomplete head.
     pub fn rest(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Where the head ends: behind the first empty line. Lines end as Go and hyper have it, with or without a CR.
+    /// End of the head: after the first empty line. As in Go and hyper, the CR of a line end is optional.
     fn end(&mut self) -> Result<Option<usize>, HeadError> {
         let begun = self.bytes.len().min(BEGINNING.len());
         if self.bytes[..begun] != BEGINNING[..begun] {
@@ -82,7 +82,7 @@ impl Answer {
     }
 }
 
-/// The status of a whole head: `HTTP/1.x`, a blank, three digits, and a blank or the end of the line.
+/// Parses the status line of a complete head: `HTTP/1.x`, a space, three digits, then a space or the line end.
 fn status(head: &[u8]) -> Result<u16, HeadError> {
     let line = head.strip_prefix(BEGINNING).ok_or(HeadError::NotHttp)?;
     let [b'0' | b'1', b' ', digits @ ..] = line else { return Err(HeadError::Malformed) };
@@ -98,7 +98,7 @@ fn status(head: &[u8]) -> Result<u16, HeadError> {
 mod tests {
     use super::*;
 
-    /// The status and what follows, whatever the pieces it comes in.
+    /// Status and remaining bytes, parsed at once and byte by byte.
     fn read(bytes: &[u8]) -> Result<Option<(u16, Vec<u8>)>, HeadError> {
         let mut whole = Answer::default();
         let at_once = whole.take(bytes).map(|head| head.map(|head| (head.status, whole.rest().to_vec())));

@@ -1,4 +1,4 @@
-//! Being connected by an HTTP proxy: CONNECT of HTTP/1.1, in the words of ordinary proxies or of a Konnectivity server.
+//! CONNECT over HTTP/1.1, in the dialects of ordinary HTTP proxies and of Konnectivity servers.
 
 mod head;
 
@@ -13,14 +13,14 @@ use super::proxy_fault::ProxyFault;
 use super::way::Dialect;
 use super::{Credentials, Destination};
 
-/// What is read at a time.
+/// Bytes per read.
 const PIECE: usize = 4096;
-/// What a Konnectivity server says of a failure it says soon, and then closes.
+/// Time limit for reading the body of a Konnectivity server's error response.
 const EXPLANATION: Duration = Duration::from_secs(1);
-/// How much of that is kept for the log.
+/// Bytes of an error response kept for the log.
 const KEPT: usize = 1024;
 
-/// Has the proxy behind `carrier` connect to `destination`; gives back the way there, and what has come on it already.
+/// Has the proxy at `carrier` connect to `destination`; returns the tunnel and the bytes already received from it.
 pub(super) async fn connect<C: AsyncRead + AsyncWrite + Unpin>(
     mut carrier: C,
     dialect: Dialect,
@@ -54,7 +54,7 @@ pub(super) async fn connect<C: AsyncRead + AsyncWrite + Unpin>(
             let mut text = answer.rest().to_vec();
             let mut carrier = carrier.take(KEPT as u64);
             let reading = carrier.read_to_end(&mut text);
-            // What came of it until then is enough: it is for the log.
+            // A part of it is enough: it is for the log.
             let _ = tokio::time::timeout(EXPLANATION, reading).await;
             Err(refused_by_konnectivity(&head, &text))
         }
@@ -66,10 +66,10 @@ const CUT: &str = "it closed the connection in the middle of its answer";
 
 fn request(dialect: Dialect, credentials: Option<&Credentials>, destination: &Destination) -> String {
     match dialect {
-        // To the byte what kube-apiserver says.
+        // The same bytes as kube-apiserver's.
         Dialect::Konnectivity => format!("CONNECT {destination} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"),
         Dialect::Ordinary => {
-            // At once, as Go does: a proxy that wants them would only ask for them.
+            // Credentials are sent with the first request, as in Go: a proxy that needs them would answer 407.
             let basic = credentials.map(Credentials::basic);
             let basic = basic.as_ref().and_then(|basic| basic.to_str().ok());
             let line = basic.map_or_else(String::new, |basic| format!("Proxy-Authorization: {basic}\r\n"));
@@ -84,8 +84,8 @@ fn request(dialect: Dialect, credentials: Option<&Credentials>, destination: &De
 fn not_understood(error: HeadError, dialect: Dialect, begun: &[u8]) -> DialError {
     let begun = shown(&begun[..begun.len().min(32)]);
     match error {
-        // A server that speaks first can be heard before the word that it is there (apiserver-network-proxy sends
-        // both as they come).
+        // The server's first bytes can arrive before the CONNECT response (apiserver-network-proxy sends both in order
+        // of arrival).
         HeadError::NotHttp if dialect == Dialect::Konnectivity => {
             ProxyFault::SpokeFirst.because(format!("server sent data before the CONNECT answer: {begun}"))
         }
@@ -97,7 +97,7 @@ fn not_understood(error: HeadError, dialect: Dialect, begun: &[u8]) -> DialError
     }
 }
 
-/// An ordinary proxy's no.
+/// Classifies the error response of an ordinary proxy.
 fn refused(head: &Head, body: &[u8]) -> DialError {
     let fault = match head.status {
         407 => ProxyFault::Credentials,
@@ -111,7 +111,7 @@ fn refused(head: &Head, body: &[u8]) -> DialError {
     because(fault, head, body)
 }
 
-/// A Konnectivity server's no: its status says little, what follows it is what the agent said.
+/// Classifies the error response of a Konnectivity server: mostly by its body, which is the agent's error text.
 fn refused_by_konnectivity(head: &Head, body: &[u8]) -> DialError {
     let text = String::from_utf8_lossy(body);
     let says = |words: &str| text.contains(words);
@@ -120,7 +120,7 @@ fn refused_by_konnectivity(head: &Head, body: &[u8]) -> DialError {
         504 => ProxyFault::TimedOut,
         400 | 403 | 405 => ProxyFault::Unsuited,
         502 if says("no such host") => ProxyFault::NameNotResolved,
-        // What goes wrong with a look-up else is about the agent's name server, and no word about the destination.
+        // Any other lookup failure is the agent's name server's, and says nothing about the destination.
         502 if says("lookup ") => ProxyFault::NoNameServer,
         502 if says("connection refused") => ProxyFault::ConnectionRefused,
         502 if says("network is unreachable") => ProxyFault::NetworkUnreachable,
@@ -143,7 +143,7 @@ fn because(fault: ProxyFault, head: &Head, body: &[u8]) -> DialError {
     fault.because(format!("it answers {}{wants}{to}{body}", shown(line.as_bytes())))
 }
 
-/// Somebody else's words, in one line and not too many.
+/// Foreign text escaped to one line of bounded length.
 fn shown(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(KEPT)]).trim_end().escape_debug().to_string()
 }

@@ -1,4 +1,4 @@
-//! What is said to proxies, and every way in which they answer.
+//! CONNECT requests, and every response of a proxy.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -9,7 +9,7 @@ fn destination() -> Destination {
     Destination { host: Host::Ip("2001:db8::1".parse().unwrap()), port: 443 }
 }
 
-/// What came of it and after it, and what was heard, for a proxy that says `answer` and closes.
+/// The result with the tunnel's bytes, and what the proxy received; the proxy sends `answer` and closes.
 async fn ask(
     answer: &[u8],
     dialect: Dialect,
@@ -100,7 +100,7 @@ async fn every_no_of_an_ordinary_proxy_is_told_apart() {
 
 #[tokio::test(start_paused = true)]
 async fn every_no_of_a_konnectivity_server_is_told_apart() {
-    // As its server says them (`pkg/server/tunnel.go` of apiserver-network-proxy).
+    // The server's texts (`pkg/server/tunnel.go` of apiserver-network-proxy).
     let no = |status: &str, text: &str| {
         format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n{text}")
     };
@@ -130,7 +130,7 @@ async fn every_no_of_a_konnectivity_server_is_told_apart() {
         let last = answer.lines().last().unwrap_or_default();
         assert!(cause.contains(last.trim_end()), "{cause}");
     }
-    // One that says no and does not close is not waited for.
+    // A proxy that refuses but does not close is not awaited.
     let (near, mut far) = tokio::io::duplex(4096);
     far.write_all(no("405 Method Not Allowed", "only CONNECT").as_bytes()).await.unwrap();
     let error = connect(near, Dialect::Konnectivity, None, &destination()).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! One endpoint of a backend, as one worker knows it: its connections and whether it answers.
+//! One endpoint of a backend on one worker: its connections and its liveness.
 
 mod opening;
 #[cfg(test)]
@@ -25,40 +25,40 @@ use crate::egress::pool::PoolReport;
 use crate::egress::{Address, Allowance, Dialler, Upstream, Wire, refusal};
 use crate::message::{Body, Received};
 
-/// How long a request must have waited on a silent connection for that to mean something.
+/// How long a request must wait on a silent connection before its cancellation marks the connection as doubtful.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// One endpoint: where requests can be sent.
+/// An endpoint of a backend that requests can be sent to.
 pub struct Endpoint {
     upstream: Upstream,
-    /// The Host header and the `:authority` of requests to it: address and port, as kube-aggregator
-    /// sends. `None` only for a name no URI can carry.
+    /// Host header and `:authority` of requests: address and port, as kube-aggregator sends. `None` only for a name
+    /// that no URI can carry.
     host: Option<(HeaderValue, Authority)>,
     dialler: Dialler,
-    /// Connections that may be open at a time.
+    /// Limit of open connections.
     most: usize,
-    /// Those to all endpoints of its APIService, and how many there may be.
+    /// Connections to all endpoints of the APIService, and their limit.
     allowance: (Allowance, usize),
-    /// What was spoken last; unknown before the first connection.
+    /// HTTP version of the last connection; `None` before the first.
     protocol: Cell<Option<Protocol>>,
     idle: Idle,
     open: Open,
     multiplexed: RefCell<Vec<Rc<Multiplexed>>>,
     dialling: RefCell<Option<Dialling>>,
-    /// When the next connection may be opened ahead of need: later than now after one failed.
+    /// Earliest time for opening the next connection ahead of need; in the future after such a dial failed.
     ahead: Cell<Instant>,
-    /// Whether it was found silent since that was last asked.
+    /// Whether the endpoint became unresponsive since this was last taken.
     fell_silent: Cell<bool>,
-    /// Whether a liveness check is under way.
+    /// Whether a liveness check is running.
     checking: Cell<bool>,
-    /// Why the endpoint was taken out; a background dial brings it back.
+    /// Why the endpoint is ejected; a background dial that succeeds brings it back.
     failure: RefCell<Option<DialError>>,
-    /// Requests that will soon be over, as far as is known, and those that are answered for long.
+    /// Requests in flight that are expected to end soon.
     pub(in crate::egress) brief: Cell<usize>,
     pub(in crate::egress) lasting: Cell<usize>,
 }
 
-/// A connection of an [`Endpoint`] that takes a request now.
+/// A connection of an [`Endpoint`] that can take a request immediately.
 pub struct Room(Held);
 
 enum Held {
@@ -66,43 +66,44 @@ enum Held {
     Stream(Stream),
 }
 
-/// An answer's head, and the hold on the connection its body comes from.
+/// A response head, and the guard of the connection its body is read from.
 pub struct Sent {
-    /// The answer; its body is still to be read.
+    /// The response; its body is still to be read.
     pub response: Response<Received>,
-    /// Keep it until the body has ended.
+    /// Keep this until the body has ended.
     pub lease: Lease,
-    /// What opening a connection took, if this request waited for one.
+    /// Timing of the dial, if this request waited for one.
     pub timing: Timing,
 }
 
-/// Why a request got no answer.
+/// Why a request got no response.
 pub enum SendError {
-    /// Nothing was sent; the request is as it was.
+    /// Nothing was sent; the request is unchanged.
     NotSent {
-        /// Given back whole.
+        /// The request.
         request: Box<Request<Body>>,
-        /// Why.
+        /// The cause.
         error: DialError,
     },
-    /// It was sent, and the backend provably did nothing with it (REFUSED_STREAM, a GOAWAY that leaves it out,
+    /// The request was sent, and the backend provably did not process it (REFUSED_STREAM, a GOAWAY that excludes it,
     /// TLS refused).
     Refused(DialError),
-    /// It was sent on a connection that had served before and was closed without one byte of an answer: most likely it
-    /// was being closed when the request came.
+    /// The request was sent on a reused connection that was closed without a byte of a response: most likely the server
+    /// was closing it already.
     Unheard(Cause),
-    /// It was sent, or a part of it, and what came back is not HTTP.
+    /// The request was sent, at least in part, and the response is not valid HTTP.
     Nonsense(Cause),
-    /// It was sent, or a part of it, and what became of it is not known; [`NoResponse`] where the endpoint answers nothing.
+    /// The request was sent, at least in part; whether it was processed is unknown. [`NoResponse`] if the endpoint is
+    /// unresponsive.
     Broken(Cause),
 }
 
-/// An endpoint that took a request and answers nothing.
+/// The endpoint accepted a request and does not respond at all.
 #[derive(Debug)]
 pub struct NoResponse {
-    /// The endpoint.
+    /// Address of the endpoint.
     pub address: Address,
-    /// How long the request waited.
+    /// Time the request waited.
     pub waited: Duration,
 }
 
@@ -114,7 +115,7 @@ impl fmt::Display for NoResponse {
 
 impl std::error::Error for NoResponse {}
 
-/// What ended a connection or a stream of it.
+/// The error that ended a connection or a stream.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 impl Endpoint {
@@ -126,7 +127,7 @@ impl Endpoint {
     ) -> Rc<Endpoint> {
         let host = match &upstream.address {
             Address::Tcp(destination) => destination.to_string(),
-            // As Go's clients that are given a socket and no more.
+            // As Go's HTTP clients over a Unix socket.
             Address::Unix(_) => "localhost".to_owned(),
         };
         let host = HeaderValue::from_str(&host).ok().zip(Authority::try_from(host).ok());
@@ -150,39 +151,39 @@ impl Endpoint {
         })
     }
 
-    /// Where it is, and whom we trust there.
+    /// Address and trust settings.
     pub fn upstream(&self) -> &Upstream {
         &self.upstream
     }
 
-    /// Requests that are on their way or being answered.
+    /// Requests in flight.
     pub fn pending(&self) -> usize {
         self.brief.get() + self.lasting.get()
     }
 
-    /// Those of them that will soon be over, as far as is known: no watches, once they are answered.
+    /// Requests in flight that are expected to end soon; watches count only until their response begins.
     pub fn brief(&self) -> usize {
         self.brief.get()
     }
 
-    /// Whether the last dial succeeded, as far as is known.
+    /// Whether the endpoint is not ejected.
     pub fn is_usable(&self) -> bool {
         self.failure.borrow().is_none()
     }
 
-    /// Whether there is a connection on which a request could go, as far as is known.
+    /// Whether there is an open connection that can take a request, as far as is known.
     pub fn is_connected(&self) -> bool {
         self.idle.len() > 0 || self.multiplexed.borrow().iter().any(|connection| connection.is_usable())
     }
 
-    /// What was spoken last.
+    /// HTTP version of the last connection.
     pub fn protocol(&self) -> Option<Protocol> {
         self.protocol.get()
     }
 
-    /// Sends `request` (whose URI is in origin form) and waits for the head of the answer.
+    /// Sends `request` (with its URI in origin form) and waits for the response head.
     ///
-    /// It is boxed because it goes through many futures, each of which would keep a copy of it.
+    /// The request is boxed: it passes through many futures, each of which would hold a copy.
     ///
     /// # Errors
     /// [`SendError`] says whether the request can be sent again.
@@ -190,8 +191,8 @@ impl Endpoint {
         self.send_with(request, false).await
     }
 
-    /// The same; `repeatable` says that the request can be sent again, and had better be than wait for an endpoint that
-    /// answers nothing.
+    /// As [`Endpoint::send`]; `repeatable` says that the request can be sent again, and had better be than wait for an
+    /// unresponsive endpoint.
     ///
     /// # Errors
     /// As [`Endpoint::send`].
@@ -203,7 +204,7 @@ impl Endpoint {
                 return self.send_in(room, request, repeatable, (pending, timing)).await;
             }
             let opened = match self.protocol.get() {
-                // Each request opens its own: an HTTP/1.1 connection serves nobody else meanwhile.
+                // Each request opens its own: an HTTP/1.1 connection carries one request at a time.
                 Some(Protocol::Http1) => match Box::pin(self.open(Purpose::Now)).await {
                     Ok(Opened::Http1(line, timing)) => {
                         return self.send_http1(request, line, pending, timing).await;
@@ -211,7 +212,7 @@ impl Endpoint {
                     Ok(Opened::Http2(took)) => Ok(took),
                     Err(error) => Err(error),
                 },
-                // Many requests may wait for one dial; all learn what became of it.
+                // Many requests may wait for one dial; all get its result.
                 Some(Protocol::Http2) | None => self.dialling().await,
             };
             match opened {
@@ -221,7 +222,7 @@ impl Endpoint {
         }
     }
 
-    /// Where a request can go at once, which is so nearly always.
+    /// A connection that can take a request immediately, which is the common case.
     pub fn room(self: &Rc<Self>) -> Option<Room> {
         match self.protocol.get()? {
             Protocol::Http2 => self.stream().map(Held::Stream),
@@ -230,7 +231,7 @@ impl Endpoint {
         .map(Room)
     }
 
-    /// As [`Endpoint::send_with`], to where there is room; its future is a quarter of the other's.
+    /// As [`Endpoint::send_with`], on a connection that is ready; its future is a quarter of the size.
     ///
     /// # Errors
     /// As [`Endpoint::send`].
@@ -251,13 +252,13 @@ impl Endpoint {
         (pending, timing): (Pending, Timing),
     ) -> Result<Sent, SendError> {
         match room.0 {
-            // A new connection is the only question there, and a server with one thread answers it late.
+            // HTTP/1.1 liveness is probed by a new connection only, which a single-threaded server accepts late.
             Held::Line(line) => self.send_http1(request, line, pending, timing).await,
             Held::Stream(stream) => self.send_http2(request, stream, repeatable, (pending, timing)).await,
         }
     }
 
-    /// Opens a connection of its own, HTTP/1.1, that an upgrade may turn into a tunnel.
+    /// Opens an HTTP/1.1 connection for one request, which an upgrade may turn into a tunnel.
     ///
     /// # Errors
     /// When no connection could be opened.
@@ -288,7 +289,7 @@ impl Endpoint {
             Ok(response) => Ok(Sent { response, lease: Lease::http1(self, line, pending), timing }),
             Err(Fault::Unanswered) => Err(self.no_response(self.open.silent_for())),
             Err(fault) => {
-                // A backend that went away took the other connections along: the next try opens its own.
+                // If the backend is gone, its other connections are, too: the next try opens its own.
                 self.idle.clear();
                 Err(match lost(fault) {
                     SendError::Broken(error) if before > 0 && line.came() == before && refusal::is_end(&*error) => {
@@ -343,7 +344,7 @@ impl Endpoint {
         SendError::Broken(Box::new(NoResponse { address: self.upstream.address.clone(), waited }))
     }
 
-    /// HTTP/2 carries scheme and authority as pseudo-headers; the Host header goes.
+    /// Sets scheme and authority, which HTTP/2 sends as pseudo-headers, and removes the Host header.
     fn in_absolute_form(&self, request: &mut Request<Body>) {
         let theirs = request.headers_mut().remove(HOST).filter(|_| self.upstream.keeps_host);
         let theirs = theirs.and_then(|host| Authority::try_from(host.as_bytes()).ok());
@@ -357,7 +358,7 @@ impl Endpoint {
         *request.version_mut() = Version::HTTP_2;
     }
 
-    /// HTTP/1.1 carries a path, and a Host header.
+    /// Sets path and Host header, as HTTP/1.1 sends them.
     pub fn in_origin_form(&self, request: &mut Request<Body>) {
         let keeps = self.upstream.keeps_host && request.headers().contains_key(HOST);
         if let Some((host, _)) = self.host.as_ref().filter(|_| !keeps) {
@@ -372,7 +373,7 @@ impl Endpoint {
         *request.version_mut() = Version::HTTP_11;
     }
 
-    /// A stream of the connection with the most room; opens the next connection when room gets scarce.
+    /// A stream of the connection with the most free streams; opens the next connection when streams get scarce.
     fn stream(self: &Rc<Self>) -> Option<Stream> {
         let (stream, scarce, open) = {
             let multiplexed = self.multiplexed.borrow();
@@ -392,17 +393,17 @@ impl Endpoint {
         self.idle.put(line);
     }
 
-    /// Why the endpoint is out, if it is.
+    /// Why the endpoint is ejected, if it is.
     pub fn failure(&self) -> Option<DialError> {
         self.failure.borrow().clone()
     }
 
-    /// Why the endpoint is out, in one word, if it is.
+    /// Reason why the endpoint is ejected, if it is.
     pub fn failure_reason(&self) -> Option<&'static str> {
         self.failure.borrow().as_ref().map(|failure| failure.reason)
     }
 
-    /// What its connections do.
+    /// State of its connections.
     pub fn report(&self) -> PoolReport {
         let multiplexed = self.multiplexed.borrow();
         let http1 = self.protocol.get() != Some(Protocol::Http2);
@@ -417,8 +418,8 @@ impl Endpoint {
     }
 }
 
-/// A request that waits for its answer on an HTTP/2 connection. If it is dropped before (its time ran out, its
-/// client left), the connection is asked whether it still lives.
+/// A request that awaits its response head on an HTTP/2 connection. If dropped earlier (timeout, client gone), it marks
+/// a silent connection as doubtful.
 struct Waiting<'c> {
     connection: &'c Rc<Multiplexed>,
     heard: u64,
@@ -431,7 +432,7 @@ impl<'c> Waiting<'c> {
         Waiting { connection, heard: connection.heard(), since: Instant::now() }
     }
 
-    /// It waits no longer; since when it did.
+    /// Ends the wait; returns when it began.
     fn over(self) -> Instant {
         let since = self.since;
         self.connection.awaits_no_more();

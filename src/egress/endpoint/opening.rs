@@ -1,4 +1,4 @@
-//! Opening an endpoint's connections, taking it out when that fails or when it falls silent, and bringing it back.
+//! Opens an endpoint's connections, ejects the endpoint when dials fail or it is unresponsive, and brings it back.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -15,15 +15,15 @@ use crate::egress::http2 as many;
 use crate::egress::silence::Verdict;
 use crate::process;
 
-/// Connections to one endpoint that one worker will open; more than this is not load but a fault.
+/// Limit of connections of one worker to one endpoint; more are a fault, not load.
 pub(super) const MOST_CONNECTIONS: usize = 100;
-/// How long a failed endpoint waits before the next dial in the background, at first and at most.
+/// Delay between background dials of an ejected endpoint, initial and maximum.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
-/// The most of it where a dial costs nothing: who starts beside us is missed at once.
+/// Maximum of that delay where dials are cheap: a backend that starts beside the gateway is used soon.
 const RETRY_CHEAP: Duration = Duration::from_millis(250);
-/// How long a liveness check waits for the answer to a ping, and then for a connection and its TLS handshake.
+/// Limits of a liveness check: for the PING ACK, then for a new connection with its TLS handshake.
 const CHECK: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
-/// The reason of an endpoint that is out because it says nothing.
+/// Reason of an endpoint ejected as unresponsive.
 const SILENT: &str = "NoAnswer";
 
 pub(super) type Dialling = Shared<LocalBoxFuture<'static, Result<Timing, DialError>>>;
@@ -31,9 +31,9 @@ pub(super) type Dialling = Shared<LocalBoxFuture<'static, Result<Timing, DialErr
 /// What a dial is for.
 #[derive(Clone, Copy)]
 pub(super) enum Purpose {
-    /// Someone waits for it.
+    /// A request waits for the connection.
     Now,
-    /// So that nobody will have to wait.
+    /// Opened ahead of need, before streams run out.
     Ahead,
 }
 
@@ -43,7 +43,7 @@ pub(super) enum Opened {
 }
 
 impl Endpoint {
-    /// The dial that is under way, or a new one. It goes on when nobody waits for it any more.
+    /// The dial in progress, or a new one. It continues if no request waits for it any longer.
     pub(super) fn dialling(self: &Rc<Self>) -> Dialling {
         if let Some(dialling) = &*self.dialling.borrow() {
             return dialling.clone();
@@ -69,7 +69,7 @@ impl Endpoint {
         let dialling = receiver
             .map(|received| {
                 received.unwrap_or_else(|_| {
-                    let cause = "the worker is ending".to_owned();
+                    let cause = "the worker is shutting down".to_owned();
                     Err(DialError { phase: DialPhase::Connect, reason: "ShuttingDown", cause })
                 })
             })
@@ -82,7 +82,7 @@ impl Endpoint {
     pub(super) async fn open(self: &Rc<Self>, purpose: Purpose) -> Result<Opened, DialError> {
         let most = self.most;
         if self.multiplexed.borrow().len() >= most.min(MOST_CONNECTIONS) || self.open.has(most) {
-            let cause = format!("{}: no more connections than there are may be opened", self.upstream.address);
+            let cause = format!("{}: connection limit of the endpoint reached", self.upstream.address);
             return Err(DialError { phase: DialPhase::Connect, reason: "TooManyStreams", cause });
         }
         let place = self.place()?;
@@ -99,15 +99,15 @@ impl Endpoint {
                     let rest = self.upstream.patience().saturating_sub(started.elapsed());
                     let greeting = tokio::time::timeout(rest, many::greet(dialled.channel));
                     let greeted = greeting.await.unwrap_or_else(|_| {
-                        let cause = format!("{}: no SETTINGS in time", self.upstream.address);
+                        let cause = format!("{}: no HTTP/2 SETTINGS in time", self.upstream.address);
                         Err(DialError { phase: DialPhase::Http, reason: "ConnectTimeout", cause })
                     });
                     let connection = greeted.map_err(|error| match &self.upstream.wire {
                         Wire::Tls(_) => error,
-                        // Nobody was asked whether it does.
+                        // With prior knowledge nothing was negotiated.
                         Wire::Plain(_) => {
                             let DialError { phase, reason, cause } = error;
-                            let cause = format!("{cause}; see whether it speaks HTTP/2 without TLS (h2c)");
+                            let cause = format!("{cause}; check that it supports HTTP/2 without TLS (h2c)");
                             DialError { phase, reason, cause }
                         }
                     })?;
@@ -122,30 +122,29 @@ impl Endpoint {
                 *self.failure.borrow_mut() = None;
                 self.open.hear();
             }
-            // Nobody waits for it, and what is open may go on: a backend may simply have enough connections.
+            // No request waits for it, and open connections go on: a backend may simply have enough connections.
             Err(_) if matches!(purpose, Purpose::Ahead) && !self.is_full() => self.ahead.set(Instant::now() + RETRY.1),
             Err(error) => self.eject(error),
         }
         opened
     }
 
-    /// A place among the connections to all endpoints of the APIService. That there is none says nothing of this endpoint,
-    /// which stays in: what is open goes on.
+    /// Counts one more connection to the APIService. Being at the limit says nothing about this endpoint: it is not
+    /// ejected, and open connections go on.
     pub(super) fn place(&self) -> Result<Place, DialError> {
         let (allowance, most) = &self.allowance;
         allowance.take(*most).ok_or_else(|| {
-            let cause =
-                format!("{}: all {most} connections that its APIService may have are open", self.upstream.address);
+            let cause = format!("{}: connection limit of its APIService reached ({most})", self.upstream.address);
             DialError { phase: DialPhase::Connect, reason: "TooManyConnections", cause }
         })
     }
 
-    /// Whether no open connection takes a further request.
+    /// Whether no open connection has a free stream.
     fn is_full(&self) -> bool {
         self.multiplexed.borrow().iter().all(|connection| connection.free() == 0)
     }
 
-    /// Takes the endpoint out until a dial in the background succeeds.
+    /// Ejects the endpoint until a background dial succeeds.
     pub(super) fn eject(self: &Rc<Self>, error: &DialError) {
         let before = self.failure.replace(Some(error.clone()));
         if before.is_some() {
@@ -167,31 +166,31 @@ impl Endpoint {
         });
     }
 
-    /// Another thread found that the endpoint does not answer: it is taken out until a dial in the background succeeds,
-    /// so that whoever comes next need not find out by waiting.
+    /// Ejects the endpoint because another worker found it unresponsive, so that requests here need not find out by
+    /// waiting.
     pub fn suspect(self: &Rc<Self>) {
         if self.is_usable() {
             self.eject(&self.silent());
         }
     }
 
-    /// Whether it was found silent since this was last asked.
+    /// Whether the endpoint became unresponsive since this was last called.
     pub fn fell_silent(&self) -> bool {
         self.fell_silent.take()
     }
 
-    /// Whether it is out because it says nothing.
+    /// Whether the endpoint is ejected as unresponsive.
     fn is_silent(&self) -> bool {
         self.failure.borrow().as_ref().is_some_and(|failure| failure.reason == SILENT)
     }
 
     fn silent(&self) -> DialError {
-        let cause = format!("endpoint {} is connected and answers nothing", self.upstream.address);
+        let cause = format!("endpoint {} accepts connections but does not respond", self.upstream.address);
         DialError { phase: DialPhase::Http, reason: SILENT, cause }
     }
 
-    /// Finds out whether an endpoint that leaves a request and a ping unanswered answers anything: over TLS a stopped
-    /// process completes no handshake. Without TLS the kernel accepts for it, and nothing is learned by asking.
+    /// Checks by a new connection whether an endpoint is alive that answers neither a request nor a PING: a stopped
+    /// process completes no TLS handshake. Without TLS the kernel accepts for it, and the check would learn nothing.
     fn check_liveness(self: &Rc<Self>) {
         if !matches!(self.upstream.wire, Wire::Tls(_)) || self.checking.replace(true) {
             return;
@@ -209,10 +208,10 @@ impl Endpoint {
     async fn find_unresponsive(self: &Rc<Self>, mut asked: Vec<(Rc<many::Multiplexed>, u64)>) {
         tokio::time::sleep(CHECK.0).await;
         asked.retain(|(connection, heard)| connection.heard() == *heard);
-        // Without a place for one more connection nothing can be asked.
+        // At the connection limit no check is possible.
         let (false, Ok(_place)) = (asked.is_empty(), self.place()) else { return };
         let dialled = tokio::time::timeout(CHECK.1, self.dialler.dial(&self.upstream, false)).await;
-        // One that refuses is alive, or closes its connections.
+        // A peer that refuses the connection is alive, or its connections close anyway.
         if !dialled.is_ok_and(|dialled| dialled.err().is_none_or(|error| error.reason != "ConnectTimeout")) {
             asked.iter().for_each(|(connection, heard)| connection.give_up(*heard));
             if self.is_usable() && !self.multiplexed.borrow().iter().any(|connection| connection.is_usable()) {
@@ -245,7 +244,7 @@ impl Endpoint {
         } else if speaks && self.is_silent() {
             *self.failure.borrow_mut() = None;
         }
-        // Over HTTP/1.1 there is no ping: whether a silent backend still lives is asked by opening a connection.
+        // HTTP/1.1 has no PING: liveness is probed by opening a connection.
         match self.open.judge(now) {
             Verdict::Ask => drop(self.dialling()),
             Verdict::Doubt if !self.is_usable() => self.fell_silent.set(true),

@@ -1,4 +1,4 @@
-//! An answer's body, as it is read from its connection.
+//! Body of an HTTP/1.1 response, read from its connection.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -13,14 +13,14 @@ use super::head::Framing;
 use super::wire::Wire;
 use crate::message::BodyError;
 
-/// What is still to come of an answer.
+/// The rest of a response body.
 pub(super) struct Answer {
-    /// None once it has ended: by then the connection may be another request's.
+    /// `None` once the body has ended: the connection may then carry another request.
     wire: Option<Rc<Wire>>,
     framing: Framing,
-    /// Whether it may then be.
+    /// Whether the connection can be reused afterwards.
     keeps: bool,
-    /// Why it broke off.
+    /// Error to return with the next poll.
     fault: Option<Fault>,
 }
 
@@ -59,7 +59,7 @@ impl Answer {
                 }
                 Framing::Chunked(chunks) => {
                     let step = chunks.read(&mut piece)?;
-                    // As it mostly is: the end came with the last bytes, and need not be asked for.
+                    // The common case: the end of the body is in the same read.
                     let ends = matches!(step, Step::Data(_)) && chunks.ends_with(&piece);
                     if ends {
                         chunks.read(&mut piece)?;
@@ -94,7 +94,8 @@ impl Body for Answer {
         }
         match ready!(self.poll_next(cx)) {
             Some(Err(fault)) => {
-                // What came before has to be on its way first: whoever sends it on lets go of it with the fault.
+                // The consumer drops what it has not yet sent when it gets the error, so the error is returned one poll
+                // later.
                 self.fault = Some(fault);
                 cx.waker().wake_by_ref();
                 Poll::Pending

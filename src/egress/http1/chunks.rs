@@ -1,41 +1,41 @@
-//! The chunked coding of a body (RFC 9112, section 7.1), read strictly.
+//! Strict decoder of the chunked transfer coding (RFC 9112, section 7.1).
 //!
-//! Where a chunk ends, a length that is read in two ways makes one answer of two: what is not exactly a size, a line
-//! end and as many bytes, is refused.
+//! A chunk length that can be read in two ways makes two responses of one (response splitting). Anything but a size, a
+//! line end and exactly as many bytes is rejected.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::Fault;
 
-/// Bytes that all chunk extensions of a body may have together; nobody uses any.
+/// Limit of all chunk extensions of a body, in bytes.
 const MOST_EXTENSION_BYTES: usize = 16 << 10;
-/// Bytes of the trailers.
+/// Limit of the trailers, in bytes.
 const MOST_TRAILER_BYTES: usize = 64 << 10;
-/// Trailers.
+/// Limit of the number of trailers.
 const MOST_TRAILERS: usize = 100;
 
-/// How far a chunked body was read.
+/// Decoder of a chunked body.
 #[derive(Debug, Default)]
 pub struct Chunks {
     expected: Expected,
-    /// What is left of the chunk.
+    /// Bytes left of the current chunk, or its size as far as read.
     rest: u64,
     extension_bytes: usize,
     trailers: Vec<u8>,
 }
 
-/// What comes next.
+/// What the decoder expects next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Expected {
-    /// The first digit of a size.
+    /// First digit of a chunk size.
     #[default]
     Size,
-    /// Another digit of it, or what ends it.
+    /// Another digit of the size, or its end.
     Digit,
-    /// The end of the line, and until then what nobody asked for.
+    /// A chunk extension, which is ignored, up to the line end.
     Extension,
-    /// The second half of the end of a size's line.
+    /// The LF of a chunk size's line.
     SizeLf,
     Data,
     DataCr,
@@ -44,22 +44,22 @@ enum Expected {
     Nothing,
 }
 
-/// What was found in a piece.
+/// Result of one decoding step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Bytes of the body; never none.
+    /// Body bytes; never empty.
     Data(Bytes),
-    /// The end, and the trailers before it.
+    /// End of the body, with its trailers.
     End(Option<HeaderMap>),
-    /// All of the piece was read, and there is more to come.
+    /// The input is used up; more is needed.
     More,
 }
 
 impl Chunks {
-    /// Reads on in `piece`, whose beginning is taken away as far as it was read. Behind the end nothing is taken.
+    /// Decodes from `piece` and removes what was decoded from its front. Bytes after the end of the body stay.
     ///
     /// # Errors
-    /// What is not the chunked coding.
+    /// The input violates the chunked coding.
     pub fn read(&mut self, piece: &mut Bytes) -> Result<Step, Fault> {
         let mut at = 0;
         while self.expected != Expected::Nothing && at < piece.len() {
@@ -80,7 +80,7 @@ impl Chunks {
         if self.expected == Expected::Nothing { Ok(Step::End(self.take_trailers()?)) } else { Ok(Step::More) }
     }
 
-    /// Whether `rest`, which comes next, ends the body here, without trailers.
+    /// Whether `rest`, the next input, ends the body without trailers.
     pub(super) fn ends_with(&self, rest: &[u8]) -> bool {
         self.expected == Expected::DataCr && rest.starts_with(b"\r\n0\r\n\r\n")
     }
@@ -92,25 +92,25 @@ impl Chunks {
                 let digit = char::from(byte).to_digit(16).unwrap_or_default();
                 // Four bits more would not fit.
                 if self.rest >> 60 != 0 {
-                    return nonsense("the size of a chunk is out of bounds");
+                    return nonsense("a chunk size is too large");
                 }
                 self.rest = self.rest << 4 | u64::from(digit);
                 Expected::Digit
             }
             (Expected::Digit | Expected::Extension, b'\r') => Expected::SizeLf,
             (Expected::Digit, b';' | b' ' | b'\t') => Expected::Extension,
-            (Expected::Size | Expected::Digit, _) => return nonsense("the size of a chunk is no number"),
-            (Expected::Extension, b'\n') => return nonsense("a chunk's size ends with half a line end"),
+            (Expected::Size | Expected::Digit, _) => return nonsense("a chunk size is not a number"),
+            (Expected::Extension, b'\n') => return nonsense("a chunk size does not end with CRLF"),
             (Expected::Extension, _) => {
                 self.extension_bytes += 1;
                 if self.extension_bytes > MOST_EXTENSION_BYTES {
-                    return nonsense("its chunks have extensions without end");
+                    return nonsense("its chunk extensions are too long");
                 }
                 Expected::Extension
             }
             (Expected::SizeLf, b'\n') if self.rest == 0 => Expected::Trailers,
             (Expected::SizeLf, b'\n') => Expected::Data,
-            (Expected::SizeLf, _) => return nonsense("a chunk's size ends with half a line end"),
+            (Expected::SizeLf, _) => return nonsense("a chunk size does not end with CRLF"),
             (Expected::DataCr, b'\r') => Expected::DataLf,
             (Expected::DataLf, b'\n') => Expected::Size,
             (Expected::DataCr | Expected::DataLf, _) => return nonsense("a chunk is longer than its size"),
@@ -119,7 +119,7 @@ impl Chunks {
                 if self.trailers == b"\r\n" || self.trailers.ends_with(b"\r\n\r\n") {
                     Expected::Nothing
                 } else if self.trailers.len() > MOST_TRAILER_BYTES {
-                    return nonsense("its trailers have no end");
+                    return nonsense("its trailers are too long");
                 } else {
                     Expected::Trailers
                 }
@@ -133,7 +133,7 @@ impl Chunks {
         if text.len() <= 2 {
             return Ok(None);
         }
-        let nonsense = Fault::Nonsense("its trailers are no header lines");
+        let nonsense = Fault::Nonsense("its trailers are malformed");
         let mut lines = [httparse::EMPTY_HEADER; MOST_TRAILERS];
         let Ok(httparse::Status::Complete((end, lines))) = httparse::parse_headers(&text, &mut lines) else {
             return Err(nonsense);
@@ -153,10 +153,10 @@ impl Chunks {
 mod tests {
     use super::*;
 
-    /// The body, its trailers, and what is behind it.
+    /// Body, trailers, and the bytes after the body.
     type Read = (Vec<u8>, Option<HeaderMap>, Vec<u8>);
 
-    /// What is read if it comes in pieces of this size.
+    /// Decodes `text` in pieces of `size` bytes.
     fn read(text: &[u8], size: usize) -> Result<Read, String> {
         let (mut chunks, mut body, mut rest) = (Chunks::default(), Vec::new(), Bytes::copy_from_slice(text));
         loop {
@@ -221,11 +221,11 @@ mod tests {
     #[test]
     fn nothing_grows_without_end() {
         let extension = format!("1;{}\r\nx\r\n", "x".repeat(1000)).repeat(20);
-        assert!(read(extension.as_bytes(), 100).unwrap_err().contains("extensions without end"));
+        assert!(read(extension.as_bytes(), 100).unwrap_err().contains("extensions are too long"));
         let trailers = format!("0\r\n{}", "X: 1\r\n".repeat(20_000));
-        assert!(read(trailers.as_bytes(), 1000).unwrap_err().contains("trailers have no end"));
+        assert!(read(trailers.as_bytes(), 1000).unwrap_err().contains("trailers are too long"));
         let many = format!("0\r\n{}\r\n", "X: 1\r\n".repeat(101));
-        assert!(read(many.as_bytes(), 1000).unwrap_err().contains("no header lines"));
+        assert!(read(many.as_bytes(), 1000).unwrap_err().contains("trailers are malformed"));
     }
 
     #[test]

@@ -1,21 +1,21 @@
-//! Why an HTTP/1.1 connection gave no answer, or not the whole of it.
+//! Errors of HTTP/1.1 client connections.
 
 use std::error::Error;
 use std::fmt::{self, Display, Formatter};
 use std::io;
 
-/// What went wrong on a connection.
+/// Error of an HTTP/1.1 exchange.
 #[derive(Debug)]
 pub enum Fault {
-    /// It was closed where more had to come.
+    /// The connection was closed before the response was complete.
     Ended,
     /// Reading failed.
     Io(io::Error),
-    /// What came is not HTTP/1.1, or more of it than we read; in words.
+    /// The response is not valid HTTP/1.1, or exceeds a limit; the text says why.
     Nonsense(&'static str),
-    /// We closed it: the body of the request broke off.
+    /// Closed by the gateway: the request body broke off.
     Cut,
-    /// We closed it: the endpoint no longer answers.
+    /// Closed by the gateway: the endpoint is unresponsive.
     Unanswered,
 }
 

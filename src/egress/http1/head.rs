@@ -1,4 +1,4 @@
-//! Heads: the request's as it is written, the answer's as it is read (RFC 9112).
+//! Writes request heads and parses response heads (RFC 9112).
 
 use std::mem::MaybeUninit;
 
@@ -9,22 +9,22 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, requ
 use super::{Chunks, Fault};
 use crate::message::hop_by_hop;
 
-/// Header lines of an answer; a backend that sends more is broken or hostile.
+/// Limit of header lines of a response.
 const MOST_LINES: usize = 200;
-/// Bytes of an answer's head.
+/// Limit of a response head, in bytes.
 const MOST_BYTES: usize = 256 << 10;
 
-/// Bytes of empty lines before a status line.
+/// Limit of empty lines before a status line, in bytes.
 const MOST_LINE_ENDS: usize = 16;
 
-/// How long the body of a request is.
+/// Length of a request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Length {
-    /// There is none, and nothing says so: what a request of its method has is said by its method.
+    /// No body and no length header: the method implies that there is none.
     Unsaid,
-    /// As many bytes.
+    /// Number of bytes.
     Exact(u64),
-    /// Until it ends.
+    /// Unknown: chunked coding.
     Chunked,
 }
 
@@ -34,7 +34,7 @@ pub(super) fn write(out: &mut Vec<u8>, parts: &request::Parts, length: Length) {
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     put(&[parts.method.as_str().as_bytes(), b" ", path.as_bytes(), b" HTTP/1.1\r\n"]);
     for (name, value) in &parts.headers {
-        // Where the body ends is said once, by us.
+        // The body length is stated once, by the gateway.
         if name != CONTENT_LENGTH && name != TRANSFER_ENCODING {
             put(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
         }
@@ -46,34 +46,34 @@ pub(super) fn write(out: &mut Vec<u8>, parts: &request::Parts, length: Length) {
     }
 }
 
-/// Where an answer's body ends.
+/// How the end of a response body is determined.
 #[derive(Debug)]
 pub enum Framing {
-    /// After as many bytes; with none left it has ended.
+    /// By length: bytes left of the body.
     Length(u64),
-    /// Where its chunks say.
+    /// By the chunked coding.
     Chunked(Box<Chunks>),
-    /// Where the connection does.
+    /// By the end of the connection.
     Close,
 }
 
-/// An answer's head.
+/// Head of an HTTP/1.1 response.
 #[derive(Debug)]
 pub struct Head {
     /// Status and headers.
     pub parts: response::Parts,
-    /// Where its body ends.
+    /// How its body is framed.
     pub framing: Framing,
-    /// Whether the connection may carry another request afterwards.
+    /// Whether the connection can be reused after this response.
     pub keeps: bool,
 }
 
 impl Head {
-    /// The head at the beginning of `bytes`, an answer to a request of this method, and how long it is; none if it
-    /// is not all there.
+    /// Parses the response head at the beginning of `bytes`, for a request of this method. Returns the head and its
+    /// length, or `None` if it is incomplete.
     ///
     /// # Errors
-    /// What is not HTTP/1, or says in two ways where its body ends.
+    /// The head is not HTTP/1, or its body framing is ambiguous.
     pub fn read(bytes: &[u8], method: &Method) -> Result<Option<(Head, usize)>, Fault> {
         let mut lines = [const { MaybeUninit::uninit() }; MOST_LINES];
         let mut read = httparse::Response::new(&mut []);
@@ -81,12 +81,12 @@ impl Head {
         let end = match config.parse_response_with_uninit_headers(&mut read, bytes, &mut lines) {
             Ok(httparse::Status::Complete(end)) => end,
             Ok(httparse::Status::Partial) if bytes.len() > MOST_BYTES => {
-                return Err(Fault::Nonsense("its head has no end"));
+                return Err(Fault::Nonsense("its head is too long"));
             }
             Ok(httparse::Status::Partial) => return Ok(None),
             Err(httparse::Error::TooManyHeaders) => return Err(Fault::Nonsense("it has too many header lines")),
             Err(httparse::Error::HeaderName | httparse::Error::HeaderValue | httparse::Error::NewLine) => {
-                return Err(Fault::Nonsense("a header line is none"));
+                return Err(Fault::Nonsense("a header line is malformed"));
             }
             Err(_) => return Err(Fault::Nonsense("it does not begin with HTTP/1")),
         };
@@ -94,7 +94,7 @@ impl Head {
         parts.version = if read.version == Some(0) { Version::HTTP_10 } else { Version::HTTP_11 };
         let status = read.code.and_then(|code| StatusCode::from_u16(code).ok());
         parts.status = status.ok_or(Fault::Nonsense("its status is out of bounds"))?;
-        // Values are parts of a copy that is as long as the head, whatever was read with it.
+        // Values are slices of a copy of the head, so that they do not keep the whole read buffer.
         let text = Bytes::copy_from_slice(&bytes[..end]);
         parts.headers.reserve(read.headers.len());
         for line in read.headers.iter() {
@@ -102,7 +102,7 @@ impl Head {
             let value = HeaderValue::from_maybe_shared(text.slice(from..from + line.value.len()));
             match (HeaderName::from_bytes(line.name.as_bytes()), value) {
                 (Ok(name), Ok(value)) => drop(parts.headers.append(name, value)),
-                _ => return Err(Fault::Nonsense("a header line is none")),
+                _ => return Err(Fault::Nonsense("a header line is malformed")),
             }
         }
         let framing = framing(&mut parts, method)?;
@@ -111,42 +111,43 @@ impl Head {
     }
 }
 
-/// Empty lines before a status line. A few are skipped (httparse skips any number, but reads them anew each time).
+/// Empty lines before a status line. A few are skipped (httparse skips any number, but parses them again each time).
 #[derive(Default)]
 pub(super) struct EmptyLines(usize);
 
 impl EmptyLines {
-    /// Takes them off the beginning of `piece`; whether nothing is left of it.
+    /// Removes empty lines from the front of `piece`; returns whether nothing is left of it.
     ///
     /// # Errors
-    /// When there are too many.
+    /// There are too many empty lines.
     pub(super) fn skip(&mut self, piece: &mut Bytes) -> Result<bool, Fault> {
         let ends = piece.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         self.0 += ends;
         if self.0 > MOST_LINE_ENDS {
-            return Err(Fault::Nonsense("empty lines come before its status line"));
+            return Err(Fault::Nonsense("too many empty lines before its status line"));
         }
         piece.advance(ends);
         Ok(piece.is_empty())
     }
 }
 
-/// Whether a head ends behind `before`, or is too long: reading it anew for every byte that comes would be dear.
+/// Whether `text` may contain a complete head that ends after `before`, or is too long. Avoids parsing again for every
+/// byte received.
 pub(super) fn may_be_whole(text: &[u8], before: usize) -> bool {
     let news = &text[before.saturating_sub(3)..];
     text.len() > MOST_BYTES || news.windows(2).any(|pair| pair == b"\n\n") || news.windows(3).any(|it| it == b"\n\r\n")
 }
 
-/// RFC 9112, section 6.3.
+/// Determines the body framing (RFC 9112, section 6.3).
 fn framing(parts: &mut response::Parts, method: &Method) -> Result<Framing, Fault> {
     let length = length(&mut parts.headers)?;
     let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
     let coding = codings.next();
     if let Some(coding) = coding {
         if parts.version == Version::HTTP_10 {
-            return Err(Fault::Nonsense("HTTP/1.0 knows no Transfer-Encoding"));
+            return Err(Fault::Nonsense("HTTP/1.0 does not define Transfer-Encoding"));
         }
-        // Any other coding would reach the client without the header that says so.
+        // Any other coding would reach the client without the header that names it.
         if !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") || codings.next().is_some() {
             return Err(Fault::Nonsense("its Transfer-Encoding is not chunked alone"));
         }
@@ -167,7 +168,7 @@ fn framing(parts: &mut response::Parts, method: &Method) -> Result<Framing, Faul
     })
 }
 
-/// `Content-Length`; said several times in the same way, it is said once (RFC 9110, section 8.6).
+/// Value of `Content-Length`; equal repeats are merged (RFC 9110, section 8.6).
 fn length(headers: &mut HeaderMap) -> Result<Option<u64>, Fault> {
     let mut lines = headers.get_all(CONTENT_LENGTH).iter();
     let Some(first) = lines.next() else { return Ok(None) };
@@ -177,7 +178,7 @@ fn length(headers: &mut HeaderMap) -> Result<Option<u64>, Fault> {
         let digits = !bytes.is_empty() && bytes.iter().all(u8::is_ascii_digit);
         digits.then(|| value.to_str().ok()?.parse::<u64>().ok()).flatten()
     };
-    let length = digits(first).ok_or(Fault::Nonsense("its Content-Length is no length"))?;
+    let length = digits(first).ok_or(Fault::Nonsense("its Content-Length is not a number"))?;
     if several {
         if !headers.get_all(CONTENT_LENGTH).iter().all(|line| digits(line) == Some(length)) {
             return Err(Fault::Nonsense("it has more than one Content-Length"));
@@ -187,13 +188,13 @@ fn length(headers: &mut HeaderMap) -> Result<Option<u64>, Fault> {
     Ok(Some(length))
 }
 
-/// Whether the connection goes on: HTTP/1.1 unless it says `close`, HTTP/1.0 only if it says `keep-alive`.
+/// Whether the connection persists: HTTP/1.1 unless `close`, HTTP/1.0 only with `keep-alive`.
 fn keeps(parts: &response::Parts) -> bool {
     let says = |word: &[u8]| {
         let mut options = parts.headers.get_all(CONNECTION).iter().flat_map(|line| hop_by_hop::listed(line.as_bytes()));
         options.any(|option| option.eq_ignore_ascii_case(word))
     };
-    // Whoever says that a 204 is followed by bytes may send them: the next response would begin with them.
+    // A server that announces a body after a 204 may send it: the next response would begin with it.
     let followed = parts.status == StatusCode::NO_CONTENT
         && (parts.headers.contains_key(TRANSFER_ENCODING)
             || parts.headers.get(CONTENT_LENGTH).is_some_and(|length| length != "0"));
@@ -285,7 +286,7 @@ mod tests {
         let lines = format!("HTTP/1.1 200 OK\r\n{}", "A: 1\r\n".repeat(MOST_LINES + 1));
         assert!(framed(&lines).ends_with("too many header lines"));
         let endless = format!("HTTP/1.1 200 OK\r\nA: {}", "x".repeat(MOST_BYTES));
-        assert!(read(&endless, &Method::GET).unwrap_err().to_string().ends_with("its head has no end"));
+        assert!(read(&endless, &Method::GET).unwrap_err().to_string().ends_with("its head is too long"));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! HTTP/1.1 connections: one request at a time, kept for the next when its answer has ended.
+//! HTTP/1.1 client connections: one request at a time, reused when its response has ended.
 //!
-//! They stand on httparse itself. hyper's client has a task for each connection and two channels between that and the
-//! request, and 8 KiB to read into for each, also while nothing comes: a request was a third dearer, and a watch, which
-//! mostly waits, held ten times what it needs.
+//! Implemented on httparse. hyper's client has a task per connection, two channels between that and the request, and an
+//! 8 KiB read buffer per connection, also while idle: a request cost a third more, and a watch, which mostly waits,
+//! held ten times the memory it needs.
 
 mod answer;
 mod chunks;
@@ -34,36 +34,36 @@ use super::channel::Channel;
 use super::pushed::Pushed;
 use crate::message::{Body, Received};
 
-/// net/http servers close an idle connection after 90 s or more; we let go well before, so that a
-/// request seldom meets a connection that is just being closed.
+/// Idle connections are closed after this time. net/http servers close them after 90 s or more; closing well before
+/// makes it unlikely that a request meets a connection that is being closed.
 const IDLE: Duration = Duration::from_secs(55);
-/// How many idle connections one worker keeps to one endpoint. Above what is in flight at once: a smaller
-/// number means a new TLS handshake for every burst, which is what makes Go proxies slow (their default is 2).
+/// Limit of idle connections of one worker to one endpoint. It exceeds the usual number in flight: a smaller one means
+/// new TLS handshakes for every burst, which is what makes Go proxies slow (their default is 2).
 const KEPT: usize = 1024;
 
-/// A connection, for one request after another. Dropped, it is closed, whatever is under way on it.
+/// A connection that carries one request after another. Dropping it closes the connection at once.
 pub struct Line {
     wire: Rc<Wire>,
     sending: Pushed,
 }
 
 impl Line {
-    /// Begins HTTP/1.1 on a fresh connection, one more of `open`.
+    /// Starts HTTP/1.1 on a new connection, which is added to `open`.
     pub(super) fn new(stream: Channel, open: &Open) -> Line {
         Line { wire: open.enter(stream), sending: Pushed::default() }
     }
 
-    /// How often bytes came on it: not at all before its first answer.
+    /// Number of reads that returned bytes; 0 before the first response.
     pub(super) fn came(&self) -> u64 {
         self.wire.came()
     }
 
-    /// Sends `request` (whose URI is in origin form) and waits for the head of its answer.
+    /// Sends `request` (with its URI in origin form) and waits for the response head.
     ///
-    /// It is sent before the future is first polled, which so need not hold it.
+    /// Sending begins before the future is first polled, so the future need not hold the request.
     ///
     /// # Errors
-    /// [`Fault`]; it may have been carried out.
+    /// [`Fault`]; the request may have been processed.
     pub fn ask(&mut self, request: Request<Body>) -> impl Future<Output = Result<Response<Received>, Fault>> {
         let method = request.method().clone();
         let may_switch = request.headers().contains_key(UPGRADE);
@@ -72,7 +72,7 @@ impl Line {
     }
 
     async fn answer(&self, method: Method, may_switch: bool) -> Result<Response<Received>, Fault> {
-        // What came of a head before the last piece; nearly always it comes in one.
+        // An incomplete head of earlier reads; nearly always the head arrives in one read.
         let mut begun = Vec::new();
         let mut empty_lines = EmptyLines::default();
         loop {
@@ -98,7 +98,7 @@ impl Line {
             };
             let rest = piece.split_off(end - before);
             let status = head.parts.status;
-            // What is only for us to know; a switch alone ends with a status of its class.
+            // Informational responses are for the next hop only. 101 is final although of that class.
             if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
                 begun.clear();
                 empty_lines = EmptyLines::default();
@@ -106,7 +106,7 @@ impl Line {
                 continue;
             }
             if status.is_informational() && !may_switch {
-                return Err(Fault::Nonsense("it switches protocols, which was not asked for"));
+                return Err(Fault::Nonsense("it switches protocols without a request to upgrade"));
             }
             let keeps = head.keeps && !status.is_informational();
             return Ok(Response::from_parts(head.parts, self.body(head.framing, keeps, rest)));
@@ -127,8 +127,7 @@ impl Line {
         }
     }
 
-    /// The connection itself, after an answer that says it is another protocol's now; none while somebody reads that
-    /// answer's body.
+    /// The raw connection after a 101 response; `None` while the response's body is still being read.
     pub fn switch(self) -> Option<impl AsyncRead + AsyncWrite + Send + Unpin + use<>> {
         let (stream, first) = Rc::try_unwrap(self.wire).ok()?.into_parts();
         let (from, to) = tokio::io::split(stream);
@@ -136,12 +135,12 @@ impl Line {
     }
 }
 
-/// The idle connections to one endpoint, the latest last.
+/// Idle connections to one endpoint, the most recently used last.
 #[derive(Default)]
 pub(super) struct Idle(RefCell<Vec<(Line, Instant)>>);
 
 impl Idle {
-    /// Keeps `line` if another request may follow on it.
+    /// Keeps `line` if it can be reused.
     pub(super) fn put(&self, line: Line) {
         let mut idle = self.0.borrow_mut();
         if line.wire.is_over() && idle.len() < KEPT {

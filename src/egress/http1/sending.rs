@@ -1,4 +1,4 @@
-//! A request on its way into a connection.
+//! Writes a request to its connection.
 
 use std::future::Future;
 use std::io::IoSlice;
@@ -17,26 +17,26 @@ use crate::egress::has_payload;
 use crate::egress::pushed::Pushed;
 use crate::message::{Body, hop_by_hop};
 
-/// Pieces of a body up to this size are copied behind what goes out with them: one write for all.
+/// Body pieces up to this size are copied into the write buffer: one write for all.
 const SMALL: usize = 16 << 10;
-/// What is gathered before it is written.
+/// Bytes gathered before a write.
 const GATHERED: usize = 32 << 10;
 
-/// Writes `request`.
+/// Starts writing `request`.
 pub(super) fn send(wire: &Rc<Wire>, request: Request<Body>) -> Pushed {
     let pump = Pump::new(wire.clone(), request);
     wire.begin();
     Pushed::begin(pump)
 }
 
-/// Writes head and body as fast as the backend takes them.
+/// Writes head and body as fast as the backend accepts them.
 struct Pump {
     wire: Rc<Wire>,
     body: Body,
     length: Length,
-    /// The names that may stand behind the body: those its head announces.
+    /// Values of the header `Trailer`: the trailers that may be sent.
     announced: Vec<HeaderValue>,
-    /// What goes out next, from `at` on; then the piece, and what ends it.
+    /// Bytes to write next, from `at` on; then `piece`, and `tail` that ends it.
     out: Vec<u8>,
     at: usize,
     piece: Bytes,
@@ -44,7 +44,7 @@ struct Pump {
     ended: bool,
 }
 
-/// The body is not what its head says.
+/// The body does not match the length stated in the head, or it broke off.
 struct Unsent;
 
 impl Pump {
@@ -61,12 +61,12 @@ impl Pump {
         Pump { wire, body, length, announced, out, at: 0, piece: Bytes::new(), tail: b"", ended }
     }
 
-    /// Takes the next of the body that can be had.
+    /// Takes the next available frames of the body.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Unsent>> {
         while !self.ended && self.piece.is_empty() && self.tail.is_empty() && self.out.len() < GATHERED {
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 None if self.length == Length::Chunked => self.end(&HeaderMap::new()),
-                // Its end would be looked for in the next request.
+                // The backend would take the next request for the rest of this body.
                 None | Some(Err(_)) => return Poll::Ready(Err(Unsent)),
                 Some(Ok(frame)) => match frame.into_data().map_err(Frame::into_trailers) {
                     Ok(data) => self.take(data)?,
@@ -103,7 +103,7 @@ impl Pump {
         Ok(())
     }
 
-    /// The last chunk, and what of `trailers` may stand behind it.
+    /// Writes the last chunk and the announced ones of `trailers`.
     fn end(&mut self, trailers: &HeaderMap) {
         self.ended = true;
         self.out.extend_from_slice(b"0\r\n");
@@ -142,13 +142,13 @@ impl Pump {
 impl Future for Pump {
     type Output = ();
 
-    /// Ends with the request or with the connection; why, the answer says.
+    /// Ends with the request or with the connection; errors are reported by reading the response.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         loop {
             let more = this.poll_more(cx);
             if let Poll::Ready(Err(Unsent)) = more {
-                // Half a request must not pass for a whole one.
+                // A truncated request must not be taken for a complete one.
                 this.wire.cut(Closed::BodyBroken);
                 return Poll::Ready(());
             }
@@ -172,7 +172,7 @@ impl Future for Pump {
     }
 }
 
-/// How long the body is, and whether that is said.
+/// Length of the body, and whether a header states it.
 fn length(parts: &request::Parts, body: &Body) -> Length {
     match body.size_hint().exact() {
         Some(0) | None if body.is_end_stream() && !has_payload(&parts.method) => Length::Unsaid,

@@ -1,4 +1,4 @@
-//! Whole exchanges with a backend that says what it is told to, byte for byte.
+//! Complete exchanges with a backend that sends given bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -134,7 +134,7 @@ async fn half_an_answer_never_passes_for_whole_unless_its_end_is_the_connections
                 assert!(!line.wire.is_over());
             }
         }
-        // What is behind an answer is not the next one's.
+        // Bytes after a response are not part of the next one.
         let (mut line, mut far, _open) = line();
         far.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhiHTTP/1.1 200 OK\r\n").await.unwrap();
         assert_eq!(whole(&mut line, get()).await, Ok((200, "hi".to_owned(), None)));
@@ -158,7 +158,7 @@ async fn an_idle_connection_that_was_closed_or_spoke_is_not_taken() {
         assert_eq!(idle.len(), 3);
         kept[2].0.shutdown().await.unwrap();
         kept[1].0.write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n").await.unwrap();
-        // The reactor has to have looked.
+        // Let the reactor see both events.
         tokio::time::sleep(Duration::from_millis(20)).await;
         let taken = idle.take().expect("one of them is silent");
         assert_eq!(idle.len(), 0, "the others are gone");
@@ -266,7 +266,7 @@ async fn empty_lines_before_a_status_line_are_skipped_to_a_bound() {
                 let asking = async { line.ask(request(Method::GET, Body::Empty)).await.map(|answer| answer.status()) };
                 let backend = async {
                     for piece in format!("{before}{ANSWER}").as_bytes().chunks(step) {
-                        // It may be cut before all of it is written.
+                        // The client may close before everything is written.
                         let _ = far.write_all(piece).await;
                         yield_now().await;
                     }
@@ -339,7 +339,7 @@ async fn what_comes_with_a_switch_is_the_tunnels() {
         const SWITCH: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\nfirst ";
         let (mut line_of_other, mut far_of_other, _open_of_other) = line();
         far_of_other.write_all(SWITCH).await.unwrap();
-        assert!(matches!(line_of_other.ask(get()).await, Err(Fault::Nonsense(_))), "nobody asked for it");
+        assert!(matches!(line_of_other.ask(get()).await, Err(Fault::Nonsense(_))), "no upgrade was requested");
         let (mut line, mut far, _open) = line();
         far.write_all(SWITCH).await.unwrap();
         let mut asks = get();

@@ -1,4 +1,4 @@
-//! One connection, as those share it who ask on it, write a body to it, and read an answer's body from it.
+//! A connection shared by the reader of a response, the writer of a request, and the body of a response.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future as _;
@@ -14,44 +14,44 @@ use tokio::task::coop::unconstrained;
 use super::Fault;
 use crate::egress::channel::Channel;
 
-/// What is read at a time.
+/// Size of the read buffer.
 const READ: usize = 64 << 10;
-/// With less room than this a new buffer is taken.
+/// With less space left than this a new buffer is allocated.
 const LEAST: usize = 16 << 10;
-/// Pieces up to this size get a buffer of their own: a part of the shared one would keep all of it, and an event of a
-/// watch may wait for its client for long.
+/// Reads up to this size are copied to a buffer of their own: a slice would keep the whole shared buffer, and a watch
+/// event may wait for its client for long.
 const SMALL: usize = 4 << 10;
 
 thread_local! {
-    /// All connections of a thread read into one buffer: an idle one holds none.
+    /// Read buffer of all connections of a thread, so that idle ones hold none.
     static BUFFER: RefCell<BytesMut> = RefCell::default();
 }
 
-/// Why we closed a connection.
+/// Why the gateway closed a connection.
 #[derive(Clone, Copy)]
 pub(super) enum Closed {
-    /// The body of the request broke off.
+    /// The request body broke off.
     BodyBroken,
-    /// The endpoint no longer answers.
+    /// The endpoint is unresponsive.
     Unanswered,
 }
 
-/// An open connection.
+/// An open HTTP/1.1 connection.
 pub(super) struct Wire {
     stream: RefCell<Channel>,
-    /// What was read and is not taken yet.
+    /// Bytes read but not yet consumed.
     left: RefCell<Bytes>,
     /// Whether a request is still being written.
     sending: Cell<bool>,
-    /// Whether another request may follow; not while one is under way.
+    /// Whether the connection can be reused; false while a request is in flight.
     keeps: Cell<bool>,
-    /// The backend takes no more. It may have answered before, and is read to its end.
+    /// Whether writing failed. The backend may have responded before, so reading continues to the end.
     deaf: Cell<bool>,
-    /// How often bytes came on it.
+    /// Number of reads that returned bytes.
     came: Cell<u64>,
-    /// How often anything came on any connection of its endpoint.
+    /// Number of reads on all connections to the endpoint.
     heard: Rc<Cell<u64>>,
-    /// Why we closed it, if we did.
+    /// Why the gateway closed it, if it did.
     cut: Cell<Option<Closed>>,
     reader: RefCell<Waker>,
 }
@@ -71,18 +71,18 @@ impl Wire {
         }
     }
 
-    /// A request begins to be written.
+    /// Marks that a request is being written.
     pub(super) fn begin(&self) {
         self.sending.set(true);
         self.keeps.set(false);
     }
 
-    /// All of it was written.
+    /// Marks that the request was written completely.
     pub(super) fn sent(&self) {
         self.sending.set(false);
     }
 
-    /// The next bytes, those first that were put back; none at the end.
+    /// The next bytes, those put back first; empty at the end of the stream.
     pub(super) fn poll_read(&self, cx: &mut Context<'_>) -> Poll<Result<Bytes, Fault>> {
         let left = self.left.take();
         if !left.is_empty() {
@@ -127,12 +127,12 @@ impl Wire {
         }
     }
 
-    /// What was read too far comes next.
+    /// Puts back bytes that were read too far.
     pub(super) fn put_back(&self, rest: Bytes) {
         self.left.replace(rest);
     }
 
-    /// Writes some of the `pieces`. What cannot be written is given up: why, reading says.
+    /// Writes some of the `pieces`. After a failed write nothing more is written; reading reports the cause.
     pub(super) fn poll_write(&self, cx: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<Result<usize, Deaf>> {
         if self.deaf.get() || self.cut.get().is_some() {
             return Poll::Ready(Err(Deaf));
@@ -145,7 +145,7 @@ impl Wire {
         })
     }
 
-    /// Waits until all that was written is on its way.
+    /// Flushes what was written.
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<Result<(), Deaf>> {
         let flushed = ready!(Pin::new(&mut *self.stream.borrow_mut()).poll_flush(cx));
         Poll::Ready(flushed.map_err(|_| self.went_deaf()))
@@ -156,17 +156,17 @@ impl Wire {
         Deaf
     }
 
-    /// How often bytes came.
+    /// Number of reads that returned bytes.
     pub(super) fn came(&self) -> u64 {
         self.came.get()
     }
 
-    /// An answer came to its end; it said whether another request may follow.
+    /// Marks the end of a response, which says whether the connection can be reused.
     pub(super) fn ended(&self, keeps: bool) {
         self.keeps.set(keeps);
     }
 
-    /// Whether request and answer have ended and another may follow.
+    /// Whether request and response have ended and the connection can be reused.
     pub(super) fn is_over(&self) -> bool {
         self.keeps.get()
             && !self.sending.get()
@@ -175,31 +175,31 @@ impl Wire {
             && self.left.borrow().is_empty()
     }
 
-    /// Whether nothing has come since, not even its end. Call it when [`Wire::is_over`].
+    /// Whether the connection is open and nothing was received since. Call it only if [`Wire::is_over`].
     pub(super) fn is_silent(&self) -> bool {
-        // Out of turn: a task that has had its share would take every connection for silent.
+        // Without tokio's cooperative budget: a task that used it up would take every connection for idle.
         let mut looking = pin!(unconstrained(std::future::poll_fn(|cx| self.poll_read(cx))));
         looking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
     }
 
-    /// Says goodbye to a backend that is not needed any more, so that for it, too, this is an end and no breach. What
-    /// does not go out at once is not waited for.
+    /// Closes the connection in order (TLS close_notify), so that the backend does not see a truncation. Does not wait
+    /// for the write.
     pub(super) fn part(&self) {
         let mut cx = Context::from_waker(Waker::noop());
         let _ = Pin::new(&mut *self.stream.borrow_mut()).poll_shutdown(&mut cx);
     }
 
-    /// Gives the connection up: who reads on it reads no more.
+    /// Aborts the connection: pending and later reads fail.
     pub(super) fn cut(&self, why: Closed) {
         self.cut.set(Some(why));
         self.reader.borrow().wake_by_ref();
     }
 
-    /// The stream, and what was read of it already.
+    /// The stream, and the bytes read but not consumed.
     pub(super) fn into_parts(self) -> (Channel, Bytes) {
         (self.stream.into_inner(), self.left.into_inner())
     }
 }
 
-/// A backend takes no more.
+/// Writing to the backend failed.
 pub(super) struct Deaf;

@@ -1,4 +1,4 @@
-//! An ear on a connection: whether the other side still says anything, and what it said last.
+//! Records activity on a connection: the number of reads, and the last error.
 
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -10,16 +10,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::tls::Failure;
 
-/// What is heard on a connection.
+/// Activity of a connection.
 #[derive(Default)]
 pub(in crate::egress) struct Ear {
-    /// How often bytes came.
+    /// Number of reads.
     pub(in crate::egress) count: Cell<u64>,
-    /// Why none will come any more: h2 forgets all of an error but its text.
+    /// Error that ended the connection: h2 keeps only the text of errors.
     pub(in crate::egress) failed: Cell<Option<Failure>>,
 }
 
-/// A stream and an ear on it.
+/// A stream that records its activity.
 pub(in crate::egress) struct Heard<T> {
     pub(in crate::egress) stream: T,
     pub(in crate::egress) ear: Rc<Ear>,
@@ -37,8 +37,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for Heard<T> {
 }
 
 impl<T: AsyncRead + Unpin> Heard<T> {
-    /// When a write fails the other side has hung up, and may have said why just before: that is waited for, which
-    /// is not long on a closed socket.
+    /// When a write fails the peer has closed, and may have sent the reason (a TLS alert) just before: it is read
+    /// first, which takes no time on a closed socket.
     fn written<R>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if let Poll::Ready(Err(error)) = &written
             && self.ear.failed.get().is_none()

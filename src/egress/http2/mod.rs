@@ -1,7 +1,7 @@
-//! HTTP/2 connections: many requests at a time, and a further connection before streams run out.
+//! HTTP/2 client connections: many requests at a time, and a further connection before streams run out.
 //!
-//! They stand on h2 itself. hyper's client sends each request through a queue to one task and its answer through
-//! another, made for it; that was a quarter of what relaying a small answer costs.
+//! Implemented on h2. hyper's client sends each request through a queue to one task and its response through another
+//! channel; that was a quarter of the cost of relaying a small response.
 
 pub(super) mod heard;
 mod upload;
@@ -30,32 +30,31 @@ use super::silence::{Patience, Silence, Verdict};
 use crate::message::{Body, Received};
 use crate::tls::Failure;
 
-/// Streams we put onto one connection even if the backend would take more: they share its window and
-/// its fate.
+/// Limit of streams per connection, even if the backend allows more: they share its window and fail together.
 const MOST_STREAMS: usize = 250;
-/// What a backend allows until its SETTINGS are there: nothing, so that no request waits behind others on a
-/// connection that turns out to be narrow, or is sent to one that never answers.
+/// Stream limit before the backend's SETTINGS: none, so that no request queues on a connection with a low limit or is
+/// sent to a backend that never answers.
 const ASSUMED_STREAMS: usize = 0;
-/// The connection's window is what h2 measures its budget for small DATA frames against: wide, so that
-/// one stalled client of a chatty stream does not end everybody's watches.
+/// Connection flow-control window. h2 measures its budget for small DATA frames against it: wide, so that one stalled
+/// client of a chatty stream does not end all watches.
 const CONNECTION_WINDOW: u32 = 64 << 20;
-/// What one slow client may make us hold of its answer, in bytes.
+/// Stream flow-control window: bytes of a response held for a slow client.
 pub const STREAM_WINDOW: u32 = 256 << 10;
-/// How much of that may be unacknowledged on a stream that goes on. Most answers are smaller and need no word.
+/// Bytes of that which may be read without a WINDOW_UPDATE. Most responses are smaller and need none.
 const MOST_OWED: usize = 32 << 10;
-/// As client-go (`HTTP2_READ_IDLE_TIMEOUT_SECONDS`, `HTTP2_PING_TIMEOUT_SECONDS`), while nobody waits for an answer:
-/// watches may be quiet for hours.
+/// Liveness timeouts while no request awaits its response head, as in client-go (`HTTP2_READ_IDLE_TIMEOUT_SECONDS`,
+/// `HTTP2_PING_TIMEOUT_SECONDS`): watches may be quiet for hours.
 const QUIET: Patience =
     Patience { ask: Duration::from_secs(30), doubt: Duration::from_secs(15), end: Duration::from_secs(15) };
-/// While a request waits for its answer. One who is only slow answers a ping.
+/// Liveness timeouts while a request awaits its response head. A backend that is only slow answers PINGs.
 const AWAITED: Patience =
     Patience { ask: Duration::from_secs(1), doubt: Duration::from_secs(3), end: Duration::from_secs(6) };
-/// An unused connection is closed after this long.
+/// Unused connections are closed after this time.
 const IDLE: Duration = Duration::from_secs(300);
-/// Bytes of an answer's header block.
+/// Limit of a response's header block, in bytes.
 const MAX_HEADER_BYTES: u32 = 256 << 10;
 
-/// One HTTP/2 connection.
+/// An HTTP/2 connection to a backend.
 pub(super) struct Multiplexed {
     sender: RefCell<SendRequest<Bytes>>,
     pub(super) active: Cell<usize>,
@@ -64,41 +63,41 @@ pub(super) struct Multiplexed {
     used: Cell<Instant>,
     touched: Cell<bool>,
     ear: Rc<Ear>,
-    /// Requests that wait for the head of their answer.
+    /// Requests that await their response head.
     waiting: Cell<u32>,
     silence: Cell<Silence>,
     ping: RefCell<Option<PingPong>>,
-    /// What [`Multiplexed::heard`] was when a request had waited in vain; usable again once it is more.
+    /// [`Multiplexed::heard`] when a request had waited in vain; the connection is usable again once it grows.
     doubted: Cell<Option<u64>>,
-    /// The same when the endpoint was found unresponsive by more than that.
+    /// [`Multiplexed::heard`] when the endpoint was found unresponsive.
     unresponsive: Cell<Option<u64>>,
     task: AbortHandle,
 }
 
-/// What a connection's task says of it.
+/// State of a connection, updated by its task.
 struct State {
-    /// Streams it may carry at a time.
+    /// Limit of concurrent streams.
     limit: Cell<usize>,
     closed: Cell<bool>,
 }
 
-/// A request that was put onto a connection.
+/// A request that was sent on a stream.
 pub(super) struct Asked {
     answer: ResponseFuture,
-    /// Stops when it is dropped before the answer has ended.
+    /// Uploads the body; aborted if dropped before the response has ended.
     pub(super) upload: Option<Pushed>,
 }
 
-/// Why a request was not put onto a connection.
+/// Why a request was not sent.
 pub(super) enum NotAsked {
-    /// The connection takes no more; the request is as it was.
+    /// The connection accepts no more requests; the request is unchanged.
     Closed(Box<Request<Body>>, h2::Error),
-    /// It cannot be said over HTTP/2.
+    /// The request is not valid in HTTP/2.
     Unspeakable(h2::Error),
 }
 
 impl Asked {
-    /// The answer's header, its body behind it.
+    /// The response head, with its body.
     pub(super) async fn answer(&mut self) -> Result<Response<Received>, h2::Error> {
         let (parts, from) = (&mut self.answer).await?.into_parts();
         let body = Received::http2(from, &parts.headers, MOST_OWED);
@@ -107,14 +106,14 @@ impl Asked {
 }
 
 impl Multiplexed {
-    /// Puts `request` (in absolute form) onto a stream of its own.
+    /// Sends `request` (in absolute form) on a new stream.
     pub(super) fn ask(&self, request: Box<Request<Body>>) -> Result<Asked, NotAsked> {
         let mut cx = Context::from_waker(Waker::noop());
         let mut sender = self.sender.borrow_mut();
         match sender.poll_ready(&mut cx) {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(error)) => return Err(NotAsked::Closed(request, error)),
-            // The last stream of this handle waits to be opened; another handle may still queue one.
+            // The last stream of this handle is pending; another handle may still queue one.
             Poll::Pending => *sender = sender.clone(),
         }
         let (mut parts, body) = request.into_parts();
@@ -143,64 +142,64 @@ impl Multiplexed {
         !self.retired.get() && !self.state.closed.get() && !self.is_doubted()
     }
 
-    /// How often bytes came from the backend.
+    /// Number of reads from the backend.
     pub(super) fn heard(&self) -> u64 {
         self.ear.count.get()
     }
 
-    /// A request waited in vain since `heard` was `then`. If not a byte came meanwhile, the connection may be
-    /// dead: it gets no further request until it shows life, for the pings that will end it take a while.
+    /// Marks the connection as doubtful if nothing was read since `heard` was `then`, when a request began to wait in
+    /// vain. A doubtful connection gets no requests until something is read: the PINGs that will close it take a while.
     pub(super) fn doubt(&self, then: u64) {
         if self.heard() == then {
             self.doubted.set(Some(then));
         }
     }
 
-    /// Whether it gets no request until it shows life.
+    /// Whether the connection gets no requests until something is read.
     pub(super) fn is_doubted(&self) -> bool {
         self.doubted.get().is_some_and(|then| then == self.heard())
     }
 
-    /// Its endpoint answers nothing, a new connection included. If nothing came since `heard` was `then`, requests that
-    /// can be sent again are not to wait for it any longer.
+    /// Marks the endpoint as unresponsive, also to a new connection. If nothing was read since `heard` was `then`,
+    /// repeatable requests stop waiting.
     pub(super) fn give_up(&self, then: u64) {
         self.doubt(then);
         self.unresponsive.set(Some(then));
     }
 
-    /// Whether its endpoint is known to answer nothing.
+    /// Whether the endpoint is known to be unresponsive.
     pub(super) fn is_unresponsive(&self) -> bool {
         self.unresponsive.get().is_some_and(|then| then == self.heard())
     }
 
-    /// No further request goes onto this connection; those on it go on.
+    /// Sends no further requests on this connection; those in flight continue.
     pub(super) fn retire(&self) {
         self.retired.set(true);
     }
 
-    /// It was of use. The next sweep says when that was.
+    /// Marks the connection as used; the next sweep records the time.
     pub(super) fn touch(&self) {
         self.touched.set(true);
     }
 
-    /// Whether it is worth keeping: it carries requests, or may and was used of late.
+    /// Whether to keep the connection: it carries requests, or can and was used recently.
     pub(super) fn is_worth_keeping(&self, now: Instant) -> bool {
         !self.state.closed.get()
             && (self.active.get() > 0 || (!self.retired.get() && now.duration_since(self.used.get()) < IDLE))
     }
 
-    /// A request begins to wait for its answer.
+    /// Counts a request that begins to await its response head.
     pub(super) fn awaits(&self) {
         self.waiting.set(self.waiting.get() + 1);
     }
 
-    /// A request waits no longer.
+    /// Counts a request that stops waiting.
     pub(super) fn awaits_no_more(&self) {
         self.waiting.set(self.waiting.get().saturating_sub(1));
     }
 
-    /// Asks a connection that is silent for long whether it still lives; when it does not say so, it gets no further
-    /// request, and in the end is closed. Call it every second. True if a request waits, and the question was asked now.
+    /// Checks liveness: sends a PING on a connection that is silent for long, marks it as doubtful without an ACK, and
+    /// finally closes it. Call every second. Returns whether a PING was sent now while a request waits.
     pub(super) fn listen(&self, now: Instant) -> bool {
         if self.touched.take() {
             self.used.set(now);
@@ -215,7 +214,7 @@ impl Multiplexed {
             Verdict::Ask => self.ask_for_life(),
             Verdict::Doubt => self.doubt(self.heard()),
             Verdict::End => {
-                tracing::debug!("a backend connection is closed: it answers no ping");
+                tracing::debug!("backend connection closed: PING not answered");
                 self.give_up(self.heard());
                 self.task.abort();
             }
@@ -223,18 +222,18 @@ impl Multiplexed {
         awaited && verdict == Verdict::Ask
     }
 
-    /// What comes back is heard like anything else.
+    /// Sends a PING; its ACK counts as a read.
     pub(super) fn ask_for_life(&self) {
         if let Some(ping) = &mut *self.ping.borrow_mut() {
             let mut cx = Context::from_waker(Waker::noop());
-            // The last answer has to be taken before the next question.
+            // The previous ACK must be taken before the next PING.
             let _ = ping.poll_pong(&mut cx);
             let _ = ping.send_ping(Ping::opaque());
         }
     }
 }
 
-/// Says that a connection is over when its task is, however that came about.
+/// Marks the connection as closed when its task ends, for whatever reason.
 struct Closing(Rc<State>);
 
 impl Drop for Closing {
@@ -243,8 +242,8 @@ impl Drop for Closing {
     }
 }
 
-/// Begins HTTP/2 on a fresh connection, and waits for the backend's greeting: a connection on which nothing
-/// comes back is worth no request.
+/// Starts HTTP/2 on a new connection and waits for the backend's SETTINGS: a connection on which nothing is received is
+/// not used.
 pub(super) async fn greet<T: AsyncRead + AsyncWrite + Unpin + 'static>(stream: T) -> Result<Multiplexed, DialError> {
     let broken = |reason, cause| DialError { phase: DialPhase::Http, reason, cause };
     let ear = Rc::new(Ear::default());
@@ -277,7 +276,7 @@ pub(super) async fn greet<T: AsyncRead + AsyncWrite + Unpin + 'static>(stream: T
             polled
         });
         if let Err(error) = ended.await {
-            tracing::debug!(%error, "a backend connection ended");
+            tracing::debug!(%error, "backend connection ended");
         }
     });
     Ok(Multiplexed {
@@ -297,9 +296,9 @@ pub(super) async fn greet<T: AsyncRead + AsyncWrite + Unpin + 'static>(stream: T
     })
 }
 
-/// Why a connection ended before it was of use: in one word what reading it said, TLS's refusal for one, which
-/// may come only now (TLS 1.3 judges our certificate after our side of the handshake is done); else that it did
-/// not speak HTTP/2.
+/// Reason why a connection ended before use: that of the read error, for example TLS's refusal, which may come only now
+/// (under TLS 1.3 a server verifies the client certificate after the client's handshake is done); otherwise
+/// `ProtocolError`.
 fn why(failed: Option<Failure>) -> &'static str {
     failed.map_or("ProtocolError", Failure::reason)
 }
@@ -311,7 +310,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection to a backend that answers as long as `speaks`, and from then on takes what comes in silence.
+    /// A connection to a backend that answers while `speaks`, and afterwards reads silently.
     async fn connected(speaks: Rc<Cell<bool>>) -> Multiplexed {
         let (ours, theirs) = tokio::io::duplex(64 << 10);
         tokio::task::spawn_local(async move {
@@ -321,10 +320,10 @@ mod tests {
         greet(ours).await.unwrap_or_else(|error| panic!("{}", error.cause))
     }
 
-    /// As the pool does every second, for `seconds` from now on.
+    /// Checks liveness as the pool does, every second for `seconds`.
     async fn sweep(connection: &Multiplexed, seconds: u32) {
         for second in 0..seconds {
-            // Time stands still for all but this.
+            // `Instant` is not tokio's, so the paused clock does not advance it.
             connection.listen(Instant::now() + Duration::from_secs(u64::from(second)));
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
@@ -346,12 +345,12 @@ mod tests {
         };
         LocalSet::new()
             .run_until(async {
-                assert_eq!(run(false, false, 50).await, (true, true, false), "one that answers");
-                assert_eq!(run(true, false, 50).await, (false, false, true), "one that is silent");
-                assert_eq!(run(true, false, 28).await, (true, false, false), "one that nobody waits for");
-                assert_eq!(run(false, true, 20).await, (true, true, false), "one that is only slow");
-                assert_eq!(run(true, true, 6).await, (false, false, false), "one that is waited for in vain");
-                assert_eq!(run(true, true, 12).await, (false, false, true), "not for ever");
+                assert_eq!(run(false, false, 50).await, (true, true, false), "a backend that answers");
+                assert_eq!(run(true, false, 50).await, (false, false, true), "a silent backend");
+                assert_eq!(run(true, false, 28).await, (true, false, false), "no request waits");
+                assert_eq!(run(false, true, 20).await, (true, true, false), "a slow backend");
+                assert_eq!(run(true, true, 6).await, (false, false, false), "a request waits in vain");
+                assert_eq!(run(true, true, 12).await, (false, false, true), "closed in the end");
             })
             .await;
     }

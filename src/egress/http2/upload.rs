@@ -1,4 +1,4 @@
-//! A request's body on its way into an HTTP/2 stream.
+//! Writes a request body to an HTTP/2 stream.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,11 +10,11 @@ use http_body::Body as _;
 
 use crate::message::Body;
 
-/// Moves a body into its stream as fast as the backend takes it. Dropped before its end, it resets the stream.
+/// Writes a body to its stream as fast as the backend accepts it. Dropped before the end, it resets the stream.
 pub(super) struct Upload {
     body: Body,
     stream: SendStream<Bytes>,
-    /// What was read and waits for the window; whether it is the last.
+    /// Data that waits for flow-control capacity; whether it is the last.
     waiting: Option<(Bytes, bool)>,
 }
 
@@ -27,11 +27,11 @@ impl Upload {
 impl Future for Upload {
     type Output = ();
 
-    /// Ends with the body or with the stream; why, the answer says.
+    /// Ends with the body or with the stream; errors are reported by the response.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
         loop {
-            // Asked first, so that a reset wakes whoever waits for the client's next bytes.
+            // Polled first, so that a reset also wakes a task that waits for the client's next bytes.
             if this.stream.poll_reset(cx).is_ready() {
                 return Poll::Ready(());
             }
@@ -49,7 +49,7 @@ impl Future for Upload {
                 }
                 continue;
             }
-            // No window is reserved before there is something to send: it is the whole connection's.
+            // Capacity is reserved only when there is data: the connection's window is shared.
             let frame = match ready!(Pin::new(&mut this.body).poll_frame(cx)) {
                 Some(Ok(frame)) => frame,
                 Some(Err(_)) => {
@@ -69,7 +69,7 @@ impl Future for Upload {
                             return Poll::Ready(());
                         }
                     } else {
-                        // h2 asks for the rest of it by itself once it is sent.
+                        // h2 requests the rest of the capacity itself once this is sent.
                         this.stream.reserve_capacity(1);
                         this.waiting = Some((data, last));
                     }

@@ -1,4 +1,4 @@
-//! One `/ProxyService/Proxy` stream: packets in, packets out, and what HTTP/2's windows let through.
+//! One `/ProxyService/Proxy` stream: packets in both directions, within HTTP/2's flow control.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -19,79 +19,79 @@ use super::packet::{Frames, Packet, Read};
 use super::shared::{Counted, Shared};
 use super::stall::Stall;
 
-/// The most that frames the bytes of a packet.
+/// Upper bound of a data packet's framing, in bytes.
 const OVERHEAD: usize = 32;
-/// Bytes of which no packet is made while more are to be sent.
+/// Minimum payload of a packet while more is to be sent, in bytes.
 const SMALLEST: usize = 64;
 
-/// One stream. Dropped before its end, it is reset, and the server cleans up behind it.
+/// A gRPC stream to the server. Dropped before its end, it is reset, and the server cleans up.
 pub(super) struct Call {
     pub(super) line: Arc<Line>,
     frames: Frames,
-    /// What HTTP/2 brought and was not looked at yet.
+    /// Bytes received from HTTP/2 but not decoded.
     piece: Bytes,
     counted: Counted,
 }
 
-/// The part of a stream that its connection's task looks at, too.
+/// The part of a stream shared with the task of its connection.
 pub(super) struct Line {
     send: Mutex<SendStream<Bytes>>,
-    /// It holds what came and was not taken.
+    /// Holds what was received but not taken.
     incoming: Mutex<Incoming>,
-    /// Known once the server answered.
+    /// Set by the server's response head.
     flow: Mutex<Option<FlowControl>>,
-    /// Bytes that were read from it.
+    /// Number of bytes read by the user.
     taken: AtomicU64,
     pub(super) watched: Mutex<Watched>,
-    /// Given up for its slow reader.
+    /// Whether it was closed because of its slow reader.
     given_up: AtomicBool,
 }
 
-/// What is known of a stream's reader and writer.
+/// Flow state of a stream's reader and writer.
 #[derive(Default)]
 pub(super) struct Watched {
     pub(super) stall: Stall,
-    /// Since when a writer waits for the server to take more.
+    /// Since when a writer waits for flow-control capacity.
     pub(super) waits: Option<Instant>,
 }
 
-/// How far the answer came.
+/// State of the receiving side.
 enum Incoming {
-    /// Nothing yet. The server sends its header with its first packet.
+    /// No response head yet. The server sends it with its first packet.
     Answer(ResponseFuture),
     Packets(RecvStream),
     Over,
 }
 
 impl Line {
-    /// Bytes that the server sent and nobody took yet.
+    /// Bytes received from the server but not yet read.
     pub(super) fn held(&self) -> usize {
         self.flow.lock().as_ref().map_or(0, FlowControl::used_capacity)
     }
 
-    /// Bytes that were read.
+    /// Number of bytes read.
     pub(super) fn taken(&self) -> u64 {
         self.taken.load(Relaxed)
     }
 
-    /// Bytes are read: the server may send as many more.
+    /// Records that `owed` bytes were read and returns their flow-control capacity to the server.
     pub(super) fn take(&self, owed: usize) {
         if owed > 0
             && let Some(flow) = &mut *self.flow.lock()
         {
             self.taken.fetch_add(owed as u64, Relaxed);
-            // It fails when the stream is over, and nothing is owed any longer.
+            // Fails only when the stream is over; then no capacity is owed.
             let _ = flow.release_capacity(owed);
         }
     }
 
-    /// Whether it was given up for its slow reader.
+    /// Whether it was closed because of its slow reader.
     pub(super) fn is_given_up(&self) -> bool {
         self.given_up.load(Relaxed)
     }
 
-    /// Ends the stream for a reader that does not read, forgets what came for it, and lets the others have its part of
-    /// the window. Its reader may not hear of it for long.
+    /// Resets the stream because of its slow reader, discards what was received, and releases its share of the
+    /// connection window. The reader may notice much later.
     pub(super) fn give_up(&self) {
         self.given_up.store(true, Relaxed);
         self.send.lock().send_reset(h2::Reason::CANCEL);
@@ -99,19 +99,19 @@ impl Line {
         *self.incoming.lock() = Incoming::Over;
     }
 
-    /// Sends a packet, small enough that no window need be asked; `last` if none follows.
+    /// Sends a packet that is small enough to need no flow-control capacity; `last` ends the stream.
     pub(super) fn send(&self, packet: &Packet, last: bool) -> Result<(), TunnelError> {
         self.send.lock().send_data(packet.frame(), last).map_err(|error| TunnelError::of_h2(&error))
     }
 
-    /// Says that nothing follows.
+    /// Ends the sending side.
     pub(super) fn finish(&self) {
-        // It fails when the stream is over, and that is what was to be said.
+        // Fails only when the stream is over already.
         let _ = self.send.lock().send_data(Bytes::new(), true);
     }
 
-    /// Ready with how many of `length` bytes the server takes now, when it takes a packet's worth; they are to be sent
-    /// at once. What is said to be written is on its way, whether somebody flushes it or not.
+    /// Ready with how many of `length` bytes can be sent now, when it is worth a packet; send them at once. Written
+    /// bytes are on their way without a flush.
     pub(super) fn poll_room(&self, cx: &mut Context<'_>, length: usize) -> Poll<Result<usize, TunnelError>> {
         let mut send = self.send.lock();
         let wanted = length.min(SMALLEST) + OVERHEAD;
@@ -121,7 +121,7 @@ impl Line {
             room = match send.poll_capacity(cx) {
                 Poll::Ready(Some(granted)) => granted.map_err(|error| TunnelError::of_h2(&error))?,
                 Poll::Ready(None) => {
-                    let error = TunnelError::new(TunnelFailure::Lost, "the server takes no more of this stream");
+                    let error = TunnelError::new(TunnelFailure::Lost, "the server accepts no more data");
                     return Poll::Ready(Err(error));
                 }
                 Poll::Pending => {
@@ -134,11 +134,11 @@ impl Line {
         Poll::Ready(Ok(length.min(room - OVERHEAD)))
     }
 
-    /// Sends a packet that is framed.
+    /// Sends a packet that is already framed.
     pub(super) fn send_frame(&self, frame: Bytes) -> Result<(), TunnelError> {
         let mut send = self.send.lock();
         send.send_data(frame, false).map_err(|error| TunnelError::of_h2(&error))?;
-        // What was reserved too much is everybody's.
+        // Returns excess reserved capacity to the other streams.
         send.reserve_capacity(0);
         Ok(())
     }
@@ -157,8 +157,8 @@ impl Call {
         Call { line, frames: Frames::default(), piece: Bytes::new(), counted: Counted::new(shared) }
     }
 
-    /// The next packet, and how many of its bytes are to be given back by [`Line::take`] once they are read; none
-    /// when the server ended the stream in good order.
+    /// The next packet, and how many of its bytes are to be released by [`Line::take`] once they are read. `None` if
+    /// the server ended the stream in order.
     pub(super) fn poll_packet(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<(Packet, usize)>, TunnelError>> {
         let protocol = |why: &dyn std::fmt::Display| TunnelError::new(TunnelFailure::Protocol, why);
         loop {
@@ -187,14 +187,14 @@ impl Call {
                         let why = format_args!("the server answers {}", head.status).to_string();
                         return Poll::Ready(Err(TunnelError::new(TunnelFailure::Rejected, why)));
                     }
-                    // What has no body has its status in the header.
+                    // A response without body has its gRPC status in the head (trailers-only).
                     if let Some(status) = status(&head.headers) {
                         *incoming = Incoming::Over;
                         return Poll::Ready(status.map(|()| None));
                     }
                     let kind = head.headers.get(CONTENT_TYPE);
                     if !kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
-                        return Poll::Ready(Err(protocol(&format_args!("an answer of type {kind:?}"))));
+                        return Poll::Ready(Err(protocol(&format_args!("unexpected content type {kind:?}"))));
                     }
                 }
                 Incoming::Packets(body) => match ready!(body.poll_data(cx)) {
@@ -219,7 +219,7 @@ impl Call {
     }
 }
 
-/// What gRPC says about how a call ended, if it does.
+/// gRPC status of a finished call, if present.
 fn status(headers: &HeaderMap) -> Option<Result<(), TunnelError>> {
     let code = headers.get("grpc-status")?;
     if code == "0" {

@@ -1,4 +1,4 @@
-//! One HTTP/2 connection to a Konnectivity server, and dials over it.
+//! One HTTP/2 connection to a Konnectivity server, and dials through it.
 
 use std::future::{Future as _, poll_fn};
 use std::pin::pin;
@@ -27,19 +27,19 @@ use super::tunnel::Tunnel;
 use crate::egress::http2::heard::{Ear, Heard};
 use crate::tls::Failure;
 
-/// The most that HTTP/2 has: what one tunnel's reader leaves unread is to be in no other's way.
+/// Connection window: HTTP/2's maximum, so that one tunnel's unread bytes do not block the others.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
-/// What of one tunnel's bytes may wait for the socket.
+/// Bytes of one tunnel that may wait for the socket.
 const SEND_BUFFER: usize = 256 << 10;
-/// Bytes of an answer's header block.
+/// Limit of a response's header block, in bytes.
 const MAX_HEADER_BYTES: u32 = 64 << 10;
-/// Streams of which what still comes after we reset them is known to belong to them.
+/// Number of locally reset streams for which late frames are still tolerated.
 const RESET_STREAMS: usize = 1000;
-/// How long a reader may hold up others; [`Client::connect`]'s. As long as in the reference's client: with a server of
-/// the reference, nothing comes through for anybody else meanwhile.
+/// How long a slow reader may hold up other tunnels, for [`Client::connect`]. The reference's client has the same
+/// limit: its server delivers nothing to other tunnels meanwhile.
 const STALL: Duration = Duration::from_secs(10);
 
-/// A connection to a Konnectivity server. When no handle is left, it is closed after its last tunnel.
+/// A connection to a Konnectivity server. After the last handle is dropped, it is closed with its last tunnel.
 #[derive(Clone)]
 pub struct Client {
     sender: SendRequest<Bytes>,
@@ -48,12 +48,12 @@ pub struct Client {
 }
 
 impl Client {
-    /// Speaks HTTP/2 over `carrier`, and waits for the server's greeting; for how long is up to the caller. `authority`
-    /// is `localhost` on a Unix socket, else the server's host and port, after `https://` if `carrier` is TLS. A
-    /// task of its own serves the connection, so this is to be called within a `LocalSet`.
+    /// Starts HTTP/2 over `carrier` and waits for the server's SETTINGS; the caller limits the time. `authority` is
+    /// `localhost` on a Unix socket, otherwise the server's host and port, with the prefix `https://` if `carrier` is
+    /// TLS. Spawns a local task, so call it within a `LocalSet`.
     ///
     /// # Errors
-    /// What answers does not speak HTTP/2, or nothing answers any longer.
+    /// The peer does not speak HTTP/2, or closed the connection.
     pub async fn connect<T>(carrier: T, authority: &str) -> Result<Client, TunnelError>
     where
         T: AsyncRead + AsyncWrite + Unpin + 'static,
@@ -61,7 +61,7 @@ impl Client {
         Client::connect_with(carrier, authority, STALL).await
     }
 
-    /// As [`Client::connect`]; a reader that leaves 4 MiB unread for as long as `stall` loses its tunnel.
+    /// As [`Client::connect`]; a tunnel is closed if its reader leaves 4 MiB unread for `stall`.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -78,7 +78,7 @@ impl Client {
         let (sender, connection) = Builder::new()
             .initial_connection_window_size(CONNECTION_WINDOW)
             .initial_window_size(WINDOW as u32)
-            // None before the server's SETTINGS are there: nothing is sent to one that does not speak HTTP/2.
+            // None before the server's SETTINGS: nothing is sent to a server that does not speak HTTP/2.
             .initial_max_send_streams(0)
             .max_send_buffer_size(SEND_BUFFER)
             .max_header_list_size(MAX_HEADER_BYTES)
@@ -89,7 +89,7 @@ impl Client {
             .await
             .map_err(|error| broken(&error))?;
         let mut connection = Box::pin(connection);
-        // Under TLS 1.3 a server judges our certificate when for us the handshake is over.
+        // Under TLS 1.3 a server verifies the client certificate after the client's handshake is done.
         let ended = |error: &dyn std::fmt::Display| match ear.failed.get() {
             Some(Failure::ClientCertificateRefused) => {
                 let why = format_args!("it does not accept our client certificate: {error}").to_string();
@@ -109,14 +109,13 @@ impl Client {
         Ok(Client { sender, uri, shared })
     }
 
-    /// Opens a tunnel to `address`, a host and a port, which the far end looks up. Dropped before it is ready, the
-    /// dial is taken back.
+    /// Opens a tunnel to `address`, a host and port that the agent resolves. Dropping the future cancels the dial.
     ///
     /// # Errors
-    /// The far end does not get there, or there is none, or nobody answers within `patience`.
+    /// The agent cannot connect, there is no agent, or no response arrived within `patience`.
     pub async fn dial(&self, address: &str, patience: Duration) -> Result<Tunnel, TunnelError> {
         timeout(patience, self.attempt(address)).await.unwrap_or_else(|_| {
-            let why = format_args!("dialling {address}: no answer of the tunnel within {patience:?}").to_string();
+            let why = format_args!("dialing {address}: no response within {patience:?}").to_string();
             Err(TunnelError::new(TunnelFailure::NoAnswer, why))
         })
     }
@@ -144,53 +143,53 @@ impl Client {
         TunnelError::new(TunnelFailure::NotBegun, why)
     }
 
-    /// Whether the connection is over, and all its tunnels with it.
+    /// Whether the connection is closed, with all its tunnels.
     pub fn is_closed(&self) -> bool {
         self.shared.ended.lock().is_some()
     }
 
-    /// Whether it takes dials: it is open, the server did not say goodbye, and there is room for another stream.
+    /// Whether it accepts dials: open, no GOAWAY received, and below the stream limit.
     pub fn takes_dials(&self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        // Pending is one that waits for room.
+        // `Pending` means waiting for a free stream.
         !self.is_closed() && self.free() > 0 && !matches!(self.sender.clone().poll_ready(&mut cx), Poll::Ready(Err(_)))
     }
 
-    /// Streams that it could still open at once; most servers set no limit.
+    /// Streams that could be opened now; most servers set no limit.
     pub fn free(&self) -> usize {
         self.shared.limit.load(Relaxed).saturating_sub(self.shared.streams.load(Relaxed))
     }
 
-    /// Streams on it: tunnels, dials, and what is not quite ended yet.
+    /// Open streams: tunnels, dials, and streams that are being closed.
     pub fn streams(&self) -> usize {
         self.shared.streams.load(Relaxed)
     }
 
-    /// Tunnels whose writer has waited for more than two seconds. An agent of the reference that is stuck with one
-    /// connection, whose target does not read, takes nothing for any other.
+    /// Tunnels with a writer that has waited for more than two seconds. An agent of the reference that is blocked on
+    /// one target that does not read accepts data for no other tunnel.
     pub fn stuck(&self) -> usize {
         self.shared.stuck.load(Relaxed)
     }
 
-    /// How often something came from the server. If it is the same after a dial in vain, server or agent may be gone.
+    /// Number of messages from the server. If unchanged after an unanswered dial, server or agent may be gone.
     pub fn heard(&self) -> u64 {
         self.shared.heard.load(Relaxed)
     }
 
-    /// How often bytes came from the server, if only those of HTTP/2 itself. If it is the same a moment after a dial, the
-    /// connection may be dead: a server of the reference, which is gRPC's Go implementation, answers the bytes of a dial
-    /// with a PING (`internal/transport/bdp_estimator.go`), however long its agent takes.
+    /// Number of reads from the server, HTTP/2's own frames included. If unchanged a moment after a dial, the
+    /// connection may be dead: a server of the reference, which is grpc-go, answers the bytes of a dial with a PING
+    /// (`internal/transport/bdp_estimator.go`), however long its agent takes.
     pub fn sounds(&self) -> u64 {
         self.shared.sounds.load(Relaxed)
     }
 
-    /// Whether both are the same connection.
+    /// Whether both handles are of the same connection.
     pub fn is(&self, other: &Client) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 }
 
-/// A dial that was not answered yet; dropped, it is taken back.
+/// A dial without a response yet; dropping it cancels the dial.
 struct Dial<'c> {
     call: Option<Call>,
     random: i64,
@@ -206,10 +205,10 @@ impl Dial<'_> {
         call.line.send(&request, false)
     }
 
-    /// The agent's number of the connection. Only the packets up to the answer are looked at: what a target says at
-    /// once comes behind it, and waits for the tunnel.
+    /// Ready with the agent's connection id. Reads no packet after the response: data that the target sends at once
+    /// comes behind it and is left to the tunnel.
     fn poll_answer(&mut self, cx: &mut Context<'_>, address: &str) -> Poll<Result<i64, TunnelError>> {
-        let lost = |why: &str| TunnelError::new(TunnelFailure::Lost, format_args!("dialling {address}: {why}"));
+        let lost = |why: &str| TunnelError::new(TunnelFailure::Lost, format_args!("dialing {address}: {why}"));
         loop {
             let Some(call) = &mut self.call else { return Poll::Ready(Err(lost("the stream is gone"))) };
             let failure = match std::task::ready!(call.poll_packet(cx)) {
@@ -219,13 +218,13 @@ impl Dial<'_> {
                     }
                     self.leave();
                     match error.is_empty() {
-                        true => TunnelError::new(TunnelFailure::Protocol, "a connection without a number"),
+                        true => TunnelError::new(TunnelFailure::Protocol, "the connection id is 0"),
                         false => TunnelError::of_dial(address, &error),
                     }
                 }
                 Ok(Some((Packet::CloseDial { random }, _))) if random == self.random => {
                     self.leave();
-                    lost("the agent gave it up")
+                    lost("the agent canceled the dial")
                 }
                 Ok(Some((Packet::CloseResponse { error, .. }, _))) => {
                     self.leave();
@@ -238,13 +237,13 @@ impl Dial<'_> {
                 Ok(None) => lost("the server ended the stream"),
                 Err(error) => error,
             };
-            // After a failure of the stream itself there is nobody to tell.
+            // After a failure of the stream itself no message can be sent.
             self.call = None;
             return Poll::Ready(Err(failure));
         }
     }
 
-    /// The dial is answered, and nothing is to be taken back.
+    /// Closes the stream; the dial was answered, so there is nothing to cancel.
     fn leave(&mut self) {
         if let Some(call) = self.call.take() {
             self.shared.leave(Leaving::Closed(call));
@@ -266,15 +265,15 @@ impl Drop for Dial<'_> {
     }
 }
 
-/// A dial's number. The reference's server keeps the dials of all its clients in one table, so it must be nobody
-/// else's, nor to be guessed.
+/// A random dial id. The reference's server keeps the dials of all its clients in one table, so ids must be unique and
+/// unpredictable.
 fn number() -> i64 {
-    // Six of its bits are fixed, the version and the variant: random ones are laid over them, or they are cut off.
+    // Six bits of a UUID are fixed (version and variant): they are XORed with random ones, or cut off.
     let (high, low) = uuid::Uuid::new_v4().as_u64_pair();
     ((high ^ (low << 8)) >> 1).cast_signed()
 }
 
-/// Says that a connection is over when its task is, however that came about.
+/// Marks the connection as ended when its task ends, for whatever reason.
 struct Ending(Arc<Shared>);
 
 impl Drop for Ending {
@@ -283,7 +282,7 @@ impl Drop for Ending {
     }
 }
 
-/// Serves a connection until it ends: HTTP/2 itself, the streams that were left, and the look after the others.
+/// Runs a connection until it ends: HTTP/2, streams that are being closed, and the periodic sweep.
 async fn serve<T: AsyncRead + AsyncWrite + Unpin>(
     mut connection: std::pin::Pin<Box<Connection<T, Bytes>>>,
     ear: Rc<Ear>,
@@ -307,7 +306,7 @@ async fn serve<T: AsyncRead + AsyncWrite + Unpin>(
         polled
     });
     if let Err(error) = ended.await {
-        tracing::debug!(%error, "a connection to a Konnectivity server ended");
+        tracing::debug!(%error, "connection to a Konnectivity server ended");
         shared.end(format!("the connection to the Konnectivity server ended: {error}"));
     }
 }

@@ -1,4 +1,4 @@
-//! The connections of one thread to Konnectivity servers: opened when they are needed, replaced when they are over.
+//! Pool of one thread's connections to Konnectivity servers: opened on demand, replaced when closed.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,18 +15,18 @@ use super::tunnel::Tunnel;
 use crate::egress::dial::DialError;
 use crate::egress::proxy_fault::ProxyFault;
 
-/// The pause after the first failure to open a connection, and the longest; each is up to half as long again.
+/// Backoff after a failed connect, initial and maximum; each is jittered by up to half.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
-/// How long a dial waits for its answer before another is sent beside it. A server of the reference picks an agent
-/// for each dial and does not know which of them hang; the next may get one that does not. Where the server's machine was
-/// silent meanwhile, the other goes over a new connection: the old one is dead.
+/// Delay after which an unanswered dial is hedged by another one. A server of the reference picks an agent for each
+/// dial without knowing which ones hang; the next dial may get another agent. If the server was silent meanwhile, the
+/// hedge uses a new connection: the old one is dead.
 const SECOND_TRY: Duration = Duration::from_secs(1);
-/// Dials that are under way at most for one that is wanted.
+/// Limit of dials in flight for one tunnel.
 const MOST_TRIES: usize = 4;
-/// The connections to a server that nobody asked for as long as this, and that have no tunnel, are closed.
+/// Connections to a server that are unused for this time and have no tunnel are closed.
 const IDLE: Duration = Duration::from_secs(300);
 
-/// Connections by what they have in common: the server and everything that bears on trusting it.
+/// Connections by key: the server and everything that determines trust in it.
 pub struct Clients<K> {
     slots: RefCell<Vec<(K, Rc<Slot>)>>,
 }
@@ -34,12 +34,12 @@ pub struct Clients<K> {
 /// The connections to one server.
 struct Slot {
     clients: RefCell<Vec<Client>>,
-    /// One is opened at a time.
+    /// The last connect failure. Its lock serializes connects.
     opening: Mutex<Option<Failed>>,
     used: Cell<Instant>,
 }
 
-/// The last attempt to open a connection.
+/// The last failed connect, and the backoff after it.
 struct Failed {
     times: u32,
     not_before: Instant,
@@ -53,11 +53,11 @@ impl<K> Default for Clients<K> {
 }
 
 impl<K: Clone + PartialEq> Clients<K> {
-    /// Opens a tunnel to `address` by the server that `key` stands for, in the time until `patience` is over. `open`
-    /// opens a connection to it; when that failed of late, nothing is tried for a moment and the last failure stands.
+    /// Opens a tunnel to `address` through the server of `key`, within `patience`. `open` connects to the server; after
+    /// a recent failure it is not called during the backoff, and the last error is returned.
     ///
     /// # Errors
-    /// What `open` says, or [`Client::dial`]; that the server cannot be reached when `open` takes too long.
+    /// The error of `open` or [`Client::dial`]; unreachable if `open` takes too long.
     pub async fn dial(
         &self,
         key: &K,
@@ -72,7 +72,7 @@ impl<K: Clone + PartialEq> Clients<K> {
             let asked = Asked::default();
             match slot.dial(&open, address, until, &asked).await? {
                 Ok(tunnel) => return Ok(tunnel),
-                // It ended between two dials: the server was restarted, perhaps. A dial does nothing twice.
+                // The connection ended before the dial, perhaps by a server restart. Retrying a dial is safe.
                 Err(error) if error.failure.is_end() && first => {
                     first = false;
                     slot.forget(|client| asked.of(client).is_some_and(|_| !client.takes_dials()));
@@ -87,14 +87,14 @@ impl<K: Clone + PartialEq> Clients<K> {
         }
     }
 
-    /// Tunnels by the server that `key` stands for whose agents do not take what is sent.
+    /// Tunnels through the server of `key` that are stuck at their agents.
     pub fn stuck(&self, key: &K) -> usize {
         let slots = self.slots.borrow();
         let slots = slots.iter().filter(|(theirs, _)| theirs == key);
         slots.map(|(_, slot)| slot.clients.borrow().iter().map(Client::stuck).sum::<usize>()).sum()
     }
 
-    /// Connections there are, and the streams on them.
+    /// Number of connections, and of streams on them.
     pub fn count(&self) -> (usize, usize) {
         let slots = self.slots.borrow();
         slots.iter().fold((0, 0), |(connections, streams), (_, slot)| {
@@ -122,19 +122,19 @@ impl Slot {
         now.duration_since(self.used.get()) > IDLE && self.clients.borrow().iter().all(|client| client.streams() == 0)
     }
 
-    /// The connection with the fewest streams of those that take another.
+    /// The connection with the fewest streams among those that accept dials.
     fn open(&self) -> Option<Client> {
         let mut clients = self.clients.borrow_mut();
         clients.retain(|client| !client.is_closed());
         clients.iter().filter(|client| client.takes_dials()).min_by_key(|client| client.streams()).cloned()
     }
 
-    /// No dial goes over these any more; their tunnels live on.
+    /// Removes connections from use for dials; their tunnels continue.
     fn forget(&self, over: impl Fn(&Client) -> bool) {
         self.clients.borrow_mut().retain(|client| !over(client));
     }
 
-    /// A connection that takes dials, opened if there is none.
+    /// A connection that accepts dials, opened if there is none.
     async fn client(&self, open: &impl AsyncFn() -> Result<Client, DialError>) -> Result<Client, DialError> {
         if let Some(client) = self.open() {
             return Ok(client);
@@ -163,8 +163,7 @@ impl Slot {
             }
         }
     }
-    /// The first answer to a dial, or to one of those sent beside it when it comes late; or why no connection could be
-    /// opened for it.
+    /// The first response to a dial or to one of its hedges; or why no connection could be opened.
     async fn dial(
         &self,
         open: &impl AsyncFn() -> Result<Client, DialError>,
@@ -196,8 +195,8 @@ impl Slot {
             }
             let is_last = tries.len() >= MOST_TRIES;
             let next = if is_last { until } else { until.min(Instant::now() + SECOND_TRY) };
-            // One that failed was answered, so that the others will be, or none of them will; and one for which a silent
-            // server cannot be connected to again needs no more to be known.
+            // A dial that failed was answered: the others will be, too, or none. And if reconnecting to a silent server
+            // hangs, the result is known.
             let mut answer = timeout_at(next, tries.next()).await.ok().flatten();
             if answer.is_none() && (is_last || Instant::now() >= until) {
                 answer = tries.next().await;
@@ -217,16 +216,16 @@ impl Slot {
     }
 }
 
-/// The connections that a dial was sent over, the last one last.
+/// The connections that a dial was sent over, in order.
 #[derive(Default)]
 struct Asked(RefCell<Vec<Ask>>);
 
 #[derive(Clone)]
 struct Ask {
     client: Client,
-    /// What was heard on it before the first.
+    /// Message count before the first dial over it.
     heard: u64,
-    /// Whether there was any sound on it before the last, and when that was.
+    /// Read count before the last dial over it, and the time of that dial.
     sounds: u64,
     at: Instant,
 }
@@ -255,11 +254,11 @@ impl Asked {
         self.0.borrow().last().map(|last| last.client.clone())
     }
 
-    /// The last one, if not a sound came from it since.
+    /// The last connection, if nothing was read from it since the dial.
     fn silent(&self) -> Option<Client> {
         let all = self.0.borrow();
         let last = all.last()?;
-        // It may have been opened a moment ago.
+        // Too early to tell for a connection opened a moment ago.
         let is_silent = last.at.elapsed() >= SECOND_TRY / 2 && last.client.sounds() == last.sounds;
         is_silent.then(|| last.client.clone())
     }

@@ -1,4 +1,4 @@
-//! Why there is no tunnel, or no longer one.
+//! Errors of tunnels.
 
 use std::fmt;
 use std::io;
@@ -6,54 +6,54 @@ use std::io;
 use crate::egress::dial::DialError;
 use crate::egress::proxy_fault::ProxyFault;
 
-/// The kinds of failure of a tunnel.
+/// Kind of a tunnel failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TunnelFailure {
-    /// The server has no agent that could dial.
+    /// The server has no agent.
     NoAgent,
-    /// The agent says that nothing listens there.
+    /// The target refused the agent's connection.
     Refused,
-    /// The agent's own dial took too long.
+    /// The agent's dial timed out.
     DialTimeout,
-    /// The agent knows no such name.
+    /// The agent's name lookup found no such host.
     NoSuchHost,
-    /// The agent's own name server does not serve it.
+    /// The agent's name server failed.
     NoNameServer,
-    /// No way leads there from the agent.
+    /// The target is unreachable from the agent.
     Unreachable,
-    /// The agent or its machine has too much to do.
+    /// The agent or its machine is out of resources.
     Exhausted,
-    /// The agent could not dial for another reason.
+    /// The agent's dial failed for another reason.
     DialFailed,
-    /// Nobody answered the dial in the time we gave it: agent or server hang.
+    /// No response to the dial within our limit: the agent or the server hangs.
     NoAnswer,
-    /// The server did not begin with this dial: it, or the connection to it, was about to end.
+    /// The server did not process the dial: it, or the connection to it, was closing.
     NotBegun,
-    /// The server ended the connection to it, or this tunnel, without a farewell.
+    /// The server ended the connection or the tunnel abruptly.
     Lost,
-    /// The server refused with a status of gRPC or of HTTP.
+    /// The server rejected the call with a gRPC or HTTP status.
     Rejected,
-    /// What came is not Konnectivity.
+    /// The peer violates the Konnectivity protocol.
     Protocol,
     /// The server does not accept our client certificate.
     CertificateRefused,
-    /// We gave the tunnel up: its reader held up all others for too long.
+    /// Closed by us: its slow reader held up all other tunnels.
     SlowReader,
-    /// The far end did not say that it closed.
+    /// The remote end did not confirm the close in time.
     CloseTimeout,
 }
 
-/// Why there is no tunnel.
+/// Error of a dial or of a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelError {
-    /// What happened, as far as it can be told.
+    /// Kind of failure.
     pub failure: TunnelFailure,
-    /// The whole story, the agent's words included; for the log only.
+    /// Detailed cause, the agent's text included; for the log only.
     pub cause: String,
 }
 
 impl TunnelFailure {
-    /// One word for clients and metrics.
+    /// Reason for clients and metrics.
     pub fn reason(self) -> &'static str {
         match self {
             TunnelFailure::NoAgent => "NoTunnelAgent",
@@ -72,7 +72,7 @@ impl TunnelFailure {
         }
     }
 
-    /// The same among all that can go wrong with who connects for us.
+    /// The corresponding fault of an egress proxy.
     pub fn fault(self) -> ProxyFault {
         match self {
             TunnelFailure::NoAgent => ProxyFault::NoAgent,
@@ -92,7 +92,7 @@ impl TunnelFailure {
         }
     }
 
-    /// Whether the connection to the server, or the server's to its agent, ended under the dial.
+    /// Whether the connection to the server, or the server's to its agent, ended during the dial.
     pub(super) fn is_end(self) -> bool {
         matches!(self, TunnelFailure::NotBegun | TunnelFailure::Lost)
     }
@@ -119,8 +119,8 @@ impl TunnelError {
         TunnelError { failure, cause: cause.to_string() }
     }
 
-    /// What the error of a `DialResponse` comes down to. It is the text of the agent, a program in Go, or of the
-    /// server itself (`pkg/server/backend_manager.go`, `pkg/server/server.go`).
+    /// Classifies the error text of a `DialResponse`. It is from the agent, a Go program, or from the server itself
+    /// (`pkg/server/backend_manager.go`, `pkg/server/server.go`).
     pub(super) fn of_dial(address: &str, text: &str) -> TunnelError {
         use TunnelFailure as Is;
         const SIGNS: &[(&str, TunnelFailure)] = &[
@@ -146,14 +146,14 @@ impl TunnelError {
         ];
         let found = SIGNS.iter().find(|(sign, _)| text.contains(sign));
         let failure = match found.map_or(Is::DialFailed, |(_, failure)| *failure) {
-            // "lookup x on 10.96.0.10:53: read udp …: connection refused" is about that server, and no word about x.
+            // "lookup x on 10.96.0.10:53: read udp …: connection refused" is about that name server, not about x.
             Is::Refused | Is::Unreachable | Is::DialFailed if text.contains("lookup ") => Is::NoNameServer,
             failure => failure,
         };
-        TunnelError::new(failure, format_args!("dialling {address} through the tunnel: {text}"))
+        TunnelError::new(failure, format_args!("dialing {address} through the tunnel: {text}"))
     }
 
-    /// What the end of a stream by HTTP/2 comes down to.
+    /// Classifies an HTTP/2 error that ended a stream.
     pub(super) fn of_h2(error: &h2::Error) -> TunnelError {
         let unseen = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)
             || error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);

@@ -1,4 +1,4 @@
-//! The end of a stream whose user is gone: what is still to be said, and to be waited for.
+//! Closes streams that are no longer used: the last messages, and waiting for the server.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};
@@ -9,33 +9,33 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::call::Call;
 use super::packet::Packet;
 
-/// How long the far end may take to close, and the server to end a stream; as in the reference's client.
+/// Time limit for the remote end to close, and for the server to end a stream; as in the reference's client.
 pub(super) const CLOSING: Duration = Duration::from_secs(10);
 
-/// A stream that was left, and how.
+/// A stream to close, and its state.
 pub(super) enum Leaving {
-    /// Before the dial, of this number, was answered.
+    /// The dial with this id was not answered yet.
     Dial(Call, i64),
-    /// With a connection that is open at the far end.
+    /// The remote connection is open.
     Open {
         /// The stream.
         call: Call,
-        /// The agent's number.
+        /// The agent's connection id.
         connection: i64,
-        /// When the agent has had the time to pass on what was sent.
+        /// When the agent has had time to forward what was sent.
         due: Instant,
     },
-    /// After the far end was asked to close.
+    /// A `CloseRequest` was sent.
     Asked(Call, i64),
-    /// After the far end closed.
+    /// The remote end has closed.
     Closed(Call),
 }
 
-/// Ends a stream in good order. When it takes too long, it is reset by being dropped.
+/// Closes a stream in order. On timeout it is dropped, which resets it.
 pub(super) async fn leave(leaving: Leaving) {
     let mut call = match leaving {
         Leaving::Dial(call, random) => {
-            // The server forgets the dial, and closes what may have come of it, when the stream ends.
+            // At the end of the stream the server forgets the dial and closes any connection made for it.
             let _ = call.line.send(&Packet::CloseDial { random }, true);
             call
         }
@@ -64,13 +64,13 @@ pub(super) async fn leave(leaving: Leaving) {
     let _ = timeout(CLOSING, poll_fn(|cx| poll_discard(&mut call, None, cx))).await;
 }
 
-/// Waits until the far end closed the connection, or the stream is over.
+/// Waits until the remote end has closed the connection, or the stream is over.
 async fn closed(call: &mut Call, connection: i64) {
     poll_fn(|cx| poll_discard(call, Some(connection), cx)).await;
 }
 
-/// Reads what comes, for the server waits for nobody else as long as it does not come through, until the connection
-/// of this number is closed or the stream is over.
+/// Reads and discards packets, because the server blocks for all tunnels until they are delivered, until connection
+/// `awaited` is closed or the stream is over.
 fn poll_discard(call: &mut Call, awaited: Option<i64>, cx: &mut Context<'_>) -> Poll<()> {
     loop {
         match call.poll_packet(cx) {

@@ -1,4 +1,4 @@
-//! The packets of Konnectivity (`konnectivity-client/proto/client/client.proto`), and how gRPC frames them.
+//! Konnectivity packets (`konnectivity-client/proto/client/client.proto`) and their gRPC framing.
 
 use std::io::IoSlice;
 
@@ -6,70 +6,70 @@ use bytes::{Buf as _, Bytes, BytesMut};
 
 use crate::kubeapi::wire::{self, Value};
 
-/// gRPC's word before every message: whether it is compressed, and its length.
+/// Length of gRPC's message prefix: the compressed flag and the message length.
 const PREFIX: usize = 5;
-/// The longest message that gRPC's Go implementation takes, on all three sides of the protocol.
+/// Limit of a message in grpc-go, which all three sides of the protocol use.
 const LONGEST: usize = 4 << 20;
 
-/// What client, server and agent say to each other about one connection.
+/// A message between client, server and agent about one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packet {
-    /// The client wants a connection.
+    /// The client requests a connection.
     DialRequest {
-        /// A network as Go names it, for example `tcp`.
+        /// Go network name, for example `tcp`.
         protocol: String,
-        /// Host and port, as the agent is to look them up.
+        /// Host and port, resolved by the agent.
         address: String,
-        /// The client's number of this dial.
+        /// The client's id of this dial.
         random: i64,
     },
-    /// What became of a dial.
+    /// Result of a dial.
     DialResponse {
-        /// Why it failed, in the agent's or the server's words; empty if it did not.
+        /// Error text of the agent or the server; empty on success.
         error: String,
-        /// The agent's number of the connection, never 0.
+        /// The agent's connection id, never 0.
         connection: i64,
-        /// The number of the dial.
+        /// The dial id.
         random: i64,
     },
-    /// The client wants a connection closed.
+    /// The client requests that a connection be closed.
     CloseRequest {
         /// Its number.
         connection: i64,
     },
-    /// A connection is closed, by the target as well as at the client's wish.
+    /// A connection was closed, by the target or on request.
     CloseResponse {
-        /// What went wrong; mostly empty, even then.
+        /// Error text; mostly empty, even on errors.
         error: String,
         /// Its number.
         connection: i64,
     },
-    /// Bytes of a connection, in either direction.
+    /// Data of a connection, in either direction.
     Data {
         /// Its number.
         connection: i64,
-        /// The bytes. Nobody should send none, and none mean nothing.
+        /// The data. It should not be empty; empty data is ignored.
         data: Bytes,
     },
-    /// A dial is given up.
+    /// A dial is canceled.
     CloseDial {
         /// Its number.
         random: i64,
     },
-    /// An agent wants no further dials.
+    /// The agent accepts no further dials.
     Drain,
-    /// A kind that we do not know: to be ignored.
+    /// An unknown packet type; ignored.
     Unknown(i32),
 }
 
-/// Bytes on a stream that are no packets.
+/// Why bytes on a stream are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nonsense {
-    /// A message says that it is compressed, which nobody asked for.
+    /// The message is compressed, which was not negotiated.
     Compressed,
-    /// A message longer than the protocol allows.
+    /// The message exceeds the limit.
     TooLong(usize),
-    /// A message that is no protobuf.
+    /// The message is not valid protobuf.
     Malformed,
 }
 
@@ -83,7 +83,7 @@ impl std::fmt::Display for Nonsense {
     }
 }
 
-/// The numbers of `PacketType`, and the field that holds such a packet's content.
+/// Values of `PacketType`, each with the field of its content.
 mod kind {
     pub(super) const DIAL_REQUEST: (i32, u8) = (0, 2);
     pub(super) const DIAL_RESPONSE: (i32, u8) = (1, 3);
@@ -94,8 +94,7 @@ mod kind {
     pub(super) const DRAIN: (i32, u8) = (6, 8);
 }
 
-/// What a message inside a packet says: its numbers and its bytes, by their field. Whatever kind it is, its fields
-/// are among the first three.
+/// Content of a packet: numbers and bytes by field number. All kinds of content use only fields 1 to 3.
 #[derive(Clone, Copy, Default)]
 struct Content<'b> {
     field: u64,
@@ -121,10 +120,10 @@ impl<'b> Content<'b> {
 }
 
 impl Packet {
-    /// Reads one message. As the reference, by its type: content of another kind counts as none.
+    /// Decodes one message. As in the reference, the type decides: content of another kind is ignored.
     ///
     /// # Errors
-    /// It is no protobuf.
+    /// The message is not valid protobuf.
     pub fn decode(message: &Bytes) -> Result<Packet, Nonsense> {
         let (mut number, mut content) = (0, Content::default());
         for field in wire::fields(message) {
@@ -164,7 +163,7 @@ impl Packet {
         })
     }
 
-    /// The packet as one gRPC message, framed.
+    /// Encodes the packet as one framed gRPC message.
     pub fn frame(&self) -> Bytes {
         if let Packet::Data { connection, data } = self {
             return frame_data(*connection, &[IoSlice::new(data)], data.len());
@@ -213,8 +212,8 @@ impl Packet {
     }
 }
 
-/// The first `length` bytes of `slices` as a framed [`Packet::Data`]; they are copied once. There must be as many, and
-/// no more than fit into a message.
+/// Encodes the first `length` bytes of `slices` as a framed [`Packet::Data`], copying them once. There must be as many,
+/// and no more than a message can hold.
 pub(super) fn frame_data(connection: i64, slices: &[IoSlice<'_>], length: usize) -> Bytes {
     let connection = connection.cast_unsigned();
     let inner = 1 + wire::varint_length(connection) + 1 + wire::varint_length(length as u64) + length;
@@ -237,30 +236,30 @@ pub(super) fn frame_data(connection: i64, slices: &[IoSlice<'_>], length: usize)
     out.into()
 }
 
-/// Packets out of the pieces in which a stream brings them.
+/// Decodes packets from a stream that arrives in arbitrary pieces.
 #[derive(Debug, Default)]
 pub struct Frames {
     prefix: [u8; PREFIX],
-    /// Bytes of the prefix that are there.
+    /// Bytes of the prefix received so far.
     begun: usize,
-    /// A message that came in pieces, as far as it is there.
+    /// A partially received message.
     message: BytesMut,
 }
 
-/// A packet that was read, and where its bytes lie.
+/// A decoded packet, and where its data lies.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Read {
     /// The packet.
     pub packet: Packet,
-    /// Whether the bytes of a [`Packet::Data`] are those of the piece itself, not a copy.
+    /// Whether the data of a [`Packet::Data`] is a slice of the input, not a copy.
     pub shared: bool,
 }
 
 impl Frames {
-    /// Takes the next packet, or else all that is there, from the front of `piece`.
+    /// Removes the next packet from the front of `piece`, or all of it if the packet is incomplete.
     ///
     /// # Errors
-    /// The stream makes no sense and is not to be read on.
+    /// The stream is invalid and must not be read further.
     pub fn read(&mut self, piece: &mut Bytes) -> Result<Option<Read>, Nonsense> {
         let missing = (PREFIX - self.begun).min(piece.len());
         self.prefix[self.begun..self.begun + missing].copy_from_slice(&piece[..missing]);
@@ -292,7 +291,7 @@ impl Frames {
         Ok(Some(Read { packet: Packet::decode(&message)?, shared: false }))
     }
 
-    /// Whether the stream may end here: not within a message.
+    /// Whether the stream may end here: between two messages.
     pub fn is_between(&self) -> bool {
         self.begun == 0
     }
@@ -374,10 +373,10 @@ mod tests {
 
     #[test]
     fn the_type_decides_and_content_of_another_kind_is_none() {
-        // DATA with the content of a dial's answer.
+        // DATA with the content of a dial response.
         let packet = Packet::decode(&Bytes::from_static(b"\x08\x04\x1a\x05\x0a\x01x\x18\x2a")).unwrap();
         assert_eq!(packet, Packet::Data { connection: 0, data: Bytes::new() });
-        // Two contents: the last one counts; the same twice: merged.
+        // Of two contents the last one counts; the same one twice is merged.
         let packet = Packet::decode(&Bytes::from_static(b"\x08\x04\x1a\x02\x18\x2a\x22\x02\x08\x05\x22\x03\x1a\x01x"));
         assert_eq!(packet, Ok(Packet::Data { connection: 5, data: Bytes::from_static(b"x") }));
     }

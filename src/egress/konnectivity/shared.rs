@@ -1,4 +1,4 @@
-//! What the tunnels of one connection to a server share with each other and with its task.
+//! State of one connection to a server, shared by its tunnels and its task.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
@@ -11,30 +11,30 @@ use tokio::time::Instant;
 use super::call::Line;
 use super::leave::Leaving;
 
-/// How often tunnels are looked after.
+/// Interval between sweeps over the tunnels.
 pub(super) const SWEEP: Duration = Duration::from_secs(1);
-/// A writer that waits as long as this waits for an agent that is stuck.
+/// A tunnel counts as stuck at its agent when its writer has waited this long.
 const STUCK: Duration = Duration::from_secs(2);
 
-/// What all tunnels of a connection may leave unread together.
+/// Limit of unread bytes of all tunnels of a connection together.
 const MOST_HELD: usize = 256 << 20;
-/// Beyond that, who has left what came unread for as long as this may be given up.
+/// Above that limit, tunnels with a reader that lags by this much may be closed.
 const BEHIND: Duration = SWEEP;
 
-/// The common state of a connection. It stays on one thread; but an upgrade wants of what it holds, a tunnel in this
-/// case, that it could move.
+/// Shared state of a connection. It stays on one thread, but must be `Send`: an upgrade requires that of its stream,
+/// here a tunnel.
 pub(super) struct Shared {
-    /// Why it ended, once it did.
+    /// Why the connection ended, once it has.
     pub(super) ended: Mutex<Option<String>>,
-    /// Streams on it.
+    /// Number of open streams.
     pub(super) streams: AtomicUsize,
-    /// Streams the server takes at a time.
+    /// Limit of concurrent streams.
     pub(super) limit: AtomicUsize,
-    /// How often something came from the server.
+    /// Number of messages from the server.
     pub(super) heard: AtomicU64,
-    /// How often bytes came from it, if only those of HTTP/2 itself.
+    /// Number of reads from the server, HTTP/2's own frames included.
     pub(super) sounds: AtomicU64,
-    /// Tunnels whose writer waits for long.
+    /// Number of stuck tunnels.
     pub(super) stuck: AtomicUsize,
     /// How long a reader may leave its window full.
     pub(super) stall: Duration,
@@ -59,7 +59,7 @@ impl Shared {
         }
     }
 
-    /// What is to be said before a stream ends is said by the connection's task: whoever used the stream is gone.
+    /// Hands a stream to the connection's task, which closes it: its user is gone.
     pub(super) fn leave(&self, leaving: Leaving) {
         if self.ended.lock().is_none() {
             self.leaving.lock().push(leaving);
@@ -67,7 +67,7 @@ impl Shared {
         }
     }
 
-    /// A stream that is to be looked after.
+    /// Adds a stream to the sweep.
     pub(super) fn watch(&self, line: &Arc<Line>) {
         self.lines.lock().push(Arc::downgrade(line));
         self.wake();
@@ -79,7 +79,7 @@ impl Shared {
         }
     }
 
-    /// The connection's task waits.
+    /// Sets the waker of the connection's task.
     pub(super) fn wake_later(&self, waker: &Waker) {
         let mut task = self.task.lock();
         match &mut *task {
@@ -88,18 +88,18 @@ impl Shared {
         }
     }
 
-    /// Streams that are left to the task.
+    /// Takes the streams that the task has to close.
     pub(super) fn leavers(&self) -> Vec<Leaving> {
         std::mem::take(&mut *self.leaving.lock())
     }
 
-    /// Nothing goes over the connection any more.
+    /// Marks the connection as ended.
     pub(super) fn end(&self, why: String) {
         self.ended.lock().get_or_insert(why);
         drop(self.leavers());
     }
 
-    /// Looks after all tunnels: gives up those whose readers hold up everybody else, counts those whose writers wait.
+    /// Closes tunnels with slow readers that block the others, and counts those with stuck writers.
     pub(super) fn sweep(&self, now: Instant) {
         let (mut stuck, mut all) = (0, 0);
         let mut behind: Vec<(usize, Duration, Arc<Line>)> = Vec::new();
@@ -110,7 +110,7 @@ impl Shared {
             stuck += usize::from(watched.waits.is_some_and(|since| now.duration_since(since) >= STUCK));
             if watched.stall.judge(held, line.taken(), self.stall, now) {
                 tracing::warn!(
-                    "a Konnectivity tunnel is closed: its reader left {} KiB unread for {:?} and held up others",
+                    "Konnectivity tunnel closed: its reader left {} KiB unread for {:?} and blocked others",
                     held >> 10,
                     self.stall
                 );
@@ -128,15 +128,15 @@ impl Shared {
         });
         if self.stuck.swap(stuck, Relaxed) == 0 && stuck > 0 {
             tracing::warn!(
-                "a Konnectivity tunnel takes nothing for {STUCK:?}: if its target does not read, its agent may stop for all"
+                "Konnectivity tunnel stuck for {STUCK:?}: if its target does not read, its agent may block all tunnels"
             );
         }
         make_room(all, behind);
     }
 }
 
-/// Gives up tunnels until the rest of what is unread, `all`, is within bounds: those first that hold most for longest. However
-/// little each of them holds, together they would use up the connection's window, and stop everybody.
+/// Closes tunnels until the unread bytes, `all`, are within the limit: those first that hold most for longest. However
+/// little each of them holds, together they would use up the connection's window and block all tunnels.
 fn make_room(all: usize, mut behind: Vec<(usize, Duration, Arc<Line>)>) {
     if all <= MOST_HELD {
         return;
@@ -152,13 +152,13 @@ fn make_room(all: usize, mut behind: Vec<(usize, Duration, Arc<Line>)>) {
     }
     if gone > 0 {
         tracing::warn!(
-            "{gone} Konnectivity tunnels are closed: all readers of a connection left {} MiB unread, and theirs most",
+            "{gone} Konnectivity tunnels closed: readers of one connection left {} MiB unread, these the most",
             all >> 20
         );
     }
 }
 
-/// A stream that counts as one of its connection's as long as this is kept.
+/// Counts a stream of its connection until dropped.
 pub(super) struct Counted(Arc<Shared>);
 
 impl Counted {
@@ -167,7 +167,7 @@ impl Counted {
         Counted(shared.clone())
     }
 
-    /// Something came from the server.
+    /// Counts a message from the server.
     pub(super) fn heard(&self) {
         self.0.heard.fetch_add(1, Relaxed);
     }

@@ -1,30 +1,29 @@
-//! When a reader is too slow. Pure; the time is an argument.
+//! Decides when a reader is too slow. No I/O; the time is an argument.
 //!
-//! Konnectivity has no flow control of its own: an agent of the reference hands its packets, of all connections, to the
-//! server one after another, and waits while a single one cannot be delivered (`pkg/server/server.go`,
-//! `serveRecvBackend`). A reader that leaves its stream's window full holds up everybody's connections, so it has to
-//! read on or go.
+//! Konnectivity has no flow control of its own: an agent of the reference sends the packets of all connections to the
+//! server in order, and blocks while a single one cannot be delivered (`pkg/server/server.go`, `serveRecvBackend`).
+//! A reader that leaves its stream's window full blocks all connections, so it has to read on, or its tunnel is closed.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What the server may send of one tunnel before it is read: the window of its stream.
+/// Stream window: what the server may send of one tunnel before it is read.
 pub(super) const WINDOW: usize = 4 << 20;
-/// Of a window, what a reader has to read within the limit of time.
+/// Bytes that a reader has to read within the time limit.
 const PROGRESS: u64 = WINDOW as u64 / 8;
 
-/// How far a reader is behind.
+/// Tracks how far a reader lags behind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stall {
-    /// Since when it leaves its window full, and what it had read then.
+    /// Since when the window is full, and how much had been read then.
     full: Option<(Instant, u64)>,
-    /// Since when something waits for it, and how much it has to have read until that is read.
+    /// Since when data is unread, and the read count at which it will have been read.
     behind: Option<(Instant, u64)>,
 }
 
 impl Stall {
-    /// Looks again: whether a reader that has read `taken` bytes and leaves `held` unread is to go.
+    /// Updates the state; returns whether a reader that has read `taken` bytes and leaves `held` unread is too slow.
     pub(super) fn judge(&mut self, held: usize, taken: u64, limit: Duration, now: Instant) -> bool {
         match self.behind {
             _ if held == 0 => self.behind = None,
@@ -39,8 +38,8 @@ impl Stall {
         false
     }
 
-    /// For how long the oldest of what is unread has waited at least, when it was looked at last. Who reads a drop at a
-    /// time is no better than who does not read.
+    /// Minimum age of the oldest unread data at the last update. A reader that reads a byte at a time is no better than
+    /// one that does not read.
     pub(super) fn behind(&self, now: Instant) -> Duration {
         self.behind.map_or(Duration::ZERO, |(since, _)| now.duration_since(since))
     }
@@ -58,10 +57,10 @@ mod tests {
             let mut stall = Stall::default();
             (0..300).find(|at| stall.judge(held, speed * at, limit, start + Duration::from_secs(*at)))
         };
-        assert_eq!(when(WINDOW, 0), Some(30), "one that does not read");
-        assert_eq!(when(WINDOW, 1000), Some(30), "one that reads next to nothing");
-        assert_eq!(when(WINDOW, PROGRESS / 20), None, "one that reads slowly");
-        assert_eq!(when(WINDOW / 4, 0), None, "one that holds up nobody");
+        assert_eq!(when(WINDOW, 0), Some(30), "a reader that does not read");
+        assert_eq!(when(WINDOW, 1000), Some(30), "a reader that reads next to nothing");
+        assert_eq!(when(WINDOW, PROGRESS / 20), None, "a slow reader that makes progress");
+        assert_eq!(when(WINDOW / 4, 0), None, "a reader that leaves little unread");
     }
 
     #[test]
@@ -76,11 +75,11 @@ mod tests {
             });
             judged.max().unwrap_or_default()
         };
-        assert_eq!(behind(1000, 0), 30, "one that does not read");
-        assert_eq!(behind(1000, 1), 30, "one that reads a drop at a time");
-        assert_eq!(behind(1000, 1000), 0, "one that reads what comes within a second");
-        assert_eq!(behind(1000, 250), 3, "one that reads it within four");
-        assert_eq!(behind(0, 0), 0, "one to whom nothing comes");
+        assert_eq!(behind(1000, 0), 30, "a reader that does not read");
+        assert_eq!(behind(1000, 1), 30, "a reader that reads a byte at a time");
+        assert_eq!(behind(1000, 1000), 0, "a reader that catches up within a second");
+        assert_eq!(behind(1000, 250), 3, "a reader that catches up within four");
+        assert_eq!(behind(0, 0), 0, "no data");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A tunnel: one TCP connection at the far end, as a stream of bytes here.
+//! A tunnel: one TCP connection of the agent, as a byte stream here.
 
 use std::collections::VecDeque;
 use std::future::Future as _;
@@ -18,47 +18,47 @@ use super::leave::{CLOSING, Leaving};
 use super::packet::{Packet, frame_data};
 use super::shared::Shared;
 
-/// Bytes of one packet; more, and an agent's queue, which counts packets, would hold too much of one connection. It is
-/// what most write at a time.
+/// Limit of a packet's data. An agent's queue counts packets, so larger ones would hold too much of one connection;
+/// most writers write no more at a time.
 const MOST: usize = 64 << 10;
-/// Bytes that are read ahead of the reader to learn whether the far end closed.
+/// Bytes read ahead of the reader to notice a remote close.
 const LOOK_AHEAD: usize = 64 << 10;
-/// How long an agent gets to pass on what we sent before it is asked to close: an agent of the reference then drops
-/// what it has not passed on. It is also how long the far end may think about an answer to a half-closed stream.
+/// How long an agent gets to forward what was sent before it is asked to close: an agent of the reference then drops
+/// the rest. It is also how long the remote end may take to respond to a half-closed stream.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// A connection through a Konnectivity server and agent.
 ///
-/// Konnectivity cannot close one direction only. `shutdown` waits until everything is sent and a second passed without
-/// a word from either side, then closes both; what the far end sent before that can still be read.
+/// Konnectivity cannot close one direction only. `shutdown` waits until everything is sent and both directions were
+/// idle for a second, then closes both; what the remote end sent before can still be read.
 ///
-/// The end of reading is clean only if the far end said so, which an agent of the reference does whether its target
-/// closed or was lost; who has to know needs a length or TLS inside.
+/// Reading ends cleanly only if the remote end reported a close. An agent of the reference does that whether its target
+/// closed or was lost, so protocols that must tell them apart need a length or TLS inside.
 pub struct Tunnel {
-    /// There until it is dropped.
+    /// `None` only while dropping.
     call: Option<Call>,
     shared: Arc<Shared>,
     connection: i64,
-    /// What came and was not read, each with the bytes it owes to the window.
+    /// Data received but not read, each with the flow-control capacity to release.
     inbox: VecDeque<(Bytes, usize)>,
-    /// Bytes in it.
+    /// Bytes in the inbox.
     queued: usize,
     end: Option<Result<(), TunnelError>>,
     closing: Closing,
-    /// Whether a reader is to be woken by what comes.
+    /// Whether a reader is to be woken by the next packet.
     reader_waits: bool,
     sent: Option<Instant>,
     received: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// How far the end came on our side.
+/// State of the local close.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Closing {
     No,
-    /// Nothing more is written.
+    /// Writing has ended.
     Written,
-    /// The far end was asked to close.
+    /// A `CloseRequest` was sent.
     Asked,
 }
 
@@ -83,13 +83,13 @@ impl Tunnel {
         self.call.as_mut().ok_or_else(|| TunnelError::new(TunnelFailure::Lost, "the stream is gone"))
     }
 
-    /// Takes what comes next; ready when that says something to a reader.
+    /// Processes the next packets; ready when there is data or the end.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if self.call.as_ref().is_some_and(|call| call.line.is_given_up()) {
                 self.inbox.clear();
                 self.queued = 0;
-                self.end = Some(Err(TunnelError::new(TunnelFailure::SlowReader, "given up for its slow reader")));
+                self.end = Some(Err(TunnelError::new(TunnelFailure::SlowReader, "closed: its reader is too slow")));
             }
             if self.end.is_some() {
                 return Poll::Ready(());
@@ -108,18 +108,18 @@ impl Tunnel {
                     }
                 }
                 Ok(Some((Packet::CloseResponse { connection, error }, _))) if connection == self.connection => {
-                    let lost = || TunnelError::new(TunnelFailure::Lost, format_args!("closed at the far end: {error}"));
+                    let lost = || TunnelError::new(TunnelFailure::Lost, format_args!("closed remotely: {error}"));
                     let fine = error.is_empty() || self.closing == Closing::Asked;
                     self.end = Some(if fine { Ok(()) } else { Err(lost()) });
                 }
                 Ok(Some((packet, owed))) => {
-                    tracing::debug!(?packet, "a packet of Konnectivity that nobody waits for");
+                    tracing::debug!(?packet, "unexpected Konnectivity packet ignored");
                     if let Some(call) = &self.call {
                         call.line.take(owed);
                     }
                 }
                 Ok(None) => {
-                    let lost = TunnelError::new(TunnelFailure::Lost, "the server ended the stream without a farewell");
+                    let lost = TunnelError::new(TunnelFailure::Lost, "server ended the stream without CloseResponse");
                     self.end = Some(if self.closing == Closing::Asked { Ok(()) } else { Err(lost) });
                 }
                 Err(error) => self.end = Some(Err(error)),
@@ -127,12 +127,12 @@ impl Tunnel {
         }
     }
 
-    /// Reads ahead, for someone who writes, what no reader waits for: whether the far end closed.
+    /// Reads ahead for a writer, if no reader does, to notice a remote close.
     fn look_ahead(&mut self, cx: &mut Context<'_>) {
         while !self.reader_waits && self.end.is_none() && self.queued < LOOK_AHEAD && self.poll_next(cx).is_ready() {}
     }
 
-    /// Moves what there is room for from the inbox to the reader.
+    /// Copies data from the inbox to the reader.
     fn give(&mut self, out: &mut ReadBuf<'_>) {
         while out.remaining() > 0
             && let Some((bytes, owed)) = self.inbox.front_mut()
@@ -206,10 +206,10 @@ impl AsyncRead for Tunnel {
             if this.closing != Closing::Asked {
                 return Poll::Pending;
             }
-            // It was set when the far end was asked.
+            // Set when the `CloseRequest` was sent.
             let due = this.timer.as_ref().map_or_else(Instant::now, |timer| timer.deadline());
             ready!(this.poll_timer(due, cx));
-            this.end = Some(Err(TunnelError::new(TunnelFailure::CloseTimeout, "the far end does not say it closed")));
+            this.end = Some(Err(TunnelError::new(TunnelFailure::CloseTimeout, "close unconfirmed by the remote end")));
         }
     }
 }
@@ -232,7 +232,7 @@ impl AsyncWrite for Tunnel {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The connection's task sends what is written as soon as the socket takes it.
+        // The connection's task sends written data as soon as the socket accepts it.
         Poll::Ready(Ok(()))
     }
 
@@ -257,7 +257,7 @@ impl AsyncWrite for Tunnel {
         let request = Packet::CloseRequest { connection: this.connection };
         this.call()?.line.send(&request, false)?;
         this.closing = Closing::Asked;
-        // Only a reader waits for what it says.
+        // Only a reader waits for the response.
         this.timer = Some(Box::pin(sleep_until(Instant::now() + CLOSING)));
         Poll::Ready(Ok(()))
     }
@@ -268,7 +268,7 @@ impl Drop for Tunnel {
         let Some(call) = self.call.take() else { return };
         let connection = self.connection;
         match (&self.end, self.closing) {
-            // The stream is over, or to be over at once.
+            // The stream is over, or is to be reset.
             (Some(Err(_)), _) => {}
             (Some(Ok(())), _) => self.shared.leave(Leaving::Closed(call)),
             (None, Closing::Asked) => self.shared.leave(Leaving::Asked(call, connection)),

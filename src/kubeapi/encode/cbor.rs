@@ -1,10 +1,10 @@
-//! CBOR as `k8s.io/apimachinery/pkg/runtime/serializer/cbor` writes it: the self-described tag, texts as
-//! byte strings, keys ordered by length and then by bytes.
+//! CBOR as by `k8s.io/apimachinery/pkg/runtime/serializer/cbor`: the self-described tag, texts as byte strings, keys
+//! sorted by length and then by bytes.
 
 use super::Status;
 use crate::kubeapi::Cause;
 
-/// RFC 8949 §3.4.6; tag 55799, by which readers tell CBOR from other things.
+/// Tag 55799, which marks the data as CBOR (RFC 8949 §3.4.6).
 const SELF_DESCRIBED: [u8; 3] = [0xd9, 0xd9, 0xf7];
 
 const UNSIGNED: u8 = 0x00;
@@ -49,7 +49,7 @@ fn cause_map(cause: &Cause) -> Map {
     map
 }
 
-/// Entries so far; empty values make none.
+/// A map under construction. Empty values are omitted.
 #[derive(Default)]
 struct Map {
     entries: u64,
@@ -92,7 +92,7 @@ fn bytes(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// The major type with its argument, in the shortest form.
+/// Writes the major type with its argument, in the shortest form.
 fn head(out: &mut Vec<u8>, major: u8, argument: u64) {
     match argument {
         0..=23 => out.push(major | argument as u8),

@@ -1,5 +1,4 @@
-//! JSON as Go's `encoding/json` writes it: fields in upstream's order, empty ones left out, `<`, `>` and
-//! `&` escaped.
+//! JSON as by Go's `encoding/json`: fields in upstream's order, empty ones omitted, `<`, `>` and `&` escaped.
 
 use super::Status;
 

@@ -1,6 +1,6 @@
-//! Protobuf as Kubernetes wraps it (`k8s.io/apimachinery/pkg/runtime/serializer/protobuf`): four bytes of
-//! magic, a `runtime.Unknown` with the type, and the `Status` inside it. Every field that is no pointer
-//! upstream is written, also when it is empty.
+//! Protobuf as by Kubernetes (`k8s.io/apimachinery/pkg/runtime/serializer/protobuf`): four magic bytes, a
+//! `runtime.Unknown` with the type, and the `Status` in it. Every field that is no pointer upstream is written, even if
+//! it is empty.
 
 use super::Status;
 use crate::kubeapi::wire::{enveloped, nested, number, text};
@@ -55,7 +55,7 @@ mod tests {
             b"k8s\0\n\x0c\n\x02v1\x12\x06Status\x12-\nMETA\x12\x07Failure\x1a\x0bit's\nlines \"\nBadRequest0\x90\x03\x1a\0\"\0",
         ];
         for (status, expected) in examples().iter().zip(expected) {
-            // The empty list metadata, six bytes, is written out of the way of the reader's eye.
+            // META stands for the empty list metadata, six bytes, to keep the golden bytes readable.
             let at = expected.windows(4).position(|bytes| bytes == b"META").unwrap();
             let expected = [&expected[..at], b"\x06\n\0\x12\0\x1a\0", &expected[at + 4..]].concat();
             assert_eq!(encode(status), expected);

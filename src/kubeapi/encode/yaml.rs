@@ -1,5 +1,5 @@
-//! YAML as upstream makes it from JSON: keys in alphabetical order, empty ones left out. Scalars are
-//! plain where nothing could be read into them, else quoted; lines are never folded.
+//! YAML as upstream converts it from JSON: keys sorted, empty ones omitted. Scalars are quoted unless they are
+//! unambiguous. Lines are not folded.
 
 use std::fmt::Write;
 
@@ -72,8 +72,8 @@ fn field(out: &mut String, key: &str, value: &str) {
     out.push('\n');
 }
 
-/// Whether every reader of YAML takes it for the same text: it begins with a letter, holds nothing that
-/// means something, and is no word for a boolean or nothing.
+/// Whether every YAML parser reads the plain scalar as this text: it begins with a letter, has no special characters,
+/// and is no word for a boolean or null.
 fn is_plain(value: &str) -> bool {
     let words = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
     value.starts_with(|c: char| c.is_ascii_alphabetic())

@@ -1,8 +1,8 @@
-//! One of those who may lead, without I/O: what to ask of the Lease next, and whether we lead.
+//! State machine of a candidate: the next request for the Lease, and whether the candidate leads. No I/O.
 //!
-//! As client-go's `leaderelection` has it: nobody trusts another's clock. A Lease is good for its duration from the
-//! moment at which we first saw it as it is; whoever holds it stops leading earlier than that, when it could not
-//! renew for `renew_deadline`.
+//! As client-go's `leaderelection`: clocks of other candidates are not trusted. A Lease expires when it is unchanged
+//! for its duration since it was first observed. Its holder stops leading earlier, when it cannot renew for
+//! `renew_deadline`.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -11,55 +11,55 @@ use serde_json::Value;
 use super::Settings;
 use super::lease::{Lease, Record, micro_time};
 
-/// A question about the Lease.
+/// A request for the Lease.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Ask {
     /// Read it.
     Get,
-    /// Create it like this.
+    /// Create this Lease.
     Create(Value),
-    /// Update it to this.
+    /// Update it to this Lease.
     Update(Value),
 }
 
-/// What came of a question.
+/// Result of a request.
 #[derive(Debug)]
 pub(super) enum Heard {
-    /// The Lease as it is now, or was made by us.
+    /// The Lease as stored now.
     Lease(Lease),
-    /// There is none.
+    /// The Lease does not exist.
     Missing,
-    /// Somebody else was faster, or nobody answered.
+    /// Another candidate was faster, or the call failed.
     Failed,
 }
 
-/// One who would lead.
+/// A candidate for leadership.
 pub(super) struct Candidate {
     settings: Settings,
     identity: String,
     observed: Option<Observed>,
-    /// When the attempt began that was the last to make or keep the Lease ours.
+    /// Start of the last attempt that acquired or renewed the Lease.
     renewed: Option<Instant>,
     attempt: Attempt,
 }
 
-/// The Lease as it was last seen.
+/// The Lease as last observed.
 struct Observed {
     lease: Lease,
-    /// When it was first seen like that.
+    /// When it was first observed in this state.
     at: Instant,
 }
 
-/// An attempt to take or keep the Lease.
+/// An attempt to acquire or renew the Lease.
 struct Attempt {
     began: Instant,
-    /// What is asked now.
+    /// The request in flight.
     stage: Stage,
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Stage {
-    /// Our own Lease is updated as we know it, without looking first.
+    /// Update of our own Lease without reading it first.
     Keep,
     Look,
     Write,
@@ -71,19 +71,19 @@ impl Candidate {
         Candidate { settings, identity, observed: None, renewed: None, attempt }
     }
 
-    /// Until when we lead, if we do.
+    /// End of the leadership, if this candidate leads.
     pub(super) fn leads_until(&self, now: Instant) -> Option<Instant> {
         let until = self.renewed? + self.settings.renew_deadline;
         (until > now).then_some(until)
     }
 
-    /// Who leads, as far as we know.
+    /// Identity of the leader, if known.
     pub(super) fn leader(&self) -> Option<&str> {
         let observed = self.observed.as_ref()?;
         Some(observed.lease.spec.holder_identity.as_str()).filter(|holder| !holder.is_empty())
     }
 
-    /// Begins an attempt to take or to keep the Lease.
+    /// Begins an attempt to acquire or renew the Lease.
     pub(super) fn begin(&mut self, now: Instant, clock: SystemTime) -> Ask {
         let ours = self.leads_until(now).and(self.observed.as_ref()).map(|observed| observed.lease.clone());
         match ours {
@@ -102,7 +102,7 @@ impl Candidate {
         }
     }
 
-    /// What to ask next in this attempt; nothing when it is over.
+    /// Handles the result of a request. Returns the next request of this attempt, `None` when it is over.
     pub(super) fn hear(&mut self, heard: Heard, now: Instant, clock: SystemTime) -> Option<Ask> {
         match (self.attempt.stage, heard) {
             (Stage::Keep | Stage::Write, Heard::Lease(lease)) => {
@@ -110,7 +110,7 @@ impl Candidate {
                 self.observed = Some(Observed { lease, at: now });
                 None
             }
-            // Somebody touched it: a look shows who.
+            // The Lease was changed: read it.
             (Stage::Keep, Heard::Missing | Heard::Failed) => {
                 self.attempt.stage = Stage::Look;
                 Some(Ask::Get)
@@ -126,7 +126,7 @@ impl Candidate {
         }
     }
 
-    /// The update that gives the Lease back, if it is ours.
+    /// The update that releases the Lease, if this candidate leads.
     pub(super) fn release(&mut self, now: Instant, clock: SystemTime) -> Option<Ask> {
         self.leads_until(now)?;
         self.renewed = None;
@@ -141,7 +141,7 @@ impl Candidate {
         Some(Ask::Update(record.object(&self.settings.namespace, &self.settings.name, lease.version())))
     }
 
-    /// Takes a Lease that nobody renewed for as long as it is good.
+    /// Evaluates the Lease. Takes it if it is ours, has no holder, or was not renewed for its duration.
     fn judge(&mut self, lease: Lease, now: Instant, clock: SystemTime) -> Option<Ask> {
         let at = match &self.observed {
             Some(observed) if observed.lease == lease => observed.at,
@@ -162,7 +162,7 @@ impl Candidate {
         Some(Ask::Update(update))
     }
 
-    /// What the Lease is to say, after it said `before`.
+    /// The record to write, after `before`.
     fn record(&self, before: Option<&Record>, clock: SystemTime) -> Record {
         let ours = before.filter(|before| before.holder_identity == self.identity);
         let transitions = before.map_or(0, |before| before.lease_transitions.saturating_add(i64::from(ours.is_none())));
@@ -176,8 +176,8 @@ impl Candidate {
     }
 }
 
-/// The pause before the next attempt: as long as client-go's, with its chance for those who wait
-/// (`JitterFactor` 1.2), so that they do not all come at once.
+/// The pause before the next attempt, as in client-go. Candidates that do not lead add jitter (`JitterFactor` 1.2), so
+/// that they do not all retry at once.
 pub(super) fn pause(settings: &Settings, leads: bool, chance: f64) -> Duration {
     if leads { settings.retry_period } else { settings.retry_period.mul_f64(1.0 + 1.2 * chance) }
 }
@@ -188,7 +188,7 @@ mod tests {
 
     const CLOCK: SystemTime = SystemTime::UNIX_EPOCH;
 
-    /// A Lease in a server, and time.
+    /// A server with a Lease, and a clock.
     struct World {
         lease: Option<Value>,
         version: u64,
@@ -230,7 +230,7 @@ mod tests {
             Heard::Lease(Lease::read(self.lease.as_ref().unwrap().to_string().as_bytes()).unwrap())
         }
 
-        /// One attempt; whether the candidate leads after it.
+        /// Runs one attempt. Returns whether the candidate leads after it.
         fn attempt(&mut self, candidate: &mut Candidate) -> bool {
             let mut ask = Some(candidate.begin(self.now, CLOCK));
             while let Some(asked) = ask {
@@ -240,7 +240,7 @@ mod tests {
             candidate.leads_until(self.now).is_some()
         }
 
-        /// An attempt that nobody answers.
+        /// Runs an attempt with failing requests only.
         fn unanswered(&self, candidate: &mut Candidate) -> bool {
             let mut ask = Some(candidate.begin(self.now, CLOCK));
             while ask.is_some() {
@@ -274,8 +274,8 @@ mod tests {
         assert!(world.attempt(&mut a));
         world.later(1.0);
         assert!(!world.attempt(&mut b));
-        // From here on nobody answers a. It stops leading ten seconds after it last renewed; b waits for fifteen
-        // since it saw that.
+        // From here on all requests of a fail. It stops leading ten seconds after its last renewal; b waits for
+        // fifteen seconds after it observed that.
         let (mut stopped, mut took) = (None, None);
         for half in 1..60 {
             world.later(0.5);
@@ -289,7 +289,7 @@ mod tests {
         }
         assert_eq!((stopped, took), (Some(18), Some(30)));
         assert_eq!(world.spec("leaseTransitions"), 1);
-        // It comes back and finds another.
+        // It returns and finds another leader.
         assert!(!world.attempt(&mut a));
         assert_eq!(a.leader(), Some("b"));
     }
@@ -299,7 +299,7 @@ mod tests {
         let mut world = World::new();
         let (mut a, mut b) = (world.candidate("a"), world.candidate("b"));
         world.attempt(&mut a);
-        // However old its own times are: b saw it only now.
+        // The times in the Lease are ignored: b observes it only now.
         world.later(100.0);
         assert!(!world.attempt(&mut b));
         world.later(14.0);
@@ -316,7 +316,7 @@ mod tests {
         assert!(!world.attempt(&mut b));
         assert!(b.release(world.now, CLOCK).is_none(), "what is not ours is not given back");
         let release = a.release(world.now, CLOCK).unwrap();
-        assert!(a.leads_until(world.now).is_none(), "before anybody else could know");
+        assert!(a.leads_until(world.now).is_none(), "before the Lease is updated");
         world.answer(&release);
         assert_eq!((world.spec("holderIdentity"), world.spec("leaseTransitions")), (Value::Null, 0.into()));
         assert!(world.attempt(&mut b));
@@ -348,7 +348,7 @@ mod tests {
         edited["metadata"]["resourceVersion"] = "99".into();
         world.lease = Some(edited);
         world.later(2.0);
-        assert!(!world.attempt(&mut a), "somebody else's at once, however lately we renewed");
+        assert!(!world.attempt(&mut a), "lost at once, even after a recent renewal");
     }
 
     #[test]

@@ -5,11 +5,11 @@ use std::time::{Duration, SystemTime};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// Whose a Lease is.
+/// Spec of a Lease: its holder and times.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Record {
-    /// Nobody's if empty.
+    /// Empty if the Lease has no holder.
     pub(super) holder_identity: String,
     pub(super) lease_duration_seconds: i64,
     pub(super) acquire_time: Option<String>,
@@ -17,7 +17,7 @@ pub(super) struct Record {
     pub(super) lease_transitions: i64,
 }
 
-/// A Lease that was read.
+/// A Lease as read from the API server.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default)]
 pub(super) struct Lease {
@@ -32,9 +32,9 @@ struct Metadata {
 }
 
 impl Lease {
-    /// Reads a Lease; nothing if it is none.
+    /// Parses a Lease. `None` if `text` is not one.
     pub(super) fn read(text: &[u8]) -> Option<Lease> {
-        // What is empty is null to a Go server, and absent to others.
+        // A Go server writes empty fields as null, others omit them.
         let mut value: Value = serde_json::from_slice(text).ok()?;
         if let Some(Value::Object(spec)) = value.get_mut("spec") {
             spec.retain(|_, value| !value.is_null());
@@ -45,20 +45,20 @@ impl Lease {
         serde_json::from_value(value).ok()
     }
 
-    /// The version it has.
+    /// Its `resourceVersion`.
     pub(super) fn version(&self) -> &str {
         &self.metadata.resource_version
     }
 }
 
 impl Record {
-    /// The Lease to create, or (`version` is not empty) to update.
+    /// The Lease to create, or to update if `version` is not empty.
     pub(super) fn object(&self, namespace: &str, name: &str, version: &str) -> Value {
         let mut metadata = json!({"namespace": namespace, "name": name});
         if !version.is_empty() {
             metadata["resourceVersion"] = version.into();
         }
-        // A kube-apiserver takes no empty name; nobody's Lease names nobody.
+        // A kube-apiserver rejects an empty name: a Lease without a holder has no such field.
         let holder = Some(&self.holder_identity).filter(|holder| !holder.is_empty());
         json!({
             "apiVersion": "coordination.k8s.io/v1",
@@ -74,13 +74,13 @@ impl Record {
         })
     }
 
-    /// How long it is good after it was renewed.
+    /// Its duration.
     pub(super) fn duration(&self) -> Duration {
         Duration::from_secs(u64::try_from(self.lease_duration_seconds).unwrap_or_default())
     }
 }
 
-/// A moment as `metav1.MicroTime` has it.
+/// Formats a time as `metav1.MicroTime`.
 pub(super) fn micro_time(now: SystemTime) -> String {
     jiff::Timestamp::try_from(now).map(|time| time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Leader election by a Lease: of several that do the same, one does what only one may.
+//! Leader election by a Lease: one of several replicas does what only one may do.
 
 mod candidate;
 mod lease;
@@ -18,14 +18,14 @@ use crate::process::{Drain, Phase, Publisher};
 use candidate::{Ask, Candidate, Heard, pause};
 use lease::Lease;
 
-/// How leadership is kept, and by which Lease.
+/// Settings of leader election.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How long those who wait, wait after they last saw the Lease renewed (`--leader-elect-lease-duration`).
+    /// Time after which candidates take a Lease that is not renewed (`--leader-elect-lease-duration`).
     pub lease_duration: Duration,
-    /// How long a leader that cannot renew goes on (`--leader-elect-renew-deadline`).
+    /// Time after which a leader that cannot renew stops leading (`--leader-elect-renew-deadline`).
     pub renew_deadline: Duration,
-    /// Between attempts (`--leader-elect-retry-period`).
+    /// Interval between attempts (`--leader-elect-retry-period`).
     pub retry_period: Duration,
     /// Name of the Lease.
     pub name: String,
@@ -33,19 +33,19 @@ pub struct Settings {
     pub namespace: String,
 }
 
-/// Whether we lead.
+/// Result of leader election.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leadership {
-    /// Who we are to the others; empty if nobody is elected.
+    /// Identity of this candidate; empty without leader election.
     pub identity: String,
-    /// Whether it is us.
+    /// Whether this candidate is the leader.
     pub leads: bool,
-    /// Who it is, as far as we know.
+    /// Identity of the leader, if known.
     pub leader: Option<String>,
 }
 
 impl Default for Settings {
-    /// As kube-controller-manager has it.
+    /// The defaults of kube-controller-manager.
     fn default() -> Settings {
         Settings {
             lease_duration: Duration::from_secs(15),
@@ -58,26 +58,28 @@ impl Default for Settings {
 }
 
 impl Leadership {
-    /// Where nobody is elected, we do it.
+    /// Without leader election: this process always leads.
     pub fn alone() -> Leadership {
         Leadership { leads: true, ..Leadership::default() }
     }
 
-    /// One of several, who knows nothing yet.
+    /// A candidate before its first attempt.
     pub fn candidate(identity: String) -> Leadership {
         Leadership { identity, ..Leadership::default() }
     }
 }
 
-/// A name that nobody else has: the machine's, and chance.
+/// A unique identity: the host name and a random UUID.
 pub fn identity() -> String {
     let mut identity = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let _ = write!(identity, "_{}", uuid::Uuid::new_v4());
     identity
 }
 
-/// Stands for election until the process leaves, then gives the Lease back. Publishes whether we lead; never says so
-/// longer than `renew_deadline` after the Lease was last renewed. `health` gets the result of each call.
+/// Runs leader election until the process drains, then releases the Lease.
+///
+/// Publishes whether this process leads, never for longer than `renew_deadline` after the last renewal. `health`
+/// records the result of each call.
 pub async fn stand(
     client: Rc<Client>,
     settings: Settings,
@@ -100,7 +102,7 @@ struct Standing {
     candidate: Candidate,
     leadership: Publisher<Leadership>,
     health: Arc<CallHealth>,
-    /// The failure that the log was told last.
+    /// The failure logged last.
     told: Option<String>,
 }
 
@@ -126,7 +128,7 @@ impl Standing {
             let mut asking = std::pin::pin!(put(&client, &settings, &health, &asked));
             let heard = match over {
                 None => asking.await,
-                // Whatever becomes of the question, we lead no longer than this.
+                // Leadership ends at this time, even if the call takes longer.
                 Some(over) => match timeout_at(over.into(), &mut asking).await {
                     Ok(heard) => heard,
                     Err(_) => {
@@ -152,10 +154,12 @@ impl Standing {
             return;
         }
         match (before.leads, next.leads) {
-            (false, true) => tracing::info!(lease = self.settings.name, identity = next.identity, "we lead"),
-            (true, false) => tracing::warn!(lease = self.settings.name, "we do not lead any more"),
+            (false, true) => {
+                tracing::info!(lease = self.settings.name, identity = next.identity, "acquired leadership")
+            }
+            (true, false) => tracing::warn!(lease = self.settings.name, "lost leadership"),
             (false, false) if next.leader.is_some() => {
-                tracing::info!(lease = self.settings.name, leader = next.leader, "somebody else leads");
+                tracing::info!(lease = self.settings.name, leader = next.leader, "new leader elected");
             }
             _ => {}
         }
@@ -177,18 +181,18 @@ impl Standing {
         self.publish();
         let Some(release) = release else { return };
         match put(&self.client, &self.settings, &self.health, &release).await {
-            Ok(Heard::Lease(_)) => tracing::info!("the Lease is given back"),
+            Ok(Heard::Lease(_)) => tracing::info!("Lease released"),
             Ok(_) => {}
-            Err(why) => tracing::warn!(why, "the Lease could not be given back; it will run out"),
+            Err(why) => tracing::warn!(why, "the Lease could not be released; it will expire"),
         }
     }
 }
 
-/// Asks once, and records how that went. The error is for the log.
+/// Sends one request and records its result. The error is for the log.
 async fn put(client: &Client, settings: &Settings, health: &CallHealth, ask: &Ask) -> Result<Heard, String> {
     let began = Instant::now();
     let result = call(client, settings, ask).await;
-    // Its failures are logged by who asked.
+    // The caller logs failures.
     health.record_quietly(client.server(), result.as_ref().map(drop).map_err(String::as_str), began.elapsed());
     result
 }
@@ -202,17 +206,17 @@ async fn call(client: &Client, settings: &Settings, ask: &Ask) -> Result<Heard, 
         Ask::Update(object) => (Method::PUT, one, Some(object)),
     };
     let body = body.map(|object| Bytes::from(object.to_string()));
-    // Several questions, and a pause, must fit into the time that a leader has.
+    // Several requests and a pause must fit into the renew deadline.
     let patience = settings.renew_deadline / 2;
     let patience = Patience { attempt: patience, whole: patience, attempts: 1, pause: Duration::ZERO };
     let answer = client.call(method, &path, body, patience, |_, _| {}).await.map_err(|error| error.to_string())?;
     match answer.status {
         404 => Ok(Heard::Missing),
-        // Somebody was faster; that is what this is for.
+        // Another candidate was faster.
         409 => Ok(Heard::Failed),
-        _ if answer.is_success() => {
-            Lease::read(&answer.body).map(Heard::Lease).ok_or_else(|| "what the API server has is no Lease".to_owned())
-        }
+        _ if answer.is_success() => Lease::read(&answer.body)
+            .map(Heard::Lease)
+            .ok_or_else(|| "the API server's object is not a Lease".to_owned()),
         _ => Err(answer.describe()),
     }
 }

@@ -1,5 +1,5 @@
-//! What the command line says instead of a kubeconfig: kubectl's global flags, as `clientcmd.ConfigOverrides` of
-//! client-go lays them over what is written.
+//! Overrides of a kubeconfig by the command line: kubectl's global flags, applied as `clientcmd.ConfigOverrides` of
+//! client-go.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,53 +8,52 @@ use std::path::{Path, PathBuf};
 
 use super::written::{Cluster, User};
 
-/// What of a kubeconfig is used instead of what its current context says, and what instead of what stands there. Paths
-/// are absolute. Its `Debug` shows no secret.
+/// Overrides of a kubeconfig. Paths are absolute. `Debug` shows no secret.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Chosen {
-    /// The context.
+    /// Name of the context.
     pub context: Option<String>,
-    /// The cluster, whatever the context says.
+    /// Name of the cluster, instead of the context's.
     pub cluster: Option<String>,
-    /// The user, whatever the context says.
+    /// Name of the user, instead of the context's.
     pub user: Option<String>,
-    /// The URL of the API server; then there need be neither context nor cluster.
+    /// URL of the API server. With it, neither context nor cluster is required.
     pub server: Option<String>,
-    /// The name that its certificate must have.
+    /// Name that the API server's certificate must have.
     pub tls_server_name: Option<String>,
-    /// Whether its certificate is not looked at.
+    /// Whether the API server's certificate is not verified.
     pub insecure_skip_tls_verify: bool,
-    /// Who vouches for it.
+    /// File of the CA certificates that verify the API server.
     pub certificate_authority: Option<PathBuf>,
-    /// Our certificate.
+    /// File of the client certificate.
     pub client_certificate: Option<PathBuf>,
-    /// Its private key.
+    /// File of its private key.
     pub client_key: Option<PathBuf>,
-    /// Our token.
+    /// Bearer token.
     pub token: Option<String>,
-    /// Our name, for basic authentication.
+    /// User name for basic authentication.
     pub username: Option<String>,
-    /// Our password.
+    /// Password for basic authentication.
     pub password: Option<String>,
-    /// Whom we act for.
+    /// Impersonated user.
     pub r#as: Option<String>,
-    /// Their UID.
+    /// UID of the impersonated user.
     pub as_uid: Option<String>,
-    /// Their groups.
+    /// Groups of the impersonated user.
     pub as_groups: Vec<String>,
-    /// What else is known of them.
+    /// Extra values of the impersonated user.
     pub as_user_extra: BTreeMap<String, Vec<String>>,
-    /// Whether it is no mistake that none of the files is there.
+    /// Whether all kubeconfig files may be missing.
     pub without_files: bool,
 }
 
 impl Chosen {
-    /// Whether credentials are among it.
+    /// Whether it contains credentials.
     pub(super) fn has_credentials(&self) -> bool {
         self.token.is_some() || self.client_certificate.is_some() || self.username.is_some() || self.password.is_some()
     }
 
-    /// What is used of a cluster.
+    /// Applies the overrides to a cluster.
     pub(super) fn over_cluster<'w>(&self, written: &'w Cluster) -> Cow<'w, Cluster> {
         let trusted = self.insecure_skip_tls_verify || self.certificate_authority.is_some();
         if !trusted && self.server.is_none() && self.tls_server_name.is_none() {
@@ -67,7 +66,7 @@ impl Chosen {
             cluster.certificate_authority = text(self.certificate_authority.as_deref());
             cluster.certificate_authority_data.clear();
         }
-        // The name in the kubeconfig is that of the server in the kubeconfig.
+        // The kubeconfig's name belongs to the kubeconfig's server.
         cluster.tls_server_name = self.tls_server_name.clone().unwrap_or(if self.server.is_some() {
             String::new()
         } else {
@@ -76,7 +75,7 @@ impl Chosen {
         Cow::Owned(cluster)
     }
 
-    /// What is used of a user.
+    /// Applies the overrides to a user.
     pub(super) fn over_user<'w>(&self, written: &'w User) -> Cow<'w, User> {
         let acts = self.r#as.is_some()
             || self.as_uid.is_some()
@@ -109,7 +108,7 @@ impl Chosen {
         Cow::Owned(user)
     }
 
-    /// The flag that said what is used in the place of `field`, if one did.
+    /// The flag that overrides `field`, if one does.
     pub(super) fn flag(&self, field: &str) -> Option<&'static str> {
         let acts = self.as_uid.is_some() || !self.as_groups.is_empty() || !self.as_user_extra.is_empty();
         let named = field.starts_with("contexts[") || field.starts_with("current-context");
@@ -148,7 +147,7 @@ fn text(path: Option<&Path>) -> String {
 
 impl fmt::Debug for Chosen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Chosen")
+        f.debug_struct("ConfigOverrides")
             .field("context", &self.context)
             .field("cluster", &self.cluster)
             .field("user", &self.user)

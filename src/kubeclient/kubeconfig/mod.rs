@@ -1,8 +1,8 @@
-//! A kubeconfig: which API server, whom to expect there, and who we are to it.
+//! Kubeconfigs: API server, trust and credentials.
 //!
-//! Read as `k8s.io/client-go/tools/clientcmd` reads it: unknown fields say nothing, relative paths are relative
-//! to the file, data stands over a file, `tokenFile` over `token`. What we cannot do is an error that says so,
-//! instead of a request without credentials.
+//! Read as by `k8s.io/client-go/tools/clientcmd`: unknown fields are ignored, relative paths are relative to the file,
+//! data takes precedence over a file, `tokenFile` over `token`. Unsupported credentials are an error, not a request
+//! without credentials.
 
 mod chosen;
 mod reading;
@@ -27,40 +27,40 @@ use crate::egress::{Destination, Way, Wire};
 use crate::process::{Problem, Problems};
 use crate::tls::{Bundle, KeyPair};
 
-/// An API server and our credentials for it, checked and ready to use. Has no `Debug`: it holds a token.
+/// A validated kubeconfig: an API server and credentials for it. Has no `Debug`: it holds a token.
 #[derive(Clone)]
 pub struct Kubeconfig {
     pub(super) destination: Destination,
-    /// What stands before every path; empty, or `/prefix`.
+    /// Path prefix; empty, or `/prefix`.
     pub(super) prefix: String,
     pub(super) wire: Wire,
-    /// The proxy it is reached by, if it names one; then no other way counts.
+    /// Its `proxy-url`. It takes precedence over any other egress route.
     pub(super) proxy: Option<Way>,
     /// Marked as sensitive.
     pub(super) authorization: Option<HeaderValue>,
-    /// Whom we act for (`as` and what belongs to it), as headers.
+    /// Impersonation headers (`as`, `as-uid`, `as-groups`, `as-user-extra`).
     pub(super) impersonation: Vec<(HeaderName, HeaderValue)>,
-    /// Who gives the credentials that are not written here.
+    /// Plugin for credentials that are not in the file.
     pub(super) plugin: Option<Plugin>,
-    /// Our certificate, and who vouches for the API server: both are in `wire`, too.
+    /// The client certificate and the CA certificates. Both are in `wire`, too.
     certificates: (Option<Arc<KeyPair>>, Option<Bundle>),
-    /// The file itself and every file it names.
+    /// The file itself and the files it refers to.
     pub(super) files: Vec<PathBuf>,
 }
 
 impl Kubeconfig {
-    /// Reads the file's current context and every file that it names; all mistakes at once.
+    /// Reads the file's current context and the files it refers to. The error holds all problems.
     pub fn load(path: &Path) -> Result<Kubeconfig, Problems> {
         Kubeconfig::read(&[path.to_owned()], Purpose::Decisions, &Chosen::default())
     }
 
-    /// The same of somebody whose answers decide nothing: it may be `http`, if no credentials go there.
+    /// Reads the kubeconfig of an event sink. It may use `http`, if no credentials are sent.
     pub(super) fn of_collector(path: &Path) -> Result<Kubeconfig, Problems> {
         Kubeconfig::read(&[path.to_owned()], Purpose::Collector, &Chosen::default())
     }
 
-    /// What somebody uses on a machine of their own, whose requests decide nothing: it may be `http`, if no credentials
-    /// go there, and programs and issuers may give the credentials.
+    /// Reads the kubeconfig of a local user, as kubectl. It may use credential plugins, and `http` if no credentials
+    /// are sent.
     pub(super) fn of_person(paths: &[PathBuf], chosen: &Chosen) -> Result<Kubeconfig, Problems> {
         Kubeconfig::read(paths, Purpose::Person, chosen)
     }
@@ -71,7 +71,7 @@ impl Kubeconfig {
         reading.all(&written)
     }
 
-    /// What a pod knows of its cluster: the service account in `folder`, and variables of its `environment`.
+    /// The kubeconfig of a pod: the service account in `folder`, and variables of `environment`.
     pub(super) fn in_cluster(folder: &Path, environment: &dyn Fn(&str) -> String) -> Result<Kubeconfig, Problems> {
         let written = Written::of_pod(folder, environment)?;
         Reading::new(Purpose::Decisions, &[]).all(&written)
@@ -87,7 +87,7 @@ impl Kubeconfig {
         &self.prefix
     }
 
-    /// Certificates in it that are not valid `now`.
+    /// Problems of certificates in it that are not valid `now`.
     pub fn untimely(&self, now: UnixTime) -> impl Iterator<Item = Problem> {
         let (identity, authorities) = &self.certificates;
         let ours = identity.as_ref().and_then(|pair| pair.untimely(now));
@@ -106,12 +106,12 @@ impl Kubeconfig {
         }
     }
 
-    /// What a person should know of who is to give our credentials, before they are needed.
+    /// A warning of the credential plugin, before it is needed.
     pub fn warning(&self) -> Option<Problem> {
         self.plugin.as_ref()?.warning()
     }
 
-    /// The same with the credentials that its plugin gave. Those written in the file stand over them, as with client-go.
+    /// The kubeconfig with credentials of its plugin. Those in the file take precedence, as in client-go.
     pub(super) fn with(&self, granted: &Granted) -> Result<Kubeconfig, Problem> {
         let mut with = self.clone();
         if with.authorization.is_none() {
@@ -125,12 +125,12 @@ impl Kubeconfig {
 }
 
 impl Written {
-    /// Makes what a pod knows of its cluster into a kubeconfig.
+    /// Builds a kubeconfig of the service account and environment of a pod.
     pub(super) fn of_pod(folder: &Path, environment: &dyn Fn(&str) -> String) -> Result<Written, Problems> {
         const PLACE: &str = "in-cluster configuration";
         let (host, port) = (environment("KUBERNETES_SERVICE_HOST"), environment("KUBERNETES_SERVICE_PORT"));
         if host.is_empty() || port.is_empty() {
-            // In the words of client-go, which people search for.
+            // client-go's message.
             let message = "unable to load in-cluster configuration, KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT \
                            must be defined";
             return Err(Problem::new(PLACE, message).into());

@@ -1,4 +1,4 @@
-//! From what is written to what is used: the context, and the cluster it names.
+//! Resolves a raw kubeconfig: the current context, and its cluster.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -15,17 +15,17 @@ use crate::process::{Problem, Problems};
 use crate::tls::Bundle;
 use crate::tls::client::ClientSettings;
 
-/// The group of the extension of a cluster that is for programs that give credentials.
+/// Name of a cluster's extension with configuration for exec plugins.
 const FOR_PROGRAMS: &str = "client.authentication.k8s.io/exec";
 
-/// What the API server is to us.
+/// Purpose of a kubeconfig, which determines what it may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::kubeclient) enum Purpose {
-    /// What it says decides who is let in.
+    /// The server's responses decide authentication and authorization.
     Decisions,
-    /// It collects what we tell it.
+    /// The server is an event sink.
     Collector,
-    /// It is for a person on whose machine we run.
+    /// The server is used by a local user.
     Person,
 }
 
@@ -37,7 +37,7 @@ pub(in crate::kubeclient) struct Reading {
 }
 
 impl Reading {
-    /// Of a kubeconfig that stands in `files`.
+    /// A resolver for a kubeconfig in `files`.
     pub(in crate::kubeclient) fn new(purpose: Purpose, files: &[PathBuf]) -> Reading {
         Reading { problems: Problems::default(), files: files.to_owned(), purpose, chosen: Chosen::default() }
     }
@@ -46,14 +46,14 @@ impl Reading {
         let read = self.current(written);
         let Reading { problems, files, .. } = self;
         let read = problems.or(read)?;
-        // Without a problem there is always something.
+        // Without a problem there is always a result.
         read.map(|read| Kubeconfig { files, ..read }).ok_or_else(Problems::default)
     }
 
     fn current(&mut self, written: &Written) -> Option<Kubeconfig> {
         let none = Context::default();
         let (context_at, context) = match written.current_context() {
-            // As client-go: a server is enough.
+            // As client-go: with a server, no context is required.
             (at, "") if self.chosen.context.is_none() && self.chosen.server.is_some() => (at, &none),
             _ => self.context(written)?,
         };
@@ -65,7 +65,7 @@ impl Reading {
                 let user = self.chosen.over_user(user);
                 self.credentials(&at, &wanted, &user)
             }
-            // As client-go: no user at all is nobody.
+            // As client-go: without a user, there are no credentials.
             None if wanted.is_empty() => {
                 let user = self.chosen.over_user(&nobody);
                 self.credentials(&context_at, &wanted, &user)
@@ -79,12 +79,12 @@ impl Reading {
         let proxy = self.proxy(&at, cluster, authorities.as_ref());
         let ((destination, prefix, plain), authorities, mut credentials) = (server?, authorities?, credentials?);
         if plain && self.chosen.server.is_some() && credentials.are_secret() && !self.chosen.has_credentials() {
-            // As client-go; they were meant for another server.
+            // As client-go: the credentials are for another server.
             tracing::warn!(server = cluster.server, "the credentials of the kubeconfig are not sent over http");
             credentials = credentials.without_secrets();
         }
         if plain && credentials.are_secret() {
-            let why = "must be https: the user's credentials are not sent to where everybody can read them";
+            let why = "must be https: the user's credentials are not sent unencrypted";
             return self.wrong(&at.then("server"), why);
         }
         let plugin = match credentials.plugin {
@@ -152,7 +152,7 @@ impl Reading {
         }
     }
 
-    /// Where the API server is, and what stands before every path.
+    /// Parses the server's URL into destination, path prefix, and whether it is without TLS.
     pub(in crate::kubeclient) fn server(
         &mut self,
         at: &At<'_>,
@@ -169,11 +169,11 @@ impl Reading {
         match uri.scheme_str() {
             Some("https") => {}
             Some("http") if self.purpose != Purpose::Decisions => {}
-            Some("http") => return self.wrong(&at, "must be https: what it says decides who is let in"),
+            Some("http") => return self.wrong(&at, "must be https: its responses decide authorization"),
             _ => return self.wrong(&at, format_args!("{:?}: use a URL such as https://host:6443", cluster.server)),
         }
         if uri.query().is_some() || uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-            return self.wrong(&at, "must be a host, and perhaps a port and a path");
+            return self.wrong(&at, "must be a host with an optional port and path");
         }
         let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
         let host = host.parse().map_or_else(|_| Host::Name(host.to_owned()), Host::Ip);
@@ -181,22 +181,22 @@ impl Reading {
         Some((destination, uri.path().trim_end_matches('/').to_owned(), plain))
     }
 
-    /// Who vouches for the API server; none for the system's roots.
+    /// The CA certificates that verify the API server. Inner `None`: the system's.
     pub(in crate::kubeclient) fn authorities(&mut self, at: &At<'_>, cluster: &Cluster) -> Option<Option<Bundle>> {
         let given = self.authorities_as_written(at, cluster)?;
         if cluster.insecure_skip_tls_verify {
             if given.is_some() {
-                // In the words of client-go, which refuses it, too.
+                // client-go's message.
                 let why = "specifying a root certificates file with the insecure flag is not allowed";
                 return self.wrong(&at.then("insecure-skip-tls-verify"), why);
             }
             let consequence = match self.purpose {
-                Purpose::Person => "can read and change all that is said to it",
-                Purpose::Decisions | Purpose::Collector => "decides who is let in",
+                Purpose::Person => "can read and change all requests and responses",
+                Purpose::Decisions | Purpose::Collector => "can forge its responses",
             };
             tracing::warn!(
                 file = at.origin.place,
-                "insecure-skip-tls-verify: whoever can put themselves between us and this API server {consequence}"
+                "insecure-skip-tls-verify: the API server's certificate is not verified; an impostor {consequence}"
             );
         }
         let Some((origin, pem)) = given else { return Some(None) };
@@ -208,8 +208,7 @@ impl Reading {
         self.content(&at, &cluster.certificate_authority, &cluster.certificate_authority_data)
     }
 
-    /// What a program that gives credentials is told of the cluster, if it wants to know
-    /// (`k8s.io/client-go/pkg/apis/clientauthentication/v1`, `Cluster`).
+    /// Information about the cluster for exec plugins (`k8s.io/client-go/pkg/apis/clientauthentication/v1`, `Cluster`).
     fn told(&mut self, at: &At<'_>, cluster: &Cluster) -> serde_json::Value {
         let mut told = serde_json::Map::new();
         let mut tell = |name: &str, value: serde_json::Value| told.insert(name.to_owned(), value);
@@ -235,10 +234,10 @@ impl Reading {
         told.into()
     }
 
-    /// The proxy on the way there; none inside when none is named.
+    /// The egress route by `proxy-url`. Inner `None`: no proxy is configured.
     ///
-    /// client-go holds a proxy of its own TLS to what it holds the API server to. So do we, but without showing it the
-    /// user's certificate.
+    /// As in client-go, the TLS settings for the API server also apply to an https proxy. Other than there, the proxy
+    /// does not get the user's client certificate.
     pub(in crate::kubeclient) fn proxy(
         &mut self,
         at: &At<'_>,
@@ -265,14 +264,14 @@ impl Reading {
         }
     }
 
-    /// What stands in a field as base64 or in a file, and what to call it; none inside when neither is given.
+    /// Loads a field given as base64 or as a file, with its name for messages. Inner `None`: neither is given.
     pub(super) fn content(&mut self, at: &At<'_>, file: &str, data: &str) -> Option<Option<(String, Vec<u8>)>> {
         if !data.is_empty() {
             let at = At { origin: at.origin, field: format!("{}-data", at.field) };
             let data: String = data.split_ascii_whitespace().collect();
             return match base64::engine::general_purpose::STANDARD.decode(data) {
                 Ok(content) => Some(Some((format!("{}: {}", at.origin.place, at.field), content))),
-                Err(_) => self.wrong(&at, "is not base64"),
+                Err(_) => self.wrong(&at, "is not valid base64"),
             };
         }
         if file.is_empty() {
@@ -285,7 +284,7 @@ impl Reading {
         }
     }
 
-    /// A file that is named, which is followed from now on.
+    /// Path of a file that the kubeconfig refers to. Adds it to the watched files.
     pub(super) fn path(&mut self, at: &At<'_>, named: &str) -> PathBuf {
         let path = at.origin.folder.join(Path::new(named));
         if !self.files.contains(&path) {
@@ -295,7 +294,7 @@ impl Reading {
     }
 
     pub(in crate::kubeclient) fn wrong<T>(&mut self, at: &At<'_>, why: impl std::fmt::Display) -> Option<T> {
-        // What nobody wrote into the file is not to be looked for there.
+        // A problem of an override names the flag, not the file.
         self.problems.0.push(match self.chosen.flag(&at.field) {
             Some(flag) => Problem::new(flag, why),
             None => at.problem(why),
@@ -305,7 +304,7 @@ impl Reading {
 }
 
 impl Cluster {
-    /// The name that the server's certificate must have.
+    /// Name that the server's certificate must have.
     pub(in crate::kubeclient) fn name_at(&self, destination: &Destination) -> String {
         match &destination.host {
             _ if !self.tls_server_name.is_empty() => self.tls_server_name.clone(),

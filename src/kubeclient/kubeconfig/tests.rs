@@ -1,4 +1,4 @@
-//! What is read of kubeconfigs, and what is said of mistakes in them.
+//! Reading kubeconfigs, and errors in them.
 
 use std::time::SystemTime;
 
@@ -128,8 +128,8 @@ fn all_mistakes_at_once_with_file_and_field() {
             "DIR/kubeconfig: users[0].user.client-certificate: DIR/gone.crt cannot be read: No such file or directory \
              (os error 2)",
             "DIR/kubeconfig: users[0].user.tokenFile: DIR/nowhere cannot be read: No such file or directory (os error 2)",
-            "DIR/kubeconfig: clusters[1].cluster.server: must be https: what it says decides who is let in",
-            "DIR/kubeconfig: clusters[1].cluster.certificate-authority-data: is not base64",
+            "DIR/kubeconfig: clusters[1].cluster.server: must be https: its responses decide authorization",
+            "DIR/kubeconfig: clusters[1].cluster.certificate-authority-data: is not valid base64",
             "DIR/kubeconfig: clusters[1].cluster.proxy-url: could not parse: 127.0.0.1:18802",
         ]
     );
@@ -163,18 +163,18 @@ fn single_mistakes() {
         (good, "client-key: me.key", "users[0].user.client-certificate: is missing; client-key needs it"),
         (good, "client-certificate: me.crt", "users[0].user.client-key: is missing; client-certificate needs it"),
         (good, "password: p", "users[0].user.username: is missing; password needs it"),
-        (good, "username: 'u:v', password: p", "users[0].user.username: must not have a colon"),
+        (good, "username: 'u:v', password: p", "users[0].user.username: must not contain a colon"),
         (
             good,
             "username: u, password: p, token: t",
             "users[0].user: more than one authentication method found for u; found [token basicAuth], only one is allowed",
         ),
         (good, "auth-provider: {name: oidc}", "users[0].user.auth-provider: is not supported here; use a client"),
-        (good, "as-groups: [g]", "users[0].user.as: is missing: whoever acts with"),
-        (good, "as: \"a\\nb\"", "users[0].user.as: holds bytes that no header can carry"),
-        (good, "token: \"a\\nb\"", "users[0].user.token: holds bytes that no token has"),
-        (good, "token: [1]", "users[0].user.token: not what a kubeconfig has there"),
-        ("server: 'https://api', certificate-authority: me.key", "", "DIR/me.key: holds a private key"),
+        (good, "as-groups: [g]", "users[0].user.as: is missing: as-uid, as-groups and as-user-extra need it"),
+        (good, "as: \"a\\nb\"", "users[0].user.as: has bytes that are not allowed in a header"),
+        (good, "token: \"a\\nb\"", "users[0].user.token: has bytes that are not allowed in a token"),
+        (good, "token: [1]", "users[0].user.token: is of an invalid type"),
+        ("server: 'https://api', certificate-authority: me.key", "", "DIR/me.key: contains a private key"),
         (
             "server: 'https://api', certificate-authority: ca.crt, insecure-skip-tls-verify: true",
             "",
@@ -224,11 +224,11 @@ fn passwords_and_whom_the_user_acts_for() {
             ("impersonate-extra-example.com%2fx", "two"),
         ]
     );
-    // Written by Go, which writes what is not there as null.
+    // Written by Go, which writes absent values as null.
     assert!(world.load(good, "token: t, as: null, exec: null, as-groups: null").is_ok());
 }
 
-/// The kubeconfig of a person, of whom `user` is told.
+/// The kubeconfig of a local user with these fields.
 fn of_person(world: &World, cluster: &str, user: &str) -> Result<Kubeconfig, String> {
     let _ = world.load(cluster, user);
     let folder = world.folder.path();
@@ -249,7 +249,7 @@ fn a_person_may_have_a_program_that_gives_credentials() {
         let user =
             format!("{}{more}", exec(", command: x, interactiveMode: Never, env: null, args: [a], installHint: null"));
         let found = of_person(&world, good, &user).ok().unwrap();
-        assert_eq!(found.plugin.is_some(), has, "what is written down stands over a program: {more}");
+        assert_eq!(found.plugin.is_some(), has, "credentials in the file take precedence over a plugin: {more}");
     }
     for (user, expected) in [
         (exec(", interactiveMode: Never"), "DIR/kubeconfig: users[0].user.exec.command: is missing"),
@@ -266,7 +266,7 @@ fn a_person_may_have_a_program_that_gives_credentials() {
             "users[0].user.exec.apiVersion: \"client.authentication.k8s.io/v1alpha1\": use client.auth",
         ),
         (exec("beta1, command: x, env: [{value: x}]"), "users[0].user.exec.env: a variable has no name"),
-        (exec("beta1, command: x, args: [1]"), "users[0].user.exec.args[0]: not what a kubeconfig has there"),
+        (exec("beta1, command: x, args: [1]"), "users[0].user.exec.args[0]: is of an invalid type"),
         (
             format!("{}, auth-provider: {{name: oidc}}", exec("beta1, command: x")),
             "users[0].user: authProvider cannot be provided in combination with an exec plugin for u",
@@ -318,7 +318,7 @@ fn of_several_files_the_first_that_has_an_entry_counts() {
     );
     let found = load(&["gone", "one", "sub/two"]).ok().unwrap();
     assert_eq!(found.server().to_string(), "10.0.0.1:443");
-    // The whole entry of the first, relative to where it stands.
+    // The whole entry of the first file, with paths relative to it.
     assert_eq!((found.authorization.unwrap().as_bytes(), found.impersonation.len()), (&b"Bearer s3cret"[..], 0));
     assert_eq!(found.files, files(&["gone", "one", "sub/two", "token", "sub/../ca.crt"]));
     let other = load(&["sub/two", "one"]).err().unwrap();
@@ -326,7 +326,7 @@ fn of_several_files_the_first_that_has_an_entry_counts() {
     world.write("sub/two", &std::fs::read_to_string(folder.join("sub/two")).unwrap().replace("there", "here"));
     let other = load(&["sub/two", "one"]).ok().unwrap();
     assert_eq!((other.authorization.unwrap().as_bytes(), other.impersonation.len()), (&b"Bearer below"[..], 1));
-    // What is wrong with any is told, what is missing only if nothing is there.
+    // Errors of any file are reported. Missing files are reported only if none exists.
     world.write("bad", "{");
     assert!(load(&["bad", "one", "sub/two"]).err().unwrap().contains("DIR/bad: not YAML"));
     assert_eq!(load(&["gone", "lost"]).err().unwrap().lines().count(), 2);

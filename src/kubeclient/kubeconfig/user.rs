@@ -1,4 +1,4 @@
-//! Who we are to the API server: the user of a kubeconfig.
+//! Credentials of a user of a kubeconfig.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::kubeapi::extra_key;
 use crate::kubeclient::plugin::{Exec, Oidc, Plugin};
 use crate::tls::KeyPair;
 
-/// What a user of a kubeconfig has.
+/// Credentials of a user of a kubeconfig.
 pub(super) struct Credentials {
     pub(super) identity: Option<Arc<KeyPair>>,
     pub(super) authorization: Option<HeaderValue>,
@@ -20,38 +20,38 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    /// Whether whoever can listen could use them.
+    /// Whether an eavesdropper could use them.
     pub(super) fn are_secret(&self) -> bool {
         self.identity.is_some() || self.authorization.is_some() || self.plugin.is_some()
     }
 
-    /// What may be said where anybody can listen.
+    /// The part that may be sent unencrypted: impersonation.
     pub(super) fn without_secrets(self) -> Credentials {
         Credentials { identity: None, authorization: None, plugin: None, impersonation: self.impersonation }
     }
 }
 
 impl Reading {
-    /// The credentials of the user who is called `name`.
+    /// Resolves the credentials of the user `name`.
     pub(super) fn credentials(&mut self, at: &At<'_>, name: &str, user: &User) -> Option<Credentials> {
         let plugin = self.plugin(at, name, user);
         let (identity, token) = (self.identity(at, user), self.token(at, user));
         let (password, impersonation) = (self.password(at, user), self.impersonation(at, user));
         let (token, password) = (token?, password?);
         if token.is_some() && password.is_some() {
-            // In the words of client-go.
+            // client-go's message.
             let why = format!(
                 "more than one authentication method found for {name}; found [token basicAuth], only one is allowed"
             );
             return self.wrong(at, why);
         }
         let authorization = token.or(password);
-        // A program need not be asked for what is written down, as with client-go.
+        // As in client-go, credentials in the file take precedence over a plugin.
         let plugin = plugin?.filter(|_| authorization.is_none());
         Some(Credentials { identity: identity?, authorization, impersonation: impersonation?, plugin })
     }
 
-    /// Who gives the credentials that are not written down; none inside if nobody does.
+    /// The credential plugin. Inner `None`: there is none.
     fn plugin(&mut self, at: &At<'_>, name: &str, user: &User) -> Option<Option<Plugin>> {
         if self.purpose != Purpose::Person {
             for (field, given) in [("exec", user.exec.is_some()), ("auth-provider", user.auth_provider.is_some())] {
@@ -64,7 +64,7 @@ impl Reading {
         match (&user.exec, &user.auth_provider) {
             (None, None) => Some(None),
             (Some(_), Some(_)) => {
-                // In the words of client-go.
+                // client-go's message.
                 let why = format!("authProvider cannot be provided in combination with an exec plugin for {name}");
                 self.wrong(at, why)
             }
@@ -92,7 +92,7 @@ impl Reading {
                 let why = format!("client-go has removed {:?}; use exec with {instead}", written.name);
                 return self.wrong(&at.then("name"), why);
             }
-            // In the words of client-go.
+            // client-go's message.
             other => return self.wrong(&at.then("name"), format_args!("no Auth Provider found for name {other:?}")),
         }
         let at = at.then("config");
@@ -110,7 +110,7 @@ impl Reading {
         }
     }
 
-    /// Our certificate, if we have one.
+    /// The client certificate. Inner `None`: there is none.
     fn identity(&mut self, at: &At<'_>, user: &User) -> Option<Option<Arc<KeyPair>>> {
         let (certificate, key) = (at.then("client-certificate"), at.then("client-key"));
         let chain = self.content(&certificate, &user.client_certificate, &user.client_certificate_data);
@@ -126,7 +126,7 @@ impl Reading {
         }
     }
 
-    /// Our token, if we have one.
+    /// The bearer token as a header value. Inner `None`: there is none.
     fn token(&mut self, at: &At<'_>, user: &User) -> Option<Option<HeaderValue>> {
         let (field, token) = if user.token_file.is_empty() {
             ("token", user.token.clone())
@@ -134,7 +134,7 @@ impl Reading {
             let path = self.path(at, &user.token_file);
             match std::fs::read_to_string(&path) {
                 Ok(token) if !token.trim().is_empty() => ("tokenFile", token),
-                // client-go goes on with `token` until the file can be read.
+                // client-go uses `token` until the file can be read.
                 _ if !user.token.is_empty() => ("token", user.token.clone()),
                 Ok(_) => return self.wrong(&at.then("tokenFile"), format_args!("{} is empty", path.display())),
                 Err(error) => {
@@ -149,17 +149,17 @@ impl Reading {
         }
         match secret(format!("Bearer {token}")) {
             Some(value) => Some(Some(value)),
-            None => self.wrong(&at.then(field), "holds bytes that no token has"),
+            None => self.wrong(&at.then(field), "has bytes that are not allowed in a token"),
         }
     }
 
-    /// Our name and password, if we have them.
+    /// Basic authentication as a header value. Inner `None`: there is none.
     fn password(&mut self, at: &At<'_>, user: &User) -> Option<Option<HeaderValue>> {
         match (user.username.as_str(), user.password.as_str()) {
             ("", "") => Some(None),
             ("", _) => self.wrong(&at.then("username"), "is missing; password needs it"),
-            // The server would take what stands behind the colon for the password.
-            (name, _) if name.contains(':') => self.wrong(&at.then("username"), "must not have a colon"),
+            // The server would take the part after the colon for the password.
+            (name, _) if name.contains(':') => self.wrong(&at.then("username"), "must not contain a colon"),
             (name, password) => {
                 let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{name}:{password}"));
                 Some(secret(format!("Basic {encoded}")))
@@ -167,12 +167,12 @@ impl Reading {
         }
     }
 
-    /// Whom we act for, as headers (`impersonatingRoundTripper` of client-go).
+    /// Impersonation headers (`impersonatingRoundTripper` of client-go).
     fn impersonation(&mut self, at: &At<'_>, user: &User) -> Option<Vec<(HeaderName, HeaderValue)>> {
         if user.r#as.is_empty() {
             let more = !user.as_uid.is_empty() || !user.as_groups.is_empty() || !user.as_user_extra.is_empty();
-            // client-go refuses it, too.
-            let why = "is missing: whoever acts with the uid, groups or extra of somebody must say whose they are";
+            // Also refused by client-go.
+            let why = "is missing: as-uid, as-groups and as-user-extra need it";
             return if more { self.wrong(&at.then("as"), why) } else { Some(Vec::new()) };
         }
         let fixed = [("as", "impersonate-user", &user.r#as), ("as-uid", "impersonate-uid", &user.as_uid)];
@@ -187,14 +187,14 @@ impl Reading {
         for (field, name, value) in plain.chain(extra) {
             match (HeaderName::try_from(name), HeaderValue::try_from(value)) {
                 (Ok(name), Ok(value)) => headers.push((name, value)),
-                _ => return self.wrong(&at.then(field), "holds bytes that no header can carry"),
+                _ => return self.wrong(&at.then(field), "has bytes that are not allowed in a header"),
             }
         }
         Some(headers)
     }
 }
 
-/// A header that is not shown.
+/// A header value marked as sensitive.
 fn secret(text: String) -> Option<HeaderValue> {
     let mut value = HeaderValue::try_from(text).ok()?;
     value.set_sensitive(true);

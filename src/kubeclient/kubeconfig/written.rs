@@ -1,8 +1,8 @@
-//! What kubeconfigs say, file by file, and what they say together.
+//! Raw content of kubeconfig files, and how several files are merged.
 //!
-//! Several files are one as for `clientcmd.ClientConfigLoadingRules` of client-go: of each cluster, user and context the
-//! first file that has it counts, with the whole entry, and the first that sets `current-context`. Relative paths are
-//! relative to the file they stand in.
+//! Files are merged as by `clientcmd.ClientConfigLoadingRules` of client-go: each cluster, user and context is the
+//! whole entry of the first file that has it, and `current-context` is that of the first file that sets it. Relative
+//! paths are relative to their file.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::process::{Problem, Problems};
 
-/// All files that count; there is one at least.
+/// The raw kubeconfig files. There is at least one.
 pub(in crate::kubeclient) struct Written(Vec<Document>);
 
 /// One file.
@@ -24,17 +24,17 @@ struct Document {
     content: Content,
 }
 
-/// Where something was written.
+/// Location of a kubeconfig file.
 pub(in crate::kubeclient) struct Origin {
-    /// What problems call it.
+    /// Its name in problems.
     pub(super) place: String,
-    /// What relative paths are relative to.
+    /// Base directory of relative paths.
     pub(super) folder: PathBuf,
-    /// The file, if it is one.
+    /// Its path, if it is a file.
     pub(super) file: Option<PathBuf>,
 }
 
-/// A field, and where it was written.
+/// Location of a field in a kubeconfig file.
 #[derive(Clone)]
 pub(in crate::kubeclient) struct At<'w> {
     pub(super) origin: &'w Origin,
@@ -146,20 +146,20 @@ pub(in crate::kubeclient) struct Variable {
 }
 
 impl Written {
-    /// Reads all of `paths`. Of several, some may be missing.
+    /// Reads the files of `paths`. At least one must exist.
     pub(in crate::kubeclient) fn read(paths: &[PathBuf]) -> Result<Written, Problems> {
         let (written, missing) = Written::found(paths)?;
         if written.0.is_empty() { Err(missing) } else { Ok(written) }
     }
 
-    /// The same, where all of them may be missing.
+    /// Reads the files of `paths`, all of which may be missing.
     pub(super) fn read_if_any(paths: &[PathBuf]) -> Result<Written, Problems> {
         let (written, _) = Written::found(paths)?;
         let nothing = || Written::of("the command line", Path::new(""), Content::default());
         Ok(if written.0.is_empty() { nothing() } else { written })
     }
 
-    /// What is there, and what is not.
+    /// Reads the existing files of `paths`. Also returns problems for the missing ones.
     fn found(paths: &[PathBuf]) -> Result<(Written, Problems), Problems> {
         let (mut documents, mut problems, mut missing) = (Vec::new(), Problems::default(), Problems::default());
         for path in paths {
@@ -181,7 +181,7 @@ impl Written {
         problems.or((Written(documents), missing))
     }
 
-    /// What is known without a file.
+    /// A kubeconfig without a file.
     pub(super) fn of(place: &str, folder: &Path, content: Content) -> Written {
         let origin = Origin { place: place.to_owned(), folder: folder.to_owned(), file: None };
         Written(vec![Document { origin, content }])
@@ -197,7 +197,7 @@ impl Written {
         self.find("contexts", "context", name, |it| &it.contexts, |it| (&it.name, it.context.as_ref()))
     }
 
-    /// The names of the contexts, as the end of a sentence that says which is not among them.
+    /// The names of the contexts, as the end of an error message.
     pub(super) fn contexts_in_words(&self) -> String {
         const MOST: usize = 20;
         let contexts = self.0.iter().flat_map(|document| &document.content.contexts);
@@ -218,7 +218,7 @@ impl Written {
         self.find("users", "user", name, |it| &it.users, |it| (&it.name, &it.user))
     }
 
-    /// The entry of that name in the first file that has any, if it has one only.
+    /// The entry of that name in the first file that has one. `None` if that file has several.
     fn find<'w, E: 'w, T>(
         &'w self,
         list: &str,
@@ -241,20 +241,20 @@ impl Content {
         // JSON is YAML, too.
         let mut value: Value = serde_saphyr::from_str(text).map_err(|error| {
             let at = error.location().map(|at| format!(" at line {}, column {}", at.line(), at.column()));
-            // Not the parser's own words: they may quote the line, and the line may be a key.
+            // Not the parser's message: it may quote the line, which may hold a key.
             Problem::new(place, format_args!("not YAML{}", at.unwrap_or_default()))
         })?;
         drop_nulls(&mut value);
-        // A file with comments only is empty, not wrong.
+        // A file with comments only is empty, not invalid.
         let value = if value.is_null() { serde_json::json!({}) } else { value };
         serde_path_to_error::deserialize(&value).map_err(|error| {
             let field = error.path().to_string();
-            Problem::field(place, if field == "." { "" } else { &field }, "not what a kubeconfig has there")
+            Problem::field(place, if field == "." { "" } else { &field }, "is of an invalid type")
         })
     }
 }
 
-/// As in Go, a field that is null is one that is not there.
+/// Removes null fields. As in Go, they count as absent.
 fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -267,7 +267,7 @@ fn drop_nulls(value: &mut Value) {
 }
 
 impl At<'_> {
-    /// A field of this one.
+    /// A field of this field.
     pub(in crate::kubeclient) fn then(&self, field: &str) -> Self {
         let dot = if self.field.is_empty() { "" } else { "." };
         At { origin: self.origin, field: format!("{}{dot}{field}", self.field) }

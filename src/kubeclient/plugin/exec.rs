@@ -1,5 +1,5 @@
-//! A program that gives credentials (KEP-541): `client.authentication.k8s.io` v1 and v1beta1, as
-//! `k8s.io/client-go/plugin/pkg/client/auth/exec` runs it.
+//! Exec credential plugins (KEP-541): `client.authentication.k8s.io` v1 and v1beta1, run as by
+//! `k8s.io/client-go/plugin/pkg/client/auth/exec`.
 
 use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
@@ -18,33 +18,34 @@ use crate::kubeclient::kubeconfig::ExecWritten;
 use crate::process::Problem;
 use crate::tls::KeyPair;
 
-/// A program may wait for a person who has to log in with a browser.
+/// Timeout of the program. It may wait for a login in a browser.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5 * 60);
-/// More than this is no credential.
+/// Maximum bytes of the program's output.
 const LONGEST: u64 = 1 << 20;
-/// Where a program reads what it is asked for.
+/// Environment variable with the request to the program.
 const INFO: &str = "KUBERNETES_EXEC_INFO";
 
 /// A program and how it is run. Has no `Debug`: arguments and variables may hold secrets.
 #[derive(Clone, PartialEq, Eq)]
 pub(in crate::kubeclient) struct Exec {
-    /// The user of the kubeconfig, and the file.
+    /// Name of the user in the kubeconfig.
     user: String,
+    /// Path of the kubeconfig.
     place: String,
     version: &'static str,
-    /// As it is written, for messages.
+    /// The command as in the kubeconfig, for messages.
     named: String,
     command: PathBuf,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     install_hint: String,
     interactive: Interactive,
-    /// Whether it is told of the cluster.
+    /// Whether it gets information about the cluster (`provideClusterInfo`).
     pub(in crate::kubeclient) wants_cluster: bool,
     cluster: Option<serde_json::Value>,
 }
 
-/// Whether it may ask the person something.
+/// Whether it may use standard input (`interactiveMode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Interactive {
     Never,
@@ -52,7 +53,7 @@ enum Interactive {
     Always,
 }
 
-/// What it says on its standard output.
+/// Output of the program.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct ExecCredential {
@@ -71,7 +72,10 @@ struct Status {
 }
 
 impl Exec {
-    /// As it is written in a kubeconfig; the mistakes, by field.
+    /// The plugin of a kubeconfig.
+    ///
+    /// # Errors
+    /// The invalid fields with their errors.
     pub(in crate::kubeclient) fn new(
         user: &str,
         folder: &Path,
@@ -93,11 +97,11 @@ impl Exec {
             mistakes.push(("command", "is missing".to_owned()));
         }
         if written.env.iter().any(|variable| variable.name.is_empty() || variable.name.contains(['=', '\0'])) {
-            mistakes.push(("env", "a variable has no name, or one that none can have".to_owned()));
+            mistakes.push(("env", "a variable has no name, or an invalid one".to_owned()));
         }
         let values = written.env.iter().map(|variable| &variable.value);
         if written.args.iter().chain(values).chain([&written.command]).any(|text| text.contains('\0')) {
-            mistakes.push(("args", "no program can be given a NUL".to_owned()));
+            mistakes.push(("args", "a NUL character cannot be passed to a program".to_owned()));
         }
         let interactive = match (written.interactive_mode.as_str(), version) {
             ("Never", _) => Interactive::Never,
@@ -112,7 +116,7 @@ impl Exec {
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
-        // A name alone is looked for in PATH; any other is relative to the kubeconfig.
+        // A name without a slash is looked up in PATH. A path is relative to the kubeconfig.
         let named = &written.command;
         let command = if named.contains('/') { folder.join(named) } else { PathBuf::from(named) };
         Ok(Exec {
@@ -130,12 +134,12 @@ impl Exec {
         })
     }
 
-    /// The same, which tells the program of the cluster.
+    /// The plugin with information about the cluster for the program.
     pub(in crate::kubeclient) fn telling(&self, cluster: serde_json::Value) -> Exec {
         Exec { cluster: Some(cluster), ..self.clone() }
     }
 
-    /// Runs it. What it says on standard error goes where ours goes: it may be a question.
+    /// Runs the program. It inherits standard error: it may ask a question there.
     pub(super) async fn run(&self, patience: Duration) -> Result<Granted, Denied> {
         let interactive = match self.interactive {
             Interactive::Never => false,
@@ -143,7 +147,7 @@ impl Exec {
             Interactive::Always if io::stdin().is_terminal() => true,
             Interactive::Always => {
                 let why = "exec plugin cannot support interactive mode: standard input is not a terminal";
-                return Err(self.denied(why, "run narthex proxy in a terminal, so that it can ask"));
+                return Err(self.denied(why, "run narthex proxy in a terminal, so that the plugin can prompt"));
             }
         };
         let mut command = Command::new(&self.command);
@@ -159,7 +163,7 @@ impl Exec {
                 let why = format!("exec: executable {} not found", self.named);
                 self.denied(&why, &self.advice_to_install())
             }
-            _ => self.denied(&format!("exec: {}: {error}", self.named), "look at the file's rights"),
+            _ => self.denied(&format!("exec: {}: {error}", self.named), "check the permissions of the file"),
         })?;
         let mut said = Vec::new();
         let stdout = child.stdout.take();
@@ -167,7 +171,7 @@ impl Exec {
             if let Some(stdout) = stdout {
                 stdout.take(LONGEST + 1).read_to_end(&mut said).await?;
             }
-            // It may wait for ever for somebody to read the rest.
+            // Not waited for: it may block until the rest is read.
             if said.len() as u64 > LONGEST {
                 return Ok(None);
             }
@@ -176,27 +180,27 @@ impl Exec {
         let status = match over.await {
             Ok(Ok(Some(status))) => status,
             Ok(Ok(None)) => {
-                let why = format!("exec: decoding stdout: it is longer than {LONGEST} bytes");
-                return Err(self.denied(&why, "run it by hand"));
+                let why = format!("exec: decoding stdout: longer than {LONGEST} bytes");
+                return Err(self.denied(&why, "run it manually"));
             }
-            Ok(Err(error)) => return Err(self.denied(&format!("exec: {}: {error}", self.named), "run it by hand")),
+            Ok(Err(error)) => return Err(self.denied(&format!("exec: {}: {error}", self.named), "run it manually")),
             Err(_) => {
                 let why = format!("exec: executable {} did not end within {patience:?}", self.named);
-                return Err(self.denied(&why, "it was ended; run it by hand to see what it waits for"));
+                return Err(self.denied(&why, "it was killed; run it manually to see what it waits for"));
             }
         };
         if !status.success() {
-            // As Go has it, -1 for one that a signal ended.
+            // -1 if a signal ended it, as in Go.
             let code = status.code().unwrap_or(-1);
             let why = format!("exec: executable {} failed with exit code {code}", self.named);
-            return Err(self.denied(&why, "what it said about that stands where narthex proxy was started"));
+            return Err(self.denied(&why, "its error output is in the terminal or log of narthex proxy"));
         }
         self.read(&said, SystemTime::now()).map_err(|why| {
-            self.denied(&why, "run it by hand: it must write an ExecCredential and nothing else to standard output")
+            self.denied(&why, "run it manually: it must write an ExecCredential and nothing else to standard output")
         })
     }
 
-    /// What the program is told in its environment.
+    /// The request to the program, passed in its environment.
     fn info(&self, interactive: bool) -> String {
         let mut spec = json!({ "interactive": interactive });
         if let Some(cluster) = &self.cluster {
@@ -205,11 +209,11 @@ impl Exec {
         json!({ "kind": "ExecCredential", "apiVersion": self.version, "spec": spec }).to_string()
     }
 
-    /// What it said. No error quotes it.
+    /// Parses the output. Errors do not quote it: it may hold secrets.
     fn read(&self, said: &[u8], now: SystemTime) -> Result<Granted, String> {
-        let no_credential = || "exec: decoding stdout: it is no ExecCredential".to_owned();
+        let no_credential = || "exec: decoding stdout: not an ExecCredential".to_owned();
         let said = std::str::from_utf8(said).map_err(|_| no_credential())?;
-        // JSON, or YAML, which client-go takes, too.
+        // JSON, or YAML, which client-go accepts too.
         let said: ExecCredential = serde_saphyr::from_str(said).map_err(|_| no_credential())?;
         if said.kind != "ExecCredential" {
             return Err(no_credential());
@@ -233,22 +237,23 @@ impl Exec {
         };
         let authorization = match given(status.token) {
             None => None,
-            Some(token) => Some(bearer(&token).ok_or("exec plugin returned a token with bytes that no token has")?),
+            Some(token) => Some(bearer(&token).ok_or("exec plugin returned a token with invalid bytes")?),
         };
         if identity.is_none() && authorization.is_none() {
             return Err("exec plugin didn't return a token or cert/key pair".to_owned());
         }
         let stamp = given(status.expiration_timestamp);
         let stamp = stamp.map(|stamp| stamp.parse::<jiff::Timestamp>().map(SystemTime::from));
-        let said = stamp.transpose().map_err(|_| "exec: decoding stdout: expirationTimestamp is no RFC 3339 time")?;
-        // A certificate ends whether or not the program says so.
+        let said =
+            stamp.transpose().map_err(|_| "exec: decoding stdout: expirationTimestamp is not an RFC 3339 time")?;
+        // A certificate also expires by itself.
         let ends =
             identity.as_ref().map(|pair| SystemTime::UNIX_EPOCH + Duration::from_secs(pair.not_after().as_secs()));
         let until = [said, ends].into_iter().flatten().min();
         Ok(Granted { authorization, identity: identity.map(Arc::new), from: now, until })
     }
 
-    /// A program that is not there, told before it is needed.
+    /// A warning if the program does not exist, before it is needed.
     pub(super) fn warning(&self) -> Option<Problem> {
         let found = match self.named.contains('/') {
             true => self.command.exists(),
@@ -319,9 +324,9 @@ mod tests {
             ("echo secret; exit 3".to_owned(), "exec: executable ./program failed with exit code 3"),
             ("kill -9 $$".to_owned(), "exec: executable ./program failed with exit code -1"),
             ("exec sleep 600".to_owned(), "exec: executable ./program did not end within 500ms"),
-            ("echo secret".to_owned(), "exec: decoding stdout: it is no ExecCredential"),
-            ("echo '{\"kind\": \"Secret\"}'".to_owned(), "exec: decoding stdout: it is no ExecCredential"),
-            ("head -c 2000000 /dev/zero".to_owned(), "exec: decoding stdout: it is longer than 1048576 bytes"),
+            ("echo secret".to_owned(), "exec: decoding stdout: not an ExecCredential"),
+            ("echo '{\"kind\": \"Secret\"}'".to_owned(), "exec: decoding stdout: not an ExecCredential"),
+            ("head -c 2000000 /dev/zero".to_owned(), "exec: decoding stdout: longer than 1048576 bytes"),
             (
                 credential("{token: secret}").replace("/v1", "/v1beta1"),
                 "exec plugin is configured to use API version client.authentication.k8s.io/v1, plugin returned version \
@@ -334,10 +339,10 @@ mod tests {
                 credential("{clientKeyData: secret, clientCertificateData: secret}"),
                 "failed parsing client key/certificate: ",
             ),
-            (credential("{token: \"secret\\u0001\"}"), "exec plugin returned a token with bytes that no token has"),
+            (credential("{token: \"secret\\u0001\"}"), "exec plugin returned a token with invalid bytes"),
             (
                 credential("{token: secret, expirationTimestamp: soon}"),
-                "exec: decoding stdout: expirationTimestamp is no",
+                "exec: decoding stdout: expirationTimestamp is not",
             ),
         ] {
             let patience = if script.contains("sleep") { Duration::from_millis(500) } else { PATIENCE };

@@ -1,5 +1,4 @@
-//! The credentials that a plugin gave, kept while they last. Whoever needs some while they are asked for waits for the
-//! one answer.
+//! Cache of a plugin's credentials. Concurrent callers share one request (single flight).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,12 +11,12 @@ use tokio::time::Instant;
 use super::{Denied, Granted, Plugin};
 use crate::egress::Dialler;
 
-/// A failure stands for so long: a page that tries again at once does not start a program each time.
+/// Time for which a failure is cached, so that immediate retries do not start a program each time.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Credentials that the server refuses are replaced so often at most: new ones may be refused as well.
+/// Minimum interval between replacements of refused credentials: new ones may be refused as well.
 const BETWEEN_REFUSALS: Duration = Duration::from_secs(10);
 
-/// One plugin in use, on one thread.
+/// Credential cache of one plugin, for one thread.
 pub(in crate::kubeclient) struct Login {
     plugin: Plugin,
     dialler: Dialler,
@@ -41,17 +40,17 @@ impl Login {
         })
     }
 
-    /// Whether it is this plugin's.
+    /// Whether this is the cache of `plugin`.
     pub(in crate::kubeclient) fn is_of(&self, plugin: Option<&Plugin>) -> bool {
         plugin == Some(&self.plugin)
     }
 
-    /// What was given and is still good.
+    /// Cached credentials, if they need no renewal.
     pub(in crate::kubeclient) fn held(&self) -> Option<Rc<Granted>> {
         self.granted.borrow().clone().filter(|granted| !granted.is_due(SystemTime::now()))
     }
 
-    /// Good credentials. The plugin is asked if there are none, and goes on whatever becomes of who waits.
+    /// Valid credentials, cached or requested from the plugin. The request continues if the caller is canceled.
     pub(in crate::kubeclient) async fn granted(self: &Rc<Self>) -> Result<Rc<Granted>, Denied> {
         if let Some(granted) = self.held() {
             return Ok(granted);
@@ -64,7 +63,7 @@ impl Login {
         asking.await
     }
 
-    /// Others than `refused`, which the server did not believe; `None` if there are none to be had now.
+    /// Credentials other than `refused`, for which the server answered 401. `None` if the plugin has no others now.
     pub(in crate::kubeclient) async fn instead_of(self: &Rc<Self>, refused: &Rc<Granted>) -> Option<Rc<Granted>> {
         let is_refused = self.granted.borrow().as_ref().is_some_and(|held| Rc::ptr_eq(held, refused));
         if is_refused {
@@ -87,7 +86,7 @@ impl Login {
             match &answer {
                 Ok(granted) => {
                     let until = granted.until.and_then(|until| jiff::Timestamp::try_from(until).ok());
-                    tracing::info!(until = until.map(tracing::field::display), "credentials were given");
+                    tracing::info!(until = until.map(tracing::field::display), "credential plugin issued credentials");
                     login.failed.take();
                     *login.granted.borrow_mut() = Some(granted.clone());
                 }
@@ -98,7 +97,7 @@ impl Login {
             }
             answer
         });
-        let ended = || Err(Denied("getting credentials: we are ending".to_owned()));
+        let ended = || Err(Denied("getting credentials: the process is shutting down".to_owned()));
         async move { task.await.unwrap_or_else(|_| ended()) }.boxed_local().shared()
     }
 }

@@ -1,5 +1,4 @@
-//! Credentials that a kubeconfig does not hold itself: a program of the person's, or an issuer of tokens, gives them for
-//! a while.
+//! Credential plugins of a kubeconfig: an exec program, or an OIDC issuer. They issue temporary credentials.
 
 mod exec;
 mod login;
@@ -20,29 +19,29 @@ use crate::egress::Dialler;
 use crate::process::Problem;
 use crate::tls::KeyPair;
 
-/// So long before they end, credentials are renewed: as long as a request may be under way.
+/// Credentials are renewed this long before they expire: a request in flight must not outlive them.
 const MARGIN: Duration = Duration::from_secs(10);
 
-/// Who gives the credentials. Two that are equal give the same.
+/// A credential plugin. Equal plugins issue the same credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum Plugin {
     /// A program (`exec`).
     Exec(Arc<Exec>),
-    /// An issuer of tokens (`auth-provider: oidc`).
+    /// An OIDC issuer (`auth-provider: oidc`).
     Oidc(Arc<Oidc>),
 }
 
-/// What was given. Has no `Debug`: it holds secrets.
+/// Credentials issued by a plugin. Has no `Debug`: it holds secrets.
 pub(super) struct Granted {
     /// Marked as sensitive.
     pub(super) authorization: Option<HeaderValue>,
     pub(super) identity: Option<Arc<KeyPair>>,
-    /// Since when and until when it is good, if it ends.
+    /// Start of the validity. `until` is its end; `None` if it does not expire.
     pub(super) from: SystemTime,
     pub(super) until: Option<SystemTime>,
 }
 
-/// Why there are no credentials, in words for the person: the first line is client-go's, which scripts may look for.
+/// Error of a credential plugin, for the user. Its first line is client-go's message, which scripts may match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denied(pub(super) String);
 
@@ -55,7 +54,7 @@ impl fmt::Display for Denied {
 impl std::error::Error for Denied {}
 
 impl Plugin {
-    /// Asks for credentials.
+    /// Requests credentials.
     pub(super) async fn ask(&self, dialler: &Dialler) -> Result<Granted, Denied> {
         match self {
             Plugin::Exec(exec) => exec.run(exec::PATIENCE).await,
@@ -72,24 +71,24 @@ impl Plugin {
 }
 
 impl Granted {
-    /// Whether it is time for others.
+    /// Whether they must be renewed.
     pub(super) fn is_due(&self, now: SystemTime) -> bool {
         self.until.is_some_and(|until| {
-            // What lasts for seconds only is used for most of them.
+            // Short-lived credentials are used for three quarters of their life.
             let whole = until.duration_since(self.from).unwrap_or_default();
             now + MARGIN.min(whole / 4) >= until
         })
     }
 }
 
-/// `Bearer` and a token, not to be shown.
+/// The value `Bearer <token>` of the header `Authorization`, marked as sensitive.
 fn bearer(token: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::try_from(format!("Bearer {token}")).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
-/// Text of others without what a terminal would obey.
+/// Removes control characters from untrusted text, which a terminal would interpret.
 fn printable(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control() || *letter == '\n').collect()
 }

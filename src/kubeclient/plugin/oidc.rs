@@ -1,5 +1,5 @@
-//! An issuer of tokens (`auth-provider: oidc`): the ID token of the kubeconfig while it lasts, then those that the
-//! issuer gives for the refresh token, as `k8s.io/client-go/plugin/pkg/client/auth/oidc` has it.
+//! OIDC plugin (`auth-provider: oidc`): the ID token of the kubeconfig until it expires, then tokens that the issuer
+//! returns for the refresh token, as `k8s.io/client-go/plugin/pkg/client/auth/oidc`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,18 +24,18 @@ use crate::message::Body;
 use crate::tls::Bundle;
 use crate::tls::client::ClientSettings;
 
-/// For one question, connection included.
+/// Timeout of one request, including the connection.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// For name look-up, TCP and TLS together.
+/// Timeout of DNS, TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A longer answer is none.
+/// Maximum bytes of a response body.
 const LONGEST: usize = 1 << 20;
 
-/// An issuer and what we have of it. Has no `Debug`: it holds tokens.
+/// An OIDC issuer and its tokens. Has no `Debug`: it holds tokens.
 pub(in crate::kubeclient) struct Oidc {
-    /// The user of the kubeconfig.
+    /// Name of the user in the kubeconfig.
     user: String,
-    /// Where new tokens are written down.
+    /// The kubeconfig, in which new tokens are saved.
     file: Option<PathBuf>,
     issuer: Uri,
     client_id: String,
@@ -43,7 +43,7 @@ pub(in crate::kubeclient) struct Oidc {
     id_token: String,
     refresh_token: String,
     authorities: Option<Bundle>,
-    /// The refresh token that came last, if any came: the issuer may take each only once.
+    /// The latest refresh token of the issuer, which may accept each only once.
     latest: Mutex<Option<String>>,
 }
 
@@ -65,7 +65,7 @@ struct Discovery {
     token_endpoint: String,
 }
 
-/// What an issuer says to a refresh token (RFC 6749, 5.1 and 5.2).
+/// Response to a refresh token (RFC 6749, 5.1 and 5.2).
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Answer {
@@ -81,7 +81,10 @@ struct Claims {
 }
 
 impl Oidc {
-    /// As its `config` says; the mistakes, by field.
+    /// The plugin of an auth-provider's `config`.
+    ///
+    /// # Errors
+    /// The invalid fields with their errors.
     pub(in crate::kubeclient) fn new(
         user: &str,
         file: Option<&Path>,
@@ -103,7 +106,7 @@ impl Oidc {
         if value("id-token").is_empty() && value("refresh-token").is_empty() {
             mistakes.push((
                 "refresh-token",
-                "is missing, and so is id-token: log in with the tool that wrote this".to_owned(),
+                "is missing, and so is id-token: log in with the tool that wrote this auth-provider".to_owned(),
             ));
         }
         let authorities = authorities.map(|(origin, pem)| Bundle::from_pem(&pem, origin)).transpose();
@@ -124,7 +127,7 @@ impl Oidc {
         }
     }
 
-    /// The ID token, a new one if it is over.
+    /// Requests the ID token: the configured one, or a new one if it has expired.
     pub(super) async fn ask(&self, dialler: &Dialler) -> Result<Granted, Denied> {
         let now = SystemTime::now();
         if let Some(granted) = granted(&self.id_token, now).filter(|granted| !granted.is_due(now)) {
@@ -136,7 +139,7 @@ impl Oidc {
         }
         let answer = self.refresh(&token, dialler).await.map_err(|why| self.denied(&why))?;
         if answer.id_token.is_empty() {
-            // In the words of client-go.
+            // client-go's message.
             return Err(self.denied(
                 "token response did not contain an id_token, either the scope \"openid\" wasn't requested upon login, \
                  or the provider doesn't support id_tokens as part of the refresh response.",
@@ -144,12 +147,12 @@ impl Oidc {
         }
         let granted = granted(&answer.id_token, now);
         let granted =
-            granted.ok_or_else(|| self.denied("failed to refresh token: the issuer's id_token is no token"))?;
+            granted.ok_or_else(|| self.denied("failed to refresh token: the issuer's id_token is not a JWT"))?;
         self.keep(&token, &answer);
         Ok(granted)
     }
 
-    /// Writes the new tokens down: the issuer may not take the old refresh token again, from us or from kubectl.
+    /// Saves the new tokens: the issuer may not accept the old refresh token again, from us or from kubectl.
     fn keep(&self, old: &str, answer: &Answer) {
         let new = if answer.refresh_token.is_empty() { old } else { &answer.refresh_token };
         *self.latest.lock() = Some(new.to_owned());
@@ -157,7 +160,7 @@ impl Oidc {
         let Some(file) = &self.file else { return };
         if let Err(error) = remember(file, &self.user, &tokens) {
             let file = file.display();
-            tracing::warn!(%file, %error, "could not persist new tokens; they are used as long as this process lives");
+            tracing::warn!(%file, %error, "could not persist new tokens; they are used until this process ends");
         }
     }
 
@@ -169,15 +172,15 @@ impl Oidc {
             Ok(document) if status == StatusCode::OK => url(&document.token_endpoint),
             _ => {
                 return Err(format!(
-                    "oidc: failed to query provider {discovery}: the answer is {status}, or no document"
+                    "oidc: failed to query provider {discovery}: answered {status}, or without a discovery document"
                 ));
             }
         };
-        let endpoint = endpoint.ok_or_else(|| format!("oidc: {discovery} has no token_endpoint that is https"))?;
+        let endpoint = endpoint.ok_or_else(|| format!("oidc: {discovery} has no token_endpoint with https"))?;
         let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
         let question = format!("grant_type=refresh_token&refresh_token={}", encode(token));
         let (id, secret) = (encode(&self.client_id), encode(&self.client_secret));
-        // As golang.org/x/oauth2: by a header, as the standard prefers, and else as some issuers want it.
+        // As golang.org/x/oauth2: credentials in a header first, as the RFC prefers, then in the form.
         if !secret.is_empty() {
             let basic = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(format!("{id}:{secret}")))).ok();
             let (status, answer) = self.send(&endpoint, Some(question.clone()), basic, dialler).await?;
@@ -241,7 +244,7 @@ impl Oidc {
             *request.method_mut() = Method::POST;
             *request.body_mut() = Body::Full(form.into());
         }
-        // Connections are not kept: the next question comes when the token is over.
+        // Connections are not pooled: the next request comes when the token expires.
         let endpoint = Pool::new(dialler.clone()).endpoint(&upstream);
         let sent = endpoint.send(request).await.map_err(|error| match error {
             SendError::NotSent { error, .. } | SendError::Refused(error) => error.cause,
@@ -255,14 +258,14 @@ impl Oidc {
     fn denied(&self, why: &str) -> Denied {
         let place = self.file.as_deref().unwrap_or(Path::new("the kubeconfig")).display();
         Denied(format!(
-            "getting credentials: {why}\nuser {:?} of {place}: if this does not pass, log in again with the tool that \
-             wrote its auth-provider",
+            "getting credentials: {why}\nuser {:?} of {place}: if this persists, log in again with the tool that wrote \
+             its auth-provider",
             self.user
         ))
     }
 }
 
-/// What an issuer said. No error quotes a token.
+/// Parses the response of an issuer. Errors do not quote tokens.
 fn read(endpoint: &Uri, status: StatusCode, answer: &[u8]) -> Result<Answer, String> {
     let answer = serde_json::from_slice::<Answer>(answer);
     match answer {
@@ -271,18 +274,18 @@ fn read(endpoint: &Uri, status: StatusCode, answer: &[u8]) -> Result<Answer, Str
             let said: String = printable(&format!("{error} {error_description}")).chars().take(300).collect();
             Err(format!("failed to refresh token: {endpoint} answered {status}: {}", said.trim()))
         }
-        Err(_) => Err(format!("failed to refresh token: {endpoint} answered {status}, and no JSON")),
+        Err(_) => Err(format!("failed to refresh token: {endpoint} answered {status} without JSON")),
     }
 }
 
-/// An https URL without a query.
+/// Parses an https URL without user or password.
 fn url(text: &str) -> Option<Uri> {
     let url: Uri = text.parse().ok()?;
     let credentials = url.authority()?.as_str().contains('@');
     (url.scheme_str() == Some("https") && !credentials).then_some(url)
 }
 
-/// A token as it is used, until it says that it is over. The server checks it, not we.
+/// Credentials of a JWT, valid until its `exp`. The signature is left to the API server.
 fn granted(token: &str, now: SystemTime) -> Option<Granted> {
     let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?.trim_end_matches('=')).ok()?;
     let Claims { exp } = serde_json::from_slice(&claims).ok()?;

@@ -1,5 +1,5 @@
-//! Writing new tokens into a kubeconfig, which others use, too: under their lock, all at once, and with the rest of the
-//! file as it was.
+//! Saves new tokens in a kubeconfig that other programs use too: under client-go's lock, atomically, and without other
+//! changes to the file.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -11,28 +11,28 @@ use serde_json::Value;
 /// Sets `values` in the `auth-provider` of `user`.
 ///
 /// # Errors
-/// Why the file stays as it was.
+/// The file could not be written. It is unchanged.
 pub(super) fn remember(file: &Path, user: &str, values: &[(&str, &str)]) -> Result<(), String> {
     let file = fs::canonicalize(file).map_err(|error| error.to_string())?;
     let _lock = Lock::take(&file)?;
     let text = fs::read_to_string(&file).map_err(|error| error.to_string())?;
-    let parse = |text: &str| serde_saphyr::from_str::<Value>(text).map_err(|_| "it is no YAML any more".to_owned());
+    let parse = |text: &str| serde_saphyr::from_str::<Value>(text).map_err(|_| "it is no longer valid YAML".to_owned());
     let before = parse(&text)?;
     let mut after = before.clone();
     let (from, to) = (config(&before, user)?.clone(), config_mut(&mut after, user)?);
     let mut changed = text;
     for (name, value) in values {
-        // Where the old value stands, and it is long enough to stand nowhere else, the new one can take its place.
+        // Replaced in the text, to keep comments and format. The result is verified below.
         if let Some(old) = from.get(*name).and_then(Value::as_str).filter(|old| !old.is_empty()) {
             changed = changed.replace(old, value);
         }
         to.insert((*name).to_owned(), (*value).into());
     }
     if parse(&changed).ok().as_ref() != Some(&after) {
-        // As client-go does it always: comments are lost.
+        // Written anew, as client-go always does: comments are lost.
         changed = serde_saphyr::to_string(&after).map_err(|error| error.to_string())?;
         if parse(&changed)? != after {
-            return Err("it cannot be written anew".to_owned());
+            return Err("it cannot be serialized again".to_owned());
         }
     }
     replace(&file, &changed).map_err(|error| error.to_string())
@@ -57,10 +57,10 @@ fn config_mut<'v>(kubeconfig: &'v mut Value, user: &str) -> Result<&'v mut Confi
 }
 
 fn gone(user: &str) -> String {
-    format!("it has no auth-provider of user {user:?} any more")
+    format!("it no longer has an auth-provider of user {user:?}")
 }
 
-/// All of it or nothing, whenever the machine stops, and never for more eyes than before.
+/// Replaces the file atomically, also in case of a crash. Keeps its mode, and is not readable by others meanwhile.
 fn replace(file: &Path, text: &str) -> std::io::Result<()> {
     let mode = fs::metadata(file)?.permissions().mode() & 0o777;
     let hidden = beside(file, ".narthex");
@@ -120,7 +120,7 @@ mod tests {
         let new = [("id-token", "new.id.token"), ("refresh-token", "new-refresh")];
         let expected = text.replace("old.id.token", "new.id.token").replace("old-refresh", "new-refresh");
         assert_eq!(after(text, &new).unwrap(), expected);
-        // Where there was none, or the old one stands elsewhere, too, the file is written anew.
+        // Without an old value, or with one that occurs elsewhere too, the file is written anew.
         for text in [
             text.replace("        id-token: old.id.token\n", ""),
             text.replace("client-id: k", "client-id: old-refresh"),
@@ -132,7 +132,7 @@ mod tests {
             config.extend(new.map(|(name, value)| (name.to_owned(), value.into())));
             assert_eq!(written, before);
         }
-        assert!(after("users: []", &new).unwrap_err().contains("no auth-provider of user \"jane\""));
+        assert!(after("users: []", &new).unwrap_err().contains("no longer has an auth-provider of user \"jane\""));
     }
 
     #[test]

@@ -1,50 +1,50 @@
-//! What to ask for next: the rules of listing and watching, without I/O and without a clock.
+//! State machine of a reflector: which list or watch request comes next. No I/O, no clock.
 //!
-//! As client-go's reflector (`tools/cache/reflector.go`) has them: list page by page, watch from the list's version,
-//! go on from the last version that an event or a bookmark named, list again only when that version is too old.
+//! As client-go's reflector (`tools/cache/reflector.go`): list in pages, watch from the list's version, resume from the
+//! version of the last event or bookmark, and list again only when that version has expired.
 
 use std::time::Duration;
 
-/// Objects on one page.
+/// Objects per page of a list.
 const PAGE: u32 = 500;
-/// How long a watch may last; the server adds nothing to it, so that not all end at once we do.
+/// `timeoutSeconds` of a watch, chosen at random: the server adds no jitter, and watches must not all end at once.
 const WATCH_SECONDS: std::ops::Range<u32> = 300..600;
-/// Pauses after a failure, at first and at most, before chance.
+/// Backoff after a failure, first and longest, without jitter.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(800), Duration::from_secs(30));
-/// A watch that ends sooner says that something is amiss, although it says it politely.
+/// A watch that ends sooner counts as failed, even if it ended normally.
 const TOO_SHORT: Duration = Duration::from_secs(1);
 
-/// What to do.
+/// The next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Nothing for this long, before chance.
+    /// Wait for this long, without jitter.
     Pause(Duration),
-    /// Ask for a list, or its next page.
+    /// Request the first or next page of a list.
     List {
-        /// Objects on it at most; none for all that there are.
+        /// Maximum number of objects; `None` for an unpaged list.
         limit: Option<u32>,
-        /// Where the page before ended; empty for the first.
+        /// `continue` token of the page before; empty for the first page.
         next: String,
     },
-    /// Watch what happens after this version.
+    /// Watch from a resource version.
     Watch {
-        /// The version.
+        /// The resource version.
         version: String,
-        /// For how long at most.
+        /// `timeoutSeconds` of the watch.
         seconds: std::ops::Range<u32>,
     },
 }
 
-/// Where we stand.
+/// State of a reflector.
 pub(super) struct Course {
     place: Place,
-    /// To be taken before anything else.
+    /// Pause before the next request.
     pause: Option<Duration>,
-    /// The pause after the next failure.
+    /// Backoff after the next failure.
     patience: Duration,
-    /// Whether lists are asked for in one piece: the rest of one in pages was not to be had any more.
+    /// Whether to list without pages, because a `continue` token had expired.
     whole: bool,
-    /// Whether this list is asked for because a watch was told that its version is too old.
+    /// Whether this list was caused by an expired version of a watch.
     expired: bool,
 }
 
@@ -54,13 +54,13 @@ enum Place {
 }
 
 impl Course {
-    /// Nothing is known.
+    /// The initial state.
     pub(super) fn new() -> Course {
         let place = Place::List { next: String::new() };
         Course { place, pause: None, patience: PAUSE.0, whole: false, expired: false }
     }
 
-    /// What to do next. A pause is asked for once.
+    /// The next step. A pause is returned once.
     pub(super) fn step(&mut self) -> Step {
         if let Some(pause) = self.pause.take() {
             return Step::Pause(pause);
@@ -76,14 +76,14 @@ impl Course {
         matches!(&self.place, Place::List { next } if next.is_empty())
     }
 
-    /// A page came. True if the list is whole with it.
+    /// A page of a list was received. True if it was the last one.
     pub(super) fn page(&mut self, version: String, next: String) -> bool {
         let last = next.is_empty();
         if last {
             self.place = Place::Watch { version };
             self.whole = false;
-            // The patience stays when the version was too old: a server that says so of its own list would be asked
-            // in a circle without a pause.
+            // The backoff is not reset after an expired version: a server that expires the version of its own list
+            // would be listed in a loop without a pause.
             if !self.expired {
                 self.patience = PAUSE.0;
             }
@@ -93,13 +93,13 @@ impl Course {
         last
     }
 
-    /// The server does not know any more where the page before ended: all of it at once, then.
+    /// The `continue` token has expired: list without pages.
     pub(super) fn page_expired(&mut self) {
         self.whole = true;
         self.place = Place::List { next: String::new() };
     }
 
-    /// Something happened, or nothing did (a bookmark): this is the version now.
+    /// An event or bookmark with this version was received.
     pub(super) fn moved(&mut self, to: String) {
         self.patience = PAUSE.0;
         self.expired = false;
@@ -108,7 +108,7 @@ impl Course {
         }
     }
 
-    /// A watch ended as watches do, after `lasted`.
+    /// A watch ended normally after `lasted`.
     pub(super) fn watch_ended(&mut self, lasted: Duration) {
         if lasted < TOO_SHORT {
             self.failed(None);
@@ -118,7 +118,7 @@ impl Course {
         }
     }
 
-    /// The version is too old to go on from it: a list, at once if that happened for the first time.
+    /// The version of the watch has expired: list again, at once the first time, else after a pause.
     pub(super) fn expired(&mut self) {
         if self.expired {
             self.failed(None);
@@ -127,7 +127,7 @@ impl Course {
         self.place = Place::List { next: String::new() };
     }
 
-    /// No answer, or one that is no use. A list begins anew; a watch goes on where it stood.
+    /// A request failed. A list starts again; a watch resumes from its version.
     pub(super) fn failed(&mut self, retry_after: Option<Duration>) {
         if let Place::List { next } = &mut self.place {
             next.clear();
@@ -195,7 +195,7 @@ mod tests {
         page(&mut course, "1", "");
         course.failed(None);
         assert_eq!(course.step(), Step::Pause(PAUSE.0));
-        // What the server asks for counts when it is more, but it cannot put us off for an hour.
+        // A longer delay of the server is used, up to the longest backoff.
         course.failed(Some(Duration::from_secs(5)));
         assert_eq!(course.step(), Step::Pause(Duration::from_secs(5)));
         course.failed(Some(Duration::from_secs(3600)));

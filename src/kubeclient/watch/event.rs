@@ -1,4 +1,4 @@
-//! The events of a watch and the pages of a list, as they arrive.
+//! Parses pages of a list and events of a watch.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -28,7 +28,7 @@ pub(super) struct Event<'e> {
     pub(super) object: &'e RawValue,
 }
 
-/// What happened.
+/// Type of an event.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "UPPERCASE")]
 pub(super) enum Kind {
@@ -37,7 +37,7 @@ pub(super) enum Kind {
     Deleted,
     Bookmark,
     Error,
-    /// Something later than us.
+    /// A type unknown to this version.
     #[serde(other)]
     Other,
 }
@@ -54,12 +54,12 @@ struct Version {
     resource_version: String,
 }
 
-/// The version of an object; empty if it has none.
+/// The `resourceVersion` of an object; empty if it has none.
 pub(super) fn version_of(object: &RawValue) -> String {
     serde_json::from_str::<Versioned>(object.get()).unwrap_or_default().metadata.resource_version
 }
 
-/// What a `metav1.Status` says of an error.
+/// A `metav1.Status` of a failed list or watch.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct Said {
@@ -76,25 +76,25 @@ pub(super) struct Details {
 }
 
 impl Said {
-    /// Whether it says that a version, or a page, is too old to go on from it.
+    /// Whether a resource version or `continue` token has expired.
     pub(super) fn is_expired(&self) -> bool {
         self.code == 410 || self.reason == "Expired" || self.reason == "Gone"
     }
 }
 
-/// Bytes into lines.
+/// Splits a byte stream into lines.
 #[derive(Default)]
 pub(super) struct Lines {
-    /// The beginning of a line whose end is still to come.
+    /// Beginning of an incomplete line.
     begun: Vec<u8>,
 }
 
-/// A line longer than it may be.
+/// A line exceeds the maximum length.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
 
 impl Lines {
-    /// Adds `data`, and gives `take` each line that ends in it; stops when `take` says so.
+    /// Adds `data` and calls `take` with each completed line. Stops at the first error of `take`.
     pub(super) fn add<E>(
         &mut self,
         data: &Bytes,

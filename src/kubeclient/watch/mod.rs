@@ -1,8 +1,8 @@
-//! A collection of objects, kept as the API server has it: listed, then watched, for as long as anybody cares.
+//! List and watch of a collection (a reflector).
 //!
-//! Of kube's reflector we need little, and it asks for much: a `Send` client with `Send` futures where ours belongs
-//! to one thread, and the generated types of all of Kubernetes where we read a few fields. The rules are in
-//! [`course`], pure; here is the I/O.
+//! kube-rs' reflector is not used: it needs a `Send` client with `Send` futures, while ours belongs to one thread, and
+//! the generated types of Kubernetes, while only a few fields are read here. The state machine is in [`course`]; the
+//! I/O is here.
 
 mod course;
 mod event;
@@ -22,60 +22,60 @@ use crate::egress::Sent;
 use course::{Course, Step};
 use event::{Event, Kind, Lines, Page, Said, version_of};
 
-/// The longest page that is read.
+/// Maximum bytes of a page of a list.
 const LONGEST_PAGE: usize = 256 << 20;
-/// The longest event that is read: an object is never larger than etcd's requests, 1.5 MiB as delivered.
+/// Maximum bytes of an event. Objects are limited by etcd's request size, 1.5 MiB by default.
 const LONGEST_EVENT: usize = 16 << 20;
-/// Time for the head of an answer.
+/// Timeout of a response head.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Time for a page to arrive.
+/// Timeout of a page of a list.
 const LONG_PATIENCE: Duration = Duration::from_secs(60);
-/// A watch on which nothing came for so long is given up: bookmarks come every minute, so it stalled, or the server
-/// sends none; either way the next one begins where this one stood.
+/// Idle timeout of a watch. Bookmarks arrive every minute, so the watch is stalled, or the server sends none. Either
+/// way the next watch resumes from the last version.
 const SILENCE: Duration = Duration::from_secs(150);
 
-/// Who is told what a collection holds.
+/// Handler of the events of a list and watch.
 pub trait Keeper {
-    /// A list begins; what is known stays until it is whole.
+    /// A list begins. Known objects stay until it is complete.
     fn begins(&self);
-    /// The list has this object.
+    /// The list contains this object.
     fn lists(&self, object: &RawValue);
-    /// The list is whole: what it did not have is gone.
+    /// The list is complete: objects that it did not contain are deleted.
     fn is_whole(&self);
-    /// This object came, or is another now.
+    /// This object was added or modified.
     fn has(&self, object: &RawValue);
-    /// This object is gone.
+    /// This object was deleted.
     fn lacks(&self, object: &RawValue);
-    /// The server speaks to us: what is known is what there is.
+    /// The server answers: known objects are current.
     fn is_well(&self);
-    /// It does not, or refuses: what is known may be old.
+    /// A list or watch failed: known objects may be stale.
     fn fails(&self, why: &WatchFailure);
 }
 
-/// Why a collection cannot be followed now.
+/// Failure of a list or watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchFailure {
-    /// The HTTP status, if there was an answer.
+    /// The HTTP status, if there was a response.
     pub status: Option<u16>,
-    /// For the log: it may name addresses.
+    /// Message for the log. It may contain addresses.
     pub why: String,
     retry_after: Option<Duration>,
 }
 
 enum End {
-    /// A list or a watch whose beginning the server has forgotten.
+    /// The resource version or `continue` token has expired.
     Expired,
     Failed(WatchFailure),
 }
 
-/// Follows the collection at `path`, which may have a query, until this is dropped. The `client`'s thread must
-/// have a `LocalSet`.
+/// Lists and watches the collection at `path`, which may have a query, until the future is dropped. The `client`'s
+/// thread must have a `LocalSet`.
 pub async fn keep(client: Rc<Client>, path: &str, keeper: &impl Keeper) {
     let following = Following { client, path, joint: if path.contains('?') { '&' } else { '?' }, keeper };
     let mut course = Course::new();
     loop {
         match course.step() {
-            // Not all that failed together are to come back together.
+            // Jitter, so that reflectors that failed together do not retry together.
             Step::Pause(pause) => sleep(pause.mul_f64(0.5 + fastrand::f64())).await,
             Step::List { limit, next } => following.list(&mut course, limit, &next).await,
             Step::Watch { version, seconds } => {
@@ -88,7 +88,7 @@ pub async fn keep(client: Rc<Client>, path: &str, keeper: &impl Keeper) {
 struct Following<'f, K> {
     client: Rc<Client>,
     path: &'f str,
-    /// Stands between the path and what we ask for.
+    /// Separator between the path and further query parameters.
     joint: char,
     keeper: &'f K,
 }
@@ -105,7 +105,7 @@ impl<K: Keeper> Following<'_, K> {
         }
         let answer = timeout(LONG_PATIENCE, self.whole(&path)).await;
         let answer =
-            answer.unwrap_or_else(|_| Err(End::Failed(WatchFailure::new(format!("no list in {LONG_PATIENCE:?}")))));
+            answer.unwrap_or_else(|_| Err(End::Failed(WatchFailure::new(format!("no list within {LONG_PATIENCE:?}")))));
         let page = answer.as_ref().map_err(|end| match end {
             End::Expired => None,
             End::Failed(why) => Some(why.clone()),
@@ -137,17 +137,17 @@ impl<K: Keeper> Following<'_, K> {
         match self.events(course, &path).await {
             Ok(()) => course.watch_ended(began.elapsed()),
             Err(End::Expired) => {
-                tracing::debug!(path = self.path, "the version to watch from is too old; it is listed again");
+                tracing::debug!(path = self.path, "the resource version of the watch has expired; listing again");
                 course.expired();
             }
             Err(End::Failed(failure)) => self.failed(course, &failure),
         }
     }
 
-    /// Takes events until the watch ends.
+    /// Handles events until the watch ends.
     async fn events(&self, course: &mut Course, path: &str) -> Result<(), End> {
         let sent = self.open(path).await?;
-        // Kept until the body has ended; dropped, it ends the stream.
+        // Kept until the body has ended: dropping the lease ends the stream.
         let Sent { response, lease: _lease, .. } = sent;
         self.keeper.is_well();
         let mut body = response.into_body().into_data_stream();
@@ -190,7 +190,7 @@ impl<K: Keeper> Following<'_, K> {
         let said = said.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes).unwrap_or_default();
         lease.finished();
         Err(match refusal(&said, seconds.map(Duration::from_secs)) {
-            // Whatever else it says, the status line decides.
+            // The status line takes precedence over the body.
             End::Failed(failure) if head.status == StatusCode::GONE => {
                 tracing::debug!(failure.why, "410");
                 End::Expired
@@ -232,10 +232,10 @@ fn failed(why: String) -> End {
 }
 
 fn nonsense(error: &serde_json::Error) -> WatchFailure {
-    WatchFailure::new(format!("what the API server says cannot be understood: {error}"))
+    WatchFailure::new(format!("invalid response of the API server: {error}"))
 }
 
-/// What a Status, or what should be one, says.
+/// Interprets a `Status`, or another error body.
 fn refusal(text: &[u8], retry_after: Option<Duration>) -> End {
     let said: Said = serde_json::from_slice(text).unwrap_or_default();
     if said.is_expired() {

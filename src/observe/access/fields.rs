@@ -1,4 +1,4 @@
-//! Which fields a written record has, in which order.
+//! Fields of a written access record and their order.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,7 +8,7 @@ use super::line::Line;
 use super::record::Open;
 
 impl Open {
-    /// Appends the record as one line. `body` is how long the answer's body took.
+    /// Appends the record as one line. `body` is the duration of the response body.
     pub(super) fn write(&self, out: &mut Vec<u8>, took: Duration, body: Option<Duration>) {
         let began = SystemTime::now().checked_sub(took).unwrap_or(SystemTime::UNIX_EPOCH);
         let mut line = Line::begin(out, self.worker.settings.form, began);
@@ -80,7 +80,7 @@ impl Open {
     }
 }
 
-/// A short text without an allocation; what does not fit is cut.
+/// Formats a short text without an allocation; longer text is truncated.
 fn print<'b>(buffer: &'b mut [u8; 64], arguments: std::fmt::Arguments<'_>) -> &'b str {
     use std::io::Write;
     let mut left = &mut buffer[..];

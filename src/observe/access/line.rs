@@ -1,22 +1,21 @@
-//! One access record as a line: `key=value` text, or JSON. Whatever a client sends, a record is one
-//! line of printable ASCII, and no value can end its quotes.
+//! Formats one access record as a line: `key=value` text or JSON. A record is always one line of printable ASCII, and
+//! values are escaped, whatever a client sends.
 
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
-/// The two forms of a line.
+/// Format of the access log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// `time access key=value …`
+    /// `time access key=value …`.
     #[default]
     Text,
     /// One JSON object.
     Json,
 }
 
-/// The query parameters whose values may be read: those of the Kubernetes API that carry no secret.
-/// Of all others (`token`, `access_token`, `command` of an exec, whatever an extension invents) the
-/// record shows that they were there.
+/// Query parameters that are logged with their values: those of the Kubernetes API without secrets. Of all others
+/// (`token`, `access_token`, `command` of an exec, parameters of extensions) only the name is logged.
 const SHOWN: &[&str] = &[
     "allowWatchBookmarks",
     "as",
@@ -52,14 +51,14 @@ const SHOWN: &[&str] = &[
     "watch",
 ];
 
-/// A line that is being written.
+/// Writes one line.
 pub(super) struct Line<'b> {
     out: &'b mut Vec<u8>,
     form: Form,
 }
 
 impl<'b> Line<'b> {
-    /// Begins a record of a request that began at `time`.
+    /// Starts the record of a request that started at `time`.
     pub(super) fn begin(out: &'b mut Vec<u8>, form: Form, time: SystemTime) -> Line<'b> {
         let mut line = Line { out, form };
         match form {
@@ -76,7 +75,7 @@ impl<'b> Line<'b> {
         line
     }
 
-    /// A word of ours: no character that needs escaping.
+    /// Appends a value that needs no escaping.
     pub(super) fn word(&mut self, key: &str, value: &str) {
         debug_assert!(value.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\'), "{value}");
         self.key(key);
@@ -89,18 +88,18 @@ impl<'b> Line<'b> {
         }
     }
 
-    /// A number.
+    /// Appends a number.
     pub(super) fn number(&mut self, key: &str, value: u64) {
         self.key(key);
         self.digits(value, 1);
     }
 
-    /// A duration in whole microseconds.
+    /// Appends a duration in whole microseconds.
     pub(super) fn micros(&mut self, key: &str, value: Duration) {
         self.number(key, u64::try_from(value.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Anything: cut after `most` bytes, then escaped.
+    /// Appends arbitrary bytes: truncated to `most` bytes, then escaped.
     pub(super) fn text(&mut self, key: &str, value: &[u8], most: usize) {
         self.key(key);
         self.raw("\"");
@@ -108,7 +107,7 @@ impl<'b> Line<'b> {
         self.raw("\"");
     }
 
-    /// A request's path and query, without the values of parameters that might be secrets.
+    /// Appends a request's path and query without the values of parameters that may be secret.
     pub(super) fn path(&mut self, key: &str, path: &str, query: Option<&str>, most: usize) {
         self.key(key);
         self.raw("\"");
@@ -156,7 +155,7 @@ impl<'b> Line<'b> {
 
     fn escaped(&mut self, value: &[u8], most: usize) {
         let shown = &value[..value.len().min(most)];
-        // What is plain goes as it is; the rest a character at a time.
+        // Plain text is copied; other text is escaped character by character.
         let plain = |byte: &u8| (0x20..0x7f).contains(byte) && *byte != b'"' && *byte != b'\\';
         if shown.iter().all(plain) {
             self.out.extend_from_slice(shown);
@@ -200,7 +199,7 @@ impl<'b> Line<'b> {
         }
     }
 
-    /// A number with at least `width` digits; a record holds a dozen, and `fmt` takes its time.
+    /// Appends a number with at least `width` digits. A record holds a dozen numbers, and `fmt` is slow.
     fn digits(&mut self, mut value: u64, width: usize) {
         let mut digits = [b'0'; 20];
         let mut first = digits.len();
@@ -221,8 +220,8 @@ impl<'b> Line<'b> {
     }
 }
 
-/// Year, month and day of a number of days since 1970 (Howard Hinnant, "chrono-compatible low-level
-/// date algorithms"): a record a microsecond is no place for a time zone library.
+/// Year, month and day of a number of days since 1970 (Howard Hinnant, "chrono-compatible low-level date
+/// algorithms"). A time zone library would be too slow here.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);

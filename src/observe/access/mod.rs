@@ -1,8 +1,7 @@
-//! The one access record per request: who, what, where to, how long in each phase, how it ended.
+//! Access log: one record per request with user, verb, backend, duration of each phase, and how it ended.
 //!
-//! [`Worker::begin`] opens it and dropping it closes it, however the request ends; on the way every
-//! stage says what it knows. Unless the record is written, that costs a few stores: nothing is
-//! formatted, nothing copied.
+//! [`Worker::begin`] opens the record; dropping it closes it, however the request ends. In between, each stage of the
+//! request path adds its data. Unless the record is written, that costs a few stores: nothing is formatted or copied.
 
 mod fields;
 mod line;
@@ -27,20 +26,20 @@ pub use writer::AccessLog;
 use super::metrics::{Metrics, WorkerMetrics};
 use writer::Sink;
 
-/// Which records are written (`--access-log`). All are counted.
+/// Which records are written (`--access-log`). All records are counted in metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// None.
+    /// No record.
     Off,
-    /// Refusals, 5xx, answers that broke off, and what took over a second and is not long-running.
+    /// Refused requests, 5xx responses, truncated responses, and requests over a second that are not long-running.
     #[default]
     Errors,
-    /// Every one.
+    /// Every record.
     All,
 }
 
 impl Mode {
-    /// Whether the record of something that `failed`, or did not, is written.
+    /// Whether the record of a request that `failed` or succeeded is written.
     fn writes(self, failed: bool) -> bool {
         match self {
             Mode::Off => false,
@@ -50,7 +49,7 @@ impl Mode {
     }
 }
 
-/// What the operator asked for.
+/// Settings of the access log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// `--access-log`.
@@ -59,32 +58,33 @@ pub struct Settings {
     pub form: Form,
 }
 
-/// What one worker thread reports with; stays on it.
+/// Access log and metrics of one worker thread.
 pub struct Worker {
     metrics: WorkerMetrics,
     sink: Sink,
     settings: Settings,
-    /// Whether what ends without a word from now on was cut by us.
+    /// Whether requests that end without a reason from now on were aborted by this process.
     cutting: Cell<bool>,
 }
 
 impl Worker {
-    /// The reporter of one worker thread.
+    /// Creates the recorder of one worker thread.
     pub fn new(metrics: &Metrics, log: &AccessLog, settings: Settings) -> Rc<Worker> {
         Rc::new(Worker { metrics: WorkerMetrics::new(metrics), sink: log.sink(), settings, cutting: Cell::new(false) })
     }
 
-    /// From now on it is not the client who went away, it is us: the process ends and waits no longer.
+    /// From now on, requests that end without a reason are recorded as [`End::Cut`] instead of [`End::ClientGone`]: the
+    /// shutdown timeout has passed.
     pub fn cut(&self) {
         self.cutting.set(true);
     }
 
-    /// Whether a refused request gets a line of the access log.
+    /// Whether refused requests are written to the access log.
     pub fn writes_refusals(&self) -> bool {
         self.settings.mode != Mode::Off
     }
 
-    /// What this worker counts.
+    /// Metrics of this worker.
     pub fn metrics(&self) -> &WorkerMetrics {
         &self.metrics
     }

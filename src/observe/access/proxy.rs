@@ -1,4 +1,4 @@
-//! The access log of the local proxy: one record per request, written when its answer begins.
+//! Access log of the local proxy: one record per request, written with the response headers.
 
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -9,35 +9,35 @@ use super::Settings;
 use super::line::Line;
 use super::writer::{AccessLog, Sink};
 
-/// What one thread records requests with; stays on it.
+/// Access log of one thread of the local proxy.
 pub struct ProxyAccessLog {
     sink: Sink,
     settings: Settings,
 }
 
-/// One request and how it was answered.
+/// One request and its response.
 pub struct ProxyRecord<'r> {
-    /// The client; none of a Unix socket.
+    /// Address of the client; `None` for a Unix socket.
     pub client: Option<IpAddr>,
-    /// The method.
+    /// HTTP method.
     pub method: &'r Method,
     /// Path and query as the client sent them.
     pub uri: &'r Uri,
-    /// The status of the answer.
+    /// Status code of the response.
     pub status: u16,
-    /// Why the proxy itself refused or failed; empty for an answer of the API server.
+    /// Why the proxy itself refused or failed; empty for a response of the API server.
     pub cause: &'r str,
-    /// Until the answer began.
+    /// Time until the response headers.
     pub took: Duration,
 }
 
 impl ProxyAccessLog {
-    /// The recorder of one thread.
+    /// Creates the access log of one thread.
     pub fn new(log: &AccessLog, settings: Settings) -> ProxyAccessLog {
         ProxyAccessLog { sink: log.sink(), settings }
     }
 
-    /// Writes the record if the mode wants it. A failure is a refusal of ours, or an answer of 500 and above.
+    /// Writes the record if the mode requires it. A failure is a refusal of the proxy, or a status of 500 and above.
     pub fn record(&self, record: &ProxyRecord<'_>) {
         if !self.settings.mode.writes(!record.cause.is_empty() || record.status >= 500) {
             return;

@@ -1,10 +1,10 @@
-//! What of a request's body has passed.
+//! Counts and captures a request body while it is forwarded.
 
 use std::cell::{Cell, RefCell};
 
 use crate::observe::audit::{Copy, Passed};
 
-/// Counts a request's body as it passes, and copies it where the audit wants that.
+/// Counts a request body while it is forwarded, and captures it for the audit if required.
 #[derive(Default)]
 pub struct Receipt {
     bytes: Cell<u64>,
@@ -17,7 +17,7 @@ impl Receipt {
         Receipt { copy: RefCell::new(copy), ..Receipt::default() }
     }
 
-    /// Some more of it passes; how much that is in all.
+    /// Records forwarded data; returns the total number of bytes.
     pub fn passes(&self, data: &[u8]) -> u64 {
         if let Some(Ok(copy)) = &mut *self.copy.borrow_mut() {
             copy.more(data);
@@ -26,7 +26,7 @@ impl Receipt {
         self.bytes.get()
     }
 
-    /// The client breaks it off, or sends what is not passed on.
+    /// The client aborted the body, or sent an invalid one.
     pub fn breaks(&self) {
         self.broken.set(true);
     }
@@ -35,7 +35,7 @@ impl Receipt {
         self.broken.get()
     }
 
-    /// So much has passed in all, of which nothing is copied: what a tunnel carries is no body.
+    /// Sets the total number of bytes of a tunnel; they are not captured.
     pub fn carried(&self, bytes: u64) {
         self.bytes.set(bytes);
     }
@@ -44,7 +44,7 @@ impl Receipt {
         self.bytes.get()
     }
 
-    /// What was copied; nothing when nothing came.
+    /// Takes the captured body; `None` if there is none.
     pub(super) fn take(&self) -> Option<Passed> {
         let copy = self.copy.take()?;
         copy.map_or_else(Some, Copy::end)

@@ -1,4 +1,4 @@
-//! A record while its request runs, and what becomes of it at the end.
+//! The access record of a running request, and its metrics, audit event and log line at the end.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -14,25 +14,25 @@ use crate::message::{Blame, Refusal};
 use crate::observe::audit::{Audited, Auditor, Begin, Known as Facts};
 use crate::observe::metrics::{BackendPhase, Ended, Endpoint, Known, RequestLabels, Retry, Series, Service, Verb};
 
-/// A request that takes longer is written under [`Mode::Errors`], unless it is long-running.
+/// Under [`Mode::Errors`], a longer request is written unless it is long-running.
 const SLOW: Duration = Duration::from_secs(1);
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The answer went out to its last byte.
+    /// The response was sent completely.
     Complete,
-    /// The client went away before that; also what a record says that was dropped without a word.
+    /// The client disconnected before that; also the default of a record that is dropped.
     ClientGone,
-    /// The backend's answer broke off; so did ours.
+    /// The backend's response was truncated, and therefore the client's.
     BackendBroke,
-    /// We ended it because its time was up.
+    /// The request timed out.
     Timeout,
-    /// The process is ending, and it was a watch or a tunnel.
+    /// A watch or tunnel was ended by the shutdown.
     Drained,
-    /// The client did not read it, and others needed what it held.
+    /// The client did not read the response while it held memory that other requests needed.
     SlowClient,
-    /// We cut it: the client's certificate is not trusted any more, or the process could not wait longer.
+    /// Aborted by this process: the client's certificate is not trusted any more, or the shutdown timed out.
     Cut,
 }
 
@@ -50,26 +50,26 @@ impl End {
     }
 }
 
-/// How long the parts of opening a connection took.
+/// Durations of the phases of opening a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opening {
-    /// Resolving and the TCP handshake: with the backend, or with whoever connects for us.
+    /// Name resolution and TCP handshake, with the backend or its egress proxy.
     pub dial: Duration,
-    /// Until that one had connected; none where there is none.
+    /// Time until the egress proxy had connected; zero without a proxy.
     pub proxy: Duration,
-    /// The TLS handshake.
+    /// TLS handshake.
     pub tls: Duration,
 }
 
-/// The record of one request: opened by [`Worker::begin`], written and counted when dropped.
+/// Access record of one request: opened by [`Worker::begin`], written and counted when dropped.
 ///
-/// One pointer wide, so that a watch's stream can carry it.
+/// One pointer wide, so that the stream of a watch can hold it.
 pub struct AccessRecord(Box<Open>);
 
 pub(super) struct Open {
     pub(super) worker: Rc<Worker>,
     pub(super) began: Instant,
-    /// The end of the last phase that was told.
+    /// End of the last recorded phase.
     pub(super) last: Instant,
     pub(super) client: SocketAddr,
     pub(super) method: Method,
@@ -91,7 +91,7 @@ pub(super) struct Open {
     pub(super) retries: u32,
     pub(super) end: End,
     pub(super) refusal: Option<Refused>,
-    /// There if it is to be audited.
+    /// Set if the request is audited.
     pub(super) audited: Option<Box<Audited>>,
 }
 
@@ -109,7 +109,7 @@ pub(super) struct Refused {
 }
 
 impl Worker {
-    /// Opens the record of `request`, which came from `client`.
+    /// Opens the record of `request` from `client`.
     pub fn begin<B>(self: &Rc<Self>, client: SocketAddr, request: &Request<B>) -> AccessRecord {
         let now = Instant::now();
         AccessRecord(Box::new(Open {
@@ -142,23 +142,22 @@ impl Worker {
 }
 
 impl AccessRecord {
-    /// When the request began.
+    /// When the request started.
     pub fn began(&self) -> Instant {
         self.0.began
     }
 
-    /// When the last phase that was told ended.
+    /// When the last recorded phase ended.
     pub fn last_phase_ended(&self) -> Instant {
         self.0.last
     }
 
-    /// The value of `Audit-Id`.
+    /// Sets the value of `Audit-Id`.
     pub fn audit_id(&mut self, id: HeaderValue) {
         self.0.audit_id = Some(id);
     }
 
-    /// Has `auditor` judge the request, and begin with what is to be written of it; once, and while its headers are
-    /// still the client's.
+    /// Evaluates the audit policy and emits the first event. Called once, while the headers are still the client's.
     pub fn audit(&mut self, auditor: &Arc<Auditor>, begin: &Begin<'_>) {
         let open = &mut *self.0;
         let known = Facts {
@@ -177,17 +176,17 @@ impl AccessRecord {
         }
     }
 
-    /// What is audited of it, if anything is.
+    /// Audit context of the request, if it is audited.
     pub fn audited(&mut self) -> Option<&mut Audited> {
         self.0.audited.as_deref_mut()
     }
 
-    /// Who asks.
+    /// Sets the authenticated user.
     pub fn user(&mut self, user: &Arc<User>) {
         self.0.user = Some(user.clone());
     }
 
-    /// As whom they act; `constraint` is the verb of constrained impersonation that allowed it.
+    /// Sets the impersonated user; `constraint` is the verb of constrained impersonation that allowed it.
     pub fn impersonated(&mut self, user: &Arc<User>, constraint: Option<&'static str>) {
         self.0.impersonated = Some(user.clone());
         if let Some(audited) = &mut self.0.audited {
@@ -195,8 +194,8 @@ impl AccessRecord {
         }
     }
 
-    /// What is asked for; from now on the request is in flight, or long-running. `known` as for
-    /// [`WorkerMetrics::series`](crate::observe::metrics::WorkerMetrics::series). Only the first word counts.
+    /// Sets the metric labels; from now on the request counts as in flight, or as long-running. `known` as for
+    /// [`WorkerMetrics::series`](crate::observe::metrics::WorkerMetrics::series). Only the first call has an effect.
     pub fn asks(
         &mut self,
         labels: &RequestLabels<'_>,
@@ -211,7 +210,7 @@ impl AccessRecord {
         }
     }
 
-    /// It turned out to be long-running, by the type of its response.
+    /// Marks the request as long-running because of the type of its response.
     pub fn runs_long(&mut self) {
         let open = &mut *self.0;
         if let Some(counted) = open.counted.as_mut().filter(|counted| !counted.long_running) {
@@ -223,7 +222,7 @@ impl AccessRecord {
         }
     }
 
-    /// The APIService it goes to; after [`AccessRecord::asks`]. Only the first word counts.
+    /// Sets the APIService; after [`AccessRecord::asks`]. Only the first call has an effect.
     pub fn service(&mut self, service: &Rc<Service>) {
         if self.0.service.is_none() {
             let (long_running, watch) = self.0.kind();
@@ -232,24 +231,24 @@ impl AccessRecord {
         }
     }
 
-    /// The endpoint it goes to; the last word counts.
+    /// Sets the endpoint; the last call takes effect.
     pub fn endpoint(&mut self, endpoint: &Rc<Endpoint>) {
         self.0.endpoint = Some(endpoint.clone());
     }
 
-    /// It may go on: authenticated, authorised, routed, and given a place in flight.
+    /// The request is authenticated, authorized, routed, and within the inflight limits.
     pub fn admitted(&mut self) {
         self.0.admitted = Some(self.0.lap());
     }
 
-    /// The backend's headers are here; `opening` if a connection was opened for this request.
+    /// The backend's response headers were received; `opening` if a connection was opened for this request.
     pub fn answered(&mut self, opening: Option<Opening>) {
         let opened = opening.map(|opening| opening.dial + opening.proxy + opening.tls).unwrap_or_default();
         self.0.answered = Some(self.0.lap().saturating_sub(opened));
         self.0.opening = opening;
     }
 
-    /// The status code the client gets.
+    /// Sets the status code sent to the client.
     pub fn status(&mut self, code: u16) {
         self.0.status = code;
         if let Some(audited) = &mut self.0.audited {
@@ -257,7 +256,7 @@ impl AccessRecord {
         }
     }
 
-    /// The head of the answer that the client gets is here; its body has `length` bytes if that is known.
+    /// Records the head of the response; its body has `length` bytes if that is known.
     pub fn answers(&mut self, code: u16, headers: &HeaderMap, length: Option<u64>) {
         if let Some(audited) = &mut self.0.audited {
             audited.answers(code, headers, length);
@@ -265,7 +264,7 @@ impl AccessRecord {
         self.status(code);
     }
 
-    /// A piece of body that goes to the client.
+    /// Records a part of the response body.
     pub fn sends(&mut self, data: &[u8]) {
         self.sent(data.len());
         if let Some(audited) = &mut self.0.audited {
@@ -273,22 +272,22 @@ impl AccessRecord {
         }
     }
 
-    /// Bytes that went to the client, added up.
+    /// Adds to the number of bytes sent to the client.
     pub fn sent(&mut self, bytes: usize) {
         self.0.sent += bytes as u64;
     }
 
-    /// Where the request's body passes; ask only if there is a body.
+    /// Counter of the request body; only for requests with a body.
     pub fn receipt(&mut self) -> Rc<Receipt> {
         self.0.receipt.get_or_insert_default().clone()
     }
 
-    /// Whether it is the client that broke the request's body off.
+    /// Whether the client aborted the request body.
     pub fn broken_by_client(&self) -> bool {
         self.0.receipt.as_ref().is_some_and(|receipt| receipt.is_broken())
     }
 
-    /// It goes to a backend once more.
+    /// Records that the request is retried.
     pub fn retried(&mut self, reason: Retry) {
         self.0.retries += 1;
         if let Some(service) = &self.0.service {
@@ -296,7 +295,7 @@ impl AccessRecord {
         }
     }
 
-    /// It is answered by a refusal instead of being relayed; the code is the refusal's.
+    /// Records a refusal as the response; sets its status code.
     pub fn refused(&mut self, refusal: &Refusal) {
         let status = refusal.status();
         self.0.status = status.code;
@@ -307,7 +306,7 @@ impl AccessRecord {
         self.0.refusal = Some(Refused { blame: refusal.blame(), reason: status.reason, cause: cause.into() });
     }
 
-    /// How it ended; the last word counts.
+    /// Sets how the request ended; the last call takes effect.
     pub fn ended(&mut self, end: End) {
         self.0.end = end;
     }
@@ -319,13 +318,13 @@ impl Open {
         now - std::mem::replace(&mut self.last, now)
     }
 
-    /// Whether it is long-running, and whether it is a watch.
+    /// Whether the request is long-running, and whether it is a watch.
     fn kind(&self) -> (bool, bool) {
         self.counted.map_or((false, false), |counted| (counted.long_running, counted.verb == Verb::Watch))
     }
 
-    /// kube-apiserver counts as terminated what it cut or turned away to save itself: 429, and
-    /// requests that ran out of time.
+    /// Whether the request counts in `apiserver_request_terminations_total`: kube-apiserver counts requests that it
+    /// rejected or aborted in self-defense, with 429 or a timeout.
     fn in_self_defence(&self) -> bool {
         self.end == End::Timeout
             || self
@@ -342,14 +341,14 @@ impl Open {
         }
     }
 
-    /// Whether it was refused or failed.
+    /// Whether the request was refused or failed.
     fn is_refused(&self) -> bool {
         self.refusal.is_some()
             || self.status >= 500
             || matches!(self.end, End::BackendBroke | End::Timeout | End::Cut | End::SlowClient)
     }
 
-    /// The record as the operator is shown it.
+    /// The entry of the refusal log.
     fn refused(&self) -> RefusedRequest {
         let name = |user: &Option<Arc<User>>| user.as_ref().map(|user| user.name.clone()).unwrap_or_default();
         let (reason, cause) = match &self.refusal {
@@ -374,7 +373,7 @@ impl Open {
 
     fn count(&self, took: Duration, body: Option<Duration>) {
         let metrics = &self.worker.metrics;
-        // A request that was turned away before anybody knew what it asks for is counted by its method.
+        // A request that was refused before it was parsed is counted by its method.
         let (long_running, watch) = self.kind();
         let series = match self.counted {
             Some(counted) => counted.series,

@@ -1,4 +1,4 @@
-//! The last requests that were refused or failed, for the operator to look at.
+//! The last refused and failed requests, for the status page.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -6,42 +6,44 @@ use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
-/// Requests that are kept.
+/// Maximum number of entries.
 const MOST: usize = 50;
-/// Bytes of a name that are kept, of a path, and of a cause.
+/// Maximum length of a user name, verb, reason or audit ID, in bytes.
 const NAME: usize = 128;
+/// Maximum length of a path, in bytes.
 const PATH: usize = 256;
+/// Maximum length of a cause, in bytes.
 const CAUSE: usize = 400;
 
-/// A request that was refused or failed. Its query is left out: it may hold secrets.
+/// A request that was refused or failed. The query is omitted because it may contain secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedRequest {
-    /// When it ended; of several that are alike, the last.
+    /// When the request ended; of several equal ones, the last.
     pub time: SystemTime,
-    /// Whose connection it came by.
+    /// Peer address of the connection.
     pub client: IpAddr,
-    /// Name of the user; empty if nobody was authenticated.
+    /// Name of the user; empty if the request was not authenticated.
     pub user: String,
     /// Name of the impersonated user; empty if there is none.
     pub impersonated: String,
-    /// The verb of the metrics, for example `LIST`; the method if none is known.
+    /// Verb as in metrics, for example `LIST`; the method if the request was not parsed.
     pub verb: String,
-    /// The path, without the query.
+    /// Path without the query.
     pub path: String,
-    /// Status code that the client got; 0 if it got none.
+    /// Status code sent to the client; 0 if none was sent.
     pub status: u16,
-    /// The reason of the Status, or how the response ended.
+    /// Reason of the Status, or how the response ended.
     pub reason: String,
-    /// Why, in words for the operator.
+    /// Cause, for the operator.
     pub cause: String,
-    /// Its audit ID.
+    /// Audit ID.
     pub audit_id: String,
-    /// How many there were that differ in nothing but time and audit ID.
+    /// Number of requests that differ only in time and audit ID.
     pub count: u64,
 }
 
 impl RefusedRequest {
-    /// Whether they differ in nothing that matters.
+    /// Whether both differ only in time, audit ID and count.
     fn is_like(&self, other: &RefusedRequest) -> bool {
         (self.status, self.client) == (other.status, other.client)
             && (&self.path, &self.verb) == (&other.path, &other.verb)
@@ -49,7 +51,7 @@ impl RefusedRequest {
             && (&self.reason, &self.cause) == (&other.reason, &other.cause)
     }
 
-    /// Bounds every text.
+    /// Truncates every text to its maximum length.
     fn bound(&mut self) {
         for text in [&mut self.user, &mut self.impersonated, &mut self.verb, &mut self.reason, &mut self.audit_id] {
             cut(text, NAME);
@@ -59,7 +61,7 @@ impl RefusedRequest {
     }
 }
 
-/// Cuts a text to so many bytes, at the end of a character; three dots take the place of the rest.
+/// Truncates a text to `most` bytes at a character boundary, ending in three dots.
 fn cut(text: &mut String, most: usize) {
     if text.len() > most {
         text.truncate(text.floor_char_boundary(most - 3));
@@ -68,8 +70,8 @@ fn cut(text: &mut String, most: usize) {
     }
 }
 
-/// The last refusals of all workers, the oldest first. One that is like another takes its place, so that a client that
-/// repeats itself pushes nothing else out.
+/// The last refusals of all workers, oldest first. A refusal equal to a previous one replaces it, so that a client
+/// that repeats a request does not displace other entries.
 #[derive(Default)]
 pub(super) struct RefusalLog(Mutex<VecDeque<RefusedRequest>>);
 
@@ -87,7 +89,7 @@ impl RefusalLog {
         ring.push_back(refused);
     }
 
-    /// The newest first.
+    /// All entries, newest first.
     pub(super) fn snapshot(&self) -> Vec<RefusedRequest> {
         self.0.lock().iter().rev().cloned().collect()
     }

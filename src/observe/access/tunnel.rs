@@ -1,4 +1,4 @@
-//! The one record per connection of a door that carries bytes and reads none: who, where to, how it ended.
+//! Access log of the SOCKS5 proxy: one record per connection with user, destination and how it ended.
 
 use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
@@ -7,29 +7,29 @@ use super::Settings;
 use super::line::Line;
 use super::writer::{AccessLog, Sink};
 
-/// What one thread records connections with; stays on it.
+/// Access log of one thread of the SOCKS5 proxy.
 pub struct Tunnels {
     sink: Sink,
     settings: Settings,
 }
 
-/// One connection, now that it is over.
+/// One finished connection.
 pub struct TunnelRecord<'r> {
-    /// Who came.
+    /// Address of the client.
     pub client: SocketAddr,
-    /// As whom, if that was asked.
+    /// User name, if authentication is required.
     pub user: Option<&'r str>,
-    /// Where to; none if it never said.
+    /// Requested destination; `None` if the client never sent one.
     pub destination: Option<String>,
-    /// How it was answered, in one word of ours.
+    /// Reply, in one word.
     pub reply: &'static str,
-    /// Whether that was a refusal or a failure.
+    /// Whether the connection was refused or failed.
     pub failed: bool,
-    /// Why, for the operator; empty when there is nothing to say.
+    /// Cause of a failure, for the operator; empty if there is none.
     pub cause: &'r str,
-    /// Until the way was open.
+    /// Time until the destination was connected.
     pub dial: Option<Duration>,
-    /// From the first byte to the last.
+    /// Duration of the connection.
     pub took: Duration,
     /// Bytes from the client.
     pub received: u64,
@@ -38,12 +38,12 @@ pub struct TunnelRecord<'r> {
 }
 
 impl Tunnels {
-    /// The recorder of one thread.
+    /// Creates the access log of one thread.
     pub fn new(log: &AccessLog, settings: Settings) -> Tunnels {
         Tunnels { sink: log.sink(), settings }
     }
 
-    /// Writes the record, if ones like it are wanted.
+    /// Writes the record if the mode requires it.
     pub fn record(&self, record: &TunnelRecord<'_>) {
         if !self.settings.mode.writes(record.failed) {
             return;

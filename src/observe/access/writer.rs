@@ -1,8 +1,7 @@
-//! How access records reach standard error without a request ever waiting for it.
+//! Writes access records to standard error without blocking requests.
 //!
-//! Every worker appends whole lines to a buffer of its own; one thread takes what has gathered and
-//! writes it. A buffer that is full drops lines and counts them: a reader of our standard error that
-//! stops must not stop the gateway.
+//! Every worker appends whole lines to its own buffer; one thread writes the buffers. A full buffer drops lines and
+//! counts them, so that a blocked reader of standard error does not block the gateway.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -18,20 +17,20 @@ use crate::observe::health::Check;
 use crate::observe::metrics::Metrics;
 use crate::process::Problem;
 
-/// The most bytes that wait to be written, for each worker.
+/// Maximum number of buffered bytes per worker.
 const MOST_WAITING: usize = 1024 * 1024;
-/// How long lines gather before they are written together.
+/// Time for which lines are collected before they are written together.
 const GATHER: Duration = Duration::from_millis(20);
-/// How long one write may take before the log counts as blocked.
+/// Duration of one write after which the log counts as blocked.
 const BLOCKED: Duration = Duration::from_secs(120);
 
-/// The writing side; records that wait are written when it is dropped.
+/// The access log of the process; buffered records are written when it is dropped.
 pub struct AccessLog {
     shared: Arc<Shared>,
     writer: thread::Thread,
 }
 
-/// Where one worker puts its lines.
+/// Line buffer of one worker.
 pub(super) struct Sink {
     lines: Arc<Mutex<Vec<u8>>>,
     scratch: RefCell<Vec<u8>>,
@@ -45,7 +44,7 @@ struct Shared {
     dropped: Arc<AtomicU64>,
     refusals: RefusalLog,
     began: Instant,
-    /// When the write that runs began, in milliseconds after `began`, plus 1; 0 when none runs.
+    /// Start of the current write in milliseconds after `began`, plus 1; 0 between writes.
     writing: AtomicU64,
     ended: AtomicBool,
 }
@@ -53,17 +52,17 @@ struct Shared {
 struct Output {
     to: Box<dyn Write + Send>,
     batch: Vec<u8>,
-    /// How many drops were told already.
+    /// Number of dropped records reported so far.
     told: u64,
 }
 
 impl AccessLog {
-    /// Writes to standard error. Drops are counted in `metrics`.
+    /// Creates a log on standard error. Dropped records are counted in `metrics`.
     pub fn to_standard_error(metrics: &Metrics) -> Result<AccessLog, Problem> {
         AccessLog::to(Box::new(std::io::stderr()), metrics)
     }
 
-    /// Writes to `output`; each write is one or more whole lines.
+    /// Creates a log on `output`; each write is one or more whole lines.
     pub fn to(output: Box<dyn Write + Send>, metrics: &Metrics) -> Result<AccessLog, Problem> {
         let shared = Arc::new(Shared {
             waiting: Mutex::default(),
@@ -77,8 +76,8 @@ impl AccessLog {
         let thread = thread::Builder::new().name("access-log".into()).spawn({
             let shared = shared.clone();
             move || {
-                // A sink that finds its buffer empty unparks us: no wake-up is lost, and an idle
-                // process is left alone.
+                // A sink with an empty buffer unparks this thread, so that no wake-up is lost and an idle process does
+                // not wake up.
                 while !shared.ended.load(Ordering::Acquire) {
                     thread::park();
                     thread::park_timeout(GATHER);
@@ -98,18 +97,17 @@ impl AccessLog {
         Sink { lines, scratch: RefCell::default(), shared: self.shared.clone(), writer: self.writer.clone() }
     }
 
-    /// The last requests of all workers that were refused or failed, the newest first.
+    /// The last refused and failed requests of all workers, newest first.
     pub fn refusals(&self) -> Vec<RefusedRequest> {
         self.shared.refusals.snapshot()
     }
 
-    /// Writes what waits, now.
+    /// Writes all buffered records now.
     pub fn flush(&self) {
         self.shared.drain();
     }
 
-    /// The health check `log`: fails, with upstream's words, when standard error has taken nothing of
-    /// one write for two minutes.
+    /// The health check `log`: fails with upstream's message when one write has been blocked for two minutes.
     pub fn check(&self) -> Check {
         let shared = self.shared.clone();
         Check::new("log", move || {
@@ -119,7 +117,7 @@ impl AccessLog {
 }
 
 impl Sink {
-    /// Keeps a request that was refused or failed, for the operator.
+    /// Adds a refused or failed request to the refusal log.
     pub(super) fn refused(&self, refused: RefusedRequest) {
         self.shared.refusals.push(refused);
     }
@@ -129,7 +127,7 @@ impl Drop for AccessLog {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::Release);
         self.writer.unpark();
-        // The thread may be stuck in a write: then what waits is lost, and the process still ends.
+        // If the thread is blocked in a write, buffered records are lost, and the process still ends.
         if self.shared.output.try_lock_for(Duration::from_secs(1)).is_some() {
             self.shared.drain();
         }
@@ -137,9 +135,9 @@ impl Drop for AccessLog {
 }
 
 impl Sink {
-    /// Appends the line that `format` writes, or drops it.
+    /// Appends the line that `format` writes, or drops it if the buffer is full.
     pub(super) fn write(&self, format: impl FnOnce(&mut Vec<u8>)) {
-        // Formatted outside the lock, so that the writer never waits for it.
+        // Formatted outside the lock, so that the writer thread does not wait for it.
         let mut line = self.scratch.borrow_mut();
         line.clear();
         format(&mut line);
@@ -152,7 +150,7 @@ impl Sink {
         lines.extend_from_slice(&line);
         let after = lines.len();
         drop(lines);
-        // The first line wakes the writer; half a buffer ends its gathering.
+        // The first line wakes the writer; a half full buffer ends its collection time.
         if before == 0 || (before < MOST_WAITING / 2 && after >= MOST_WAITING / 2) {
             self.writer.unpark();
         }
@@ -175,7 +173,7 @@ impl Shared {
         let mut output = self.output.lock();
         let Output { to, batch, told } = &mut *output;
         self.writing.store(self.millis(Instant::now()) + 1, Ordering::Relaxed);
-        // A closed standard error is nothing we could tell anybody about.
+        // Errors are ignored: a closed standard error cannot be reported.
         for lines in self.waiting.lock().clone() {
             batch.clear();
             std::mem::swap(batch, &mut *lines.lock());
@@ -186,7 +184,7 @@ impl Shared {
         let dropped = self.dropped.load(Ordering::Relaxed);
         if dropped != *told {
             let now = dropped - *told;
-            let notice = format!("narthex: {now} access records were dropped: standard error is read too slowly\n");
+            let notice = format!("narthex: {now} access records dropped: standard error is read too slowly\n");
             let _ = to.write_all(notice.as_bytes());
             *told = dropped;
         }
@@ -201,7 +199,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// An output that can be read back.
+    /// An output that captures what is written.
     #[derive(Clone, Default)]
     pub(in crate::observe::access) struct Written(Arc<Mutex<Vec<u8>>>);
 
@@ -222,7 +220,7 @@ pub(super) mod tests {
         }
     }
 
-    /// An output that takes nothing before it is told to.
+    /// An output that blocks until it is released.
     struct Stuck(mpsc::Receiver<()>, mpsc::Sender<()>, Written);
 
     impl Write for Stuck {
@@ -268,6 +266,6 @@ pub(super) mod tests {
         assert!(log.shared.writing_for(Instant::now() + BLOCKED) >= BLOCKED);
         drop(go);
         log.flush();
-        assert!(written.text().contains("976 access records were dropped: standard error is read too slowly\n"));
+        assert!(written.text().contains("976 access records dropped: standard error is read too slowly\n"));
     }
 }

@@ -1,4 +1,5 @@
-//! Objects as they pass: a bounded copy of a body on the request's thread, a JSON object out of it on the sink's.
+//! Request and response bodies for audit events: a bounded capture on the request's thread, decoding to JSON on the
+//! sink's thread.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -10,18 +11,18 @@ use serde_json::Value;
 use crate::kubeapi::{YamlError, read_bounded_yaml};
 use crate::process::{Share, Shares};
 
-/// The largest object that is written; of a larger one the event says that it is not there.
+/// Maximum size of an object in an event; a larger one is omitted and the event marked as truncated.
 pub(super) const LARGEST: usize = 1 << 20;
-/// The largest YAML that is read. JSON that is called YAML, as of `kubectl apply --server-side`, is read as JSON.
+/// Maximum size of YAML. JSON declared as YAML (`kubectl apply --server-side`) is parsed as JSON.
 const LARGEST_YAML: usize = 64 << 10;
-/// Cost of reading YAML, as a multiple of that of JSON of the same length.
+/// Cost of parsing YAML relative to JSON of the same length.
 const YAML_COST: usize = 16;
-/// How many times its length a compressed response may be when it is unpacked.
+/// Maximum ratio of decompressed to compressed size of a response.
 const MAX_EXPANSION: usize = 32;
-/// The most bytes of bodies that are kept at once for requests that still run.
+/// Maximum number of captured bytes of all running requests.
 pub(super) const MOST_HELD: usize = 64 << 20;
 
-/// A copy of a body that passes by.
+/// Bounded capture of a body while it is forwarded.
 pub(in crate::observe) struct Copy {
     form: Form,
     bytes: Vec<u8>,
@@ -29,39 +30,39 @@ pub(in crate::observe) struct Copy {
     held: Arc<Share>,
 }
 
-/// A body that has passed.
+/// A captured body.
 pub(in crate::observe) enum Passed {
-    /// All of it, or all there was of it.
+    /// The body, as far as it was received.
     Bytes(Form, Vec<u8>),
-    /// It was larger than what is kept.
+    /// The body was larger than the limit.
     TooLong,
-    /// It is written in a way that cannot be made JSON here; with its media type.
+    /// The media type, which is neither JSON nor YAML.
     Unreadable(Box<str>),
 }
 
-/// How a body is written.
+/// Encoding of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::observe) struct Form {
     yaml: bool,
     gzip: bool,
 }
 
-/// Why an event lacks an object that its level asks for.
+/// Why an event omits an object that its level includes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Lack {
     TooLong,
-    /// It would expand to much more than was sent.
+    /// It would expand to much more than was sent (compression, YAML aliases).
     TooExpensive,
     NoJson,
     Encoding(Box<str>),
 }
 
-/// How gzip begins (RFC 1952).
+/// Magic number of gzip (RFC 1952).
 const GZIP: &[u8] = &[0x1f, 0x8b];
 
 impl Form {
-    /// How the body behind `headers` is written; its media type when it cannot be read. JSON when nothing is said,
-    /// as an API server reads it.
+    /// Determines the encoding from `headers`; the error is an unsupported media type. The default is JSON, as in API
+    /// servers.
     fn of(headers: &HeaderMap) -> Result<Form, Box<str>> {
         let text = |value: Option<&http::HeaderValue>| {
             value.map(|value| String::from_utf8_lossy(value.as_bytes()).trim().to_ascii_lowercase()).unwrap_or_default()
@@ -79,28 +80,28 @@ impl Form {
     }
 }
 
-/// What a client chose, as far as it is shown.
+/// A media type chosen by a client, shortened to printable characters.
 fn short(media: &str) -> Box<str> {
     media.chars().filter(|letter| letter.is_ascii_graphic()).take(80).collect::<String>().into()
 }
 
 impl Copy {
-    /// Begins a copy of the body of a request of `user` behind `headers`.
+    /// Starts a capture of the body of a request of `user` with `headers`.
     ///
-    /// Never unpacked: API servers look at no `Content-Encoding` of a request (`limitedReadBody` in
-    /// `k8s.io/apiserver/pkg/endpoints/handlers/rest.go`), so what compressed bytes hold never becomes an object.
+    /// Never decompressed: API servers ignore the `Content-Encoding` of a request (`limitedReadBody` in
+    /// `k8s.io/apiserver/pkg/endpoints/handlers/rest.go`), so compressed bytes never become an object.
     pub(super) fn of_request(headers: &HeaderMap, user: &str, held: &Arc<Shares>) -> Result<Copy, Passed> {
         let form = Form { gzip: false, ..Form::of(headers).map_err(Passed::Unreadable)? };
         Ok(Copy { form, bytes: Vec::new(), too_long: false, held: held.of(user) })
     }
 
-    /// Begins a copy of the body of a response to `user` behind `headers`.
+    /// Starts a capture of the body of a response to `user` with `headers`.
     pub(super) fn of_response(headers: &HeaderMap, user: &str, held: &Arc<Shares>) -> Result<Copy, Passed> {
         let form = Form::of(headers).map_err(Passed::Unreadable)?;
         Ok(Copy { form, bytes: Vec::new(), too_long: false, held: held.of(user) })
     }
 
-    /// Some more of it passes.
+    /// Appends forwarded data.
     pub(in crate::observe) fn more(&mut self, data: &[u8]) {
         if self.too_long {
             return;
@@ -114,7 +115,7 @@ impl Copy {
         self.bytes.extend_from_slice(data);
     }
 
-    /// That was all; nothing when there was nothing.
+    /// Ends the capture; `None` for an empty body.
     pub(in crate::observe) fn end(mut self) -> Option<Passed> {
         if self.too_long {
             return Some(Passed::TooLong);
@@ -132,7 +133,7 @@ impl Drop for Copy {
 }
 
 impl Passed {
-    /// What it costs to write it, in bytes of JSON; at least the memory it takes.
+    /// Cost of writing the body, in bytes of JSON; at least its memory use.
     pub(super) fn weight(&self) -> usize {
         match self {
             Passed::Bytes(form, bytes) if form.is_packed(bytes) => form.most_unpacked(bytes).max(bytes.len()),
@@ -149,10 +150,10 @@ impl Passed {
         Passed::Bytes(Form { yaml: false, gzip: false }, text.into())
     }
 
-    /// The object; always one that was read, so that whatever a client sends, an event is one line of good JSON.
+    /// Decodes the object. It is parsed and serialized again, so that an event is always one line of valid JSON.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why the object is omitted.
     pub(super) fn object(&self, omit_managed_fields: bool) -> Result<Value, Lack> {
         let mut object: Value = match self {
             Passed::TooLong => return Err(Lack::TooLong),
@@ -167,12 +168,12 @@ impl Passed {
 }
 
 impl Form {
-    /// Whether `bytes` are compressed. What a header calls compressed and is plain is read as it is.
+    /// Whether `bytes` are compressed. A plain body with a `Content-Encoding` is used as it is.
     fn is_packed(self, bytes: &[u8]) -> bool {
         self.gzip && bytes.starts_with(GZIP)
     }
 
-    /// The most bytes that `bytes` are unpacked to.
+    /// Maximum decompressed size of `bytes`.
     fn most_unpacked(self, bytes: &[u8]) -> usize {
         bytes.len().saturating_mul(MAX_EXPANSION).min(LARGEST)
     }
@@ -191,7 +192,7 @@ impl Form {
             bytes
         };
         if !self.yaml || is_object(bytes) {
-            // API servers take odd bytes in their stride.
+            // API servers accept invalid UTF-8.
             let read = serde_json::from_str(&String::from_utf8_lossy(bytes)).map_err(|_| Lack::NoJson);
             if !self.yaml || read.is_ok() {
                 return read;
@@ -208,13 +209,13 @@ impl Form {
     }
 }
 
-/// Whether `bytes` begin as an object of JSON does.
+/// Whether `bytes` start like a JSON object.
 fn is_object(bytes: &[u8]) -> bool {
     bytes.trim_ascii_start().first() == Some(&b'{')
 }
 
-/// Of an object, of the items of a list, of the rows of a Table (`copyWithoutManagedFields` in
-/// `k8s.io/apiserver/pkg/audit`).
+/// Removes `managedFields` from an object, the items of a list, and the rows of a Table (`copyWithoutManagedFields`
+/// in `k8s.io/apiserver/pkg/audit`).
 fn drop_managed_fields(object: &mut Value) {
     fn of_one(object: &mut Value) {
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -260,7 +261,7 @@ mod tests {
         }
     }
 
-    /// What is read of a response, and of a request unless that differs on purpose.
+    /// Decodes a response body, and asserts that a request body is decoded equally (except compressed ones).
     fn passes(media: &str, encoding: &str, pieces: &[&[u8]]) -> Option<Result<Value, Lack>> {
         let held = Shares::new(MOST_HELD);
         let headers = headers(media, encoding);
@@ -303,7 +304,11 @@ mod tests {
         }
         assert_eq!(passes("application/yaml", "", &[b"a: ["]), Some(Err(Lack::NoJson)));
         for coding in ["gzip", "br"] {
-            assert_eq!(passes("application/json", coding, &[b"{}"]), Some(Ok(json!({}))), "said, and not so");
+            assert_eq!(
+                passes("application/json", coding, &[b"{}"]),
+                Some(Ok(json!({}))),
+                "declared as compressed, but plain"
+            );
         }
         assert_eq!(passes("application/json", "", &[b"{\"a\":\"\xff\"}"]), Some(Ok(json!({"a": "\u{fffd}"}))));
         let large = [b"\"", &b"x".repeat(LARGEST)[..]];
@@ -322,7 +327,7 @@ mod tests {
         let dense: String = std::iter::repeat_with(|| noise.alphanumeric()).take(LARGEST).collect();
         let dense = gzip(format!("\"{dense}\"").as_bytes());
         assert_eq!(passes("application/json", "gzip", &[&dense]), Some(Err(Lack::TooLong)));
-        // The queue counts what it may expand to.
+        // The queue counts the maximum decompressed size.
         let held = Shares::new(MOST_HELD);
         let weight = passed(Copy::of_response(&headers("", "gzip"), "", &held), &[&bomb]).unwrap().weight();
         assert_eq!(weight, bomb.len() * MAX_EXPANSION);
@@ -358,7 +363,7 @@ mod tests {
             (0..count).map(copy).collect()
         };
         let kept = |copies: &[Copy]| copies.iter().filter(|copy| !copy.too_long).count();
-        // Half is left to others, and half of that to others still.
+        // The first user gets a half, the second a half of the rest.
         let (first, second) = (copies("mallory", 100), copies("jane", 100));
         assert_eq!([kept(&first), kept(&second)], [32, 16]);
         drop(first);

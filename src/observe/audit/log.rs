@@ -1,4 +1,4 @@
-//! The log of events: one thread that writes them, a line each.
+//! The audit log: a thread that writes one line per event.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -15,29 +15,29 @@ use super::{BATCH_BYTES, MOST_WAITING};
 use crate::observe::metrics::{AuditLoss, Metrics};
 use crate::process::Problem;
 
-/// The most events that wait to be written; upstream's `--audit-log-batch-buffer-size`.
+/// Maximum number of queued events; upstream's `--audit-log-batch-buffer-size`.
 const MOST_EVENTS: usize = 10_000;
-/// How long events gather before they are written together.
+/// Time for which events are collected before they are written together.
 const GATHER: Duration = Duration::from_millis(20);
-/// The most events that are written at once.
+/// Maximum number of events per write.
 const BATCH: usize = 500;
 
-/// Where the log goes and what of it is kept.
+/// Path, format and rotation of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
-    /// `--audit-log-path`; none for standard output.
+    /// `--audit-log-path`; `None` for standard output.
     pub path: Option<PathBuf>,
     /// `--audit-log-format`.
     pub format: Format,
-    /// `--audit-log-maxage`, in days; 0 for ever.
+    /// `--audit-log-maxage`, in days; 0 is unlimited.
     pub max_age: u64,
-    /// `--audit-log-maxbackup`; 0 for all.
+    /// `--audit-log-maxbackup`; 0 is unlimited.
     pub max_backups: usize,
-    /// `--audit-log-maxsize`, in MiB; 0 for any size.
+    /// `--audit-log-maxsize`, in MiB; 0 is unlimited.
     pub max_size: u64,
 }
 
-/// How an event is written.
+/// Format of the audit log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// One line of text.
@@ -47,7 +47,7 @@ pub enum Format {
     Json,
 }
 
-/// The writing thread.
+/// The writer thread of the log.
 pub(super) struct Writer {
     queue: Arc<Queue>,
     thread: JoinHandle<()>,
@@ -80,7 +80,7 @@ impl Writer {
     }
 
     fn start_to(output: Output, place: String, format: Format, metrics: &Arc<Metrics>) -> Result<Writer, Problem> {
-        // The queue wakes a thread that is only started with the queue.
+        // The queue wakes the thread, but the thread needs the queue to start.
         let writer: Arc<std::sync::OnceLock<Thread>> = Arc::default();
         let waking = writer.clone();
         let queue = Queue::new(MOST_EVENTS, MOST_WAITING, MOST_EVENTS / 2, move || {
@@ -94,7 +94,7 @@ impl Writer {
         let over = ended.clone();
         let thread = thread::Builder::new().name("audit-log".to_owned()).spawn(move || {
             while !over.load(Relaxed) {
-                // With a bound, for what is to be told although nothing comes any more.
+                // With a timeout, to log losses even without further events.
                 thread::park_timeout(TELL);
                 thread::park_timeout(GATHER);
                 writing.all();
@@ -110,7 +110,7 @@ impl Writer {
         &self.queue
     }
 
-    /// Writes what waits, and ends; a write that is stuck is waited for until then.
+    /// Writes all queued events and ends the thread; waits for a blocked write until `until`.
     pub(super) fn end(&self, until: Instant) {
         self.ended.store(true, Relaxed);
         self.thread.thread().unpark();
@@ -178,7 +178,7 @@ mod tests {
     use crate::observe::audit::Level;
     use crate::observe::metrics::Format as Exposition;
 
-    /// Takes nothing before it is told to, and then everything, or nothing ever.
+    /// Blocks until released; then accepts everything, or fails if `broken`.
     struct Stuck {
         told: mpsc::Sender<()>,
         gate: mpsc::Receiver<()>,
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    /// A writer to an output that is stuck until the world's `go` is dropped.
+    /// A writer with an output that blocks until `go` is dropped.
     struct World {
         metrics: Arc<Metrics>,
         writer: Writer,

@@ -1,19 +1,19 @@
-//! What the log says of events that are lost: the first time at once, and then once in a while.
+//! Logs lost audit events: the first loss immediately, further ones at most once per interval.
 
 use std::time::{Duration, Instant};
 
 use super::queue::Queue;
 
-/// How often at most.
+/// Minimum interval between two log lines.
 pub(super) const TELL: Duration = Duration::from_secs(60);
 
-/// The losses of one sink that were not told yet.
+/// Losses of one sink that are not logged yet.
 pub(super) struct Losses {
-    /// Where events should have gone.
+    /// Destination of the events.
     to: String,
-    /// Of those that found no room, how many were told.
+    /// Number of logged events that were dropped because the queue was full.
     dropped: u64,
-    /// Those that could not be written or delivered since it was last told, and why.
+    /// Events that could not be written or delivered since the last log line, and the last error.
     failed: usize,
     why: String,
     told: Option<Instant>,
@@ -24,13 +24,13 @@ impl Losses {
         Losses { to: to.into(), dropped: 0, failed: 0, why: String::new(), told: None }
     }
 
-    /// So many could not be written or delivered.
+    /// Records that `events` could not be written or delivered.
     pub(super) fn failed(&mut self, events: usize, why: impl Into<String>) {
         self.failed += events;
         self.why = why.into();
     }
 
-    /// Says what is to be said, unless something was said lately.
+    /// Logs new losses, unless the last log line was less than [`TELL`] ago.
     pub(super) fn tell(&mut self, queue: &Queue) {
         let dropped = queue.dropped();
         if dropped == self.dropped && self.failed == 0 || self.told.is_some_and(|told| told.elapsed() < TELL) {
@@ -38,11 +38,11 @@ impl Losses {
         }
         let to = &*self.to;
         if self.failed > 0 {
-            tracing::error!(events = self.failed, to, error = self.why, "audit events are lost: they are not taken");
+            tracing::error!(events = self.failed, to, error = self.why, "audit events lost: the sink failed");
         }
         if dropped > self.dropped {
             let events = dropped - self.dropped;
-            tracing::error!(events, to, "audit events are lost: they come faster than they are taken");
+            tracing::error!(events, to, "audit events lost: the queue is full");
         }
         (self.dropped, self.failed, self.told) = (dropped, 0, Some(Instant::now()));
     }

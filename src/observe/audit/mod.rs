@@ -1,9 +1,8 @@
-//! Who did what, for those who have to know later: `audit.k8s.io/v1` events by a policy, to a log or a webhook.
+//! Audit: `audit.k8s.io/v1` events, selected by a policy, to a log or a webhook.
 //!
-//! On its own thread a request only puts together what is at hand ([`Audited`]); JSON is made of it on the thread of
-//! each sink, behind a [`Queue`] that is bounded and never waits. kube-apiserver, whose log is written
-//! before a request goes on unless told otherwise, can wait; here events are dropped instead, counted, and the log
-//! says so.
+//! The request's thread only collects data ([`Audited`]). Events are serialized on the thread of each sink, behind a
+//! [`Queue`] that is bounded and never blocks. kube-apiserver by default blocks a request until its event is written;
+//! here events are dropped instead, counted and logged.
 
 mod audited;
 mod body;
@@ -33,23 +32,23 @@ use crate::process::{Problem, Published, Shares};
 use event::Event;
 use queue::Queue;
 
-/// The most bytes of events that wait for one sink, or are on their way to it.
+/// Maximum number of bytes of events queued for one sink or being delivered to it.
 const MOST_WAITING: usize = 64 << 20;
-/// The most bytes of events that are written or sent at once.
+/// Maximum number of bytes of events written or sent in one batch.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// What the operator asked for.
+/// Settings of the audit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// `--audit-policy-file`.
     pub policy_file: PathBuf,
-    /// `--audit-log-path` and its siblings.
+    /// `--audit-log-*`.
     pub log: Option<LogSettings>,
-    /// `--audit-webhook-config-file` and its siblings.
+    /// `--audit-webhook-*`.
     pub webhook: Option<WebhookSettings>,
 }
 
-/// Judges requests and takes their events, on every thread.
+/// Evaluates the policy and queues events; used by every thread.
 pub struct Auditor {
     policy: Published<Policy>,
     sinks: Vec<Sink>,
@@ -62,18 +61,18 @@ struct Sink {
     queue: Arc<Queue>,
 }
 
-/// What one sink has to do.
+/// Status of one sink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SinkReport {
     /// `log` or `webhook`.
     pub name: &'static str,
-    /// Events that are not written or delivered yet.
+    /// Events not written or delivered yet.
     pub waiting: usize,
-    /// Events for which there was no room.
+    /// Events dropped because the queue was full.
     pub dropped: u64,
 }
 
-/// Writes what is left when the process ends.
+/// Flushes the sinks at shutdown.
 pub struct Ending {
     log: Option<log::Writer>,
     webhook: Option<Arc<watch::Sender<bool>>>,
@@ -81,11 +80,11 @@ pub struct Ending {
 }
 
 impl Auditor {
-    /// Starts the sinks: the log's thread at once, the webhook with [`Webhook::run`], which is given back and must run
-    /// until the process ends.
+    /// Starts the sinks. The thread of the log is started here; the returned [`Webhook`] starts with [`Webhook::run`],
+    /// which must run until the process ends.
     ///
     /// # Errors
-    /// When the log file cannot be opened.
+    /// The log file cannot be opened.
     pub fn start(
         settings: &Settings,
         policy: Published<Policy>,
@@ -105,7 +104,7 @@ impl Auditor {
         Ok((auditor, ending, webhook))
     }
 
-    /// What the sinks have to do now.
+    /// Current status of the sinks.
     pub fn report(&self) -> Vec<SinkReport> {
         let of =
             |sink: &Sink| SinkReport { name: sink.name, waiting: sink.queue.held(), dropped: sink.queue.dropped() };
@@ -125,7 +124,7 @@ impl Auditor {
 }
 
 impl Ending {
-    /// Has what waits written and delivered, for at most so long. Nothing may come any more.
+    /// Writes and delivers queued events for at most `patience`. No further event may be emitted.
     pub fn flush(&self, patience: Duration) {
         let until = Instant::now() + patience;
         if let Some(webhook) = &self.webhook {
@@ -140,7 +139,7 @@ impl Ending {
         }
         for sink in self.auditor.sinks.iter().filter(waits) {
             let events = sink.queue.held();
-            tracing::error!(sink = sink.name, events, "audit events are lost: they were not taken before the end");
+            tracing::error!(sink = sink.name, events, "audit events lost: not delivered before shutdown");
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Where events wait for a sink: bounded in number and bytes, so that a sink that is stuck costs events, never time.
+//! Queue of events for a sink, bounded in number and bytes: a blocked sink causes dropped events, never delays.
 //!
-//! Each user has a share. When the queue is full, whoever holds more than a fair share loses events, newest first, and
-//! not the others; and events leave in turns of about the same cost for each user (deficit round robin).
+//! Each user has a share. When the queue is full, only users above their fair share lose events, newest first. Events
+//! are taken in turns of about equal cost per user (deficit round robin).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use parking_lot::Mutex;
 
 use super::event::Event;
 
-/// Cost of the events that leave in one user's turn, in bytes.
+/// Cost of the events taken in one user's turn, in bytes.
 const TURN: i64 = 64 << 10;
 
-/// The events of one sink. Those that were taken count until they are [`Queue::done`].
+/// Events of one sink. Taken events count until their [`Taken`] is dropped.
 pub(super) struct Queue {
     held: Mutex<Held>,
     most_events: usize,
     most_bytes: usize,
     dropped: AtomicU64,
-    /// Called when the first event comes to wait, and when `enough` do.
+    /// Number of waiting events at which `wake` is called again, after the first event.
     enough: usize,
     wake: Box<dyn Fn() + Send + Sync>,
 }
@@ -28,7 +28,7 @@ pub(super) struct Queue {
 #[derive(Default)]
 struct Held {
     users: HashMap<Arc<str>, UserShare>,
-    /// Users with events that wait, in the order of their turns.
+    /// Users with waiting events, in the order of their turns.
     turns: VecDeque<Arc<str>>,
     waiting: usize,
     events: usize,
@@ -37,19 +37,19 @@ struct Held {
     next: u64,
 }
 
-/// What one user holds of the queue.
+/// Events of one user.
 #[derive(Default)]
 struct UserShare {
     waiting: VecDeque<(u64, Arc<Event>)>,
-    /// With those that were taken.
+    /// Waiting and taken events.
     events: usize,
     bytes: usize,
-    /// What may still leave in this turn; negative after an event that cost more than a turn.
+    /// Remaining cost of this turn; negative after an event that cost more than a turn.
     credit: i64,
     has_turn: bool,
 }
 
-/// Events on their way out, which take their room until this is dropped.
+/// A batch of taken events, which count until this is dropped.
 pub(super) struct Taken {
     pub(super) events: Vec<Arc<Event>>,
     bytes: usize,
@@ -67,8 +67,8 @@ impl Queue {
         Arc::new(Queue { held, most_events, most_bytes, dropped, enough, wake: Box::new(wake) })
     }
 
-    /// Appends `event`. Returns how many events were lost: this one when its user holds a fair share of a full queue,
-    /// otherwise those of the users who hold more.
+    /// Appends `event`. Returns the number of lost events: this one if its user has a fair share of a full queue,
+    /// otherwise those of users with more than a fair share.
     pub(super) fn push(&self, event: &Arc<Event>) -> usize {
         let (user, bytes) = (event.user(), event.weight());
         let mut held = self.held.lock();
@@ -90,8 +90,8 @@ impl Queue {
         lost
     }
 
-    /// Events that wait, at most so many and so many bytes, but one if there is one: each user's in their order, and as
-    /// many of each user as cost the same.
+    /// Takes waiting events, at most `most` and `most_bytes` but at least one: in order for each user, and with about
+    /// equal cost per user.
     pub(super) fn take(self: &Arc<Queue>, most: usize, most_bytes: usize) -> Taken {
         let (mut events, mut bytes) = (Vec::new(), 0);
         let mut held = self.held.lock();
@@ -127,25 +127,25 @@ impl Queue {
         Taken { events, bytes, queue: self.clone() }
     }
 
-    /// How many wait to be taken.
+    /// Number of waiting events.
     pub(super) fn waiting(&self) -> usize {
         self.held.lock().waiting
     }
 
-    /// How many are not done with.
+    /// Number of waiting and taken events.
     pub(super) fn held(&self) -> usize {
         self.held.lock().events
     }
 
-    /// How many found no room so far.
+    /// Number of events dropped so far.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
     }
 }
 
 impl Held {
-    /// Makes room for an event of `user`, unless it is their own events that fill the queue. Whether there is room, and
-    /// how many events of others were dropped for it.
+    /// Makes room for an event of `user`, unless the user's own events fill the queue. Returns whether there is room,
+    /// and the number of dropped events of other users.
     fn make_room(&mut self, user: &str, bytes: usize, most_events: usize, most_bytes: usize) -> (bool, usize) {
         let mut dropped = 0;
         loop {
@@ -155,7 +155,7 @@ impl Held {
             }
             let own = self.users.get(user);
             let users = self.users.len() + usize::from(own.is_none());
-            // What is scarce is what counts.
+            // Compare by the exhausted limit: number of events or bytes.
             let size = |share: &UserShare| if too_many { share.events } else { share.bytes };
             let (fair, more) = if too_many { (most_events / users, 1) } else { (most_bytes / users, bytes) };
             if own.map_or(0, size) + more > fair {
@@ -234,7 +234,7 @@ mod tests {
         for n in 0..6 {
             assert_eq!(queue.push(&event), usize::from(n >= 4));
         }
-        // For the first, and when there are two.
+        // Woken by the first event, and by the second.
         assert_eq!((queue.dropped(), woken.load(Relaxed), queue.waiting()), (2, 2, 4));
         let taken = queue.take(3, usize::MAX);
         assert_eq!((taken.events.len(), queue.waiting(), queue.held()), (3, 1, 4));
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(queue.take(9, 1).events.len(), 0);
     }
 
-    /// The user of each event, and its path.
+    /// User and path of each event.
     fn names(taken: &Taken) -> Vec<String> {
         taken.events.iter().map(|event| format!("{}{}", event.user(), event.facts.uri.path())).collect()
     }
@@ -267,7 +267,7 @@ mod tests {
         for n in 0..300 {
             assert_eq!(queue.push(&flood), usize::from(n >= 100));
         }
-        // Up to a fair share, others lose nothing; beyond it they lose their own.
+        // Up to a fair share, other users lose nothing; beyond it they lose their own events.
         for _ in 0..50 {
             assert_eq!(queue.push(&Event::of("jane", "/a", 0)), 1);
         }
@@ -284,7 +284,7 @@ mod tests {
             counts[2] == 33 && counts.iter().sum::<usize>() == 100 && counts.iter().all(|n| *n >= 33),
             "{counts:?}"
         );
-        // What is under way to the sink counts as theirs.
+        // Taken events count for their user.
         let taken = queue.take(90, usize::MAX);
         assert_eq!(queue.push(&flood), 1);
         drop(taken);
@@ -335,7 +335,7 @@ mod tests {
         }
         let first = names(&queue.take(500, 8 << 20));
         assert_eq!(first.iter().filter(|name| *name == "jane/a").count(), 10, "{first:?}");
-        // A batch keeps the order in which events came.
+        // A batch keeps the order in which events were queued.
         assert_eq!(first.last().map(String::as_str), Some("jane/a"));
         let mut rest = 0;
         loop {

@@ -1,6 +1,5 @@
-//! The log file: grown to a size, set aside under the time, kept for as long and as often as asked. Names, modes and
-//! what is removed are those of lumberjack, which kube-apiserver writes with, so that whoever collects its files
-//! collects these.
+//! Log file rotation by size, with backups limited by age and number. Backup names, file modes and removal are those of
+//! lumberjack, which kube-apiserver uses, so that log collectors configured for it work.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -11,32 +10,32 @@ use std::time::{Duration, SystemTime};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-/// A file that is never larger than asked, unless one event is.
+/// A rotated log file. It exceeds the maximum size only for a single larger event.
 pub(super) struct Rotated {
     path: PathBuf,
     keep: Keep,
     file: File,
     size: u64,
-    /// Whether the last line may have no end.
+    /// Whether the last line may be incomplete.
     torn: bool,
 }
 
-/// What is kept. Of each, 0 is no bound.
+/// Rotation limits; 0 means unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Keep {
-    /// The size at which the file is set aside.
+    /// Maximum size of the file in bytes.
     pub(super) bytes: u64,
-    /// Files set aside.
+    /// Maximum number of backups.
     pub(super) backups: usize,
-    /// How long they are kept.
+    /// Maximum age of backups.
     pub(super) age: Duration,
 }
 
-/// The time in the name of a file that was set aside: UTC, to the millisecond.
+/// Time in the name of a backup, in UTC; milliseconds follow.
 const STAMP: &str = "%Y-%m-%dT%H-%M-%S";
 
 impl Rotated {
-    /// Opens the file to write behind what it holds; makes it, for its owner alone, and its directory if need be.
+    /// Opens the file for appending. Creates it, readable by its owner only, and its directory if necessary.
     pub(super) fn open(path: &Path, keep: Keep) -> io::Result<Rotated> {
         if let Some(directory) = directory(path) {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -44,23 +43,23 @@ impl Rotated {
         let file = append(path, 0o600)?;
         let found = file.metadata()?;
         let size = found.len();
-        // What is no file, a terminal for one, cannot be set aside.
+        // Only a regular file can be rotated, not for example a terminal.
         let keep = if found.is_file() { keep } else { Keep::default() };
         let mut rotated = Rotated { path: path.to_owned(), keep, file, size, torn: false };
-        // A process that was killed may have left half a line.
+        // A killed process may have left an incomplete line.
         rotated.torn = size > 0 && !ends_with_newline(path)?;
         rotated.clean(SystemTime::now());
         Ok(rotated)
     }
 
-    /// Appends whole lines, each of which ends with a newline; a line never stands in two files.
+    /// Appends whole lines, each ending with a newline; a line is never split between two files.
     ///
     /// # Errors
-    /// How many lines, beginning with the first, are written, and why the others are not.
+    /// The number of lines written, and the error.
     pub(super) fn write(&mut self, lines: &[&[u8]], now: SystemTime) -> Result<(), (usize, io::Error)> {
         let mut at = 0;
         while at < lines.len() {
-            // As many as fit, at least one.
+            // As many lines as fit, at least one.
             let mut bytes = lines[at].len() as u64;
             if self.keep.bytes > 0 && self.size > 0 && self.size + bytes > self.keep.bytes {
                 self.rotate(now).map_err(|error| (at, error))?;
@@ -86,14 +85,14 @@ impl Rotated {
         Ok(())
     }
 
-    /// Sets the file aside and begins another, with its mode.
+    /// Renames the file to a backup and creates a new one with the same mode.
     fn rotate(&mut self, now: SystemTime) -> io::Result<()> {
         let mode = match fs::metadata(&self.path) {
             Ok(found) => {
                 fs::rename(&self.path, self.backup(now))?;
                 found.permissions().mode() & 0o777
             }
-            // Somebody took it away.
+            // The file was removed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0o600,
             Err(error) => return Err(error),
         };
@@ -104,7 +103,7 @@ impl Rotated {
         Ok(())
     }
 
-    /// `audit-2026-11-21T06-00-00.123.log` beside `audit.log`. A name that is taken is another millisecond's.
+    /// Path of a new backup: `audit-2026-11-21T06-00-00.123.log` for `audit.log`, or the next free millisecond.
     fn backup(&self, now: SystemTime) -> PathBuf {
         let (prefix, suffix) = self.affixes();
         let mut now = jiff::Timestamp::try_from(now).unwrap_or_default();
@@ -118,7 +117,7 @@ impl Rotated {
         }
     }
 
-    /// What stands before and behind the time.
+    /// Prefix and suffix of backup names.
     fn affixes(&self) -> (String, String) {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         match name.rfind('.') {
@@ -127,11 +126,11 @@ impl Rotated {
         }
     }
 
-    /// Removes what is too old or too many. That it cannot is no reason to lose events.
+    /// Removes old and excess backups. Errors are only logged, so that no events are lost.
     fn clean(&self, now: SystemTime) {
         for path in self.superfluous(now) {
             if let Err(error) = fs::remove_file(&path) {
-                tracing::warn!(file = %path.display(), %error, "an old audit log cannot be removed");
+                tracing::warn!(file = %path.display(), %error, "old audit log cannot be removed");
             }
         }
     }
@@ -155,7 +154,7 @@ impl Rotated {
         backups.into_iter().enumerate().filter_map(gone).collect()
     }
 
-    /// When a file of this name was set aside, if it is one of ours, compressed or not.
+    /// Time in a backup's file name, compressed or not; `None` for other files.
     fn time_of(&self, name: &str) -> Option<SystemTime> {
         let (prefix, suffix) = self.affixes();
         let stamp = name.strip_prefix(&prefix)?;
@@ -180,7 +179,7 @@ fn ends_with_newline(path: &Path) -> io::Result<bool> {
     let mut last = [0];
     let mut file = match File::open(path) {
         Ok(file) => file,
-        // Written, never read: nobody can say.
+        // The file may be writable but not readable: assume a complete line.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(true),
         Err(error) => return Err(error),
     };
@@ -224,7 +223,7 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&path), mode(&directory.join(name(9))), mode(directory)), (0o600, 0o600, 0o700));
 
-        // The next process goes on where this one stopped, and an operator's mode stays.
+        // A new process appends, and keeps a mode set by the operator.
         drop(log);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         fs::write(&path, "half a l").unwrap();

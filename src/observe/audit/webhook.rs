@@ -1,4 +1,4 @@
-//! Events to a webhook: gathered into batches, sent a few at a time, and tried again for as long as upstream tries.
+//! The audit webhook: sends events in batches, a few at a time, with upstream's retries.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -15,15 +15,15 @@ use super::queue::{Queue, Taken};
 use super::{BATCH_BYTES, MOST_WAITING};
 use crate::observe::metrics::{AuditLoss, Metrics};
 
-/// How often a batch is sent at most (`DefaultRetryBackoffWithInitialDelay` in `k8s.io/apiserver/pkg/util/webhook`).
+/// Maximum attempts per batch (`DefaultRetryBackoffWithInitialDelay` in `k8s.io/apiserver/pkg/util/webhook`).
 const ATTEMPTS: i32 = 5;
-/// Batches under way at the same time. Upstream has no bound, and none on the memory of those that wait.
+/// Maximum number of batches in flight. Upstream limits neither these nor their memory.
 const AT_ONCE: usize = 4;
 
-/// How events go to a webhook.
+/// Settings of the audit webhook.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WebhookSettings {
-    /// `--audit-webhook-config-file`: a kubeconfig that says where it is.
+    /// `--audit-webhook-config-file`: a kubeconfig with the server of the webhook.
     pub config_file: PathBuf,
     /// `--audit-webhook-batch-buffer-size`, in events.
     pub buffer: usize,
@@ -37,16 +37,16 @@ pub struct WebhookSettings {
     pub backoff: Duration,
 }
 
-/// The way to the webhook.
+/// Transport to the webhook.
 pub trait Deliver {
     /// Sends one `EventList`, once.
     ///
     /// # Errors
-    /// Why it was not taken; for the log.
+    /// Why the delivery failed, for the log.
     fn deliver(&self, list: Bytes) -> impl Future<Output = Result<(), String>>;
 }
 
-/// The sending side; does nothing before it [runs](Webhook::run).
+/// The audit webhook; sends nothing before [`Webhook::run`].
 pub struct Webhook {
     settings: WebhookSettings,
     queue: Arc<Queue>,
@@ -55,7 +55,7 @@ pub struct Webhook {
     metrics: Arc<Metrics>,
 }
 
-/// What all batches share.
+/// State shared by all batches.
 struct Sending<D> {
     deliver: D,
     backoff: Duration,
@@ -76,12 +76,12 @@ impl Webhook {
         &self.queue
     }
 
-    /// Told `true`, it waits for nothing any more.
+    /// After `true` is sent, the webhook sends queued events without waiting.
     pub(super) fn end(&self) -> Arc<watch::Sender<bool>> {
         self.end.clone()
     }
 
-    /// Sends what comes, until the process ends. Needs a `LocalSet`.
+    /// Sends events until the process ends. Requires a `LocalSet`.
     pub async fn run(self, deliver: impl Deliver + 'static) {
         let Webhook { settings, queue, wake, end, metrics } = self;
         let mut ended = end.subscribe();
@@ -98,7 +98,7 @@ impl Webhook {
             while queue.waiting() == 0 {
                 wake.notified().await;
             }
-            // More may come to share the way.
+            // Wait for more events to fill the batch.
             let until = Instant::now() + settings.wait;
             while queue.waiting() < settings.batch && Instant::now() < until && !*ended.borrow() {
                 tokio::select! {
@@ -129,7 +129,7 @@ impl Webhook {
 }
 
 impl<D: Deliver> Sending<D> {
-    /// Sends a batch as often as need be, or gives it up.
+    /// Sends a batch with retries, and drops it after the last attempt.
     async fn send(&self, taken: &Taken) {
         let list = list(taken);
         let mut ended = self.ended.clone();
@@ -142,12 +142,12 @@ impl<D: Deliver> Sending<D> {
                 self.losses.borrow_mut().failed(taken.events.len(), why);
                 return;
             }
-            tracing::debug!(error = why, attempt, "the audit webhook did not take a batch");
+            tracing::debug!(error = why, attempt, "audit webhook failed to accept a batch");
             let grown = self.backoff.mul_f64(1.5_f64.powi(attempt - 1) * (1.0 + 0.2 * fastrand::f64()));
             let mut pause = std::pin::pin!(sleep(grown));
             tokio::select! {
                 () = &mut pause => {}
-                // Not at once: it would only be asked as often as it takes to be refused.
+                // At shutdown retry soon, but not immediately, so that the attempts are not used up at once.
                 _ = ended.wait_for(|ended| *ended) => sleep(grown.min(Duration::from_millis(200))).await,
             }
         }
@@ -168,11 +168,11 @@ fn list(taken: &Taken) -> Bytes {
     list.into()
 }
 
-/// A bucket of tokens: so many batches a second, and more at once after a silence.
+/// Token bucket: a rate of batches per second with bursts.
 struct Throttle {
     interval: Duration,
     burst: u64,
-    /// When the bucket is full again.
+    /// Time at which the bucket is full again.
     full: Instant,
 }
 
@@ -201,7 +201,7 @@ mod tests {
     use crate::observe::audit::event::Event;
     use crate::observe::metrics::Format;
 
-    /// Takes lists, or refuses them, as it is told: one answer each.
+    /// A webhook that accepts or refuses each list as instructed.
     struct Receiver {
         lists: mpsc::UnboundedSender<(usize, Instant)>,
         answers: RefCell<mpsc::UnboundedReceiver<bool>>,
@@ -239,7 +239,7 @@ mod tests {
         }
     }
 
-    /// Runs `story` beside a webhook, in a time that passes only when all wait.
+    /// Runs `story` with a webhook, in paused time.
     async fn tell(settings: WebhookSettings, story: impl AsyncFnOnce(World)) {
         let metrics = Metrics::new();
         let webhook = Webhook::new(settings, &metrics);
@@ -331,7 +331,7 @@ mod tests {
             for _ in 0..5 {
                 at.push((world.lists.recv().await.unwrap().1 - began).as_millis());
             }
-            // The clock of a sleep is a millisecond coarse.
+            // The resolution of a sleep is a millisecond.
             assert_eq!(at.iter().map(|at| at / 10 * 10).collect::<Vec<_>>(), [0, 0, 100, 200, 300]);
         })
         .await;

@@ -1,4 +1,4 @@
-//! What is counted of audit events.
+//! Metrics of audit events.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -6,14 +6,14 @@ use super::cell::Striped;
 use super::text::{Kind, Text};
 use crate::observe::audit::Level;
 
-/// Which part lost events.
+/// Where events were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::observe) enum AuditLoss {
-    /// The buffer before a sink was full.
+    /// The queue of a sink was full.
     Buffered,
     /// The log file could not be written.
     Log,
-    /// The webhook could not be told.
+    /// The webhook did not accept the events.
     Webhook,
 }
 
@@ -30,22 +30,22 @@ impl AuditLoss {
 }
 
 impl AuditCounts {
-    /// A request is audited at `level`.
+    /// Counts a request with the audit level `level`.
     pub(in crate::observe) fn judged(&self, level: Level) {
         self.levels[level as usize].up();
     }
 
-    /// An event was made.
+    /// Counts an event.
     pub(in crate::observe) fn event(&self) {
         self.events.up();
     }
 
-    /// So many events were lost.
+    /// Counts lost events.
     pub(in crate::observe) fn lost(&self, by: AuditLoss, events: usize) {
         self.lost[by as usize].fetch_add(events as u64, Relaxed);
     }
 
-    /// Families `apiserver_audit_*`, once a request was judged.
+    /// Families `apiserver_audit_*`, after the first request was evaluated.
     pub(super) fn render(&self, text: &mut Text) {
         if self.levels.iter().all(|count| count.get() == 0) {
             return;
@@ -83,7 +83,7 @@ impl AuditCounts {
             Kind::Counter,
             "[ALPHA] Counter of apiserver requests rejected due to an error in audit logging backend.",
         );
-        // No request waits for its audit, so none is turned away because of it.
+        // Requests are never rejected because of the audit.
         text.sample(&[], 0_u64);
     }
 }

@@ -1,4 +1,4 @@
-//! What is counted of the authorizers of `--authorization-config`, under upstream's names.
+//! Metrics of the authorizers of `--authorization-config`, with upstream's names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::cell::{CONDITION_SECONDS, Histogram, Striped, TOKEN_SECONDS};
 use super::reviews::histogram_of;
 use super::text::{Kind, Text};
 
-/// Counters of authorizers, of the webhooks among them, and of readings of their configuration.
+/// Metrics of authorizers, authorization webhooks and configuration reloads.
 #[derive(Default)]
 pub struct Authorization {
     decisions: Mutex<BTreeMap<(String, &'static str), Arc<Decisions>>>,
@@ -20,14 +20,14 @@ pub struct Authorization {
     configuration: Mutex<Option<Configuration>>,
 }
 
-/// How often one authorizer decided.
+/// Decisions of one authorizer.
 #[derive(Default)]
 pub struct Decisions {
     allowed: Striped,
     denied: Striped,
 }
 
-/// What became of the questions to one webhook.
+/// Metrics of one authorization webhook.
 #[derive(Default)]
 pub struct Webhook {
     round_trips: Mutex<BTreeMap<&'static str, (u64, Histogram)>>,
@@ -37,21 +37,21 @@ pub struct Webhook {
     exclusions: Striped,
 }
 
-/// What came of one HTTP request to a webhook.
+/// Result of one HTTP request to a webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundTrip {
-    /// An answer that makes sense.
+    /// A valid response.
     Success,
-    /// No answer in time.
+    /// No response before the timeout.
     Timeout,
-    /// No answer, or one that makes no sense.
+    /// No response, or an invalid one.
     Error,
 }
 
 #[derive(Default)]
 struct Configuration {
     hash: String,
-    /// Successes, then failures: how many, and when the last was, in seconds since 1970.
+    /// Number and last time (in seconds since 1970) of successful reloads, then of failed ones.
     reloads: [(u64, f64); 2],
 }
 
@@ -66,19 +66,19 @@ impl RoundTrip {
 }
 
 impl Decisions {
-    /// It allowed something.
+    /// Counts an allowed request.
     pub fn allowed(&self) {
         self.allowed.up();
     }
 
-    /// It denied something.
+    /// Counts a denied request.
     pub fn denied(&self) {
         self.denied.up();
     }
 }
 
 impl Webhook {
-    /// One HTTP request to it.
+    /// Counts an HTTP request to the webhook.
     pub fn asked(&self, result: RoundTrip, took: Duration) {
         let mut round_trips = self.round_trips.lock();
         let (count, histogram) =
@@ -87,46 +87,46 @@ impl Webhook {
         histogram.observe_duration(took);
     }
 
-    /// It could not say, and others were left to.
+    /// Counts a failed evaluation that was treated as NoOpinion (`failurePolicy: NoOpinion`).
     pub fn failed_open(&self, timed_out: bool) {
         self.let_through[usize::from(timed_out)].fetch_add(1, Relaxed);
     }
 
-    /// Its match conditions were evaluated.
+    /// Counts an evaluation of the match conditions.
     pub fn conditions_evaluated(&self, took: Duration, failed: bool) {
         self.conditions.lock().get_or_insert_with(|| Histogram::new(&CONDITION_SECONDS)).observe_duration(took);
         self.condition_errors.fetch_add(u64::from(failed), Relaxed);
     }
 
-    /// Its match conditions say that it is not asked.
+    /// Counts a request excluded by the match conditions.
     pub fn excluded(&self) {
         self.exclusions.up();
     }
 }
 
 impl Authorization {
-    /// The counters of an authorizer of this type and name.
+    /// Counters of the authorizer with this type and name.
     pub fn decisions(&self, kind: &'static str, name: &str) -> Arc<Decisions> {
         self.decisions.lock().entry((name.to_owned(), kind)).or_default().clone()
     }
 
-    /// The counters of a webhook of this name.
+    /// Metrics of the webhook with this name.
     pub fn webhook(&self, name: &str) -> Arc<Webhook> {
         self.webhooks.lock().entry(name.to_owned()).or_default().clone()
     }
 
-    /// This configuration is in use from the start.
+    /// Sets the initial configuration.
     pub fn configured(&self, text: &str) {
         self.configuration.lock().get_or_insert_default().hash = sha256(text);
     }
 
-    /// A changed configuration is in use.
+    /// Counts a successful reload of the configuration.
     pub fn reloaded(&self, text: &str) {
         self.configured(text);
         self.read_again(0);
     }
 
-    /// A changed configuration cannot be used.
+    /// Counts a failed reload of the configuration.
     pub fn reload_failed(&self) {
         self.read_again(1);
     }
@@ -270,7 +270,7 @@ impl Authorization {
     }
 }
 
-/// Which of several replicas this is, as upstream tells them apart: by a digest of the host's name.
+/// Identity of this replica as upstream: a digest of the host name.
 fn identity() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     sha256(&format!("narthex-{}", name.trim()))

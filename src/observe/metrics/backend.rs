@@ -1,4 +1,4 @@
-//! What goes to one APIService and to one of its endpoints, as one worker thread counts it.
+//! Metrics of one APIService and of one endpoint on one worker thread.
 
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -8,13 +8,13 @@ use std::time::Duration;
 use super::cell::{BACKEND_SECONDS, Histogram, Recent, Tally};
 use super::labels::{BackendPhase, ConnectionState, Protocol, Retry};
 
-/// One APIService as this thread counts it; its series end with the last handle of all threads.
+/// Metrics of one APIService on this thread; the series are removed with the last handle of all threads.
 pub struct Service(Arc<ServiceSeries>, PhantomData<Rc<()>>);
 
-/// One endpoint of an APIService as this thread counts it; its series end with the last handle.
+/// Metrics of one endpoint on this thread; the series are removed with the last handle of all threads.
 pub struct Endpoint(Arc<EndpointSeries>, PhantomData<Rc<()>>);
 
-/// One connection to a backend; counted until dropped.
+/// Counts one connection to a backend until it is dropped.
 pub struct ConnectionCount {
     endpoint: Rc<Endpoint>,
     protocol: Protocol,
@@ -22,7 +22,7 @@ pub struct ConnectionCount {
 }
 
 impl Service {
-    /// A handle and the series it counts in, which the shard keeps.
+    /// Creates a handle and its series, which the shard keeps.
     pub(super) fn open(name: &str) -> (Rc<Service>, Arc<ServiceSeries>) {
         let series = Arc::new(ServiceSeries {
             name: name.to_owned(),
@@ -34,17 +34,17 @@ impl Service {
         (Rc::new(Service(series.clone(), PhantomData)), series)
     }
 
-    /// Its name, for example `v1.example.narthex.dev`.
+    /// Name, for example `v1.example.narthex.dev`.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Counts a request that went to a backend once more.
+    /// Counts a retried request.
     pub fn retried(&self, reason: Retry) {
         self.0.retries[reason as usize].up();
     }
 
-    /// Counts a body that came behind a status that has none.
+    /// Counts a response body with a status that does not allow one.
     pub fn sent_forbidden_body(&self) {
         self.0.forbidden_bodies.up();
     }
@@ -73,7 +73,7 @@ impl Service {
 }
 
 impl Endpoint {
-    /// A handle and the series it counts in, which the shard keeps.
+    /// Creates a handle and its series, which the shard keeps.
     pub(super) fn open(service: &str, address: &str) -> (Rc<Endpoint>, Arc<EndpointSeries>) {
         let series = Arc::new(EndpointSeries {
             service: service.to_owned(),
@@ -86,24 +86,24 @@ impl Endpoint {
         (Rc::new(Endpoint(series.clone(), PhantomData)), series)
     }
 
-    /// Its address, as given.
+    /// Address of the endpoint.
     pub fn address(&self) -> &str {
         &self.0.address
     }
 
-    /// Counts how long `phase` of a request took.
+    /// Observes the duration of `phase` of a request.
     pub fn observe(&self, phase: BackendPhase, took: Duration) {
         self.0.phases[phase as usize].observe_duration(took);
     }
 
-    /// How many requests are under way, and what they took of late; say it every second.
+    /// Updates the number of requests in flight and the recent latency; called every second.
     pub fn tell(&self, under_way: usize) {
         self.0.under_way.set(under_way as u64);
         let headers = &self.0.phases[BackendPhase::Headers as usize];
         self.0.recent.tell(headers);
     }
 
-    /// Counts a connection, from now until the guard is dropped.
+    /// Counts a connection until the guard is dropped.
     pub fn connection(self: &Rc<Self>, protocol: Protocol, state: ConnectionState) -> ConnectionCount {
         self.0.connections[protocol as usize][state as usize].up();
         ConnectionCount { endpoint: self.clone(), protocol, state }
@@ -111,7 +111,7 @@ impl Endpoint {
 }
 
 impl ConnectionCount {
-    /// The connection is in another state now.
+    /// Changes the state of the connection.
     pub fn is_now(&mut self, state: ConnectionState) {
         let cells = &self.endpoint.0.connections[self.protocol as usize];
         cells[self.state as usize].down();
@@ -119,7 +119,7 @@ impl ConnectionCount {
         self.state = state;
     }
 
-    /// ALPN has decided what is spoken.
+    /// Sets the protocol negotiated by ALPN.
     pub fn speaks(&mut self, protocol: Protocol) {
         self.endpoint.0.connections[self.protocol as usize][self.state as usize].down();
         self.endpoint.0.connections[protocol as usize][self.state as usize].up();
@@ -137,7 +137,7 @@ pub(super) struct ServiceSeries {
     pub(super) name: String,
     pub(super) watches: Tally,
     pub(super) in_flight: Tally,
-    /// As [`Retry::ALL`].
+    /// In the order of [`Retry::ALL`].
     pub(super) retries: [Tally; Retry::ALL.len()],
     pub(super) forbidden_bodies: Tally,
 }
@@ -145,11 +145,11 @@ pub(super) struct ServiceSeries {
 pub(super) struct EndpointSeries {
     pub(super) service: String,
     pub(super) address: String,
-    /// As [`BackendPhase::ALL`].
+    /// In the order of [`BackendPhase::ALL`].
     pub(super) phases: [Histogram; BackendPhase::ALL.len()],
-    /// As [`Protocol::ALL`] and [`ConnectionState::ALL`].
+    /// In the order of [`Protocol::ALL`] and [`ConnectionState::ALL`].
     pub(super) connections: [[Tally; ConnectionState::ALL.len()]; Protocol::ALL.len()],
-    /// Requests, as of the last second.
+    /// Requests in flight, updated every second.
     pub(super) under_way: Tally,
     pub(super) recent: Recent,
 }

@@ -1,4 +1,4 @@
-//! Health of the calls that this process makes itself: to API servers, webhooks, token issuers and egress proxies.
+//! Health of remote calls by this process: to API servers, webhooks, token issuers and egress proxies.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
@@ -8,12 +8,12 @@ use parking_lot::Mutex;
 use super::cell::Striped;
 use super::text::{Kind, Text};
 
-/// Characters of an error that are kept.
+/// Maximum length of a stored error, in characters.
 const LONGEST_ERROR: usize = 400;
-/// At most one log line in this time that calls to one server fail, however often they fail and recover.
+/// Minimum interval between two log lines about failing calls to one server.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What is called.
+/// Kind of remote call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CallKind {
     /// `TokenReview` of an API server or a webhook.
@@ -26,20 +26,20 @@ pub enum CallKind {
     Issuer,
     /// APIServices, Services and EndpointSlices of a kube-apiserver.
     Registry,
-    /// The Lease of the leader election.
+    /// Lease of the leader election.
     Lease,
-    /// Conditions of APIServices that are written to a kube-apiserver.
+    /// Writes of APIService conditions to a kube-apiserver.
     ApiServiceStatus,
     /// The request for a serving certificate (`certificates.k8s.io`).
     CertificateSigningRequest,
-    /// A webhook that takes audit events.
+    /// Audit webhook.
     AuditWebhook,
     /// A proxy of an egress selection.
     EgressProxy,
 }
 
 impl CallKind {
-    /// The word for it in the log, in the status and in the label `call`.
+    /// Name in the log, in the status and in the label `call`.
     pub fn as_str(self) -> &'static str {
         match self {
             CallKind::TokenReview => "TokenReview",
@@ -55,13 +55,13 @@ impl CallKind {
         }
     }
 
-    /// Whether requests are decided by what it returns.
+    /// Whether the call is a TokenReview or SubjectAccessReview.
     pub fn is_review(self) -> bool {
         matches!(self, CallKind::TokenReview | CallKind::SubjectAccessReview)
     }
 }
 
-/// The calls of one client to one server; its owner records each result.
+/// Health of the calls of one client to one server; its owner records each result.
 pub struct CallHealth {
     kind: CallKind,
     name: String,
@@ -78,76 +78,77 @@ struct State {
     failure: Option<CallFailure>,
     latency: Option<Duration>,
     watches: bool,
-    /// Whether the log says that calls fail, and when it said so last.
+    /// Whether the last log line reported failing calls.
     logged_as_failing: bool,
+    /// When failing calls were last logged.
     logged: Option<Instant>,
 }
 
-/// Why the last call failed.
+/// The current failure of calls to one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallFailure {
-    /// When the first call failed that no success has followed.
+    /// Time of the first failure since the last success.
     pub since: SystemTime,
-    /// When the last one failed.
+    /// Time of the last failure.
     pub last: SystemTime,
-    /// Error of the last one.
+    /// Error of the last failure.
     pub error: String,
-    /// How long the last one took; none of a watch.
+    /// Duration of the last failed call; `None` for a watch.
     pub took: Option<Duration>,
 }
 
-/// What is known of the calls to one server.
+/// Snapshot of the health of calls to one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallStatus {
-    /// What is called.
+    /// Kind of call.
     pub kind: CallKind,
-    /// Which of several, as configured: a webhook's name, an egress selection; else empty.
+    /// Configured name (webhook, egress selection) if there are several; else empty.
     pub name: String,
-    /// Its address; empty before the first call.
+    /// Address of the server; empty before the first call.
     pub server: String,
-    /// Calls that succeeded since the process started.
+    /// Successful calls since the process started.
     pub successes: u64,
-    /// Calls that failed since the process started.
+    /// Failed calls since the process started.
     pub errors: u64,
-    /// When a call last succeeded; now, while a watch is open.
+    /// Last success; now, while a watch is open.
     pub last_success: Option<SystemTime>,
-    /// There while the last call failed.
+    /// Set while calls fail.
     pub failure: Option<CallFailure>,
-    /// Duration of successful calls, on a moving average.
+    /// Moving average of the duration of successful calls.
     pub latency: Option<Duration>,
-    /// Decisions that were cached, so that no call was needed.
+    /// Decisions answered from the cache without a call.
     pub cache_hits: u64,
 }
 
-/// What a result changed.
+/// State change caused by a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallChange {
-    /// The call before had the same result.
+    /// The previous call had the same result.
     None,
-    /// It failed, and the one before had not.
+    /// The call failed after a success.
     Failed,
-    /// It succeeded, and the one before had failed.
+    /// The call succeeded after a failure.
     Recovered,
 }
 
 impl CallHealth {
-    /// Records one call to `server`: its error if it failed, and how long it took. Logs a change of state.
+    /// Records one call to `server` with its result and duration. Logs a change of state.
     pub fn record(&self, server: impl std::fmt::Display, result: Result<(), &str>, took: Duration) {
         self.record_quietly(server, result, took);
         match (self.change_to_log(Instant::now()), self.status()) {
             (CallChange::Failed, CallStatus { kind, name, server, failure: Some(failure), .. }) => {
                 let (call, error) = (kind.as_str(), failure.error);
-                tracing::error!(call, name, server, error, "calls fail; see 'narthex status'");
+                tracing::error!(call, name, server, error, "remote calls fail; see 'narthex status'");
             }
             (CallChange::Recovered, CallStatus { kind, name, server, .. }) => {
-                tracing::info!(call = kind.as_str(), name, server, "calls succeed again");
+                tracing::info!(call = kind.as_str(), name, server, "remote calls succeed again");
             }
             _ => {}
         }
     }
 
-    /// What the log does not say yet. A failure that comes too soon after one that was logged is logged later, if calls
-    /// still fail then; a recovery is logged if the failure was.
+    /// The state change that has to be logged. A failure too soon after a logged one is logged later, if calls still
+    /// fail then; a recovery is logged if its failure was.
     fn change_to_log(&self, now: Instant) -> CallChange {
         let mut state = self.state.lock();
         match (state.failure.is_some(), state.logged_as_failing) {
@@ -163,7 +164,7 @@ impl CallHealth {
         }
     }
 
-    /// As [`CallHealth::record`], for callers that log changes themselves.
+    /// Like [`CallHealth::record`], for callers that log changes themselves.
     pub fn record_quietly(
         &self,
         server: impl std::fmt::Display,
@@ -192,7 +193,7 @@ impl CallHealth {
         }
     }
 
-    /// Records that a watch of `server` is open, or since when and why it is not.
+    /// Records that a watch of `server` is open, or since when and why it fails.
     pub fn watches(&self, server: &str, failure: Option<(SystemTime, &str)>) {
         let now = SystemTime::now();
         let mut state = self.state.lock();
@@ -211,18 +212,18 @@ impl CallHealth {
         }
     }
 
-    /// A decision was cached, so no call was needed. Threads that count at once do not disturb each other.
+    /// Counts a decision answered from the cache. Counts on several threads do not contend.
     pub fn cache_hit(&self) {
         self.cache_hits.up();
     }
 
-    /// Whether no call was made yet, or the last one failed.
+    /// Whether no call has succeeded yet, or the last one failed.
     pub fn is_unproven(&self) -> bool {
         let state = self.state.lock();
         state.failure.is_some() || state.successes == 0
     }
 
-    /// What is known now.
+    /// Snapshot of the current state.
     pub fn status(&self) -> CallStatus {
         let state = self.state.lock();
         CallStatus {
@@ -239,13 +240,13 @@ impl CallHealth {
     }
 }
 
-/// All that is called, as long as somebody may call it.
+/// Registry of all [`CallHealth`]s that are in use.
 #[derive(Default)]
 pub struct Calls(Mutex<Vec<Weak<CallHealth>>>);
 
 impl Calls {
-    /// The health of calls of `kind` to what is configured as `name` (empty if there is but one). It is shown as long
-    /// as the caller keeps it.
+    /// Registers calls of `kind` to the server configured as `name` (empty if there is only one). They are shown until
+    /// the returned reference is dropped.
     pub fn register(&self, kind: CallKind, name: &str) -> Arc<CallHealth> {
         let health =
             CallHealth { kind, name: name.to_owned(), cache_hits: Striped::default(), state: Mutex::default() };
@@ -256,7 +257,7 @@ impl Calls {
         health
     }
 
-    /// What is known of all of them, by kind and name.
+    /// Snapshots of all registered calls, sorted by kind and name.
     pub fn status(&self) -> Vec<CallStatus> {
         let all: Vec<Arc<CallHealth>> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
         let mut all: Vec<CallStatus> = all.iter().map(|health| health.status()).collect();
@@ -337,7 +338,7 @@ mod tests {
             [after(Ok(()), 0), after(Err("no"), 0), after(Err("no"), 10), after(Ok(()), 20), after(Ok(()), 30)],
             [CallChange::None, CallChange::Failed, CallChange::None, CallChange::Recovered, CallChange::None]
         );
-        // Too soon again; later, it still fails.
+        // The next failure is too soon after the first; it is logged later while calls still fail.
         assert_eq!(
             [
                 after(Err("no"), 40),

@@ -1,15 +1,15 @@
-//! Numbers that one thread changes and any thread reads.
+//! Counters and histograms that one thread writes and any thread reads.
 //!
-//! Every worker counts in cells of its own, so a plain load and store does what elsewhere needs a
-//! locked instruction: no cache line is fought over, and nothing waits while a scrape adds them up.
-//! The handles that reach the changing methods are `!Send`, which is what keeps the writer single.
+//! Every worker has its own counters, so a plain load and store suffices instead of a locked instruction. There is no
+//! contention for cache lines, and a scrape blocks nothing. The handles to the writing methods are `!Send`, which
+//! guarantees a single writer.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A counter or, with [`Tally::down`], a gauge: sums wrap, so the cells of several workers may each
-/// be "negative" and still add up.
+/// A single-writer counter or, with [`Tally::down`], gauge. Arithmetic wraps, so the values of single workers may be
+/// "negative" and the sum is still correct.
 #[derive(Default)]
 pub(super) struct Tally(AtomicU64);
 
@@ -35,12 +35,12 @@ impl Tally {
     }
 }
 
-/// What a histogram counted in the last ten seconds or so: told every second, what was is worth a tenth less.
+/// Exponentially decaying sum of a histogram over about ten seconds: updated every second with a factor of 0.9.
 #[derive(Default)]
 pub(super) struct Recent {
-    /// All it had counted when it was told last.
+    /// Count and sum of the histogram at the last update.
     before: [Tally; 2],
-    /// How many values and what they come to, as the bits of a float.
+    /// Decayed count and sum, as the bits of a float.
     now: [Tally; 2],
 }
 
@@ -54,13 +54,13 @@ impl Recent {
         }
     }
 
-    /// How many, and what they come to.
+    /// Decayed count and sum.
     pub(super) fn get(&self) -> [f64; 2] {
         [0, 1].map(|at: usize| f64::from_bits(self.now[at].get()))
     }
 }
 
-/// A counter that many threads raise at once: each has a cache line of its own for it.
+/// A counter for many threads, striped over cache lines to avoid contention.
 #[derive(Default)]
 pub(super) struct Striped([Stripe; STRIPES]);
 
@@ -82,11 +82,11 @@ impl Striped {
     }
 }
 
-/// Upper bounds of a histogram: as counted (nanoseconds, or bytes) and as printed in `le`.
+/// Upper bounds of histogram buckets: as counted (nanoseconds or bytes) and as printed in `le`.
 pub(super) struct Bounds {
     pub(super) upper: &'static [u64],
     pub(super) printed: &'static [&'static str],
-    /// What one counted unit is worth in the printed sum.
+    /// Factor from counted units to the printed sum.
     pub(super) unit: f64,
 }
 
@@ -123,14 +123,14 @@ pub(super) static REQUEST_SECONDS: Bounds = seconds!(
     "60" = 60000 / 1,
 );
 
-/// `apiserver_response_sizes` (the same file).
+/// `apiserver_response_sizes` (same file).
 pub(super) static RESPONSE_BYTES: Bounds = Bounds {
     upper: &[1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000],
     printed: &["1000", "10000", "100000", "1e+06", "1e+07", "1e+08", "1e+09"],
     unit: 1.0,
 };
 
-/// `narthex_backend_request_duration_seconds`: finer at the low end, where a healthy backend lives.
+/// `narthex_backend_request_duration_seconds`: finer at the low end, the range of a healthy backend.
 pub(super) static BACKEND_SECONDS: Bounds = seconds!(
     "0.0001" = 1 / 10,
     "0.0005" = 5 / 10,
@@ -151,7 +151,7 @@ pub(super) static BACKEND_SECONDS: Bounds = seconds!(
     "60" = 60000 / 1,
 );
 
-/// `apiserver_delegated_authn_request_duration_seconds` and its sibling
+/// `apiserver_delegated_authn_request_duration_seconds` and `apiserver_delegated_authz_request_duration_seconds`
 /// (k8s.io/apiserver/pkg/authentication/authenticatorfactory/metrics.go).
 pub(super) static REVIEW_SECONDS: Bounds = seconds!(
     "0.25" = 250 / 1,
@@ -164,7 +164,8 @@ pub(super) static REVIEW_SECONDS: Bounds = seconds!(
     "10" = 10000 / 1,
 );
 
-/// `apiserver_impersonation_attempts_duration_seconds` and its sibling
+/// `apiserver_impersonation_attempts_duration_seconds` and
+/// `apiserver_impersonation_authorization_attempts_duration_seconds`
 /// (k8s.io/apiserver/pkg/endpoints/filters/impersonation/metrics).
 pub(super) static IMPERSONATION_SECONDS: Bounds = seconds!(
     "0.001" = 1 / 1,
@@ -195,8 +196,8 @@ pub(super) static CONDITION_SECONDS: Bounds = seconds!(
     "0.25" = 250 / 1,
 );
 
-/// `authentication_token_cache_request_duration_seconds`, which has Prometheus' default buckets, as has
-/// `apiserver_authorization_webhook_duration_seconds`.
+/// `authentication_token_cache_request_duration_seconds` and `apiserver_authorization_webhook_duration_seconds`:
+/// Prometheus' default buckets.
 pub(super) static TOKEN_SECONDS: Bounds = seconds!(
     "0.005" = 5 / 1,
     "0.01" = 10 / 1,
@@ -221,7 +222,7 @@ pub(super) static EGRESS_SECONDS: Bounds = seconds!(
     "12.5" = 12500 / 1,
 );
 
-/// A histogram with fixed bounds; the last bucket is what lies above all of them.
+/// A single-writer histogram with fixed bounds; the last bucket counts values above all of them.
 pub(super) struct Histogram {
     bounds: &'static Bounds,
     buckets: Box<[Tally]>,
@@ -247,7 +248,7 @@ impl Histogram {
         self.observe(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Adds what was counted here to `total`.
+    /// Adds this histogram to `total`.
     pub(super) fn add_to(&self, total: &mut Counted) {
         total.buckets.resize(self.buckets.len(), 0);
         for (sum, bucket) in total.buckets.iter_mut().zip(&self.buckets) {
@@ -257,15 +258,15 @@ impl Histogram {
     }
 }
 
-/// What the histograms of one series counted together.
+/// Sum of the histograms of one series.
 #[derive(Default)]
 pub(super) struct Counted {
-    /// Not cumulative; one more than there are bounds.
+    /// Bucket counts, not cumulative; one more than there are bounds.
     pub(super) buckets: Vec<u64>,
     pub(super) sum: f64,
 }
 
-/// Counters by HTTP status code: a list that only grows, because a series sees few codes.
+/// Counters by HTTP status code: an append-only list, because a series has few codes.
 #[derive(Default)]
 pub(super) struct Codes(OnceLock<Box<Code>>);
 
@@ -276,7 +277,7 @@ struct Code {
 }
 
 impl Codes {
-    /// Counts one `code`; anything that is no status code counts as 0, as upstream's "nothing was written".
+    /// Counts `code`. Invalid codes count as 0, which upstream uses if nothing was written.
     pub(super) fn up(&self, code: u16) {
         let code = if (100..=599).contains(&code) { code } else { 0 };
         let mut list = self;

@@ -1,25 +1,25 @@
-//! What is counted of connections through a SOCKS5 door.
+//! Metrics of the SOCKS5 proxy.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use super::text::{Kind, Text};
 
-/// Why a client came not so far as to be answered whether it is connected; becomes the label `reason`.
+/// Why a client disconnected or was rejected before the reply to its request; value of the label `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unanswered {
-    /// It does not speak SOCKS5.
+    /// The client does not use SOCKS5.
     Version,
-    /// It offers no way to say who it is that will do.
+    /// The client offers no acceptable authentication method.
     Method,
-    /// Another user or password.
+    /// Unknown user or wrong password.
     Credentials,
-    /// It took too long.
+    /// The handshake timed out.
     Timeout,
-    /// It went away.
+    /// The client disconnected.
     Closed,
 }
 
-/// Words for the nine replies of RFC 1928, by their numbers.
+/// Labels of the nine replies of RFC 1928, by number.
 pub const REPLIES: [&str; 9] = [
     "succeeded",
     "general_failure",
@@ -33,7 +33,7 @@ pub const REPLIES: [&str; 9] = [
 ];
 const REASONS: [&str; 5] = ["version", "method", "credentials", "timeout", "closed"];
 
-/// Counters of a door; nothing is written of them where there is none.
+/// Counters of the SOCKS5 proxy; rendered only if it is enabled.
 #[derive(Default)]
 pub struct Door {
     stands: AtomicBool,
@@ -44,40 +44,40 @@ pub struct Door {
     sent: AtomicU64,
 }
 
-/// A connection that is counted as open as long as this lives.
+/// Counts a connection as open until it is dropped.
 pub struct Open<'d>(&'d Door);
 
 impl Door {
-    /// There is one.
+    /// Enables the metrics: this process is a SOCKS5 proxy.
     pub fn stands(&self) {
         self.stands.store(true, Relaxed);
     }
 
-    /// A connection came.
+    /// Counts an accepted connection as open.
     pub fn opened(&self) -> Open<'_> {
         self.open.fetch_add(1, Relaxed);
         Open(self)
     }
 
-    /// A request was answered with the reply of this number.
+    /// Counts a reply by its number.
     pub fn replied(&self, number: u8) {
         if let Some(count) = self.replies.get(usize::from(number)) {
             count.fetch_add(1, Relaxed);
         }
     }
 
-    /// A client came not so far.
+    /// Counts a client without a reply.
     pub fn unanswered(&self, reason: Unanswered) {
         self.unanswered[reason as usize].fetch_add(1, Relaxed);
     }
 
-    /// So many bytes came from a client, and so many went to it.
+    /// Counts bytes received from and sent to a client.
     pub fn carried(&self, received: u64, sent: u64) {
         self.received.fetch_add(received, Relaxed);
         self.sent.fetch_add(sent, Relaxed);
     }
 
-    /// Connections that are open now.
+    /// Number of open connections.
     pub fn connections(&self) -> u64 {
         self.open.load(Relaxed)
     }
@@ -86,23 +86,19 @@ impl Door {
         if !self.stands.load(Relaxed) {
             return;
         }
-        text.family("narthex_socks5_bytes_total", Kind::Counter, "Bytes carried, by direction as clients see it.");
+        text.family("narthex_socks5_bytes_total", Kind::Counter, "Bytes relayed, by direction from the client's view.");
         text.sample(&[("direction", "received")], self.sent.load(Relaxed));
         text.sample(&[("direction", "sent")], self.received.load(Relaxed));
-        text.family("narthex_socks5_connections", Kind::Gauge, "Connections of clients that are open now.");
+        text.family("narthex_socks5_connections", Kind::Gauge, "Open client connections.");
         text.sample(&[], self.open.load(Relaxed));
-        text.family(
-            "narthex_socks5_replies_total",
-            Kind::Counter,
-            "Requests to be connected, by how they were answered.",
-        );
+        text.family("narthex_socks5_replies_total", Kind::Counter, "CONNECT requests, by reply.");
         for (reply, count) in REPLIES.into_iter().zip(&self.replies) {
             text.sample(&[("reply", reply)], count.load(Relaxed));
         }
         text.family(
             "narthex_socks5_unanswered_total",
             Kind::Counter,
-            "Clients that did not come so far as to be answered, by why.",
+            "Clients that disconnected or were rejected before a reply, by reason.",
         );
         for (reason, count) in REASONS.into_iter().zip(&self.unanswered) {
             text.sample(&[("reason", reason)], count.load(Relaxed));
@@ -111,7 +107,7 @@ impl Door {
 }
 
 impl Unanswered {
-    /// As the label has it.
+    /// Value of the label.
     pub fn as_str(self) -> &'static str {
         REASONS[self as usize]
     }

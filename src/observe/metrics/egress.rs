@@ -1,4 +1,4 @@
-//! What is counted of connections that somebody else opens for us, under upstream's names
+//! Metrics of connections through egress proxies, with upstream's names
 //! (`k8s.io/apiserver/pkg/server/egressselector/metrics`).
 
 use std::collections::BTreeMap;
@@ -10,21 +10,20 @@ use super::cell::{EGRESS_SECONDS, Histogram};
 use super::reviews::histogram_of;
 use super::text::{Kind, Text};
 
-/// Dials by egress proxies: how many were begun, what became of them, how long they took. A connection that we open
-/// by ourselves is none of them, there as here.
+/// Number, result and duration of dials through egress proxies. As upstream, direct connections are not counted.
 #[derive(Default)]
 pub struct Egress {
     dials: Mutex<BTreeMap<Labels, Dials>>,
-    /// By selection, tunnels whose agents do not take what is sent.
+    /// Tunnels with an agent that does not read, by selection.
     stuck: Mutex<BTreeMap<String, usize>>,
 }
 
-/// What is spoken to the proxy, and over what.
+/// Proxy protocol and transport.
 type Labels = (&'static str, &'static str);
 
 struct Dials {
     started: u64,
-    /// Those that failed before the proxy was asked to connect, and those that failed after.
+    /// Dials that failed before the proxy was asked to connect, and after.
     failed: [u64; 2],
     took: Histogram,
 }
@@ -36,22 +35,22 @@ impl Default for Dials {
 }
 
 impl Egress {
-    /// A dial begins. `protocol` is `socks5`, `http_connect` or `grpc`, `transport` `tcp` or `uds`.
+    /// Counts the start of a dial. `protocol` is `socks5`, `http_connect` or `grpc`; `transport` is `tcp` or `uds`.
     pub fn started(&self, protocol: &'static str, transport: &'static str) {
         self.dials.lock().entry((protocol, transport)).or_default().started += 1;
     }
 
-    /// It succeeded.
+    /// Counts a successful dial.
     pub fn opened(&self, protocol: &'static str, transport: &'static str, took: Duration) {
         self.dials.lock().entry((protocol, transport)).or_default().took.observe_duration(took);
     }
 
-    /// It failed, and whether the proxy was asked to connect by then.
+    /// Counts a failed dial; `asked` if the proxy had been asked to connect.
     pub fn failed(&self, protocol: &'static str, transport: &'static str, asked: bool) {
         self.dials.lock().entry((protocol, transport)).or_default().failed[usize::from(asked)] += 1;
     }
 
-    /// Of the tunnels of `selection`, a thread knows `now` to be stuck, and no more those it told of `before`.
+    /// Replaces a thread's number of stuck tunnels of `selection`: `now` instead of `before`.
     pub fn stuck(&self, selection: &str, before: usize, now: usize) {
         let mut stuck = self.stuck.lock();
         let all = match stuck.get_mut(selection) {
@@ -61,8 +60,8 @@ impl Egress {
         *all = (*all + now).saturating_sub(before);
     }
 
-    /// Families `apiserver_egress_dialer_*`, and `narthex_egress_stuck_tunnels` where there is Konnectivity over GRPC;
-    /// nothing where nobody dials for us.
+    /// Families `apiserver_egress_dialer_*`, and `narthex_egress_stuck_tunnels` with Konnectivity over gRPC. Empty
+    /// without egress proxies.
     pub(super) fn render(&self, text: &mut Text) {
         self.render_dials(text);
         let stuck = self.stuck.lock();
@@ -70,7 +69,7 @@ impl Egress {
             text.family(
                 "narthex_egress_stuck_tunnels",
                 Kind::Gauge,
-                "Konnectivity tunnels whose agent has taken nothing of what is sent for two seconds, by selection.",
+                "Konnectivity tunnels with an agent that has not read any data for two seconds, by selection.",
             );
         }
         for (selection, all) in stuck.iter() {
@@ -149,7 +148,7 @@ mod tests {
             assert!(text.lines().any(|it| it == line), "{line}\n{text}");
         }
         assert!(!text.contains("stuck"));
-        // Two threads; that of the first goes on.
+        // Two threads; the tunnels of the first recover.
         egress.stuck("site-b", 0, 2);
         egress.stuck("site-b", 0, 1);
         egress.stuck("site-b", 2, 0);

@@ -1,4 +1,4 @@
-//! What is counted of requests to act as somebody else (`filters/impersonation/metrics` in k8s.io/apiserver).
+//! Metrics of impersonation (`filters/impersonation/metrics` in k8s.io/apiserver).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use parking_lot::Mutex;
 use super::cell::{Counted, Histogram, IMPERSONATION_SECONDS};
 use super::text::{Kind, Text};
 
-/// What was decided.
+/// Step of impersonation that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Impersonation {
-    /// Whether a request may act as somebody else.
+    /// The impersonation of a request as a whole.
     Attempt,
-    /// One of the questions that it took.
+    /// One authorization check of the impersonation.
     Question,
 }
 
-/// Counters of impersonation: by the way in which it was allowed, and by what was decided.
+/// Durations of impersonation attempts and authorization checks, by mode and decision.
 #[derive(Default)]
 pub struct Impersonations([Mutex<BTreeMap<(&'static str, bool), Histogram>>; 2]);
 
@@ -37,13 +37,13 @@ const FAMILIES: [(&str, &str, &str, &str); 2] = [
 ];
 
 impl Impersonations {
-    /// Something was decided. `mode` is upstream's word for the way, empty for an attempt that no way allowed.
+    /// Counts a decision. `mode` is upstream's impersonation mode; empty for an attempt that no mode allowed.
     pub fn counted(&self, what: Impersonation, mode: &'static str, allowed: bool, took: Duration) {
         let mut counted = self.0[what as usize].lock();
         counted.entry((mode, allowed)).or_insert_with(|| Histogram::new(&IMPERSONATION_SECONDS)).observe_duration(took);
     }
 
-    /// Families `apiserver_impersonation_*`, if anybody ever asked for it.
+    /// Families `apiserver_impersonation_*`, after the first impersonation.
     pub(super) fn render(&self, text: &mut Text) {
         for ((seconds, help, total, total_help), counted) in FAMILIES.into_iter().zip(&self.0) {
             let sums: Vec<_> = counted

@@ -1,8 +1,8 @@
-//! What a request is counted under. Nothing a client chooses becomes a label's value.
+//! Label values. Values chosen by clients never become label values.
 
 use http::Method;
 
-/// A label whose values are all known here.
+/// Defines a label with a fixed set of values.
 macro_rules! label {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal),* $(,)? }) => {
         $(#[$about])*
@@ -42,25 +42,25 @@ label!(
 label!(
     /// Why a client's TLS handshake failed.
     HandshakeFailure {
-        /// The client does not trust our certificate: it ended the handshake with an alert that says so.
+        /// The client rejected the serving certificate with a TLS alert.
         CertificateRefused = "certificate_refused",
-        /// The client went away before the end.
+        /// The client closed the connection during the handshake.
         Closed = "closed",
-        /// No TLS version, cipher suite or application protocol in common.
+        /// No common TLS version, cipher suite or application protocol.
         NoCommonProtocol = "no_common_protocol",
-        /// What came is not TLS.
+        /// The data is not TLS.
         NotTls = "not_tls",
         /// Anything else.
         Other = "other",
-        /// An HTTP request without TLS.
+        /// A plain HTTP request.
         PlainHttp = "plain_http",
-        /// It took too long.
+        /// The handshake timed out.
         Timeout = "timeout",
     }
 );
 
 impl Verb {
-    /// The verb of a request whose path says nothing more.
+    /// Verb of a non-resource request.
     pub fn of_method(method: &Method) -> Verb {
         match method.as_str() {
             "GET" | "HEAD" => Verb::Get,
@@ -73,9 +73,9 @@ impl Verb {
         }
     }
 
-    /// The verb of a resource request: `verb` as `RequestInfo` has it (`get`, `list`, `watch`,
-    /// `create`, …), `apply` when the content type of a patch is `application/apply-patch+yaml` or
-    /// `+cbor`. The five subresources that hold a connection count as `CONNECT`, as upstream.
+    /// Verb of a resource request. `verb` is that of `RequestInfo` (`get`, `list`, `watch`, `create`, …); `apply` is
+    /// set for a patch with content type `application/apply-patch+yaml` or `+cbor`. As upstream, the five subresources
+    /// that hold a connection count as `CONNECT`.
     pub fn of_resource(method: &Method, verb: &str, subresource: &str, apply: bool) -> Verb {
         if matches!(subresource, "log" | "exec" | "portforward" | "attach" | "proxy") {
             return Verb::Connect;
@@ -95,28 +95,28 @@ impl Verb {
         }
     }
 
-    /// Whether a request of this kind takes its place among the mutating ones.
+    /// Whether the request counts as mutating for the inflight limits.
     pub fn is_mutating(self) -> bool {
         !matches!(self, Verb::Get | Verb::List | Verb::Watch)
     }
 }
 
 label!(
-    /// The values of `scope` (`CleanScope` there).
+    /// The values of `scope` (`CleanScope` in the same file).
     Scope {
-        /// No resource request.
+        /// A non-resource request.
         None = "",
-        /// One object; also every create.
+        /// A single object; also every create.
         Resource = "resource",
-        /// Objects of a namespace.
+        /// Objects in a namespace.
         Namespace = "namespace",
-        /// Objects of the cluster, or of all namespaces.
+        /// Cluster-scoped objects, or objects of all namespaces.
         Cluster = "cluster",
     }
 );
 
 impl Scope {
-    /// The scope of a request as `RequestInfo` describes it.
+    /// Scope of a request, from its `RequestInfo`.
     pub fn of(is_resource_request: bool, verb: &str, namespace: &str, name: &str) -> Scope {
         if !name.is_empty() || verb == "create" {
             Scope::Resource
@@ -133,17 +133,17 @@ impl Scope {
 label!(
     /// The values of `dry_run`.
     DryRun {
-        /// The request means what it says.
+        /// Not a dry run.
         No = "",
         /// `dryRun=All`.
         All = "All",
-        /// A `dryRun` that the API does not know.
+        /// An invalid value of `dryRun`.
         Invalid = "invalid",
     }
 );
 
 impl DryRun {
-    /// From the values of the parameter `dryRun`.
+    /// Value for the query parameters `dryRun`.
     pub fn of<'v>(values: impl IntoIterator<Item = &'v str>) -> DryRun {
         values.into_iter().fold(DryRun::No, |seen, value| match (seen, value) {
             (DryRun::Invalid, _) => DryRun::Invalid,
@@ -153,18 +153,18 @@ impl DryRun {
     }
 }
 
-/// What a request asks for, as far as it is counted.
+/// Metric labels of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLabels<'r> {
     /// From [`Verb::of_resource`] or [`Verb::of_method`].
     pub verb: Verb,
-    /// As the path has it; judged by the `known` that goes with it.
+    /// API group in the path; may be replaced according to [`Known`].
     pub group: &'r str,
-    /// As the path has it.
+    /// API version in the path.
     pub version: &'r str,
-    /// As the path has it.
+    /// Resource in the path.
     pub resource: &'r str,
-    /// As the path has it; for a request that is for no resource, its path.
+    /// Subresource in the path; for a non-resource request, the path.
     pub subresource: &'r str,
     /// From [`Scope::of`].
     pub scope: Scope,
@@ -172,23 +172,23 @@ pub struct RequestLabels<'r> {
     pub dry_run: DryRun,
 }
 
-/// How much of a [`RequestLabels`] is a name of ours rather than the client's.
+/// How many names of a [`RequestLabels`] are known, and not invented by the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// No APIService claims it: everything but the verb is dropped, except our own well-known paths.
+    /// No APIService serves the group and version: only the verb and well-known paths are kept.
     Nothing,
-    /// An APIService claims group and version; the resource is none that its discovery names.
+    /// An APIService serves the group and version; its discovery does not name the resource.
     GroupVersion,
-    /// Discovery names the resource, and the subresource if there is one.
+    /// Discovery names the resource and the subresource.
     Resource,
 }
 
-/// Paths of ours that may stand in `subresource`, as upstream has them.
+/// Well-known paths that may be the value of `subresource`, as upstream.
 const PATHS: &[&str] =
     &["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"];
 
 impl<'r> RequestLabels<'r> {
-    /// A request that is for no resource: only its method and, of ours, its path are counted.
+    /// Labels of a non-resource request: its method and, if well-known, its path.
     pub fn path(method: &Method, path: &'r str) -> RequestLabels<'r> {
         RequestLabels {
             verb: Verb::of_method(method),
@@ -201,7 +201,7 @@ impl<'r> RequestLabels<'r> {
         }
     }
 
-    /// The labels with every name that is the client's own replaced.
+    /// The labels with unknown names replaced.
     pub(super) fn bounded(self, known: Known) -> RequestLabels<'r> {
         match known {
             Known::Resource => self,
@@ -215,8 +215,8 @@ impl<'r> RequestLabels<'r> {
         }
     }
 
-    /// Equality, in which two empty names are never handed to `memcmp`: glibc's reads them under an empty
-    /// mask, and where they point nowhere, as ours do, the processor takes a hundred nanoseconds for it.
+    /// Equality that never passes two empty names to `memcmp`. glibc's version reads them with an empty mask, which
+    /// takes a hundred nanoseconds if the pointer is dangling, as that of an empty string is.
     pub(super) fn same(&self, other: &RequestLabels<'_>) -> bool {
         (self.verb, self.scope, self.dry_run) == (other.verb, other.scope, other.dry_run)
             && [self.group, self.version, self.resource, self.subresource]
@@ -225,7 +225,7 @@ impl<'r> RequestLabels<'r> {
                 .all(|(one, other)| one.len() == other.len() && (one.is_empty() || one == other))
     }
 
-    /// One hash of all names; equality is still asked.
+    /// Hash of all labels; collisions are resolved by comparison.
     pub(super) fn hash(&self) -> u64 {
         let small = (self.verb as u64) | (self.scope as u64) << 8 | (self.dry_run as u64) << 16;
         [self.group, self.version, self.resource, self.subresource]
@@ -238,7 +238,7 @@ fn mix(hash: u64, word: u64) -> u64 {
     (hash.rotate_left(5) ^ word).wrapping_mul(0x517C_C1B7_2722_0A95)
 }
 
-/// Reads the last words overlapping, so that no rest is copied.
+/// Reads the last words overlapping, so that no remainder is copied.
 fn mix_text(hash: u64, text: &str) -> u64 {
     let bytes = text.as_bytes();
     let hash = mix(hash, bytes.len() as u64);
@@ -259,35 +259,35 @@ fn mix_text(hash: u64, text: &str) -> u64 {
 }
 
 label!(
-    /// How an attempt to authenticate ended.
+    /// Result of an authentication attempt.
     Authentication {
-        /// Somebody is known.
+        /// The user was authenticated.
         Success = "success",
-        /// Nobody said who it is, or nobody is known by it.
+        /// No credentials, or invalid ones.
         Failure = "failure",
-        /// An authenticator could not say, or refused.
+        /// An authenticator failed or refused.
         Error = "error",
     }
 );
 
 label!(
-    /// Where the time of a relayed request goes.
+    /// Phase of a forwarded request.
     BackendPhase {
-        /// Opening the connection, if one was opened for it: the TCP part.
+        /// TCP part of opening a connection for the request.
         Dial = "dial",
-        /// Until an egress proxy had connected, if there is one.
+        /// Time until the egress proxy had connected, if there is one.
         Proxy = "proxy",
-        /// The TLS part of that.
+        /// TLS part of opening a connection for the request.
         Tls = "tls",
-        /// From the request's last header byte to the answer's.
+        /// From the request headers to the response headers.
         Headers = "headers",
-        /// From the answer's headers to its end.
+        /// From the response headers to the end of the response.
         Body = "body",
     }
 );
 
 label!(
-    /// What is spoken on a connection to a backend.
+    /// Protocol of a connection to a backend.
     Protocol {
         /// HTTP/1.1.
         Http1 = "http/1.1",
@@ -297,34 +297,34 @@ label!(
 );
 
 label!(
-    /// What a connection to a backend is doing.
+    /// State of a connection to a backend.
     ConnectionState {
-        /// Dialling or shaking hands.
+        /// Dialing or in the TLS handshake.
         Connecting = "connecting",
-        /// No request on it.
+        /// No request in flight.
         Idle = "idle",
-        /// At least one request on it.
+        /// At least one request in flight.
         Active = "active",
-        /// No new request goes to it; what runs is finished.
+        /// No new requests; running ones finish.
         Draining = "draining",
     }
 );
 
 label!(
-    /// Why a request went to a backend once more.
+    /// Why a request was retried.
     Retry {
         /// The connection could not be opened.
         Connect = "connect",
-        /// The backend refused the stream before it began (GOAWAY, REFUSED_STREAM).
+        /// The backend refused the stream unprocessed (GOAWAY, REFUSED_STREAM).
         RefusedStream = "refused-stream",
-        /// A kept connection turned out to be closed.
+        /// A reused connection was already closed.
         StaleConnection = "stale-connection",
-        /// The request is safe to repeat and its connection broke.
+        /// The connection broke and the request is safe to repeat.
         BrokenConnection = "broken-connection",
     }
 );
 
-/// The value of `username`: never a person's name (`compressUsername` in
+/// Index of the value of `username`, which is never a person's name (`compressUsername` in
 /// k8s.io/apiserver/pkg/endpoints/filters/metrics.go).
 pub(super) fn username(name: &str) -> usize {
     USERNAMES.iter().position(|known| *known == name).unwrap_or(if name.contains('@') { EMAIL } else { OTHER })

@@ -1,7 +1,7 @@
-//! Metrics, under the names Kubernetes gives them where it has any.
+//! Metrics, with Kubernetes' names where it has an equivalent.
 //!
-//! What every request touches is counted in [`WorkerMetrics`], one for each worker thread; what
-//! changes now and then is told to [`Metrics`] itself. A scrape adds the workers up.
+//! Per-request metrics are counted in [`WorkerMetrics`], one per worker thread; rarely changing ones in [`Metrics`]
+//! itself. A scrape sums over the workers.
 
 mod audit;
 mod authorization;
@@ -48,15 +48,15 @@ pub use worker::{Series, WorkerMetrics};
 
 use worker::Shard;
 
-/// The metrics of the process; one, shared.
+/// The metrics of the process.
 pub struct Metrics {
     shards: Mutex<Vec<Arc<Shard>>>,
-    /// As [`HandshakeFailure::ALL`].
+    /// In the order of [`HandshakeFailure::ALL`].
     tls_handshake_errors: [AtomicU64; HandshakeFailure::ALL.len()],
     discovery_aggregations: AtomicU64,
     missing_san: AtomicU64,
     access_records_dropped: Arc<AtomicU64>,
-    /// The reason of each APIService that is unavailable, nothing for the others.
+    /// Reason of each unavailable APIService, `None` for available ones.
     unavailable: Mutex<BTreeMap<String, Option<String>>>,
     unavailable_total: Family<2>,
     ejected: Family<2>,
@@ -79,19 +79,19 @@ pub struct Metrics {
     door: Door,
 }
 
-/// The state of an APIService's circuit; the number is the metric's value.
+/// State of an APIService's circuit breaker; the number is the metric's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Circuit {
-    /// Requests go through.
+    /// Requests are forwarded.
     Closed = 0,
-    /// One request at a time tries whether it is well again.
+    /// One request at a time is forwarded as a test.
     HalfOpen = 1,
-    /// Nothing goes through.
+    /// No request is forwarded.
     Open = 2,
 }
 
 impl Circuit {
-    /// The word for it.
+    /// Name of the state.
     pub fn as_str(self) -> &'static str {
         match self {
             Circuit::Closed => "closed",
@@ -101,28 +101,28 @@ impl Circuit {
     }
 }
 
-/// One endpoint now, all workers together.
+/// Current state of one endpoint, over all workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndpointNow {
-    /// Connections that stand.
+    /// Open connections.
     pub connections: u64,
-    /// Requests under way, watches among them; as of the last second.
+    /// Requests in flight, including watches; updated every second.
     pub under_way: u64,
-    /// From a request to the head of its answer, on average of the last seconds; none when there was none.
+    /// Average time to response headers over the last seconds; `None` without requests.
     pub latency: Option<Duration>,
 }
 
-/// What runs for one APIService now, all workers together.
+/// Current load of one APIService, over all workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Running {
-    /// Requests that are not long-running.
+    /// Requests in flight, without long-running ones.
     pub requests: u64,
     /// Open watches.
     pub watches: u64,
 }
 
 impl Metrics {
-    /// Metrics with nothing counted.
+    /// Creates empty metrics.
     pub fn new() -> Arc<Metrics> {
         Arc::new(Metrics {
             shards: Mutex::default(),
@@ -157,88 +157,88 @@ impl Metrics {
         self.shards.lock().push(shard);
     }
 
-    /// The text of all metrics, as they are now.
+    /// Renders all metrics.
     pub fn render(&self, format: Format) -> String {
         render::render(self, format)
     }
 
-    /// What is counted of questions to a control plane.
+    /// Metrics of TokenReviews, SubjectAccessReviews and their caches.
     pub fn reviews(&self) -> &Reviews {
         &self.reviews
     }
 
-    /// The health of calls to API servers, webhooks, token issuers and egress proxies.
+    /// Health of calls to API servers, webhooks, token issuers and egress proxies.
     pub fn calls(&self) -> &Calls {
         &self.calls
     }
 
-    /// Certificates that servers presented in handshakes of ours.
+    /// Certificates presented by servers in TLS handshakes.
     pub fn peer_certificates(&self) -> &PeerCertificates {
         &self.peer_certificates
     }
 
-    /// `count` certificates, ours or those of servers, end within the time of the label `within` or have ended.
+    /// Sets the number of certificates that expire within the time of the label `within` or have expired.
     pub fn certificates_expire_within(&self, within: &str, count: usize) {
         self.certificates_expiring.set([within], count as f64);
     }
 
-    /// What is counted of requests to act as somebody else.
+    /// Metrics of impersonation.
     pub fn impersonations(&self) -> &Impersonations {
         &self.impersonations
     }
 
-    /// What is counted of authorizers that a configuration names.
+    /// Metrics of configured authorizers.
     pub fn authorization(&self) -> &Authorization {
         &self.authorization
     }
 
-    /// What is counted of connections that somebody else opens for us.
+    /// Metrics of connections through egress proxies.
     pub fn egress(&self) -> &Egress {
         &self.egress
     }
 
-    /// What is counted of audit events.
+    /// Metrics of audit events.
     pub(in crate::observe) fn audit(&self) -> &AuditCounts {
         &self.audit
     }
 
-    /// What is counted of requests that found no place.
+    /// Metrics of requests rejected by inflight limits.
     pub fn rejections(&self) -> &Rejections {
         &self.rejections
     }
 
-    /// What is counted of a SOCKS5 door.
+    /// Metrics of the SOCKS5 proxy.
     pub fn door(&self) -> &Door {
         &self.door
     }
 
-    /// A client's TLS handshake failed, for this reason.
+    /// Counts a failed TLS handshake of a client.
     pub fn tls_handshake_failed(&self, failure: HandshakeFailure) {
         self.tls_handshake_errors[failure as usize].fetch_add(1, Relaxed);
     }
 
-    /// How many TLS handshakes of clients failed, by reason.
+    /// Number of failed TLS handshakes of clients, by reason.
     pub fn tls_handshake_failures(&self) -> [(HandshakeFailure, u64); HandshakeFailure::ALL.len()] {
         HandshakeFailure::ALL.map(|failure| (failure, self.tls_handshake_errors[failure as usize].load(Relaxed)))
     }
 
-    /// Discovery was merged once more.
+    /// Counts an aggregation of discovery.
     pub fn discovery_aggregated(&self) {
         self.discovery_aggregations.fetch_add(1, Relaxed);
     }
 
-    /// A backend's serving certificate carries no subject alternative name.
+    /// Counts a backend serving certificate without a subject alternative name.
     pub fn backend_misses_san(&self) {
         self.missing_san.fetch_add(1, Relaxed);
     }
 
-    /// The counter of access records that were dropped because they could not be written in time.
+    /// Counter of access records dropped because they could not be written in time.
     pub(in crate::observe) fn access_records_dropped(&self) -> Arc<AtomicU64> {
         self.access_records_dropped.clone()
     }
 
-    /// APIService `name` is available, or not for `reason`. Counted when it just became unavailable,
-    /// and when the reason changed.
+    /// Sets whether APIService `name` is available, or the reason why not. Counts a transition to unavailable, and a
+    /// change of the reason.
     pub fn apiservice_is(&self, name: &str, unavailable: Option<&str>) {
         let reason = unavailable.map(str::to_owned);
         let before = self.unavailable.lock().insert(name.to_owned(), reason.clone()).flatten();
@@ -247,7 +247,7 @@ impl Metrics {
         }
     }
 
-    /// APIService `name` left the registry: nothing is said about it any more.
+    /// Removes all series of APIService `name`, which was removed from the registry.
     pub fn apiservice_is_gone(&self, name: &str) {
         self.unavailable.lock().remove(name);
         self.unavailable_total.forget(name);
@@ -255,57 +255,57 @@ impl Metrics {
         self.circuit.forget(name);
     }
 
-    /// Endpoint `address` of APIService `service` is ejected, or takes requests.
+    /// Sets whether endpoint `address` of APIService `service` is ejected.
     pub fn endpoint_ejected(&self, service: &str, address: &str, ejected: bool) {
         self.ejected.set([service, address], f64::from(u8::from(ejected)));
     }
 
-    /// Endpoint `address` of APIService `service` is no more.
+    /// Removes the series of endpoint `address` of APIService `service`.
     pub fn endpoint_is_gone(&self, service: &str, address: &str) {
         self.ejected.values.lock().remove(&[service.to_owned(), address.to_owned()]);
     }
 
-    /// The circuit of APIService `service` is in `state`.
+    /// Sets the state of the circuit breaker of APIService `service`.
     pub fn circuit_is(&self, service: &str, state: Circuit) {
         self.circuit.set([service], f64::from(state as u8));
     }
 
-    /// The certificate in `file` ends at `not_after`, in seconds since 1970.
+    /// Sets the expiry of the certificate in `file`, in seconds since 1970.
     pub fn certificate_expires(&self, file: &str, not_after: i64) {
         self.certificate_expiry.set([file], not_after as f64);
     }
 
-    /// No certificate is read from `file` any more.
+    /// Removes the series of the certificate in `file`.
     pub fn certificate_is_gone(&self, file: &str) {
         self.certificate_expiry.forget(file);
     }
 
-    /// Whether `source`, which is no file, says what there is; if not, what it said last is used.
+    /// Sets whether the registry source `source` (not a file) is being watched; otherwise its last state is in use.
     pub fn registry_source_is_up(&self, source: &str, up: bool) {
         self.registry_source_up.set([source], f64::from(u8::from(up)));
     }
 
-    /// Whether we hold the Lease `name`.
+    /// Sets whether this process holds the Lease `name`.
     pub fn leads(&self, name: &str, leads: bool) {
         self.leader.set([name], f64::from(u8::from(leads)));
     }
 
-    /// `source` (a file of the registry directory, or `kube-apiserver`) holds `count` mistakes.
+    /// Sets the number of mistakes in `source` (a file of the registry directory, or `kube-apiserver`).
     pub fn registry_errors(&self, source: &str, count: usize) {
         self.registry_errors.set([source], count as f64);
     }
 
-    /// There may be so many connections to all endpoints of one APIService.
+    /// Sets the maximum number of connections to all endpoints of one APIService.
     pub fn connections_are_bounded(&self, most: usize) {
         self.connections_bound.store(most as u64, Relaxed);
     }
 
-    /// `count` things in the registry are allowed but deserve a second look.
+    /// Sets the number of registry warnings.
     pub fn registry_warnings(&self, count: usize) {
         self.registry_warnings.store(count as u64, Relaxed);
     }
 
-    /// What runs for APIService `name` now.
+    /// Current load of APIService `name`.
     pub fn running(&self, name: &str) -> Running {
         let mut running = Running::default();
         for shard in self.shards.lock().iter() {
@@ -317,7 +317,7 @@ impl Metrics {
         running
     }
 
-    /// Endpoint `address` of APIService `service` now.
+    /// Current state of endpoint `address` of APIService `service`.
     pub fn endpoint(&self, service: &str, address: &str) -> EndpointNow {
         let mut now = EndpointNow::default();
         let (mut count, mut nanos) = (0.0, 0.0);
@@ -332,13 +332,13 @@ impl Metrics {
                 }
             }
         }
-        // Less than a tenth of a request is one of half a minute ago.
+        // A weight below a tenth of a request is about half a minute old.
         now.latency = (count > 0.1).then(|| Duration::from_nanos((nanos / count) as u64));
         now
     }
 }
 
-/// Values that change now and then, by their labels' values.
+/// Rarely changing values of a family, by label values.
 struct Family<const LABELS: usize> {
     values: Mutex<BTreeMap<[String; LABELS], f64>>,
 }
@@ -354,7 +354,7 @@ impl<const LABELS: usize> Family<LABELS> {
         self.values.lock().insert(labels.map(str::to_owned), value);
     }
 
-    /// Takes off every series whose first label is `first`.
+    /// Removes every series with the first label `first`.
     fn forget(&self, first: &str) {
         self.values.lock().retain(|labels, _| labels[0] != first);
     }

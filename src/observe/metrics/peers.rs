@@ -1,4 +1,4 @@
-//! Certificates that servers presented in TLS handshakes of ours: backends, egress proxies, API servers.
+//! Certificates presented by servers in TLS handshakes: backends, egress proxies, API servers.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -7,23 +7,23 @@ use parking_lot::Mutex;
 
 use super::text::{Kind, Text};
 
-/// Servers that are remembered; certificates of further ones are not shown.
+/// Maximum number of servers; certificates of further ones are not shown.
 const MOST: usize = 16_384;
 
-/// The certificate that a server presented last.
+/// Subject and validity of a certificate presented by a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerCertificateFacts {
-    /// Its subject.
+    /// Subject of the certificate.
     pub subject: String,
-    /// First second in which it is valid, in seconds since 1970.
+    /// Start of the validity, in seconds since 1970.
     pub not_before: u64,
-    /// Last second in which it is valid, in seconds since 1970.
+    /// End of the validity, in seconds since 1970.
     pub not_after: u64,
     /// Why it was refused, for example `UnknownIssuer`; empty if it was not.
     pub refused: &'static str,
 }
 
-/// The last certificate of each server, by its address and the name that was asked for.
+/// The last certificate of each server, by address and requested server name.
 #[derive(Default)]
 pub struct PeerCertificates {
     hasher: RandomState,
@@ -36,8 +36,8 @@ struct Seen {
 }
 
 impl PeerCertificates {
-    /// Records the certificate `der` that the server at `address` presented as `name`, and why it was `refused` (empty if
-    /// it was not); `read` is asked for what it says if that is another than before.
+    /// Records the certificate `der` that the server at `address` presented for `name`, and why it was `refused` (empty if
+    /// it was not); `read` parses it if it is new.
     pub fn record(
         &self,
         address: String,
@@ -59,12 +59,12 @@ impl PeerCertificates {
         }
     }
 
-    /// Forgets the servers for which `keep` is false.
+    /// Removes the servers for which `keep` is false.
     pub fn retain(&self, keep: impl Fn(&str) -> bool) {
         self.seen.lock().retain(|(address, _), _| keep(address));
     }
 
-    /// Address, name and certificate of each server whose certificate ends at `until` (seconds since 1970) or before.
+    /// Address, name and certificate of servers with a certificate that expires until `until` (seconds since 1970).
     pub fn ending(&self, until: u64) -> Vec<(String, String, PeerCertificateFacts)> {
         let seen = self.seen.lock();
         let ending = seen.iter().filter(|(_, seen)| seen.certificate.not_after <= until);
@@ -76,7 +76,7 @@ impl PeerCertificates {
         text.family(
             "narthex_peer_certificate_expiry_timestamp_seconds",
             Kind::Gauge,
-            "When the certificate that a server presented last ends, in seconds since 1970.",
+            "Expiry of the last certificate that a server presented, in seconds since 1970.",
         );
         for ((address, name), seen) in self.seen.lock().iter() {
             text.sample(&[("server", address), ("server_name", name)], seen.certificate.not_after);

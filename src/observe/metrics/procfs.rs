@@ -1,10 +1,10 @@
-//! What the kernel says about this process: the `process_*` metrics, named as everywhere.
+//! The `process_*` metrics, with the usual Prometheus names, read from procfs.
 
 use std::fs;
 
 use super::text::{Kind, Text};
 
-/// One reading; what could not be read is left out.
+/// Statistics of this process; unreadable values are `None`.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Reading {
     cpu_seconds: Option<f64>,
@@ -16,7 +16,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// The process as it is now.
+    /// Reads the current statistics.
     pub(super) fn now() -> Reading {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let mut reading = Reading::parse(
@@ -25,18 +25,18 @@ impl Reading {
             rustix::param::clock_ticks_per_second() as f64,
             rustix::param::page_size() as u64,
         );
-        // The descriptor that reads the directory counts itself.
+        // Without the descriptor that reads the directory.
         reading.open_fds = fs::read_dir("/proc/self/fd").ok().map(|entries| (entries.count() as u64).saturating_sub(1));
         reading.max_fds = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         reading
     }
 
-    /// Reads `/proc/self/stat` and the boot time of `/proc/stat` (proc(5)).
+    /// Parses `/proc/self/stat` and the boot time in `/proc/stat` (proc(5)).
     fn parse(own: &str, system: &str, ticks: f64, page: u64) -> Reading {
-        // The second field is the command in parentheses and may hold anything.
+        // The second field is the command in parentheses; it may contain any character.
         let fields: Vec<&str> =
             own.rsplit_once(')').map(|(_, rest)| rest.split_whitespace().collect()).unwrap_or_default();
-        // Numbered from 1 in the manual; the first after the command is 3.
+        // Field numbers as in the manual; the first after the command is 3.
         let field = |n: usize| fields.get(n - 3).and_then(|text| text.parse::<u64>().ok());
         let boot = system.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse::<f64>().ok());
         Reading {

@@ -1,10 +1,10 @@
-//! What is counted of requests that found no place among those under way.
+//! Metrics of requests rejected by inflight limits.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::text::{Kind, Text};
 
-/// The limit that was met; becomes the label `priority_level`.
+/// The limit that was exceeded; value of the label `priority_level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// `--max-requests-inflight`.
@@ -15,16 +15,16 @@ pub enum Limit {
     ApiService,
 }
 
-/// Why a request found no place; becomes the label `reason`.
+/// Why a request was rejected; value of the label `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turned {
-    /// All places are taken: upstream's word for it is `concurrency-limit`.
+    /// The limit is reached (`concurrency-limit`, as upstream).
     Full,
-    /// Its user holds more than a fair share of them.
+    /// The user holds more than a fair share (`fair-share`).
     Share,
 }
 
-/// Counters of such requests, by limit and reason.
+/// Rejected requests by limit and reason.
 #[derive(Default)]
 pub struct Rejections([[AtomicU64; 2]; 3]);
 
@@ -32,12 +32,12 @@ const LIMITS: [&str; 3] = ["readOnly", "mutating", "apiservice"];
 const REASONS: [&str; 2] = ["concurrency-limit", "fair-share"];
 
 impl Rejections {
-    /// One more.
+    /// Counts a rejected request.
     pub fn count(&self, limit: Limit, turned: Turned) {
         self.0[limit as usize][turned as usize].fetch_add(1, Relaxed);
     }
 
-    /// The family, if there were any. Its labels are upstream's, where there are flow schemas.
+    /// Family `apiserver_flowcontrol_rejected_requests_total`, if any request was rejected. The labels are upstream's.
     pub(super) fn render(&self, text: &mut Text) {
         let counted = self.0.each_ref().map(|reasons| reasons.each_ref().map(|count| count.load(Relaxed)));
         if counted.iter().flatten().all(|count| *count == 0) {

@@ -1,4 +1,4 @@
-//! One scrape: the workers' cells added up and written down, families in the order of their names.
+//! Renders a scrape: sums over the workers, families sorted by name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
     text.family(
         "narthex_access_records_dropped_total",
         Kind::Counter,
-        "Access records that were dropped because standard error did not take them in time.",
+        "Access records dropped because standard error is read too slowly.",
     );
     text.sample(&[], metrics.access_records_dropped.load(Relaxed));
     sums.backends(&mut text, metrics.connections_bound.load(Relaxed));
@@ -57,7 +57,7 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
     text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1_u64);
     family(
         &mut text,
-        ("narthex_certificate_expiry_timestamp_seconds", "When the certificate in a file ends, in seconds since 1970."),
+        ("narthex_certificate_expiry_timestamp_seconds", "Expiry of the certificate in a file, in seconds since 1970."),
         ["file"],
         &metrics.certificate_expiry,
     );
@@ -65,38 +65,41 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
         &mut text,
         (
             "narthex_certificates_expiring",
-            "Certificates, ours and those that servers presented, that end within a time: 0d has ended.",
+            "Configured certificates and certificates of servers that expire within a time; 0d: expired.",
         ),
         ["within"],
         &metrics.certificates_expiring,
     );
     family(
         &mut text,
-        ("narthex_circuit_state", "Circuit of an APIService: 0 closed, 1 half open, 2 open."),
+        ("narthex_circuit_state", "Circuit breaker of an APIService: 0 closed, 1 half open, 2 open."),
         ["apiservice"],
         &metrics.circuit,
     );
     metrics.reviews.decision_cache(&mut text);
     family(
         &mut text,
-        ("narthex_endpoint_ejected", "1 while an endpoint takes no requests because it failed."),
+        ("narthex_endpoint_ejected", "1 while an endpoint is ejected by outlier detection."),
         ["apiservice", "endpoint"],
         &metrics.ejected,
     );
     metrics.peer_certificates.render(&mut text);
     family(
         &mut text,
-        ("narthex_registry_errors", "Mistakes in a source of the registry, whose last good state is used."),
+        ("narthex_registry_errors", "Mistakes in a source of the registry; its last good state is in use."),
         ["source"],
         &metrics.registry_errors,
     );
     family(
         &mut text,
-        ("narthex_registry_source_up", "1 while a source of the registry is followed; else what it said last is used."),
+        (
+            "narthex_registry_source_up",
+            "1 while a source of the registry is being watched; otherwise its last known state is in use.",
+        ),
         ["source"],
         &metrics.registry_source_up,
     );
-    text.family("narthex_registry_warnings", Kind::Gauge, "What in the registry is in use but deserves a second look.");
+    text.family("narthex_registry_warnings", Kind::Gauge, "Warnings about registry objects that are in use.");
     text.sample(&[], metrics.registry_warnings.load(Relaxed));
     metrics.calls.render(&mut text);
     metrics.door.render(&mut text);
@@ -219,7 +222,7 @@ impl Sums {
             "[STABLE] Response size distribution in bytes for each group, version, verb, resource, subresource, scope \
              and component.",
         );
-        // Series that differ in nothing but dry_run are one here.
+        // Without the label dry_run: series that differ only in it are merged.
         let mut sizes: BTreeMap<Request, Counted> = BTreeMap::new();
         for (request, sums) in &self.requests {
             if let Some(counted) = &sums.sizes {
@@ -250,7 +253,7 @@ impl Sums {
     }
 
     fn backends(&self, text: &mut Text, connections_bound: u64) {
-        text.family("narthex_backend_connections", Kind::Gauge, "Connections to backends, by what they are doing.");
+        text.family("narthex_backend_connections", Kind::Gauge, "Connections to backends, by state.");
         for ((service, address), sums) in &self.endpoints {
             for (protocol, states) in Protocol::ALL.iter().zip(&sums.connections) {
                 for (state, count) in ConnectionState::ALL.iter().zip(states).filter(|(_, count)| **count != 0) {
@@ -267,13 +270,13 @@ impl Sums {
         text.family(
             "narthex_backend_connections_limit",
             Kind::Gauge,
-            "Connections that may be open to all endpoints of one APIService together.",
+            "Maximum number of connections to all endpoints of one APIService.",
         );
         text.sample(&[], connections_bound);
         text.family(
             "narthex_backend_inflight",
             Kind::Gauge,
-            "Requests under way to an endpoint, watches among them, as of the last second.",
+            "Requests in flight to an endpoint, including watches, updated every second.",
         );
         for ((service, address), sums) in &self.endpoints {
             text.sample(&[("apiservice", service), ("endpoint", address)], sums.under_way);
@@ -281,7 +284,7 @@ impl Sums {
         text.family(
             "narthex_backend_request_duration_seconds",
             Kind::Histogram,
-            "Where the time of relayed requests goes: dialling, TLS, waiting for the headers, the body.",
+            "Duration of the phases of forwarded requests: dial, proxy, TLS, headers, body.",
         );
         for ((service, address), sums) in &self.endpoints {
             for (phase, counted) in BackendPhase::ALL.iter().zip(&sums.phases) {
@@ -291,13 +294,13 @@ impl Sums {
                 }
             }
         }
-        text.family("narthex_backend_retries_total", Kind::Counter, "Requests that went to a backend once more.");
+        text.family("narthex_backend_retries_total", Kind::Counter, "Retried requests.");
         for (service, sums) in &self.services {
             for (reason, count) in Retry::ALL.iter().zip(sums.retries).filter(|(_, count)| *count > 0) {
                 text.sample(&[("apiservice", service), ("reason", reason.as_str())], count);
             }
         }
-        let help = "Responses of a backend that had a body although their status allows none.";
+        let help = "Responses of a backend with a body although their status does not allow one.";
         text.family("narthex_backend_forbidden_bodies_total", Kind::Counter, help);
         for (service, sums) in self.services.iter().filter(|(_, sums)| sums.forbidden_bodies > 0) {
             text.sample(&[("apiservice", service)], sums.forbidden_bodies);
@@ -305,7 +308,7 @@ impl Sums {
     }
 
     fn watches(&self, text: &mut Text) {
-        text.family("narthex_watches", Kind::Gauge, "Watches that are open.");
+        text.family("narthex_watches", Kind::Gauge, "Open watches.");
         for (service, sums) in &self.services {
             text.sample(&[("apiservice", service)], sums.watches);
         }
@@ -401,7 +404,7 @@ mod tests {
         (metrics, workers, kept)
     }
 
-    /// The text without what differs from one process to the next.
+    /// The text without lines that depend on the process.
     fn stable(text: &str) -> String {
         let stable = |line: &&str| !line.contains(" process_") && !line.starts_with("process_");
         text.lines().filter(stable).map(|line| line.replace(env!("CARGO_PKG_VERSION"), "VERSION") + "\n").collect()
@@ -428,7 +431,7 @@ mod tests {
             let mut names: Vec<&str> =
                 text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
             if format == Format::OpenMetrics {
-                // Without `_total` the order of the names is another.
+                // Without `_total` the names sort differently.
                 names.sort_unstable();
             }
             assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");

@@ -1,4 +1,4 @@
-//! What is counted of questions to a control plane: who asked, what was known already, how long it took.
+//! Metrics of TokenReviews and SubjectAccessReviews, and of the caches of their results.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -9,48 +9,49 @@ use parking_lot::Mutex;
 use super::cell::{Counted, Histogram, REVIEW_SECONDS, Striped, TOKEN_SECONDS};
 use super::text::{Kind, Text};
 
-/// Which cache of decisions.
+/// Cache of decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecisionCache {
-    /// Tokens somebody holds.
+    /// Valid tokens.
     Token,
-    /// Tokens nobody holds.
+    /// Unknown tokens (negative cache).
     UnknownToken,
-    /// What users may.
+    /// Authorization decisions.
     Access,
-    /// Tokens whose signature was verified here.
+    /// Verified JWTs.
     Jwt,
 }
 
-/// What came of looking a decision up.
+/// Result of a cache lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
-    /// It was known.
+    /// The decision was cached.
     Hit,
-    /// It had to be asked for.
+    /// The decision was not cached.
     Miss,
-    /// It could not be asked for, and one past its time was used.
+    /// The review failed and an expired decision was used.
     Stale,
 }
 
-/// What a control plane was asked.
+/// Kind of review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Review {
-    /// Who holds a token.
+    /// TokenReview.
     Token,
-    /// What a user may.
+    /// SubjectAccessReview.
     Access,
 }
 
-/// Counters of reviews and of the caches before them.
+/// Metrics of reviews and their caches.
 #[derive(Default)]
 pub struct Reviews {
     caches: [Cache; 4],
     requests: [Mutex<BTreeMap<String, (u64, Histogram)>>; 2],
     token_misses: Mutex<Option<Histogram>>,
     fetches: [AtomicU64; 2],
-    /// Requests that wait for a token's review, and reviews under way.
+    /// Requests that wait for a TokenReview.
     blocked: AtomicUsize,
+    /// TokenReviews in flight.
     in_flight: AtomicUsize,
 }
 
@@ -76,12 +77,12 @@ impl Lookup {
 }
 
 impl Reviews {
-    /// A decision was looked up. What is found is counted without touching what other threads count with.
+    /// Counts a cache lookup. Counts on several threads do not contend.
     pub fn looked_up(&self, cache: DecisionCache, lookup: Lookup) {
         self.caches[cache as usize].lookups[lookup as usize].up();
     }
 
-    /// How much a cache holds now, and how much it held when it said so last: there may be several of a name.
+    /// Updates the size of a cache (entries, bytes) from `before` to `now`; several caches may share a label.
     pub fn holds(&self, cache: DecisionCache, now: (usize, usize), before: (usize, usize)) {
         let change = |held: &AtomicUsize, now: usize, before: usize| {
             held.fetch_add(now.wrapping_sub(before), Relaxed);
@@ -90,12 +91,12 @@ impl Reviews {
         change(&self.caches[cache as usize].bytes, now.1, before.1);
     }
 
-    /// A decision that was still good made room for another.
+    /// Counts the eviction of an unexpired decision.
     pub fn evicted(&self, cache: DecisionCache) {
         self.caches[cache as usize].evictions.fetch_add(1, Relaxed);
     }
 
-    /// One HTTP request to a control plane; without a status when there was no answer.
+    /// Counts an HTTP request for a review; without a status if there was no response.
     pub fn asked(&self, review: Review, status: Option<u16>, took: Duration) {
         let code = status.map_or_else(|| "<error>".to_owned(), |status| status.to_string());
         let mut requests = self.requests[review as usize].lock();
@@ -104,17 +105,17 @@ impl Reviews {
         histogram.observe_duration(took);
     }
 
-    /// A request waits for a token's review until the guard is dropped.
+    /// Counts a request as waiting for a TokenReview until the guard is dropped.
     pub fn token_is_awaited(&self) -> impl Drop {
         Awaited::new(&self.blocked, self)
     }
 
-    /// A token's review is under way until it [`Reviews::token_fetched`].
+    /// Counts a TokenReview as in flight until [`Reviews::token_fetched`].
     pub fn token_is_fetched(&self) {
         self.in_flight.fetch_add(1, Relaxed);
     }
 
-    /// A token's review ended, with an answer or without.
+    /// Counts the end of a TokenReview.
     pub fn token_fetched(&self, ok: bool) {
         self.in_flight.fetch_sub(1, Relaxed);
         self.fetches[usize::from(!ok)].fetch_add(1, Relaxed);
@@ -125,7 +126,7 @@ impl Reviews {
         of(DecisionCache::Token) + of(DecisionCache::UnknownToken)
     }
 
-    /// Families from `apiserver_delegated_authn` on.
+    /// Families `apiserver_delegated_authn_*` and `apiserver_delegated_authz_*`.
     pub(super) fn delegated(&self, text: &mut Text) {
         let names = [
             ("apiserver_delegated_authn_request_duration_seconds", "apiserver_delegated_authn_request_total"),
@@ -145,7 +146,7 @@ impl Reviews {
         }
     }
 
-    /// Families `authentication_token_cache_*`, if there is such a cache.
+    /// Families `authentication_token_cache_*`, if the cache is used.
     pub(super) fn token_cache(&self, text: &mut Text) {
         let misses = self.token_misses.lock();
         let fetched: u64 = self.fetches.iter().map(|count| count.load(Relaxed)).sum();
@@ -161,7 +162,7 @@ impl Reviews {
             text.sample(&[("status", status)], count.load(Relaxed));
         }
         text.family("authentication_token_cache_request_duration_seconds", Kind::Histogram, "[ALPHA] ");
-        // What is known takes microseconds: it is counted, not timed.
+        // Hits take microseconds: they are counted, not timed.
         let hits = self.hits();
         let mut known = vec![0; TOKEN_SECONDS.printed.len() + 1];
         known[0] = hits;
@@ -182,18 +183,18 @@ impl Reviews {
             cache.lookups.iter().any(|lookups| lookups.get() > 0) || cache.entries.load(Relaxed) > 0
         };
         let caches: Vec<DecisionCache> = DecisionCache::ALL.iter().filter(used).copied().collect();
-        text.family("narthex_decision_cache_bytes", Kind::Gauge, "Memory that decisions take which are kept.");
+        text.family("narthex_decision_cache_bytes", Kind::Gauge, "Memory used by cached decisions, in bytes.");
         for cache in &caches {
             text.sample(&[("cache", cache.as_str())], self.caches[*cache as usize].bytes.load(Relaxed) as u64);
         }
-        text.family("narthex_decision_cache_entries", Kind::Gauge, "Decisions that are kept.");
+        text.family("narthex_decision_cache_entries", Kind::Gauge, "Cached decisions.");
         for cache in &caches {
             text.sample(&[("cache", cache.as_str())], self.caches[*cache as usize].entries.load(Relaxed) as u64);
         }
         text.family(
             "narthex_decision_cache_evictions_total",
             Kind::Counter,
-            "Decisions that were still good and made room for others.",
+            "Unexpired decisions evicted from the cache.",
         );
         for cache in &caches {
             text.sample(&[("cache", cache.as_str())], self.caches[*cache as usize].evictions.load(Relaxed));
@@ -201,7 +202,7 @@ impl Reviews {
         text.family(
             "narthex_decision_cache_requests_total",
             Kind::Counter,
-            "Decisions that were known, asked for, or used past their time because nobody could be asked.",
+            "Lookups in the decision cache: hit, miss, or stale (expired decision used because the review failed).",
         );
         for cache in &caches {
             for (result, count) in Lookup::ALL.iter().zip(&self.caches[*cache as usize].lookups) {

@@ -1,4 +1,4 @@
-//! The cells of all workers, added up.
+//! Sums of the counters of all workers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use super::labels::USERNAMES;
 use super::worker::{RequestSeries, Shard};
 use super::{Authentication, BackendPhase, ConnectionState, Protocol, Retry};
 
-/// `component` as kube-apiserver has it, so that its dashboards read ours.
+/// Value of `component` as in kube-apiserver, so that its dashboards work.
 const COMPONENT: &str = "apiserver";
 
-/// The labels of one series of requests, in the order in which they are sorted.
+/// Labels of one request series, in sort order.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Clone)]
 pub(super) struct Request {
     pub(super) group: String,
@@ -48,7 +48,7 @@ pub(super) struct EndpointSums {
     pub(super) under_way: u64,
 }
 
-/// All workers together.
+/// Sums over all workers.
 #[derive(Default)]
 pub(super) struct Sums {
     pub(super) in_flight: [u64; 2],
@@ -67,7 +67,7 @@ impl Sums {
         for series in shard.requests.lock().iter() {
             self.requests.entry(Request::of(series)).or_default().add(series);
         }
-        // The worker holds a series as long as it counts in it: after that, it ends.
+        // A worker holds a reference to a series while it counts in it; other series are removed.
         let mut services = shard.services.lock();
         for service in services.iter() {
             self.services.entry(service.name.clone()).or_default().add(service);
@@ -95,7 +95,7 @@ impl Request {
         }
     }
 
-    /// The labels in the order of their names, as client_golang writes them.
+    /// The labels sorted by name, as client_golang renders them.
     pub(super) fn labels<'r>(
         &'r self,
         dry_run: Option<&'r str>,

@@ -1,25 +1,24 @@
-//! The text a scraper reads: Prometheus' classic form, and OpenMetrics for who prefers it.
+//! Exposition formats: Prometheus text format, and OpenMetrics if the scraper accepts it.
 
 use std::fmt::Write;
 
-/// The two forms of the text.
+/// Exposition format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Prometheus 0.0.4, which kube-apiserver speaks.
+    /// Prometheus text format 0.0.4, which kube-apiserver uses.
     Classic,
     /// OpenMetrics 1.0.
     OpenMetrics,
 }
 
 impl Format {
-    /// OpenMetrics if the `Accept` header names it, else classic. Names and values are the same in
-    /// both: a counter that upstream named without `_total` is of type `unknown` in OpenMetrics, which
-    /// would otherwise rename it.
+    /// OpenMetrics if the `Accept` header names it, else classic. Names and values are the same in both: a counter
+    /// without `_total` in its upstream name has type `unknown` in OpenMetrics, which would otherwise rename it.
     pub fn accepted(accept: &str) -> Format {
         if accept.contains("application/openmetrics-text") { Format::OpenMetrics } else { Format::Classic }
     }
 
-    /// The `Content-Type` of the text.
+    /// `Content-Type` of the format.
     pub fn content_type(self) -> &'static str {
         match self {
             Format::Classic => "text/plain; version=0.0.4; charset=utf-8",
@@ -28,7 +27,7 @@ impl Format {
     }
 }
 
-/// What the samples of a family are.
+/// Type of a metric family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Counter,
@@ -36,7 +35,7 @@ pub(super) enum Kind {
     Histogram,
 }
 
-/// The text so far. A family without samples leaves nothing behind, as upstream.
+/// Renders metrics. A family without samples is omitted, as upstream.
 pub(super) struct Text {
     out: String,
     format: Format,
@@ -49,19 +48,19 @@ impl Text {
         Text { out: String::with_capacity(16 * 1024), format, pending: None, name: "" }
     }
 
-    /// Begins the family `name`; its samples follow.
+    /// Starts the family `name`; its samples follow.
     pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &'static str) {
         self.pending = Some((name, kind, help));
         self.name = name;
     }
 
-    /// One sample of the family.
+    /// Appends one sample of the family.
     pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: impl Value) {
         self.line("", labels, None, value);
     }
 
-    /// One series of a histogram: the counts of each bucket (not cumulative) and the sum. One that
-    /// observed nothing yet is left out.
+    /// Appends one series of a histogram from its bucket counts (not cumulative) and sum. A histogram without
+    /// observations is omitted.
     pub(super) fn histogram(&mut self, labels: &[(&str, &str)], printed: &[&str], buckets: &[u64], sum: f64) {
         if buckets.iter().all(|bucket| *bucket == 0) {
             return;
@@ -70,7 +69,7 @@ impl Text {
         for (n, bucket) in buckets.iter().enumerate() {
             count += bucket;
             let bound = printed.get(n).copied().unwrap_or("+Inf");
-            // OpenMetrics writes bounds as floats.
+            // In OpenMetrics, bounds are floats.
             if self.format == Format::OpenMetrics && bound.bytes().all(|byte| byte.is_ascii_digit()) {
                 self.line("_bucket", labels, Some(&format!("{bound}.0")), count);
             } else {
@@ -81,7 +80,7 @@ impl Text {
         self.line("_count", labels, None, count);
     }
 
-    /// The whole text.
+    /// Returns the text.
     pub(super) fn finish(mut self) -> String {
         if self.format == Format::OpenMetrics {
             self.out.push_str("# EOF\n");
@@ -95,7 +94,7 @@ impl Text {
             (_, Kind::Gauge) => (name, "gauge"),
             (_, Kind::Histogram) => (name, "histogram"),
             (Format::Classic, Kind::Counter) => (name, "counter"),
-            // The gauge of the same name without `_total` would be the same family.
+            // The family name without `_total` is taken by a gauge.
             (Format::OpenMetrics, Kind::Counter) if name == "aggregator_unavailable_apiservice_total" => {
                 (name, "unknown")
             }
@@ -104,7 +103,7 @@ impl Text {
                 None => (name, "unknown"),
             },
         };
-        // Our help texts hold neither a backslash nor a line's end.
+        // Help texts contain neither a backslash nor a line end.
         self.write(format_args!("# HELP {family} {help}\n# TYPE {family} {kind}\n"));
     }
 
@@ -137,12 +136,12 @@ impl Text {
     }
 
     fn write(&mut self, arguments: std::fmt::Arguments<'_>) {
-        // A String takes everything.
+        // Writing to a String does not fail.
         let _ = self.out.write_fmt(arguments);
     }
 }
 
-/// A number as a sample's value.
+/// A number that can be the value of a sample.
 pub(super) trait Value {
     fn write(self, out: &mut String);
 }

@@ -1,4 +1,4 @@
-//! What one worker thread counts: a shard of cells that only this thread writes.
+//! Metrics of one worker thread: a shard of counters written only by this thread.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -14,39 +14,39 @@ use super::backend::{Endpoint, EndpointSeries, Service, ServiceSeries};
 use super::cell::{Codes, Histogram, REQUEST_SECONDS, RESPONSE_BYTES, Tally};
 use super::labels::{self, Authentication, DryRun, Known, RequestLabels, Scope, USERNAMES, Verb};
 
-/// The most series of requests one worker keeps; what would come after is counted as `other`. Names
-/// are bounded by the registry and by discovery anyway: this holds when a backend's discovery lies.
+/// Maximum number of request series per worker; further ones are counted as `other`. The registry and discovery bound
+/// the names anyway; this also bounds them for a backend with malicious discovery.
 const MOST_SERIES: usize = 4096;
 
-/// The counting side of one worker thread; stays on it.
+/// Metrics of one worker thread.
 pub struct WorkerMetrics {
     shard: Arc<Shard>,
-    /// First series of each hash, in `series`.
+    /// Index of the first series of each hash in `series`.
     by_hash: RefCell<HashMap<u64, u32, BuildHasherDefault<AlreadyHashed>>>,
     series: RefCell<Vec<Entry>>,
     services: RefCell<HashMap<String, Weak<Service>>>,
     endpoints: RefCell<HashMap<(String, String), Weak<Endpoint>>>,
-    /// Keeps the type on its thread: [`Tally`] has one writer.
+    /// Makes the type `!Sync`: [`Tally`] has a single writer.
     _on_one_thread: Cell<()>,
     _not_send: std::marker::PhantomData<Rc<()>>,
 }
 
 struct Entry {
     series: Arc<RequestSeries>,
-    /// The next series of the same hash.
+    /// Next series with the same hash.
     next: Option<u32>,
 }
 
-/// One combination of labels, met before; valid for the [`WorkerMetrics`] that gave it.
+/// Index of a registered combination of labels; valid for the [`WorkerMetrics`] that returned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Series(u32);
 
-/// The cells of one worker as a scrape reads them.
+/// Counters of one worker, read by scrapes.
 #[derive(Default)]
 pub(super) struct Shard {
-    /// Read-only and mutating requests that run now.
+    /// Read-only and mutating requests in flight.
     pub(super) in_flight: [Tally; 2],
-    /// As [`Authentication`] orders them.
+    /// In the order of [`Authentication`].
     pub(super) attempts: [Tally; 3],
     pub(super) usernames: [Tally; USERNAMES.len()],
     pub(super) requests: Mutex<Vec<Arc<RequestSeries>>>,
@@ -64,16 +64,16 @@ pub(super) struct RequestSeries {
     pub(super) dry_run: DryRun,
     pub(super) codes: Codes,
     pub(super) terminations: Codes,
-    /// Watches that were ended because their client did not read them.
+    /// Watches ended because their client did not read them.
     pub(super) unread_watches: Tally,
     pub(super) duration: Histogram,
-    /// Only for GET and LIST, as upstream.
+    /// Response sizes, only for GET and LIST, as upstream.
     pub(super) sizes: Option<Histogram>,
     pub(super) long_running: Tally,
 }
 
 impl WorkerMetrics {
-    /// A new shard of `metrics`; one for each worker thread, for the life of the process.
+    /// Adds a shard to `metrics`; one per worker thread, for the life of the process.
     pub fn new(metrics: &Metrics) -> WorkerMetrics {
         let shard = Arc::new(Shard::default());
         metrics.add_shard(shard.clone());
@@ -88,8 +88,8 @@ impl WorkerMetrics {
         }
     }
 
-    /// The series of `request`. `known` is only asked about names not met before, and decides which
-    /// of them may become a label: [`Known::Resource`] for what discovery names, and so on.
+    /// Returns the series of `request`. `known` is only called for new names, and decides which of them may become
+    /// labels: [`Known::Resource`] for resources named by discovery, and so on.
     pub fn series(&self, request: &RequestLabels<'_>, known: impl FnOnce(&RequestLabels<'_>) -> Known) -> Series {
         if let Some(series) = self.find(request) {
             return series;
@@ -132,7 +132,7 @@ impl WorkerMetrics {
         read(&self.series.borrow()[series.0 as usize].series)
     }
 
-    /// A request begins: it is in flight, or long-running, until [`WorkerMetrics::request_ended`].
+    /// Counts a request as in flight or long-running, until [`WorkerMetrics::request_ended`].
     pub(in crate::observe) fn request_began(&self, series: Series, long_running: bool) -> Verb {
         self.with(series, |series| {
             if long_running {
@@ -144,7 +144,7 @@ impl WorkerMetrics {
         })
     }
 
-    /// A request that is in flight turns out to be long-running.
+    /// Counts a request in flight as long-running from now on.
     pub(in crate::observe) fn request_runs_long(&self, series: Series) {
         self.with(series, |series| {
             self.shard.in_flight[usize::from(series.verb.is_mutating())].down();
@@ -152,7 +152,7 @@ impl WorkerMetrics {
         });
     }
 
-    /// The request that began is over.
+    /// Counts the end of a request.
     pub(in crate::observe) fn request_ended(&self, series: Series, long_running: bool, ended: &Ended) {
         self.with(series, |series| {
             if long_running {
@@ -174,7 +174,7 @@ impl WorkerMetrics {
         });
     }
 
-    /// Counts one attempt to authenticate, and under a name that says nothing about a person, its user.
+    /// Counts an authentication attempt, and its user under an anonymized name.
     pub fn authenticated(&self, result: Authentication, user: Option<&str>) {
         self.shard.attempts[result as usize].up();
         if let Some(user) = user {
@@ -182,7 +182,7 @@ impl WorkerMetrics {
         }
     }
 
-    /// The handle to count what goes to APIService `name` with. Keep it with the route.
+    /// Metrics handle of APIService `name`; kept with the route.
     pub fn service(&self, name: &str) -> Rc<Service> {
         let mut services = self.services.borrow_mut();
         if let Some(service) = services.get(name).and_then(Weak::upgrade) {
@@ -195,8 +195,7 @@ impl WorkerMetrics {
         service
     }
 
-    /// The handle to count what goes to `address` for APIService `service` with. Keep it with the
-    /// endpoint's pool.
+    /// Metrics handle of endpoint `address` of APIService `service`; kept with the connection pool of the endpoint.
     pub fn endpoint(&self, service: &str, address: &str) -> Rc<Endpoint> {
         let mut endpoints = self.endpoints.borrow_mut();
         let key = (service.to_owned(), address.to_owned());
@@ -211,7 +210,7 @@ impl WorkerMetrics {
     }
 }
 
-/// How a request ended, as far as it is counted.
+/// Result of a request, as far as it is counted.
 pub(in crate::observe) struct Ended {
     pub(in crate::observe) code: u16,
     pub(in crate::observe) took: Duration,
@@ -252,8 +251,7 @@ impl RequestSeries {
     }
 }
 
-/// Passes [`RequestLabels::hash`] through to the map; one last turn, because the map looks at the
-/// topmost bits and at the lowest.
+/// Passes [`RequestLabels::hash`] to the map, with a final mix because the map uses the highest and lowest bits.
 #[derive(Default)]
 struct AlreadyHashed(u64);
 

@@ -1,7 +1,7 @@
-//! Asks every source for its document of version 2, as long as somebody wants the merged one.
+//! Polls every source for its OpenAPI v2 document while clients request the merged one.
 //!
-//! Few clients do, and the documents are large: nothing is fetched, kept or merged before the first of them asks,
-//! and all of it is dropped when none has asked for a while. Merging runs on a thread of its own.
+//! Few clients do, and the documents are large. Nothing is fetched, kept or merged before the first request, and all of
+//! it is dropped after an idle time. Merging runs on a blocking thread.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -25,25 +25,25 @@ use crate::discovery::{
 use crate::kubeapi::version::compare_kube_aware;
 use crate::process::{Published, Publisher};
 
-/// For one document. Upstream gives it a minute, but who waits a minute for a page is better off without this part.
+/// Timeout of one fetch. Upstream allows a minute; a client that waits so long is better served without this part.
 const TIME: Duration = Duration::from_secs(20);
-/// The largest document we take of the delegate. That of a kube-apiserver has 2 MiB, and some 40 KiB more for each
+/// Maximum document of the delegate. That of a kube-apiserver has 2 MiB, and some 40 KiB more for each
 /// CustomResourceDefinition.
 const MAX_DOCUMENT: usize = 64 << 20;
-/// The largest of a backend, which may well describe more than it is registered for.
+/// Maximum document of a backend, which may describe more than it is registered for.
 const MAX_OF_BACKEND: usize = 16 << 20;
-/// The largest part that one APIService may have in the merged document.
+/// Maximum part of one APIService in the merged document.
 const MAX_PART: usize = 8 << 20;
-/// The most that all documents may take together.
+/// Maximum of all documents together.
 const MAX_MERGED: usize = 128 << 20;
-/// How long the first merged document waits for sources that are slow.
+/// Maximum time the first merged document waits for slow sources.
 const FIRST_WAIT: Duration = Duration::from_secs(3);
-/// When nobody has asked for so long, all is dropped.
+/// Idle time after which everything is dropped.
 const IDLE: Duration = Duration::from_secs(15 * 60);
-/// Between two merges at least.
+/// Minimum interval between two merges.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Kinds that every group and version has (`metav1.AddToGroupVersion`), and those of discovery and errors.
+/// Kinds in every group and version (`metav1.AddToGroupVersion`), and those of discovery and errors.
 const EVERYBODY_S: [&str; 12] = [
     "APIGroup",
     "APIGroupList",
@@ -59,7 +59,7 @@ const EVERYBODY_S: [&str; 12] = [
     "WatchEvent",
 ];
 
-/// The aggregation of version 2; dropping it ends its tasks.
+/// The aggregation of OpenAPI v2; dropping it ends its tasks.
 ///
 /// Lives on one thread, inside a `LocalSet`.
 pub struct Aggregation2<F: Fetch + 'static> {
@@ -71,13 +71,13 @@ struct Inner<F: Fetch + 'static> {
     keeper: Keeper<Asking<F>>,
     shelf: Shelf,
     known: RefCell<All>,
-    /// Rings when `known` changed.
+    /// Notified when `known` changed.
     changed: Notify,
     recalled: Recalled,
     sources: watch::Sender<Option<Arc<Sources>>>,
 }
 
-/// What was kept of the last process, by name of the APIService.
+/// Documents restored from the disk cache, by name of the APIService.
 type Recalled = Rc<RefCell<BTreeMap<String, Arc<Part>>>>;
 
 impl<F: Fetch + 'static> Drop for Aggregation2<F> {
@@ -87,7 +87,7 @@ impl<F: Fetch + 'static> Drop for Aggregation2<F> {
 }
 
 impl<F: Fetch + 'static> Aggregation2<F> {
-    /// Begins with no APIService, and sleeps until somebody asks. `kept` holds what was said before. Call it inside the
+    /// Starts without APIServices, and idles until the first request. `kept` is the disk cache. Call it inside the
     /// `LocalSet`.
     pub fn start(fetch: F, kept: &Kept) -> (Aggregation2<F>, Version2) {
         let (publisher, built) = Published::new(None);
@@ -111,7 +111,7 @@ impl<F: Fetch + 'static> Aggregation2<F> {
         (Aggregation2 { inner, tasks }, Version2 { built, demand })
     }
 
-    /// Takes over what is registered now; as `Discovery::follow`.
+    /// Replaces the set of APIServices, as `Discovery::follow`.
     pub fn follow(&self, known: Vec<Known>) {
         let mut changes: BTreeMap<String, Option<Known>> = BTreeMap::new();
         changes.extend(self.inner.known.borrow().keys().map(|name| (name.clone(), None)));
@@ -119,11 +119,11 @@ impl<F: Fetch + 'static> Aggregation2<F> {
         self.follow_changes(changes);
     }
 
-    /// The same when nothing else changed than these.
+    /// As [`Aggregation2::follow`] when only these changed.
     pub fn follow_changes(&self, changes: impl IntoIterator<Item = Change>) {
         let mut known = self.inner.known.borrow_mut();
         for (name, now) in changes {
-            // What the delegate serves, it describes.
+            // The document of the delegate covers Local APIServices.
             match now.filter(|one| one.by != By::Delegate) {
                 Some(one) => drop(known.insert(name, one)),
                 None => {
@@ -136,14 +136,14 @@ impl<F: Fetch + 'static> Aggregation2<F> {
         self.inner.changed.notify_one();
     }
 
-    /// Asks the backend of `apiservice` again now; for when it became available.
+    /// Polls the backend of `apiservice` now, for example when it became available.
     pub fn nudge(&self, apiservice: &str) {
         self.inner.keeper.nudge(apiservice);
     }
 }
 
 impl<F: Fetch + 'static> Inner<F> {
-    /// Begins to ask when somebody wants the document, and drops all when nobody has for long.
+    /// Starts polling on the first request, and drops everything after the idle time.
     async fn wake_and_sleep(self: Rc<Self>, demand: Arc<Demand>) {
         loop {
             demand.notify.notified().await;
@@ -163,7 +163,7 @@ impl<F: Fetch + 'static> Inner<F> {
         }
     }
 
-    /// Asks those that are registered now. Of those that were not `looked_up` it is looked up first what was kept.
+    /// Polls the registered APIServices. Those not yet `looked_up` are restored from the disk cache first.
     async fn apply(&self, looked_up: &mut BTreeSet<String>) {
         let known: Vec<Known> = self.known.borrow().values().cloned().collect();
         let new: Vec<Known> = known.iter().filter(|one| looked_up.insert(one.name.clone())).cloned().collect();
@@ -177,7 +177,7 @@ impl<F: Fetch + 'static> Inner<F> {
         });
         let recalled = recalled.await.unwrap_or_default();
         self.recalled.borrow_mut().extend(recalled);
-        // The keeper says nothing when nothing changed, but the first document waits even for that.
+        // The keeper publishes nothing if nothing changed, but the first document waits for a publication.
         self.sources.send_if_modified(|sources| {
             let first = sources.is_none();
             sources.get_or_insert_default();
@@ -187,7 +187,7 @@ impl<F: Fetch + 'static> Inner<F> {
     }
 }
 
-/// What every source said last, in the order in which they are merged.
+/// The last documents of all sources, in the order in which they are merged.
 #[derive(Default)]
 struct Sources(Vec<Source>);
 
@@ -196,13 +196,13 @@ struct Source {
     content: Content,
 }
 
-/// What is known of one APIService.
+/// Content of one APIService.
 #[derive(Clone, Default)]
 struct Content {
     part: Option<Arc<Part>>,
     asked: bool,
     problem: String,
-    /// Whether the part is on disk as what its backend said.
+    /// Whether the document is in the disk cache as that of this backend.
     kept: bool,
 }
 
@@ -227,7 +227,7 @@ async fn merge(mut changes: watch::Receiver<Option<Arc<Sources>>>, publisher: Pu
         };
         match spawn_blocking(move || sources.build()).await {
             Ok(built) => publisher.publish(Arc::new(Some(Arc::new(built)))),
-            Err(error) => tracing::error!(%error, "OpenAPI documents could not be merged; this is a defect of ours"),
+            Err(error) => tracing::error!(%error, "OpenAPI documents could not be merged; this is a bug in narthex"),
         }
         sleep(PAUSE).await;
     }
@@ -264,12 +264,12 @@ fn is_delegate(known: &Known) -> bool {
     known.by == By::Itself
 }
 
-/// Where the paths of a group and version are; `None` for the delegate, which has all others.
+/// Path prefix of a group and version; `None` for the delegate, which has all other paths.
 fn prefix(known: &Known) -> Option<String> {
     (!is_delegate(known)).then(|| format!("{}/", known.path()))
 }
 
-/// Whether `path` begins with one of `prefixes`, all of which are three or four segments and end in a slash.
+/// Whether `path` begins with one of `prefixes`. These have three or four segments and end with a slash.
 fn is_below(prefixes: &BTreeSet<String>, path: &str) -> bool {
     let ends = path.match_indices('/').skip(2).take(2).map(|(at, _)| &path[..=at]);
     ends.into_iter().any(|prefix| prefixes.contains(prefix))
@@ -280,29 +280,29 @@ struct Asking<F> {
     sources: watch::Sender<Option<Arc<Sources>>>,
     shelf: Shelf,
     recalled: Recalled,
-    /// One document is read at a time, as each may take much room.
+    /// Limits parsing to one document at a time, as each may take much memory.
     reading: Semaphore,
 }
 
-/// What is remembered of a backend.
+/// Validators of a backend's last good response.
 #[derive(Clone, Default)]
 struct Memory {
     etag: Option<String>,
-    /// SHA-256 of the last good answer: not every server has tags.
+    /// SHA-256 of the body: not every server sends entity tags.
     digest: Option<Vec<u8>>,
 }
 
 struct Heard {
-    /// By name of the APIService.
+    /// Results by name of the APIService.
     said: Vec<(String, Result<Said, FetchError>)>,
     memory: Memory,
 }
 
 #[derive(Clone)]
 enum Said {
-    /// What it said before.
+    /// Not modified.
     Same,
-    /// It has no document.
+    /// There is no document.
     Nothing,
     Part(Arc<Part>),
 }
@@ -332,7 +332,7 @@ impl<F: Fetch + 'static> Subject for Asking<F> {
             let said = said.and_then(|said| match &said {
                 Said::Part(part) if part.size() + size_of_others(contents, &name) > MAX_MERGED => {
                     let most = MAX_MERGED >> 20;
-                    Err(FetchError::new(format!("it is left out: all documents together are larger than {most} MiB")))
+                    Err(FetchError::new(format!("left out: all documents together are larger than {most} MiB")))
                 }
                 _ => Ok(said),
             });
@@ -351,9 +351,9 @@ impl<F: Fetch + 'static> Subject for Asking<F> {
                     content.part.clone()
                 }
             };
-            // What its probe finds, too, its condition tells; of the delegate its discovery does.
+            // A failure of the probe, too, is logged with the condition; one of the delegate by its discovery.
             if content.problem.is_empty() && !problem.is_empty() && !seen_by_probe {
-                let kept = if content.part.is_some() { "; what it said last stays" } else { "" };
+                let kept = if content.part.is_some() { "; last good answer served" } else { "" };
                 tracing::warn!(apiservice = name, problem, "OpenAPI v2 of the backend failed{kept}");
             }
             if part != content.part || (heard && !content.kept) {
@@ -373,7 +373,7 @@ impl<F: Fetch + 'static> Subject for Asking<F> {
     fn recall(&self, known: &Known) -> Option<oneshot::Receiver<Content>> {
         let part = self.recalled.borrow_mut().remove(&known.name)?;
         let (gives, comes) = oneshot::channel();
-        // It is here already, and somebody waits.
+        // The content is available at once; the receiver exists.
         let _ = gives.send(Content { part: Some(part), kept: true, ..Content::default() });
         Some(comes)
     }
@@ -393,7 +393,7 @@ impl<F: Fetch + 'static> Subject for Asking<F> {
             let priority = priorities.entry(&one.group).or_insert(one.group_priority_minimum);
             *priority = one.group_priority_minimum.max(*priority);
         }
-        // As in discovery; upstream means to compare the priorities of versions, too, but compares one with itself.
+        // As in discovery. Upstream means to compare the priorities of versions, too, but compares one with itself.
         sources.sort_by(|Source { known: a, .. }, Source { known: b, .. }| {
             let rank = |one: &Known| (!is_delegate(one), Reverse(priorities.get(one.group.as_str()).copied()));
             rank(a)
@@ -435,15 +435,15 @@ impl<F: Fetch> Asking<F> {
             }
             let part = |claim: &Known| (claim.name.clone(), read(&fetched.body, prefix(claim).as_deref()));
             let said: Vec<_> = claims.iter().map(part).collect();
-            // What was bad is looked at again, so that it stays known as bad.
+            // An invalid document is parsed again next time, so that its error is reported again.
             let good = said.iter().all(|(_, said)| said.is_ok());
             Heard { said, memory: if good { Memory { etag, digest } } else { Memory::default() } }
         });
-        read.await.map_err(|error| FetchError::new(format!("its OpenAPI v2 could not be read: {error}")))
+        read.await.map_err(|error| FetchError::new(format!("its OpenAPI v2 document could not be read: {error}")))
     }
 }
 
-/// How much the parts of all but this APIService take.
+/// Total size of the documents of all other APIServices.
 fn size_of_others(contents: &Contents<Content>, name: &str) -> usize {
     let others = contents.iter().filter(|(other, _)| *other != name);
     others.filter_map(|(_, content)| content.part.as_ref()).map(|part| part.size()).sum()
@@ -468,7 +468,7 @@ mod tests {
     use crate::discovery::Fetched;
     use crate::message::Body;
 
-    /// A backend, and how often it was asked; with no document it is dead.
+    /// A backend with a request count; without a document it refuses.
     #[derive(Clone, Default)]
     struct World(Rc<(RefCell<Option<String>>, Cell<usize>)>);
 
@@ -543,14 +543,14 @@ mod tests {
             sleep(IDLE).await;
             assert_eq!(world.0.1.get(), asked);
 
-            // It is dead when somebody asks again.
+            // The backend refuses when the next request arrives.
             *world.0.0.borrow_mut() = None;
             assert!(read(&version2).await.contains("/apis/a/v1/things"));
             assert_eq!(
                 version2.problems().into_values().collect::<Vec<_>>(),
                 ["refused; its last good answer is served"]
             );
-            // Another's paths, and then none.
+            // A document with another APIService's paths: none are kept.
             *world.0.0.borrow_mut() = Some(document("/apis/b/v1/things"));
             aggregation.nudge("v1.a");
             sleep(Duration::from_secs(2)).await;

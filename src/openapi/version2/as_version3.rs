@@ -1,5 +1,5 @@
-//! A document of version 2 said in version 3, for backends from before Kubernetes 1.24, with the rules of
-//! kube-openapi's `pkg/openapiconv`.
+//! Converts OpenAPI v2 documents to v3, for backends from before Kubernetes 1.24, by the rules of kube-openapi's
+//! `pkg/openapiconv`.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use super::part::{Entry, Part};
 
 type Object = Map<String, Value>;
 
-/// What a [`Part`] says, as a document of version 3.
+/// Converts a [`Part`] to a v3 document.
 pub(super) fn convert(part: &Part) -> Value {
     let head = |key: &str| part.head.get(key).and_then(|text| serde_json::from_str::<Value>(text).ok());
     let produces = head("produces").unwrap_or_default();
@@ -22,7 +22,7 @@ pub(super) fn convert(part: &Part) -> Value {
     let mut components = Object::new();
     components.insert("schemas".into(), each(&part.definitions, &schema));
     if !part.parameters.is_empty() {
-        // Upstream forgets them, and leaves references to them behind.
+        // Upstream drops them, and leaves dangling references.
         components.insert("parameters".into(), each(&part.parameters, &parameter));
     }
     if let Some(Value::Object(responses)) = head("responses") {
@@ -52,7 +52,7 @@ fn object(value: Value) -> Object {
     }
 }
 
-/// The same value where a field is.
+/// Replaces the value of `key`, if there is one.
 fn change(object: &mut Object, key: &str, change: impl FnOnce(Value) -> Value) {
     if let Some(value) = object.get_mut(key) {
         *value = change(value.take());
@@ -83,7 +83,7 @@ fn schema(value: Value) -> Value {
     change(&mut fields, "additionalProperties", schema);
     change(&mut fields, "items", |items| if items.is_array() { each(items, schema) } else { schema(items) });
     change(&mut fields, "$ref", |name| refer(name, "#/definitions/", "#/components/schemas/"));
-    // Beside a reference nothing else counts in version 3.
+    // In v3 all siblings of a reference are ignored.
     if fields.len() > 1
         && let Some(reference) = fields.remove("$ref")
     {
@@ -129,7 +129,7 @@ fn operation(value: Value) -> Value {
     fields.into()
 }
 
-/// One schema for each media type.
+/// The schema for each media type.
 fn content(types: &Value, schema: &Value) -> Value {
     let types = types.as_array().map_or(&[][..], Vec::as_slice).iter().filter_map(Value::as_str);
     types.map(|kind| (kind.to_owned(), json!({"schema": schema}))).collect::<Object>().into()
@@ -155,7 +155,7 @@ fn parameter(value: Value) -> Value {
     const OUTSIDE: [&str; 5] = ["name", "in", "description", "required", "allowEmptyValue"];
     let (mut outside, inside): (Object, Object) =
         fields.into_iter().partition(|(key, _)| OUTSIDE.contains(&key.as_str()) || key.starts_with("x-"));
-    // What is no object is described by the parameter itself in version 2.
+    // In v2 a parameter that is not an object carries its own schema.
     let mut described = match inside.get("schema") {
         Some(of) => object(schema(of.clone())),
         None => object(schema(inside.into())),
@@ -168,7 +168,7 @@ fn parameter(value: Value) -> Value {
 fn security_scheme(value: Value) -> Value {
     let mut fields = object(value);
     let Some(flow) = fields.remove("flow") else {
-        // HTTP's own has another name now.
+        // HTTP basic authentication has another name in v3.
         if fields.get("type").is_some_and(|kind| kind == "basic") {
             fields.insert("type".into(), "http".into());
             fields.insert("scheme".into(), "basic".into());

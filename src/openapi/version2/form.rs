@@ -1,67 +1,67 @@
-//! The form of an OpenAPI v2 document as a table: which fields there are, of what kind, and their numbers in gnostic's
-//! `OpenAPIv2.proto`. One walk judges a document by it, another writes protobuf.
+//! Schema of OpenAPI v2 documents as a table: fields, their types, and their numbers in gnostic's `OpenAPIv2.proto`. It
+//! drives validation and protobuf encoding.
 //!
-//! Backends are judged by it before they are believed: a field of the wrong kind would make clients throw away the
-//! whole merged document (gnostic's parser is strict), and kube-aggregator passes it on.
+//! Backends' documents are validated by it: with a field of the wrong type clients would discard the whole merged
+//! document (gnostic's parser is strict). kube-aggregator passes such a field on.
 
 use serde_json::{Map, Value};
 
 /// An object with named fields.
 pub(super) struct Message {
     pub(super) fields: &'static [Field],
-    /// Number of the list of extensions (`x-…`); 0 where there are none.
+    /// Field number of the extensions (`x-…`); 0 if there are none.
     pub(super) extensions: u8,
 }
 
-/// A field of a [`Message`].
+/// Field of a [`Message`].
 pub(super) struct Field {
     pub(super) key: &'static str,
     pub(super) number: u8,
     pub(super) kind: Kind,
 }
 
-/// What a value may be.
+/// Type of a value.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Text,
-    /// Text that names another part of the document: `#/definitions/…`.
+    /// A reference to another part of the document: `#/definitions/…`.
     Reference,
     Flag,
     Whole,
     Number,
     Texts,
-    /// Text or texts, in a message of their own.
+    /// A string or a list of strings, in a nested message.
     Words,
-    /// Any JSON, written as YAML.
+    /// Any JSON, encoded as YAML.
     Any,
     Anys,
     One(&'static Message),
     Many(&'static Message),
-    /// An object with free names.
+    /// An object with arbitrary names.
     Named(&'static Kind),
-    /// Several such objects.
+    /// A list of such objects.
     NamedMany(&'static Kind),
-    /// One of several messages, told apart by what is in it; inside messages of the given numbers.
+    /// One of several messages, chosen by its content; nested in messages of the given numbers.
     Choice(fn(&Map<String, Value>) -> Option<Chosen>),
     Choices(fn(&Map<String, Value>) -> Option<Chosen>),
-    /// `true`, `false` or a schema.
+    /// A boolean or a schema.
     SchemaOrFlag,
-    /// A schema or several.
+    /// A schema or a list of schemas.
     Schemas,
-    /// What answers there are by status code, extensions beside them.
+    /// Responses by status code, with extensions beside them.
     Responses,
-    /// Paths, extensions beside them.
+    /// Paths, with extensions beside them.
     Paths,
 }
 
-/// Numbers of the messages around it, outermost first, and what it is.
+/// Numbers of the surrounding messages, outermost first, and the message.
 pub(super) type Chosen = (&'static [u8], &'static Message);
 
 const fn field(key: &'static str, number: u8, kind: Kind) -> Field {
     Field { key, number, kind }
 }
 
-/// What a document is made of besides paths, definitions and parameters, and these too.
+/// The top level of a document.
 pub(super) static DOCUMENT: Message = Message {
     fields: &[
         field("swagger", 1, Kind::Text),
@@ -84,11 +84,11 @@ pub(super) static DOCUMENT: Message = Message {
 };
 
 const PATHS: Kind = Kind::Paths;
-/// One of `paths`.
+/// Entry of `paths`.
 pub(super) static PATH: Kind = Kind::One(&PATH_ITEM);
-/// One of `definitions`.
+/// Entry of `definitions`.
 pub(super) static DEFINITION: Kind = Kind::One(&SCHEMA);
-/// One of `parameters`.
+/// Entry of `parameters`.
 pub(super) static PARAMETER: Kind = Kind::Choice(defined_parameter);
 
 static INFO: Message = Message {
@@ -159,7 +159,7 @@ static OPERATION: Message = Message {
     extensions: 13,
 };
 
-/// One of `responses`.
+/// Entry of `responses`.
 pub(super) static ANSWER: Kind = Kind::Choice(answer);
 
 static RESPONSE: Message = Message {
@@ -245,7 +245,7 @@ static BODY: Message = Message {
     extensions: 6,
 };
 
-/// The fields of what is no object: items, headers and parameters have them under consecutive numbers.
+/// Fields of non-object values: items, headers and parameters have them under consecutive numbers.
 macro_rules! simple {
     ($first:literal $(, $more:expr)*) => {
         &[
@@ -273,7 +273,7 @@ macro_rules! simple {
 
 static ITEMS: Message = Message { fields: simple!(1), extensions: 18 };
 static HEADER: Message = Message { fields: simple!(1, field("description", 18, Kind::Text)), extensions: 19 };
-/// In a header or in the path.
+/// Parameter in a header or in the path.
 static PLACED: Message = Message {
     fields: simple!(
         5,
@@ -284,7 +284,7 @@ static PLACED: Message = Message {
     ),
     extensions: 22,
 };
-/// In the query or in a form.
+/// Parameter in the query or in a form.
 static FREE: Message = Message {
     fields: simple!(
         6,

@@ -1,14 +1,14 @@
-//! Whether a part of a document has the form it must have, and which other parts it names.
+//! Validates parts of a document against the schema table, and finds their references.
 
 use serde_json::{Map, Value, json};
 
 use super::form::{ANSWER, Kind, Message, PATH, SCHEMA};
 
-/// Keys that are longer than this when written cannot be read back from YAML, which is how gnostic carries what has no
-/// form.
+/// Maximum length of an encoded key: a longer one cannot be parsed from YAML, in which gnostic carries values without a
+/// schema.
 const LONGEST_KEY: usize = 1000;
 
-/// What is wrong with a part, and where in it.
+/// A violation of the schema, and its path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Wrong {
     place: Vec<String>,
@@ -21,7 +21,7 @@ impl Wrong {
     }
 
     fn at(mut self, key: &str) -> Wrong {
-        // A backend's own words: short, and nothing that steers a terminal.
+        // The key is the backend's text: shortened, and without control characters.
         self.place.push(key.chars().take(64).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect());
         self
     }
@@ -36,10 +36,10 @@ impl std::fmt::Display for Wrong {
     }
 }
 
-/// Judges `value` as a `kind`, and shows `reference` every name of another part, which it may change.
+/// Validates `value` as a `kind`, and passes every reference to `reference`, which may change it.
 ///
-/// What the form does not know, and `null`, is taken out: kube-openapi's types do so, and gnostic's parser takes
-/// a document with more for none.
+/// Unknown fields and `null` are removed. kube-openapi's types do so, and gnostic's parser rejects a document with
+/// unknown fields.
 pub(super) fn judge(kind: Kind, value: &mut Value, reference: &mut dyn FnMut(&mut String)) -> Result<(), Wrong> {
     match (kind, value) {
         (Kind::Text, Value::String(_)) | (Kind::Flag, Value::Bool(_)) | (Kind::Number, Value::Number(_)) => Ok(()),
@@ -47,7 +47,7 @@ pub(super) fn judge(kind: Kind, value: &mut Value, reference: &mut dyn FnMut(&mu
             reference(text);
             Ok(())
         }
-        (Kind::Reference, Value::String(_)) => Err(Wrong::new("is no reference into the document")),
+        (Kind::Reference, Value::String(_)) => Err(Wrong::new("is not a reference into the document")),
         (Kind::Whole, Value::Number(number)) if whole(number).is_some() => Ok(()),
         (Kind::Words, Value::String(_)) => Ok(()),
         (Kind::Texts | Kind::Words, Value::Array(entries)) => match entries.iter().all(Value::is_string) {
@@ -69,7 +69,7 @@ pub(super) fn judge(kind: Kind, value: &mut Value, reference: &mut dyn FnMut(&mu
         }
         (Kind::Choice(choose), Value::Object(object)) => match choose(object) {
             Some((_, message)) => judge_object(message, object, reference),
-            None => Err(Wrong::new("is of no known kind")),
+            None => Err(Wrong::new("is of unknown kind")),
         },
         (Kind::Choices(choose), Value::Array(entries)) => {
             judge_all(entries, |entry| judge(Kind::Choice(choose), entry, reference))
@@ -98,7 +98,7 @@ fn judge_object(
     })
 }
 
-/// An object whose free names have extensions beside them.
+/// Validates an object with arbitrary names and extensions.
 fn judge_beside(
     kind: Kind,
     object: &mut Map<String, Value>,
@@ -118,7 +118,7 @@ fn judge_all(entries: &mut [Value], mut judge: impl FnMut(&mut Value) -> Result<
         .try_for_each(|(number, entry)| judge(entry).map_err(|wrong| wrong.at(&number.to_string())))
 }
 
-/// What may be anything, but must be readable as YAML.
+/// Validates a value of any type: it must be readable as YAML.
 fn free(value: &Value) -> Result<(), Wrong> {
     match value {
         Value::Array(entries) => entries.iter().try_for_each(free),
@@ -131,7 +131,7 @@ fn free(value: &Value) -> Result<(), Wrong> {
 }
 
 fn short_keys(object: &Map<String, Value>) -> Result<(), Wrong> {
-    // A character that is written with its number takes six bytes.
+    // An escaped character takes six bytes.
     let too_long = |key: &String| {
         key.len() > LONGEST_KEY || key.len() > LONGEST_KEY / 6 && written(&json!(key)).len() > LONGEST_KEY
     };
@@ -141,8 +141,8 @@ fn short_keys(object: &Map<String, Value>) -> Result<(), Wrong> {
     }
 }
 
-/// Whether it leads into the document itself, and Go takes it for a URL: if one does not, its clients read nothing at
-/// all of the whole document.
+/// Whether it is a reference into the document that Go parses as a URL. With one invalid reference clients fail to read
+/// the whole document.
 fn is_reference(text: &str) -> bool {
     let escaped = text
         .split('%')
@@ -151,18 +151,18 @@ fn is_reference(text: &str) -> bool {
     text.starts_with("#/") && text.bytes().all(|byte| byte.is_ascii_graphic()) && escaped
 }
 
-/// Whether a key is one that anybody may add.
+/// Whether a key is an extension.
 pub(super) fn is_extension(key: &str) -> bool {
     key.starts_with("x-")
 }
 
-/// A number without a fraction, however it is written.
+/// The number as an integer, if it has no fraction.
 pub(super) fn whole(number: &serde_json::Number) -> Option<i64> {
     let exact = |float: f64| (float.fract() == 0.0 && float.abs() <= (1_i64 << 53) as f64).then_some(float as i64);
     number.as_i64().or_else(|| number.as_f64().and_then(exact))
 }
 
-/// As JSON that readers of YAML read, too: gnostic's are. They take some characters for none.
+/// JSON that YAML parsers accept, too, such as gnostic's. They reject some characters unless these are escaped.
 pub(super) fn written(value: &Value) -> String {
     let json = value.to_string();
     let odd =
@@ -170,7 +170,7 @@ pub(super) fn written(value: &Value) -> String {
     if !json.contains(odd) {
         return json;
     }
-    // Such characters stand in strings only.
+    // These characters occur only in strings.
     json.chars().fold(String::with_capacity(json.len() + 8), |mut text, c| {
         match odd(c) {
             true => text.push_str(&format!("\\u{:04x}", u32::from(c))),
@@ -244,16 +244,16 @@ mod tests {
                 json!({"properties": {"a\u{1b}": {"items": [{"$ref": 1}]}}}),
                 "properties: a\u{fffd}: items: 0: $ref: is of the wrong type",
             ),
-            (DEFINITION, json!({"$ref": "https://evil.dev/"}), "$ref: is no reference into the document"),
-            (DEFINITION, json!({"$ref": "#/definitions/a\u{1}"}), "$ref: is no reference into the document"),
-            (DEFINITION, json!({"$ref": "#/definitions/a%2"}), "$ref: is no reference into the document"),
+            (DEFINITION, json!({"$ref": "https://evil.dev/"}), "$ref: is not a reference into the document"),
+            (DEFINITION, json!({"$ref": "#/definitions/a\u{1}"}), "$ref: is not a reference into the document"),
+            (DEFINITION, json!({"$ref": "#/definitions/a%2"}), "$ref: is not a reference into the document"),
             (DEFINITION, json!({"required": [1]}), "required: must be a list of strings"),
             (DEFINITION, json!({"maxLength": 1.5}), "maxLength: is of the wrong type"),
             (DEFINITION, json!({"default": {"a".repeat(1001): 1}}), "default: a key is longer than 1000 bytes"),
             (DEFINITION, json!({"default": {"\u{1}".repeat(170): 1}}), "default: a key is longer than 1000 bytes"),
             (DEFINITION, json!([]), "is of the wrong type"),
-            (PARAMETER, json!({"in": "space", "name": "x"}), "is of no known kind"),
-            (PARAMETER, json!({"$ref": "#/parameters/x"}), "is of no known kind"),
+            (PARAMETER, json!({"in": "space", "name": "x"}), "is of unknown kind"),
+            (PARAMETER, json!({"$ref": "#/parameters/x"}), "is of unknown kind"),
             (PATH, json!({"get": "x"}), "get: is of the wrong type"),
             (
                 PATH,
@@ -263,7 +263,7 @@ mod tests {
             (
                 Kind::One(&DOCUMENT),
                 json!({"securityDefinitions": {"a": {"type": "magic"}}}),
-                "securityDefinitions: a: is of no known kind",
+                "securityDefinitions: a: is of unknown kind",
             ),
         ] {
             assert_eq!(judged(kind, value).unwrap_err(), expected);

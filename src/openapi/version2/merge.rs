@@ -1,4 +1,4 @@
-//! Many parts into one document, with the rules of kube-openapi's `pkg/aggregator`. Values in, values out.
+//! Merges documents into one, by the rules of kube-openapi's `pkg/aggregator`. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,21 +8,20 @@ use serde_json::json;
 use super::form::{DEFINITION, Kind, PARAMETER, PATH};
 use super::part::{Entries, Entry, GroupVersionKind, Part};
 
-/// A document being put together.
+/// A document being merged.
 #[derive(Debug, Default)]
 pub(super) struct Merged {
     part: Part,
-    /// Who describes a kind: the first that did.
+    /// Name of the definition that describes a kind: the first one.
     described: BTreeMap<GroupVersionKind, String>,
 }
 
 impl Merged {
-    /// Takes in all of `part` but the paths that are there already. `may_describe` says of which kinds its source
-    /// may speak at all.
+    /// Adds `part`, except for paths that exist already. `may_describe` says which kinds its source may describe.
     ///
-    /// Definitions that say the same are shared, whatever kinds they name, and those of the same name that do not
-    /// get another: `<name>_v2`, `_v3`, …. Upstream lets two definitions describe the same kind, and which of them
-    /// `kubectl explain` shows is then left to chance; here it is the first.
+    /// Equal definitions are shared, whatever kinds they name. A different one of the same name is renamed:
+    /// `<name>_v2`, `_v3`, …. Upstream lets two definitions describe the same kind, and which of them `kubectl explain`
+    /// shows is left to chance; here it is the first.
     pub(super) fn add(&mut self, part: &Part, may_describe: impl Fn(&GroupVersionKind) -> bool) {
         let part = part.keeping(|path| !self.part.paths.contains_key(path));
         let definitions = renames(&self.part.definitions, &part.definitions);
@@ -53,7 +52,7 @@ impl Merged {
         }
     }
 
-    /// Makes what `part` has besides paths, definitions and parameters that of the whole.
+    /// Uses the head of `part` (all but paths, definitions and parameters) for the merged document.
     pub(super) fn take_head(&mut self, part: &Part) {
         self.part.head = part.head.clone();
     }
@@ -89,7 +88,7 @@ impl Merged {
     }
 }
 
-/// The other names that entries of `source` must get, because in `there` something else has theirs.
+/// New names for entries of `source` that differ from those of the same name in `there`.
 fn renames(there: &Entries, source: &Entries) -> BTreeMap<String, String> {
     let mut renames = BTreeMap::new();
     let mut taken = BTreeSet::new();
@@ -100,7 +99,7 @@ fn renames(there: &Entries, source: &Entries) -> BTreeMap<String, String> {
         }
         let mut number = 2;
         let mut new = format!("{name}_v{number}");
-        // One that was renamed before and says the same will do.
+        // An equal entry that was renamed before is reused.
         while same(&new) == Some(false) || same(&new).is_none() && (taken.contains(&new) || source.contains_key(&new)) {
             number += 1;
             new = format!("{name}_v{number}");
@@ -121,7 +120,7 @@ mod tests {
         Part::read(document.to_string().as_bytes(), None).unwrap()
     }
 
-    /// A document whose path `path` answers with `Thing`, and this is it.
+    /// A document with a path `path` that returns `Thing`, defined as `thing`.
     fn document(path: &str, thing: &Value, more: &Value) -> Value {
         let mut definitions = json!({"Thing": thing});
         definitions.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -198,7 +197,7 @@ mod tests {
         let mut second = document("/b", &json!({"title": "b"}), &json!({"Other": {}, "Unnamed": {}}));
         second["paths"]["/a"] = json!({"get": {"responses": {"200": {"schema": {"$ref": "#/definitions/Other"}}}}});
         let whole = merged(&[first, second]);
-        assert_eq!(names(&whole["definitions"]), ["Thing", "Thing_v2", "Unnamed"], "what nobody ever named stays");
+        assert_eq!(names(&whole["definitions"]), ["Thing", "Thing_v2", "Unnamed"], "what nothing references stays");
         assert!(whole["paths"]["/a"]["get"]["responses"]["200"]["schema"]["$ref"] == "#/definitions/Thing");
     }
 

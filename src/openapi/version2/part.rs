@@ -1,4 +1,4 @@
-//! What one source says in version 2, judged, cut down to what is its own, and brought into one form of writing.
+//! The OpenAPI v2 document of one source: validated, reduced to its own paths, and normalized.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,40 +13,40 @@ use super::form::{DEFINITION, DOCUMENT, Field, Kind, PARAMETER, PATH};
 use super::judge::{Wrong, is_extension, judge, written};
 use crate::discovery::FetchError;
 
-/// Which groups, versions and kinds a definition describes.
+/// Extension with the groups, versions and kinds that a definition describes.
 const KINDS: &str = "x-kubernetes-group-version-kind";
-/// The most entries of one section. A thousand CustomResourceDefinitions make about ten thousand paths.
+/// Maximum entries of one section. A thousand CustomResourceDefinitions make about ten thousand paths.
 const MOST_ENTRIES: usize = 50_000;
-/// The most values in one entry: as a tree, each takes up to half a KiB.
+/// Maximum values in one entry: in a tree each takes up to half a KiB.
 const MOST_VALUES: usize = 200_000;
-/// Names the sections that are merged entry by entry.
+/// Sections that are merged entry by entry.
 const SECTIONS: [&str; 3] = ["paths", "definitions", "parameters"];
 
 /// The document of one source.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Part {
-    /// All else it has: `info`, `securityDefinitions`; each value as JSON.
+    /// All other fields (`info`, `securityDefinitions`, …); each value as JSON.
     pub(super) head: BTreeMap<String, Box<str>>,
     pub(super) paths: Entries,
     pub(super) definitions: Entries,
     pub(super) parameters: Entries,
 }
 
-/// By name.
+/// Entries by name.
 pub(super) type Entries = BTreeMap<String, Arc<Entry>>;
 
 /// A path, a definition or a parameter.
 #[derive(Debug, PartialEq)]
 pub(super) struct Entry {
-    /// As JSON without space, keys in order; of a definition without what it says of kinds.
+    /// Compact JSON with sorted keys; a definition without its kinds.
     pub(super) text: Box<str>,
-    /// What it names of other parts, `#/definitions/…`.
+    /// References to other parts, `#/definitions/…`.
     pub(super) references: BTreeSet<String>,
-    /// What a definition says of kinds; `None` when nothing.
+    /// Kinds that a definition describes; `None` if it names none.
     pub(super) kinds: Option<BTreeSet<GroupVersionKind>>,
 }
 
-/// A kind as OpenAPI names it. In the order that kube-openapi gives them.
+/// A group, version and kind. Ordered as by kube-openapi.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GroupVersionKind {
     pub(super) group: String,
@@ -55,15 +55,16 @@ pub(super) struct GroupVersionKind {
 }
 
 impl Part {
-    /// Reads a document, and keeps the paths that begin with `prefix`, all if there is none.
+    /// Parses a document, and keeps the paths that begin with `prefix`; all of them for `None`.
     ///
     /// # Errors
-    /// When it is not JSON, has too many entries, or an entry that stays has not the form it must have.
+    ///
+    /// If it is not JSON, has too many entries, or an entry to keep is invalid.
     pub(super) fn read(body: &[u8], prefix: Option<&str>) -> Result<Part, FetchError> {
         let Section(document) = serde_json::from_slice(body).map_err(|error| FetchError::unreadable(&error))?;
         let version = document.get("swagger").map_or("", |version| version.get());
         if version != "\"2.0\"" {
-            return Err(FetchError::new("the answer is no OpenAPI document of version 2"));
+            return Err(FetchError::new("the response is not an OpenAPI v2 document"));
         }
         let sections = |name| match document.get(name) {
             None => Ok(Section::default()),
@@ -84,7 +85,7 @@ impl Part {
         }
         let kept = whole.reached(part.paths.values().flat_map(|entry| entry.references.iter().cloned()).collect());
         let dropped = whole.reached(others.iter().flat_map(|(_, text)| references(text)).collect());
-        // A definition that no path of anybody's names stays, as upstream has it.
+        // A definition that no path references stays, as upstream.
         let stays = |name: String| kept.contains(&name) || !dropped.contains(&name);
         for (name, text) in &definitions.0 {
             if stays(format!("#/definitions/{name}")) {
@@ -101,7 +102,7 @@ impl Part {
         Ok(part)
     }
 
-    /// The same without the paths that `keep` refuses, and without what only those needed.
+    /// A copy without the paths that `keep` rejects, and without what only those referenced.
     pub(super) fn keeping(&self, keep: impl Fn(&str) -> bool) -> Part {
         let named = |entries: &Entries| -> BTreeSet<String> {
             let first = entries.values().flat_map(|entry| entry.references.iter().cloned()).collect();
@@ -134,7 +135,7 @@ impl Part {
         }
     }
 
-    /// The document as JSON, with `head` for all else it has.
+    /// The document as JSON, with `head` for all other fields.
     pub(super) fn write(&self, head: &BTreeMap<String, Box<str>>) -> String {
         let mut out = String::with_capacity(self.size() + (64 << 10));
         out.push('{');
@@ -152,7 +153,7 @@ impl Part {
         out
     }
 
-    /// How many bytes it takes, about.
+    /// Approximate size in bytes.
     pub(super) fn size(&self) -> usize {
         let entries = [&self.paths, &self.definitions, &self.parameters].into_iter().flatten();
         entries.map(|(name, entry)| name.len() + entry.text.len()).sum()
@@ -169,7 +170,7 @@ impl Entry {
         let kinds = value.as_object_mut().and_then(|fields| fields.remove(KINDS));
         let kinds = match kinds {
             None => None,
-            Some(kinds) => Some(GroupVersionKind::all(kinds).ok_or(Wrong::new("says nothing readable of its kinds"))?),
+            Some(kinds) => Some(GroupVersionKind::all(kinds).ok_or(Wrong::new("has an invalid list of kinds"))?),
         };
         Ok(Entry { kinds, ..Entry::of(DEFINITION, value)? })
     }
@@ -182,7 +183,7 @@ impl Entry {
         Ok(Entry { text: written(&value).into(), references, kinds: None })
     }
 
-    /// The same with other names for what it names.
+    /// A copy with renamed references.
     pub(super) fn renamed(&self, kind: Kind, new: impl Fn(&str) -> Option<String>) -> Entry {
         let Ok(mut value) = serde_json::from_str::<Value>(&self.text) else {
             return Entry { text: self.text.clone(), references: self.references.clone(), kinds: self.kinds.clone() };
@@ -194,16 +195,16 @@ impl Entry {
             }
             references.insert(name.clone());
         });
-        debug_assert!(renamed.is_ok(), "it was judged before");
+        debug_assert!(renamed.is_ok(), "it was validated before");
         Entry { text: written(&value).into(), references, kinds: self.kinds.clone() }
     }
 
-    /// The same of other kinds.
+    /// A copy with other kinds.
     pub(super) fn of_kinds(&self, kinds: Option<BTreeSet<GroupVersionKind>>) -> Entry {
         Entry { text: self.text.clone(), references: self.references.clone(), kinds }
     }
 
-    /// Writes it with its kinds.
+    /// Writes the entry with its kinds.
     pub(super) fn write(&self, out: &mut String) {
         let Some(kinds) = &self.kinds else { return out.push_str(&self.text) };
         let kinds: Vec<Value> =
@@ -251,14 +252,14 @@ fn separate(out: &mut String) {
     }
 }
 
-/// A whole document as it came, to find out what names what.
+/// A document before validation, to follow its references.
 struct Whole<'d> {
     definitions: &'d BTreeMap<String, &'d RawValue>,
     parameters: &'d BTreeMap<String, &'d RawValue>,
 }
 
 impl Whole<'_> {
-    /// What `first` name, and what these name, and so on.
+    /// All references reachable from `first`.
     fn reached(&self, first: Vec<String>) -> BTreeSet<String> {
         reached(first, |reference| {
             let text = match reference.strip_prefix("#/definitions/") {
@@ -270,7 +271,7 @@ impl Whole<'_> {
     }
 }
 
-/// All names that can be reached, each once: references may well run in circles.
+/// All references reachable from `first`, each once; there may be cycles.
 fn reached(first: Vec<String>, of: impl Fn(&str) -> Option<Vec<String>>) -> BTreeSet<String> {
     let (mut found, mut next) = (BTreeSet::new(), first);
     while let Some(reference) = next.pop() {
@@ -282,7 +283,7 @@ fn reached(first: Vec<String>, of: impl Fn(&str) -> Option<Vec<String>>) -> BTre
     found
 }
 
-/// What an entry that was not judged yet names of others; nothing if it cannot be read.
+/// References of an entry before validation; none if it cannot be parsed.
 fn references(text: &RawValue) -> Vec<String> {
     fn find(value: Value, found: &mut Vec<String>) {
         match value {
@@ -309,7 +310,7 @@ fn parse(text: &RawValue) -> Result<Value, Wrong> {
     serde_json::from_str(text).map_err(|_| Wrong::new("cannot be read: nested too deeply, perhaps"))
 }
 
-/// What is neither path nor definition nor parameter, in its form.
+/// The validated fields other than paths, definitions and parameters.
 fn head(document: &BTreeMap<String, &RawValue>) -> Result<BTreeMap<String, Box<str>>, FetchError> {
     let mut head = BTreeMap::new();
     for Field { key, kind, .. } in DOCUMENT.fields.iter().filter(|field| !SECTIONS.contains(&field.key)) {
@@ -322,10 +323,10 @@ fn head(document: &BTreeMap<String, &RawValue>) -> Result<BTreeMap<String, Box<s
 
 fn at(section: &str, name: &str, wrong: &Wrong) -> FetchError {
     let name: String = name.chars().take(200).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
-    FetchError::new(format!("the answer is not as OpenAPI must be: {section}: {name}: {wrong}"))
+    FetchError::new(format!("invalid OpenAPI document: {section}: {name}: {wrong}"))
 }
 
-/// A section of a document, its entries unread. The first of a name counts.
+/// A section of a document with unparsed entries. The first of a name wins.
 #[derive(Default)]
 struct Section<'d>(BTreeMap<String, &'d RawValue>);
 
@@ -394,7 +395,7 @@ mod tests {
         ));
         let part = read(&document).unwrap();
         assert_eq!(names(&part.paths), ["/apis/a.io/v1/things"]);
-        assert_eq!(names(&part.definitions), ["Inner", "Nobody's", "Thing"], "as upstream: what nobody names stays");
+        assert_eq!(names(&part.definitions), ["Inner", "Nobody's", "Thing"], "as upstream: the unreferenced stays");
         let nothing = part.keeping(|_| false);
         assert_eq!((names(&nothing.paths), names(&nothing.definitions)), (vec![], vec!["Nobody's"]));
         assert_eq!(part.keeping(|_| true), part);
@@ -429,20 +430,17 @@ mod tests {
             (String::new(), "cannot be read"),
             ("<html>".into(), "cannot be read"),
             ("[]".into(), "cannot be read"),
-            ("{}".into(), "no OpenAPI document of version 2"),
-            (r#"{"openapi":"3.0.0"}"#.into(), "no OpenAPI document of version 2"),
-            (r#"{"kind":"Status","code":200}"#.into(), "no OpenAPI document of version 2"),
+            ("{}".into(), "not an OpenAPI v2 document"),
+            (r#"{"openapi":"3.0.0"}"#.into(), "not an OpenAPI v2 document"),
+            (r#"{"kind":"Status","code":200}"#.into(), "not an OpenAPI v2 document"),
             (with(r#""paths":7"#), "cannot be read"),
             (with(r#""definitions":{"A":7}"#), "definitions: A: is of the wrong type"),
             (with(r#""definitions":{"\u001b[2J":{"type":7}}"#), "definitions: \u{fffd}[2J: type: is of the wrong type"),
             (with(&format!(r#""definitions":{{"A":{deep}}}"#)), "A: cannot be read: nested too deeply"),
             (with(&format!(r#""definitions":{{"A":{{"enum":{many}}}}}"#)), "definitions: A: has too many values"),
             (with(&format!(r#""definitions":{{{}}}"#, crowd.join(","))), "more than 50000 entries"),
-            (
-                with(r#""definitions":{"A":{"x-kubernetes-group-version-kind":{}}}"#),
-                "A: says nothing readable of its kinds",
-            ),
-            (with(r#""securityDefinitions":{"A":{"type":"magic"}}"#), "securityDefinitions: : A: is of no known kind"),
+            (with(r#""definitions":{"A":{"x-kubernetes-group-version-kind":{}}}"#), "A: has an invalid list of kinds"),
+            (with(r#""securityDefinitions":{"A":{"type":"magic"}}"#), "securityDefinitions: : A: is of unknown kind"),
             (with(&format!(r#""paths":{{"{OWN}x":{{"get":[]}}}}"#)), "x: get: is of the wrong type"),
         ] {
             let error = read(&document).unwrap_err();

@@ -1,4 +1,5 @@
-//! A document as gnostic's `openapi.v2.Document` (`github.com/google/gnostic-models`), which clients of Go ask for.
+//! Encodes a document as gnostic's `openapi.v2.Document` (`github.com/google/gnostic-models`), which Go clients
+//! request.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +10,9 @@ use super::form::{ANSWER, DEFINITION, DOCUMENT, Field, Kind, Message, PARAMETER,
 use super::judge::{is_extension, whole, written};
 use crate::kubeapi::wire::{double, nested, number as integer};
 
-/// The document that is `json`, which was judged; `None` if it is no document after all.
+/// Encodes the validated document `json`; `None` if it is not an object.
 ///
-/// Taken apart one entry at a time: the whole as a tree would take many times the room.
+/// Entries are decoded one at a time: a tree of the whole document would take many times the memory.
 pub(super) fn encode(json: &[u8]) -> Option<Vec<u8>> {
     let parts: BTreeMap<String, &RawValue> = serde_json::from_slice(json).ok()?;
     let mut out = Vec::with_capacity(json.len());
@@ -43,7 +44,7 @@ pub(super) fn encode(json: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Appends a field. What is of another kind was not judged, and is left out.
+/// Appends a field. A value of another kind was removed by validation, and is omitted here.
 fn put(out: &mut Vec<u8>, number: u8, kind: Kind, value: &Value) {
     match (kind, value) {
         (Kind::Text | Kind::Reference, Value::String(text)) if !text.is_empty() => nested(out, number, text.as_bytes()),
@@ -100,7 +101,7 @@ fn put(out: &mut Vec<u8>, number: u8, kind: Kind, value: &Value) {
         (Kind::SchemaOrFlag, value) => {
             let mut either = Vec::new();
             match value {
-                // Of two kinds, so that `false` is written, too.
+                // A oneof, so `false` is written, too.
                 Value::Bool(flag) => integer(&mut either, 2, u64::from(*flag)),
                 value => put(&mut either, 1, Kind::One(&SCHEMA), value),
             }
@@ -143,7 +144,7 @@ fn fields(message: &Message, object: &Map<String, Value>) -> Vec<u8> {
     out
 }
 
-/// One of the messages `Named…`: the name, and what has it.
+/// One of the messages `Named…`: a name and its value.
 fn named(out: &mut Vec<u8>, number: u8, name: &str, kind: Kind, value: &Value) {
     let mut entry = Vec::new();
     nested(&mut entry, 1, name.as_bytes());
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!(put(Kind::SchemaOrFlag, json!(false)), [10, 2, 16, 0]);
         assert_eq!(put(Kind::SchemaOrFlag, json!({})), [10, 2, 10, 0]);
         assert_eq!(put(Kind::Any, json!({"a": [1]})), b"\x0a\x0b\x12\x09{\"a\":[1]}");
-        // A parameter that is in the path lies in two messages.
+        // A path parameter is nested in two messages.
         let parameter = put(PARAMETER, json!({"in": "path", "required": true}));
         assert_eq!(parameter, b"\x0a\x0c\x12\x0a\x22\x08\x08\x01\x12\x04path");
         let document = encode(br#"{"swagger":"2.0","info":{"title":"t","version":"v"},"paths":{}}"#).unwrap();

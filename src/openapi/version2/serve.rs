@@ -1,4 +1,4 @@
-//! Answers for `/openapi/v2`, in JSON and in gnostic's protobuf, packed as the client takes it.
+//! Serves `/openapi/v2`, as JSON and as gnostic's protobuf, compressed as the client accepts.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -20,30 +20,30 @@ use crate::message::{Blame, Body, Refusal};
 use crate::process::Published;
 
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
-/// What kubectl asks for: the name before it was made a valid one.
+/// The media type that kubectl requests: the name before it was made a valid one.
 const PROTOBUF_ONCE: &str = "com.github.proto-openapi.spec.v2@v1.0+protobuf";
-/// How long who asks first waits for all sources to be asked and merged.
+/// Maximum time the first request waits until all sources are fetched and merged.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The merged document, as workers have it.
+/// Handle of the merged document for workers.
 #[derive(Clone, Debug)]
 pub struct Version2 {
     pub(super) built: Published<Option<Arc<Built>>>,
     pub(super) demand: Arc<Demand>,
 }
 
-/// Says that somebody wants the document.
+/// Notifies the aggregation of a request.
 #[derive(Debug, Default)]
 pub(super) struct Demand {
     pub(super) notify: Notify,
 }
 
-/// The document at one moment, in the forms that were asked for.
+/// Snapshot of the document, in the formats requested so far.
 #[derive(Debug)]
 pub(super) struct Built {
     json: Document,
     protobuf: OnceCell<Bytes>,
-    /// By form and coding.
+    /// By format and content coding.
     packed: [[OnceCell<Bytes>; 2]; 2],
     problems: BTreeMap<String, String>,
 }
@@ -55,17 +55,18 @@ enum Form {
 }
 
 impl Version2 {
-    /// Whether `path` (decoded, judged) is the document's.
+    /// Whether `path` (decoded, canonical) is that of the document.
     pub fn is(path: &str) -> bool {
         matches!(path, "/openapi/v2" | "/openapi/v2/")
     }
 
     /// Answers a request for the document.
     ///
-    /// Who asks first waits until it is made, but no thread does.
+    /// The first request waits until it is merged, without blocking a thread.
     ///
     /// # Errors
-    /// 405 and 406 for what cannot be had, 503 when it was not made in time.
+    ///
+    /// 405 and 406 for an unsupported method or media type, 503 if the merge did not finish in time.
     pub async fn answer(&self, method: &Method, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
         if method != Method::GET && method != Method::HEAD {
             return Err(not_allowed());
@@ -80,7 +81,7 @@ impl Version2 {
         built.respond(form, method, headers).await.ok_or_else(later)
     }
 
-    /// What is wrong with the documents of APIServices, by name, as far as anybody wanted the document.
+    /// Problems of APIServices' documents by name, since the first request.
     pub fn problems(&self) -> BTreeMap<String, String> {
         let built = self.built.load();
         built.as_ref().as_ref().map(|built| built.problems.clone()).unwrap_or_default()
@@ -122,11 +123,11 @@ impl Built {
         }
     }
 
-    /// 200, or 304 when the client has it already; `None` if it could not be written.
+    /// 200, or 304 if the client has the document; `None` if encoding fails.
     async fn respond(self: Arc<Self>, form: Form, method: &Method, headers: &HeaderMap) -> Option<Response<Body>> {
         let mut response = Response::new(Body::Empty);
         let to = response.headers_mut();
-        // One tag for all forms, as upstream has it: `Vary` tells them apart.
+        // One tag for all formats, as upstream; `Vary` distinguishes them.
         to.insert(ETAG, self.json.etag.clone());
         to.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
         to.insert(VARY, HeaderValue::from_static("Accept, Accept-Encoding"));
@@ -148,7 +149,7 @@ impl Built {
         Some(response)
     }
 
-    /// The bytes, made when first asked for, on a thread of their own.
+    /// The bytes, encoded on the first request on a blocking thread.
     async fn body(self: &Arc<Self>, form: Form, coding: Option<Coding>) -> Option<Bytes> {
         let plain = match form {
             Form::Json => self.json.json.clone(),

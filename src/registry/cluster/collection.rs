@@ -1,13 +1,13 @@
-//! Objects of one kind by name, and how a new list takes the place of the old without a gap.
+//! Objects of one kind by name. A new list replaces the old one without a gap.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Objects by name.
 pub(super) struct Collection<T> {
     objects: BTreeMap<String, T>,
-    /// The names a list had so far, while one is under way; what the last whole one had, after it.
+    /// Names of the running list so far, or of the last complete list.
     listed: BTreeSet<String>,
-    /// Whether there ever was a whole list.
+    /// Whether a list was ever complete.
     pub(super) is_whole: bool,
 }
 
@@ -18,12 +18,12 @@ impl<T> Default for Collection<T> {
 }
 
 impl<T> Collection<T> {
-    /// A list begins. What is known stays until it is whole.
+    /// Begins a list. Known objects stay until it is complete.
     pub(super) fn begin(&mut self) {
         self.listed.clear();
     }
 
-    /// This object is there, and `one` if it is right; a wrong one stays as it was. True if anything changed.
+    /// Stores an object. `None`: it is invalid, and its last valid version stays. True if anything changed.
     pub(super) fn put(&mut self, name: &str, one: Option<T>, listed: bool, same: impl Fn(&T, &T) -> bool) -> bool {
         if listed {
             self.listed.insert(name.to_owned());
@@ -42,24 +42,24 @@ impl<T> Collection<T> {
         }
     }
 
-    /// The list is whole: what it did not have is gone, and given back.
+    /// Completes the list. Removes and returns the objects that it did not contain.
     pub(super) fn end(&mut self) -> Vec<(String, T)> {
         self.is_whole = true;
         let listed = &self.listed;
         self.objects.extract_if(.., |name, _| !listed.contains(name)).collect()
     }
 
-    /// The names of the list that ended last, those of wrong objects too.
+    /// Takes the names of the list that ended last, including those of invalid objects.
     pub(super) fn listed(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.listed)
     }
 
-    /// The object that there was.
+    /// Removes and returns an object.
     pub(super) fn remove(&mut self, name: &str) -> Option<T> {
         self.objects.remove(name)
     }
 
-    /// What is not so is none of ours any more.
+    /// Keeps only the objects for which `stays` is true.
     pub(super) fn retain(&mut self, stays: impl Fn(&T) -> bool) {
         self.objects.retain(|_, one| stays(one));
     }
@@ -100,7 +100,7 @@ mod tests {
         all.begin();
         assert!(!put(&mut all, "a", Some(1), true), "the same is no change");
         assert_eq!(now(&all), [1, 2]);
-        // It broke off; the next one has something else.
+        // The list broke off. The next one has other objects.
         all.begin();
         put(&mut all, "c", Some(3), true);
         assert_eq!(now(&all), [1, 2, 3]);

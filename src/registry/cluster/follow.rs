@@ -1,4 +1,4 @@
-//! The watches there are to be, and what they tell.
+//! Runs the watches of a kube-apiserver and applies their events.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::BTreeMap;
@@ -24,12 +24,12 @@ use crate::registry::api_service::ApiService;
 use crate::registry::snapshot::Settings;
 use crate::registry::source::{self, Touched};
 
-/// After this a new APIService is shown, although nothing is known of its namespace yet.
+/// Wait for a namespace before a new APIService is published without it.
 const SOON: Duration = Duration::from_secs(1);
-/// After this nothing waits for a namespace any more.
+/// Timeout of the wait for a namespace.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A kube-apiserver whose kubeconfig was right when it was read.
+/// A kube-apiserver, with its valid kubeconfig.
 pub struct Cluster {
     settings: Settings,
     source: Source,
@@ -40,7 +40,7 @@ impl Cluster {
     /// Reads the kubeconfig.
     ///
     /// # Errors
-    /// Every mistake in it.
+    /// All problems in it.
     pub fn open(source: Source, settings: Settings) -> Result<Cluster, Problems> {
         let kubeconfig = source.load()?;
         Ok(Cluster { settings, source, kubeconfig })
@@ -51,22 +51,22 @@ impl Cluster {
         self.kubeconfig.untimely(now)
     }
 
-    /// What is known of it while nothing is.
+    /// Its state before the first list.
     pub fn state(&self) -> ClusterState {
         ClusterState { server: self.kubeconfig.server().to_string(), ..ClusterState::default() }
     }
 
-    /// Makes the client to follow it with; on this thread's `LocalSet`, which follows the kubeconfig, too.
+    /// Creates the client on this thread's `LocalSet`, which also watches the kubeconfig.
     pub fn client(self, dialler: Dialler) -> (Rc<Client>, Watching) {
         let now = self.state();
-        tracing::info!(file = %self.source, server = now.server, "the registry of a kube-apiserver is followed");
+        tracing::info!(file = %self.source, server = now.server, "watching the registry of a kube-apiserver");
         let client = Client::new(self.source, self.kubeconfig, dialler);
         let following = Task::begin(client.clone().follow());
         (client.clone(), Watching { client, settings: self.settings, now, following })
     }
 }
 
-/// A kube-apiserver about to be followed.
+/// A kube-apiserver with its client, before its watches start.
 pub struct Watching {
     client: Rc<Client>,
     settings: Settings,
@@ -75,7 +75,7 @@ pub struct Watching {
 }
 
 impl Watching {
-    /// Begins to follow it.
+    /// Starts its watches.
     pub(in crate::registry) fn begin(self, state: Publisher<ClusterState>, statuses: Statuses) -> Followed {
         let Watching { client, settings, now, following } = self;
         let shared = Rc::new(Shared {
@@ -91,29 +91,29 @@ impl Watching {
     }
 }
 
-/// A kube-apiserver that is followed until this is dropped.
+/// A watched kube-apiserver. Dropping it ends the watches.
 pub(in crate::registry) struct Followed {
     client: Rc<Client>,
     shared: Rc<Shared>,
     tasks: BTreeMap<Kind, Task>,
     state: Publisher<ClusterState>,
-    /// What was said of it last.
+    /// The state published last.
     now: ClusterState,
     _following: Task,
 }
 
-/// What the watches write and the follower reads; never borrowed across an await.
+/// State that the watches write and the follower reads. Never borrowed across an await.
 struct Shared {
     known: RefCell<Known>,
-    /// What cannot be followed now, since when, and why.
+    /// Collections that cannot be watched now, since when, and the error.
     failing: RefCell<BTreeMap<Kind, (SystemTime, String)>>,
-    /// Since when the server itself is there.
+    /// Since when the server answers.
     well_since: Cell<Instant>,
     changed: Notify,
     dirty: Cell<bool>,
 }
 
-/// What one watch tells.
+/// Handler of the events of one watch.
 struct Teller {
     shared: Rc<Shared>,
     kind: Kind,
@@ -137,19 +137,19 @@ impl Drop for Task {
 }
 
 impl Followed {
-    /// Waits until something is to be looked at. May be dropped and called again without losing a change.
+    /// Waits for a change. Cancel safe: a dropped call loses no change.
     pub(in crate::registry) async fn changed(&self) {
         while !self.shared.dirty.get() {
             self.shared.changed.notified().await;
         }
     }
 
-    /// The registry directory has an APIService of this name that leads to a Service, or none that does.
+    /// Sets the APIService of this name of the registry directory (`None`: it has none). Its Service is watched too.
     pub(in crate::registry) fn also(&self, name: &str, one: Option<&ApiService>) {
         self.shared.known.borrow_mut().also(name, one);
     }
 
-    /// Takes what changed: begins and ends watches as the APIServices ask for it.
+    /// Takes the changes since the last call. Starts and stops watches of referenced namespaces.
     pub(in crate::registry) fn take(&mut self) -> Taken {
         self.shared.dirty.set(false);
         let wanted = self.shared.known.borrow_mut().settle();
@@ -170,12 +170,12 @@ impl Followed {
         taken
     }
 
-    /// What is known of it; not to be held across an await.
+    /// Its known objects. Must not be held across an await.
     pub(in crate::registry) fn known(&self) -> Ref<'_, dyn source::Source> {
         Ref::map(self.shared.known.borrow(), |known| known as &dyn source::Source)
     }
 
-    /// Begins to follow these, or does so anew.
+    /// Starts or restarts the watch of a collection.
     fn begin(&mut self, kind: Kind) {
         let path = path(&kind);
         let (client, teller) = (self.client.clone(), Teller { shared: self.shared.clone(), kind: kind.clone() });
@@ -185,7 +185,7 @@ impl Followed {
         self.tasks.insert(kind, Task::begin(following));
     }
 
-    /// Says how it goes, if that changed.
+    /// Logs and publishes the state, if it changed.
     fn tell(&mut self, complete: bool) {
         let failing = self.shared.failing.borrow().values().min_by_key(|(since, _)| *since).cloned();
         let next = ClusterState { server: self.now.server.clone(), complete, failing };
@@ -194,26 +194,29 @@ impl Followed {
         }
         match (&self.now.failing, &next.failing) {
             (None, Some((_, why))) => {
-                tracing::warn!(why, "the registry's kube-apiserver cannot be followed; what it said last is used");
+                tracing::warn!(
+                    why,
+                    "the registry's kube-apiserver cannot be watched; its last known objects stay in use"
+                );
             }
-            (Some(_), None) => tracing::info!("the registry's kube-apiserver is followed again"),
+            (Some(_), None) => tracing::info!("the registry's kube-apiserver is watched again"),
             _ => {}
         }
         if next.complete && !self.now.complete {
-            tracing::info!("the registry of the kube-apiserver is known");
+            tracing::info!("the registry of the kube-apiserver is completely listed");
         }
         self.now = next.clone();
         self.state.publish(Arc::new(next));
     }
 }
 
-/// What is another now.
+/// Changes of a watched kube-apiserver.
 pub(in crate::registry) struct Taken {
-    /// Objects that may be.
+    /// Names of objects that may have changed.
     pub(in crate::registry) touched: Touched,
-    /// All that is wrong.
+    /// All current errors.
     pub(in crate::registry) problems: Problems,
-    /// Whether everything was there at least once.
+    /// Whether all objects were listed at least once.
     pub(in crate::registry) complete: bool,
 }
 
@@ -233,13 +236,13 @@ impl Shared {
         self.changed.notify_one();
     }
 
-    /// Waits for what is in a namespace, and for no longer than it may take.
+    /// Reports a namespace as late after each timeout.
     async fn wait_for(&self, kind: &Kind) {
         let Kind::Services(namespace) = kind else { return };
         let began = Instant::now();
         for (patience, give_up) in [(SOON, false), (PATIENCE, true)] {
             loop {
-                // A server that is away says nothing about a namespace.
+                // While the server is unreachable, the wait for a namespace does not count.
                 let away = self.failing.borrow().contains_key(&Kind::ApiServices);
                 let waited = began.max(self.well_since.get()).elapsed();
                 if !away && waited >= patience {
@@ -287,7 +290,7 @@ impl Keeper for Teller {
         tracing::debug!(kind = ?self.kind, why = failure.why, "a watch of the registry failed");
         let why = format!("{}: {}", path(&self.kind), failure.why);
         self.shared.failing.borrow_mut().entry(self.kind.clone()).or_insert((SystemTime::now(), String::new())).1 = why;
-        // Clients may read this, so it names no addresses.
+        // Clients may see this message: it contains no addresses.
         let why = match failure.status {
             Some(status) => format!("the kube-apiserver answered {status}"),
             None => "the kube-apiserver did not answer".to_owned(),
@@ -297,7 +300,7 @@ impl Keeper for Teller {
     }
 }
 
-/// Whether the same will be said the next time. Who we are may be another by then: a token is renewed.
+/// Whether a retry would get the same status. Not so for 401: a token is renewed.
 fn is_refusal(status: u16) -> bool {
     (400..500).contains(&status) && !matches!(status, 401 | 408 | 429)
 }

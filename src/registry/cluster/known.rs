@@ -1,9 +1,9 @@
-//! What a kube-apiserver said, kept until it says otherwise. Pure: objects in, and asked by name.
+//! Objects of a kube-apiserver, as its watches report them. No I/O.
 //!
-//! An APIService is shown once its Service's namespace has been listed, or nobody waits for that any more: before, it
-//! could not be said where it leads. One that moves is shown where it was until then.
+//! An APIService is published once its Service's namespace is listed, or the wait for that has timed out: before, it
+//! cannot be resolved. If it changes to another namespace, its previous version stays published until then.
 //!
-//! What an object's change touches is noted when it is heard of, so that nobody has to look at the others.
+//! Each change records the names that it affects, so that an update does not look at other objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,58 +23,58 @@ use crate::registry::service::Service;
 use crate::registry::snapshot::Settings;
 use crate::registry::source::{Source, Touched, of_key, service_key};
 
-/// A collection that is followed.
+/// A watched collection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::registry) enum Kind {
-    /// All there are.
+    /// All APIServices.
     ApiServices,
-    /// Those of one namespace.
+    /// The Services of a namespace.
     Services(String),
-    /// Those of one namespace.
+    /// The EndpointSlices of a namespace.
     EndpointSlices(String),
 }
 
-/// All that is known.
+/// Known objects of a kube-apiserver.
 pub(in crate::registry) struct Known {
     settings: Settings,
     api_services: Collection<Arc<ApiService>>,
-    /// What is shown of them.
+    /// The published version of each APIService.
     shown: BTreeMap<String, Arc<ApiService>>,
-    /// Those that are shown as they were, because nobody knows yet where they lead now.
+    /// APIServices published in a previous version, because the new one cannot be resolved yet.
     moving: BTreeSet<String>,
-    /// The `status` that each has there.
+    /// Stored `status` of each APIService.
     statuses: Statuses,
     namespaces: BTreeMap<String, Namespace>,
     named: Named,
-    /// Namespaces with a Service of which it is waited to be known what there is.
+    /// Namespaces with a referenced Service that is still waited for.
     unsettled: BTreeSet<String>,
     /// Namespaces that cannot be listed.
     troubled: BTreeSet<String>,
-    /// Whether everything was there once, as far as it can be had.
+    /// Whether all referenced objects were listed once, apart from those that cannot be listed.
     pub(in crate::registry) complete: bool,
     problems: BTreeMap<(Kind, String), Vec<Problem>>,
     unlooked: Unlooked,
-    /// What may be another than when this was last taken.
+    /// Names of objects that may have changed since the last [`Known::take_touched`].
     touched: Touched,
-    /// Counts what was said that somebody may want to look at, be it a mistake.
+    /// Number of changes so far, including errors.
     pub(super) heard: u64,
 }
 
-/// What is to be looked at when it is settled what is shown.
+/// Names to process in the next [`Known::settle`].
 #[derive(Default)]
 struct Unlooked {
-    /// By name.
+    /// Names of changed APIServices.
     api_services: BTreeSet<String>,
-    /// Of which more or less is known than before.
+    /// Namespaces with a list that ended, failed or timed out.
     namespaces: BTreeSet<String>,
 }
 
-/// What is to be followed, beside what is already.
+/// Changes to the set of watches.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::registry) struct Wanted {
-    /// Namespaces that nobody wants followed any more.
+    /// Namespaces to stop watching.
     pub(in crate::registry) gone: Vec<String>,
-    /// What is to be followed from its beginning.
+    /// Collections to list and watch from the start.
     pub(in crate::registry) anew: Vec<Kind>,
 }
 
@@ -98,7 +98,7 @@ impl Known {
         }
     }
 
-    /// A list of this kind begins.
+    /// Begins a list of this collection.
     pub(in crate::registry) fn begins(&mut self, kind: &Kind) {
         match kind {
             Kind::ApiServices => self.api_services.begin(),
@@ -107,7 +107,7 @@ impl Known {
         }
     }
 
-    /// An object of a list, or (`listed` is false) of an event.
+    /// Applies an object of a list, or of a watch event if `listed` is false.
     pub(in crate::registry) fn has(&mut self, kind: &Kind, text: &RawValue, listed: bool) {
         if self.is_foreign(kind, text) {
             return;
@@ -139,7 +139,7 @@ impl Known {
                 let one = object::endpoint_slice(read, &mut problems);
                 let of = self.namespaces.entry(namespace.clone()).or_default();
                 let touched = match one {
-                    // One that belongs to no Service, or has no addresses: none of ours.
+                    // Belongs to no Service, or has no IP addresses.
                     Ok(None) => of.remove_slice(&name).into_iter().collect(),
                     Ok(Some(one)) => of.put_slice(&name, Some(Arc::new(one)), listed),
                     Err(object::Wrong) => of.put_slice(&name, None, listed),
@@ -150,7 +150,7 @@ impl Known {
         self.tell(kind, name, problems);
     }
 
-    /// Whether this is of a Service that no APIService names, which is neither kept nor judged.
+    /// Whether the object belongs to a Service that no APIService references. It is then neither stored nor validated.
     fn is_foreign(&mut self, kind: &Kind, text: &RawValue) -> bool {
         let is_named = |namespace: &str, service: &String| {
             self.namespaces.get(namespace).is_some_and(|one| one.named.contains(service))
@@ -161,7 +161,7 @@ impl Known {
             Kind::EndpointSlices(namespace) => {
                 let foreign = object::slice_of(text).filter(|(_, service)| !is_named(namespace, service));
                 if let Some((name, _)) = &foreign {
-                    // It may have been another's before.
+                    // It may have belonged to a referenced Service before.
                     self.lacks_slice(namespace, name);
                 }
                 foreign.is_some()
@@ -169,7 +169,7 @@ impl Known {
         }
     }
 
-    /// The list is whole.
+    /// Completes a list.
     pub(in crate::registry) fn is_whole(&mut self, kind: &Kind) {
         let listed = match kind {
             Kind::ApiServices => {
@@ -194,7 +194,7 @@ impl Known {
         listed
     }
 
-    /// An object is gone.
+    /// Removes a deleted object.
     pub(in crate::registry) fn lacks(&mut self, kind: &Kind, text: &RawValue) {
         let Some(name) = object::name_of(text) else { return };
         match kind {
@@ -222,8 +222,10 @@ impl Known {
         self.untell(&Kind::EndpointSlices(namespace.to_owned()), name.to_owned());
     }
 
-    /// A collection cannot be listed or watched. Of a namespace of which nothing is known that concerns the APIServices
-    /// that lead there: they are shown, at once if it was `refused`, and say why nobody knows where they lead.
+    /// Records that a collection cannot be listed or watched.
+    ///
+    /// In a namespace that was never listed, the APIServices that reference it are published with this error: at once
+    /// if the list was `refused`, else after the wait.
     pub(in crate::registry) fn fails(&mut self, kind: &Kind, why: &str, refused: bool) {
         let (namespace, part) = match kind {
             Kind::ApiServices => return,
@@ -236,7 +238,7 @@ impl Known {
         }
     }
 
-    /// A namespace was waited for; for the last time, if it is given up.
+    /// Records that the lists of a namespace are late; `give_up` ends the wait.
     pub(in crate::registry) fn is_late(&mut self, namespace: &str, give_up: bool) {
         if self.namespaces.get_mut(namespace).is_some_and(|one| one.is_late(give_up)) {
             self.heard += 1;
@@ -244,7 +246,7 @@ impl Known {
         }
     }
 
-    /// A namespace is followed no more.
+    /// Removes a namespace that is no longer watched.
     pub(in crate::registry) fn forget(&mut self, namespace: &str) {
         if let Some(gone) = self.namespaces.remove(namespace) {
             self.touch(namespace, gone.named);
@@ -257,17 +259,17 @@ impl Known {
         });
     }
 
-    /// Another source has an APIService of this name that leads to a Service, or none that does.
+    /// Sets the APIService of this name of the registry directory (`None`: it has none). Its Service is watched too.
     pub(in crate::registry) fn also(&mut self, name: &str, one: Option<&ApiService>) {
         let changed = self.named.set(&(By::Directory, name.to_owned()), one.and_then(service_of));
         self.unlooked.namespaces.extend(changed);
     }
 
-    /// Shows what can be, and says what is wanted for that: the Services that APIServices name, those of others too, and
-    /// those where one that moved is still shown.
+    /// Publishes the APIServices that can be resolved. Returns the watches to start and stop: referenced Services are
+    /// watched, including those referenced by the directory and by previous versions still published.
     pub(in crate::registry) fn settle(&mut self) -> Wanted {
         let mut wanted = Wanted::default();
-        // A page of them would have its namespaces listed, and the next one have them listed again.
+        // Waits for the whole list: each further page would restart the lists of namespaces.
         if !self.api_services.is_whole {
             return wanted;
         }
@@ -306,7 +308,7 @@ impl Known {
         wanted
     }
 
-    /// Shows an APIService as it is, if it can be.
+    /// Publishes the current version of an APIService, if it can be resolved.
     fn show(&mut self, name: &str) {
         let before = self.shown.get(name);
         let Some(one) = self.api_services.get(name) else {
@@ -319,7 +321,7 @@ impl Known {
         let shows = match service_of(one).map(|(namespace, service)| (self.namespaces.get(namespace), service)) {
             None => true,
             Some((None, _)) => false,
-            // One that is new gains nothing by being hidden: who asks for it would be told that there is none.
+            // A new one is published with its error: hidden, its requests would get 404.
             Some((Some(namespace), service)) => {
                 let new = self.complete && before.is_none();
                 namespace.is_settled(service) || (new && namespace.trouble_of(service).is_some())
@@ -335,19 +337,18 @@ impl Known {
             tracing::info!(
                 apiservice = name,
                 namespace = service_of(one).map(|(namespace, _)| namespace),
-                "an APIService moved; it is served as before until it is known what is in its new namespace, or that \
-                 cannot be listed"
+                "an APIService moved to another namespace; its previous Service is used until the new namespace is \
+                 listed or cannot be listed"
             );
         }
     }
 
-    /// What may be another than when this was last asked.
+    /// Takes the names of objects that may have changed since the last call.
     pub(in crate::registry) fn take_touched(&mut self) -> Touched {
         std::mem::take(&mut self.touched)
     }
 
-    /// What is wrong with objects; they are as they last were when they were right, if they ever were. And what is
-    /// wrong with namespaces.
+    /// Errors of objects and of namespaces. The last valid version of an object with an error stays in use.
     pub(super) fn problems(&self) -> Problems {
         let of_namespace = |name: &String| {
             let one = self.namespaces.get(name)?;
@@ -358,7 +359,7 @@ impl Known {
                 .map(|((_, name), _)| name.as_str())
                 .collect();
             its.sort_unstable();
-            let message = format!("{what} cannot be listed: {why}; unavailable until they can be: {}", its.join(", "));
+            let message = format!("{what} cannot be listed: {why}; unavailable APIServices: {}", its.join(", "));
             Some(Problem::new(format!("kube-apiserver, namespace {name:?}"), message))
         };
         let namespaces = self.troubled.iter().filter_map(of_namespace);
@@ -436,7 +437,7 @@ fn service_of(one: &ApiService) -> Option<(&str, &str)> {
     }
 }
 
-/// Where a problem stands.
+/// Location of an object, for problems.
 pub(super) fn place(kind: &Kind, name: &str) -> String {
     match kind {
         Kind::ApiServices => format!("kube-apiserver, APIService {name:?}"),
@@ -445,7 +446,7 @@ pub(super) fn place(kind: &Kind, name: &str) -> String {
     }
 }
 
-/// When an object was made; the epoch if it does not say.
+/// Parses a `creationTimestamp`; the epoch if it is missing or invalid.
 pub(super) fn created(timestamp: &str) -> SystemTime {
     timestamp.parse::<jiff::Timestamp>().map_or(SystemTime::UNIX_EPOCH, SystemTime::from)
 }

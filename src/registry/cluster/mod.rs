@@ -1,8 +1,7 @@
-//! The registry of a kube-apiserver: its APIServices, and the Services that these name with their EndpointSlices,
-//! followed by watches.
+//! The registry of a kube-apiserver: APIServices, the Services they reference, and their EndpointSlices, by watches.
 //!
-//! One pair of watches for each such namespace: neither memory nor traffic grows with the rest of the cluster, and
-//! who runs us need not be allowed to read it.
+//! Two watches for each namespace with a referenced Service. Memory and traffic do not grow with the rest of the
+//! cluster, and no permission to read it is needed.
 
 mod collection;
 mod follow;

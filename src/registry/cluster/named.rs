@@ -1,33 +1,33 @@
-//! Which Services are named, and by which APIServices.
+//! Index of the Services that APIServices reference.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The Services that are named, each as long as anybody names it.
+/// The referenced Services, each with its referrers.
 #[derive(Default)]
 pub(super) struct Named {
     /// By namespace and name of the Service.
     by_namespace: BTreeMap<String, BTreeMap<String, BTreeSet<Namer>>>,
-    /// Namespace and name of the Service that each names.
+    /// Namespace and name of the Service that each referrer references.
     places: BTreeMap<Namer, (String, String)>,
 }
 
-/// An APIService, by name, as somebody has it.
+/// A version of an APIService, with its name.
 pub(super) type Namer = (By, String);
 
-/// Who has it so.
+/// Which version of an APIService references a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum By {
-    /// The kube-apiserver.
+    /// The one in the kube-apiserver.
     Server,
-    /// Who looks at the registry, which may be as the server had it before.
+    /// The published one, which may be an earlier version of the kube-apiserver's.
     Shown,
-    /// The registry directory.
+    /// The one in the registry directory.
     Directory,
 }
 
 impl Named {
-    /// It names this Service now, by namespace and name, or none. Gives the namespaces in which others are named by that
-    /// than before.
+    /// Sets the Service that `namer` references, by namespace and name, or none. Returns the namespaces in which the
+    /// set of referenced Services changed.
     pub(super) fn set(&mut self, namer: &Namer, service: Option<(&str, &str)>) -> Vec<String> {
         let before = self.places.get(namer);
         if before.map(|(namespace, name)| (namespace.as_str(), name.as_str())) == service {
@@ -59,12 +59,12 @@ impl Named {
         changed
     }
 
-    /// The Services of a namespace that are named.
+    /// The referenced Services of a namespace.
     pub(super) fn services(&self, namespace: &str) -> BTreeSet<String> {
         self.by_namespace.get(namespace).into_iter().flat_map(BTreeMap::keys).cloned().collect()
     }
 
-    /// Who names a Service of this namespace, and which.
+    /// The referrers of Services of this namespace, with the Service.
     pub(super) fn namers(&self, namespace: &str) -> impl Iterator<Item = (&Namer, &str)> {
         let services = self.by_namespace.get(namespace).into_iter().flatten();
         services.flat_map(|(service, namers)| namers.iter().map(move |namer| (namer, service.as_str())))

@@ -1,4 +1,4 @@
-//! What is known of one namespace, and when that is enough to say where an APIService leads that has its Service there.
+//! Services and EndpointSlices of one namespace, and whether they are complete enough to resolve an APIService.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,20 +7,20 @@ use super::selected::Selected;
 use crate::registry::endpoints::EndpointSlice;
 use crate::registry::service::Service;
 
-/// The Services of one namespace that APIServices name, and their EndpointSlices.
+/// The Services of one namespace that APIServices reference, and their EndpointSlices.
 #[derive(Default)]
 pub(super) struct Namespace {
-    /// Those that are named.
+    /// Names of the referenced Services.
     pub(super) named: BTreeSet<String>,
     pub(super) services: Selected<Arc<Service>>,
     slices: Selected<Arc<EndpointSlice>>,
     /// The names of the slices by their Service.
     slices_of: BTreeMap<String, BTreeSet<String>>,
-    /// Whether nobody waits for its lists any more.
+    /// Whether the wait for its lists has timed out, or one was refused.
     given_up: bool,
 }
 
-/// Which of the two.
+/// A collection of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Services,
@@ -28,7 +28,7 @@ pub(super) enum Part {
 }
 
 impl Namespace {
-    /// These are named now, and no others matter. Says what is to be listed anew.
+    /// Sets the referenced Services. Drops the objects of others. Returns the collections to list again.
     pub(super) fn select(&mut self, named: BTreeSet<String>) -> Vec<Part> {
         if named != self.named {
             self.named = named;
@@ -49,7 +49,7 @@ impl Namespace {
         }
     }
 
-    /// A list of one part is whole.
+    /// Completes a list of one collection.
     pub(super) fn ends(&mut self, part: Part) {
         match part {
             Part::Services => drop(self.services.ends(&self.named)),
@@ -59,12 +59,12 @@ impl Namespace {
                 }
             }
         }
-        // What is named later is waited for again.
+        // References added later are waited for again.
         self.given_up &= !self.is_known();
     }
 
-    /// There is this slice, which may be wrong; as [`Collection::put`](super::collection::Collection::put). Gives the
-    /// Services that have others by that.
+    /// Stores a slice, as [`Collection::put`](super::collection::Collection::put); `None` for an invalid one. Returns
+    /// the Services of which slices changed.
     pub(super) fn put_slice(&mut self, name: &str, one: Option<Arc<EndpointSlice>>, listed: bool) -> Vec<String> {
         let before = self.slices.objects.get(name).map(|one| one.service.clone());
         if !self.slices.objects.put(name, one, listed, PartialEq::eq) {
@@ -80,7 +80,7 @@ impl Namespace {
         before.into_iter().chain(now).collect()
     }
 
-    /// There is no such slice. Gives the Service that it belonged to, if there was.
+    /// Removes a slice. Returns the Service that it belonged to, if it existed.
     pub(super) fn remove_slice(&mut self, name: &str) -> Option<String> {
         let gone = self.slices.objects.remove(name)?;
         self.leaves(&gone.service, name);
@@ -96,12 +96,12 @@ impl Namespace {
         }
     }
 
-    /// The slices of a Service, by their names.
+    /// The slices of a Service, sorted by name.
     pub(super) fn slices_of(&self, service: &str) -> impl Iterator<Item = &Arc<EndpointSlice>> {
         self.slices_of.get(service).into_iter().flatten().filter_map(|name| self.slices.objects.get(name))
     }
 
-    /// The names in the list that ended last, those of wrong objects too.
+    /// Takes the names in the list that ended last, including those of invalid objects.
     pub(super) fn listed(&mut self, part: Part) -> BTreeSet<String> {
         match part {
             Part::Services => self.services.objects.listed(),
@@ -109,34 +109,34 @@ impl Namespace {
         }
     }
 
-    /// Whether all that are named are known, or nobody waits for them.
+    /// Whether all referenced Services are listed, or no longer waited for.
     pub(super) fn settled(&self) -> bool {
         self.named.iter().all(|service| self.is_settled(service))
     }
 
-    /// Whether it was said at least once what there is.
+    /// Whether all referenced Services and their slices were listed at least once.
     fn is_known(&self) -> bool {
         self.services.covers(&self.named) && self.slices.covers(&self.named)
     }
 
-    /// Whether nobody has to wait for this Service: it is known, or there is nothing to be waited for.
+    /// Whether this Service is listed, or no longer waited for.
     pub(super) fn is_settled(&self, name: &str) -> bool {
         self.given_up || (self.services.covers_one(name) && self.slices.covers_one(name))
     }
 
-    /// What of this Service cannot be listed, and why, if that is so and it never could be.
+    /// The resource that could never be listed for this Service, and the error.
     pub(super) fn trouble_of(&self, name: &str) -> Option<(&'static str, &str)> {
         let services = self.services.trouble().filter(|_| !self.services.covers_one(name));
         let slices = self.slices.trouble().filter(|_| !self.slices.covers_one(name));
         services.map(|why| ("services", why)).or(slices.map(|why| ("endpointslices", why)))
     }
 
-    /// What cannot be listed, and why, if any Service waits for it; and whether that is in vain.
+    /// The resource that cannot be listed, and the error, if a Service needs it. The flag is true after the wait.
     pub(super) fn trouble(&self) -> Option<((&'static str, &str), bool)> {
         self.named.iter().find_map(|name| Some((self.trouble_of(name)?, self.given_up)))
     }
 
-    /// A list of one part failed. It is nothing to wait for if it was `refused`. True if that changes anything.
+    /// Records a failed list. A `refused` list is not waited for. True if anything changed.
     pub(super) fn fails(&mut self, part: Part, why: &str, refused: bool) -> bool {
         let changed = match part {
             Part::Services => self.services.fails(&self.named, why),
@@ -145,10 +145,10 @@ impl Namespace {
         changed | self.give_up(refused)
     }
 
-    /// It was waited for, maybe for so long that nobody waits any more. True if that changes anything.
+    /// Records that the lists are late; `give_up` ends the wait. True if anything changed.
     pub(super) fn is_late(&mut self, give_up: bool) -> bool {
         const SILENT: &str = "the kube-apiserver has not listed them yet";
-        // Of what is in trouble it is known why.
+        // An earlier error is the better explanation.
         let silent = self.trouble().is_none();
         let named = &self.named;
         let changed = silent && (self.services.fails(named, SILENT) | self.slices.fails(named, SILENT));
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(one.trouble(), Some((("endpointslices", "403"), true)));
         list(&mut one, Part::Slices);
         assert!(one.is_known() && one.trouble().is_none() && !one.given_up);
-        assert!(!one.fails(Part::Services, "500", false), "what was said last is used");
+        assert!(!one.fails(Part::Services, "500", false), "the last list stays in use");
         assert!(!one.is_late(true));
     }
 
@@ -194,7 +194,7 @@ mod tests {
     fn a_failure_is_waited_for_and_silence_is_a_failure() {
         let mut one = named();
         assert!(one.fails(Part::Services, "500", false) && !one.is_settled("api"));
-        assert!(!one.is_late(false), "there is a better reason already");
+        assert!(!one.is_late(false), "an earlier error is kept");
         assert_eq!(one.trouble(), Some((("services", "500"), false)));
         assert!(one.is_late(true) && one.is_settled("api"));
         assert_eq!(one.trouble(), Some((("services", "500"), true)));

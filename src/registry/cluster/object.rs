@@ -1,5 +1,4 @@
-//! An object of a kube-apiserver as ours: what concerns us of it, judged by the rules of a registry directory, but
-//! what it has beside that is nobody's mistake.
+//! Parses objects of a kube-apiserver by the rules of the registry directory. Unknown fields are dropped, not errors.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -13,16 +12,16 @@ use crate::registry::endpoints::{EndpointSlice, SERVICE_NAME};
 use crate::registry::service::{Origin, Service};
 use crate::registry::snapshot::Settings;
 
-/// What of an APIService's `spec` we know; the rest may be of a later version.
+/// Known fields of an APIService's `spec`. Others may be of a later version.
 const SPEC: [&str; 7] =
     ["service", "group", "version", "insecureSkipTLSVerify", "caBundle", "groupPriorityMinimum", "versionPriority"];
-/// What of its metadata we keep. The rest only takes room, or changes although nothing did.
+/// Metadata fields that are kept. The others waste memory, or change without effect.
 const METADATA: [&str; 6] = ["name", "namespace", "labels", "annotations", "creationTimestamp", "uid"];
 
-/// An object that is wrong.
+/// The object is invalid.
 pub(super) struct Wrong;
 
-/// The object as a document, with its name.
+/// Parses the object into a document with its name.
 pub(super) fn head(kind: &Kind, text: &RawValue, problems: &mut Problems) -> Option<Document> {
     let value: Result<Value, _> = serde_json::from_str(text.get());
     let value = value.map_err(|error| Problem::new(place(kind, ""), format_args!("not JSON: {error}")));
@@ -34,7 +33,7 @@ pub(super) fn head(kind: &Kind, text: &RawValue, problems: &mut Problems) -> Opt
     Some(Document { place: place(kind, &name), api_version: String::new(), kind: String::new(), name, value })
 }
 
-/// The APIService, if it is right, and what stands there as its status, anyhow.
+/// Parses an APIService, `None` if it is invalid, and its stored status.
 pub(super) fn api_service(
     mut document: Document,
     settings: &Settings,
@@ -54,7 +53,7 @@ pub(super) fn api_service(
     only(&mut document.value, "/metadata", &METADATA);
     only(&mut document.value, "/spec", &SPEC);
     only(&mut document.value, "/spec/service", &["namespace", "name", "port"]);
-    // Lists do not say it of each object.
+    // Items of a list have no type of their own.
     document.value["apiVersion"] = "apiregistration.k8s.io/v1".into();
     document.value["kind"] = "APIService".into();
     let mut one = ApiService::read(document, made, settings, problems);
@@ -67,12 +66,12 @@ pub(super) fn api_service(
     (one, Written { version, conditions })
 }
 
-/// The Service.
+/// Parses a Service.
 pub(super) fn service(document: Document, problems: &mut Problems) -> Option<Service> {
     Service::read(document, problems).map(|one| Service { origin: Origin::Cluster, ..one })
 }
 
-/// The EndpointSlice; nothing if it is none of ours.
+/// Parses an EndpointSlice. `None` if it belongs to no Service or has no IP addresses.
 pub(super) fn endpoint_slice(document: Document, problems: &mut Problems) -> Result<Option<EndpointSlice>, Wrong> {
     let labels = document.value.pointer("/metadata/labels");
     let service = labels.and_then(|labels| labels.get(SERVICE_NAME)).and_then(Value::as_str).unwrap_or_default();
@@ -83,7 +82,7 @@ pub(super) fn endpoint_slice(document: Document, problems: &mut Problems) -> Res
     EndpointSlice::read(document, problems).map(Some).ok_or(Wrong)
 }
 
-/// The name of an object of which no more matters.
+/// Parses only the name of an object.
 pub(super) fn name_of(text: &RawValue) -> Option<String> {
     #[derive(Deserialize)]
     struct Named {
@@ -96,7 +95,7 @@ pub(super) fn name_of(text: &RawValue) -> Option<String> {
     serde_json::from_str::<Named>(text.get()).ok().map(|named| named.metadata.name)
 }
 
-/// The name of an EndpointSlice and the Service it belongs to, which may be none.
+/// Parses only the name of an EndpointSlice and of its Service, which may be empty.
 pub(super) fn slice_of(text: &RawValue) -> Option<(String, String)> {
     #[derive(Deserialize)]
     struct Slice {

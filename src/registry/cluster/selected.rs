@@ -1,19 +1,19 @@
-//! A collection of which only some matter: what the others are is neither kept nor news.
+//! A collection filtered to the objects of referenced Services.
 
 use std::collections::BTreeSet;
 
 use super::collection::Collection;
 
-/// The objects of one kind in a namespace that belong to Services which APIServices name.
+/// The objects of one kind in a namespace that belong to referenced Services.
 pub(super) struct Selected<T> {
     pub(super) objects: Collection<T>,
-    /// Whether a list is under way, or is about to be.
+    /// Whether a list is running or about to start.
     listing: bool,
-    /// The Services that were named when it began.
+    /// The Services that were referenced when the list began.
     asked: BTreeSet<String>,
-    /// Those of which a whole list said what there is.
+    /// The Services that a complete list covered.
     covers: BTreeSet<String>,
-    /// Why there is no list, if any Service waits for one.
+    /// Error of the list, if a Service waits for one.
     trouble: Option<String>,
 }
 
@@ -30,8 +30,8 @@ impl<T> Default for Selected<T> {
 }
 
 impl<T> Selected<T> {
-    /// These Services are named now. True if a list is to begin, which it is taken to have done then; one that is under
-    /// way is waited for, as otherwise a flood of new APIServices would never let it end.
+    /// Sets the referenced Services. True if the caller must start a list, which counts as running from now on. A
+    /// running list is not restarted: with many new APIServices it would never end.
     pub(super) fn select(&mut self, named: &BTreeSet<String>) -> bool {
         self.covers.retain(|name| named.contains(name));
         if self.covers(named) {
@@ -47,7 +47,7 @@ impl<T> Selected<T> {
         self.objects.begin();
     }
 
-    /// The list is whole. Gives what is gone.
+    /// Completes the list. Returns the removed objects.
     pub(super) fn ends(&mut self, named: &BTreeSet<String>) -> Vec<T> {
         self.listing = false;
         self.trouble = None;
@@ -56,7 +56,7 @@ impl<T> Selected<T> {
         self.objects.end().into_iter().map(|(_, one)| one).collect()
     }
 
-    /// There is no list. True if that is new, and matters: what an earlier one said is used.
+    /// Records that the list failed. True if that is new and a Service waits for it; else the last list stays in use.
     pub(super) fn fails(&mut self, named: &BTreeSet<String>, why: &str) -> bool {
         let changed = !self.covers(named) && self.trouble.as_deref() != Some(why);
         if changed {
@@ -65,17 +65,17 @@ impl<T> Selected<T> {
         changed
     }
 
-    /// Whether it is known what there is of all these.
+    /// Whether a complete list covered all these Services.
     pub(super) fn covers(&self, named: &BTreeSet<String>) -> bool {
         named.is_subset(&self.covers)
     }
 
-    /// Whether it is known what there is of this one.
+    /// Whether a complete list covered this Service.
     pub(super) fn covers_one(&self, name: &str) -> bool {
         self.covers.contains(name)
     }
 
-    /// Why it is not known of all that are named.
+    /// Error of the list, if a referenced Service is not covered.
     pub(super) fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
@@ -101,12 +101,12 @@ mod tests {
         assert!(all.select(&ab), "the next");
         assert!(all.fails(&ab, "500") && !all.fails(&ab, "500"));
         assert_eq!(all.trouble(), Some("500"));
-        assert!(!all.select(&a), "nobody waits any more");
+        assert!(!all.select(&a), "no Service waits");
         assert_eq!(all.trouble(), None);
-        // It was begun, and goes on.
+        // The running list continues.
         all.begins(&a);
         all.ends(&a);
-        assert!(!all.fails(&a, "500"), "what was said last is used");
-        assert!(all.select(&ab), "what was forgotten has to be listed anew");
+        assert!(!all.fails(&a, "500"), "the last list stays in use");
+        assert!(all.select(&ab), "a dropped Service must be listed again");
     }
 }

@@ -1,14 +1,14 @@
-//! How the following of a kube-apiserver goes, for whoever asks.
+//! State of the connection to the registry's kube-apiserver, for metrics and status.
 
 use std::time::SystemTime;
 
-/// What there is to say of the registry's kube-apiserver.
+/// State of the registry's kube-apiserver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterState {
-    /// Where it is, as its kubeconfig says.
+    /// Its `host:port`, from the kubeconfig.
     pub server: String,
-    /// Whether everything was there at least once.
+    /// Whether all objects were listed at least once.
     pub complete: bool,
-    /// Since when, and why, it cannot be followed; what it said last is used.
+    /// Since when it cannot be watched, and the error. The last known objects stay in use.
     pub failing: Option<(SystemTime, String)>,
 }

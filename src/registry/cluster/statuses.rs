@@ -1,4 +1,4 @@
-//! What stands in the kube-apiserver as the status of its APIServices, for whoever writes it.
+//! Stored statuses of the APIServices of a kube-apiserver, for the status writer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::process::Lately;
 
-/// The status of one APIService as the kube-apiserver has it.
+/// Stored status of one APIService of the kube-apiserver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// `metadata.resourceVersion` of the APIService.
@@ -18,12 +18,12 @@ pub struct Written {
     pub conditions: Vec<Value>,
 }
 
-/// All of them, by name. Cheap to clone.
+/// Stored statuses by name of the APIService. Cheap to clone.
 #[derive(Clone)]
 pub struct Statuses(Arc<Inner>);
 
 struct Inner {
-    /// Locked only to look a name up or to change one, never across an await.
+    /// Locked for a single lookup or change, never across an await.
     by_name: Mutex<BTreeMap<String, Arc<Written>>>,
     lately: Mutex<Lately<Arc<str>>>,
     changes: watch::Sender<u64>,
@@ -36,12 +36,12 @@ impl Default for Statuses {
 }
 
 impl Statuses {
-    /// What stands there for the APIService `name`; nothing if there is none, or the directory's counts.
+    /// Stored status of the APIService `name`. `None` if it is not in the kube-apiserver.
     pub fn of(&self, name: &str) -> Option<Arc<Written>> {
         self.0.by_name.lock().get(name).cloned()
     }
 
-    /// Says that something changed since it was last asked.
+    /// Subscribes to changes. The value is a version.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
     }
@@ -66,14 +66,14 @@ impl Statuses {
         self.changed(None);
     }
 
-    /// Whose status changed after `version` of [`Statuses::changes`], and the version now. No names if that is too long
-    /// ago: then it may be everybody's.
+    /// Returns the current version, and the names of the statuses that changed after `version` of
+    /// [`Statuses::changes`]. No names if `version` is too old: all may have changed.
     pub fn changed_since(&self, version: u64) -> (u64, Option<BTreeSet<Arc<str>>>) {
         let lately = self.0.lately.lock();
         (*self.0.changes.borrow(), lately.since(version).map(|names| names.cloned().collect()))
     }
 
-    /// One of this name changed, or all may have.
+    /// Records a change of one name, or of all.
     fn changed(&self, name: Option<&str>) {
         let mut lately = self.0.lately.lock();
         self.0.changes.send_modify(|version| {

@@ -1,4 +1,4 @@
-//! The last of a request: what becomes of its answer, and of the record.
+//! The end of a request: its response and its access record.
 
 use http::Response;
 use http::header::CONTENT_LENGTH;
@@ -8,22 +8,22 @@ use super::local;
 use crate::message::Body;
 use crate::observe::access::{AccessRecord, End};
 
-/// The header of an answer to HEAD. hyper takes the body off over HTTP/1.1, but sends it over HTTP/2, where
-/// it breaks the client's stream.
+/// Removes the body of a response to HEAD. hyper drops it over HTTP/1.1, but sends it over HTTP/2, where it breaks
+/// the client's stream.
 pub(super) fn without_body(mut response: Response<Body>) -> Response<Body> {
     match std::mem::take(response.body_mut()) {
         Body::Empty => {}
         Body::Full(bytes) => {
             response.headers_mut().entry(CONTENT_LENGTH).or_insert_with(|| bytes.len().into());
         }
-        // Of a backend, which knows that there is none: it must see its end.
+        // From a backend, already without data: it must be polled to its end.
         Body::Stream(stream) if stream.is_end_stream() => *response.body_mut() = Body::Stream(stream),
         Body::Stream(_) => {}
     }
     response
 }
 
-/// With what its sender should know besides.
+/// Adds a `Warning` header to the response.
 pub(super) fn warned(mut response: Response<Body>, warning: Option<&'static str>) -> Response<Body> {
     if let Some(value) = warning.and_then(crate::message::warning) {
         response.headers_mut().append(http::header::WARNING, value);
@@ -31,10 +31,10 @@ pub(super) fn warned(mut response: Response<Body>, warning: Option<&'static str>
     response
 }
 
-/// A record of an answer that is all at hand.
+/// Completes the record of a locally produced response and returns the response.
 pub(super) fn done(mut record: AccessRecord, response: Response<Body>) -> Response<Body> {
     if let Body::Stream(_) = response.body() {
-        // A watch of our own objects: the record lives as long as it does.
+        // A watch of APIServices: the record ends with the stream.
         record.answers(response.status().as_u16(), response.headers(), None);
         return response.map(|body| local::recorded(body, record));
     }
@@ -42,7 +42,7 @@ pub(super) fn done(mut record: AccessRecord, response: Response<Body>) -> Respon
     response
 }
 
-/// The record of an answer whose body is at hand as a whole.
+/// Completes the record of a response with its whole body in memory.
 pub(super) fn finish(mut record: AccessRecord, response: &Response<Body>) {
     record.answers(response.status().as_u16(), response.headers(), None);
     if let Body::Full(bytes) = response.body() {

@@ -1,4 +1,4 @@
-//! Our own questions to backends: how they are, and what they offer.
+//! The gateway's own requests to backends: probes, discovery and OpenAPI documents.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::registry::{ApiService, ClientCertificate, DELEGATE, Resolved};
 use crate::route::Table;
 use crate::tls::KeyPair;
 
-/// Asks backends on the gateway's own behalf, as kube-aggregator does: user `system:kube-aggregator` of group
+/// Sends the gateway's own requests to backends, as kube-aggregator does: as user `system:kube-aggregator` of group
 /// `system:masters`, never with anything a client sent.
 pub(super) struct Asker {
     pub(super) pool: Pool,
@@ -31,16 +31,16 @@ pub(super) struct Asker {
     pub(super) metrics: Arc<Metrics>,
 }
 
-/// Why a question of ours got no answer: a word for clients, and the story for the log.
+/// Why a request to a backend failed: a reason for clients and a cause for the log.
 struct Unanswered {
     reason: &'static str,
     cause: String,
-    /// Whether no connection could be opened, or the handshake failed.
+    /// Whether dialing or the handshake failed.
     unreachable: bool,
 }
 
 impl Asker {
-    /// The user we ask as.
+    /// The user of the gateway's own requests.
     pub(super) fn user() -> User {
         User { name: "system:kube-aggregator".into(), groups: vec!["system:masters".into()], ..User::default() }
     }
@@ -67,7 +67,7 @@ impl Asker {
             request.headers_mut().insert(name, value);
         }
         self.stamp.put(request.headers_mut());
-        // Once more when a kept connection turns out to be closed: that says nothing about the backend.
+        // Retried once when a pooled connection turns out to be closed: that is no failure of the backend.
         let mut error = match endpoint.send(request).await {
             Ok(sent) => return Ok(sent),
             Err(SendError::NotSent { request, error }) if error.reason == "ConnectionClosed" => {
@@ -85,7 +85,7 @@ impl Asker {
         }
         let (reason, mut cause, unreachable) = match error {
             SendError::NotSent { error, .. } => (error.reason, error.cause, true),
-            // In TLS 1.3 a backend judges our certificate when for us the handshake is over.
+            // In TLS 1.3 a backend verifies the client certificate after the client's side of the handshake is done.
             SendError::Refused(error) => (error.reason, error.cause, error.phase == DialPhase::Handshake),
             SendError::Nonsense(error) => ("InvalidAnswer", error.to_string(), false),
             SendError::Broken(error) | SendError::Unheard(error) => ("ConnectionBroken", error.to_string(), false),
@@ -93,14 +93,14 @@ impl Asker {
         if reason == "ClientCertificateRefused"
             && let Some(untimely) = self.untimely_certificate(api_service)
         {
-            cause = format!("{cause}; it does not believe {untimely}");
+            cause = format!("{cause}; rejected: {untimely}");
         }
         Err(Unanswered { reason, cause, unreachable })
     }
 }
 
 impl Asker {
-    /// Our certificate for the backend of `api_service` and what is wrong with its dates, if they are.
+    /// The client certificate for the backend of `api_service` with its validity problem, if it has one.
     fn untimely_certificate(&self, api_service: &ApiService) -> Option<String> {
         let (kind, pair) = match &api_service.client_certificate {
             ClientCertificate::Shared => ("front-proxy", self.identity.as_ref()?.get()),
@@ -109,7 +109,7 @@ impl Asker {
         };
         let facts = pair.facts();
         let untimely = facts.untimely(UnixTime::now())?;
-        Some(format!("our {kind} certificate \"{}\": {untimely}", facts.subject))
+        Some(format!("the gateway's {kind} certificate \"{}\": {untimely}", facts.subject))
     }
 }
 
@@ -129,7 +129,7 @@ impl Probe for &Asker {
         )?;
         let Sent { response, mut lease, .. } = sent;
         let status = response.status();
-        // Read to its end, so that the connection can be used again; never more than discovery may be.
+        // Read to its end, so that the connection can be reused; at most the size limit of discovery documents.
         let body = Limited::new(response.into_body(), MAX_BODY).collect().await;
         if body.is_ok() {
             lease.finished();
@@ -142,14 +142,14 @@ impl Probe for &Asker {
     }
 }
 
-/// The asker as discovery and OpenAPI use it.
+/// Fetches documents for discovery and OpenAPI.
 pub(super) struct Fetcher {
     pub(super) asker: std::rc::Rc<Asker>,
-    /// Memory for all documents that are being read, shared by APIServices.
+    /// Memory budget of all documents being read, shared by APIServices.
     pub(super) memory: Arc<Shares>,
 }
 
-/// The most memory that documents take while they are read, in bytes; one alone may take half of it.
+/// Memory limit of all documents being read, in bytes; one document may take half of it.
 pub(super) const DOCUMENT_MEMORY: usize = 128 << 20;
 
 impl Fetch for Fetcher {
@@ -162,14 +162,14 @@ impl Fetch for Fetcher {
         max_bytes: usize,
     ) -> Result<Fetched, FetchError> {
         let table = self.asker.table.get();
-        let route = table.by_name(apiservice).ok_or_else(|| FetchError::new("it is not registered any more"))?;
+        let route = table.by_name(apiservice).ok_or_else(|| FetchError::new("it is no longer registered"))?;
         let resolved = route.resolved.as_ref().map_err(|unavailable| {
             FetchError::seen_by_probe(format!("{}: {}", unavailable.reason, unavailable.message))
         })?;
         let mut headers = vec![(ACCEPT, accept)];
         headers.extend(if_none_match.map(|etag| (IF_NONE_MATCH, etag)));
         let mut last = FetchError::new("it has no endpoints");
-        // Those that serve badly are asked last: others say the same sooner.
+        // Ejected endpoints are tried last.
         let (out, fine): (Vec<_>, Vec<_>) =
             resolved.endpoints.iter().zip(&route.standings).partition(|(_, standing)| standing.is_out());
         for (address, _) in fine.into_iter().chain(out).take(3) {
@@ -190,7 +190,7 @@ impl Fetch for Fetcher {
     }
 }
 
-/// Reads a document into buffers of our own, however small the pieces are in which it comes.
+/// Reads a document into buffers that grow with it, however small its frames are.
 async fn read(sent: Sent, path: &str, most: usize, mut reservation: Reservation) -> Result<Fetched, FetchError> {
     let Sent { response, mut lease, .. } = sent;
     let (parts, mut body) = response.into_parts();
@@ -201,7 +201,7 @@ async fn read(sent: Sent, path: &str, most: usize, mut reservation: Reservation)
     }
     let (mut full, mut last, mut length) = (Vec::new(), BytesMut::new(), 0);
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| FetchError::new(format!("its answer broke off: {error}")))?;
+        let frame = frame.map_err(|error| FetchError::new(format!("its response is incomplete: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         length += data.len();
         if length > most {
@@ -211,8 +211,7 @@ async fn read(sent: Sent, path: &str, most: usize, mut reservation: Reservation)
             let capacity = length.clamp(BUFFERS.0, BUFFERS.1).max(data.len());
             if !reservation.grow(capacity) {
                 return Err(FetchError::new(format!(
-                    "the answer to GET {path} is left out: all documents that are being read are larger than {} MiB \
-                     together",
+                    "the answer to GET {path} is ignored: all documents being read together are larger than {} MiB",
                     DOCUMENT_MEMORY >> 20
                 )));
             }
@@ -236,10 +235,10 @@ async fn read(sent: Sent, path: &str, most: usize, mut reservation: Reservation)
     })
 }
 
-/// The first buffer for a document, and the largest, in bytes.
+/// Smallest and largest buffer size of a document, in bytes.
 const BUFFERS: (usize, usize) = (16 << 10, 1 << 20);
 
-/// Tells the metrics what becomes of APIServices.
+/// Records availability of APIServices in the metrics.
 pub(super) struct Counting(pub(super) Arc<Metrics>);
 
 impl Witness for Counting {

@@ -1,4 +1,4 @@
-//! The audit of the gateway: its files, its threads, and the way to a webhook.
+//! Setup of the gateway's audit: files, sink threads, webhook.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use crate::observe::metrics::{CallHealth, CallKind, Metrics};
 use crate::process::{Problem, Problems, Published, Publisher};
 use crate::roles::threads::thread;
 
-/// For one attempt to deliver a batch (`defaultRequestTimeout` in `k8s.io/apiserver/pkg/util/webhook`).
+/// Timeout of one attempt to deliver a batch (`defaultRequestTimeout` in `k8s.io/apiserver/pkg/util/webhook`).
 const ATTEMPT: Duration = Duration::from_secs(30);
-/// Who is spoken of when it fails.
+/// Name of the webhook in error texts.
 const WEBHOOK: &str = "the audit webhook";
 
-/// The files of the audit, read and right.
+/// The validated files of the audit.
 pub(super) struct AuditFiles {
     settings: Settings,
     file: PolicyFile,
@@ -28,20 +28,20 @@ pub(super) struct AuditFiles {
     webhook: Option<(Source, Kubeconfig)>,
 }
 
-/// An audit that runs.
+/// A running audit.
 pub(super) struct Auditing {
     pub(super) auditor: Arc<Auditor>,
-    /// For the end of the process.
+    /// Flushes the sinks at shutdown.
     pub(super) ending: Ending,
-    /// To be followed.
+    /// The policy file and the publisher of its reloads.
     pub(super) following: (PolicyFile, Publisher<Policy>),
 }
 
 impl AuditFiles {
-    /// Reads them.
+    /// Reads the policy and the webhook's kubeconfig.
     ///
     /// # Errors
-    /// Every mistake in them.
+    /// All errors in these files.
     pub(super) fn read(settings: &Settings) -> Result<AuditFiles, Problems> {
         let mut problems = Problems::default();
         let policy = PolicyFile::open(&settings.policy_file).map_err(|more| problems.0.extend(more.0)).ok();
@@ -64,20 +64,20 @@ impl AuditFiles {
     /// Opens the log and starts the threads of the sinks.
     ///
     /// # Errors
-    /// When the log cannot be opened.
+    /// The log cannot be opened or a thread cannot be spawned.
     pub(super) fn start(self, egress: Egress, metrics: &Arc<Metrics>) -> Result<Auditing, Problem> {
         let AuditFiles { settings, file, policy, webhook } = self;
         tracing::info!(
             rules = policy.rules(),
             file = %settings.policy_file.display(),
-            "requests are audited"
+            "audit enabled"
         );
         let (publisher, published) = Published::new(policy);
         let (auditor, ending, sending) = Auditor::start(&settings, published, metrics)?;
         if let (Some(sending), Some((source, kubeconfig))) = (sending, webhook) {
             let health = metrics.calls().register(CallKind::AuditWebhook, "");
             thread("audit-webhook", async move || {
-                tracing::info!(file = %source, server = %kubeconfig.server(), "audit events go to a webhook");
+                tracing::info!(file = %source, server = %kubeconfig.server(), "audit webhook enabled");
                 let client = Client::new(source, kubeconfig, egress.dialler());
                 tokio::task::spawn_local(Rc::clone(&client).follow());
                 sending.run(Receiver { client, health }).await;
@@ -87,7 +87,7 @@ impl AuditFiles {
     }
 }
 
-/// A webhook, as its kubeconfig names it: the path of its URL is where events are posted.
+/// The webhook of the kubeconfig; events are posted to the path of its URL.
 struct Receiver {
     client: Rc<Client>,
     health: Arc<CallHealth>,
@@ -95,7 +95,7 @@ struct Receiver {
 
 impl Deliver for Receiver {
     async fn deliver(&self, list: Bytes) -> Result<(), String> {
-        // Whatever comes of it, whether to try again is not the client's to say.
+        // One attempt only: retrying is up to the batch backend.
         let once = Patience { attempt: ATTEMPT, whole: ATTEMPT, attempts: 1, pause: Duration::ZERO };
         let began = Instant::now();
         let result = match self.client.call(Method::POST, "", Some(list), once, |_, _| {}).await {

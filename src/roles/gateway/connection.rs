@@ -1,4 +1,4 @@
-//! One client's connection.
+//! A client connection.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -15,22 +15,22 @@ use crate::kubeapi::{Status, User};
 use crate::listen::{Accepted, Answering, Closer, Handler, Protocol};
 use crate::message::{Received, Refusal};
 
-/// What requests of one connection have in common.
+/// State shared by the requests of one client connection.
 pub(super) struct Connection {
     pub(super) worker: Rc<Worker>,
     pub(super) peer: Peer,
     pub(super) remote: SocketAddr,
-    /// The address alone, for `X-Forwarded-For`.
+    /// The IP address without port, for `X-Forwarded-For`.
     remote_header: HeaderValue,
-    /// Which of the worker's connections it is.
+    /// Number of the connection within the worker.
     number: u64,
     pub(super) closer: Closer,
     protocol: Protocol,
-    /// Whether the next answer is to be the last.
+    /// Whether the next response closes the connection.
     leaving: Cell<bool>,
-    /// Whether the client's certificate was believed at some time.
+    /// Whether the client's certificate was trusted for any request so far.
     trusted: Cell<bool>,
-    /// The host the last request asked for: nearly always the one of the next.
+    /// The host of the last request, cached: the next request nearly always has the same.
     host: RefCell<Option<HeaderValue>>,
 }
 
@@ -53,40 +53,40 @@ impl Connection {
         connection
     }
 
-    /// Asks an HTTP/2 client to open a new connection once what runs on this one is done (GOAWAY).
+    /// Asks an HTTP/2 client to open a new connection (GOAWAY); running requests finish.
     pub(super) fn ask_to_reconnect(&self) {
         if self.protocol == Protocol::Http2 {
             self.closer.finish();
         }
     }
 
-    /// Asks the client to come back on another connection: GOAWAY, or `Connection: close` with this answer.
+    /// Asks the client to use another connection: GOAWAY, or `Connection: close` with this response.
     pub(super) fn leave(&self) {
         self.leaving.set(self.protocol == Protocol::Http1);
         self.ask_to_reconnect();
     }
 
-    /// Whether an answer must carry `Connection: close`.
+    /// Whether a response must carry `Connection: close`.
     pub(super) fn is_leaving(&self) -> bool {
         self.leaving.get()
     }
 
-    /// A request was let in: remembers whether the certificate had a part in it.
+    /// Records that a request was authenticated while the client's certificate is trusted.
     pub(super) fn let_in(&self) {
         if !self.trusted.get() && !self.peer.chain().is_empty() {
             self.trusted.set(self.worker.shared.authenticator.trusts(&self.peer).is_ok());
         }
     }
 
-    /// Why the certificate is not believed any more, if it once was.
+    /// Why the client's certificate is no longer trusted, if it once was.
     pub(super) fn lost_trust(&self) -> Option<String> {
         if self.trusted.get() { self.worker.shared.authenticator.trusts(&self.peer).err() } else { None }
     }
 
-    /// The host `request` asks for, as a header value.
+    /// The requested host of `request`, as a header value.
     ///
     /// # Errors
-    /// As [`host::asked`]: the request is not to be looked at any further.
+    /// As [`host::asked`]: the request must be rejected.
     pub(super) fn host(&self, request: &Request<Received>) -> Result<Option<HeaderValue>, Status> {
         let Some(asked) = host::asked(request)? else { return Ok(None) };
         let mut last = self.host.borrow_mut();
@@ -97,10 +97,10 @@ impl Connection {
         Ok(last.clone())
     }
 
-    /// What backends are told of requests of `user` that ask for `host`.
+    /// The headers added to requests of `user` for `host`: identity, `X-Forwarded-*`.
     ///
     /// # Errors
-    /// When the user's identity cannot be said in headers.
+    /// The user's identity cannot be encoded in headers.
     pub(super) fn signature(&self, user: &Arc<User>, host: Option<HeaderValue>) -> Result<Rc<Signature>, Refusal> {
         self.worker.signatures.of(self.number, user, host, |host| {
             Ok(Signature::new(&*self.worker.stamp(user)?, &self.remote_header, host))
@@ -110,7 +110,7 @@ impl Connection {
 
 impl Handler for Connection {
     fn handle(self: Rc<Self>, request: Request<Received>) -> Answering {
-        // The room first: made elsewhere, all of its kilobytes would be moved there.
+        // Allocated first: a future built on the stack would be moved to the heap with all its kilobytes.
         let (room, request) = (Box::new_uninit(), Box::new(request));
         let answering = Box::write(room, super::request::answer(self, request));
         Box::into_pin(answering)

@@ -1,6 +1,6 @@
-//! The control thread: follows files, asks backends how they are and what they offer.
+//! The control thread: watches files, probes backends, and fetches their documents.
 //!
-//! It shares nothing with the workers but what it publishes, so that no request waits for any of this.
+//! It shares only published snapshots with the workers, so that no request waits for it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -36,18 +36,18 @@ use crate::route::{self, Route, Table};
 use crate::tls::server::{self, InUse, ServingPublishers, Trust};
 use crate::tls::{Identity, KeyPair, SelfMade};
 
-/// What the control thread is started with.
+/// Inputs of the control thread.
 pub(super) struct Control {
     pub(super) serving: server::Files,
     pub(super) serving_publishers: ServingPublishers,
     pub(super) made: SelfMade,
-    /// What backends are shown; of a sidecar, each upstream has its own.
+    /// Client certificate for backends; each upstream of a sidecar has its own.
     pub(super) identity: Option<(Identity, Published<KeyPair>)>,
-    /// With `--delegate-kubeconfig`; beside it whoever follows its file.
+    /// With `--delegate-kubeconfig`: its file, publisher and snapshot.
     pub(super) delegate: Option<(Delegate, Publisher<ApiService>, Published<ApiService>)>,
-    /// The servers behind a sidecar.
+    /// The upstreams of a sidecar.
     pub(super) upstreams: Option<(UpstreamFiles, Publisher<Upstreams>, Published<Upstreams>)>,
-    /// With them: whether they can be reached.
+    /// Readiness of the upstreams.
     pub(super) reached: Option<Publisher<Reached>>,
     pub(super) registry: Published<Registry>,
     pub(super) table_publisher: Publisher<Table>,
@@ -63,9 +63,9 @@ pub(super) struct Control {
     pub(super) jwt: Option<jwt::Following>,
     /// With `--serve-delegation`.
     pub(super) speaker: Option<(Speaker, Publisher<ConfigMap>)>,
-    /// Whether the APIServices are the delegate's to show and to change: they are registered in a kube-apiserver.
+    /// Whether the delegate serves the APIService API: they are registered in its kube-apiserver.
     pub(super) registrations_elsewhere: bool,
-    /// Whether there is a delegate for more than the APIServices.
+    /// Whether the delegate gets all requests that no APIService claims.
     pub(super) delegates_all: bool,
     pub(super) mistakes: Mistakes,
     pub(super) audit: Option<(audit::PolicyFile, Publisher<audit::Policy>)>,
@@ -74,20 +74,20 @@ pub(super) struct Control {
     pub(super) ways_file: Option<(WaysFile, Publisher<Ways>)>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) in_use: Published<Vec<InUse>>,
-    /// What backends said before this process.
+    /// Documents of backends from earlier processes.
     pub(super) kept: Kept,
     pub(super) drain: Drain,
 }
 
-/// What the control thread finds out and workers read.
+/// Snapshots published by the control thread and read by workers.
 pub(super) type Discovered = (Published<Documents>, Published<Index>, Version2);
 
 impl Control {
-    /// Runs until the process ends. What backends offer is published from the first moment; `ready` gets the readers.
+    /// Runs until the process ends. `ready` receives the readers of the published documents.
     pub(super) async fn run(self, ready: Sender<Discovered>) {
         let stamp = match Stamp::new(&Asker::user(), false) {
             Ok(stamp) => stamp,
-            Err(unspeakable) => return tracing::error!(why = unspeakable.0, "our own name cannot be sent"),
+            Err(unspeakable) => return tracing::error!(why = unspeakable.0, "own user name is no valid header value"),
         };
         let dialler = self.egress.dialler();
         let ways = self.egress.ways;
@@ -181,7 +181,7 @@ impl Control {
     }
 }
 
-/// Keeps discovery and OpenAPI told of what is registered and of what came back.
+/// Updates discovery, OpenAPI and metrics when the registry or availability changes.
 struct Knowing {
     registry: Published<Registry>,
     table: Published<Table>,
@@ -193,7 +193,7 @@ struct Knowing {
     asker: Rc<Asker>,
     in_use: Published<Vec<InUse>>,
     ways: Published<Ways>,
-    /// Files of the certificates that proxies are shown, whose ends were told.
+    /// Files of client certificates for egress proxies that have an expiry series in the metrics.
     proxies_told: Vec<String>,
     expiry: ExpiryLog,
     kept: Kept,
@@ -220,7 +220,7 @@ impl Knowing {
         let mut swept = false;
         loop {
             let registry = self.registry.get();
-            // Backends are asked by the table: by an older one, those that moved would be asked where they were.
+            // Documents are fetched by the table: an older one has the old addresses of moved backends.
             let table = self.table.get();
             if !table.is_of(&registry) {
                 tokio::select! {
@@ -232,7 +232,7 @@ impl Knowing {
             let delegate_now = delegate.map(Arc::as_ptr);
             let (version, turned) = self.board.changed_since(judged);
             judged = version;
-            // Documents do not depend on where endpoints are.
+            // Documents do not depend on endpoint addresses.
             let registered = told.as_ref().and_then(|(mark, _)| registry.changes_since(mark));
             let registered = registered.map(|changes| changes.api_services);
             match &registered {
@@ -264,7 +264,7 @@ impl Knowing {
             }
             if problems.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &registry.problems)) {
                 problems = Some(registry.problems.clone());
-                // A file that was mended, or is gone, stays at 0: a series that ends looks like a scrape that failed.
+                // A file without errors stays at 0: a series that ends looks like a failed scrape.
                 mistakes.values_mut().for_each(|count| *count = 0);
                 for problem in &registry.problems.0 {
                     *mistakes.entry(file_of(&problem.place)).or_default() += 1;
@@ -279,7 +279,7 @@ impl Knowing {
                 }
                 _ => registry.api_services().map(|one| one.name.clone()).chain(seen.names()).collect(),
             };
-            // What comes back is asked at once, and so is what went away: its documents turn stale when it does.
+            // Fetched at once when availability changes: the documents become current or stale.
             for name in seen.look(names, &table, &self.metrics) {
                 discovery.nudge(&name);
                 openapi.nudge(&name);
@@ -299,7 +299,7 @@ impl Knowing {
                     if rounds.is_multiple_of(ALL_AGAIN) {
                         seen.circuits.clear();
                     }
-                    // Of these nobody tells.
+                    // Circuits have no change notification.
                     let delegate = table.delegate().filter(|_| self.delegates_all);
                     seen.look_at_circuits(table.routes().chain(delegate), &self.metrics);
                     if let Some(delegate) = &mut self.delegate {
@@ -314,13 +314,13 @@ impl Knowing {
         }
     }
 
-    /// Forgets what was kept of APIServices that went while no process ran.
+    /// Removes cached documents of APIServices that were unregistered while no process ran.
     fn forget_others(&self, registry: &Registry) {
         let names = registry.api_services().map(|one| one.name.clone());
         self.kept.sweep(names.chain([DELEGATE.to_owned()]).collect());
     }
 
-    /// Warns of certificates that end soon, every few seconds.
+    /// Warns of certificates that expire soon, every `EXPIRY_ROUNDS` seconds.
     fn check_expiry(&mut self, table: &Table, rounds: u32) {
         if rounds % EXPIRY_ROUNDS != 2 {
             return;
@@ -334,7 +334,7 @@ impl Knowing {
         self.expiry.check(&sources, SystemTime::now());
     }
 
-    /// When each certificate in use ends.
+    /// Records in the metrics when each certificate in use expires.
     fn tell_expiry(&mut self) {
         let seconds = |time: rustls::pki_types::UnixTime| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
         for in_use in self.in_use.load().iter() {
@@ -350,7 +350,7 @@ impl Knowing {
             }
         }
         gone.iter().for_each(|file| self.metrics.certificate_is_gone(file));
-        // Last: a proxy may be shown the same.
+        // Last: an egress proxy may have the same certificate.
         if let Some(ours) = &self.asker.identity {
             let ours = ours.load();
             self.metrics.certificate_expires(ours.place(), seconds(ours.not_after()));
@@ -358,15 +358,15 @@ impl Knowing {
     }
 }
 
-/// Every so many seconds the ends of certificates are looked at.
+/// Seconds between two checks of certificate expiry.
 const EXPIRY_ROUNDS: u32 = 10;
-/// Every so many times certificates are forgotten whose servers nobody speaks to any more: once an hour.
+/// Number of expiry checks between two removals of unused peer certificates: once an hour.
 const FORGET_EVERY: u32 = 360;
 
-/// Whether the delegate is available, as `aggregator_unavailable_apiservice` says it.
+/// Availability of the delegate, for the metric `aggregator_unavailable_apiservice`.
 struct DelegateSeen {
     documents: Published<Documents>,
-    /// As it was counted last.
+    /// The last recorded value.
     available: Option<bool>,
 }
 
@@ -375,7 +375,7 @@ impl DelegateSeen {
         DelegateSeen { documents, available: None }
     }
 
-    /// Counts a change. Until the delegate has been asked nothing is known.
+    /// Records a change. Nothing is recorded before the first fetch from the delegate.
     fn observe(&mut self, metrics: &Metrics) {
         let condition = delegate(&self.documents.load());
         let available = match condition.status {
@@ -389,10 +389,10 @@ impl DelegateSeen {
     }
 }
 
-/// After so many seconds every circuit is told again, whatever became of its series meanwhile.
+/// Seconds after which every circuit state is recorded again, in case its series was removed.
 const ALL_AGAIN: u32 = 30;
 
-/// How APIServices were when they were last looked at, by name.
+/// The last observed availability and circuit state of APIServices, by name.
 #[derive(Default)]
 struct Seen {
     available: HashMap<String, bool>,
@@ -400,16 +400,16 @@ struct Seen {
 }
 
 impl Seen {
-    /// The names of those that were looked at.
+    /// The names of all observed APIServices.
     fn names(&self) -> Vec<String> {
         self.available.keys().cloned().collect()
     }
 
-    /// Looks at these. Gives those that turned from available to not, or back.
+    /// Observes the APIServices `names`. Returns those that changed their availability.
     fn look(&mut self, names: BTreeSet<String>, table: &Table, metrics: &Metrics) -> Vec<String> {
         let mut turned = Vec::new();
         for name in names {
-            // Of one that went and came, the series was forgotten.
+            // The series of a re-created APIService was removed.
             self.circuits.remove(&name);
             let Some(route) = table.by_name(&name).filter(|_| name != DELEGATE) else {
                 self.available.remove(&name);
@@ -424,8 +424,8 @@ impl Seen {
         turned
     }
 
-    /// Looks at the circuits of all. One that is closed, as nearly all are, costs one load: a second of nothing must not
-    /// grow with the APIServices there are. Only where others were told, or none yet, are names looked up.
+    /// Observes the circuits of all routes. A closed circuit, as nearly all are, costs one load, so that an idle second
+    /// stays cheap with many APIServices. Names are looked up only if a circuit was not closed or none is recorded.
     fn look_at_circuits<'r>(&mut self, routes: impl Iterator<Item = &'r Arc<Route>>, metrics: &Metrics) {
         let all = self.circuits.is_empty() || self.circuits.values().any(|told| *told != Circuit::Closed);
         for route in routes {
@@ -444,7 +444,7 @@ impl Seen {
     }
 }
 
-/// The file in a problem's place, without the number of its document; or the word for a kube-apiserver.
+/// The file in a problem's place, without the document number; or `kube-apiserver`.
 fn file_of(place: &str) -> String {
     if place.starts_with("kube-apiserver, ") {
         return "kube-apiserver".to_owned();

@@ -1,4 +1,4 @@
-//! Health checks of the delegate, listed behind ours (`/readyz?verbose`). They decide nothing here.
+//! Health checks of the delegate, listed after the gateway's (`/readyz?verbose`). They do not affect the result.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -14,22 +14,22 @@ use crate::forward::{Origin, fetch};
 use crate::kubeapi::{CanonicalPath, Query, RequestInfo};
 use crate::process::within;
 
-/// Time for the delegate's answer; authentication and authorization included.
+/// Timeout of the delegate's response, including authentication and authorization.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of its answer that are read at most.
+/// Size limit of the delegate's response.
 const MAX_BODY: usize = 64 << 10;
-/// The line instead of its checks when it does not answer.
+/// The line in place of the delegate's checks when it does not answer.
 const FAILED: &str = "[-]delegate failed: reason withheld\n";
 
-/// Whether the delegate's checks belong to the answer for `path`.
+/// Whether the response for `path` includes the delegate's checks.
 pub(super) fn is_asked(shared: &Shared, method: &Method, path: &str, query: Option<&str>) -> bool {
     shared.delegates_all
         && matches!(*method, Method::GET | Method::HEAD)
         && shared.health.iter().any(|health| health.lists_all(path, query))
 }
 
-/// The delegate's own list of its checks, as lines. Empty for a caller who may not read it: nobody learns more by our way
-/// than from the delegate itself.
+/// The delegate's list of its checks, as lines. Empty for a caller that is not allowed to read it: the gateway reveals
+/// no more than the delegate itself.
 pub(super) async fn checks(
     connection: &Connection,
     host: Option<HeaderValue>,
@@ -46,7 +46,7 @@ pub(super) async fn checks(
         let Ok(who) = shared.authenticator.authenticate(&connection.peer, path.decoded(), headers).await else {
             return String::new();
         };
-        // Who would act as somebody else can ask for the delegate's checks one by one.
+        // Impersonation is not supported here; such callers can read the delegate's checks one by one.
         let Some(actor) = Actor::oneself(&who) else { return String::new() };
         let Ok(permit) = shared.authorizer.authorize(&actor, info.clone()).await else { return String::new() };
         let (info, user) = (permit.request(), permit.user());
@@ -61,7 +61,7 @@ pub(super) async fn checks(
             let path_and_query = PathAndQuery::try_from(format!("{}?{}", path.wire(), query.wire())).ok()?;
             let _passage = target.passage().inspect(|passage| passage.sent());
             let (status, body) = fetch(&backend, path_and_query, &origin, MAX_BODY).await.ok()?;
-            // 500 lists the checks as well, those that fail among them.
+            // 500 lists the checks, too, with the failing ones.
             matches!(status.as_u16(), 200 | 500).then(|| String::from_utf8_lossy(&body).into_owned())
         };
         asked.await.unwrap_or_else(|| FAILED.to_owned())

@@ -1,7 +1,7 @@
-//! The thread that speaks to control planes: token reviews and access reviews, each over a client of its own.
+//! The thread that sends TokenReviews and SubjectAccessReviews to API servers, with one client per kubeconfig.
 //!
-//! One thread for all workers, so that there is one set of connections, and apart from the control thread, so that
-//! no merge of documents there holds up a request here.
+//! One thread for all workers, so that there is one set of connections; separate from the control thread, so that
+//! merging documents there delays no review here.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -26,15 +26,15 @@ use crate::review::Target;
 use crate::roles::threads::thread;
 use crate::tls::server::Announced;
 
-/// How often decisions past their time are let go of.
+/// Interval of removing expired decisions from the caches.
 const SWEEP: Duration = Duration::from_secs(10);
 
-/// The kubeconfigs that were read.
+/// The loaded kubeconfigs.
 pub(super) struct Kubeconfigs {
     authentication: Option<Named>,
     token_webhook: Option<Named>,
     authorization: Option<Named>,
-    /// Who is asked for our serving certificate.
+    /// The cluster that signs the serving certificate.
     serving: Option<Named>,
 }
 
@@ -43,25 +43,25 @@ struct Named {
     kubeconfig: Kubeconfig,
 }
 
-/// What the authenticator and the authorizer ask through.
+/// Delegated authentication and authorization, used by the authenticator and the authorizer.
 pub(super) struct Delegation {
-    /// In the order in which they are asked.
+    /// In the order in which they are called.
     pub(super) token_reviews: Vec<Arc<TokenReviews>>,
     pub(super) access_reviews: Option<Arc<AccessReviews>>,
-    /// Whom a cluster says to believe, if it is asked.
+    /// The CAs from ConfigMap `extension-apiserver-authentication`, if it is read.
     pub(super) announced: Option<Published<Announced>>,
-    /// What the serving certificate that was asked for waits for, if it is and was.
+    /// What the requested serving certificate waits for, if one is requested.
     pub(super) certificate: Option<Published<Option<String>>>,
 }
 
-/// One control plane, and the questions that come for it.
+/// An API server and its queue of reviews.
 struct Plane {
     named: Named,
     jobs: Jobs,
     lookup: Option<Lookup>,
 }
 
-/// The first look at whom a cluster says to believe.
+/// The first read of ConfigMap `extension-apiserver-authentication`.
 struct Lookup {
     tolerate_failure: bool,
     health: Arc<CallHealth>,
@@ -69,7 +69,7 @@ struct Lookup {
 }
 
 impl Kubeconfigs {
-    /// Reads them; those that are wrong are not among them.
+    /// Reads the kubeconfigs that `config` names. Invalid ones are left out and reported.
     pub(super) fn read_some(config: &GatewayConfig) -> (Kubeconfigs, Problems) {
         let mut problems = Problems::default();
         let mut read = |source: Option<Source>| {
@@ -94,7 +94,7 @@ impl Kubeconfigs {
 }
 
 impl Kubeconfigs {
-    /// Certificates in them that are not valid `now`.
+    /// Certificates in the kubeconfigs that are not valid `now`.
     pub(super) fn untimely(&self, now: UnixTime) -> impl Iterator<Item = Problem> {
         let all = [&self.authentication, &self.token_webhook, &self.authorization, &self.serving];
         all.into_iter().flatten().flat_map(move |named| named.kubeconfig.untimely(now))
@@ -102,10 +102,11 @@ impl Kubeconfigs {
 }
 
 impl Delegation {
-    /// Starts the thread, if there is anybody to ask, or may come to be (`authorizers`). It ends when nobody can ask any more.
+    /// Starts the thread, if there is a server to call or the authorizer configuration may name one later.
+    /// It ends when all senders of reviews are dropped.
     ///
     /// # Errors
-    /// When the cluster does not say whom to believe, and that is not tolerated.
+    /// The first read of ConfigMap `extension-apiserver-authentication` fails, and that is not tolerated.
     pub(super) fn start(
         kubeconfigs: Kubeconfigs,
         requested: Option<certificate_request::Wanted>,
@@ -143,7 +144,7 @@ impl Delegation {
         };
         let requested = kubeconfigs.serving.zip(requested);
         let csr_health = requested.is_some().then(|| metrics.calls().register(CallKind::CertificateSigningRequest, ""));
-        let (waiting, certificate) = Published::new(Some("it was not asked for yet".to_owned()));
+        let (waiting, certificate) = Published::new(Some("the certificate was not requested yet".to_owned()));
         let certificate = requested.is_some().then_some(certificate);
         if let Some((_, wanted)) = &requested
             && wanted.asked.is_there(SystemTime::now())
@@ -187,12 +188,12 @@ impl Delegation {
     }
 }
 
-/// Who is asked, each once.
+/// Logs each API server once.
 fn tell(planes: &[Plane]) {
     for (number, Plane { named, .. }) in planes.iter().enumerate() {
         if !planes[..number].iter().any(|before| before.named.source == named.source) {
             let server = named.kubeconfig.server();
-            tracing::info!(file = %named.source, %server, "an API server is asked for decisions");
+            tracing::info!(file = %named.source, %server, "reviews are sent to an API server");
         }
     }
 }
@@ -215,7 +216,7 @@ impl Lookup {
         let found = match authenticate::look_up(client.clone(), self.health.clone()).await {
             Ok(found) => found,
             Err(failure) if self.tolerate_failure => {
-                // In upstream's words, which people search for; but we go on looking.
+                // Upstream's texts, which people search for; but the ConfigMap is watched from here on.
                 tracing::warn!("Error looking up in-cluster authentication configuration: {failure}");
                 tracing::warn!(
                     "Continuing without authentication configuration. This may treat all requests as anonymous."
@@ -255,13 +256,14 @@ async fn sweep(tokens: &[Weak<TokenReviews>], access: &Weak<AccessReviews>, prob
     }
 }
 
-/// Says which reviews fail. With `--readiness-requires-reviews` it fails, too, and until the first one succeeded.
+/// A health check that notes failing reviews. With `--readiness-requires-reviews` it fails while a review fails, and
+/// until the first one succeeds.
 pub(super) fn check(metrics: &Arc<Metrics>, required: bool) -> Check {
     let metrics = metrics.clone();
     Check::noting("reviews", move || {
         let all = metrics.calls().status().into_iter().filter(|of| of.kind.is_review());
         let bad = |of: &CallStatus| match &of.failure {
-            // Anyone may read it: no address, no error.
+            // Served without authentication: no address, no error.
             Some(failure) => Some(format!("{} failing since {}", of.kind.as_str(), timestamp(failure.since))),
             None if required && of.successes == 0 => Some(format!("no {} has succeeded yet", of.kind.as_str())),
             None => None,

@@ -1,4 +1,4 @@
-//! What is allowed, works, and deserves a second look: an operator who is careful wants to have been told.
+//! Warnings about APIServices that are valid but probably not intended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::process::{Drain, Phase, Problem, Published, Publisher, Sharded};
 use crate::registry::{ApiService, Backend, Mark, Registry};
 use crate::tls::server::Trust;
 
-/// What there is to doubt, as lines for a person.
+/// The current warnings, as text lines.
 #[derive(Clone, Default)]
 pub(super) struct Doubts {
     /// By name of the APIService.
@@ -17,7 +17,7 @@ pub(super) struct Doubts {
 }
 
 impl Doubts {
-    /// All lines, by the names of the APIServices; sorted when it is asked for.
+    /// All warnings, sorted by the name of the APIService.
     pub(super) fn lines(&self) -> Vec<String> {
         let mut names: Vec<&str> = self.by_name.names().collect();
         names.sort_unstable();
@@ -37,7 +37,7 @@ impl Doubts {
     }
 }
 
-/// Publishes what deserves a second look, says each new one in the log, and counts them, until the process ends.
+/// Publishes the warnings, logs each new one, and counts them, until the process ends.
 pub(super) async fn follow(
     mut registry: Published<Registry>,
     mut trust: Published<Trust>,
@@ -59,7 +59,7 @@ pub(super) async fn follow(
     }
 }
 
-/// What was looked at.
+/// Computes the warnings incrementally.
 #[derive(Default)]
 struct Doubting {
     doubts: Doubts,
@@ -69,7 +69,7 @@ struct Doubting {
 }
 
 impl Doubting {
-    /// What there is to doubt now, if that is another than before.
+    /// The warnings now, if they changed.
     fn look(&mut self, registry: &Registry, trust: &Arc<Trust>) -> Option<Doubts> {
         let since = self.seen.as_ref().filter(|(_, before)| Arc::ptr_eq(before, trust));
         let changes = since.and_then(|(mark, _)| registry.changes_since(mark));
@@ -83,7 +83,7 @@ impl Doubting {
         self.seen = Some((registry.mark(), trust.clone()));
         let mut names = BTreeSet::new();
         for name in changed {
-            // A version has no dot.
+            // A version contains no dot.
             let group = name.split_once('.').map_or("", |(_, group)| group);
             let versions = self.groups.entry(group.to_owned()).or_default();
             match registry.api_service(&name) {
@@ -103,7 +103,7 @@ impl Doubting {
             if *before == *lines {
                 continue;
             }
-            // The registry's own are logged where they are found.
+            // The registry logs its own warnings itself.
             let own = registry.warnings_of(&name).len();
             for doubt in lines.iter().skip(own).filter(|doubt| !before.contains(doubt)) {
                 tracing::warn!("registry: {doubt}");
@@ -122,16 +122,16 @@ impl Doubting {
     }
 }
 
-/// What does not show from an APIService alone: that it shares an authority with clients, or serves a part of somebody
-/// else's group, of which there are these `versions`.
+/// Warnings that need more than the APIService itself: its CA bundle contains a client CA, or a local APIService serves
+/// another version of its group. `versions` are all APIServices of the group.
 fn doubts_of<'r>(one: &ApiService, mut versions: impl Iterator<Item = &'r ApiService>, trust: &Trust) -> Vec<Problem> {
     let mut doubts = Vec::new();
     if let Some(bundle) = &one.ca_bundle {
         for (other, whose) in [(&trust.client, "clients"), (&trust.request_header, "front proxies")] {
             if other.as_ref().is_some_and(|other| other.overlaps(bundle)) {
                 let message = format!(
-                    "it has an authority that vouches for {whose}, too: whoever gets a certificate there as one of them \
-                     may pass for the backend; give backends an authority of their own"
+                    "it contains a CA that is trusted for {whose}, too: a holder of such a certificate could pose as \
+                     the backend; use a separate CA for backends"
                 );
                 doubts.push(Problem::field(place(one), "spec.caBundle", message));
             }
@@ -141,7 +141,7 @@ fn doubts_of<'r>(one: &ApiService, mut versions: impl Iterator<Item = &'r ApiSer
         && let Some(local) = versions.find(|other| other.backend == Backend::Local)
     {
         let message = format!(
-            "takes over a part of {}, which {} has from the API server itself: its clients' objects go to another server",
+            "takes over a part of {}, which {} has from the API server itself: these objects go to another server",
             one.group, local.name
         );
         doubts.push(Problem::field(place(one), "spec.group", message));

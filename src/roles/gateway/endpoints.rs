@@ -1,4 +1,4 @@
-//! A door beside the first, with the same certificate, where nobody but the process answers, and everybody
+//! A second listener with the same certificate that serves only health checks, without authentication
 //! (`--proxy-endpoints-port`).
 
 use std::io;
@@ -20,12 +20,12 @@ use crate::observe::metrics::HandshakeFailure;
 use crate::process::{Drain, Phase, Problem, Published};
 use crate::roles::threads::thread;
 
-/// How often connections are looked through.
+/// Interval of closing idle connections.
 const ROUND: Duration = Duration::from_secs(1);
-/// Who asks how we are needs one connection.
+/// Connection limit; a prober needs one.
 const MOST: usize = 256;
 
-/// What is said there.
+/// The health listener.
 pub(super) struct Endpoints {
     pub(super) listener: TcpListener,
     pub(super) tls: Published<Arc<rustls::ServerConfig>>,
@@ -35,10 +35,10 @@ pub(super) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Answers on a thread of its own until the process ends.
+    /// Serves on its own thread until the process ends.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// The thread cannot be spawned.
     pub(super) fn start(self) -> Result<JoinHandle<()>, Problem> {
         thread("endpoints", async move || self.run().await)
     }
@@ -48,13 +48,13 @@ impl Endpoints {
         let mut acceptor = Acceptor::default();
         let mut incoming = acceptor.worker();
         let connections = Connections::default();
-        // Whoever probes a pod does not come through a load balancer.
+        // The kubelet probes a pod directly, without the load balancer's PROXY header.
         let limits = Rc::new(Limits { proxy_protocol: None, ..limits });
         let ours = health.into_iter().filter(|health| health.name() != "healthz").collect();
         let door = Rc::new(Door(Rc::new(Answers(ours))));
         let mut round = tokio::time::interval(ROUND);
         tokio::task::spawn_local(accept(listener, acceptor, MOST, drain.clone()));
-        // The port is closed when the process drains: by then nobody asks any more whether it is ready.
+        // The port closes when the process drains; by then it is already unready.
         loop {
             tokio::select! {
                 arrived = incoming.recv() => match arrived {
@@ -93,14 +93,14 @@ impl Service for Door {
     }
 }
 
-/// Beside kube-rbac-proxy's own.
+/// Serves `/healthz` as kube-rbac-proxy does, and the gateway's health checks.
 struct Answers(Vec<Health>);
 
 impl Answers {
     fn answer(&self, path: &str, query: Option<&str>) -> Response<Body> {
         let health = || self.0.iter().find_map(|health| health.answer(path, query)).map(|found| found.map(Body::from));
         let mut response = match path {
-            // kube-rbac-proxy's word for whatever it is asked, and as long as it lives.
+            // kube-rbac-proxy answers `ok` to every request as long as it runs.
             "/healthz" => Response::new(Body::from(Bytes::from_static(b"ok"))),
             _ => match health() {
                 Some(response) => return response,

@@ -1,4 +1,4 @@
-//! Which certificates there are, and the warnings when they end: ours, and those that servers presented.
+//! Certificate inventory and expiry warnings: certificates in use, and those presented by servers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use crate::route::{Route, Table};
 use crate::tls::KeyPair;
 use crate::tls::server::InUse;
 
-/// Warnings that are logged at a time; more are only counted.
+/// Warnings logged per check; further ones are only counted.
 const MOST_LINES: usize = 50;
 
 /// Users of one server that are named; more are only counted.
 const MOST_USERS: usize = 5;
 
-/// Where certificates are found.
+/// The places where certificates are found.
 pub(super) struct Sources<'s> {
     pub(super) in_use: &'s [InUse],
-    /// What backends are shown.
+    /// The front-proxy client certificate.
     pub(super) identity: Option<Arc<KeyPair>>,
     pub(super) ways: &'s Ways,
     pub(super) table: &'s Table,
@@ -31,8 +31,8 @@ pub(super) struct Sources<'s> {
 }
 
 impl Sources<'_> {
-    /// The certificates that we present or trust, each file once: those of flags, and the pairs of APIServices and
-    /// egress proxies.
+    /// The certificates that are presented or trusted, each file once: those of flags, and the key pairs of APIServices
+    /// and egress proxies.
     pub(super) fn certificates(&self) -> Vec<Certificate> {
         let mut all: Vec<Certificate> = self.in_use.iter().map(of_file).collect();
         all.extend(self.identity.as_ref().map(|pair| of_pair(pair)));
@@ -45,7 +45,7 @@ impl Sources<'_> {
         all
     }
 
-    /// Certificates that servers presented and that end at `until` (in seconds since 1970) or before.
+    /// Certificates presented by servers that expire at `until` (seconds since 1970) or before.
     pub(super) fn peer_certificates(&self, until: u64) -> Vec<PeerCertificateReport> {
         let ending = self.metrics.peer_certificates().ending(until);
         if ending.is_empty() {
@@ -68,13 +68,13 @@ impl Sources<'_> {
         ending.into_iter().map(report).collect()
     }
 
-    /// Forgets the certificates of servers that nobody speaks to any more.
+    /// Removes the certificates of servers that are no longer used.
     pub(super) fn forget_peers(&self) {
         let users = self.users();
         self.metrics.peer_certificates().retain(|server| users.contains_key(server));
     }
 
-    /// The pairs of `narthex.dev/client-certificate`.
+    /// The key pairs of the annotation `narthex.dev/client-certificate`.
     fn pairs_of_apiservices(&self) -> impl Iterator<Item = &Arc<KeyPair>> {
         self.routes().filter_map(|route| match &route.api_service.client_certificate {
             ClientCertificate::Own(pair) => Some(pair),
@@ -86,7 +86,7 @@ impl Sources<'_> {
         self.table.routes().chain(self.table.delegate()).chain(self.table.upstreams())
     }
 
-    /// What a server is to us, by its address.
+    /// What each server is used for, by address.
     fn users(&self) -> HashMap<String, BTreeSet<String>> {
         let mut users: HashMap<String, BTreeSet<String>> = HashMap::new();
         for route in self.routes() {
@@ -144,17 +144,17 @@ fn of_pair(pair: &KeyPair) -> Certificate {
     }
 }
 
-/// The warnings that were logged.
+/// The expiry warnings logged so far.
 #[derive(Default)]
 pub(super) struct ExpiryLog {
-    /// The most urgent one, by what tells a certificate from others.
+    /// The most urgent warning by subject and expiry of the certificate.
     told: BTreeMap<(String, String), ExpiryWarning>,
-    /// Files of pairs of APIServices whose ends the metrics were told of.
+    /// Files of key pairs of APIServices that have an expiry series in the metrics.
     files: BTreeSet<String>,
 }
 
 impl ExpiryLog {
-    /// Logs each certificate that ends within 30, 7 or 1 days, or has ended, once for each of these; counts them.
+    /// Logs each certificate that expires within 30, 7 or 1 days or has expired, once per threshold; counts them.
     pub(super) fn check(&mut self, sources: &Sources<'_>, now: SystemTime) {
         let until = (now + EARLIEST_EXPIRY_WARNING).duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let report = StatusReport {
@@ -163,7 +163,7 @@ impl ExpiryLog {
             ..StatusReport::default()
         };
         self.tell_metrics(sources);
-        // Many servers may present one certificate, and many files hold one: one line for it.
+        // Several servers or files may have the same certificate: one line for it.
         let ours = report.certificates.iter().filter_map(|one| {
             let key = (one.subject.clone(), one.not_after.clone());
             Some((key, one.warning(now)?, one.describe_end(now)))
@@ -190,7 +190,7 @@ impl ExpiryLog {
             }
         }
         if left_out > 0 {
-            tracing::warn!(more = left_out, "further certificates end soon; see 'narthex status'");
+            tracing::warn!(more = left_out, "further certificates expire soon; see 'narthex status'");
         }
         self.told = told;
         for (within, count) in ExpiryWarning::ALL.into_iter().zip(counts) {

@@ -1,4 +1,4 @@
-//! All that the gateway reads before it listens; `narthex check` reads the same.
+//! The files that the gateway reads before it listens; `narthex check` reads the same.
 
 use std::process::ExitCode;
 
@@ -23,15 +23,15 @@ use crate::reviewer;
 use crate::roles::{tell, warn};
 use crate::tls::{self, Bundle, Identity, KeyPair};
 
-/// What the operator named, read and right, and followed from here on. Nothing was made or begun for it.
+/// The validated files of the configuration, to be watched from here on. Reading them has no side effects.
 pub struct Files {
     pub(super) serving: tls::server::Files,
     pub(super) identity: Option<(Identity, Published<KeyPair>)>,
     pub(super) registry: Option<(Directory, Registry)>,
     pub(super) delegate: Option<(Delegate, ApiService)>,
-    /// The servers behind a sidecar.
+    /// The upstreams of a sidecar.
     pub(super) upstreams: Option<(UpstreamFiles, Upstreams)>,
-    /// The kube-apiserver whose registry is followed.
+    /// The kube-apiserver with the watched registry.
     pub(super) cluster: Option<Cluster>,
     pub(super) tokens: Option<(TokenFile, Tokens)>,
     pub(super) authentication: Option<ConfigurationFile>,
@@ -42,9 +42,9 @@ pub struct Files {
     pub(super) request_headers: RequestHeaders,
     pub(super) kubeconfigs: Kubeconfigs,
     pub(super) audit: Option<AuditFiles>,
-    /// What the admin listener asks for.
+    /// The bearer token of the admin listener.
     pub(super) admin_token: Option<(AdminTokenFile, AdminToken)>,
-    /// The ways to backends and control planes, and the file that says so, if there is one.
+    /// The egress routes to backends and API servers, and their configuration file, if there is one.
     pub(super) egress: (Option<WaysFile>, Ways),
 }
 
@@ -63,12 +63,12 @@ fn ways(config: &GatewayConfig) -> Result<(Option<WaysFile>, Ways), Problems> {
     }
 }
 
-/// What files are read for.
+/// The purpose of reading the files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::roles) enum Purpose {
-    /// To start.
+    /// To start the gateway.
     Start,
-    /// To find mistakes.
+    /// To find errors only.
     Check,
 }
 
@@ -76,15 +76,15 @@ impl Files {
     /// Reads every file that `config` names.
     ///
     /// # Errors
-    /// Every mistake in any of them.
+    /// All errors in these files.
     pub fn read(config: &GatewayConfig) -> Result<Files, Problems> {
         Files::read_for(Purpose::Start, config)
     }
 
-    /// As [`Files::read`], without what was right before, and with what keeps a gateway that starts from serving.
+    /// As [`Files::read`], without falling back to last good copies, and with the findings of `narthex check`.
     ///
     /// # Errors
-    /// Every mistake in any of them.
+    /// All errors and findings in these files.
     pub fn check(config: &GatewayConfig) -> Result<Files, Problems> {
         let mut config = config.clone();
         config.behind.registry.iter_mut().for_each(|registry| registry.last_good = None);
@@ -199,7 +199,7 @@ impl Files {
         })
     }
 
-    /// What is no mistake but odd, in files of which no log tells it when they are read.
+    /// Warnings of files that do not log them when they are read.
     pub(in crate::roles) fn warnings(&self) -> Vec<Problem> {
         let policy = self.policy.iter().flat_map(|(_, policy)| policy.warnings());
         policy.chain(self.rules.iter().flat_map(|(_, rules)| rules.warnings())).cloned().collect()
@@ -232,15 +232,15 @@ fn rules(config: &GatewayConfig) -> Result<Option<(RulesFile, Rules)>, Problems>
     }
 }
 
-/// With `--serve-delegation` backends learn from us whose certificates a front proxy has; ours must be one of them.
-/// Where a cluster says whose they are, that is seen when it has said so.
+/// With `--serve-delegation` backends get the front-proxy CAs from the gateway; they must include the CA of its own
+/// front-proxy certificate. If the CAs come from a cluster, this is checked when they are known.
 fn backends_know(config: &GatewayConfig, ours: &KeyPair) -> Result<(), Problem> {
     if !config.serve_delegation || config.delegated.look_up {
         return Ok(());
     }
     let authorities = match config.serving.tls.request_header_ca.as_deref() {
         None => None,
-        // What is wrong with the file is told where it is read for ourselves.
+        // Errors in the file are reported where the gateway reads it for its own use.
         Some(path) => match std::fs::read(path).map(|pem| Bundle::from_pem(&pem, path.display())) {
             Ok(Ok(bundle)) => Some(bundle),
             Ok(Err(_)) | Err(_) => return Ok(()),
@@ -249,7 +249,7 @@ fn backends_know(config: &GatewayConfig, ours: &KeyPair) -> Result<(), Problem> 
     reviewer::who_vouches(authorities, ours).map(|_| ())
 }
 
-/// Begins the log and reads the files; if there is any mistake, tells all of them and gives the exit status.
+/// Installs the log and reads the files. If there is any error, reports all of them and returns the exit status.
 pub(in crate::roles) fn prepare(
     config: &GatewayConfig,
     mut mistakes: Mistakes,
@@ -257,7 +257,7 @@ pub(in crate::roles) fn prepare(
     purpose: Purpose,
 ) -> Result<(LogLevel, Files), ExitCode> {
     warn(&mistakes.warnings);
-    // What is no mistake but odd is told by the log of whoever reads the file.
+    // Installed first: warnings about files are logged while they are read.
     let log_level = mistakes.problems.keep(log::install(&config.seen.log));
     let files = match purpose {
         Purpose::Start => Files::read(config),

@@ -1,4 +1,4 @@
-//! What `narthex check` finds in files that can be read: a gateway starts with them, and does not serve as meant.
+//! Findings of `narthex check` in readable files: a gateway starts with them, but does not serve as intended.
 
 use rustls_pki_types::UnixTime;
 
@@ -11,7 +11,7 @@ use crate::process::Problem;
 use crate::registry::{ApiService, ClientCertificate, Cluster, Directory, Registry, Upstreams};
 use crate::tls::KeyPair;
 
-/// What could be read.
+/// The files that could be read.
 pub(super) struct Readable<'f> {
     pub(super) identity: Option<&'f KeyPair>,
     pub(super) registry: Option<&'f (Directory, Registry)>,
@@ -25,8 +25,8 @@ pub(super) struct Readable<'f> {
 }
 
 impl Readable<'_> {
-    /// Certificates whose time is not now, besides those of serving, and objects of the registry that do not belong together.
-    /// `found` are those that were found already.
+    /// Certificates outside their validity except those of serving, and inconsistent objects of the registry, without those
+    /// in `found`.
     pub(super) fn findings(&self, config: &GatewayConfig, mut found: Vec<Problem>) -> Vec<Problem> {
         let now = UnixTime::now();
         found.extend(self.identity.and_then(|pair| pair.untimely(now)));
@@ -48,7 +48,7 @@ impl Readable<'_> {
             let elsewhere = config.behind.cluster.is_some();
             found.extend(directory.cross_check(registry, config.behind.rules, self.ways, elsewhere).0);
         }
-        // Two APIServices nearly always name the same authority, and a kubeconfig says besides where it names it.
+        // Several APIServices often have the same CA bundle, and a kubeconfig adds its own name to a file: one finding.
         let mut news: Vec<Problem> = Vec::new();
         for problem in found {
             let is = |known: &Problem| known.place == problem.place && problem.message.starts_with(&known.message);

@@ -1,5 +1,5 @@
-//! Where a sidecar does otherwise than a gateway: how it reads a request, and what it leaves to the server behind, which
-//! need not be Kubernetes'. All else of a request's way is the same ([`super::request`]).
+//! Differences of the sidecar in request handling ([`super::request`]): parsing, and what is left to the upstream,
+//! which need not be a Kubernetes API server.
 
 use http::Method;
 
@@ -7,10 +7,10 @@ use super::shared::Shared;
 use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status};
 use crate::message::{Blame, Refusal};
 
-/// The path, in the one way in which it is judged, routed and sent on.
+/// Parses the path; the result is used for authorization, routing and forwarding.
 ///
 /// # Errors
-/// 400 for what others may read in another way: before an API server, or any.
+/// 400 for a path that an API server (or, with rules, any server) could interpret differently.
 pub(super) fn path<'u>(shared: &Shared, raw: &'u str) -> Result<CanonicalPath<'u>, Status> {
     match (shared.guard.rules.is_some(), shared.sidecar) {
         (true, _) => CanonicalPath::parse_anywhere(raw),
@@ -19,10 +19,10 @@ pub(super) fn path<'u>(shared: &Shared, raw: &'u str) -> Result<CanonicalPath<'u
     }
 }
 
-/// What is asked: nothing but a path, where rules say what is to be judged.
+/// Parses the request info; only the path if kube-rbac-proxy rules define the attributes.
 ///
 /// # Errors
-/// 400 for what Kubernetes would not read.
+/// 400 for a request that kube-apiserver rejects.
 pub(super) fn info<'r>(
     shared: &Shared,
     method: &Method,
@@ -35,18 +35,18 @@ pub(super) fn info<'r>(
     RequestInfo::parse(method, path, query)
 }
 
-/// Whether `timeout` in the query is for us. What a server that is not Kubernetes' means by it is between it and its
-/// clients.
+/// Whether the query parameter `timeout` is honored. For other than resource requests of a sidecar it belongs to the
+/// upstream.
 pub(super) fn has_timeout(shared: &Shared, info: &RequestInfo<'_>) -> bool {
     !shared.sidecar || info.is_resource_request
 }
 
-/// Whether paths say what is answered to them. What an upstream answers is its own affair.
+/// Whether responses are known by path, as a Kubernetes API server's; an upstream's are not.
 pub(super) fn knows_answers(shared: &Shared) -> bool {
     !shared.sidecar
 }
 
-/// The answer where no upstream owns the path: a sidecar has nothing of its own to say.
+/// The refusal for a path that no upstream owns.
 pub(super) fn nowhere() -> Refusal {
     Refusal::new(Blame::Client, Status::not_found()).because("no upstream owns the path")
 }

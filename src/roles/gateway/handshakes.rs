@@ -1,4 +1,4 @@
-//! The log of clients that never come to a request, because their handshake fails.
+//! The log of failed TLS handshakes of clients.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use crate::observe::metrics::HandshakeFailure;
 use crate::review::Complaint;
 
-/// How often each kind of mistake is logged. `narthex_tls_handshake_failures_total` counts them all.
+/// Interval at which each kind of failure is logged. `narthex_tls_handshake_failures_total` counts all.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// Logs the handshakes that fail by somebody's mistake, and not each of them.
+/// Logs handshakes that fail because of a misconfiguration, rate limited.
 pub(super) struct HandshakeLog {
     refused: Complaint,
     plain: Complaint,
@@ -23,7 +23,7 @@ impl Default for HandshakeLog {
 }
 
 impl HandshakeLog {
-    /// A client's handshake failed.
+    /// Logs the failed handshake of a client.
     pub(super) fn log(&self, client: SocketAddr, failure: HandshakeFailure, error: &io::Error) {
         let reason = failure.as_str();
         match failure {
@@ -31,13 +31,13 @@ impl HandshakeLog {
                 %client,
                 reason,
                 %error,
-                "a client does not trust our serving certificate; give it the authority that signed it, and look at the \
-                 names and dates of the certificate. Logged once a minute"
+                "client rejected the serving certificate; check its CA bundle, and the names and dates of the \
+                 certificate. Logged once a minute"
             ),
             HandshakeFailure::PlainHttp if self.plain.is_due() => tracing::warn!(
                 %client,
                 reason,
-                "a client sent an HTTP request to the HTTPS port; its URL must begin with https://. Logged once a minute"
+                "client sent an HTTP request to the HTTPS port; its URL must begin with https://. Logged once a minute"
             ),
             _ => tracing::debug!(%client, reason, %error, "TLS handshake failed"),
         }

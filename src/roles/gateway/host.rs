@@ -1,23 +1,22 @@
-//! What a request is addressed to, before anything in it is read: a target that all readers understand
-//! alike, and one host.
+//! Validation of the request target and the host, before anything else in a request is read.
 
 use http::header::HOST;
 use http::{Method, Request, Version};
 
 use crate::kubeapi::Status;
 
-/// Lines of one request's header, far beyond any user's groups. hyper bounds HTTP/1.1 before us; the map of
-/// headers itself holds 24,576 names and breaks when one more is added.
+/// Header lines of one request, far beyond any user's groups. hyper limits HTTP/1.1 itself; the header map holds 24,576
+/// names and panics when one more is added.
 const MOST_LINES: usize = 4096;
 
-/// The host a client asked for; none over HTTP/1.0, or where nobody named one.
+/// The requested host; none over HTTP/1.0, or if the request names none.
 ///
-/// The target's own host counts, as RFC 9112 has it for `GET https://host/…`; over HTTP/2 a `Host` beside
-/// `:authority` must say the same.
+/// The host of the request target wins, as RFC 9112 says for `GET https://host/…`. Over HTTP/2 a `Host` beside
+/// `:authority` must be equal.
 ///
 /// # Errors
-/// 400 for no host, several, or one that cannot be; also for a target that is none. 405 for `CONNECT` and
-/// `TRACE`. 431 for too many lines.
+/// 400 for a missing, repeated or malformed host and for a malformed target. 405 for `CONNECT` and `TRACE`. 431 for too
+/// many header lines.
 pub(super) fn asked<B>(request: &Request<B>) -> Result<Option<&str>, Status> {
     let headers = request.headers();
     if headers.len() > MOST_LINES {
@@ -25,7 +24,7 @@ pub(super) fn asked<B>(request: &Request<B>) -> Result<Option<&str>, Status> {
             "a request has at most {MOST_LINES} header lines"
         )));
     }
-    // The one would open a tunnel to anywhere, the other repeats credentials to whoever asks.
+    // CONNECT would open a tunnel to any host; TRACE echoes credentials.
     if matches!(*request.method(), Method::CONNECT | Method::TRACE) {
         return Err(Status::method_not_allowed("the server does not allow this method on the requested resource"));
     }
@@ -58,7 +57,7 @@ pub(super) fn asked<B>(request: &Request<B>) -> Result<Option<&str>, Status> {
     Ok(host.filter(|host| !host.is_empty()))
 }
 
-/// Whether `host` can be one; ask once for each that is new on a connection.
+/// Validates `host`; called once per new host of a connection.
 pub(super) fn check(host: &str) -> Result<(), Status> {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"!$%&'()*+-.:;=[]_~".contains(&byte);
     if host.bytes().all(known) { Ok(()) } else { Err(malformed()) }

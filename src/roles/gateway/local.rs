@@ -1,4 +1,4 @@
-//! What the gateway answers itself: health, version, metrics, discovery, OpenAPI, the APIServices.
+//! Requests that the gateway answers itself: health, version, metrics, discovery, OpenAPI, APIServices, reviews.
 
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
@@ -24,12 +24,12 @@ use crate::reviewer::{self, Question, Reviewer};
 use crate::route::{Route, Table};
 use crate::{discovery, openapi};
 
-/// Time for the body of a question to arrive, and for its turn to be read when that is slow.
+/// Timeout for the body of a review to arrive, and for waiting until a large one can be parsed.
 const REVIEW_PATIENCE: Duration = Duration::from_secs(10);
-/// Bodies that are slow to read are read one at a time: by one thread of the process, not all of them.
+/// Limits parsing of large bodies to one at a time; users take turns.
 static SLOW_READS: LazyLock<UserTurns> = LazyLock::new(UserTurns::default);
 
-/// The answer to a health check, if `path` is one; `others` are lines of the delegate's checks.
+/// The response to a health check, if `path` is one; `others` are the lines of the delegate's checks.
 pub(super) fn health(
     shared: &Shared,
     method: &Method,
@@ -44,12 +44,12 @@ pub(super) fn health(
     answers.next().map(|response| response.map(Body::from))
 }
 
-/// Whether `path` is an OpenAPI document, which goes to the backend that owns it.
+/// Whether `path` is an OpenAPI v3 document, which its backend serves.
 pub(super) fn is_openapi(path: &str) -> bool {
     path.starts_with("/openapi/v3/")
 }
 
-/// The route that owns an OpenAPI document.
+/// The route of the backend that serves the OpenAPI document `path`.
 pub(super) fn openapi_owner<'t>(shared: &Shared, table: &'t Table, path: &str) -> Option<&'t Arc<Route>> {
     if !is_openapi(path) {
         return None;
@@ -57,12 +57,13 @@ pub(super) fn openapi_owner<'t>(shared: &Shared, table: &'t Table, path: &str) -
     table.by_name(shared.openapi.load().owner(path)?)
 }
 
-/// The route of the delegate, if there is one and `info`, which no APIService claims, is not ours to answer.
+/// The route of the delegate for `info`, which no APIService claims; none if the gateway answers it itself or there is
+/// no delegate.
 ///
 /// # Errors
-/// 503 while not all that is registered is known: an APIService of which we have not heard may claim it, and what is
-/// its own must neither go to somebody else nor be said not to exist. In upstream's words and with its delay
-/// (`k8s.io/apiserver/pkg/server/routes`, `pkg/endpoints/handlers/not_found_handler.go`).
+/// 503 until the registry is complete: an APIService that is not known yet may claim the path, so the request must
+/// neither go to the delegate nor get a 404. Upstream's text and delay (`k8s.io/apiserver/pkg/server/routes`,
+/// `pkg/endpoints/handlers/not_found_handler.go`).
 pub(super) fn delegate<'t>(
     shared: &Shared,
     table: &'t Table,
@@ -81,21 +82,21 @@ pub(super) fn delegate<'t>(
     if !ours && !table.complete {
         return Err(Refusal::new(Blame::Gateway, Status::paths_not_installed()));
     }
-    // What is registered in a cluster is read and changed there, also where nothing else of it is to be seen here.
+    // APIServices registered in a cluster are read and written there, even if the delegate serves nothing else here.
     let theirs = !ours && (shared.delegates_all || Reports::claims(info));
     Ok(table.delegate().filter(|_| theirs))
 }
 
-/// Marks a relayed document as immutable if it is the one the client's hash means.
+/// Marks a relayed OpenAPI document as immutable if it matches the hash in the query.
 pub(super) fn seal_openapi(response: &mut Response<Body>, query: Option<&str>) {
     let hash = openapi::split_hash(query).1;
     openapi::seal(response.headers_mut(), hash, std::time::SystemTime::now());
 }
 
-/// The answer of ours to what no backend is asked.
+/// The response to a request that the gateway answers itself.
 ///
 /// # Errors
-/// 404 for what nobody has, 405 for what can only be read.
+/// 404 for an unknown path, 405 for a write to a read-only path.
 pub(super) fn answer(
     connection: &Connection,
     permit: &Permit<'_>,
@@ -129,10 +130,10 @@ pub(super) fn answer(
     read_only(method, Response::new(text.into()), "application/json")
 }
 
-/// The answer to a question about oneself, which no backend is asked.
+/// The response to a SelfSubjectReview, SelfSubjectAccessReview or SelfSubjectRulesReview.
 ///
 /// # Errors
-/// 405 for what is no question, 413, 415, 400 and 422 for one that cannot be read.
+/// 405 for other verbs than create; 413, 415, 400 and 422 for an invalid body.
 pub(super) async fn self_review(
     connection: &Connection,
     review: SelfReview,
@@ -145,10 +146,10 @@ pub(super) async fn self_review(
     answer.map(|answer| created(&answer)).map_err(|status| Refusal::new(Blame::Client, status))
 }
 
-/// The answer to what a backend asks (`--serve-delegation`).
+/// The response to a backend's TokenReview, SubjectAccessReview or ConfigMap request (`--serve-delegation`).
 ///
 /// # Errors
-/// As [`self_review`], and what is wrong with a request for the ConfigMap.
+/// As [`self_review`], and errors of requests for the ConfigMap.
 pub(super) async fn backend_s_question(
     connection: &Connection,
     reviewer: &Reviewer,
@@ -172,7 +173,7 @@ pub(super) async fn backend_s_question(
     answer.map(|answer| created(&answer)).map_err(|status| Refusal::new(Blame::Client, status))
 }
 
-/// The body of a question, as JSON.
+/// Reads the body of a review, as JSON.
 async fn review_body(
     permit: &Permit<'_>,
     form: ReviewBody,
@@ -192,7 +193,7 @@ async fn review_body(
         if error.is::<LengthLimitError>() {
             refuse(Status::request_entity_too_large(format_args!("limit is {most}")))
         } else {
-            refuse(Status::bad_request("the body broke off")).because(error)
+            refuse(Status::bad_request("the request body is incomplete")).because(error)
         }
     })?;
     let kind = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -201,7 +202,7 @@ async fn review_body(
     if !ReviewBody::is_slow(kind, body.len()) {
         return form.read(kind, &body).map_err(refuse);
     }
-    // Other requests of this worker do not wait for it.
+    // On a blocking thread, so that other requests of this worker do not wait.
     let turn = SLOW_READS.wait(&permit.user().name);
     let Ok(Some(_turn)) = tokio::time::timeout(REVIEW_PATIENCE, turn).await else {
         return Err(refuse(Status::too_many_requests("too many large reviews at once, please try again later", 1)));
@@ -233,11 +234,11 @@ fn read_only(
     Ok(response)
 }
 
-/// 404 for what no server here owns, except for a Namespace.
+/// 404 for a path that no backend owns, except 403 for a Namespace.
 ///
-/// kubectl asks for an object's namespace when the object is not there, and believes a 404: it would say "the server
-/// could not find the requested resource", as if there were no such kind (`Info.Get` in `cli-runtime/pkg/resource`).
-/// Whether the namespace exists, nobody behind us can say, so nobody may read it; then kubectl names the object.
+/// When an object does not exist, kubectl gets its namespace. On 404 it prints "the server could not find the requested
+/// resource", as if there were no such kind (`Info.Get` in `cli-runtime/pkg/resource`). No backend knows whether the
+/// namespace exists, so reading it is forbidden; then kubectl names the missing object.
 fn nobody_has(permit: &Permit<'_>) -> Status {
     let info = permit.request();
     let namespace = (info.api_group, info.api_version, info.resource, info.subresource) == ("", "v1", "namespaces", "");
@@ -253,7 +254,7 @@ fn nobody_has(permit: &Permit<'_>) -> Status {
     status.with_cause("NoAPIService", hint)
 }
 
-/// The group and version that a path names, if any: those of a resource, or of a document of discovery.
+/// The group and version in the path of a resource or a discovery document, if any.
 fn group_version(info: &RequestInfo<'_>) -> Option<String> {
     if info.is_resource_request {
         return Some(match info.api_group {
@@ -266,7 +267,7 @@ fn group_version(info: &RequestInfo<'_>) -> Option<String> {
     named.or_else(|| rest.strip_prefix("/apis/").filter(|named| named.matches('/').count() <= 1)).map(str::to_owned)
 }
 
-/// The paths there are, as kube-apiserver lists them at `/`.
+/// The list of paths that kube-apiserver serves at `/`.
 fn index(shared: &Shared) -> String {
     let own = ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"];
     let mut paths = own.map(String::from).to_vec();
@@ -276,12 +277,12 @@ fn index(shared: &Shared) -> String {
     serde_json::json!({ "paths": paths }).to_string()
 }
 
-/// The Kubernetes release that we behave as: what clients compare with their own version, and Helm with a chart's
-/// `kubeVersion`.
+/// The Kubernetes release that the gateway implements. Clients compare it with their own version, and Helm with a
+/// chart's `kubeVersion`.
 const KUBERNETES: [u32; 2] = [1, 36];
 
-/// `version.Info` of `k8s.io/apimachinery/pkg/version`: the Kubernetes release, and this program's in what semantic
-/// versioning leaves out of comparisons.
+/// `version.Info` of `k8s.io/apimachinery/pkg/version`: the Kubernetes release; narthex's version is in the build
+/// metadata, which semantic versioning does not compare.
 fn version() -> String {
     let [major, minor] = KUBERNETES;
     serde_json::json!({
@@ -298,7 +299,7 @@ fn version() -> String {
     .to_string()
 }
 
-/// A stream of ours that keeps its request's record open.
+/// Wraps a locally produced stream so that its access record ends with it.
 pub(super) fn recorded(body: Body, record: AccessRecord) -> Body {
     Body::stream(Recorded { body, record })
 }

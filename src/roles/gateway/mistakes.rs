@@ -1,4 +1,4 @@
-//! Mistakes in files that changed, for the status page: while there is one, what the file said before is in use.
+//! Errors in reloaded files, for the status page. While a file has errors, its last good content is in use.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use parking_lot::Mutex;
 
 use crate::process::OnFailure;
 
-/// What is wrong now, by what the file is for. All clones are one.
+/// The current errors by purpose of the file. Clones share the state.
 #[derive(Clone, Default)]
 pub(in crate::roles) struct Mistakes(Arc<Mutex<BTreeMap<&'static str, Vec<String>>>>);
 
 impl Mistakes {
-    /// To be told of a file's mistakes, and that there are none any more.
+    /// A callback that sets the errors of the file `what`; an empty list clears them.
     pub(in crate::roles) fn of(&self, what: &'static str) -> OnFailure {
         let all = self.0.clone();
         Box::new(move |problems| {
@@ -21,7 +21,7 @@ impl Mistakes {
         })
     }
 
-    /// All there are.
+    /// All current errors.
     pub(in crate::roles) fn now(&self) -> Vec<String> {
         self.0.lock().values().flatten().cloned().collect()
     }

@@ -1,13 +1,12 @@
-//! The gateway: in front of extension API servers, alone or before a kube-apiserver; and, with upstreams by path instead of
-//! APIServices, the sidecar ([`super::sidecar`]).
+//! The gateway: in front of extension API servers, alone or before a kube-apiserver. With upstreams by path instead of
+//! APIServices it is the sidecar ([`super::sidecar`]).
 //!
-//! Threads and what they hold: one accepts, each worker serves its share of the connections with its own
-//! pools, one follows files and asks backends how they are, one is the operator's. What crosses between
-//! them are published snapshots ([`shared::Shared`]).
+//! Threads: `accept`; workers, each with its share of the connections and its own pools; `control`, which watches files
+//! and probes backends; `registry`; `reviews`; the admin listener. They share published snapshots ([`shared::Shared`]).
 //!
-//! The way of a request is in [`request`]. Beside it stand what the request is called ([`named`]), how long it may take
-//! ([`patience`]), its places among others ([`places`]), the last of it ([`answered`]), what we answer ourselves
-//! ([`local`]), and where a sidecar does otherwise ([`guarding`]).
+//! [`request`] is the path of a request. Its parts: audit ID and metric labels ([`named`]), time limits ([`patience`]),
+//! limits of requests in flight ([`places`]), the response ([`answered`]), local responses ([`local`]), and differences
+//! of the sidecar ([`guarding`]).
 
 mod answered;
 mod asker;
@@ -52,8 +51,8 @@ pub(super) use status::{egress as egress_report, remote_call};
 
 use crate::config::{GatewayConfig, Mistakes};
 
-/// Runs the gateway until a signal ends it. Ends with 0 after a finished drain, 1 after a failed start. `role` is what
-/// to call it: a sidecar is a gateway with upstreams.
+/// Runs the gateway until a signal ends it. Exit status: 0 after a complete drain, 1 after a failed start. `role` is
+/// the name of the command in error output: `gateway` or `sidecar`.
 pub fn run(config: &GatewayConfig, mistakes: Mistakes, role: &str) -> ExitCode {
     let (log_level, files) = match prepare(config, mistakes, role, Purpose::Start) {
         Ok(ready) => ready,

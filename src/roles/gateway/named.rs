@@ -1,4 +1,4 @@
-//! What a request is called: the name of its own, and where it is counted.
+//! The audit ID and the metric labels of a request.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::observe::metrics::{DryRun, Known, RequestLabels, Scope, Verb};
 use crate::route::Route;
 
 pub(super) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
-/// The longest `Audit-Id` taken from a client.
+/// Length limit of an `Audit-Id` from a client.
 const AUDIT_ID_MOST: usize = 64;
 
-/// The client's `Audit-Id` if it is short and clean, else one of ours.
+/// The client's `Audit-Id` if it is short and harmless, else a generated one.
 pub(super) fn audit_id(headers: &HeaderMap) -> HeaderValue {
     let clean = |value: &&HeaderValue| {
         let bytes = value.as_bytes();
@@ -25,17 +25,17 @@ pub(super) fn audit_id(headers: &HeaderMap) -> HeaderValue {
     if let Some(theirs) = headers.get(AUDIT_ID).filter(clean) {
         return theirs.clone();
     }
-    // Version 4 by a fast generator: it names a request, it guards nothing.
+    // Version 4 from a fast generator: it identifies a request and protects nothing.
     let id = uuid::Builder::from_random_bytes(fastrand::u128(..).to_ne_bytes()).into_uuid();
     let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
     let text: &str = id.hyphenated().encode_lower(&mut text);
     let mut id = HeaderValue::from_str(text).unwrap_or_else(|_| HeaderValue::from_static(""));
-    // No secret, but never the same again: HPACK then leaves it out of the table that it would only crowd.
+    // No secret, but unique: marked sensitive, it does not fill the HPACK table.
     id.set_sensitive(true);
     id
 }
 
-/// How it is counted.
+/// The labels of the request metrics.
 pub(super) fn labels<'r>(
     method: &Method,
     info: &'r RequestInfo<'_>,
@@ -58,7 +58,7 @@ pub(super) fn labels<'r>(
     }
 }
 
-/// What is known of what it asks for.
+/// Which of the labels are known to exist and may be used as they are.
 pub(super) fn known(shared: &Shared, info: &RequestInfo<'_>, route: Option<&Arc<Route>>) -> Known {
     if route.is_none() {
         return Known::Nothing;

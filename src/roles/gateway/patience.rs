@@ -1,4 +1,4 @@
-//! How long a request may take: as its client asks, and as what stands behind us allows.
+//! Time limits of a request: from the client's `timeout`, and from the APIService.
 
 use std::time::{Duration, Instant};
 
@@ -7,39 +7,40 @@ use crate::message::{Blame, Refusal};
 use crate::process::within;
 use crate::route::Route;
 
-/// How long a discovery document of one version may take (`handler_proxy.go`).
+/// Timeout of a group-version discovery document (`handler_proxy.go`).
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How much sooner than its client's `timeout` a request ends: an eighth of it and no more than this. client-go sends its
-/// own limit (`kubectl --request-timeout`), which began before ours does: an answer at its end comes too late to be read.
+/// A request ends before its client's `timeout` by an eighth of it and at most this. client-go sends its own limit
+/// (`kubectl --request-timeout`), which starts earlier: a response at its end would arrive too late.
 const AHEAD_OF_CLIENT: Duration = Duration::from_millis(600);
 
-/// The `timeout` that the client asks for, less what our answer takes to reach it; `most` if it asks for none below that.
+/// The client's `timeout` less the time its response needs to arrive; at most `most`, also without a `timeout`.
 fn client_timeout(query: &Query<'_>, most: Duration) -> Result<Duration, Status> {
     let asked = duration::request_timeout(query, Duration::MAX)?;
     let ahead = if asked == Duration::MAX { Duration::ZERO } else { AHEAD_OF_CLIENT.min(asked / 8) };
     Ok((asked - ahead).min(most))
 }
 
-/// When a request is too late for its client, if that says so.
+/// The deadline from the client's `timeout`, if it has one.
 pub(super) fn due(query: &Query<'_>) -> Option<Instant> {
     let limit = client_timeout(query, Duration::MAX).ok().filter(|limit| *limit != Duration::MAX)?;
     Instant::now().checked_add(limit)
 }
 
-/// A decision that may have to be asked for, if it comes in the client's time.
+/// Awaits an authentication or authorization decision until the client's deadline.
 pub(super) async fn in_time<T>(due: Instant, decision: impl Future<Output = T> + Unpin) -> Result<T, Refusal> {
     within(Some(due), decision).await.ok_or_else(|| {
         let status = Status::timeout("request did not complete within the allotted timeout");
-        Refusal::new(Blame::Gateway, status).because("nobody said in time who asks, or whether they may")
+        Refusal::new(Blame::Gateway, status)
+            .because("authentication or authorization did not finish before the request deadline")
     })
 }
 
-/// The time for a backend's answer: what the client asks, what the APIService allows, less for discovery. None when
-/// the APIService has no limit and the client asks for none.
+/// The timeout of the backend's response: the least of the client's, the APIService's and the one for discovery. None
+/// if neither the APIService nor the client has one.
 ///
 /// # Errors
-/// 400 for a `timeout` that is none; before a `sidecar` it is for the server behind to say so.
+/// 400 for an invalid `timeout`; with a `sidecar` this is up to the upstream.
 pub(super) fn timeout(
     info: &RequestInfo<'_>,
     query: &Query<'_>,

@@ -1,4 +1,4 @@
-//! Places among the requests that run at once, here and at an APIService.
+//! Limits of requests in flight, gateway-wide and per APIService.
 
 use super::shared::Shared;
 use crate::kubeapi::{RequestInfo, Status, User};
@@ -6,8 +6,8 @@ use crate::message::{Blame, Refusal};
 use crate::observe::metrics::{Limit, Turned};
 use crate::route::{Hand, Place, Route};
 
-/// A place among the requests that run, or 429: when all are taken, or when the user has more than a fair share.
-/// `system:masters` always finds one, so that an operator can still look when all is full.
+/// A permit for a request in flight, or 429 if the limit is reached or the user exceeds a fair share.
+/// `system:masters` is exempt, so that an administrator is never locked out.
 pub(super) fn admit(
     shared: &Shared,
     user: &User,
@@ -24,12 +24,12 @@ pub(super) fn admit(
         let status = Status::too_many_requests("Too many requests, please try again later.", 1);
         Refusal::new(Blame::Gateway, status).because(match turned {
             Turned::Full => "the limit of requests in flight is reached",
-            Turned::Share => "the user holds more than a fair share of the requests in flight",
+            Turned::Share => "the user exceeds a fair share of the requests in flight",
         })
     })
 }
 
-/// A place at the APIService, for a request that may have a `place` here.
+/// A permit for a request in flight at the APIService; `place` is the request's gateway-wide permit, if it has one.
 pub(super) fn enter(
     shared: &Shared,
     route: &Route,

@@ -1,5 +1,4 @@
-//! Whether the upstreams of a sidecar can be reached: what `/readyz` says of them, beside `/livez`, which is about the
-//! sidecar alone.
+//! Readiness of a sidecar's upstreams, for `/readyz`; `/livez` covers the sidecar only.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,15 +11,14 @@ use crate::observe::health::Check;
 use crate::process::{Drain, Phase, Published, Publisher};
 use crate::route::{Route, Table};
 
-/// From one look at an upstream that answered to the next, and at one that did not.
+/// Intervals between two checks: when all upstreams are ready, and when one is not.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(1));
 
-/// By the path that an upstream owns.
+/// Readiness conditions by the path of the upstream.
 pub(super) type Reached = BTreeMap<String, Condition>;
 
-/// Opens a connection to each upstream every few seconds, and publishes what came of it, until the process ends. Nothing
-/// is asked over it: whether the server behind is well is its own to say, at a path of its own. Requests do not wait
-/// for any of this.
+/// Opens a connection to each upstream every few seconds and publishes the results, until the process ends. No request
+/// is sent: the upstream's health has its own path. Requests do not wait for this check.
 pub(super) async fn follow(table: Published<Table>, dialler: Dialler, publisher: Publisher<Reached>, mut drain: Drain) {
     let mut known = Reached::new();
     loop {
@@ -34,17 +32,17 @@ pub(super) async fn follow(table: Published<Table>, dialler: Dialler, publisher:
                 (Some(before), Ok(())) if before.status == ConditionStatus::True => before,
                 (Some(before), Err((reason, _))) if before.reason == *reason => before,
                 (_, Ok(())) => {
-                    tracing::info!(upstream = name, "the upstream can be reached");
-                    condition(ConditionStatus::True, "Reached", "it takes connections", String::new())
+                    tracing::info!(upstream = name, "upstream reachable");
+                    condition(ConditionStatus::True, "Reached", "it accepts connections", String::new())
                 }
                 (_, Err((reason, cause))) => {
                     tracing::warn!(
                         upstream = name,
                         reason,
                         cause,
-                        "the upstream cannot be reached; /readyz fails until it can"
+                        "upstream unreachable; /readyz fails until it accepts connections"
                     );
-                    condition(ConditionStatus::False, reason, "it takes no connection", cause.clone())
+                    condition(ConditionStatus::False, reason, "it accepts no connections", cause.clone())
                 }
             };
             next.insert(name, condition);
@@ -76,12 +74,12 @@ async fn look(route: &Route, dialler: &Dialler) -> Result<(), (&'static str, Str
     Err(last)
 }
 
-/// Ready while every upstream can be reached.
+/// The readiness check: every upstream accepts connections.
 pub(super) fn check(reached: Published<Reached>) -> Check {
     Check::new("upstream", move || {
         let reached = reached.load();
         if reached.is_empty() {
-            return Err("not looked for yet".to_owned());
+            return Err("upstreams not checked yet".to_owned());
         }
         let gone = reached.iter().find(|(_, condition)| condition.status != ConditionStatus::True);
         gone.map_or(Ok(()), |(name, condition)| Err(format!("{name}: {} ({})", condition.reason, condition.message)))

@@ -1,4 +1,4 @@
-//! The thread that follows the registry: a directory, a kube-apiserver, or both; and what is written to the latter.
+//! The thread that watches the registry (a directory, a kube-apiserver, or both) and writes APIService conditions.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -16,11 +16,11 @@ use crate::registry::{Cluster, ClusterState, Directory, Following, Registry, Sta
 use crate::roles::threads::thread;
 use crate::route::Table;
 
-/// What the registry is followed with.
+/// Inputs of the registry thread.
 pub(super) struct Registering {
     pub(super) directory: Option<Directory>,
     pub(super) cluster: Option<Cluster>,
-    /// Among whom one writes; nobody is elected where there is none.
+    /// Leader election among the writers of conditions, if it is enabled.
     pub(super) election: Option<election::Settings>,
     pub(super) publisher: Publisher<Registry>,
     pub(super) board: Board,
@@ -29,32 +29,32 @@ pub(super) struct Registering {
     pub(super) drain: Drain,
 }
 
-/// The kube-apiserver of the registry, as others see it.
+/// The state of the watched kube-apiserver and of the leader election.
 #[derive(Clone)]
 pub(super) struct ClusterSeen {
     pub(super) state: Published<ClusterState>,
     pub(super) leadership: Published<Leadership>,
 }
 
-/// For who waits until what is ours is given back.
+/// Waits for the release of the Lease.
 pub(super) struct Returning(Receiver<()>);
 
 impl Returning {
-    /// Waits until the Lease is given back, or cannot be.
+    /// Waits until the Lease is released, or `patience` is over.
     pub(super) fn wait(&self, patience: Duration) {
-        // An end of the thread is an answer, too.
+        // If the thread ended, there is nothing to wait for.
         let _ = self.0.recv_timeout(patience);
     }
 }
 
-/// The source in metrics.
+/// Label value of the source in metrics.
 const SOURCE: &str = "kube-apiserver";
 
 impl Registering {
     /// Starts the thread. It ends with the process.
     ///
     /// # Errors
-    /// When there can be no thread.
+    /// The thread cannot be spawned.
     pub(super) fn start(self) -> Result<(Option<ClusterSeen>, Option<Returning>), Problem> {
         let Registering { directory, cluster, election, publisher, board, egress, metrics, drain } = self;
         let Some(cluster) = cluster else {
@@ -98,7 +98,7 @@ impl Registering {
             let following = Following { directory, cluster: Some((watching, state_publisher, statuses)) };
             following.run(publisher, drain, |_| {}).await;
             if let Some(standing) = standing {
-                // The end of this thread would end it before the Lease is given back.
+                // Awaited, so that the Lease is released before the thread ends.
                 let _ = standing.await;
             }
         })?;
@@ -106,7 +106,7 @@ impl Registering {
     }
 }
 
-/// Keeps the metrics told.
+/// Records the state of the kube-apiserver and the leadership in the metrics.
 async fn tell(mut seen: ClusterSeen, lease: Option<String>, metrics: Arc<Metrics>) {
     let health = metrics.calls().register(CallKind::Registry, "");
     loop {
@@ -126,18 +126,18 @@ async fn tell(mut seen: ClusterSeen, lease: Option<String>, metrics: Arc<Metrics
 }
 
 impl ClusterSeen {
-    /// Whether what is known of it is what there is.
+    /// Whether the registry is complete and up to date.
     fn is_followed(&self) -> bool {
         let state = self.state.load();
         state.complete && state.failing.is_none()
     }
 
-    /// Ready once everything was there; says when it is not what there is now.
+    /// A readiness check: ready once the registry was complete; notes when it is not up to date.
     pub(super) fn check(&self, table: &Published<Table>) -> Check {
         let (table, seen) = (table.clone(), self.clone());
         Check::noting("registry", move || match (table.load().complete, seen.is_followed()) {
-            (false, _) => Err("the kube-apiserver has not said yet what is registered".to_owned()),
-            (true, false) => Ok(Some("the kube-apiserver cannot be followed; what it said last is used".into())),
+            (false, _) => Err("APIServices not listed from the kube-apiserver yet".to_owned()),
+            (true, false) => Ok(Some("kube-apiserver cannot be watched; its last known objects stay in use".into())),
             (true, true) => Ok(None),
         })
     }

@@ -1,4 +1,4 @@
-//! One request, from its first header to its answer's: learn, decide, relay.
+//! The path of a request: parse, authenticate, authorize, limit, route, forward.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,14 +28,14 @@ use crate::process::Phase;
 use crate::registry::DELEGATE;
 use crate::reviewer::Question;
 
-/// The warning with a 401 of the delegate, which sees no credentials of the caller but ours.
+/// The warning added to a 401 of the delegate, which sees the gateway's certificate and not the caller's credentials.
 const DELEGATE_UNAUTHORIZED: &str =
-    "the API server behind this gateway answered 401: it may not believe the gateway's front-proxy certificate";
+    "the API server behind this gateway answered 401: it may not trust the gateway's front-proxy certificate";
 
-/// Answers one request, whatever comes of it.
+/// Answers one request, with an error response if it is refused.
 ///
-/// The request is boxed: it goes through many futures, each of which would keep a copy of it, and moving
-/// such futures about was a seventh of all CPU.
+/// The request is boxed: it passes through many futures, each of which would hold a copy, and moving such futures was a
+/// seventh of all CPU.
 pub(super) async fn answer(connection: Rc<Connection>, request: Box<Request<Received>>) -> Response<Body> {
     let mut record = connection.worker.reports.begin(connection.remote, &request);
     let accept = Accept::of(request.headers());
@@ -51,8 +51,8 @@ pub(super) async fn answer(connection: Rc<Connection>, request: Box<Request<Rece
             if !connection.worker.reports.writes_refusals() {
                 log(&refusal);
             }
-            // An unauthenticated client does not get to keep an HTTP/2 connection it can flood
-            // (KEP-4000's mitigation of CVE-2023-44487 in kube-apiserver).
+            // An unauthenticated client does not keep its HTTP/2 connection, which it could flood (kube-apiserver's
+            // mitigation of CVE-2023-44487, KEP-4000).
             if refusal.status().code == 401 {
                 connection.ask_to_reconnect();
             }
@@ -73,14 +73,14 @@ pub(super) async fn answer(connection: Rc<Connection>, request: Box<Request<Rece
 
 type Answer = Result<Response<Body>, (Refusal, AccessRecord)>;
 
-/// The way of a request: read it, learn who asks, decide whether they may, find where it goes, send it.
+/// Handles a request: parse, answer health checks, authenticate, impersonate, authorize, limit, route, forward.
 async fn relay(
     connection: &Rc<Connection>,
     mut request: Box<Request<Received>>,
     audit_id: &HeaderValue,
     mut record: AccessRecord,
 ) -> Answer {
-    // A refusal must bring the record along, or the request would be written down as abandoned.
+    // A refusal must return the record, or the request would be recorded as abandoned.
     macro_rules! attempt {
         ($result:expr) => {
             match $result {
@@ -92,7 +92,7 @@ async fn relay(
     let worker = &connection.worker;
     let shared = &*worker.shared;
 
-    // What is asked, and of whom. Judged, routed and sent on is this one reading.
+    // Parse. Authorization, routing and forwarding all use this one interpretation.
     let host = attempt!(connection.host(&request).map_err(client));
     let uri = std::mem::take(request.uri_mut());
     let path = attempt!(guarding::path(shared, uri.path()).map_err(client));
@@ -109,14 +109,14 @@ async fn relay(
     let long_running = upgrading || lasts;
     record.asks(&labels(&method, &info, &query, request.headers()), long_running, |_| known(shared, &info, route));
 
-    // What is to be written of it for those who have to know later, as soon as it is known who asks.
+    // Starts the audit of the request, once the user is known.
     let audit = |record: &mut AccessRecord, user: Option<&Arc<User>>, headers: &HeaderMap, unauthenticated: bool| {
         if let Some(auditor) = &shared.auditor {
             record.audit(auditor, &Begin { info: &info, user, headers, long_running, unauthenticated });
         }
     };
 
-    // Health is for whoever asks: a load balancer has no credentials.
+    // Health checks need no authentication: a load balancer has no credentials.
     let others = if delegate_health::is_asked(shared, &method, path.decoded(), uri.query()) {
         let (host, headers) = (host.clone(), request.headers_mut());
         let asking = delegate_health::checks(connection, host, &info, &path, &query, headers, audit_id);
@@ -128,7 +128,7 @@ async fn relay(
         audit(&mut record, None, request.headers(), false);
         return Ok(done(record, response));
     }
-    // So is whether a page may ask: its browser asks that without credentials.
+    // Nor do CORS preflight requests: browsers send them without credentials.
     if method == Method::OPTIONS
         && shared.browsers.as_ref().is_some_and(|browsers| browsers.origin(request.headers()).is_some())
     {
@@ -136,7 +136,7 @@ async fn relay(
         *response.status_mut() = StatusCode::NO_CONTENT;
         return Ok(done(record, response));
     }
-    // Who watches us may go on looking (`pkg/server/filters/with_retry_after.go`).
+    // `/metrics` is still served (`pkg/server/filters/with_retry_after.go`).
     if shared.forwarding.send_retry_after && shared.drain.phase() == Phase::Leaving && path.decoded() != "/metrics" {
         connection.leave();
         let status = Status::too_many_requests("The apiserver is shutting down, please try again later.", 5);
@@ -145,7 +145,7 @@ async fn relay(
 
     let (mut warning, mut anonymous, mut query_is_judged) = (None, false, true);
     let permit = 'let_in: {
-        // Some paths of a sidecar are not there, or open to everybody.
+        // Paths of a sidecar may be hidden, or served without authentication and authorization.
         match shared.guard.paths.way(&path) {
             Way::Asked => {}
             Way::NotThere => return Err((client(Status::not_found()).because("not among --allow-paths"), record)),
@@ -157,7 +157,7 @@ async fn relay(
             }
         }
 
-        // Who asks. From here on no header of the client says who it is.
+        // Authenticate. This removes the client's identity headers and credentials.
         let due = if long_running || !guarding::has_timeout(shared, &info) { None } else { due(&query) };
         let authenticating = shared.authenticator.authenticate(&connection.peer, path.decoded(), request.headers_mut());
         let authenticated = match due {
@@ -179,7 +179,7 @@ async fn relay(
         warning = who.warning();
         anonymous = who.is_anonymous();
 
-        // As whom.
+        // Impersonate.
         let actor = match Actor::oneself(&who) {
             Some(actor) => actor,
             None => attempt!(Box::pin(impersonate(connection, &who, request.headers_mut(), &info, due)).await),
@@ -188,7 +188,7 @@ async fn relay(
             record.impersonated(&impersonated.user, impersonated.constraint);
         }
 
-        // May they.
+        // Authorize.
         let authorized = match &shared.guard.rules {
             Some(rules) => {
                 let rules = rules.get();
@@ -218,13 +218,13 @@ async fn relay(
     };
     let (info, user) = (permit.request(), permit.user());
 
-    // Not more at once than we were told. What a backend asks while it answers a request takes no place: that request
-    // has one, and waits for it.
+    // Limit requests in flight. A review sent by a backend is exempt: the request that caused it already counts, and
+    // waits for it.
     let question = match &shared.reviewer {
         Some(reviewer) if route.is_none() => Question::asked(info).map(|question| (reviewer, question)),
         _ => None,
     };
-    // Nor does what lasts. To ask for an upgrade is no way around: until there is one, its request has a place.
+    // Long-running requests are exempt, too. Upgrade requests are not: they count until the upgrade succeeds.
     let hand = if lasts || question.is_some() { None } else { Some(shared.dealer.hand(&user.name)) };
     let place = match hand {
         Some(hand) => attempt!(admit(shared, user, info, hand)),
@@ -234,7 +234,7 @@ async fn relay(
         connection.ask_to_reconnect();
     }
 
-    // Where to: ourselves, or a backend.
+    // Route: to a local response or a backend.
     let route = match route.or_else(|| local::openapi_owner(shared, &table, path.decoded())) {
         Some(route) => Some(route),
         None => attempt!(local::delegate(shared, &table, info)),
@@ -305,7 +305,7 @@ async fn relay(
     Ok(warned(response, warning))
 }
 
-/// Somebody else, if `who` may act as them. Here and not on every request's way: few ask for it.
+/// The impersonated user, if the caller may impersonate it. A separate future, because few requests need it.
 async fn impersonate<'w>(
     connection: &Connection,
     who: &'w Authenticated,
@@ -326,11 +326,11 @@ fn client(status: Status) -> Refusal {
     Refusal::new(Blame::Client, status)
 }
 
-/// The path and query that go to the backend: the ones that were judged.
+/// The path and query sent to the backend: exactly those that were authorized.
 fn sent_path(path: &CanonicalPath<'_>, query: &str, uri: &Uri, openapi: bool) -> Result<PathAndQuery, Refusal> {
     let path = path.wire();
     let made = if openapi {
-        // The hash in the URL stays here, or a backend that has moved on would answer with a redirect.
+        // The `hash` parameter is removed: a backend with a newer document would answer with a redirect.
         let query = Some(query).filter(|query| !query.is_empty());
         crate::openapi::split_hash(query).0.map_or_else(|| path.to_owned(), |rest| format!("{path}?{rest}"))
     } else {
@@ -338,7 +338,7 @@ fn sent_path(path: &CanonicalPath<'_>, query: &str, uri: &Uri, openapi: bool) ->
             && let Some(rest) = whole.as_str().strip_prefix(path)
             && rest.strip_prefix('?').unwrap_or(rest) == query
         {
-            // As it came, which is nearly always.
+            // Unchanged, as nearly always: reused without allocation.
             return Ok(whole.clone());
         }
         if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") }
@@ -347,9 +347,9 @@ fn sent_path(path: &CanonicalPath<'_>, query: &str, uri: &Uri, openapi: bool) ->
         .map_err(|error| client(Status::bad_request("the request's path cannot be sent on")).because(error))
 }
 
-/// What an operator should see at once, also where no access record of it is written.
+/// Logs an internal error, also if no access record is written.
 fn log(refusal: &Refusal) {
     if refusal.status().code == 500 {
-        tracing::error!(cause = refusal.cause(), "a request could not be served: {}", refusal.status().message);
+        tracing::error!(cause = refusal.cause(), "request failed with an internal error: {}", refusal.status().message);
     }
 }

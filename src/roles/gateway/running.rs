@@ -1,4 +1,4 @@
-//! A gateway that runs, and how it comes to its end.
+//! The handle of a running gateway, and its shutdown.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -17,34 +17,34 @@ use crate::process::{Drainer, Phase};
 use crate::roles::signals::{end_in_order, with_signals};
 use crate::roles::threads::over;
 
-/// What is cut gets this long to say so to both sides, and in its record.
+/// Time for aborted requests to notify both sides and finish their records.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether an API is known by now.
+/// Polling interval of [`Running::wait_until_known`].
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// For the sinks of audit events to take what is left.
+/// Timeout of flushing the audit sinks.
 const FLUSH: Duration = Duration::from_secs(5);
 
 /// A running gateway.
 pub struct Running {
     address: SocketAddr,
-    /// Serves the operator until the process ends.
+    /// The admin listener; serves until the process ends.
     admin: Option<Admin>,
     drainer: Drainer,
     shutdown: Shutdown,
     request_timeout: Duration,
-    /// Those that accept and serve; the others end by themselves once these have.
+    /// The accept and worker threads; the others end once these have.
     threads: Vec<JoinHandle<()>>,
     shared: Arc<Shared>,
     logs: Logs,
 }
 
-/// What was recorded last is written before the process ends.
+/// What to finish before the process ends: logs to flush, the Lease to release.
 pub(super) struct Logs {
     pub(super) access: Arc<AccessLog>,
     pub(super) audit: Option<audit::Ending>,
-    /// What others wait for is given back, too.
+    /// The Lease, if leader election is enabled.
     pub(super) returning: Option<Returning>,
 }
 
@@ -70,18 +70,18 @@ impl Running {
         }
     }
 
-    /// Where clients are served.
+    /// The address of the client listener.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where the operator is served.
+    /// The address of the admin listener.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin.as_ref().map(|admin| admin.local_addr)
     }
 
-    /// Waits until discovery and OpenAPI know of a group, a version of it and a resource in that; not longer than
-    /// `patience`. Until then kubectl would be told that there is no such thing, and keep that in mind.
+    /// Waits until discovery and OpenAPI serve a resource, at most `patience`. Before that kubectl would get and cache
+    /// discovery without it.
     pub fn wait_until_known(&self, (group, version, resource): (&str, &str, &str), patience: Duration) {
         let key = format!("apis/{group}/{version}");
         let known = || {
@@ -93,11 +93,11 @@ impl Running {
         }
     }
 
-    /// Waits for SIGTERM or SIGINT and ends in good order; a second signal ends at once.
+    /// Waits for SIGTERM or SIGINT and drains; a second signal ends the process at once.
     pub fn until_signal(mut self) -> ExitCode {
         let (access_log, audit) = (self.logs.access.clone(), self.logs.audit.take());
         let returning = self.logs.returning.take();
-        let status = end_in_order("what runs is finished", self.end());
+        let status = end_in_order("running requests are finished", self.end());
         if let Some(returning) = returning.filter(|_| status == ExitCode::SUCCESS) {
             returning.wait(LAST_WORDS);
         }
@@ -108,7 +108,7 @@ impl Running {
         status
     }
 
-    /// Waits for SIGINT or SIGTERM and ends at once: nothing behind this is worth waiting for.
+    /// Waits for SIGINT or SIGTERM and ends at once, without a drain.
     pub fn until_interrupt(self) -> ExitCode {
         with_signals(async |signals| {
             signals.next().await;
@@ -116,12 +116,12 @@ impl Running {
         })
     }
 
-    /// Readiness goes off, new requests stop, what runs is finished, watches end, in this order.
+    /// Shuts down: readiness fails, new requests stop, running requests finish, watches end, in this order.
     pub async fn end(self) {
         self.drainer.advance(Phase::Leaving);
         tokio::time::sleep(self.shutdown.delay).await;
         self.drainer.advance(Phase::Draining);
-        // Requests get their full time; watches only the grace they were granted. Nobody waits for more than runs.
+        // Requests get the full request timeout, watches only their grace period. The wait ends when all have ended.
         let drainer = self.drainer;
         let shared = self.shared;
         let mut rest = over(self.threads);
@@ -131,7 +131,7 @@ impl Running {
         let left = self.request_timeout.saturating_sub(grace).max(LAST_WORDS);
         if !early && tokio::time::timeout(left, &mut rest).await.is_err() {
             let running = shared.reading.running.count() + shared.mutating.running.count();
-            tracing::warn!(requests = running, "ending although some requests still run: their time is up");
+            tracing::warn!(requests = running, "drain timeout: running requests are aborted");
             drainer.advance(Phase::Over);
             // For their records.
             let _ = tokio::time::timeout(LAST_WORDS, &mut rest).await;

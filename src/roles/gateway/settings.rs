@@ -1,4 +1,4 @@
-//! From the configuration to what each module takes, where it is not that already.
+//! Conversion of the configuration to the settings of other modules, where they differ.
 
 use std::sync::Arc;
 
@@ -39,7 +39,8 @@ pub(super) fn request_headers(config: &GatewayConfig) -> Result<RequestHeaders, 
     Ok(RequestHeaders { names, allowed_names: given.allowed_names.clone() })
 }
 
-/// `policy` and `access_reviews` are there when a mode needs them, `followed` when a configuration says who decides.
+/// Builds the authorizer. `policy` and `access_reviews` are set if a mode needs them, `followed` if a configuration
+/// file defines the authorizer chain.
 pub(super) fn authorizer(
     config: &GatewayConfig,
     policy: Option<&Published<Policy>>,
@@ -53,14 +54,14 @@ pub(super) fn authorizer(
         Mode::Static(name) => policy.cloned().map(|policy| authorize::Mode::Static(policy, name)),
         Mode::Webhook => access_reviews.cloned().map(authorize::Mode::Webhook),
     });
-    // What a file allows need not be asked of anybody.
+    // First: what the file allows needs no review.
     let modes = rules.cloned().map(authorize::Mode::ConfigFile).into_iter().chain(modes);
     let always_allow_paths = config.delegated.always_allow_paths.clone();
     let modes = followed.map_or_else(|| modes.collect::<Vec<_>>().into(), Modes::Followed);
     Authorizer { modes, always_allow_paths, privileged_groups: config.guard.privileged_groups.clone() }
 }
 
-/// What every thread makes its own dialler of.
+/// Inputs of the dialer of each thread.
 #[derive(Clone)]
 pub(in crate::roles) struct Egress {
     pub(in crate::roles) resolver: ResolverChoice,
@@ -69,18 +70,18 @@ pub(in crate::roles) struct Egress {
 }
 
 impl Egress {
-    /// The dialler of this thread.
+    /// Creates the dialer of this thread.
     pub(in crate::roles) fn dialler(&self) -> Dialler {
         Dialler::new(resolver(self.resolver), self.ways.clone(), &self.metrics)
     }
 }
 
-/// The resolver for one thread; hickory needs one of its own on each.
+/// Creates the resolver of this thread; hickory needs one per thread.
 fn resolver(choice: ResolverChoice) -> Resolver {
     match choice {
         ResolverChoice::System => Resolver::System,
         ResolverChoice::Hickory => Resolver::hickory().unwrap_or_else(|problem| {
-            tracing::warn!(%problem, "hickory cannot be used; the system's resolver is");
+            tracing::warn!(%problem, "hickory resolver unavailable; using the system resolver");
             Resolver::System
         }),
     }

@@ -1,4 +1,4 @@
-//! What all threads of the gateway share: settings, snapshots, counters. Nothing here waits.
+//! The state shared by all threads of the gateway: settings, snapshots, counters. Access never blocks.
 
 use std::sync::Arc;
 
@@ -23,69 +23,69 @@ use crate::route::{Dealer, Inflight, Table};
 use crate::tls::KeyPair;
 use crate::tls::server::ServingReaders;
 
-/// Everything a request may look at besides itself.
+/// The shared state that requests use.
 pub(super) struct Shared {
     pub(super) serving: ServingReaders,
     pub(super) authenticator: Authenticator,
     pub(super) authorizer: Authorizer,
     pub(super) impersonator: Impersonator,
-    /// There if requests are to be audited.
+    /// Set if audit is enabled.
     pub(super) auditor: Option<Arc<Auditor>>,
     pub(super) table: Published<Table>,
     pub(super) documents: Published<Documents>,
     pub(super) openapi: Published<Index>,
     pub(super) openapi2: Version2,
-    /// What we present to backends.
+    /// The front-proxy client certificate.
     pub(super) identity: Option<Published<KeyPair>>,
-    /// The APIServices of the registry directory as an API of their own.
+    /// Serves the APIServices of the registry as the API `apiregistration.k8s.io`.
     pub(super) reports: Reports,
-    /// What backends ask instead of a kube-apiserver, with `--serve-delegation`.
+    /// Serves reviews and the ConfigMap to backends, with `--serve-delegation`.
     pub(super) reviewer: Option<Reviewer>,
-    /// Whether the APIServices are the delegate's to show and to change.
+    /// Whether the delegate serves the APIService API.
     pub(super) registrations_elsewhere: bool,
-    /// Whether all else that no APIService claims is the delegate's, too.
+    /// Whether the delegate gets all other requests that no APIService claims.
     pub(super) delegates_all: bool,
-    /// Whether `/metrics` is the delegate's, too.
+    /// Whether the delegate serves `/metrics`.
     pub(super) delegates_metrics: bool,
-    /// Whether all paths are those of upstreams: nothing is answered here but how we are.
+    /// Whether this is a sidecar: only health checks are answered locally, all other paths belong to upstreams.
     pub(super) sidecar: bool,
-    /// Whether these can be reached.
+    /// Readiness of a sidecar's upstreams.
     pub(super) reached: Published<Reached>,
     pub(super) metrics: Arc<Metrics>,
-    /// Failed handshakes of clients that the operator is told of.
+    /// Logs failed TLS handshakes of clients.
     pub(super) handshakes: HandshakeLog,
     pub(super) health: Vec<Health>,
     pub(super) forwarding: Forwarding,
     pub(super) guard: Guard,
     pub(super) browsers: Option<Browsers>,
-    /// Whose requests are counted where, for fair shares.
+    /// Assigns users to counters by shuffle sharding, for fair shares.
     pub(super) dealer: Dealer,
     pub(super) reading: Bound,
     pub(super) mutating: Bound,
     pub(super) drain: Drain,
 }
 
-/// How requests are relayed.
+/// Settings of forwarding.
 pub(super) struct Forwarding {
     pub(super) error_format: ErrorFormat,
     pub(super) reject_redirects: bool,
-    /// Chance that an HTTP/2 client is asked to connect anew.
+    /// Probability of a GOAWAY to an HTTP/2 client, per request.
     pub(super) goaway_chance: f64,
-    /// Whether requests that come while we are leaving are answered 429.
+    /// Whether requests during the shutdown delay are answered with 429.
     pub(super) send_retry_after: bool,
 }
 
-/// How requests are judged, and whom a backend is told of.
+/// Differences of the sidecar: attributes, open paths, format of the identity headers.
 pub(super) struct Guard {
-    /// By which questions, if not by what a request itself says.
+    /// kube-rbac-proxy rules that define the attributes, instead of the request itself.
     pub(super) rules: Option<Published<Rules>>,
     pub(super) paths: Paths,
     pub(super) wording: Wording,
-    /// Whoever sends what is open to everybody.
+    /// The user of requests to paths served without authentication and authorization.
     pub(super) nobody: Arc<User>,
 }
 
-/// How many requests of a kind may run at once (`--max-requests-inflight` and its sibling).
+/// The limit of requests in flight of one kind (`--max-requests-inflight`, `--max-mutating-requests-inflight`).
 pub(super) struct Bound {
     pub(super) running: Inflight,
     /// 0 for no limit.

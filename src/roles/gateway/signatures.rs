@@ -1,4 +1,4 @@
-//! What backends are told of the requests of one connection, kept from one request to the next.
+//! A cache of the headers added to the requests of each connection.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,16 +10,16 @@ use crate::forward::Signature;
 use crate::kubeapi::User;
 use crate::message::Refusal;
 
-/// How many a worker keeps. Kept with their connections, thousands of idle watches would hold thousands, of 2 kB each.
+/// Cache slots per worker. Cached per connection, thousands of idle watches would hold thousands of entries of 2 kB.
 const PLACES: usize = 256;
 
-/// The signatures one worker used last: one place for every 256th connection, which a busy one soon has for itself.
+/// The headers used last by a worker. Each slot serves every 256th connection; a busy connection soon owns its slot.
 pub(super) struct Signatures {
     places: RefCell<Vec<Option<Signed>>>,
     next: Cell<u64>,
 }
 
-/// A signature and what it is of.
+/// Cached headers and their key.
 struct Signed {
     connection: u64,
     user: Arc<User>,
@@ -34,12 +34,12 @@ impl Default for Signatures {
 }
 
 impl Signatures {
-    /// A number for a new connection.
+    /// Returns a number for a new connection.
     pub(super) fn number(&self) -> u64 {
         self.next.replace(self.next.get() + 1)
     }
 
-    /// The signature of `user`'s requests for `host` on one connection; `make` makes it.
+    /// The headers for requests of `user` to `host` on one connection; `make` builds them if they are not cached.
     pub(super) fn of(
         &self,
         connection: u64,

@@ -1,4 +1,4 @@
-//! From the files that were read to a running gateway: make what is missing, listen, begin the threads.
+//! Starts a gateway from its files: generate missing certificates, listen, spawn the threads.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -44,21 +44,21 @@ use crate::route::{Dealer, Inflight, Table};
 use crate::tls::{AskedFor, Identity, PairFiles, SelfMade, Wanted, serving_names};
 use crate::{admin, authenticate, authorize, tls};
 
-/// Workers of a sidecar: each holds about a megabyte, every pod of a large machine has a sidecar of its own, and four
-/// relay more than one server answers.
+/// Worker limit of a sidecar: each worker takes about a megabyte, every pod of a large machine has a sidecar, and four
+/// workers forward more requests than one server answers.
 const MOST_WORKERS_BESIDE: usize = 4;
 
-/// What a role that contains the gateway adds to it.
+/// Options for commands that contain a gateway.
 #[derive(Default)]
 pub struct Extra {
-    /// Further self-made certificates to keep.
+    /// Further generated certificates to maintain.
     pub certificates: Vec<Wanted>,
 }
 
-/// Starts the gateway with what was read. When this returns, it listens.
+/// Starts the gateway with the files read. When this returns, it listens.
 ///
 /// # Errors
-/// What else keeps it from listening: a port in use, certificates that cannot be made.
+/// Other start failures, for example a port in use or certificates that cannot be generated.
 pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogLevel) -> Result<Running, Problems> {
     let limits = settings::limits(config);
     let (drainer, drain) = Drain::new();
@@ -82,11 +82,11 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         egress,
     } = files;
 
-    // The port first: the kubeconfig names it, and a taken port is the likeliest mistake.
+    // Bind first: the kubeconfig contains the port, and a port in use is the most likely failure.
     let listener = bind(config.serving.address, "--secure-port")?;
     let asked = config.serving.address;
     let address = listener.local_addr().map_err(|error| Problem::new(asked, error))?;
-    // A listener of both families calls itself `[::]`, whatever it was asked to be.
+    // A dual-stack listener reports `[::]`; keep the configured address.
     let address = SocketAddr::new(asked.ip(), address.port());
 
     let endpoints = config.serving.endpoints.map(|at| bind(at, "--proxy-endpoints-port")).transpose()?;
@@ -202,7 +202,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         }
         None => (None, None),
     };
-    // Both are made on the control thread and shared from here.
+    // Documents and OpenAPI are created on the control thread and shared from here.
     let (ready, discovered) = std::sync::mpsc::channel();
 
     let registrations_elsewhere = config.behind.cluster.is_some() && config.behind.delegate.is_some();
@@ -249,7 +249,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         metrics: metrics.clone(),
         drain: drain.clone(),
     };
-    // Of a sidecar there is nothing to follow.
+    // A sidecar has no registry.
     let (cluster, returning) = if sidecar { (None, None) } else { registering.start()? };
     thread("control", move || control.run(ready))?;
     let Ok((documents, openapi, openapi2)) = discovered.recv() else {
@@ -341,7 +341,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
         };
         threads.push(thread(&format!("worker-{number}"), work)?);
     }
-    // A few descriptors stay free for files and the operator; a proxied connection takes up to two.
+    // Some descriptors stay free for files and the admin listener; a proxied connection takes up to two.
     let most = if limits.max_connections == usize::MAX {
         descriptors.map_or(usize::MAX, |all| usize::try_from(all.saturating_sub(64) / 2).unwrap_or(usize::MAX).max(16))
     } else {
@@ -388,7 +388,7 @@ pub fn start(config: &GatewayConfig, files: Files, extra: Extra, log_level: LogL
     ))
 }
 
-/// The certificates that no flag names, to be made by ourselves.
+/// The certificates that no flag names and that are generated.
 struct Own {
     made: SelfMade,
     serving: Option<PairFiles>,
@@ -400,7 +400,7 @@ fn own_certificates(config: &GatewayConfig, address: SocketAddr, extra: Extra) -
     let directory = config.serving.certificate_dir.clone().unwrap_or_else(|| config.data_dir.join("pki"));
     let named = &config.serving.tls;
     let own_serving = named.pair.is_none() && named.named.is_empty() && named.unwritten.is_empty();
-    // Where a cluster says whom to believe, we vouch for nobody.
+    // If a cluster defines the client CAs, no client CA is generated.
     let own_clients = named.client_ca.is_none() && !config.delegated.look_up && !config.is_sidecar();
     let mut wanted = extra.certificates;
     if own_serving {
@@ -425,7 +425,7 @@ fn own_certificates(config: &GatewayConfig, address: SocketAddr, extra: Extra) -
     Own { made, serving, client_ca, kubeconfig }
 }
 
-/// Where this machine's own users reach `address`.
+/// The address at which users of this machine reach `address`: loopback for an unspecified one.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let mut address = address;
     if address.ip().is_unspecified() {
@@ -434,7 +434,7 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     address
 }
 
-/// `documents` are those of the APIs in the table.
+/// The health endpoints `/livez`, `/readyz` and `/healthz`; `more` are further readiness checks.
 pub(super) fn health(
     drain: &Drain,
     access_log: &AccessLog,
@@ -451,13 +451,13 @@ pub(super) fn health(
     vec![Health::new("livez", [Check::ping()]), Health::new("readyz", ready), Health::new("healthz", [Check::ping()])]
 }
 
-/// Not ready while the serving certificate that was asked for is not there.
+/// A readiness check that fails until the requested serving certificate is issued.
 fn waiting_for_certificate(waits: Published<Option<String>>) -> Check {
     Check::new("serving-certificate", move || waits.load().as_ref().clone().map_or(Ok(()), Err))
 }
 
-/// Well once all that is registered is known, and every backend known by then was asked what it serves, and then for good (KEP-3352). A name that who knows
-/// kube-apiserver looks for.
+/// A readiness check that succeeds, for good, once the registry is complete and discovery was fetched from every
+/// backend (KEP-3352). The name is kube-apiserver's.
 fn discovery(table: Published<Table>, documents: Published<Documents>) -> Check {
     let complete = AtomicBool::default();
     Check::new("poststarthook/apiservice-discovery-controller", move || {
@@ -465,21 +465,21 @@ fn discovery(table: Published<Table>, documents: Published<Documents>) -> Check 
             complete.store(true, Ordering::Relaxed);
             return Ok(());
         }
-        Err("not every backend has been asked yet what it serves".to_owned())
+        Err("discovery not fetched from all backends yet".to_owned())
     })
 }
 
 fn say_where(config: &GatewayConfig, address: SocketAddr, admin: Option<SocketAddr>, kubeconfig: Option<&Path>) {
     tracing::info!(%address, "serving");
     if let Some(address) = admin {
-        tracing::info!(%address, "admin");
+        tracing::info!(%address, "admin listener");
     }
     if let Some(path) = kubeconfig {
-        tracing::info!(path = %path.display(), "kubeconfig of an administrator");
+        tracing::info!(path = %path.display(), "administrator kubeconfig");
     }
     if config.behind.registry.is_none() && config.behind.cluster.is_none() && !config.is_sidecar() {
         tracing::info!(
-            "no registry is given, so there is nothing behind; name a directory with --registry-dir or a kube-apiserver with --kubeconfig"
+            "no registry configured, so there are no backends; set --registry-dir, or --kubeconfig for a kube-apiserver"
         );
     }
 }

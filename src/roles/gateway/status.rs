@@ -1,4 +1,4 @@
-//! What the operator is told of a running gateway.
+//! The status report of a running gateway, for the admin listener.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ use crate::process::Published;
 use crate::registry::{Backend, DELEGATE, Registry};
 use crate::route::Route;
 
-/// What a status report is made of, besides what all threads share.
+/// Inputs of the status report besides the shared state.
 pub(super) struct Told {
     pub(super) address: SocketAddr,
     pub(super) registry: Published<Registry>,
@@ -36,11 +36,11 @@ pub(super) struct Told {
     pub(super) doubts: Published<Doubts>,
     pub(super) board: Board,
     pub(super) ways: Published<Ways>,
-    /// One a worker.
+    /// One per worker.
     pub(super) connections: Vec<Connections>,
     pub(super) log_level: LogLevel,
     pub(super) access_log: Arc<AccessLog>,
-    /// What readiness depends on besides what it always does.
+    /// Readiness checks that depend on the configuration.
     pub(super) more: Vec<Check>,
 }
 
@@ -110,7 +110,7 @@ fn report(shared: &Shared, told: &Told, started: SystemTime) -> StatusReport {
     }
 }
 
-/// Failed handshakes of clients, by reason; those that never happened are left out.
+/// Failed TLS handshakes of clients, by reason; zero counts are left out.
 fn handshake_failures(metrics: &Metrics) -> BTreeMap<String, u64> {
     let failures = metrics.tls_handshake_failures().into_iter().filter(|(_, count)| *count > 0);
     failures.map(|(failure, count)| (failure.as_str().to_owned(), count)).collect()
@@ -132,7 +132,7 @@ fn refusal(of: RefusedRequest) -> RefusalReport {
     }
 }
 
-/// What is known of the calls to one server.
+/// The report of the calls to one server.
 pub(in crate::roles) fn remote_call(of: &CallStatus) -> RemoteCallReport {
     let failure = of.failure.as_ref();
     let micros = |latency: Duration| u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
@@ -151,7 +151,7 @@ pub(in crate::roles) fn remote_call(of: &CallStatus) -> RemoteCallReport {
     }
 }
 
-/// The ways there are, and how their proxies serve.
+/// The report of the egress routes and the state of their proxies.
 pub(in crate::roles) fn egress(ways: &Ways) -> Vec<EgressReport> {
     let state = |state| match state {
         ProxyState::Untried => "untried".to_owned(),
@@ -181,7 +181,7 @@ pub(in crate::roles) fn egress(ways: &Ways) -> Vec<EgressReport> {
     lines.flatten().collect()
 }
 
-/// Those of APIServices that are available: of the others the condition says why nothing is to be had.
+/// Document problems of available APIServices; the others have the reason in their condition.
 fn document_problems(shared: &Shared, board: &Board) -> Vec<String> {
     let available = |name: &str| name == DELEGATE || board.of(name).is_available();
     let documents = shared.documents.load();
@@ -218,7 +218,7 @@ impl From<SinkReport> for AuditSink {
     }
 }
 
-/// The delegate is not probed: it is asked every few seconds what it serves, which says as much.
+/// The condition of the delegate. It is not probed; its condition follows from fetching its discovery.
 pub(super) fn delegate(documents: &Documents) -> Arc<Condition> {
     let unknown = || Condition::unknown(SystemTime::now());
     let heard = documents.source(DELEGATE).filter(|source| source.asked);
@@ -226,11 +226,11 @@ pub(super) fn delegate(documents: &Documents) -> Arc<Condition> {
     Arc::new(match heard {
         None => unknown(),
         Some(source) if source.problem.is_empty() => {
-            let (reason, message) = ("Delegate".into(), "has whatever no APIService claims".into());
+            let (reason, message) = ("Delegate".into(), "serves all paths that no APIService claims".into());
             Condition { status: ConditionStatus::True, reason, message, since, ..unknown() }
         }
         Some(source) => {
-            let (reason, message) = ("DiscoveryFailed".into(), "does not say what it serves".into());
+            let (reason, message) = ("DiscoveryFailed".into(), "its discovery cannot be fetched".into());
             let detail = source.problem.clone();
             Condition { status: ConditionStatus::False, reason, message, detail, since }
         }

@@ -1,4 +1,4 @@
-//! One worker thread: its share of the connections, and pools of its own.
+//! A worker thread: its share of the client connections and its own connection pools.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -25,14 +25,14 @@ use crate::registry::Called;
 use crate::route::{Route, Table, Target};
 use crate::tls::KeyPair;
 
-/// How often connections, pools and trust are looked through.
+/// Interval of sweeping connections, pools and caches, and of checking trust.
 const ROUND: Duration = Duration::from_secs(1);
-/// How long handshakes may take once the process drains.
+/// Time for handshakes to finish once the process drains.
 const ARRIVAL: Duration = Duration::from_secs(2);
-/// Users whose headers are kept; more than this at once and we begin anew.
+/// Limit of users with cached identity headers; when it is reached, the cache is cleared.
 const MOST_STAMPS: usize = 1024;
 
-/// What the requests of one thread share.
+/// State shared by the requests of one worker thread.
 pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) reports: Rc<access::Worker>,
@@ -47,33 +47,33 @@ pub(super) struct Worker {
     histories: RefCell<HashMap<String, Rc<History>>>,
 }
 
-/// A user, kept so that its address stays its own, and its headers.
+/// The identity headers of a user. The user is held so that its address, the cache key, is not reused.
 type Stamped = (Arc<User>, Rc<Stamp>);
 
-/// APIService, address, protocol and state of connections to a backend.
+/// Key of a connection count: APIService, address, protocol and connection state.
 type Told = (String, String, metrics::Protocol, metrics::ConnectionState);
 
-/// The backends of the routes this worker has used. Routes are told apart by where they are, and kept, so
-/// that no other can come to be there.
+/// The backends of the routes used by this worker. The key is the route's address; the route is held so that the
+/// address is not reused.
 #[derive(Default)]
 struct Backends {
-    /// Our certificate, as it was when these were made.
+    /// The client certificate with which these backends were created.
     ours: Option<Arc<KeyPair>>,
     by_route: HashMap<*const Route, (Arc<Route>, Rc<Backend>)>,
 }
 
-/// How many connections a worker opens to what is behind an APIService.
+/// Limits of connections to the endpoints of an APIService.
 #[derive(Clone, Copy)]
 pub(super) struct Most {
-    /// To one endpoint.
+    /// Per endpoint and worker.
     pub(super) to_one: usize,
-    /// To all of them, with those of all other workers.
+    /// For all endpoints, over all workers.
     pub(super) to_all: usize,
 }
 
 impl Most {
-    /// One that speaks HTTP/1.1 and is watched by many must leave the others something to connect with: of so many
-    /// `descriptors` an eighth may go to one endpoint, and a quarter to one APIService, however many endpoints it has.
+    /// Limits derived from the file descriptor limit. An HTTP/1.1 backend with many watches must not use up all
+    /// `descriptors`: an eighth may go to one endpoint, a quarter to one APIService.
     pub(super) fn of(descriptors: Option<u64>, workers: usize) -> Most {
         let part = |of: u64| descriptors.map_or(usize::MAX, |all| usize::try_from(all / of).unwrap_or(usize::MAX));
         Most { to_one: (part(8) / workers).max(16), to_all: part(4).max(64) }
@@ -81,7 +81,7 @@ impl Most {
 }
 
 impl Worker {
-    /// `most` connections to backends.
+    /// A worker with at most `most` connections to backends.
     pub(super) fn new(shared: Arc<Shared>, reports: Rc<access::Worker>, dialler: Dialler, most: Most) -> Rc<Worker> {
         Rc::new(Worker {
             shared,
@@ -98,7 +98,7 @@ impl Worker {
         })
     }
 
-    /// The backend behind a target.
+    /// The backend of a target.
     pub(super) fn backend(&self, target: &Target) -> Result<Rc<Backend>, Refusal> {
         let mut backends = self.backends.borrow_mut();
         let ours = self.shared.identity.as_ref().map(Published::load);
@@ -115,14 +115,14 @@ impl Worker {
         let backend = Rc::new(made.map_err(|problem| {
             let name = &route.api_service.name;
             let status = Status::internal_error(format!("{} cannot be reached safely", Called(name)))
-                .with_cause("TLSConfiguration", "its trust settings cannot be used; the gateway's log says why");
+                .with_cause("TLSConfiguration", "its TLS settings are invalid; the reason is in the gateway's log");
             Refusal::new(Blame::Gateway, status).because(problem)
         })?);
         backends.by_route.insert(Arc::as_ptr(route), (route.clone(), backend.clone()));
         Ok(backend)
     }
 
-    /// The headers that say who `user` is.
+    /// The identity headers of `user`, cached.
     pub(super) fn stamp(&self, user: &Arc<User>) -> Result<Rc<Stamp>, Refusal> {
         let mut stamps = self.stamps.borrow_mut();
         if let Some((_, stamp)) = stamps.get(&Arc::as_ptr(user)) {
@@ -147,7 +147,7 @@ impl Worker {
         self.connections.borrow_mut().push(Rc::downgrade(connection));
     }
 
-    /// Takes connections until the process drains, then sees them to their end.
+    /// Serves connections until the process drains, then until all of them have ended.
     pub(super) async fn run(
         self: Rc<Self>,
         mut incoming: mpsc::UnboundedReceiver<Incoming>,
@@ -187,7 +187,7 @@ impl Worker {
                     connections.cut();
                 }
             }
-            // Who is still shaking hands was let in before the port closed; who does not go on is not waited for.
+            // Handshakes begun before the port closed may finish, within `ARRIVAL`.
             let arrived = connections.arriving() == 0 || draining.is_some_and(|since| since.elapsed() > ARRIVAL);
             if !open && draining.is_some() && arrived && connections.is_empty() && self.streams.is_empty() {
                 return;
@@ -195,7 +195,7 @@ impl Worker {
         }
     }
 
-    /// Lets go of what is not needed any more, and of those whose trust is gone.
+    /// Removes unused cache entries and closes connections with a client certificate that is no longer trusted.
     fn tidy(&self) {
         self.pool.sweep();
         let table = self.shared.table.get();
@@ -203,12 +203,12 @@ impl Worker {
             |route: &Arc<Route>| table.by_name(&route.api_service.name).is_some_and(|known| Arc::ptr_eq(known, route));
         self.backends.borrow_mut().by_route.retain(|_, (route, _)| known(route));
         self.move_on(&table);
-        // Only the cache holds these: nobody is asking as them now.
+        // Users held only by the cache have no running request.
         self.stamps.borrow_mut().retain(|_, (user, _)| Arc::strong_count(user) > 1);
         self.connections.borrow_mut().retain(|connection| {
             let Some(connection) = connection.upgrade() else { return false };
             if let Some(why) = connection.lost_trust() {
-                tracing::info!(client = %connection.remote, why, "a connection is closed: its certificate is not trusted any more");
+                tracing::info!(client = %connection.remote, why, "connection closed: certificate no longer trusted");
                 connection.closer.cut();
             }
             true
@@ -216,7 +216,7 @@ impl Worker {
         self.tell();
     }
 
-    /// Has watches at endpoints that are not listed any more go on elsewhere.
+    /// Ends watches at endpoints that are no longer listed, so that clients reconnect to others.
     fn move_on(&self, table: &Table) {
         let now = Instant::now();
         let backends = self.backends.borrow();
@@ -224,14 +224,14 @@ impl Worker {
             let route = table.by_name(name);
             let resolved = route.and_then(|route| route.resolved.as_ref().ok());
             let listed = resolved.map_or(&[][..], |resolved| &resolved.endpoints);
-            // Asked only where there are watches: it costs a lock.
+            // Only if there are watches: it takes a lock.
             let elsewhere = !history.is_empty() && route.is_some_and(|route| takes_on(route, &backends));
             history.look(&self.streams, listed, elsewhere, now);
             route.is_some() || !history.is_empty()
         });
     }
 
-    /// Tells the metrics what the connections to backends do.
+    /// Records the connections to backends in the metrics.
     fn tell(&self) {
         let mut told = self.told.borrow_mut();
         let mut gone = std::mem::take(&mut *self.failed.borrow_mut());
@@ -243,7 +243,7 @@ impl Worker {
                 let report = endpoint.report();
                 let address = counts.address();
                 counts.tell(report.pending);
-                // Each worker speaks of what it saw change; one that never failed has nothing to say.
+                // Each worker reports the changes it saw; an endpoint that never failed needs no report.
                 let key = (service.clone(), address.to_owned());
                 if gone.remove(&key).unwrap_or(false) != failed {
                     self.shared.metrics.endpoint_ejected(service, address, failed);
@@ -272,14 +272,14 @@ impl Worker {
     }
 }
 
-/// Whether those whose watches end can be served anew: nothing is known against all of the APIService, or against each
-/// of the endpoints it has now, by any worker or by this one.
+/// Whether ended watches could be served again: the APIService is not known to be unavailable, and not all of its
+/// current endpoints are ejected, according to any worker or to this one.
 fn takes_on(route: &Arc<Route>, backends: &Backends) -> bool {
     let known = backends.by_route.get(&Arc::as_ptr(route)).map(|(_, backend)| backend);
     route.takes_on() && known.is_none_or(|backend| backend.endpoints().any(|(_, _, out)| !out))
 }
 
-/// Meets the connections of a worker.
+/// Creates the [`Connection`] of each accepted connection.
 struct Meeting(Rc<Worker>);
 
 impl Service for Meeting {

@@ -1,4 +1,4 @@
-//! `narthex pki`: makes authorities and certificates, and says in words what such files hold.
+//! `narthex pki`: creates certificate authorities and certificates, and describes certificate files.
 
 mod show;
 
@@ -18,52 +18,52 @@ pub use self::show::{ShowOptions, show};
 /// The subcommands of `narthex pki`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Pki {
-    /// Make a set of authorities and certificates
+    /// Create a set of certificate authorities and certificates
     Init(InitOptions),
     /// Issue one more certificate
     Issue(IssueOptions),
-    /// Print what files hold and when it expires
+    /// Describe the certificates and keys in files, with expiry
     Show(ShowOptions),
 }
 
-/// What `pki init` takes.
+/// Options of `pki init`.
 #[derive(Clone, Debug, Args)]
 pub struct InitOptions {
-    /// Directory for the files; made if it is missing
+    /// Directory for the files; created if missing
     #[arg(long, value_name = "DIR")]
     pub dir: PathBuf,
-    /// DNS name or IP address of the gateway, beside localhost and this machine's name (repeatable)
+    /// DNS name or IP address of the gateway, in addition to localhost and this machine's name (repeatable)
     #[arg(long = "san", value_name = "NAME")]
     pub names: Vec<String>,
 }
 
-/// What `pki issue` takes.
+/// Options of `pki issue`.
 #[derive(Clone, Debug, Args)]
 pub struct IssueOptions {
-    /// Directory that "pki init" made
+    /// Directory created by "pki init"
     #[arg(long, value_name = "DIR")]
     pub dir: PathBuf,
-    /// Authority that issues: serving, client, requestheader or backend
+    /// Issuing authority: serving, client, requestheader or backend
     #[arg(long = "ca", value_name = "CA")]
     pub authority: Kind,
-    /// Name of the files, without suffix
+    /// File name without suffix
     #[arg(long, value_name = "NAME")]
     pub name: String,
-    /// DNS name or IP address of a server (repeatable)
+    /// DNS name or IP address of a server certificate (repeatable)
     #[arg(long = "san", value_name = "NAME")]
     pub names: Vec<String>,
-    /// User name of a client; default: NAME
+    /// User name of a client certificate; default: NAME
     #[arg(long, value_name = "U")]
     pub user: Option<String>,
-    /// Group of a client (repeatable)
+    /// Group of a client certificate (repeatable)
     #[arg(long = "group", value_name = "G")]
     pub groups: Vec<String>,
-    /// Days until it expires
+    /// Days until the certificate expires
     #[arg(long, value_name = "N", default_value_t = CERTIFICATE_DAYS, value_parser = clap::value_parser!(u32).range(1..=36_500))]
     pub days: u32,
 }
 
-/// Runs a subcommand: what to print on standard output, and what went wrong. Exit with 1 if anything did.
+/// Runs a subcommand. Returns the text for standard output, and the problems; any problem means exit status 1.
 pub fn run(command: &Pki) -> (String, Problems) {
     let now = SystemTime::now();
     let result = match command {
@@ -77,8 +77,8 @@ pub fn run(command: &Pki) -> (String, Problems) {
     }
 }
 
-/// Makes all authorities, the gateway's serving certificate, an administrator's and the front proxy's, and a
-/// kubeconfig. Writes nothing if any of the files exists.
+/// Creates all authorities, the certificates of the gateway, an administrator and the front proxy, and a kubeconfig.
+/// Writes nothing if any of the files exists.
 pub fn init(options: &InitOptions, now: SystemTime) -> Result<String, Problems> {
     let store = Store::new(&options.dir);
     let mut names = serving_names(None);
@@ -114,15 +114,15 @@ fn refuse_to_overwrite(store: &Store, wanted: &[Wanted], kubeconfig: &Path) -> R
 fn told_of_init(dir: &Path, names: &[String], server: &str) -> String {
     let d = dir.display();
     format!(
-        "Made in {d}, keys readable by you alone:\n\
+        "Created in {d}; keys are readable only by you:\n\
          \x20 serving-ca, serving              the gateway to its clients, as {}\n\
          \x20 client-ca, admin                 clients to the gateway; admin is in system:masters\n\
          \x20 requestheader-ca, front-proxy    the gateway to backends, as {FRONT_PROXY}\n\
-         \x20 backend-ca                       backends to the gateway; issue theirs with\n\
+         \x20 backend-ca                       backends to the gateway; issue a backend's certificate with\n\
          \x20                                  narthex pki issue --dir {d} --ca backend --name NAME --san SERVICE.NAMESPACE.svc\n\
          \x20 admin.kubeconfig                 for {server}\n\
          \n\
-         The gateway takes them so:\n\
+         Start the gateway with them:\n\
          \x20 narthex gateway \\\n\
          \x20   --tls-cert-file {d}/serving.crt --tls-private-key-file {d}/serving.key \\\n\
          \x20   --client-ca-file {d}/client-ca.crt \\\n\
@@ -153,7 +153,7 @@ pub fn issue(options: &IssueOptions, now: SystemTime) -> Result<String, Problem>
         return wrong("--user, --group", format!("are for clients; the {kind} authority issues to servers"));
     }
     if kind == Kind::RequestHeader && !options.groups.is_empty() {
-        return wrong("--group", "a front proxy has no groups; it is known by its name alone".to_owned());
+        return wrong("--group", "a front proxy has no groups; it is identified by its name only".to_owned());
     }
     if !is_server && !options.names.is_empty() {
         return wrong("--san", format!("is for servers; the {kind} authority issues to clients, which --user names"));

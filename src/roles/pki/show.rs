@@ -1,4 +1,4 @@
-//! `narthex pki show`: what files hold, in words.
+//! `narthex pki show`: describes the certificates and keys in files.
 
 use std::fmt::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use rustls::pki_types::pem::{PemObject, SectionKind};
 use crate::process::{Problem, Problems};
 use crate::tls::{Facts, date, provider};
 
-/// What `pki show` takes.
+/// Options of `pki show`.
 #[derive(Clone, Debug, Args)]
 pub struct ShowOptions {
     /// Certificates, bundles, keys or kubeconfigs
@@ -22,7 +22,7 @@ pub struct ShowOptions {
     pub files: Vec<PathBuf>,
 }
 
-/// Says what each file holds. What can be said is said, also when another file has a problem.
+/// Describes each file. A problem with one file does not hide the others.
 pub fn show(options: &ShowOptions, now: SystemTime) -> (String, Problems) {
     let mut text = String::new();
     let mut problems = Problems::default();
@@ -34,7 +34,7 @@ pub fn show(options: &ShowOptions, now: SystemTime) -> (String, Problems) {
                     Ok((told, secret)) => {
                         text.push_str(&told);
                         if secret && others_can_read(file) {
-                            text.push_str("  everybody on this machine can read this file; chmod 600 would mend it\n");
+                            text.push_str("  this file is world-readable; fix with chmod 600\n");
                         }
                     }
                     Err(message) => problems.0.push(Problem::new(file.display(), message)),
@@ -46,7 +46,7 @@ pub fn show(options: &ShowOptions, now: SystemTime) -> (String, Problems) {
     (text, problems)
 }
 
-/// The content in words, and whether it is secret.
+/// Describes the content; the flag says whether it holds a private key.
 fn tell(content: &[u8], now: SystemTime) -> Result<(String, bool), String> {
     let kubeconfig = parse_kubeconfig(content);
     let parts: Vec<(String, Vec<u8>)> = match &kubeconfig {
@@ -76,7 +76,7 @@ fn tell(content: &[u8], now: SystemTime) -> Result<(String, bool), String> {
         }
     }
     if found == 0 && kubeconfig.is_none() {
-        return Err("holds neither a certificate nor a key in PEM form".to_owned());
+        return Err("holds neither a certificate nor a key in PEM format".to_owned());
     }
     Ok((text, secret))
 }
@@ -111,12 +111,12 @@ fn tell_other(kind: SectionKind, der: Vec<u8>) -> String {
     match (PrivateKeyDer::from_pem(kind, der), kind) {
         (Some(key), _) => match provider().key_provider.load_private_key(key) {
             Ok(key) => format!("private key, {:?} ({form})", key.algorithm()),
-            Err(_) => format!("private key of a kind that is not supported ({form})"),
+            Err(_) => format!("private key of an unsupported type ({form})"),
         },
         (None, SectionKind::PublicKey) => "public key".to_owned(),
-        (None, SectionKind::Crl) => "revocation list".to_owned(),
-        (None, SectionKind::Csr) => "request for a certificate".to_owned(),
-        _ => "something else in PEM form".to_owned(),
+        (None, SectionKind::Crl) => "certificate revocation list".to_owned(),
+        (None, SectionKind::Csr) => "certificate signing request".to_owned(),
+        _ => "unknown PEM section".to_owned(),
     }
 }
 
@@ -147,7 +147,7 @@ fn others_can_read(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|data| data.permissions().mode() & 0o004 != 0)
 }
 
-/// `expires in 11 months, on 2027-10-21T12:00:00Z`.
+/// Describes the validity, for example `expires in 11 months, on 2027-10-21T12:00:00Z`.
 pub(super) fn life(facts: &Facts, now: SystemTime) -> String {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (begin, end) = (facts.not_before.as_secs(), facts.not_after.as_secs());
@@ -160,7 +160,7 @@ pub(super) fn life(facts: &Facts, now: SystemTime) -> String {
     }
 }
 
-/// Seconds in the largest unit of which there are at least two.
+/// Formats seconds in the largest unit of which there are at least two.
 fn span(seconds: u64) -> String {
     const MINUTE: u64 = 60;
     const HOUR: u64 = 60 * MINUTE;

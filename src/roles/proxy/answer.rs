@@ -1,4 +1,4 @@
-//! What we say ourselves: plain text in the words of Go's net/http, as scripts know it from `kubectl proxy`.
+//! Responses of the proxy itself: plain text in the words of Go's net/http, as scripts know it from `kubectl proxy`.
 
 use http::header::{CONNECTION, CONTENT_TYPE, LOCATION, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Method, Response, StatusCode};
@@ -6,11 +6,11 @@ use http::{HeaderValue, Method, Response, StatusCode};
 use super::filter::FilterDenial;
 use crate::message::Body;
 
-/// Why we answered with an error ourselves: an extension of the response, for the access log.
+/// The cause of an error response of the proxy: an extension of the response, for the access log.
 #[derive(Clone, Debug)]
 pub(super) struct Cause(pub(super) String);
 
-/// An error and a line that says so (`http.Error`).
+/// An error response with a text line (`http.Error`).
 pub(super) fn error(status: StatusCode, text: &str) -> Response<Body> {
     let mut response = Response::new(Body::from(format!("{text}\n")));
     response.extensions_mut().insert(Cause(text.to_owned()));
@@ -20,12 +20,12 @@ pub(super) fn error(status: StatusCode, text: &str) -> Response<Body> {
     response
 }
 
-/// Nothing is there (`http.NotFound`).
+/// The 404 response (`http.NotFound`).
 pub(super) fn not_found() -> Response<Body> {
     error(StatusCode::NOT_FOUND, "404 page not found")
 }
 
-/// A filter refused it. The body is kubectl's where kubectl has that filter.
+/// The 403 response to a request that a filter rejected. The body is kubectl's if kubectl has that filter.
 pub(super) fn forbidden(denial: &FilterDenial) -> Response<Body> {
     let text = match denial {
         FilterDenial::CrossOrigin => format!("Forbidden: {denial}"),
@@ -36,7 +36,7 @@ pub(super) fn forbidden(denial: &FilterDenial) -> Response<Body> {
     response
 }
 
-/// What cannot be understood (net/http itself, below its handlers).
+/// The 400 response to a malformed request (net/http itself, below its handlers).
 pub(super) fn bad_request(why: &str) -> Response<Body> {
     let colon = if why.is_empty() { "" } else { ": " };
     let mut response = Response::new(Body::from(format!("400 Bad Request{colon}{why}")));
@@ -47,7 +47,7 @@ pub(super) fn bad_request(why: &str) -> Response<Body> {
     response
 }
 
-/// It is elsewhere (`http.Redirect`).
+/// A redirect (`http.Redirect`).
 pub(super) fn moved(method: &Method, path: &str, query: Option<&str>) -> Response<Body> {
     let location = match query {
         Some(query) => format!("{path}?{query}"),
@@ -68,7 +68,7 @@ pub(super) fn moved(method: &Method, path: &str, query: Option<&str>) -> Respons
     response
 }
 
-/// Text as HTML has it.
+/// Escapes text for HTML.
 pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;").replace('\'', "&#39;")
 }

@@ -1,4 +1,4 @@
-//! A request at the door: which part of us it is for, whether it is served, and by whom.
+//! Handles a request: route to the API or the static files, filter, forward.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -20,10 +20,10 @@ use crate::listen::{Answering, Closer, Handler};
 use crate::message::{Body, Received};
 use crate::observe::access::{ProxyAccessLog, ProxyRecord};
 
-/// What all requests share.
+/// State shared by all requests.
 pub(super) struct Door {
     pub(super) prefixes: Prefixes,
-    /// The folder of static files.
+    /// The directory of static files.
     pub(super) files: Option<PathBuf>,
     pub(super) filter: Option<Patterns>,
     pub(super) append_server_path: bool,
@@ -32,10 +32,10 @@ pub(super) struct Door {
     pub(super) access_log: ProxyAccessLog,
 }
 
-/// One client's connection.
+/// A client connection.
 pub(super) struct Connection {
     pub(super) door: Rc<Door>,
-    /// The client, if it has an address.
+    /// The client's address; none over a unix socket.
     pub(super) remote: Option<IpAddr>,
     pub(super) closer: Closer,
 }
@@ -67,7 +67,7 @@ impl Connection {
             Err(refusal) => return *refusal,
         };
         let path = request.uri().path();
-        // `*`, or nothing at all behind CONNECT.
+        // `*`, or empty with CONNECT.
         if !path.starts_with('/') || *request.method() == Method::CONNECT {
             return if path == "*" { answer::bad_request("") } else { answer::not_found() };
         }
@@ -105,7 +105,7 @@ impl Connection {
     }
 }
 
-/// What the client calls us, port included. As net/http has it: that of the request line stands over the header.
+/// The requested host with port. As in net/http, the request line takes precedence over the header.
 fn host(request: &Request<Received>) -> Result<String, Box<Response<Body>>> {
     if let Some(authority) = request.uri().authority() {
         return Ok(authority.to_string());
@@ -129,7 +129,7 @@ fn is_well_escaped(path: &str) -> bool {
     path.split('%').skip(1).all(|rest| rest.len() >= 2 && rest.bytes().take(2).all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// What to ask the server for: escaped as the client has escaped it.
+/// The request target for the server, with the client's escaping.
 fn target(before: &str, path: &str, query: Option<&str>) -> Option<Uri> {
     let query = query.map(|query| format!("?{query}")).unwrap_or_default();
     format!("{before}{path}{query}").parse().ok()

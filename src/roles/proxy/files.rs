@@ -1,4 +1,4 @@
-//! Static files from a folder: the rules of Go's `http.FileServer`, which `kubectl proxy --www` is built on.
+//! Static files from a directory: the rules of Go's `http.FileServer`, which `kubectl proxy --www` uses.
 
 use std::fs::{File, Metadata};
 use std::future::Future as _;
@@ -21,14 +21,14 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use super::answer;
 use crate::message::{Body, BodyError};
 
-/// Read at a time.
+/// Bytes per read.
 const PIECE: usize = 64 << 10;
-/// Read of a file whose name does not say what it holds.
+/// Bytes read to detect the content type of a file with unknown extension.
 const SNIFFED: u64 = 512;
-/// What would not stay part of a path in a URL.
+/// Characters escaped in a URL path.
 const SPECIAL: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'%').add(b'<').add(b'>').add(b'?').add(b'`');
 
-/// Answers a GET or HEAD for the escaped `path`, which begins with a slash, in `folder`.
+/// Answers a GET or HEAD for the escaped `path`, which begins with a slash, from `folder`.
 pub(super) async fn serve(
     folder: &Path,
     method: &Method,
@@ -38,7 +38,7 @@ pub(super) async fn serve(
 ) -> Response<Body> {
     let Ok(path) = percent_decode_str(path).decode_utf8() else { return answer::not_found() };
     let (folder, path) = (folder.to_owned(), path.into_owned());
-    // Disks may be slow, and everybody shares this thread.
+    // Disks may be slow, and all clients share this thread.
     let found = spawn_blocking(move || find(&folder, &path)).await;
     match found.map_err(io::Error::other).flatten() {
         Ok(Found::Elsewhere(place)) => {
@@ -68,7 +68,7 @@ pub(super) async fn serve(
     }
 }
 
-/// What is at a path.
+/// The result of looking up a path.
 enum Found {
     File { file: File, size: u64, modified: SystemTime, kind: &'static str },
     Listing(String, SystemTime),
@@ -97,7 +97,7 @@ fn find(folder: &Path, path: &str) -> io::Result<Found> {
     }
 }
 
-/// Where a decoded path leads: never out of the folder but by a link that its owner has put there.
+/// Resolves a decoded path within the directory. Only symbolic links lead out of it.
 fn below(folder: &Path, path: &str) -> PathBuf {
     let mut place = PathBuf::new();
     for segment in path.split('/') {
@@ -113,7 +113,7 @@ fn below(folder: &Path, path: &str) -> PathBuf {
 }
 
 fn open(place: &Path, metadata: &Metadata) -> io::Result<Found> {
-    // A pipe or a device would be waited for.
+    // Opening a pipe or a device could block.
     if !metadata.is_file() {
         return Err(io::ErrorKind::NotFound.into());
     }
@@ -134,7 +134,7 @@ fn modified(metadata: &Metadata) -> SystemTime {
     metadata.modified().unwrap_or(UNIX_EPOCH)
 }
 
-/// As Go writes it.
+/// The directory listing in Go's format.
 fn listing(folder: &Path) -> io::Result<String> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -145,7 +145,7 @@ fn listing(folder: &Path) -> io::Result<String> {
     names.sort();
     let mut text = "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n".to_owned();
     for (name, slash) in names {
-        // A colon in the first segment would make a scheme of what stands before it.
+        // Without `./` the text before a colon would be parsed as a URL scheme.
         let here = if name.contains(':') { "./" } else { "" };
         let link = utf8_percent_encode(&name, SPECIAL);
         text.push_str(&format!("<a href=\"{here}{link}{slash}\">{}{slash}</a>\n", answer::escape(&name)));
@@ -154,7 +154,7 @@ fn listing(folder: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// What files are by the end of their names: the types that Go knows by itself, and what pages are made of besides.
+/// The content type by file extension: Go's built-in types and further ones common in web pages.
 fn kind_by_name(place: &Path) -> Option<&'static str> {
     let extension = place.extension()?.to_str()?.to_ascii_lowercase();
     Some(match extension.as_str() {
@@ -180,7 +180,7 @@ fn kind_by_name(place: &Path) -> Option<&'static str> {
 }
 
 fn kind_by_content(beginning: &[u8]) -> &'static str {
-    // As the MIME Sniffing standard has it: one of these is no text.
+    // Binary data bytes of the MIME Sniffing standard: their presence means that the content is not text.
     let binary = |byte: &u8| matches!(byte, 0..=8 | 0x0b | 0x0e..=0x1a | 0x1c..=0x1f);
     if beginning.iter().any(binary) { "application/octet-stream" } else { "text/plain; charset=utf-8" }
 }
@@ -247,7 +247,7 @@ enum Judgement {
     Failed,
 }
 
-/// What the client knows already, to the second.
+/// Evaluates the date preconditions, with a resolution of one second.
 fn judge(headers: &HeaderMap, modified: SystemTime) -> Judgement {
     let at = |name| date(headers, name).map(|at| (seconds(modified), seconds(at)));
     if at(IF_UNMODIFIED_SINCE).is_some_and(|(modified, known)| modified > known) {
@@ -259,7 +259,7 @@ fn judge(headers: &HeaderMap, modified: SystemTime) -> Judgement {
     }
 }
 
-/// Whether a part is to be sent although the file may have changed since the client got another.
+/// Whether `Range` applies: without `If-Range`, or if the file is unchanged since its date.
 fn range_counts(headers: &HeaderMap, modified: SystemTime) -> bool {
     !headers.contains_key(IF_RANGE) || date(headers, IF_RANGE).is_some_and(|at| seconds(at) == seconds(modified))
 }
@@ -285,20 +285,20 @@ fn not_modified(modified: SystemTime) -> Response<Body> {
     response
 }
 
-/// In Go's words: a part that begins behind the end.
+/// Go's text for a range that begins after the end.
 const BEYOND: &str = "invalid range: failed to overlap";
 
-/// What of a file is asked for.
+/// The requested part of a file.
 #[derive(Debug, PartialEq, Eq)]
 enum Wanted {
     All,
-    /// From where, and how much.
+    /// Offset and length.
     Part(u64, u64),
-    /// In Go's words.
+    /// An invalid range, with Go's error text.
     None(&'static str),
 }
 
-/// One part. Who asks for several at once gets all, which the standard allows.
+/// Parses a single range. For several ranges the whole file is sent, which RFC 9110 allows.
 fn range(headers: &HeaderMap, size: u64) -> Wanted {
     const INVALID: Wanted = Wanted::None("invalid range");
     let Some(value) = headers.get(RANGE) else { return Wanted::All };
@@ -325,7 +325,7 @@ fn range(headers: &HeaderMap, size: u64) -> Wanted {
     if start >= size { Wanted::None(BEYOND) } else { Wanted::Part(start, end - start) }
 }
 
-/// A file in pieces, read as they are taken.
+/// A response body that reads a file in chunks on demand.
 struct Pieces {
     reading: Option<JoinHandle<io::Result<(File, Bytes)>>>,
     left: u64,
@@ -352,7 +352,7 @@ impl http_body::Body for Pieces {
             Err(error) => return Poll::Ready(Some(Err(error.into()))),
         };
         if piece.is_empty() {
-            return Poll::Ready(Some(Err("the file became shorter".into())));
+            return Poll::Ready(Some(Err("the file was truncated while it was sent".into())));
         }
         self.left -= piece.len() as u64;
         if self.left > 0 {

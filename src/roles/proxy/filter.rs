@@ -1,4 +1,4 @@
-//! Who may ask for what: the patterns of the operator, and what a browser says of the page that asks.
+//! Request filters: the patterns of the flags, and protection against cross-origin requests of browsers.
 
 use std::fmt;
 
@@ -8,18 +8,18 @@ use regex::bytes::Regex;
 
 use crate::config::proxy::Patterns;
 
-/// The filter that refused a request.
+/// The filter that rejected a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FilterDenial {
-    /// A pattern of `--reject-paths`.
+    /// The path matches a pattern of `--reject-paths`.
     RejectPaths(String),
-    /// A pattern of `--reject-methods`.
+    /// The method matches a pattern of `--reject-methods`.
     RejectMethods(String),
-    /// None of `--accept-paths`.
+    /// The path matches no pattern of `--accept-paths`.
     AcceptPaths,
-    /// None of `--accept-hosts` has this host.
+    /// The host matches no pattern of `--accept-hosts`.
     AcceptHosts(String),
-    /// A web page of another origin asked. kubectl has no such filter.
+    /// A web page of another origin sent the request. kubectl has no such filter.
     CrossOrigin,
 }
 
@@ -31,16 +31,16 @@ impl fmt::Display for FilterDenial {
             FilterDenial::AcceptPaths => f.write_str("--accept-paths: no pattern matches the path"),
             FilterDenial::AcceptHosts(host) => write!(f, "--accept-hosts: no pattern matches the host {host:?}"),
             FilterDenial::CrossOrigin => {
-                f.write_str("cross-origin request: only pages of the very host and port that is asked are served")
+                f.write_str("cross-origin request: only pages with the requested host and port as origin are allowed")
             }
         }
     }
 }
 
-/// Why a request is not served, if it is not. `path` is decoded, `host` is what the client calls us.
+/// Applies the filters. `path` is decoded, `host` is the requested host.
 ///
-/// The order and the meaning are those of `kubectl proxy` (`k8s.io/kubectl/pkg/proxy/proxy_server.go`); the pages of
-/// others are kept out in addition, because a browser sends what they ask for with whatever name we have.
+/// Order and meaning are those of `kubectl proxy` (`k8s.io/kubectl/pkg/proxy/proxy_server.go`). In addition, requests
+/// of web pages of other origins are rejected, because a browser sends them to any name that resolves to the proxy.
 pub(super) fn check(
     patterns: &Patterns,
     method: &Method,
@@ -66,21 +66,21 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Whether `host`, whatever port behind it, is a name of ours.
+/// Whether `host`, without its port, matches `--accept-hosts`.
 fn is_ours(patterns: &Patterns, host: &str) -> bool {
     let name = without_port(host);
-    // kubectl's own default says `^\[::1\]$` and is then asked for `::1`: both spellings count here.
+    // kubectl's default is `^\[::1\]$`, but it matches against `::1`: both spellings are accepted here.
     finds(&patterns.accept_hosts, name.as_bytes())
         || name.contains(':') && finds(&patterns.accept_hosts, format!("[{name}]").as_bytes())
 }
 
-/// Whether no page asks, or one of ours: one that came from the very name and port that it asks. Another port is
-/// another's page, whatever its name.
+/// Whether the request is not from a web page, or from one with the requested host and port as origin. Another port is
+/// another origin.
 fn is_from_us(patterns: &Patterns, method: &Method, host: &str, headers: &HeaderMap) -> bool {
     let mut origins = headers.get_all(ORIGIN).iter();
     let origin = match (origins.next(), origins.next()) {
         (None, _) => None,
-        // A page without an origin of its own (`null`) is nobody's.
+        // A page with the opaque origin `null` is rejected.
         (Some(origin), None) => match origin.to_str().ok().and_then(|origin| origin.split_once("://")) {
             Some((_, place)) => Some(place),
             None => return false,
@@ -89,18 +89,18 @@ fn is_from_us(patterns: &Patterns, method: &Method, host: &str, headers: &Header
     };
     match sender(headers) {
         Sender::NoPage => origin.is_none_or(|place| place == host),
-        // A server that serves pages and passes on what they ask us has another port, or another of our names.
+        // A development server that serves the page and forwards its requests has another port or accepted name.
         Sender::SameOrigin => origin.is_none_or(|place| place == host || is_ours(patterns, place)),
-        // What needs no permission to be sent (pictures, scripts, forms) comes without an origin.
+        // Requests that need no CORS permission (images, scripts, forms) have no Origin header.
         Sender::OtherOrigin => origin.is_none() && follows_a_link(method, headers),
     }
 }
 
-/// What a browser says of the page that asks (Fetch Metadata); no page can say it itself.
+/// The header `Sec-Fetch-Site` (Fetch Metadata), which browsers set and pages cannot.
 enum Sender {
-    /// None, or a browser that does not say.
+    /// `none`, or the header is absent.
     NoPage,
-    /// The page is of the server that the browser asks.
+    /// The page has the origin of the requested server.
     SameOrigin,
     OtherOrigin,
 }
@@ -114,7 +114,7 @@ fn sender(headers: &HeaderMap) -> Sender {
     }
 }
 
-/// Whether somebody follows a link, wherever it stands: the page that it stands on does not see what comes.
+/// Whether the request is a top-level navigation, for example by a link: the linking page cannot read the response.
 fn follows_a_link(method: &Method, headers: &HeaderMap) -> bool {
     let says = |name, word: &str| headers.get(name).is_some_and(|value| value.as_bytes() == word.as_bytes());
     matches!(*method, Method::GET | Method::HEAD)
@@ -131,8 +131,8 @@ fn find<'p>(patterns: &'p [Regex], text: &[u8]) -> Option<&'p Regex> {
     patterns.iter().find(|pattern| pattern.is_match(text))
 }
 
-/// As Go's `net.SplitHostPort`, which loses the brackets of an address with a port and keeps them without one; but what
-/// is no number is no port.
+/// The host without its port, as Go's `net.SplitHostPort`: removes the brackets of an address with a port and keeps
+/// them without one. Differs from Go in that a port must be a number.
 fn without_port(host: &str) -> &str {
     match host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit())) {
         Some((name, _)) if name.starts_with('[') && name.ends_with(']') => &name[1..name.len() - 1],
@@ -190,7 +190,7 @@ mod tests {
         for headers in [
             &[("origin", "http://localhost:8001")][..],
             &[("origin", "http://localhost:8001"), ("sec-fetch-site", "same-origin")],
-            // Through the server of a page that is developed.
+            // Forwarded by a development server.
             &[("origin", "http://127.0.0.1:3000"), ("sec-fetch-site", "same-origin")],
             &[("sec-fetch-site", "same-origin")],
             &[("sec-fetch-site", "none")],

@@ -1,7 +1,6 @@
-//! `narthex proxy`: a door on a person's own machine to the API server of their kubeconfig, with their credentials: what
-//! `kubectl proxy` does.
+//! `narthex proxy`: a local proxy to the API server of a kubeconfig with its credentials, like `kubectl proxy`.
 //!
-//! One thread serves all clients, so that they share their connections to the server.
+//! One thread serves all clients, so that they share the connections to the server.
 
 mod answer;
 mod door;
@@ -20,7 +19,7 @@ use crate::kubeclient::Kubeconfig;
 use crate::observe::log;
 use crate::roles::{tell, warn};
 
-/// Runs the door until a signal ends it. Ends with 0 after a finished drain, 1 after a failed start.
+/// Runs the proxy until a signal ends it. Exit status: 0 after a complete drain, 1 after a failed start.
 pub fn run(config: ProxyConfig, mistakes: Mistakes) -> ExitCode {
     let kubeconfig = match prepare(&config, mistakes) {
         Ok(ready) => ready,
@@ -32,7 +31,7 @@ pub fn run(config: ProxyConfig, mistakes: Mistakes) -> ExitCode {
     }
 }
 
-/// Begins the log and reads the kubeconfig; if there is any mistake, tells all of them and gives the exit status.
+/// Installs the log and reads the kubeconfig. If there is any error, reports all of them and returns the exit status.
 pub(super) fn prepare(config: &ProxyConfig, mut mistakes: Mistakes) -> Result<Kubeconfig, ExitCode> {
     warn(&mistakes.warnings);
     mistakes.problems.keep(log::install(&config.log));

@@ -1,29 +1,29 @@
-//! Which of our two parts a path belongs to, and which paths are written in another way than we know them: the rules of
-//! Go's `http.ServeMux`, which `kubectl proxy` is built on.
+//! Routes a path to the API or the static files, or redirects to its clean form: the rules of Go's `http.ServeMux`,
+//! which `kubectl proxy` uses.
 
 use std::borrow::Cow;
 
-/// Below which paths what is served; each begins and ends with a slash.
+/// The path prefixes of the API and of the static files; each begins and ends with a slash.
 pub(super) struct Prefixes {
     pub(super) api: String,
     pub(super) files: Option<String>,
 }
 
-/// What a path leads to.
+/// The route of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Led<'p> {
-    /// The API; the path to ask it for, escaped as the client escaped it.
+    /// The API, with the path to request, in the client's escaping.
     Api(Cow<'p, str>),
-    /// The static files; the path among them, with a slash before it.
+    /// The static files, with the path below their prefix, including a leading slash.
     Files(&'p str),
-    /// Another path, which the client is told to ask for.
+    /// A redirect to another path.
     Elsewhere(String),
-    /// Nothing.
+    /// Not found.
     Nowhere,
 }
 
 impl Prefixes {
-    /// What the escaped `path` leads to.
+    /// Routes the escaped `path`.
     pub(super) fn lead<'p>(&self, path: &'p str) -> Led<'p> {
         let clean = clean(path);
         let known = |wanted: &str| self.api == wanted || self.files.as_deref() == Some(wanted);
@@ -36,20 +36,20 @@ impl Prefixes {
         if clean != path {
             return Led::Elsewhere(clean.into_owned());
         }
-        // The longer prefix says more.
+        // The longer prefix wins.
         let files = self.files.as_deref().filter(|prefix| path.starts_with(prefix));
         let api = path.starts_with(&self.api);
         match files {
             Some(prefix) if !api || prefix.len() > self.api.len() => Led::Files(&path[prefix.len() - 1..]),
             _ if !api => Led::Nowhere,
-            // What already looks like the API's own paths is not cut off.
+            // A prefix that is part of the API's own paths is not removed.
             _ if self.api.starts_with("/api") => Led::Api(Cow::Borrowed(path)),
             _ => Led::Api(Cow::Borrowed(&path[self.api.len() - 1..])),
         }
     }
 }
 
-/// Without `.`, `..` and empty segments, as Go's `path.Clean`; a slash at the end stays.
+/// Removes `.`, `..` and empty segments, as Go's `path.Clean`; keeps a trailing slash.
 pub(super) fn clean(path: &str) -> Cow<'_, str> {
     let odd = |segment: &str| matches!(segment, "" | "." | "..");
     let mut inner = path.strip_prefix('/').unwrap_or(path);

@@ -1,4 +1,4 @@
-//! Sending a request on to the API server, and its answer back.
+//! Forwards a request to the API server and its response to the client.
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -22,24 +22,25 @@ use crate::message::{Body, BodyError, Received, hop_by_hop, upgrade_protocol};
 
 const IMPERSONATE_USER: HeaderName = HeaderName::from_static("impersonate-user");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// Once one side of a tunnel has said it is done, the other may still finish: this long without a byte.
+/// Idle timeout of a half-closed tunnel.
 const LINGER: Duration = Duration::from_secs(900);
 
-/// A request and where it came from.
+/// A request to forward and its client.
 pub(super) struct Asked<'a> {
     pub(super) request: Request<Received>,
-    /// The path and query to ask for, behind what the server's URL may have.
+    /// The path and query to request, including the path of the server's URL.
     pub(super) target: Uri,
-    /// The client, if it has an address.
+    /// The client's address; none over a unix socket.
     pub(super) client: Option<IpAddr>,
     pub(super) connection: &'a Closer,
 }
 
-/// Sends it on with the credentials of `onward` and gives the answer, whatever it is. If they are lent and the server
-/// does not believe them, others are asked for; what has no body is then sent again.
+/// Forwards the request with the credentials of `onward` and returns the response. If the credentials come from a
+/// plugin and the server answers 401, they are renewed; a request without a body is then sent again.
 pub(super) async fn relay(server: &Rc<Client>, onward: Onward, asked: Asked<'_>) -> Response<Body> {
     let Asked { mut request, target, client, connection } = asked;
-    // client-go lets a client name somebody else; with an empty name it would act as the kubeconfig's own user.
+    // client-go lets the client's impersonation headers win; with an empty name the request would act as the
+    // kubeconfig's own user.
     if !onward.impersonation().is_empty()
         && let Some(name) = request.headers().keys().find(|name| hop_by_hop::begins(name.as_str(), "impersonate-"))
     {
@@ -76,7 +77,7 @@ async fn plain(server: &Rc<Client>, onward: Onward, request: Request<Received>, 
                     sent = onward.send(again.authorized(&onward).with(Body::Empty)).await;
                 }
             }
-            // Whoever asks next has them.
+            // Renewed in the background for the next request.
             None => {
                 let server = server.clone();
                 tokio::task::spawn_local(async move { server.onward_instead_of(&onward).await.is_some() });
@@ -101,7 +102,7 @@ async fn upgrade(
     let (mut parts, _) = request.into_parts();
     parts.headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     parts.headers.insert(UPGRADE, protocol);
-    // A body has no place before a tunnel; what follows the header belongs to the tunnel.
+    // An upgrade request has no body; bytes after the header belong to the tunnel.
     parts.headers.remove(CONTENT_LENGTH);
     let head = Head { method: parts.method, uri: parts.uri, headers: parts.headers };
     let again = replaceable.then(|| head.clone());
@@ -123,7 +124,7 @@ async fn upgrade(
             return answer::error(StatusCode::INTERNAL_SERVER_ERROR, &why);
         }
         let mut answer = answered(response, Lease::private(line));
-        // What the client sent behind its request was meant for a tunnel that there is not.
+        // Bytes that the client sent after its request were meant for the tunnel; they must not be parsed as a request.
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         return answer;
     }
@@ -169,7 +170,7 @@ impl Head {
         request
     }
 
-    /// With the credentials of `onward` instead of those it has.
+    /// Replaces the credentials by those of `onward`.
     fn authorized(mut self, onward: &Onward) -> Head {
         match onward.authorization() {
             Some(ours) => drop(self.headers.insert(AUTHORIZATION, ours.clone())),
@@ -179,25 +180,25 @@ impl Head {
     }
 }
 
-/// What the server is told instead of what the client said to us; whether the credentials are ours.
+/// Rewrites the request headers for the server. Returns whether the credentials are the kubeconfig's.
 fn rewrite(
     headers: &mut HeaderMap,
     ours: Option<&HeaderValue>,
     impersonation: &[(HeaderName, HeaderValue)],
     client: Option<IpAddr>,
 ) -> bool {
-    // In any spelling but ours: servers behind WSGI or CGI take `_` for `-`.
+    // Removes other spellings of X-Forwarded-For: servers behind WSGI or CGI treat `_` as `-`.
     let mimics = |name: &str| hop_by_hop::is_spelled(name, FORWARDED_FOR.as_str()) && FORWARDED_FOR != name;
     hop_by_hop::strip_request(headers, mimics);
     headers.remove(HOST);
-    // It was for us, and is answered by now.
+    // Already answered by the listener.
     headers.remove(EXPECT);
-    // A client that has credentials of its own uses them, as with client-go.
+    // The client's own credentials take precedence, as with client-go.
     let own = headers.get(AUTHORIZATION).is_some_and(|value| !value.is_empty());
     if let Some(ours) = ours.filter(|_| !own) {
         headers.insert(AUTHORIZATION, ours.clone());
     }
-    // One that acts for somebody of its choice does so.
+    // So does the client's own impersonation.
     if !headers.contains_key(IMPERSONATE_USER) {
         for (name, value) in impersonation {
             headers.append(name, value.clone());
@@ -227,7 +228,7 @@ fn answered(response: Response<Received>, lease: Lease) -> Response<Body> {
         head.headers.remove(CONTENT_LENGTH);
     }
     if matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) && !from.is_end_stream() {
-        from = from.without_body(|| tracing::warn!("the API server sent a body behind a status that has none"));
+        from = from.without_body(|| tracing::warn!("the API server sent a body with a status that has none"));
     }
     let mut answer = Response::new(Body::stream(Relayed { from, lease: Some(lease) }));
     *answer.status_mut() = head.status;
@@ -235,7 +236,7 @@ fn answered(response: Response<Received>, lease: Lease) -> Response<Body> {
     answer
 }
 
-/// Why there is no answer, as text: what asks through us is often a person.
+/// The error response if the server could not be reached, as text for a person.
 fn failed(before: &str, undelivered: &Undelivered) -> Response<Body> {
     let why = match undelivered {
         Undelivered::Unreachable(error) => unreachable(error),
@@ -244,7 +245,7 @@ fn failed(before: &str, undelivered: &Undelivered) -> Response<Body> {
     answer::error(StatusCode::INTERNAL_SERVER_ERROR, &format!("{before}{why}"))
 }
 
-/// In Go's words where scripts look for them.
+/// The dial error in Go's words, for scripts that match them.
 fn unreachable(error: &DialError) -> String {
     match (error.reason, error.cause.rsplit_once(": ")) {
         ("ConnectionRefused", Some((place, _))) => format!("dial tcp {place}: connect: connection refused"),
@@ -252,7 +253,7 @@ fn unreachable(error: &DialError) -> String {
     }
 }
 
-/// A body on its way, of a request or of a response, and the hold on the connection that a response comes from.
+/// The forwarded body of a request or a response; a response's body holds its connection.
 struct Relayed {
     from: Received,
     lease: Option<Lease>,
@@ -269,7 +270,7 @@ impl http_body::Body for Relayed {
         {
             hop_by_hop::strip_trailers(trailers);
         }
-        // hyper never asks again once this is so: the end must be seen here.
+        // hyper does not poll again after the last frame: the end must be detected here.
         let whole = match &polled {
             Poll::Ready(Some(Ok(_))) => self.from.is_end_stream(),
             Poll::Ready(None) => true,
@@ -278,8 +279,8 @@ impl http_body::Body for Relayed {
         if whole && let Some(lease) = &mut self.lease {
             lease.finished();
         }
-        // The error itself stays here: hyper would pass on the reason of a reset.
-        polled.map_err(|_| "the body broke off".into())
+        // The original error is dropped: hyper would forward its reset reason to the client.
+        polled.map_err(|_| "the body is incomplete".into())
     }
 
     fn is_end_stream(&self) -> bool {

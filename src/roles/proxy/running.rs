@@ -1,4 +1,4 @@
-//! The door when it stands, and how it comes to its end.
+//! The running proxy: listen, accept, shut down.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -25,14 +25,14 @@ use crate::process::{self, Drain, Drainer, Phase, Problem, Problems};
 use crate::roles::signals::end_in_order;
 use crate::roles::threads::{over, thread};
 
-/// How often connections are looked through.
+/// Interval of closing idle connections.
 const ROUND: Duration = Duration::from_secs(1);
-/// What runs when the process is to end may take this long.
+/// Time for running requests to finish at shutdown.
 const GRACE: Duration = Duration::from_secs(5);
-/// As long as a person may leave a connection alone.
+/// Idle timeout of a client connection; long, because people pause.
 const IDLE: Duration = Duration::from_secs(15 * 60);
 
-/// A door that stands.
+/// A running proxy.
 pub(super) struct Running {
     drainer: Drainer,
     thread: JoinHandle<()>,
@@ -44,7 +44,7 @@ enum Listening {
     Unix(std::os::unix::net::UnixListener),
 }
 
-/// A socket that goes with the door.
+/// The path of a unix socket, removed on drop.
 struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
@@ -54,13 +54,13 @@ impl Drop for SocketFile {
 }
 
 impl Running {
-    /// Opens the door. When this returns, it listens, and standard output says where.
+    /// Starts the proxy. When this returns, it listens, and its address is on standard output.
     ///
     /// # Errors
-    /// What keeps it from listening.
+    /// Start failures, for example a port in use.
     pub(super) fn start(config: ProxyConfig, kubeconfig: Kubeconfig) -> Result<Running, Problems> {
         if !kubeconfig.path().is_empty() && !config.append_server_path {
-            // In the words of kubectl.
+            // kubectl's text.
             tracing::warn!(
                 "Your kube context contains a server path {}, use --append-server-path to automatically append the path \
                  to each request",
@@ -84,25 +84,25 @@ impl Running {
         let access_log = AccessLog::to_standard_error(&Metrics::new())?;
         // One thread: all clients share its connections to the server.
         let thread = thread("door", move || run(config, kubeconfig, listening, access_log, drain))?;
-        // In the words of kubectl, which scripts wait for. If nobody reads it, nobody waits.
+        // kubectl's text, which scripts wait for. A failed write has no reader.
         let _ = writeln!(io::stdout(), "Starting to serve on {place}");
         Ok(Running { drainer, thread, _socket: socket })
     }
 
-    /// Waits for SIGTERM or SIGINT and ends in good order; a second signal ends at once.
+    /// Waits for SIGTERM or SIGINT and drains; a second signal ends the process at once.
     pub(super) fn until_signal(self) -> ExitCode {
         let Running { drainer, thread, _socket } = self;
-        end_in_order("what runs may finish", async {
+        end_in_order("running requests may finish", async {
             drainer.advance(Phase::Draining);
             let _ = over([thread]).await;
         })
     }
 }
 
-/// A socket that only its owner can use, from its first moment on.
+/// Binds a unix socket that only its owner can use, without a window of wider permissions.
 fn bind_socket(path: &Path) -> Result<std::os::unix::net::UnixListener, Problem> {
     let problem = |error: io::Error| Problem::new(path.display(), format_args!("cannot listen: {error}"));
-    // What was left behind by one that was killed. Nothing else is taken away.
+    // Remove the socket of a killed process; never any other kind of file.
     if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
         fs::remove_file(path).map_err(problem)?;
     }
@@ -146,7 +146,7 @@ async fn run(config: ProxyConfig, kubeconfig: Kubeconfig, listening: Listening, 
         connections.sweep(&limits);
     }
     if !connections.is_empty() {
-        tracing::warn!(connections = connections.len(), "ending although some are still served: their time is up");
+        tracing::warn!(connections = connections.len(), "drain timeout: open connections are aborted");
         connections.cut();
     }
 }
@@ -169,20 +169,20 @@ async fn accept(listener: Listener, door: &Rc<Door>, limits: &Limits, connection
             }
         };
         if let Err(error) = accepted {
-            // EMFILE and its kind do not pass by being asked again at once.
+            // EMFILE and the like do not resolve by retrying at once.
             tracing::warn!(%error, "cannot accept a connection");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 }
 
-/// Takes one connection and serves it beside the others.
+/// Accepts one connection and serves it in its own task.
 async fn take(listener: &Listener, door: &Rc<Door>, limits: &Limits, connections: &Connections) -> io::Result<()> {
     let door = door.clone();
     match listener {
         Listener::Tcp(listener) => {
             let (socket, remote) = listener.accept().await?;
-            // One that is gone already needs none.
+            // On failure the client has already disconnected.
             if process::set_up_with(&socket, door.keep_alive).is_ok() {
                 let meet = move |closer| Connection { door, remote: Some(remote.ip()), closer };
                 tokio::task::spawn_local(serve_plain(socket, remote, meet, limits, connections));

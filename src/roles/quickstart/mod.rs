@@ -1,7 +1,7 @@
-//! `narthex quickstart`: everything in one process on this machine.
+//! `narthex quickstart`: gateway, sidecar and example API in one process on this machine.
 //!
-//! The example API is a plain HTTP server on a unix socket. A sidecar in front of it makes it an extension API server as
-//! any other: over mutual TLS, believing the front proxy and nobody else. The gateway stands in front of that.
+//! The example API is a plain HTTP server on a unix socket. A sidecar in front of it makes it an extension API server:
+//! mutual TLS, trusting only the front proxy. The gateway is in front of the sidecar.
 
 pub mod example;
 
@@ -24,14 +24,14 @@ use crate::process::{Drain, Problem, Problems};
 use crate::tls::{self, Kind, SelfMade, Store, Wanted};
 use example::ExampleApi;
 
-/// The Service the example stands behind; its certificate is for this name.
+/// Namespace and name of the example's Service, also in its certificate.
 const SERVICE: (&str, &str) = ("example", "example-api");
-/// How long the gateway may take to learn what the example serves, which is a matter of milliseconds.
+/// Timeout until the gateway serves the example's discovery, which usually takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Runs the quickstart. Ends with 0 at Ctrl-C, 1 when it could not start.
+/// Runs the quickstart. Exit status: 0 after Ctrl-C, 1 after a failed start.
 pub(super) fn run(config: &QuickstartConfig) -> ExitCode {
-    // What it did is told on standard output; the log only says what went wrong.
+    // Standard output has the instructions; the log shows warnings and errors only.
     let mut settings = config.log.clone();
     if settings.filter.is_none() && settings.level == "info" {
         settings.level = "warn".to_owned();
@@ -46,7 +46,7 @@ pub(super) fn run(config: &QuickstartConfig) -> ExitCode {
     }
 }
 
-/// The gateway, and the sidecar behind it.
+/// The running gateway and sidecar.
 struct Both {
     gateway: gateway::Running,
     /// Serves until the process ends.
@@ -74,7 +74,7 @@ fn start(config: &QuickstartConfig, level: log::LogLevel) -> Result<Both, Proble
     let gateway_config = gateway_config(config, &data, &registry)?;
     let files = gateway::Files::read(&gateway_config)?;
     let running = gateway::start(&gateway_config, files, Extra { certificates: vec![certificate()] }, level)?;
-    // The lines below are there to be pasted at once.
+    // The printed commands must work at once.
     for (version, resource) in [("v1", "greetings"), ("v1alpha1", "doors")] {
         running.wait_until_known(("example.narthex.dev", version, resource), PATIENCE);
     }
@@ -82,13 +82,13 @@ fn start(config: &QuickstartConfig, level: log::LogLevel) -> Result<Both, Proble
     Ok(Both { gateway: running, _sidecar: sidecar })
 }
 
-/// A socket in a directory for the owner alone: whoever reaches it is believed.
+/// Binds the example's socket in a directory of mode 0700: the example trusts the identity headers of any client.
 fn example_socket(data: &Path) -> Result<(UnixListener, PathBuf), Problem> {
     let directory = data.join("run");
     let socket = directory.join("example.sock");
     let open = || {
         DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
-        // One that an earlier process left behind.
+        // Remove the socket of an earlier process.
         match std::fs::remove_file(&socket) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -99,7 +99,7 @@ fn example_socket(data: &Path) -> Result<(UnixListener, PathBuf), Problem> {
     Ok((listener, socket))
 }
 
-/// The sidecar's, in front of the example: only the gateway comes there, as the front proxy that it is.
+/// The configuration of the sidecar in front of the example; its only client is the gateway, as front proxy.
 fn sidecar_config(data: &Path, socket: &Path, store: &Store) -> Result<GatewayConfig, Problems> {
     let serving = store.files("example");
     let line = [
@@ -118,7 +118,7 @@ fn sidecar_config(data: &Path, socket: &Path, store: &Store) -> Result<GatewayCo
     read(&line)
 }
 
-/// The gateway's, in front of the registry directory.
+/// The configuration of the gateway, with the registry directory.
 fn gateway_config(config: &QuickstartConfig, data: &Path, registry: &Path) -> Result<GatewayConfig, Problems> {
     let admin = config.admin_address.map(|address| address.to_string()).unwrap_or_default();
     let line = [
@@ -132,7 +132,7 @@ fn gateway_config(config: &QuickstartConfig, data: &Path, registry: &Path) -> Re
     read(&line)
 }
 
-/// What a command line of the gateway or the sidecar says, so that every default is its default.
+/// Parses a command line of the gateway or the sidecar, so that all defaults are the command's.
 fn read(line: &[String]) -> Result<GatewayConfig, Problems> {
     let wrong = |message: String| Problems::from(Problem::new("quickstart", message));
     let (config, mistakes) = match cli::parse(line).map_err(|error| wrong(error.to_string()))? {
@@ -143,12 +143,12 @@ fn read(line: &[String]) -> Result<GatewayConfig, Problems> {
     if mistakes.problems.0.is_empty() { Ok(config) } else { Err(mistakes.problems) }
 }
 
-/// Runs the example on a thread of its own; it ends with the process.
+/// Runs the example on its own thread; it ends with the process.
 fn serve_example(listener: UnixListener) -> Result<(), Problem> {
     let wrong = |error: std::io::Error| Problem::new("the example API", error);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(wrong)?;
     let serve = move || {
-        // Kept, so that the example never begins to drain: Ctrl-C ends it at once.
+        // Held, so that the example never drains: Ctrl-C ends it at once.
         let (_drainer, drain) = Drain::new();
         if let Err(error) = runtime.block_on(example::serve(listener, ExampleApi::new(), drain)) {
             tracing::error!(%error, "the example API ended");
@@ -157,12 +157,12 @@ fn serve_example(listener: UnixListener) -> Result<(), Problem> {
     std::thread::Builder::new().name("example".to_owned()).spawn(serve).map(|_| ()).map_err(wrong)
 }
 
-/// Two APIServices with the one Service behind them, and where it listens this time.
+/// Writes the registry: two APIServices, their Service, and an EndpointSlice with the sidecar's address.
 fn write_registry(directory: &Path, authority: &Path, address: SocketAddr) -> Result<(), Problem> {
     let (namespace, name) = SERVICE;
     let bundle = std::fs::read(authority).map_err(|error| Problem::new(authority.display(), error))?;
     let bundle = STANDARD.encode(bundle);
-    let mut text = "# Written anew by every start of narthex quickstart.\n".to_owned();
+    let mut text = "# Rewritten by every start of narthex quickstart.\n".to_owned();
     for (version, priority) in [("v1", 15), ("v1alpha1", 5)] {
         text += &format!(
             "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata:\n  name: {version}.example.narthex.dev\n\
@@ -183,7 +183,7 @@ fn write_registry(directory: &Path, authority: &Path, address: SocketAddr) -> Re
     let file = directory.join("example.yaml");
     let write = || {
         std::fs::create_dir_all(directory)?;
-        // By rename: whoever follows the directory never sees half of it.
+        // By rename: a watcher of the directory never sees a partial file.
         let hidden = directory.join(".example.yaml.tmp");
         std::fs::write(&hidden, text)?;
         std::fs::rename(hidden, &file)
@@ -191,15 +191,15 @@ fn write_registry(directory: &Path, authority: &Path, address: SocketAddr) -> Re
     write().map_err(|error| Problem::new(file.display(), error))
 }
 
-/// Says what was done and what to try, in lines that can be pasted.
+/// Prints what was done and commands to try.
 fn tell(running: &gateway::Running, data: &Path, fresh: bool) {
     let quoted = |path: PathBuf| quoted(&path.display().to_string());
     let kubeconfig = quoted(data.join("admin.kubeconfig"));
     let pki = |name: &str| quoted(data.join("pki").join(name));
-    let made = if fresh { "Made" } else { "Found" };
+    let made = if fresh { "Created" } else { "Found" };
     let mut text = format!(
         "{made} authorities, certificates and a kubeconfig in {}\n\
-         The gateway listens on https://{}; behind it a sidecar, and behind that a small example API on a unix socket.\n\nTry:\n",
+         The gateway listens on https://{}, in front of a sidecar and a small example API on a unix socket.\n\nTry:\n",
         data.display(),
         running.address()
     );
@@ -220,7 +220,7 @@ fn tell(running: &gateway::Running, data: &Path, fresh: bool) {
     super::print(text.as_bytes());
 }
 
-/// A word as a POSIX shell reads it back.
+/// Quotes a word for a POSIX shell, if necessary.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);
     if word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }

@@ -1,4 +1,4 @@
-//! One client, from its first byte to its last.
+//! A client connection: handshake, dial, tunnel, record.
 
 use std::cell::Cell;
 use std::io;
@@ -20,18 +20,18 @@ use crate::observe::access::TunnelRecord;
 use crate::observe::metrics::Unanswered;
 use crate::process::{Drain, Phase};
 
-/// Once one side has said it is done, the other may still finish: this long without a byte.
+/// Idle timeout of a half-closed tunnel.
 const LINGER: Duration = Duration::from_secs(900);
-/// For a client to take the last answer, before its connection is closed.
+/// Time for a client to read the last reply before its connection is closed.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// What a client said, and did not say yet.
+/// Bytes read from the client that are not parsed yet.
 struct Said {
     bytes: [u8; wire::LONGEST],
     length: usize,
 }
 
-/// What is known of a client when it is over.
+/// What the record of a connection contains.
 #[derive(Default)]
 struct Known {
     user: Option<String>,
@@ -41,19 +41,19 @@ struct Known {
     reply: Option<Reply>,
 }
 
-/// Why a client is sent away.
+/// Why a connection was closed before its tunnel ended.
 enum Away {
-    /// Without a reply to its request.
+    /// Closed without a reply to a request.
     Unanswered(Unanswered, String),
-    /// With one that is no success.
+    /// Refused with a reply code.
     Refused(Reply, String),
-    /// When it was connected already.
+    /// The tunnel failed.
     Broken(io::Error),
-    /// The process ends.
+    /// The process shuts down.
     Cut,
 }
 
-/// Serves one client to its end.
+/// Serves one client connection until it is closed.
 pub(super) async fn serve(door: Rc<Door>, incoming: Incoming, drain: Drain) {
     let Incoming { socket, remote, place } = incoming;
     let _place = place;
@@ -71,7 +71,7 @@ async fn run(door: &Door, socket: &mut TcpStream, known: &mut Known, mut drain: 
     let mut over = drain.clone();
     let work = async {
         let asked = timeout(door.handshake_timeout, ask(door, socket, known)).await;
-        let late = |_| Away::Unanswered(Unanswered::Timeout, format!("not done within {:?}", door.handshake_timeout));
+        let late = |_| Away::Unanswered(Unanswered::Timeout, format!("not complete in {:?}", door.handshake_timeout));
         let (destination, said) = asked.map_err(late).flatten()?;
         let began = Instant::now();
         let dialled = door.dial(&destination).await;
@@ -79,8 +79,8 @@ async fn run(door: &Door, socket: &mut TcpStream, known: &mut Known, mut drain: 
         let mut backend = match dialled {
             Some(Ok(opened)) => opened.stream,
             None => {
-                // It was there at the start, and a file without it is not taken.
-                let why = "the egress selection is not there".to_owned();
+                // Not expected: the selection existed at the start, and a reloaded file without it is rejected.
+                let why = "the egress selection does not exist".to_owned();
                 return Err(refuse(door, socket, Reply::GeneralFailure, why).await);
             }
             Some(Err(error)) => return Err(refuse(door, socket, reply_to(&error), error.cause).await),
@@ -99,7 +99,7 @@ async fn run(door: &Door, socket: &mut TcpStream, known: &mut Known, mut drain: 
         let away = tokio::select! {
             carried = carry(&mut *socket, &mut backend, LINGER, &known.carried) => match carried {
                 Ok(()) => return Ok(()),
-                // All that there was went the other way.
+                // The other direction is complete.
                 Err(Broken::Full(error)) => {
                     close(socket).await;
                     return Err(Away::Broken(error));
@@ -108,7 +108,7 @@ async fn run(door: &Door, socket: &mut TcpStream, known: &mut Known, mut drain: 
             },
             () = over.reached(Phase::Over) => Away::Cut,
         };
-        // Neither side is to take what came so far for all there was.
+        // Reset both connections, so that neither side mistakes truncated data for a complete stream.
         backend.break_off();
         let _ = SockRef::from(&*socket).set_linger(Some(Duration::ZERO));
         Err(away)
@@ -120,7 +120,7 @@ async fn run(door: &Door, socket: &mut TcpStream, known: &mut Known, mut drain: 
     }
 }
 
-/// Learns who it is and where to.
+/// Authenticates the client and reads its destination.
 async fn ask(door: &Door, socket: &mut TcpStream, known: &mut Known) -> Result<(Destination, Box<Said>), Away> {
     let mut said = Box::new(Said { bytes: [0; wire::LONGEST], length: 0 });
     let offered = said.next(socket, wire::greeting).await?;
@@ -152,7 +152,7 @@ async fn ask(door: &Door, socket: &mut TcpStream, known: &mut Known) -> Result<(
             known.user = user;
             if known.user.is_none() {
                 close(socket).await;
-                return Err(Away::Unanswered(Unanswered::Credentials, "no such user, or another password".to_owned()));
+                return Err(Away::Unanswered(Unanswered::Credentials, "unknown user or wrong password".to_owned()));
             }
         }
     }
@@ -170,7 +170,7 @@ async fn ask(door: &Door, socket: &mut TcpStream, known: &mut Known) -> Result<(
 }
 
 impl Said {
-    /// The next whole message, as `read` reads it.
+    /// Reads until `read` has parsed a complete message.
     async fn next<T>(
         &mut self,
         socket: &mut TcpStream,
@@ -183,9 +183,9 @@ impl Said {
                     self.length -= used;
                     return Ok(message);
                 }
-                // What is not whole is shorter than the longest message, so there is room.
+                // An incomplete message is shorter than the buffer.
                 None => match socket.read(&mut self.bytes[self.length..]).await {
-                    Ok(0) => return Err(Away::Unanswered(Unanswered::Closed, "it closed its connection".to_owned())),
+                    Ok(0) => return Err(Away::Unanswered(Unanswered::Closed, "the client disconnected".to_owned())),
                     Ok(count) => self.length += count,
                     Err(error) => return Err(Away::Unanswered(Unanswered::Closed, error.to_string())),
                 },
@@ -193,7 +193,7 @@ impl Said {
         }
     }
 
-    /// What came behind the last message: it is for the destination.
+    /// Bytes after the last message, to be sent to the destination.
     fn rest(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
@@ -202,21 +202,21 @@ impl Said {
 impl From<Wrong> for Away {
     fn from(wrong: Wrong) -> Away {
         match wrong {
-            Wrong::Version(4) => Away::Unanswered(Unanswered::Version, "it speaks SOCKS4".to_owned()),
-            Wrong::Version(0x16) => Away::Unanswered(Unanswered::Version, "it speaks TLS".to_owned()),
+            Wrong::Version(4) => Away::Unanswered(Unanswered::Version, "client sent SOCKS4".to_owned()),
+            Wrong::Version(0x16) => Away::Unanswered(Unanswered::Version, "client sent TLS".to_owned()),
             Wrong::Version(first) if first.is_ascii_uppercase() => {
-                Away::Unanswered(Unanswered::Version, "it speaks HTTP, by its first byte".to_owned())
+                Away::Unanswered(Unanswered::Version, "client sent HTTP, by its first byte".to_owned())
             }
-            Wrong::Version(first) => Away::Unanswered(Unanswered::Version, format!("its version is {first:#04x}")),
+            Wrong::Version(first) => Away::Unanswered(Unanswered::Version, format!("SOCKS version is {first:#04x}")),
             Wrong::LoginVersion(first) => {
-                Away::Unanswered(Unanswered::Version, format!("the version of its user and password is {first:#04x}"))
+                Away::Unanswered(Unanswered::Version, format!("version of user and password is {first:#04x}"))
             }
             Wrong::Request(reply, why) => Away::Refused(reply, why.to_owned()),
         }
     }
 }
 
-/// What a dial that failed is for a client.
+/// The reply code for a failed dial.
 fn reply_to(error: &DialError) -> Reply {
     match (error.phase, error.reason) {
         (DialPhase::Proxy(fault), _) => match fault {
@@ -237,7 +237,7 @@ fn reply_to(error: &DialError) -> Reply {
 
 async fn refuse(door: &Door, socket: &mut TcpStream, reply: Reply, why: String) -> Away {
     door.metrics.door().replied(reply as u8);
-    // A client that is gone by now needs none.
+    // A failed write means that the client has disconnected.
     if send(socket, &wire::reply(reply)).await.is_ok() {
         close(socket).await;
     }
@@ -249,8 +249,8 @@ async fn send(socket: &mut TcpStream, bytes: &[u8]) -> Result<(), Away> {
     written.map_err(|error| Away::Unanswered(Unanswered::Closed, error.to_string()))
 }
 
-/// Closes our half, and reads on for a little: what nobody reads is answered by a reset, and that may overtake the last
-/// answer.
+/// Closes the write half and drains what the client still sends: unread data would cause a reset, which may overtake
+/// the last reply.
 async fn close(socket: &mut TcpStream) {
     let _ = timeout(LAST_WORDS, async {
         let _ = socket.shutdown().await;
@@ -279,7 +279,7 @@ fn record(door: &Door, client: SocketAddr, known: &Known, away: Option<&Away>, t
             (reply.map_or("closed", Reply::as_str), broken.as_str())
         }
         Some(Away::Refused(_, why)) => (reply.map_or("closed", Reply::as_str), why.as_str()),
-        Some(Away::Cut) => (reply.map_or("closed", Reply::as_str), "the process ends"),
+        Some(Away::Cut) => (reply.map_or("closed", Reply::as_str), "the process shuts down"),
         None => (reply.map_or("closed", Reply::as_str), ""),
     };
     door.tunnels.record(&TunnelRecord {
@@ -287,7 +287,7 @@ fn record(door: &Door, client: SocketAddr, known: &Known, away: Option<&Away>, t
         user: known.user.as_deref(),
         destination: known.destination.clone(),
         reply: word,
-        // A tunnel that one side resets did what it was for.
+        // A tunnel reset by one side is no failure of the proxy.
         failed: matches!(away, Some(Away::Unanswered(..) | Away::Refused(..))),
         cause,
         dial: known.dial,

@@ -1,4 +1,4 @@
-//! What the connections of one thread share, and how that thread serves them.
+//! A worker thread: state shared by its connections, and serving them.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,22 +15,22 @@ use crate::observe::Metrics;
 use crate::observe::access::Tunnels;
 use crate::process::{Drain, Published};
 
-/// One thread's share of the door.
+/// The state of one worker thread.
 pub(super) struct Door {
-    /// Who may come; everybody when none.
+    /// Users with passwords; without them no authentication is required.
     pub(super) users: Option<Published<Users>>,
-    /// Where to; one must match.
+    /// Allowed destinations; one pattern must match.
     pub(super) allow: Arc<[DestinationPattern]>,
     pub(super) handshake_timeout: Duration,
     pub(super) dialler: Dialler,
-    /// The selection that all connections go through; directly when none.
+    /// The egress selection for all connections; direct if none.
     pub(super) selection: Option<String>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) tunnels: Tunnels,
 }
 
 impl Door {
-    /// Opens the way to `destination`; none if the selection is no more.
+    /// Dials `destination`; none if the egress selection no longer exists.
     pub(super) async fn dial(&self, destination: &Destination) -> Option<Result<Opened, DialError>> {
         let way = match &self.selection {
             None => Way::Direct,
@@ -39,7 +39,7 @@ impl Door {
         Some(self.dialler.open(&way, destination, DIAL_TIMEOUT).await)
     }
 
-    /// Serves until no more connections come and all that came are over.
+    /// Serves connections until the acceptor has closed and all connections have ended.
     pub(super) async fn run(
         self,
         mut incoming: mpsc::UnboundedReceiver<Incoming>,

@@ -1,7 +1,7 @@
-//! `narthex socks5`: a small SOCKS5 server whose connections go through an egress selection, so that what speaks SOCKS5
-//! (kubectl by its `proxy-url`) reaches what only that way leads to.
+//! `narthex socks5`: a SOCKS5 server with connections through an egress selection, so that SOCKS5 clients (kubectl with
+//! `proxy-url`) can reach networks behind it.
 //!
-//! It knows CONNECT only, with or without user and password, to destinations that its operator allows.
+//! It supports CONNECT only, with or without user and password, to allowed destinations.
 
 mod connection;
 mod door;
@@ -22,16 +22,16 @@ use crate::observe::log::{self, LogLevel};
 use crate::process::{FollowedFile, Problem, Problems};
 use crate::roles::{tell, warn};
 
-/// What the operator named, read and right.
+/// The validated files of the configuration.
 pub(super) struct Files {
     users: Option<(FollowedFile<Users>, Users)>,
-    /// With the selection that is gone through, and no other.
+    /// The egress configuration, reduced to the selection in use.
     ways: Option<(WaysFile, Ways)>,
-    /// What the admin listener asks for.
+    /// The bearer token of the admin listener.
     admin_token: Option<(AdminTokenFile, AdminToken)>,
 }
 
-/// Runs the door until a signal ends it. Ends with 0 after a finished drain, 1 after a failed start.
+/// Runs the SOCKS5 server until a signal ends it. Exit status: 0 after a complete drain, 1 after a failed start.
 pub fn run(config: &Socks5Config, mistakes: Mistakes) -> ExitCode {
     let (log_level, files) = match prepare(config, mistakes) {
         Ok(ready) => ready,
@@ -43,7 +43,7 @@ pub fn run(config: &Socks5Config, mistakes: Mistakes) -> ExitCode {
     }
 }
 
-/// Begins the log and reads the files; if there is any mistake, tells all of them and gives the exit status.
+/// Installs the log and reads the files. If there is any error, reports all of them and returns the exit status.
 pub(super) fn prepare(config: &Socks5Config, mut mistakes: Mistakes) -> Result<(LogLevel, Files), ExitCode> {
     warn(&mistakes.warnings);
     let log_level = mistakes.problems.keep(log::install(&config.log));
@@ -73,7 +73,7 @@ fn files(config: &Socks5Config) -> Result<Files, Problems> {
     }
 }
 
-/// The one selection: what others name is not needed here.
+/// Loads only the selection `name`; files of other selections are not needed.
 fn only(path: &Path, name: &str) -> Result<Vec<SelectionSettings>, Problems> {
     let mut selections = egress::load(path)?;
     selections.retain(|selection| selection.name == name);

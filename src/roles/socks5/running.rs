@@ -1,4 +1,4 @@
-//! The door when it stands, and how it comes to its end.
+//! The running SOCKS5 server: start, status report, shutdown.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -22,12 +22,12 @@ use crate::roles::gateway::{Egress, FileMistakes, egress_report, remote_call};
 use crate::roles::signals::end_in_order;
 use crate::roles::threads::{over, thread};
 
-/// What is cut gets this long for its record.
+/// Time for aborted connections to write their records.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// A door that stands.
+/// A running SOCKS5 server.
 pub(super) struct Running {
-    /// Serves the operator until the process ends.
+    /// The admin listener; serves until the process ends.
     _admin: Option<Admin>,
     drainer: Drainer,
     drain_timeout: Duration,
@@ -37,10 +37,10 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Opens the door. When this returns, it listens.
+    /// Starts the server. When this returns, it listens.
     ///
     /// # Errors
-    /// What keeps it from listening.
+    /// Start failures, for example a port in use.
     pub(super) fn start(config: &Socks5Config, files: Files, log_level: LogLevel) -> Result<Running, Problems> {
         let Files { users, ways, admin_token } = files;
         let listener = bind(config.listen, "--listen")?;
@@ -98,7 +98,7 @@ impl Running {
             };
             threads.push(thread(&format!("worker-{number}"), work)?);
         }
-        // Each connection takes two; a few stay free for files and the operator.
+        // Each connection takes two descriptors; some stay free for files and the admin listener.
         let most = match config.max_connections {
             0 => {
                 descriptors.map_or(usize::MAX, |all| usize::try_from(all.saturating_sub(64) / 2).unwrap_or(usize::MAX))
@@ -128,7 +128,7 @@ impl Running {
         };
         tracing::info!(%address, "serving");
         if let Some(admin) = &admin {
-            tracing::info!(address = %admin.local_addr, "admin");
+            tracing::info!(address = %admin.local_addr, "admin listener");
         }
         if let Some((path, name)) = &config.egress {
             tracing::info!(selection = name, file = %path.display(), "connections go through an egress selection");
@@ -137,10 +137,10 @@ impl Running {
         Ok(Running { _admin: admin, drainer, drain_timeout, threads, running, access_log })
     }
 
-    /// Waits for SIGTERM or SIGINT and ends in good order; a second signal ends at once.
+    /// Waits for SIGTERM or SIGINT and drains; a second signal ends the process at once.
     pub(super) fn until_signal(self) -> ExitCode {
         let access_log = self.access_log.clone();
-        let status = end_in_order("who is connected may finish", self.end());
+        let status = end_in_order("open connections may finish", self.end());
         access_log.flush();
         status
     }
@@ -150,14 +150,14 @@ impl Running {
         let mut rest = over(self.threads);
         if tokio::time::timeout(self.drain_timeout, &mut rest).await.is_err() {
             let connections = self.running.load(Ordering::Relaxed);
-            tracing::warn!(connections, "ending although some are still connected: their time is up");
+            tracing::warn!(connections, "drain timeout: open connections are aborted");
             self.drainer.advance(Phase::Over);
             let _ = tokio::time::timeout(LAST_WORDS, &mut rest).await;
         }
     }
 }
 
-/// What the operator is told.
+/// Inputs of the admin listener.
 struct Seen {
     address: SocketAddr,
     drain: Drain,

@@ -1,4 +1,4 @@
-//! Who may come through the door: a file of lines `user:password`, followed on disk.
+//! SOCKS5 users: a file of lines `user:password`, watched on disk.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,23 +14,23 @@ use crate::process::{Followed, Problem, Problems, text_of};
 
 /// Users and their passwords.
 ///
-/// They are kept as HMAC-SHA256 under a key that this process made up: neither the time a look-up takes nor a core
-/// dump says anything about them. No `Debug`, on purpose.
+/// Stored as HMAC-SHA256 under a random key of this process: neither lookup times nor a core dump reveal them. No
+/// `Debug`, on purpose.
 pub(super) struct Users {
     key: hmac::Key,
     digests: Vec<hmac::Tag>,
 }
 
-/// What the length of a user or password is told in.
+/// Length limit of a user name or password: SOCKS5 encodes it in one byte.
 const LONGEST: usize = 255;
-/// More than any such file has.
+/// Size limit of the file.
 const LARGEST: u64 = 1 << 20;
 
 impl Users {
-    /// Reads the lines of a file that problems call `place`. Empty ones say nothing.
+    /// Parses the lines of the file `place`. Empty lines are ignored.
     fn parse(text: &str, place: &str) -> Result<Users, Problems> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
-            .map_err(|_| Problem::new(place, "the system has no random numbers to protect the passwords with"))?;
+            .map_err(|_| Problem::new(place, "the system's random number generator failed"))?;
         let mut users = Users { key, digests: Vec::new() };
         let (mut problems, mut seen) = (Problems::default(), BTreeSet::new());
         for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
@@ -41,7 +41,7 @@ impl Users {
                 Some((user, password)) if user.len() > LONGEST || password.len() > LONGEST => {
                     wrong("a user or password of SOCKS5 has at most 255 bytes");
                 }
-                Some((user, _)) if !seen.insert(user) => wrong("this user is there for the second time"),
+                Some((user, _)) if !seen.insert(user) => wrong("duplicate user"),
                 Some((user, password)) => {
                     let digest = users.digest(user.as_bytes(), password.as_bytes());
                     users.digests.push(digest);
@@ -49,12 +49,12 @@ impl Users {
             }
         }
         if seen.is_empty() && problems.0.is_empty() {
-            problems.0.push(Problem::new(place, "has no line user:password: nobody could connect"));
+            problems.0.push(Problem::new(place, "has no line user:password: no client could connect"));
         }
         problems.or(users)
     }
 
-    /// Whether `login` is one of them. All are compared, each in constant time.
+    /// Whether user and password match an entry. All entries are compared, each in constant time.
     pub(super) fn know(&self, login: &Login<'_>) -> bool {
         let digest = self.digest(login.user, login.password);
         let same = |known: &hmac::Tag| u8::from(verify_slices_are_equal(known.as_ref(), digest.as_ref()).is_ok());
@@ -63,7 +63,7 @@ impl Users {
 
     fn digest(&self, user: &[u8], password: &[u8]) -> hmac::Tag {
         let mut context = hmac::Context::with_key(&self.key);
-        // Where the one ends and the other begins counts.
+        // The length separates user and password.
         context.update(&user.len().to_be_bytes());
         context.update(user);
         context.update(password);
@@ -72,19 +72,19 @@ impl Users {
 }
 
 impl Followed for Users {
-    const UNUSABLE: &'static str = "the credentials file changed and is not usable; the last good users stay";
+    const UNUSABLE: &'static str = "changed credentials file is invalid; the last good users stay in use";
 
     fn read(path: &Path) -> Result<Users, Problems> {
         let text = text_of(path, LARGEST)?;
         let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
         if mode & 0o004 != 0 {
-            tracing::warn!(file = %path.display(), "everybody on this machine can read these passwords; chmod 0600 it");
+            tracing::warn!(file = %path.display(), "credentials file is world-readable; chmod 0600 it");
         }
         Users::parse(&text, &path.display().to_string())
     }
 
     fn tell_read_again(&self, path: &Path) {
-        tracing::info!(file = %path.display(), users = self.digests.len(), "users read again");
+        tracing::info!(file = %path.display(), users = self.digests.len(), "credentials file reloaded");
     }
 }
 
@@ -112,11 +112,11 @@ mod tests {
         let expected = [
             "c:1: must be user:password",
             "c:2: must be user:password; the user is missing",
-            "c:4: this user is there for the second time",
+            "c:4: duplicate user",
             "c:5: a user or password of SOCKS5 has at most 255 bytes",
             "c:6: a user or password of SOCKS5 has at most 255 bytes",
         ];
         assert_eq!(problems.lines().collect::<Vec<_>>(), expected);
-        assert!(Users::parse("\n", "c").err().unwrap().to_string().contains("nobody could connect"));
+        assert!(Users::parse("\n", "c").err().unwrap().to_string().contains("no client could connect"));
     }
 }

@@ -1,87 +1,87 @@
-//! SOCKS version 5 as a server reads and writes it (RFC 1928, RFC 1929): bytes in, meaning out, no I/O.
+//! SOCKS version 5, server side (RFC 1928, RFC 1929). No I/O.
 //!
-//! Every reader takes what has come so far. It says how many bytes a whole message took, that more is needed, or what
-//! is wrong as soon as it can be known; what lies behind the message is not its business.
+//! Each parser gets the bytes received so far. It returns the message and its length, `None` if more bytes are needed,
+//! or an error as early as possible. It ignores bytes after the message.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::egress::{Destination, Host};
 use crate::observe::metrics::REPLIES;
 
-/// More than the longest message: a user and a password of 255 bytes each.
+/// The longest message: a user and a password of 255 bytes each.
 pub const LONGEST: usize = 3 + 255 + 255;
 
 const VERSION: u8 = 5;
 const LOGIN_VERSION: u8 = 1;
 const CONNECT: u8 = 1;
 
-/// How a client may say who it is.
+/// Authentication methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Method {
-    /// Not at all.
+    /// No authentication.
     None = 0x00,
-    /// By user and password.
+    /// User and password.
     Password = 0x02,
-    /// None of those that were offered will do.
+    /// None of the offered methods is acceptable.
     Unacceptable = 0xff,
 }
 
-/// The ways to say who it is that a client offers, as far as we know them.
+/// The supported methods among those a client offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offered {
-    /// [`Method::None`] is among them.
+    /// [`Method::None`] is offered.
     pub none: bool,
-    /// [`Method::Password`] is among them.
+    /// [`Method::Password`] is offered.
     pub password: bool,
 }
 
-/// A user and a password as they came; has no `Debug`.
+/// A user and a password as received; no `Debug`, on purpose.
 pub struct Login<'b> {
-    /// Perhaps empty.
+    /// The user name; may be empty.
     pub user: &'b [u8],
-    /// Perhaps empty.
+    /// The password; may be empty.
     pub password: &'b [u8],
 }
 
-/// What a request comes to: the second byte of the reply.
+/// The reply code: the second byte of the reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reply {
-    /// The way is open.
+    /// Connected.
     Succeeded,
-    /// Something else.
+    /// Any other failure.
     GeneralFailure,
-    /// The operator does not allow this destination.
+    /// The destination is not allowed.
     NotAllowed,
-    /// No way into that network.
+    /// The network is unreachable.
     NetworkUnreachable,
-    /// No such host, or no answer from it.
+    /// The host is unknown or does not answer.
     HostUnreachable,
-    /// Nobody listens there.
+    /// The connection was refused.
     ConnectionRefused,
-    /// Too far away.
+    /// The time to live expired.
     TtlExpired,
-    /// Another command than CONNECT.
+    /// The command is not CONNECT.
     CommandNotSupported,
-    /// Neither IPv4 nor IPv6 nor a name.
+    /// The address is neither IPv4 nor IPv6 nor a name.
     AddressTypeNotSupported,
 }
 
-/// Why what came is not SOCKS5, or not as we speak it.
+/// Why received bytes are not a supported SOCKS5 message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrong {
-    /// The first byte is not 5. There is no answer that such a client would understand.
+    /// The first byte is not 5. No reply is possible.
     Version(u8),
     /// The version of user and password is not 1.
     LoginVersion(u8),
-    /// The request can be answered: so, and for this reason.
+    /// The request is refused with this reply code and reason.
     Request(Reply, &'static str),
 }
 
 type Read<T> = Result<Option<(T, usize)>, Wrong>;
 
-/// Reads the first message of a client.
+/// Parses the first message of a client.
 pub fn greeting(bytes: &[u8]) -> Read<Offered> {
     let Some((version, rest)) = bytes.split_first() else { return Ok(None) };
     if *version != VERSION {
@@ -94,12 +94,12 @@ pub fn greeting(bytes: &[u8]) -> Read<Offered> {
     Ok(Some((offered, 2 + methods.len())))
 }
 
-/// The answer to [`greeting`].
+/// Encodes the reply to [`greeting`].
 pub fn choice(method: Method) -> [u8; 2] {
     [VERSION, method as u8]
 }
 
-/// Reads user and password.
+/// Parses user and password.
 pub fn login(bytes: &[u8]) -> Read<Login<'_>> {
     let Some((version, rest)) = bytes.split_first() else { return Ok(None) };
     if *version != LOGIN_VERSION {
@@ -110,12 +110,12 @@ pub fn login(bytes: &[u8]) -> Read<Login<'_>> {
     Ok(Some((Login { user, password }, 3 + user.len() + password.len())))
 }
 
-/// The answer to [`login`].
+/// Encodes the reply to [`login`].
 pub fn verdict(welcome: bool) -> [u8; 2] {
     [LOGIN_VERSION, u8::from(!welcome)]
 }
 
-/// Reads what the client wants to be connected to.
+/// Parses the destination that the client requests.
 pub fn request(bytes: &[u8]) -> Read<Destination> {
     let Some((version, rest)) = bytes.split_first() else { return Ok(None) };
     if *version != VERSION {
@@ -140,7 +140,7 @@ pub fn request(bytes: &[u8]) -> Read<Destination> {
             host = Ok(Host::Ip(IpAddr::V6(Ipv6Addr::from(*address))));
             length = address.len();
         }
-        // How long it is nobody knows.
+        // The length of an unknown address type is unknown, too.
         _ => return Err(Wrong::Request(Reply::AddressTypeNotSupported, "neither IPv4 nor IPv6 nor a name")),
     }
     let Some(port) = rest.get(length..).and_then(<[u8]>::first_chunk::<2>) else { return Ok(None) };
@@ -154,32 +154,30 @@ pub fn request(bytes: &[u8]) -> Read<Destination> {
     Ok(Some((Destination { host, port: u16::from_be_bytes(*port) }, 4 + length + 2)))
 }
 
-/// The answer to [`request`]. Which address of ours is bound for it is no business of a client's, and behind another
-/// proxy we do not know it.
+/// Encodes the reply to [`request`]. The bound address is not revealed; behind another proxy it is unknown anyway.
 pub fn reply(reply: Reply) -> [u8; 10] {
     [VERSION, reply as u8, 0, 1, 0, 0, 0, 0, 0, 0]
 }
 
-/// A byte that says how many follow, and those.
+/// Splits off a length-prefixed field: one length byte and that many bytes.
 fn counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (count, rest) = bytes.split_first()?;
     rest.split_at_checked(usize::from(*count))
 }
 
-/// A name that could be looked up. An address that is written as one is that address: rules for addresses must not be
-/// passed by a different spelling.
+/// Parses a host name. A name that spells an IP address becomes that address, so that address rules cannot be bypassed.
 fn host_named(name: &[u8]) -> Result<Host, &'static str> {
     let fits = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(byte);
     let Some(text) = std::str::from_utf8(name).ok().filter(|_| !name.is_empty() && name.iter().all(fits)) else {
-        return Err("what stands there for a name cannot be one");
+        return Err("malformed host name");
     };
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     match bare.parse() {
         Ok(address) => Ok(Host::Ip(address)),
-        Err(_) if text.contains([':', '[', ']']) => Err("what stands there for a name cannot be one"),
-        // Whatever else a resolver takes for an IPv4 address (127.1, 0x7f.0.0.1) ends in a number; no name does (RFC
-        // 3696, section 2).
-        Err(_) if ends_in_number(text) => Err("what stands there for a name cannot be one"),
+        Err(_) if text.contains([':', '[', ']']) => Err("malformed host name"),
+        // Other spellings that a resolver takes for an IPv4 address (127.1, 0x7f.0.0.1) end in a number; no host name
+        // does (RFC 3696, section 2).
+        Err(_) if ends_in_number(text) => Err("malformed host name"),
         Err(_) => Ok(Host::Name(text.to_ascii_lowercase())),
     }
 }
@@ -194,7 +192,7 @@ fn ends_in_number(name: &str) -> bool {
 }
 
 impl Reply {
-    /// All of them, by their numbers.
+    /// All reply codes in numerical order.
     pub const ALL: [Reply; 9] = [
         Reply::Succeeded,
         Reply::GeneralFailure,
@@ -207,7 +205,7 @@ impl Reply {
         Reply::AddressTypeNotSupported,
     ];
 
-    /// One word, for records and metrics.
+    /// The name in records and metrics.
     pub fn as_str(self) -> &'static str {
         REPLIES[self as usize]
     }
@@ -221,7 +219,7 @@ mod tests {
         request(bytes).map(|read| read.map(|(destination, used)| (destination.to_string(), used)))
     }
 
-    /// No message is whole before its last byte, and what follows it is not read.
+    /// Asserts that a message is incomplete before its last byte, and that following bytes are not consumed.
     fn needs_every_byte<T>(bytes: &[u8], read: impl Fn(&[u8]) -> Read<T>) {
         for end in 0..bytes.len() {
             assert!(matches!(read(&bytes[..end]), Ok(None)), "{end} of {bytes:02x?}");
@@ -239,7 +237,7 @@ mod tests {
         assert_eq!(offered(&[5, 2, 0, 2]), Ok(Some((true, true))));
         assert_eq!(offered(&[5, 3, 1, 0x80, 2]), Ok(Some((false, true))));
         assert_eq!(offered(&[5, 0]), Ok(Some((false, false))));
-        // Told at the first byte: SOCKS4, HTTP, TLS.
+        // Detected at the first byte: SOCKS4, HTTP, TLS.
         for first in [4, b'G', 0x16, 0] {
             assert_eq!(offered(&[first]), Err(Wrong::Version(first)));
         }
@@ -311,7 +309,7 @@ mod tests {
     fn replies_are_numbered_as_in_the_standard() {
         for (number, of) in Reply::ALL.into_iter().enumerate() {
             assert_eq!(reply(of), [5, number as u8, 0, 1, 0, 0, 0, 0, 0, 0]);
-            // Its name without the strokes is its word.
+            // The name without underscores is the variant's name.
             assert_eq!(of.as_str().replace('_', ""), format!("{of:?}").to_lowercase());
         }
     }

@@ -4,11 +4,11 @@ use std::time::SystemTime;
 
 use crate::admin::{RemoteCallReport, StatusReport};
 
-/// Its columns.
+/// Column titles.
 pub(super) const COLUMNS: [&str; 7] =
     ["REMOTE CALL", "SERVER", "STATE", "LAST SUCCESS", "LATENCY", "CACHE HITS", "ERROR"];
 
-/// Its rows, failing ones first.
+/// Rows, failing calls first.
 pub(super) fn rows(report: &StatusReport, now: SystemTime) -> Vec<Vec<String>> {
     let row = |of: &RemoteCallReport| {
         vec![of.title(), of.server.clone(), of.state(now), of.succeeded(now), of.latency(), of.hits(), of.error.clone()]

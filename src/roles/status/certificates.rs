@@ -4,10 +4,10 @@ use std::time::SystemTime;
 
 use crate::admin::{PeerCertificateReport, StatusReport};
 
-/// Its columns.
+/// Column titles.
 pub(super) const COLUMNS: [&str; 6] = ["SERVER CERTIFICATE", "SERVER NAME", "USED BY", "SUBJECT", "ENDS", "REFUSED"];
 
-/// Its rows: those that were refused or end soon, or all of them; the refused first.
+/// Rows: certificates that were refused or expire soon, or all; the refused first.
 pub(super) fn rows(report: &StatusReport, now: SystemTime, all: bool) -> Vec<Vec<String>> {
     let row = |of: &PeerCertificateReport| {
         vec![

@@ -1,4 +1,4 @@
-//! Asking a running process for its report.
+//! Fetching the report of a running process.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use hyper_util::rt::TokioIo;
 
 use crate::admin::AdminToken;
 
-/// How long the running process may take to answer.
+/// Timeout for the whole exchange.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest report we read.
+/// Size limit of a report.
 const LONGEST: usize = 64 * 1024 * 1024;
 
-/// The report of the process whose admin listener stands at `address`, as JSON.
+/// Fetches the report from the admin listener at `address`, as JSON.
 ///
 /// # Errors
-/// Why there is none, and what to do.
+/// The reason and what to do about it.
 pub(super) fn report(address: &str, token: Option<&AdminToken>) -> Result<Bytes, String> {
-    // As a listener takes it, `:6480` is every address of this machine.
+    // For a listener `:6480` means every address of this machine; connect to localhost.
     let local = address.starts_with(':').then(|| format!("localhost{address}"));
     let address = local.as_deref().unwrap_or(address);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -37,11 +37,11 @@ pub(super) fn report(address: &str, token: Option<&AdminToken>) -> Result<Bytes,
 async fn get(address: &str, token: Option<&AdminToken>) -> Result<Bytes, String> {
     let stream = tokio::net::TcpStream::connect(address).await.map_err(|error| {
         format!(
-            "nothing answers at {address} ({error}). Is Narthex running? If its admin listener stands elsewhere, say \
-             so with --admin-address"
+            "cannot connect to {address}: {error}. Is Narthex running? If its admin listener has another address, set \
+             --admin-address"
         )
     })?;
-    let broke = |error: hyper::Error| format!("{address} does not speak HTTP as a Narthex does: {error}");
+    let broke = |error: hyper::Error| format!("HTTP request to {address} failed: {error}");
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broke)?;
     let connection = tokio::spawn(connection);
     let request = Request::get("/status.json");
@@ -53,22 +53,22 @@ async fn get(address: &str, token: Option<&AdminToken>) -> Result<Bytes, String>
         .header(HOST, address)
         .header(ACCEPT, "application/json")
         .body(Empty::<Bytes>::new())
-        .map_err(|error| format!("{address:?} is no address: {error}"))?;
+        .map_err(|error| format!("{address:?} is not a valid address: {error}"))?;
     let response = sender.send_request(request).await.map_err(broke)?;
     let status = response.status();
     let body = Limited::new(response.into_body(), LONGEST).collect().await;
     connection.abort();
-    let body = body.map_err(|error| format!("the answer of {address} broke off: {error}"))?.to_bytes();
+    let body = body.map_err(|error| format!("response of {address} incomplete: {error}"))?.to_bytes();
     match status {
         StatusCode::OK => Ok(body),
         StatusCode::UNAUTHORIZED => Err(match token {
-            Some(_) => format!("{address} does not accept the token of --admin-token-file"),
-            None => format!("{address} asks for a token: give its file with --admin-token-file"),
+            Some(_) => format!("{address} rejected the token of --admin-token-file"),
+            None => format!("{address} requires a token: set --admin-token-file"),
         }),
         StatusCode::FORBIDDEN => Err(format!(
-            "{address} refuses to be asked by that name: use the address that its --admin-address names, or loopback"
+            "{address} rejected the host name in the request: use the address of its --admin-address, or loopback"
         )),
-        other => Err(format!("{address} answered {other}: is this the admin address of a Narthex?")),
+        other => Err(format!("{address} answered {other}: is this the admin address of a Narthex process?")),
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn nobody_there_is_said_clearly() {
-        // Bound and not listening: nobody else can stand there meanwhile.
+        // Bound and not listening: no other process can take the port meanwhile.
         let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
         socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
         let address = socket.local_addr().unwrap().as_socket().unwrap().to_string();

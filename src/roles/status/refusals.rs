@@ -4,12 +4,12 @@ use std::time::SystemTime;
 
 use crate::admin::{RefusalReport, StatusReport};
 
-/// The columns of refused requests.
+/// Column titles of the table of refused requests.
 pub(super) const COLUMNS: [&str; 9] = ["AGE", "USER", "VERB", "PATH", "STATUS", "REASON", "COUNT", "CAUSE", "AUDIT ID"];
-/// The columns of failed handshakes.
+/// Column titles of the table of failed handshakes.
 pub(super) const HANDSHAKES: [&str; 2] = ["FAILED HANDSHAKES", "COUNT"];
 
-/// The rows of refused requests, the newest first.
+/// Rows of refused requests, newest first.
 pub(super) fn rows(report: &StatusReport, now: SystemTime) -> Vec<Vec<String>> {
     let row = |of: &RefusalReport| {
         vec![
@@ -27,7 +27,7 @@ pub(super) fn rows(report: &StatusReport, now: SystemTime) -> Vec<Vec<String>> {
     report.refusals.iter().map(row).collect()
 }
 
-/// The rows of failed handshakes, by reason.
+/// Rows of failed handshakes, by reason.
 pub(super) fn handshakes(report: &StatusReport) -> Vec<Vec<String>> {
     report.handshake_failures.iter().map(|(reason, count)| vec![reason.clone(), count.to_string()]).collect()
 }

@@ -1,4 +1,4 @@
-//! Certificates and bundles on disk: read once, then followed without a restart and without dropping a connection.
+//! Certificate and CA files of the listener: loaded at startup, and reloaded without dropping connections.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,61 +11,61 @@ use super::{Announced, InUse, Loaded, Parts, ServingSettings, Trust, protocol};
 use crate::process::{Drain, Follower, OnFailure, Phase, Problem, Problems, Published, Publisher};
 use crate::tls::key_pair::PairFiles;
 
-/// How often the life of a certificate that is in no file is looked at.
+/// How often an in-memory certificate is checked for renewal.
 const ROUND: Duration = Duration::from_secs(60 * 60);
 
-/// The files of the serving side, each as last found good.
+/// The certificate and CA files of the listener, each with its last valid content.
 pub struct Files {
     settings: ServingSettings,
     follower: Follower,
-    /// What a cluster says, where no file does; followed.
+    /// CAs from a cluster, used where no file is given; followed.
     announced: Option<Published<Announced>>,
     parts: Parts,
     generation: u64,
-    /// What was last complained about.
+    /// The problems reported last.
     told: Option<Problems>,
 }
 
-/// The writing sides of what serving reads.
+/// Publishers of the listener's TLS state.
 pub struct ServingPublishers {
-    /// For the acceptor.
+    /// The rustls configuration, for the acceptor.
     pub config: Publisher<Arc<ServerConfig>>,
-    /// For the authenticators.
+    /// The trusted CAs, for the authenticators.
     pub trust: Publisher<Trust>,
-    /// For the operator.
+    /// The certificates in use, for metrics and status page.
     pub in_use: Publisher<Vec<InUse>>,
 }
 
-/// The reading sides.
+/// Readers of the listener's TLS state.
 #[derive(Clone)]
 pub struct ServingReaders {
-    /// For the acceptor.
+    /// The rustls configuration, for the acceptor.
     pub config: Published<Arc<ServerConfig>>,
-    /// For the authenticators.
+    /// The trusted CAs, for the authenticators.
     pub trust: Published<Trust>,
-    /// For the operator.
+    /// The certificates in use, for metrics and status page.
     pub in_use: Published<Vec<InUse>>,
 }
 
 impl Files {
-    /// Reads every file that `settings` name and checks every setting; all mistakes at once. What we make ourselves
-    /// may still be missing.
+    /// Loads all files of `settings` and checks all settings; returns all errors at once. Generated certificates
+    /// are added later.
     pub fn open(settings: ServingSettings) -> Result<Files, Problems> {
         Files::open_for_check(settings, UnixTime::now()).0
     }
 
-    /// As [`Files::open`], and which certificates are not valid `now`, whatever else is wrong.
+    /// As [`Files::open`], with the certificates that are not valid `now`, also when files are invalid.
     pub fn open_for_check(settings: ServingSettings, now: UnixTime) -> (Result<Files, Problems>, Vec<Problem>) {
-        // Before the first reading, so that no change falls between.
+        // Before the first load, so that no change is missed.
         let follower = Follower::new(settings.files());
         let (parts, mut problems) = Parts::read(&settings, &Announced::default(), &Parts::default(), now);
         let untimely = parts.untimely(now);
-        // Asked for here so that a wrong cipher is reported beside a missing file.
+        // Checked here, so that an invalid cipher suite is reported together with a missing file.
         problems.0.extend(protocol::Protocol::of(&settings).err().into_iter().flat_map(|it| it.0));
         (problems.or(Files { settings, follower, announced: None, parts, generation: 1, told: None }), untimely)
     }
 
-    /// Reads what was made because the settings name none: the pair that serves by default, the clients' authority.
+    /// Adds generated files for settings that name none: the default serving pair, the client CA.
     pub fn add(&mut self, pair: Option<PairFiles>, client_ca: Option<PathBuf>) -> Result<(), Problems> {
         let own = ServingSettings { pair, client_ca, ..ServingSettings::default() };
         self.follower.add(own.files());
@@ -78,14 +78,14 @@ impl Files {
         Ok(self.parts.told_apart(&self.settings)?)
     }
 
-    /// Believes what a cluster says, where no file does, now and from here on.
+    /// Trusts the CAs of a cluster where no file is given, and follows their changes.
     pub fn announce(&mut self, announced: Published<Announced>) -> Result<(), Problems> {
         self.parts.announced(&self.settings, &announced.load());
         self.announced = Some(announced);
         Ok(self.parts.told_apart(&self.settings)?)
     }
 
-    /// What is to be served, and whom to believe.
+    /// Publishes the loaded certificates and CAs.
     pub fn publish(&self) -> Result<(ServingPublishers, ServingReaders), Problems> {
         let loaded = Loaded::of(&self.settings, &self.parts, self.generation)?;
         self.parts.warn_of_early(UnixTime::now());
@@ -96,9 +96,9 @@ impl Files {
         Ok((ServingPublishers { config, trust, in_use }, readers))
     }
 
-    /// Follows every file until the process ends, and publishes what became of them.
+    /// Reloads changed files until the process ends, and publishes the result.
     ///
-    /// Each part stands for itself: while a pair is half written, the last good pair serves on, but a bundle that
+    /// Parts are independent: while a pair is half-written, the last valid pair is served, but a bundle that
     /// shrank at the same time takes effect.
     pub async fn follow(mut self, publishers: ServingPublishers, on_failure: OnFailure, mut drain: Drain) {
         loop {
@@ -134,12 +134,12 @@ impl Files {
         }
         if problems.0.is_empty() {
             if self.told.take().is_some() {
-                tracing::info!("all certificates and bundles are good again");
+                tracing::info!("all certificates and CA bundles are valid again");
                 on_failure(&problems);
             }
         } else if self.told.as_ref() != Some(&problems) {
             for problem in &problems.0 {
-                tracing::error!(%problem, "a certificate or bundle changed and is not usable; the last good one stays");
+                tracing::error!(%problem, "certificate or CA bundle changed and is invalid; the last good one stays in use");
             }
             on_failure(&problems);
             self.told = Some(problems);
@@ -154,10 +154,10 @@ impl Files {
                 flag = now.purpose,
                 subject = now.subject,
                 until = crate::tls::certificate::date(now.not_after),
-                "certificates read again"
+                "certificates reloaded"
             );
         }
-        // The judges first: a client that is told of a new authority must find it believed.
+        // Trust first: a client that is offered a new CA in the handshake must find it trusted.
         publishers.trust.publish(loaded.trust.into());
         publishers.config.publish(Arc::new(loaded.config));
         publishers.in_use.publish(loaded.in_use.into());

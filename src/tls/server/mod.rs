@@ -1,4 +1,4 @@
-//! The serving side: our certificates, the clients' authorities, the TLS settings, and their reload.
+//! Server side of TLS: serving certificates, client CAs, TLS settings, and their reload.
 
 mod follow;
 mod possession;
@@ -21,110 +21,110 @@ use crate::process::{Problem, Problems};
 pub use follow::{Files, ServingPublishers, ServingReaders};
 pub use server_name::NamedPair;
 
-/// What the operator asked for, as the flags carry it.
+/// TLS settings of the listener, from the flags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServingSettings {
-    /// `--tls-cert-file` and `--tls-private-key-file`. Without it the first of `named` serves everybody.
+    /// `--tls-cert-file` and `--tls-private-key-file`. Without it, the first of `named` is the default.
     pub pair: Option<PairFiles>,
     /// `--tls-sni-cert-key`.
     pub named: Vec<NamedPair>,
-    /// Names of a certificate that we make without writing it anywhere, if it is to serve instead of a pair.
+    /// Names of a certificate to generate in memory, if it is served instead of a pair.
     pub unwritten: Vec<String>,
     /// `--client-ca-file`.
     pub client_ca: Option<PathBuf>,
     /// `--requestheader-client-ca-file`.
     pub request_header_ca: Option<PathBuf>,
-    /// Whether `--requestheader-allowed-names` names anybody. If not, the two bundles must not share an
-    /// authority: every client could then claim to be anyone.
+    /// Whether `--requestheader-allowed-names` is not empty. If it is empty, the two bundles must not share an
+    /// authority: every client could then claim to be any user.
     pub request_header_names_given: bool,
     /// `--tls-min-version`, for example `VersionTLS13`; empty for the default.
     pub min_version: String,
     /// `--tls-cipher-suites`, by Go's names; empty for the default.
     pub cipher_suites: Vec<String>,
-    /// `--disable-http2-serving` turned around: whether h2 is offered beside http/1.1.
+    /// Whether h2 is offered beside http/1.1: not `--disable-http2-serving`.
     pub http2: bool,
 }
 
-/// Whom we believe. One snapshot, so that the two bundles always belong together.
+/// The trusted CAs of clients and front proxies, in one consistent snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
-    /// Who vouches for clients.
+    /// CA bundle for clients.
     pub client: Option<Bundle>,
-    /// Who vouches for front proxies.
+    /// CA bundle for front proxies.
     pub request_header: Option<Bundle>,
-    /// What a cluster says of them; none when files and flags do.
+    /// Front proxies as configured by a cluster; none if files and flags configure them.
     pub front_proxies: Option<Arc<FrontProxies>>,
-    /// Grows with every change; a judgement is good for one generation.
+    /// Increases with every change; a verification result is valid for one generation.
     pub generation: u64,
 }
 
-/// Whom to believe because a cluster says so, where no file does.
+/// CAs from a cluster, used where no file is given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Announced {
-    /// Who vouches for clients.
+    /// CA bundle for clients.
     pub client: Option<Bundle>,
-    /// Who vouches for front proxies, and how these speak.
+    /// Front proxies: CA bundle, allowed names and headers.
     pub front_proxies: Option<Arc<FrontProxies>>,
 }
 
-/// Front proxies as a cluster describes them. It travels with the authorities: names of one generation must not be
-/// held against certificates of another.
+/// Front proxies as configured by a cluster. Names and CA bundle are one value, so that names of one generation are not
+/// checked against certificates of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontProxies {
-    /// Who vouches for them.
+    /// CA bundle for their certificates.
     pub authorities: Bundle,
-    /// Common names; empty for any.
+    /// Allowed common names; empty allows any.
     pub allowed_names: Vec<String>,
-    /// Headers in which they name the user.
+    /// Headers with the user's name.
     pub username_headers: Vec<String>,
-    /// Headers of the user's UID.
+    /// Headers with the user's UID.
     pub uid_headers: Vec<String>,
-    /// Headers of the user's groups.
+    /// Headers with the user's groups.
     pub group_headers: Vec<String>,
-    /// What headers with more about the user begin with.
+    /// Prefixes of headers with the user's extra attributes.
     pub extra_prefixes: Vec<String>,
 }
 
-/// A file with certificates that is in use, for the metric and the status page.
+/// A certificate file in use, for the metric and the status page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InUse {
     /// The file.
     pub file: PathBuf,
-    /// The flag it was given by, for example `--client-ca-file`.
+    /// The flag that names it, for example `--client-ca-file`.
     pub purpose: &'static str,
-    /// The subject of the certificate (in a bundle: of the one that ends first).
+    /// The subject of the certificate (in a bundle: of the one that expires first).
     pub subject: String,
-    /// The names it is for: DNS names and IP addresses.
+    /// DNS names and IP addresses of the certificate.
     pub names: Vec<String>,
     /// First second in which that certificate is valid.
     pub not_before: UnixTime,
-    /// Last second in which all of the file is valid.
+    /// Last second in which all certificates of the file are valid.
     pub not_after: UnixTime,
 }
 
 impl InUse {
-    /// A pair that was given by the flag `purpose`.
+    /// A key pair given by the flag `purpose`.
     pub fn of_pair(files: &PairFiles, purpose: &'static str, pair: &KeyPair) -> InUse {
         let Facts { subject, names, not_before, not_after, .. } = pair.facts().clone();
         InUse { file: files.certificate.clone(), purpose, subject, names, not_before, not_after }
     }
 }
 
-/// Everything checked, ready to serve.
+/// Checked TLS state, ready to publish.
 struct Loaded {
     config: Arc<ServerConfig>,
     trust: Trust,
     in_use: Vec<InUse>,
 }
 
-/// What lies on disk, each part as last found good.
+/// Loaded certificates and CAs, each in its last valid version.
 #[derive(Clone, Default)]
 struct Parts {
     pairs: BTreeMap<PairFiles, Arc<KeyPair>>,
     unwritten: Option<Arc<KeyPair>>,
     client: Option<Bundle>,
     request_header: Option<Bundle>,
-    /// Where `request_header` is a cluster's, and not a file's.
+    /// Set if `request_header` comes from a cluster, not from a file.
     front_proxies: Option<Arc<FrontProxies>>,
 }
 
@@ -133,7 +133,7 @@ impl Loaded {
         let protocol = protocol::Protocol::of(settings)?;
         let first = settings.pairs().next().and_then(|files| parts.pairs.get(files));
         let Some(default) = first.or(parts.unwritten.as_ref()) else {
-            return Err(Problem::new("--tls-cert-file", "a serving certificate is needed").into());
+            return Err(Problem::new("--tls-cert-file", "a serving certificate is required").into());
         };
         let named = settings.named.iter().filter_map(|it| Some((it, parts.pairs.get(&it.files)?)));
         let resolver = server_name::ByName::new(default, named);
@@ -151,7 +151,7 @@ impl Loaded {
 }
 
 impl ServingSettings {
-    /// Every pair, the one that serves by default first.
+    /// All pairs, the default one first.
     fn pairs(&self) -> impl Iterator<Item = &PairFiles> {
         self.pair.iter().chain(self.named.iter().map(|it| &it.files))
     }
@@ -163,9 +163,9 @@ impl ServingSettings {
 }
 
 impl Parts {
-    /// Reads all parts; one that is wrong is taken from `old`, if it was ever good, and its problem kept.
+    /// Loads all parts. An invalid part is taken from `old`, and its problem is returned.
     ///
-    /// What no file says is as `announced`: where that says nothing, nobody is believed.
+    /// CAs that no file gives are those of `announced`; without these, none is trusted.
     fn read(settings: &ServingSettings, announced: &Announced, old: &Parts, now: UnixTime) -> (Parts, Problems) {
         let mut problems = Problems::default();
         let mut parts = Parts::default();
@@ -202,7 +202,7 @@ impl Parts {
         (parts, problems)
     }
 
-    /// Fills in what a cluster says, where no file does.
+    /// Takes CAs from a cluster where no file is given.
     fn announced(&mut self, settings: &ServingSettings, announced: &Announced) {
         if settings.client_ca.is_none() {
             self.client = announced.client.clone();
@@ -213,7 +213,7 @@ impl Parts {
         }
     }
 
-    /// Whether a client's certificate is never one of a front proxy.
+    /// Checks that a client's certificate cannot be used as a front proxy's.
     fn told_apart(&self, settings: &ServingSettings) -> Result<(), Problem> {
         let names_given = self
             .front_proxies
@@ -223,8 +223,8 @@ impl Parts {
             (Some(client), Some(request_header)) if !names_given && client.overlaps(request_header) => {
                 let message = format!(
                     "{} shares an authority with --client-ca-file {}, and --requestheader-allowed-names is empty: every \
-                     client with a certificate could claim to be anyone. Use an authority of its own for front \
-                     proxies, or name them with --requestheader-allowed-names",
+                     client with a certificate could claim to be any user. Use a separate authority for front \
+                     proxies, or set --requestheader-allowed-names",
                     request_header.origin(),
                     client.origin()
                 );
@@ -281,7 +281,7 @@ impl Parts {
         list
     }
 
-    /// Whether anything differs that a handshake or a judgement would see.
+    /// Whether handshakes and verification are the same with both.
     fn same(&self, other: &Parts) -> bool {
         self.pairs == other.pairs && self.unwritten == other.unwritten && self.same_trust(other)
     }
@@ -293,7 +293,7 @@ impl Parts {
     }
 }
 
-/// A bundle in which only authorities make sense.
+/// Loads a bundle that may contain authorities only.
 fn read_authorities(file: &PathBuf) -> Result<Bundle, Problem> {
     let place = file.display();
     let pem = std::fs::read(file).map_err(|error| Problem::new(&place, format!("cannot be read: {error}")))?;
@@ -304,8 +304,8 @@ fn read_authorities(file: &PathBuf) -> Result<Bundle, Problem> {
     }
     let list = strangers.iter().map(|it| format!("\"{it}\"")).collect::<Vec<_>>().join(", ");
     let message = format!(
-        "certificate authorities are needed, and {list} is none (basic constraint CA is not set); name the certificate of \
-         the authority that signed it"
+        "only certificate authorities are allowed, and {list} is none (basic constraint CA is not set); use the \
+         certificate of the authority that signed it"
     );
     Err(Problem::new(file.display(), message))
 }
@@ -317,7 +317,7 @@ fn warn_of_odd_serving_certificate(pair: &KeyPair) {
         tracing::warn!(
             files = pair.place(),
             subject = facts.subject,
-            "clients will refuse the serving certificate: it names no host (no subject alternative name)"
+            "clients will refuse the serving certificate: it has no subject alternative name"
         );
     }
     if !facts.is_for("server authentication") {

@@ -1,8 +1,7 @@
-//! Asks clients for a certificate and checks that they hold its key; whether it is to be believed is judged
-//! later, by the authenticators.
+//! Requests client certificates and verifies possession of the key. Trust is verified later, by the authenticators.
 //!
-//! Go servers of Kubernetes do the same (`tls.RequestClientCert`): a client whose certificate is not trusted
-//! gets an answer (401) instead of a broken handshake, and may still come with a token.
+//! Go servers of Kubernetes do the same (`tls.RequestClientCert`): a client with an untrusted certificate
+//! gets a response (401) instead of a broken handshake, and may still authenticate by a token.
 
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -16,8 +15,8 @@ pub(super) struct Possession {
 }
 
 impl Possession {
-    /// `hints` are the authorities named in the handshake; with none, no certificate is asked for, because
-    /// nobody would believe it.
+    /// `hints` are the authorities named in the handshake. Without any, no certificate is requested, because
+    /// none would be trusted.
     pub(super) fn new(mut hints: Vec<DistinguishedName>) -> Possession {
         hints.sort_by(|a, b| a.as_ref().cmp(b.as_ref()));
         hints.dedup_by(|a, b| a.as_ref() == b.as_ref());

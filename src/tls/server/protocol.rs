@@ -1,4 +1,4 @@
-//! TLS versions, cipher suites and the rest of what a handshake may agree on.
+//! TLS versions, cipher suites and ALPN of the listener.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::ServingSettings;
 use crate::process::{Problem, Problems};
 use crate::tls::provider;
 
-/// What was asked for, checked.
+/// Checked TLS parameters.
 pub(super) struct Protocol {
     versions: &'static [&'static SupportedProtocolVersion],
     suites: Vec<SupportedCipherSuite>,
@@ -26,7 +26,7 @@ impl Protocol {
         for name in &settings.cipher_suites {
             allowed.extend(problems.keep(suite(name)));
         }
-        // As in Go, the suites of TLS 1.3 are not for choice; the flag picks among those of TLS 1.2.
+        // As in Go, the suites of TLS 1.3 are fixed; the flag selects among those of TLS 1.2.
         let provider = provider();
         let suites = provider.cipher_suites.iter().copied();
         let suites = suites
@@ -47,8 +47,8 @@ impl Protocol {
             .map_err(|error| Problem::new("--tls-cipher-suites", format!("cannot be combined: {error}")))?
             .with_client_cert_verifier(verifier)
             .with_cert_resolver(resolver);
-        // A resumed session would bring back a client's certificate that nobody asked about again: rustls
-        // copies it from the ticket. So there is nothing to resume from.
+        // A resumed session would restore a client certificate that was not verified again: rustls
+        // copies it from the ticket. So resumption is disabled.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];

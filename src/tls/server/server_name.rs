@@ -1,7 +1,7 @@
-//! Which of several certificates a client gets, by the server name it asks for.
+//! Selection of the serving certificate by the client's server name (SNI).
 //!
-//! As k8s.io/apiserver's `--tls-sni-cert-key`: exact names before wildcards, names written on the command line
-//! before names taken from certificates, earlier flags before later ones, else the default.
+//! As k8s.io/apiserver's `--tls-sni-cert-key`: exact names before wildcards, names on the command line
+//! before names in certificates, earlier flags before later ones, else the default.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,14 +16,14 @@ use crate::tls::key_pair::{KeyPair, PairFiles};
 /// One `--tls-sni-cert-key`: `certificate,key` or `certificate,key:name,name`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedPair {
-    /// The files.
+    /// The files of the pair.
     pub files: PairFiles,
-    /// The names it serves, `*.` allowed; empty for those in the certificate.
+    /// The names it is served for, `*.` allowed; empty for those in the certificate.
     pub names: Vec<String>,
 }
 
 impl NamedPair {
-    /// Reads the flag's value.
+    /// Parses the flag's value.
     pub fn parse(value: &str) -> Result<NamedPair, Problem> {
         let problem = |message: &str| Problem::new("--tls-sni-cert-key", format!("\"{value}\": {message}"));
         let (files, names) = match value.split_once(':') {

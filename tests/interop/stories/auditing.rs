@@ -71,7 +71,7 @@ const REQUESTS: &[Request] = &[
     send("POST", "configmaps", &[JSON], r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"NOT A NAME"}}"#),
     // There is no object, and narthex says so.
     differs(send("POST", "configmaps", &[JSON], r#"{"kind":"#), |event| {
-        event["annotations"]["audit.narthex.dev/request-object"] = json!("left out: it cannot be read");
+        event["annotations"]["audit.narthex.dev/request-object"] = json!("omitted: cannot be parsed");
     }),
     ask(Who::Jane, "GET", "configmaps/a"),
     // An answer without a body says nothing to who relays it.
@@ -82,7 +82,7 @@ const REQUESTS: &[Request] = &[
     // Protobuf is not made JSON.
     differs(send("GET", "configmaps/a", &[("accept", PROTOBUF)], ""), |event| {
         event.as_object_mut().unwrap().remove("responseObject");
-        let left_out = format!("left out: {PROTOBUF} is not made JSON here");
+        let left_out = format!("omitted: cannot convert {PROTOBUF} to JSON");
         event["annotations"]["audit.narthex.dev/response-object"] = json!(left_out);
     }),
     send("GET", "configmaps/a", &[("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")], ""),

@@ -33,14 +33,14 @@ fn one_of_two(world: &World) {
     let admin = stage.admin().clone();
     let debug = [("--log-level", "debug")];
     let mut first = stage.gateway("narthex-first", &debug);
-    says(&first, "we lead");
+    says(&first, "acquired leadership");
     let second = stage.gateway("narthex-second", &debug);
-    says(&second, "somebody else leads");
+    says(&second, "new leader elected");
     for gateway in [&first, &second] {
         until(gateway, &admin, FLUNDERS, 200, "FlunderList");
     }
     // With the rights that are shipped, and a Lease as kubectl shows it.
-    says(&first, "its condition is written");
+    says(&first, "Available condition written");
     let held = lease(&stage);
     assert_eq!(held["spec"]["leaseDurationSeconds"], 15, "{held}");
     assert_eq!(held["spec"]["leaseTransitions"], 0, "{held}");
@@ -51,14 +51,14 @@ fn one_of_two(world: &World) {
             if log.lines().any(left) { Ok(()) } else { Err("it does not".to_owned()) }
         });
     }
-    assert_eq!(count(&first, "its condition is written"), 4, "two tries for each of two");
+    assert_eq!(count(&first, "Available condition written"), 4, "two tries for each of two");
 
     first.process.signal(Signal::TERM);
     assert!(first.process.wait().success());
-    says(&first, "the Lease is given back");
-    says(&second, "we lead");
+    says(&first, "Lease released");
+    says(&second, "acquired leadership");
     let held = lease(&stage);
     assert_eq!(held["spec"]["leaseTransitions"], 1, "{held}");
-    assert_eq!(count(&second, "we do not lead any more"), 0);
+    assert_eq!(count(&second, "lost leadership"), 0);
     until(&second, &admin, FLUNDERS, 200, "FlunderList");
 }

@@ -145,7 +145,7 @@ fn registry_is_followed(world: &World) {
     stage.cluster.kill_kube_apiserver();
     eventually("the log to say it", || {
         let log = gateway.process.log();
-        if log.contains("the registry's kube-apiserver cannot be followed") { Ok(()) } else { Err(log) }
+        if log.contains("the registry's kube-apiserver cannot be watched") { Ok(()) } else { Err(log) }
     });
     assert_eq!(gateway.door.get(Some(&admin), FLUNDERS).unwrap().status, 200);
     assert_eq!(gateway.door.get(None, "/readyz").unwrap().status, 200);

@@ -17,7 +17,7 @@ fn quickstart(world: &World, kubectl: &Kubectl) {
     let directory = world.scratch(&format!("quickstart with {}", kubectl.version));
     let data = directory.join("data");
     let first = Quickstart::start(&directory, "first", &data);
-    assert!(first.said.starts_with("Made "), "{}", first.said);
+    assert!(first.said.starts_with("Created "), "{}", first.said);
     first.lines_can_be_pasted(kubectl, &directory);
     let person = Person { kubectl, kubeconfig: data.join("admin.kubeconfig"), home: directory.clone() };
     for kind in [Kind::greetings(), Kind::doors()] {

@@ -130,7 +130,7 @@ fn tutorial(world: &World, kubectl: &Kubectl) {
     let block = reader.next("narthex sidecar");
     let mut sidecar = reader.starts("sidecar", &block);
     let log = sidecar.reader();
-    sidecar.wait_until(|| if log().contains("the upstream can be reached") { Ok(()) } else { Err(log()) });
+    sidecar.wait_until(|| if log().contains("upstream reachable") { Ok(()) } else { Err(log()) });
     let block = reader.next("/readyz");
     assert_eq!(eventually("the sidecar being ready", || reader.types(&block)), "ok");
 

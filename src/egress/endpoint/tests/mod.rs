@@ -1,4 +1,4 @@
-//! Endpoints that are spoken to without TLS, and over Unix domain sockets.
+//! Endpoints without TLS, and over Unix domain sockets.
 
 mod server;
 
@@ -39,7 +39,7 @@ fn get(path: &str) -> Box<Request<Body>> {
     request
 }
 
-/// The whole answer, and the trailers behind it; its connection can be used again.
+/// The complete response body and its trailers; the connection can be reused afterwards.
 async fn ask(endpoint: &Rc<Endpoint>, request: Box<Request<Body>>) -> Result<(String, Option<HeaderMap>), SendError> {
     let Sent { response, mut lease, .. } = endpoint.send(request).await?;
     let body = response.into_body().collect().await.unwrap_or_else(|error| panic!("{error}"));
@@ -95,7 +95,7 @@ async fn a_clients_host_is_kept_where_that_is_wanted() {
                 let said = text(&pool.endpoint(&upstream), request).await;
                 assert_eq!(said.contains("app.example"), kept, "{said}");
                 let said = text(&pool.endpoint(&upstream), get("/")).await;
-                assert!(said.contains(&server.address.to_string()), "who names none gets the address: {said}");
+                assert!(said.contains(&server.address.to_string()), "without a Host header it is the address: {said}");
             }
         }
     };
@@ -129,7 +129,7 @@ async fn tls_over_a_unix_socket() {
     LocalSet::new().run_until(test).await;
 }
 
-/// As a gRPC call: a body that is still being written, `te: trailers`, and trailers both ways.
+/// Like a gRPC call: a streamed body, `te: trailers`, and trailers in both directions.
 #[tokio::test]
 async fn trailers_go_both_ways_over_http2() {
     let test = async {
@@ -184,7 +184,7 @@ async fn missing(endpoint: &Rc<Endpoint>, path: &Path) {
         panic!("there is no socket")
     };
     assert_eq!((error.phase, error.reason), (DialPhase::Connect, "ConnectionRefused"));
-    assert_eq!(error.cause, format!("unix:{}: the socket is not there (yet)", path.display()));
+    assert_eq!(error.cause, format!("unix:{}: the socket does not exist (yet)", path.display()));
     assert_eq!(request.uri(), "/a", "it is given back whole");
     assert!(!endpoint.is_usable());
 }
@@ -204,7 +204,7 @@ async fn an_endpoint_whose_socket_is_missing_is_out_until_it_appears() {
         let server = Server::unix(&path, Protocol::Http1, None);
         back(&endpoint).await;
         text(&endpoint, get("/a")).await;
-        // The server goes, with its socket, and another comes.
+        // The server stops and its socket is removed; then another starts.
         drop(server);
         std::fs::remove_file(&path).unwrap();
         while ask(&endpoint, get("/a")).await.is_ok() || endpoint.is_usable() {
@@ -226,9 +226,9 @@ async fn who_speaks_another_version_is_told_apart_from_who_is_not_there() {
             panic!("it does not speak HTTP/2")
         };
         assert_eq!(error.phase, DialPhase::Http);
-        assert!(error.cause.ends_with("; see whether it speaks HTTP/2 without TLS (h2c)"), "{}", error.cause);
+        assert!(error.cause.ends_with("; check that it supports HTTP/2 without TLS (h2c)"), "{}", error.cause);
         let new = Server::tcp(Protocol::Http2).await;
-        // Its greeting may come before our request or behind it.
+        // Its SETTINGS may arrive before our request or after it.
         assert!(endpoint(&new.address, ONE).send(get("/")).await.is_err(), "it does not speak HTTP/1.1");
     };
     LocalSet::new().run_until(test).await;

@@ -1,4 +1,4 @@
-//! A server for the tests of endpoints: it answers with what it was asked.
+//! Test server that responds with the request it received.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -23,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::egress::{Address, Host, Protocol};
 use crate::message::BodyError;
 
-/// What is accepted.
+/// An accepted connection.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
@@ -32,7 +32,7 @@ enum Door {
     Unix(UnixListener),
 }
 
-/// A server that is there until it is dropped, with all its connections.
+/// A server that runs until dropped, with all its connections.
 pub(super) struct Server {
     pub(super) address: Address,
     connections: Arc<AtomicUsize>,
@@ -76,7 +76,7 @@ impl Server {
         Server { address, connections, task }
     }
 
-    /// How many connections were made to it.
+    /// Number of accepted connections.
     pub(super) fn connections(&self) -> usize {
         self.connections.load(SeqCst)
     }
@@ -84,14 +84,14 @@ impl Server {
 
 async fn serve(stream: Box<dyn Stream>, speaks: Protocol) {
     let (stream, service) = (TokioIo::new(stream), service_fn(answer));
-    // How they end is the client's matter.
+    // How a connection ends is up to the client.
     let _ = match speaks {
         Protocol::Http1 => http1::Builder::new().serve_connection(stream, service).with_upgrades().await,
         Protocol::Http2 => http2::Builder::new(TokioExecutor::new()).serve_connection(stream, service).await,
     };
 }
 
-/// Says what it was asked and, as gRPC does, behind it the trailers it got; to who asks for it, it becomes an echo.
+/// Responds with the request and, as gRPC does, with its trailers; an upgrade request gets an echo.
 async fn answer(
     mut request: Request<Incoming>,
 ) -> Result<Response<StreamBody<stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, BodyError>>>>>, Infallible> {

@@ -1,4 +1,4 @@
-//! One server's connections: one is opened when it is needed, and another when that is over.
+//! The connection pool: connections are opened on demand and replaced when closed.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,14 +13,14 @@ use crate::egress::konnectivity::{Client, Clients, Packet};
 
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// Servers, a new one for every connection; each opens every tunnel unless it is told otherwise.
+/// Test servers, a new one per connection; each accepts every dial unless told otherwise.
 #[derive(Default)]
 struct Servers {
     all: RefCell<Vec<Rc<Fake>>>,
     down: Cell<bool>,
-    /// Whether connecting does not end.
+    /// Whether connecting hangs.
     lost: Cell<bool>,
-    /// Dials to leave unanswered.
+    /// Number of dials to leave unanswered.
     deaf: Rc<Cell<usize>>,
     attempts: Cell<usize>,
     limit: Cell<Option<u32>>,
@@ -85,7 +85,7 @@ async fn a_server_that_was_restarted_is_connected_to_again() {
         let dial = async || clients.dial(&"a", "b:1", PATIENCE, async || servers.open().await).await;
         drop(dial().await.unwrap());
         servers.all.borrow()[0].order(Order::Die);
-        // Whether its end is heard before the next dial or by it.
+        // The end may be noticed before the next dial or by it.
         drop(dial().await.unwrap());
         servers.all.borrow()[1].order(Order::GoAway);
         sleep(Duration::from_millis(5)).await;
@@ -146,7 +146,7 @@ async fn an_agent_that_hangs_costs_a_second_where_another_is_there() {
         assert_eq!(dial().await.err().unwrap().reason, "ProxyTimeout");
         assert!((8..9).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
         assert_eq!(usize::MAX - servers.deaf.get(), 4);
-        // The server may be what hangs: the next dial does not go over the same connection.
+        // The server itself may hang: the next dial uses another connection.
         servers.deaf.set(0);
         drop(dial().await.unwrap());
         assert_eq!(servers.attempts.get(), 2);
@@ -184,8 +184,8 @@ async fn where_a_new_connection_fails_as_well_the_server_is_gone() {
         sleep(Duration::from_millis(5)).await;
         servers.lost.set(true);
         let begun = Instant::now();
-        assert_eq!(dial().await.err().unwrap().reason, "ProxyUnreachable", "a silent one, and no other");
-        assert_eq!(dial().await.err().unwrap().reason, "ProxyUnreachable", "none at all");
+        assert_eq!(dial().await.err().unwrap().reason, "ProxyUnreachable", "a silent connection, and no other");
+        assert_eq!(dial().await.err().unwrap().reason, "ProxyUnreachable", "no connection at all");
         assert!((16..17).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
         servers.lost.set(false);
         drop(dial().await.unwrap());

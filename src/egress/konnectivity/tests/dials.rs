@@ -1,4 +1,4 @@
-//! How dials go well, fail, and are taken back.
+//! Dials that succeed, fail, and are canceled.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ async fn what_a_target_says_at_once_is_not_lost() {
             let (read, ()) = tokio::join!(reading, async {
                 let mut call = fake.accept().await;
                 let (_, random) = call.dialled().await;
-                // In one breath, as it comes when agent and server are quick.
+                // In one write, as it arrives when agent and server are fast.
                 let mut breath = Packet::DialResponse { error: String::new(), connection: 7, random }.frame().to_vec();
                 breath.extend_from_slice(
                     &Packet::Data { connection: 7, data: bytes::Bytes::from_static(b"220 ready") }.frame(),
@@ -108,7 +108,7 @@ async fn a_dial_that_nobody_answers_is_taken_back() {
         let (tunnel, ()) = tokio::join!(fake.client.dial("a:1", PATIENCE), async {
             let mut call = fake.accept().await;
             let (_, number) = call.dialled().await;
-            // Another's answer is none.
+            // The response to another dial is ignored.
             call.say(&Packet::DialResponse { error: String::new(), connection: 3, random: number ^ 1 });
             assert_eq!(call.packet().await, Some(Packet::CloseDial { random: number }));
             assert_eq!(begun.elapsed(), PATIENCE);
@@ -124,9 +124,9 @@ async fn a_dial_that_nobody_answers_is_taken_back() {
         let mut call = fake.accept().await;
         let (_, number) = call.dialled().await;
         dial.abort();
-        assert_eq!(call.packet().await, Some(Packet::CloseDial { random: number }), "whoever dialled went away");
+        assert_eq!(call.packet().await, Some(Packet::CloseDial { random: number }), "the dial was dropped");
         assert_eq!(call.packet().await, None);
-        // A server that does not end the stream is not waited for for ever.
+        // A server that does not end the stream is not awaited forever.
         tokio::time::sleep(Duration::from_secs(11)).await;
         assert_eq!(fake.client.streams(), 0);
     })
@@ -168,7 +168,7 @@ async fn a_dial_fails_when_the_server_will_not() {
             call
         });
         assert_eq!(tunnel.err().unwrap().failure, TunnelFailure::Lost);
-        assert!(fake.client.takes_dials(), "the connection itself is well");
+        assert!(fake.client.takes_dials(), "the connection itself is healthy");
     })
     .await;
 }
@@ -278,7 +278,7 @@ async fn the_connection_goes_with_its_last_handle_and_tunnel() {
     .await;
 }
 
-/// A session whose server refuses our certificate when for us the handshake is over.
+/// A TLS session whose server refuses the client certificate after the client's handshake is done.
 struct Refused;
 
 impl tokio::io::AsyncRead for Refused {

@@ -1,4 +1,4 @@
-//! How tunnels end: by either side, in the midst, and not at all.
+//! How tunnels end: closed by either side, abruptly, and never.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn the_far_end_closes_after_its_last_byte() {
         assert_eq!(tunnel.read(&mut [0; 8]).await.unwrap(), 0, "the end stays");
         assert_eq!(tunnel.write(b"x").await.unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
         drop(tunnel);
-        assert_eq!(call.packet().await, None, "nobody is asked to close what is closed");
+        assert_eq!(call.packet().await, None, "no CloseRequest after the close");
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! A Konnectivity server whose every word the test chooses.
+//! A Konnectivity server fully controlled by the test.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -14,7 +14,7 @@ use tokio::task::{JoinHandle, LocalSet};
 
 use crate::egress::konnectivity::{Client, Frames, Packet};
 
-/// A client of ours and what it is connected to.
+/// A client and the server it is connected to.
 pub(super) struct Fake {
     pub(super) client: Client,
     calls: RefCell<mpsc::UnboundedReceiver<Call>>,
@@ -23,18 +23,18 @@ pub(super) struct Fake {
     task: JoinHandle<()>,
 }
 
-/// What the whole server is to do.
+/// Command to the whole server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Order {
-    /// To say goodbye, and go on with what there is.
+    /// Send GOAWAY and continue with the open streams.
     GoAway,
-    /// To be gone.
+    /// Close the connection.
     Die,
-    /// To be gone without a word of it: as behind a machine, or a way there, that is lost.
+    /// Stop responding without closing, as after a lost machine or network.
     Freeze,
 }
 
-/// The server's side of a stream.
+/// Server side of a stream.
 pub(super) struct Call {
     pub(super) request: Request<()>,
     answer: SendResponse<Bytes>,
@@ -44,12 +44,12 @@ pub(super) struct Call {
     piece: Bytes,
 }
 
-/// Runs a test with a server that takes at most `streams` at a time.
+/// Runs a test with a server that accepts at most `streams` concurrent streams.
 pub(super) async fn with_limit<F: Future>(streams: Option<u32>, test: impl FnOnce(Rc<Fake>) -> F) -> F::Output {
     LocalSet::new().run_until(async { test(Rc::new(start(streams).await)).await }).await
 }
 
-/// A server and a client of it, within a `LocalSet`.
+/// Starts a server with a connected client, within a `LocalSet`.
 pub(super) async fn start(streams: Option<u32>) -> Fake {
     let (ours, theirs) = tokio::io::duplex(256 << 10);
     let (sender, calls) = mpsc::unbounded_channel();
@@ -72,7 +72,7 @@ async fn serve(
     nudge: Rc<tokio::sync::Notify>,
 ) {
     let mut builder = h2::server::Builder::new();
-    // gRPC's Go implementation gives the connection's window back as bytes come, read or not.
+    // grpc-go returns connection capacity as bytes arrive, read or not.
     builder.initial_connection_window_size(64 << 20);
     if let Some(streams) = streams {
         builder.max_concurrent_streams(streams);
@@ -83,7 +83,7 @@ async fn serve(
         tokio::select! {
             accepted = connection.accept() => {
                 let Some(Ok((request, answer))) = accepted else { return };
-                // As gRPC's Go implementation, which wants to know how far away the client is; one at a time.
+                // As grpc-go, which measures the round trip; one PING at a time.
                 let _ = pings.send_ping(h2::Ping::opaque());
                 let (parts, receive) = request.into_parts();
                 let request = Request::from_parts(parts, ());
@@ -103,13 +103,13 @@ async fn serve(
 }
 
 impl Fake {
-    /// The next stream the client opens.
-    #[allow(clippy::await_holding_refcell_ref, reason = "one test asks at a time")]
+    /// The next stream opened by the client.
+    #[allow(clippy::await_holding_refcell_ref, reason = "only one test task waits at a time")]
     pub(super) async fn accept(&self) -> Call {
         self.calls.borrow_mut().recv().await.unwrap()
     }
 
-    /// Drops the client; what is left ends when its connection does.
+    /// Drops the client; the task ends with its connection.
     pub(super) fn let_go(self) -> JoinHandle<()> {
         self.task
     }
@@ -121,12 +121,12 @@ impl Fake {
 }
 
 impl Call {
-    /// The next packet; none when the client ended the stream in good order.
+    /// The next packet; `None` when the client ended the stream in order.
     pub(super) async fn packet(&mut self) -> Option<Packet> {
         self.try_packet().await.unwrap()
     }
 
-    /// The same; an error when the client reset the stream.
+    /// As [`Call::packet`], with an error when the client reset the stream.
     pub(super) async fn try_packet(&mut self) -> Result<Option<Packet>, h2::Error> {
         loop {
             if let Some(read) = self.frames.read(&mut self.piece).unwrap() {
@@ -145,7 +145,7 @@ impl Call {
         }
     }
 
-    /// The dial that has to come first: its address and number.
+    /// Expects a dial as the first packet; returns its address and id.
     pub(super) async fn dialled(&mut self) -> (String, i64) {
         match self.packet().await {
             Some(Packet::DialRequest { protocol, address, random }) => {
@@ -157,13 +157,13 @@ impl Call {
         }
     }
 
-    /// Takes the dial; the connection is number `connection`.
+    /// Accepts the dial with connection id `connection`.
     pub(super) async fn open(&mut self, connection: i64) {
         let (_, random) = self.dialled().await;
         self.say(&Packet::DialResponse { error: String::new(), connection, random });
     }
 
-    /// What the client sent on `connection` up to the next packet of another kind, and that.
+    /// Data sent by the client on `connection` up to the next packet of another type, and that packet.
     pub(super) async fn data(&mut self, connection: i64) -> (Vec<u8>, Option<Packet>) {
         let mut all = Vec::new();
         loop {
@@ -185,7 +185,7 @@ impl Call {
         })
     }
 
-    /// Says a packet, whatever the window.
+    /// Sends a packet regardless of flow control.
     pub(super) fn say(&mut self, packet: &Packet) {
         self.raw(packet.frame());
     }
@@ -198,7 +198,7 @@ impl Call {
         self.send().send_data(bytes.into(), false).unwrap();
     }
 
-    /// Says a packet as soon as the window lets it through whole; false if the client reset the stream.
+    /// Sends a packet within flow control; false if the client reset the stream.
     pub(super) async fn pour(&mut self, packet: &Packet) -> bool {
         let mut bytes = packet.frame();
         while !bytes.is_empty() {
@@ -218,7 +218,7 @@ impl Call {
         true
     }
 
-    /// Ends the stream with a status of gRPC.
+    /// Ends the stream with a gRPC status.
     pub(super) fn end(&mut self, status: &'static str, message: &'static str) {
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", status.parse().unwrap());
@@ -226,13 +226,13 @@ impl Call {
         self.send().send_trailers(trailers).unwrap();
     }
 
-    /// Ends the stream unless that was done.
+    /// Ends the stream unless it has ended.
     pub(super) fn end_if_open(&mut self) {
         let trailers = HeaderMap::from_iter([(http::HeaderName::from_static("grpc-status"), "0".parse().unwrap())]);
         let _ = self.send().send_trailers(trailers);
     }
 
-    /// Answers with nothing but a header.
+    /// Responds with a head only.
     pub(super) fn answer(&mut self, head: http::response::Builder) {
         self.answer.send_response(head.body(()).unwrap(), true).unwrap();
     }

@@ -1,4 +1,4 @@
-//! The client against a server that says what a test wants.
+//! Tests of the client against a server controlled by the test.
 
 mod clients;
 mod dials;
@@ -13,20 +13,20 @@ use tokio::io::AsyncReadExt as _;
 
 use super::{Tunnel, TunnelError, TunnelFailure};
 
-/// All that comes until the end, and how it ended.
+/// All data until the end, and how it ended.
 async fn read_all(tunnel: &mut Tunnel) -> (Vec<u8>, Result<(), TunnelFailure>) {
     let mut all = Vec::new();
     let end = tunnel.read_to_end(&mut all).await;
     (all, end.map(drop).map_err(|error| failure(&error)))
 }
 
-/// The failure of a tunnel inside an error of a stream.
+/// The tunnel failure inside an I/O error.
 fn failure(error: &io::Error) -> TunnelFailure {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<TunnelError>());
     inner.unwrap_or_else(|| panic!("{error:?}")).failure
 }
 
-/// Bytes of which no two neighbours are easily taken for each other.
+/// Test data in which misplaced bytes are noticed.
 fn pattern(length: usize) -> Vec<u8> {
     (0..length as u32).map(|at| (at % 251) as u8).collect()
 }

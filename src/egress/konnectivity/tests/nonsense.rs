@@ -1,4 +1,4 @@
-//! What no server should say: ignored where it may be, else the end of one tunnel and no other.
+//! Packets that no server should send: ignored where possible, otherwise the end of one tunnel only.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Many tunnels on one connection, and what those who do not read or write do to the others: nothing.
+//! Many tunnels on one connection: readers and writers that stop do not affect the others.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn open(fake: &Fake, connection: i64) -> (Tunnel, Call) {
     (tunnel.unwrap(), call)
 }
 
-/// Sends back what comes, until it is asked to close.
+/// Echoes data until asked to close.
 async fn echo(mut call: Call, connection: i64) {
     while let Some(packet) = call.packet().await {
         match packet {
@@ -125,7 +125,7 @@ async fn what_all_readers_leave_together_has_an_end() {
             });
         }
         tokio::time::sleep(Duration::from_secs(3)).await;
-        assert_eq!(fake.client.streams(), 80, "the tunnels are still somebody's");
+        assert_eq!(fake.client.streams(), 80, "the tunnels still have owners");
         let mut lost = 0;
         for tunnel in &mut stopped {
             lost += usize::from(tunnel.read(&mut [0]).await.is_err());
@@ -155,7 +155,7 @@ async fn however_little_each_leaves_there_is_an_end_to_what_all_leave() {
         spawn_local(echo(call, 1000));
         for _ in 0..30 {
             asks(&mut other, &pattern(10_000)).await;
-            // Those who read a drop at a time are not spared.
+            // Tunnels read a byte at a time are not spared.
             let mut drop = [0];
             for tunnel in &mut stopped {
                 let _ = timeout(Duration::ZERO, tunnel.read(&mut drop)).await;
@@ -201,7 +201,7 @@ async fn a_far_end_that_takes_nothing_is_noticed_and_others_go_on() {
         spawn_local(echo(others_call, 2));
         let writing = spawn_local(async move {
             let written = timeout(Duration::from_secs(60), stuck.write_all(&pattern(10 << 20))).await;
-            assert!(written.is_err(), "nobody reads it");
+            assert!(written.is_err(), "the target does not read");
             stuck
         });
         assert_eq!(fake.client.stuck(), 0);

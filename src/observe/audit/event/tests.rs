@@ -1,4 +1,4 @@
-//! What is written of a request, letter by letter.
+//! Tests of the serialization of events.
 
 use super::*;
 
@@ -87,7 +87,7 @@ fn a_failure_of_the_backend_is_told_in_its_words() {
         let expected = json!({"metadata": {}, "status": "Failure", "message": "m", "reason": "Conflict", "details": {"name": "a"}, "code": 409});
         assert_eq!(written["responseStatus"], expected);
         assert_eq!(written["responseObject"].is_object(), object);
-        // Of what is not written anyway, nothing is said to be missing.
+        // An object that the level does not include is not annotated as omitted.
         event.response = Some(Passed::TooLong);
         assert_eq!(value(&event)["annotations"].is_null(), !object);
     }
@@ -104,12 +104,12 @@ fn an_object_that_is_missing_is_said_to_be() {
         written["annotations"],
         json!({
             "audit.k8s.io/truncated": "true",
-            "audit.narthex.dev/request-object": "left out: application/vnd.kubernetes.protobuf is not made JSON here",
+            "audit.narthex.dev/request-object": "omitted: cannot convert application/vnd.kubernetes.protobuf to JSON",
         })
     );
     assert!(written.get("requestObject").is_none() && written.get("responseObject").is_none());
     event.request = Some(Passed::json(&b"{"[..]));
-    assert_eq!(value(&event)["annotations"]["audit.narthex.dev/request-object"], "left out: it cannot be read");
+    assert_eq!(value(&event)["annotations"]["audit.narthex.dev/request-object"], "omitted: cannot be parsed");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Which requests are audited, and how much of them: an `audit.k8s.io/v1` Policy, matched as
-//! `k8s.io/apiserver/pkg/audit/policy` matches it.
+//! Audit policy (`audit.k8s.io/v1`): selects the audit level of each request, with the same matching as
+//! `k8s.io/apiserver/pkg/audit/policy`.
 
 mod read;
 
@@ -8,33 +8,33 @@ use std::path::Path;
 use crate::kubeapi::{RequestInfo, User};
 use crate::process::{Followed, FollowedFile, Problems};
 
-/// A policy file, followed.
+/// A watched policy file.
 pub type PolicyFile = FollowedFile<Policy>;
 
-/// How much is written of a request.
+/// Audit level: how much of a request is recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Nothing.
+    /// The request is not audited.
     #[default]
     None,
-    /// Who, what, when and with which answer.
+    /// User, verb, resource, time and response status.
     Metadata,
-    /// The object that was sent, too.
+    /// `Metadata` and the request object.
     Request,
-    /// The object that was answered, too.
+    /// `Request` and the response object.
     RequestResponse,
 }
 
-/// When an event is written.
+/// Audit stage: when an event is emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// As soon as it is known who asks.
+    /// After authentication.
     RequestReceived,
-    /// With the head of an answer that goes on for long.
+    /// With the response headers of a long-running request.
     ResponseStarted,
-    /// With the end of the answer.
+    /// At the end of the response.
     ResponseComplete,
-    /// When a defect of ours ended it.
+    /// After a panic in this process.
     Panic,
 }
 
@@ -42,24 +42,24 @@ pub enum Stage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stages(u8);
 
-/// Rules; the first that matches a request says what is written of it.
+/// An audit policy; the first matching rule applies.
 #[derive(Debug, Default)]
 pub struct Policy {
     rules: Vec<Rule>,
 }
 
-/// What a policy says of one request.
+/// The audit configuration that applies to one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// How much is written.
+    /// Audit level.
     pub level: Level,
-    /// Stages of which nothing is written.
+    /// Stages without an event.
     pub omit: Stages,
-    /// Whether `metadata.managedFields` are left out of what is written.
+    /// Whether `metadata.managedFields` is removed from objects.
     pub omit_managed_fields: bool,
 }
 
-/// Empty lists match everything.
+/// A rule of the policy. Empty lists match everything.
 #[derive(Debug, Default)]
 struct Rule {
     verdict: Verdict,
@@ -82,7 +82,7 @@ impl Level {
     pub(in crate::observe) const ALL: [Level; 4] =
         [Level::None, Level::Metadata, Level::Request, Level::RequestResponse];
 
-    /// Its name.
+    /// Name of the level.
     pub fn as_str(self) -> &'static str {
         ["None", "Metadata", "Request", "RequestResponse"][self as usize]
     }
@@ -91,19 +91,19 @@ impl Level {
 impl Stage {
     const ALL: [Stage; 4] = [Stage::RequestReceived, Stage::ResponseStarted, Stage::ResponseComplete, Stage::Panic];
 
-    /// Its name.
+    /// Name of the stage.
     pub fn as_str(self) -> &'static str {
         ["RequestReceived", "ResponseStarted", "ResponseComplete", "Panic"][self as usize]
     }
 }
 
 impl Stages {
-    /// Whether `stage` is among them.
+    /// Whether the set contains `stage`.
     pub fn has(self, stage: Stage) -> bool {
         self.0 & 1 << stage as u8 != 0
     }
 
-    /// These and `stage`.
+    /// The set with `stage` added.
     #[must_use]
     pub fn and(self, stage: Stage) -> Stages {
         Stages(self.0 | 1 << stage as u8)
@@ -111,38 +111,38 @@ impl Stages {
 }
 
 impl Policy {
-    /// Reads a policy file: YAML, or JSON when its name ends so. All mistakes at once.
+    /// Reads a policy file: YAML, or JSON if its name ends in `.json`. Reports all problems at once.
     pub fn load(path: &Path) -> Result<Policy, Problems> {
         let text = crate::process::text_of(path, read::LARGEST)?;
         read::policy(&path.display().to_string(), &text, crate::process::is_json(path))
     }
 
-    /// Reads the text of a policy; `place` is what problems name.
+    /// Parses the text of a policy; `place` is the location in problems.
     pub fn parse(place: &str, text: &str) -> Result<Policy, Problems> {
         read::policy(place, text, false)
     }
 
-    /// How many rules there are.
+    /// Number of rules.
     pub fn rules(&self) -> usize {
         self.rules.len()
     }
 
-    /// What is to be written of a request of `user`, who is not known when a request is turned away before that.
-    /// Where no rule matches, nothing is.
+    /// Evaluates the policy for a request of `user`; `None` before authentication. Without a matching rule the level is
+    /// [`Level::None`].
     pub fn judge(&self, user: Option<&User>, request: &RequestInfo<'_>) -> Verdict {
         self.rules.iter().find(|rule| rule.matches(user, request)).map(|rule| rule.verdict).unwrap_or_default()
     }
 }
 
 impl Followed for Policy {
-    const UNUSABLE: &'static str = "the audit policy changed and is not usable; the last good one stays";
+    const UNUSABLE: &'static str = "audit policy changed and is invalid; the last good policy stays in use";
 
     fn read(path: &Path) -> Result<Policy, Problems> {
         Policy::load(path)
     }
 
     fn tell_read_again(&self, path: &Path) {
-        tracing::info!(file = %path.display(), rules = self.rules.len(), "the audit policy was read again");
+        tracing::info!(file = %path.display(), rules = self.rules.len(), "audit policy reloaded");
     }
 }
 
@@ -197,7 +197,7 @@ fn resource_matches(pattern: &str, request: &RequestInfo<'_>) -> bool {
     }
 }
 
-/// The path itself, or what begins like it up to the star at its end.
+/// Whether `pattern` is `path`, or its prefix up to a star at the end.
 fn path_matches(pattern: &str, path: &str) -> bool {
     pattern == path || pattern.ends_with('*') && path.starts_with(pattern.trim_end_matches('*'))
 }

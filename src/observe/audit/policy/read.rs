@@ -1,5 +1,5 @@
-//! The file of a policy: what `validation.ValidatePolicy` of `k8s.io/apiserver/pkg/apis/audit` refuses, and what it
-//! would overlook.
+//! Parses and validates a policy file like `validation.ValidatePolicy` of `k8s.io/apiserver/pkg/apis/audit`, but more
+//! strictly.
 
 use std::cell::RefCell;
 
@@ -7,14 +7,14 @@ use super::{GroupResources, Level, Policy, Rule, Stage, Stages, Verdict};
 use crate::kubeapi::is_dns_subdomain;
 use crate::process::{Fields, Problem, Problems, documents};
 
-/// A bigger file is a mistake.
+/// Maximum size of a policy file.
 pub(super) const LARGEST: u64 = 4 << 20;
 
-/// Reads the one document of a policy file.
+/// Parses the single document of a policy file.
 ///
 /// # Errors
-/// All mistakes in it. A field that is not known is one: upstream warns of it and goes on, and then the policy says
-/// something else than its author meant.
+/// All problems. An unknown field is a problem: upstream only warns, and the policy then differs from what its author
+/// meant.
 pub(super) fn policy(place: &str, text: &str, json: bool) -> Result<Policy, Problems> {
     let (documents, problems) = documents(place, text, json);
     let problems = RefCell::new(problems);
@@ -32,7 +32,7 @@ pub(super) fn policy(place: &str, text: &str, json: bool) -> Result<Policy, Prob
             }
             read(Fields::new(place, &document.value, &problems), &mut policy);
         }
-        [_, second, ..] => add(Problem::new(&second.place, "one Policy is all that a file may hold")),
+        [_, second, ..] => add(Problem::new(&second.place, "a file may contain only one Policy")),
     }
     problems.into_inner().or(policy)
 }
@@ -44,7 +44,7 @@ fn read(mut fields: Fields<'_>, policy: &mut Policy) {
     let omit = stages(&mut fields, Stages::default());
     let omit_managed_fields = fields.switch("omitManagedFields").unwrap_or_default();
     if fields.lacks("rules") {
-        fields.problem("rules", "at least one is needed; what no rule matches is not audited");
+        fields.problem("rules", "at least one is needed; requests that match no rule are not audited");
     }
     for rule in fields.each("rules") {
         policy.rules.push(read_rule(rule, omit, omit_managed_fields));
@@ -93,7 +93,7 @@ fn level(fields: &mut Fields<'_>) -> Level {
         return Level::None;
     };
     Level::ALL.into_iter().find(|level| level.as_str() == text).unwrap_or_else(|| {
-        fields.problem("level", format_args!("{text:?} is no level; {NEEDED}"));
+        fields.problem("level", format_args!("{text:?} is not a level; {NEEDED}"));
         Level::None
     })
 }
@@ -105,7 +105,7 @@ fn stages(fields: &mut Fields<'_>, mut stages: Stages) -> Stages {
             None => fields.problem(
                 &format!("omitStages[{number}]"),
                 format_args!(
-                    "{text:?} is no stage; RequestReceived, ResponseStarted, ResponseComplete or Panic is needed"
+                    "{text:?} is not a stage; RequestReceived, ResponseStarted, ResponseComplete or Panic is needed"
                 ),
             ),
         }
@@ -120,11 +120,11 @@ fn group_resources(mut fields: Fields<'_>) -> GroupResources {
         names: fields.texts("resourceNames"),
     };
     if !matches!(&*read.group, "" | "*") && !is_dns_subdomain(&read.group) {
-        let why = "is no API group; write it without a version, such as apps or rbac.authorization.k8s.io";
+        let why = "is not an API group; write it without a version, such as apps or rbac.authorization.k8s.io";
         fields.problem("group", format_args!("{:?} {why}", read.group));
     }
     if !read.names.is_empty() && read.resources.is_empty() {
-        fields.problem("resourceNames", "needs at least one of resources beside it");
+        fields.problem("resourceNames", "requires at least one entry in resources");
     }
     fields.end();
     read

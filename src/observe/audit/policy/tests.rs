@@ -1,4 +1,4 @@
-//! Which requests a policy matches, and what is said of one that is wrong.
+//! Tests of policy matching, and of the problems reported for invalid policies.
 
 use http::Method;
 
@@ -21,7 +21,7 @@ fn tim() -> User {
     User { name: "tim".into(), groups: vec!["humans".into(), "devs".into()], ..User::default() }
 }
 
-/// Rules, and which requests they match. The cases of upstream's `checker_test.go` are among them.
+/// Rules and the requests that they match, including the cases of upstream's `checker_test.go`.
 #[test]
 fn a_rule_matches_as_upstream_matches_it() {
     const POD: &str = "/api/v1/namespaces/default/pods/busybox";
@@ -88,7 +88,7 @@ fn the_first_rule_counts_and_without_one_nothing_is_written() {
         level(Some(&User { name: "jane".into(), ..User::default() }), &Method::GET, things),
         Level::RequestResponse
     );
-    // Nobody is no user.
+    // Without a user, a rule with `users` does not match.
     assert_eq!(level(None, &Method::GET, things), Level::RequestResponse);
     assert_eq!(level(Some(&tim()), &Method::POST, things), Level::RequestResponse);
     assert_eq!(level(Some(&tim()), &Method::GET, "/version"), Level::Request);
@@ -126,14 +126,14 @@ fn every_mistake_at_its_path() {
         [
             "p.yaml: apiVersion: \"audit.k8s.io/v1beta1\" does not fit; audit.k8s.io/v1 is needed",
             "p.yaml: kind: \"Polcy\" does not fit; Policy is needed",
-            "p.yaml: omitStages[1]: \"Late\" is no stage; RequestReceived, ResponseStarted, ResponseComplete or Panic is needed",
+            "p.yaml: omitStages[1]: \"Late\" is not a stage; RequestReceived, ResponseStarted, ResponseComplete or Panic is needed",
             "p.yaml: omitManagedFields: a text does not fit; true or false is needed",
             "p.yaml: rules[0].level: is missing; None, Metadata, Request or RequestResponse is needed",
-            "p.yaml: rules[1].level: \"All\" is no level; None, Metadata, Request or RequestResponse is needed",
+            "p.yaml: rules[1].level: \"All\" is not a level; None, Metadata, Request or RequestResponse is needed",
             "p.yaml: rules[1].users: a text does not fit; a list is needed",
             "p.yaml: rules[1].verbs[0]: a number does not fit; a text is needed",
             "p.yaml: rules[1].userGroup: unknown field; did you mean userGroups?",
-            "p.yaml: rules[2].omitStages[0]: \"panic\" is no stage; RequestReceived, ResponseStarted, ResponseComplete or Panic is needed",
+            "p.yaml: rules[2].omitStages[0]: \"panic\" is not a stage; RequestReceived, ResponseStarted, ResponseComplete or Panic is needed",
             "p.yaml: rules[2].omitManagedFields: a number does not fit; true or false is needed",
             "p.yaml: rules[3].nonResourceURLs[0]: \"metrics\" must begin with a slash",
             "p.yaml: rules[3].nonResourceURLs[1]: \"/a*b\": a star is only allowed at the end",
@@ -142,9 +142,9 @@ fn every_mistake_at_its_path() {
             "p.yaml: rules[3].nonResourceURLs[3]: \"\" must begin with a slash",
             "p.yaml: rules[3].nonResourceURLs: a rule applies to paths or to resources and namespaces, never to both",
             "p.yaml: rules[4].resources[3]: a text does not fit; a mapping is needed",
-            "p.yaml: rules[4].resources[0].group: \"apps/v1\" is no API group; write it without a version, such as apps or rbac.authorization.k8s.io",
-            "p.yaml: rules[4].resources[1].group: \"UPPER\" is no API group; write it without a version, such as apps or rbac.authorization.k8s.io",
-            "p.yaml: rules[4].resources[1].resourceNames: needs at least one of resources beside it",
+            "p.yaml: rules[4].resources[0].group: \"apps/v1\" is not an API group; write it without a version, such as apps or rbac.authorization.k8s.io",
+            "p.yaml: rules[4].resources[1].group: \"UPPER\" is not an API group; write it without a version, such as apps or rbac.authorization.k8s.io",
+            "p.yaml: rules[4].resources[1].resourceNames: requires at least one entry in resources",
             "p.yaml: rules[4].resources[2].resource: unknown field; did you mean resources?",
             "p.yaml: rule: unknown field; did you mean rules?",
         ]
@@ -156,12 +156,12 @@ fn what_is_no_policy_at_all() {
     for (text, expected) in [
         ("", "p.yaml: is empty; a Policy is needed"),
         ("# nothing\n", "p.yaml: is empty; a Policy is needed"),
-        (HEAD, "p.yaml: rules: at least one is needed; what no rule matches is not audited"),
+        (HEAD, "p.yaml: rules: at least one is needed; requests that match no rule are not audited"),
         ("rules: [", "p.yaml: not YAML"),
         ("words", "p.yaml, document 1: not a Kubernetes object"),
         (
             &format!("{HEAD}rules: [{{level: None}}]\n---\n{HEAD}rules: [{{level: None}}]\n"),
-            "p.yaml, document 2, Policy: one Policy is all that a file may hold",
+            "p.yaml, document 2, Policy: a file may contain only one Policy",
         ),
     ] {
         let problems = Policy::parse("p.yaml", text).unwrap_err();

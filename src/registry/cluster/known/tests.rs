@@ -1,4 +1,4 @@
-//! What a kube-apiserver may say, in whatever order.
+//! Events of a kube-apiserver in various orders.
 
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ fn api_service(group: &str, namespace: &str) -> Value {
             "insecureSkipTLSVerify": true, "later": {}, "service": {"namespace": namespace, "name": "api"}}})
 }
 
-/// An APIService with that Service in the namespace.
+/// An APIService that references this Service of the namespace.
 fn naming(group: &str, service: &str) -> Value {
     let mut one = api_service(group, "ns");
     one["spec"]["service"]["name"] = service.into();
@@ -55,12 +55,12 @@ fn shown(known: &mut Known) -> Vec<String> {
     known.shown.keys().cloned().collect()
 }
 
-/// The Services of which nobody knows what there is.
+/// The Services that could not be read.
 fn unknown(known: &Known) -> Vec<String> {
     known.all().services.into_iter().filter(|key| known.trouble(key).is_some()).collect()
 }
 
-/// The services that were touched.
+/// The Services that may have changed.
 fn touched(known: &mut Known) -> Vec<String> {
     known.settle();
     known.take_touched().services.into_iter().collect()
@@ -99,7 +99,7 @@ fn an_api_service_is_shown_once_somebody_can_say_where_it_leads() {
     assert!(shown(&mut known).is_empty());
     list(&mut known, &slices, &[slice("one", "api", "10.1.0.1")]);
     assert_eq!(shown(&mut known), ["v1.a.io"]);
-    // Somewhere we may not look: that is all there will be to say.
+    // A namespace that may not be listed is not waited for.
     known.fails(&Kind::Services("far".to_owned()), "the kube-apiserver answered 403", true);
     assert!(settle(&mut known).1);
     assert_eq!(shown(&mut known), ["v1.a.io", "v1.b.io"]);
@@ -118,7 +118,7 @@ fn an_api_service_is_shown_once_somebody_can_say_where_it_leads() {
     assert_eq!(problems.len(), 1);
     assert!(problems[0].starts_with("kube-apiserver, namespace \"far\": services cannot be listed: "), "{problems:?}");
     assert!(problems[0].ends_with(": v1.b.io"), "{problems:?}");
-    // It moves on: until the new place is known it stands where it stood.
+    // It moves: until the new namespace is listed, the previous Service is used.
     known.has(&Kind::ApiServices, &raw(&api_service("a.io", "new")), false);
     let leads = |known: &Known| match &known.shown["v1.a.io"].backend {
         Backend::Service(reference) => reference.namespace.clone(),
@@ -144,21 +144,21 @@ fn what_fails_is_waited_for_and_concerns_nobody_else() {
     assert_eq!((shown(&mut known), known.complete, known.problems().0.len()), (vec!["v1.a.io".into()], false, 0));
     let before = known.heard;
     known.fails(&far, "the kube-apiserver answered 500", false);
-    assert_eq!(known.heard, before, "the same again is no news");
+    assert_eq!(known.heard, before, "the same failure is no change");
     known.is_late("far", true);
     assert_eq!((shown(&mut known).len(), known.complete, known.problems().0.len()), (2, true, 1));
-    // With a Service and without its slices nobody can say where it is, either.
+    // A Service without its slices cannot be resolved either.
     list(&mut known, &Kind::Services("far".to_owned()), &[service("api")]);
     let registry = Registry::of(Layers::only(&known));
     let nowhere = resolve(&registry.in_order()[1], &registry, Rules::default()).unwrap_err();
     assert_eq!(nowhere.reason, "ServiceAccessError");
-    // Later nobody waits for somebody else: what is new is there, and says why it cannot be used.
+    // After the first complete list, a new APIService is published with its error.
     known.has(&Kind::ApiServices, &raw(&api_service("c.io", "dark")), false);
     known.begins(&Kind::Services("dark".to_owned()));
     assert_eq!(shown(&mut known).len(), 2);
     known.is_late("dark", false);
     assert_eq!((shown(&mut known).len(), known.complete, known.problems().0.len()), (3, true, 2));
-    // It was a passing weakness.
+    // The failure was temporary.
     list(&mut known, &far, &[]);
     assert_eq!((unknown(&known), known.problems().0.len()), (vec!["dark/api".to_owned()], 1));
 }
@@ -192,7 +192,7 @@ fn what_does_not_concern_us_is_no_change() {
     names["addressType"] = "FQDN".into();
     known.has(&of_ns()[1], &raw(&names), false);
     assert_eq!((known.heard, touched(&mut known).len(), known.problems().0.len()), (before.0, 0, 0));
-    // Whoever writes conditions sees what stands there.
+    // The stored status is updated for the status writer.
     let written = known.statuses.of("v1.a.io").unwrap();
     assert_eq!((written.version.as_str(), written.conditions.len()), ("2", 1));
 }
@@ -213,7 +213,7 @@ fn what_is_wrong_is_named_and_takes_nothing_away() {
     assert!(problems[2].starts_with("kube-apiserver, EndpointSlice \"ns/one\": "), "{problems:?}");
     let registry = Registry::of(Layers::only(&known));
     assert!(resolve(&registry.in_order()[0], &registry, Rules::default()).is_ok());
-    // A list says the same of the wrong ones, and forgets those that are no more.
+    // A list keeps errors of listed objects and drops those of absent ones.
     list(&mut known, &Kind::ApiServices, &[wrong]);
     assert_eq!(known.problems().0.len(), 2);
     list(&mut known, &Kind::ApiServices, &[]);
@@ -231,7 +231,7 @@ fn a_change_touches_what_it_is_about() {
     let count = |known: &Known, key| known.endpoint_slices(key).len();
     known.has(&slices, &raw(&slice("two", "api", "10.1.0.2")), false);
     assert_eq!((touched(&mut known), count(&known, "ns/api")), (vec!["ns/api".to_owned()], 2));
-    // From one Service to another: both have others now.
+    // Moved from one Service to another: the slices of both changed.
     known.has(&slices, &raw(&slice("two", "other", "10.1.0.2")), false);
     assert_eq!(touched(&mut known), ["ns/api", "ns/other"]);
     assert_eq!((count(&known, "ns/api"), count(&known, "ns/other")), (1, 1));
@@ -239,7 +239,7 @@ fn a_change_touches_what_it_is_about() {
     assert_eq!((touched(&mut known), count(&known, "ns/other")), (vec!["ns/other".to_owned()], 0));
     known.has(&services, &raw(&service("other")), false);
     assert_eq!(touched(&mut known), ["ns/other"]);
-    // The kube-apiserver says more than this of an APIService; that it is the same is no change.
+    // An event with the same APIService is no change.
     known.has(&Kind::ApiServices, &raw(&api_service("a.io", "ns")), false);
     known.settle();
     assert_eq!(known.take_touched(), Touched::default());
@@ -275,7 +275,7 @@ fn what_no_api_service_names_is_neither_kept_nor_news() {
         (known.namespaces["ns"].services.objects.values().count(), known.endpoint_slices("ns/api").len())
     };
     assert_eq!(sizes(&known), (1, 1));
-    // A slice that is given to somebody else is gone from its Service.
+    // A slice moved to another Service is removed from its previous one.
     known.has(&slices, &raw(&slice("one", "more", "10.1.0.1")), false);
     assert_eq!(sizes(&known), (1, 0));
 }
@@ -300,7 +300,7 @@ fn one_that_is_named_later_is_listed_before_anybody_is_led_there() {
     settle(&mut known);
     assert_eq!(leads(&known), ["more", "more"]);
     assert_eq!(known.namespaces["ns"].services.objects.values().count(), 1, "the other is named no more");
-    // What cannot be listed concerns those alone who wait for it.
+    // A failed list affects only the APIServices that wait for it.
     known.has(&Kind::ApiServices, &raw(&naming("c.io", "third")), false);
     assert_eq!(settle(&mut known).len(), 2);
     known.fails(&services, "the kube-apiserver answered 500", false);

@@ -1,4 +1,4 @@
-//! The verbs that end objects: delete and deletecollection.
+//! The verbs delete and deletecollection.
 
 use std::sync::Arc;
 
@@ -13,15 +13,14 @@ use super::store::Outcome;
 use super::view::View;
 use crate::kubeapi::Status;
 
-/// `metav1.DeleteOptions`, from the body or the query. Without a garbage collector every propagation
-/// policy means the same.
+/// `metav1.DeleteOptions`, from the body or the query. Without a garbage collector all propagation policies are equal.
 struct DeleteOptions {
     dry_run: bool,
     uid: Option<String>,
     version: Option<String>,
 }
 
-/// `delete`: the Status of success when the object is gone, the object itself when finalizers hold it.
+/// `delete`: returns a Status of success if the object was removed, or the object if finalizers remain.
 pub(super) fn delete(call: &Call<'_>, target: &Target, name: &str) -> Result<Value, Status> {
     let options = DeleteOptions::read(call, target)?;
     let last = remove(call, target, name, &options)?;
@@ -33,7 +32,7 @@ pub(super) fn delete(call: &Call<'_>, target: &Target, name: &str) -> Result<Val
     }}))
 }
 
-/// `deletecollection`: the list of what was deleted.
+/// `deletecollection`: returns the list of deleted objects.
 pub(super) fn delete_collection(call: &Call<'_>, target: &Target, list: &ListOptions) -> Result<Value, Status> {
     let options = DeleteOptions::read(call, target)?;
     let snapshot = call.api.store.list(target.resource.plural, target.namespace.as_deref(), None);
@@ -42,7 +41,7 @@ pub(super) fn delete_collection(call: &Call<'_>, target: &Target, list: &ListOpt
     for found in snapshot.objects.iter().filter(|found| list.selector.matches(found)) {
         match remove(call, target, object::name(found), &options) {
             Ok(last) => deleted.push(last),
-            // Someone was faster.
+            // Deleted concurrently.
             Err(status) if status.code == 404 => {}
             Err(status) => return Err(status),
         }
@@ -105,7 +104,7 @@ fn remove(call: &Call<'_>, target: &Target, name: &str, options: &DeleteOptions)
     })
 }
 
-/// Whether finalizers keep the object from going.
+/// Whether the object has finalizers.
 fn is_held(object: &Value) -> bool {
     object::strings(object, "/metadata/finalizers").next().is_some()
 }

@@ -1,4 +1,4 @@
-//! Discovery: what there is, in the old form and the aggregated one (KEP-3352).
+//! Discovery documents, legacy and aggregated (KEP-3352).
 
 use aws_lc_rs::digest::{SHA512, digest};
 use bytes::Bytes;
@@ -8,10 +8,10 @@ use super::resource::{GROUP, RESOURCES, Resource};
 
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 
-/// The content type of the aggregated form, and what its `Accept` must say.
+/// The content type of aggregated discovery, also required in `Accept`.
 pub(super) const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-/// A document that never changes, and its tag.
+/// A document that never changes, with its ETag.
 pub(super) struct Document {
     pub(super) bytes: Bytes,
     /// Quoted, as `ETag` has it.
@@ -63,7 +63,7 @@ pub(super) fn group() -> Value {
         "versions": versions})
 }
 
-/// `GET /apis/example.narthex.dev/v1`: what is in the version of `resource`.
+/// `GET /apis/example.narthex.dev/v1`: the resources in the version of `resource`.
 pub(super) fn resources(resource: &Resource) -> Value {
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": resource.group_version(), "resources": [{
         "name": resource.plural,

@@ -1,31 +1,31 @@
-//! Refusals in kube-apiserver's words: tools match on reasons and people know the sentences.
+//! Errors in kube-apiserver's words: tools match the reasons, and people know the messages.
 
 use super::resource::{GROUP, Resource};
 use crate::kubeapi::{Cause, Details, Quoted, Status};
 
-/// One field holds what it may not (`k8s.io/apimachinery/pkg/util/validation/field.Error`).
+/// A field has an invalid value (`k8s.io/apimachinery/pkg/util/validation/field.Error`).
 pub(super) fn invalid_field(field: impl Into<String>, value: &str, why: &str) -> Cause {
     cause("FieldValueInvalid", field, format!("Invalid value: {}: {why}", Quoted(value)))
 }
 
-/// One field that must be there is not.
+/// A required field is missing.
 pub(super) fn required_field(field: impl Into<String>, why: &str) -> Cause {
     cause("FieldValueRequired", field, format!("Required value: {why}"))
 }
 
-/// One field may not be there.
+/// A field is not allowed.
 pub(super) fn forbidden_field(field: impl Into<String>, why: &str) -> Cause {
     cause("FieldValueForbidden", field, format!("Forbidden: {why}"))
 }
 
-/// One field holds none of the words it may hold.
+/// A field has none of the supported values.
 pub(super) fn unsupported_field(field: impl Into<String>, value: &str, supported: &[&str]) -> Cause {
     let supported: Vec<String> = supported.iter().map(|one| format!("{one:?}")).collect();
     let message = format!("Unsupported value: {}: supported values: {}", Quoted(value), supported.join(", "));
     cause("FieldValueNotSupported", field, message)
 }
 
-/// One field holds too much.
+/// A field is too long.
 pub(super) fn long_field(field: impl Into<String>, limit: usize) -> Cause {
     cause("FieldValueTooLong", field, format!("Too long: may not be more than {limit} bytes"))
 }
@@ -58,7 +58,7 @@ pub(super) fn modified(resource: &Resource, name: &str) -> Status {
     conflict(resource, name, why)
 }
 
-/// Server-side apply met fields that others own; one cause a field.
+/// A conflict of server-side apply with other managers; one cause per field.
 pub(super) fn apply_conflict(message: String, causes: Vec<Cause>) -> Status {
     Status::new(409, "Conflict", message).with_details(Details { causes, ..Details::default() })
 }
@@ -72,7 +72,7 @@ pub(super) fn unsupported_media_type(accepted: &str) -> Status {
     Status::unsupported_media_type(format!("{why}: {accepted}"))
 }
 
-/// A `resourceVersion` we have not reached.
+/// A `resourceVersion` higher than the current one.
 pub(super) fn from_the_future(asked: u64, current: u64) -> Status {
     Status::resource_version_too_large(asked, current)
 }

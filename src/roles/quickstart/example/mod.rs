@@ -1,7 +1,7 @@
-//! A small real extension API, to stand behind the gateway of `narthex quickstart`.
+//! A small extension API server, the backend of `narthex quickstart`.
 //!
-//! Group `example.narthex.dev`: namespaced `greetings` in `v1`, cluster-scoped `doors` in `v1alpha1`, kept
-//! in memory. It knows nothing of certificates and permissions: a sidecar in front of it does, and says who asks.
+//! Group `example.narthex.dev`: namespaced `greetings` in `v1`, cluster-scoped `doors` in `v1alpha1`, stored in memory.
+//! TLS, authentication and authorization are done by the sidecar in front of it, which adds identity headers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,9 +31,9 @@ mod tests;
 
 pub use serve::serve;
 
-/// Changes a watcher may be behind before it must begin anew.
+/// Number of changes kept for watches and exact lists.
 const HISTORY: usize = 1024;
-/// As kube-apiserver's watch cache: about once a minute.
+/// Interval of bookmarks, as in kube-apiserver's watch cache.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 
 /// The objects and documents of the example API; clones share them.
@@ -50,10 +50,10 @@ struct Api {
 }
 
 impl ExampleApi {
-    /// With the objects that are there from the start.
+    /// Creates the API with its initial objects.
     ///
-    /// Versions count on from the seconds of the clock, so that a watcher of an earlier process is told
-    /// that its version is too old rather than left waiting for it.
+    /// Revisions start at the clock's seconds, so that a watch from an earlier process gets "too old resource version"
+    /// instead of waiting.
     pub fn new() -> ExampleApi {
         let seconds = jiff::Timestamp::now().as_second();
         ExampleApi::with(u64::try_from(seconds).unwrap_or(1), HISTORY, BOOKMARK_EVERY)

@@ -1,4 +1,4 @@
-//! One object: how it is read from a body, what makes it valid, and its metadata.
+//! Objects: decoding, validation, metadata.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -7,21 +7,21 @@ use super::failure;
 use super::resource::{Field, METADATA, Resource, Shape};
 use crate::kubeapi::Status;
 
-/// Larger objects are refused; etcd's limit, so that what works here works elsewhere.
+/// Size limit of an object, the same as etcd's.
 const MAX_OBJECT_BYTES: usize = 1536 * 1024;
 const MAX_TEXT_BYTES: usize = 1024;
 const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
 
-/// An object as a client meant it: only fields that exist, of the right types.
+/// A decoded object: only known fields, of the right types.
 #[derive(Debug)]
 pub(super) struct Decoded {
     pub(super) object: Value,
-    /// Paths of the fields that do not exist, for example `spec.volume`.
+    /// Paths of unknown fields, for example `spec.volume`.
     pub(super) unknown: Vec<String>,
 }
 
-/// Reads `body` as one object of `resource`. Fields of a wrong type, another kind or another version
-/// are refused with 400; `null` counts as absent; a missing kind and version are filled in.
+/// Decodes `body` as an object of `resource`. Fields of a wrong type, another kind or another version are rejected with
+/// 400; `null` counts as absent; a missing kind and version are filled in.
 pub(super) fn decode(resource: &Resource, body: Value) -> Result<Decoded, Status> {
     let kind = resource.kind;
     let unfit = |kind: &str, why: String| {
@@ -75,7 +75,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// The value without what does not exist; `None` for null.
+    /// The value without unknown fields; `None` for null.
     fn read(&mut self, value: Value, shape: Shape, path: &str) -> Result<Option<Value>, String> {
         let wrong = |value: &Value, expected: &str| Err(mismatch(value, &format!("{}.{path}", self.root), expected));
         Ok(Some(match (shape, value) {
@@ -147,7 +147,7 @@ fn json_type(value: &Value) -> &'static str {
     }
 }
 
-/// Refuses with 422 an object whose values are not allowed, and with 413 one that is too large.
+/// Rejects an object with invalid values with 422, and one that is too large with 413.
 pub(super) fn validate(resource: &Resource, object: &Value) -> Result<(), Status> {
     let mut errors = Vec::new();
     let (object_name, object_namespace) = (name(object), namespace(object));
@@ -194,22 +194,22 @@ pub(super) fn validate(resource: &Resource, object: &Value) -> Result<(), Status
     Ok(())
 }
 
-/// `metadata.name`, or nothing.
+/// `metadata.name`, or an empty string.
 pub(super) fn name(object: &Value) -> &str {
     metadata_text(object, "name")
 }
 
-/// `metadata.namespace`, or nothing.
+/// `metadata.namespace`, or an empty string.
 pub(super) fn namespace(object: &Value) -> &str {
     metadata_text(object, "namespace")
 }
 
-/// A text field of the metadata, or nothing.
+/// A text field of the metadata, or an empty string.
 pub(super) fn metadata_text<'o>(object: &'o Value, field: &str) -> &'o str {
     object.get("metadata").and_then(|metadata| metadata.get(field)).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The texts of a list, or none.
+/// The strings of the list at `pointer`, or none.
 pub(super) fn strings<'o>(object: &'o Value, pointer: &str) -> impl Iterator<Item = &'o str> {
     object.pointer(pointer).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
 }
@@ -226,13 +226,13 @@ pub(super) fn set_metadata(object: &mut Value, field: &str, value: Option<Value>
     }
 }
 
-/// Now, as Kubernetes writes times: UTC, whole seconds.
+/// The current time in Kubernetes' format: UTC, whole seconds.
 pub(super) fn now() -> String {
     let now = Timestamp::now();
     Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
 }
 
-/// `prefix` and five letters that spell no words.
+/// `prefix` and five random characters without vowels, as upstream.
 pub(super) fn generate_name(prefix: &str) -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut end = prefix.len().min(58);
@@ -287,7 +287,7 @@ pub(super) fn wrong_label_key(key: &str) -> Option<&'static str> {
     }
 }
 
-/// Why `value` is not a label's value, if it is not.
+/// Why `value` is not a valid label value, if it is not.
 pub(super) fn wrong_label_value(value: &str) -> Option<&'static str> {
     if value.len() > 63 {
         Some("must be no more than 63 bytes")

@@ -1,4 +1,4 @@
-//! OpenAPI v3: enough for `kubectl explain`, for apply's choice of patch, and for server-side validation.
+//! OpenAPI v3 documents: enough for `kubectl explain`, `kubectl apply` and server-side validation.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use super::resource::{Field, GROUP, METADATA, Resource, Shape};
 
 const JSON: &str = "application/json";
 
-/// `GET /openapi/v3/apis/example.narthex.dev/v1`: the version of `resource`.
+/// `GET /openapi/v3/apis/example.narthex.dev/v1`: the document of the version of `resource`.
 pub(super) fn document(resource: &Resource) -> Value {
     let root = format!("/apis/{}", resource.group_version());
     let collection = match resource.namespaced {
@@ -27,7 +27,7 @@ pub(super) fn document(resource: &Resource) -> Value {
         "paths": paths, "components": {"schemas": schemas(resource)}})
 }
 
-/// `GET /openapi/v3`: each version's document under its path, with the tag in its address.
+/// `GET /openapi/v3`: the URL of each version's document, with its hash.
 pub(super) fn index<'d>(documents: impl Iterator<Item = (&'d Resource, &'d Document)>) -> Value {
     let entry = |(resource, document): (&Resource, &Document)| {
         let path = format!("apis/{}", resource.group_version());
@@ -80,7 +80,7 @@ fn object_operations(resource: &Resource, place: &[&str]) -> Value {
     let mut parameters = WRITE_PARAMETERS.to_vec();
     parameters.push(("force", "boolean"));
     patch["parameters"] = parameters.into_iter().map(parameter).collect();
-    // No strategic merge patch: by its absence here kubectl knows to send merge patches.
+    // No strategic merge patch: kubectl sends merge patches if it is not listed here.
     let forms = ["application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json"];
     patch["requestBody"] = body(&forms, &json!({"type": "object"}));
     let mut delete = operation(resource, "delete", &["delete"], Answer::Status);
@@ -132,15 +132,15 @@ fn reference(resource: &Resource, kind: &str) -> Value {
     json!({"$ref": to(&schema_name(resource, kind))})
 }
 
-/// Where `schema` stands in the document.
+/// The reference to `schema` within the document.
 fn to(schema: &str) -> String {
     format!("#/components/schemas/{schema}")
 }
 
 fn schemas(resource: &Resource) -> Value {
     let of_kind = |kind: &str| json!([{"group": GROUP, "version": resource.version, "kind": kind}]);
-    let api_version = json!({"type": "string", "description": "The version of this form of the object."});
-    let kind = json!({"type": "string", "description": "What kind of object this is."});
+    let api_version = json!({"type": "string", "description": "The API version of the object."});
+    let kind = json!({"type": "string", "description": "The kind of the object."});
     let spec = schema_name(resource, &format!("{}Spec", resource.kind));
     let status = schema_name(resource, &format!("{}Status", resource.kind));
     let whole = json!({
@@ -149,9 +149,9 @@ fn schemas(resource: &Resource) -> Value {
         "properties": {
             "apiVersion": api_version,
             "kind": kind,
-            "metadata": described(&to(OBJECT_META), "What every object has."),
-            "spec": described(&to(&spec), "What is wished for."),
-            "status": described(&to(&status), "What is so. Set by the server."),
+            "metadata": described(&to(OBJECT_META), "Standard object metadata."),
+            "spec": described(&to(&spec), "The desired state."),
+            "status": described(&to(&status), "The observed state. Set by the server."),
         },
         "x-kubernetes-group-version-kind": of_kind(resource.kind),
     });
@@ -162,31 +162,31 @@ fn schemas(resource: &Resource) -> Value {
         "properties": {
             "apiVersion": api_version,
             "kind": kind,
-            "metadata": described(&to(LIST_META), "What every list has."),
+            "metadata": described(&to(LIST_META), "Standard list metadata."),
             "items": {"type": "array", "description": "The objects.", "items": reference(resource, resource.kind)},
         },
         "x-kubernetes-group-version-kind": of_kind(&resource.list_kind()),
     });
     let list_meta = json!({
         "type": "object",
-        "description": "ListMeta is what every list has.",
+        "description": "ListMeta is the metadata of every list.",
         "properties": {
-            "continue": {"type": "string", "description": "Sent back, tells the next page."},
-            "remainingItemCount": {"type": "integer", "format": "int64", "description": "How many objects follow."},
-            "resourceVersion": {"type": "string", "description": "The version of the whole, to watch from."},
+            "continue": {"type": "string", "description": "Token to request the next page."},
+            "remainingItemCount": {"type": "integer", "format": "int64", "description": "Number of remaining objects."},
+            "resourceVersion": {"type": "string", "description": "The resource version of the list, to watch from."},
         },
     });
     json!({
         schema_name(resource, resource.kind): whole,
         schema_name(resource, &resource.list_kind()): list,
-        spec: object_schema(&format!("{}Spec is what is wished for.", resource.kind), resource.spec),
-        status: object_schema(&format!("{}Status is what is so.", resource.kind), resource.status),
-        OBJECT_META: object_schema("ObjectMeta is what every object has.", METADATA),
+        spec: object_schema(&format!("{}Spec is the desired state.", resource.kind), resource.spec),
+        status: object_schema(&format!("{}Status is the observed state.", resource.kind), resource.status),
+        OBJECT_META: object_schema("ObjectMeta is the metadata of every object.", METADATA),
         LIST_META: list_meta,
     })
 }
 
-/// A reference with words of its own: beside `$ref` alone a description would not count.
+/// A reference with a description: siblings of `$ref` are ignored, so it is wrapped in `allOf`.
 fn described(to: &str, description: &str) -> Value {
     json!({"description": description, "allOf": [{"$ref": to}]})
 }
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
     use crate::roles::quickstart::example::resource::RESOURCES;
 
-    /// Every `$ref` of the document leads somewhere.
+    /// Asserts that every `$ref` of the document resolves.
     fn assert_references_resolve(document: &Value, value: &Value) {
         match value {
             Value::Object(fields) => {

@@ -1,4 +1,4 @@
-//! What the query string of a request says (`ListOptions`, `CreateOptions` and their kin).
+//! Options in the query string (`ListOptions`, `CreateOptions` and others).
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::failure;
 use super::selector::Selector;
 use crate::kubeapi::{self, Cause, Status};
 
-/// The parameters of a query string, in their order.
+/// The parameters of a query string, in order.
 pub(super) struct Parameters(Vec<(String, String)>);
 
 impl Parameters {
@@ -15,7 +15,7 @@ impl Parameters {
         Parameters(query.pairs().map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
     }
 
-    /// The first value of `name`, or nothing.
+    /// The first value of `name`, or an empty string.
     pub(super) fn get(&self, name: &str) -> &str {
         self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
@@ -51,7 +51,7 @@ pub(super) struct ListOptions {
     pub(super) bookmarks: bool,
     /// Zero when not given.
     pub(super) timeout: Duration,
-    /// `sendInitialEvents`: a watch that begins with what is there and tells when that is through.
+    /// `sendInitialEvents`: whether the watch begins with the existing objects, followed by a bookmark.
     pub(super) initial_events: Option<bool>,
 }
 
@@ -85,7 +85,7 @@ impl ListOptions {
             "0" => Version::Any,
             text => {
                 let revision = parse_version(text)?;
-                // Upstream reads a limited list at exactly the version given, unless told otherwise.
+                // Upstream reads a list with a limit at exactly the given version by default.
                 let exact = matching == "Exact" || (matching.is_empty() && limit > 0 && !watch);
                 if exact { Version::Exact(revision) } else { Version::NotOlderThan(revision) }
             }
@@ -103,7 +103,7 @@ impl ListOptions {
     }
 }
 
-/// `pkg/apis/meta/internalversion/validation`, `ValidateListOptions`.
+/// Validates the combination of version options (`pkg/apis/meta/internalversion/validation`, `ValidateListOptions`).
 fn wrong_versions(
     watch: bool,
     initial_events: Option<bool>,
@@ -149,7 +149,7 @@ fn wrong_versions(
     errors
 }
 
-/// A `resourceVersion` as the number it is.
+/// Parses a `resourceVersion`, which is a number here.
 pub(super) fn parse_version(text: &str) -> Result<u64, Status> {
     text.parse().map_err(|_| {
         let why = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
@@ -165,7 +165,7 @@ pub(super) struct WriteOptions {
     pub(super) force: bool,
 }
 
-/// What happens about fields that do not exist.
+/// Handling of unknown fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FieldValidation {
     Ignore,
@@ -174,8 +174,8 @@ pub(super) enum FieldValidation {
 }
 
 impl WriteOptions {
-    /// `kind` is `CreateOptions` or its like; `apply` says whether this is server-side apply, which must
-    /// name its manager and alone may use force.
+    /// Parses the options. `kind` is the name in errors, for example `CreateOptions`. Server-side apply (`apply`)
+    /// requires a field manager and is the only one that may use force.
     pub(super) fn read(query: &Parameters, kind: &str, user_agent: &str, apply: bool) -> Result<WriteOptions, Status> {
         let mut errors = Vec::new();
         let mut manager = query.get("fieldManager").to_owned();
@@ -210,7 +210,7 @@ impl WriteOptions {
     }
 }
 
-/// Whether a `dryRun` says `All`; what it may not say goes to `errors`.
+/// Whether `dryRun` is set; values other than `All` are added to `errors`.
 pub(super) fn dry_run<'q>(values: impl Iterator<Item = &'q str>, errors: &mut Vec<Cause>) -> bool {
     let mut asked = false;
     for value in values {

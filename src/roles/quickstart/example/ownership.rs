@@ -1,7 +1,7 @@
-//! Who set which field: `metadata.managedFields`, and with it server-side apply.
+//! Field ownership (`metadata.managedFields`) and server-side apply.
 //!
-//! Upstream's structured-merge-diff, made small by the shape of our objects: below `spec`, `labels` and
-//! `annotations` every field is a leaf, and lists are taken whole (`x-kubernetes-list-type: atomic`).
+//! A reduced structured-merge-diff: below `spec`, `labels` and `annotations` every field is a leaf, and lists are
+//! atomic (`x-kubernetes-list-type: atomic`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,19 +34,19 @@ enum Operation {
 }
 
 impl Ownership {
-    /// What `object` says about its managers; entries that make no sense are left out.
+    /// Reads the managers of `object`; invalid entries are ignored.
     pub(super) fn of(object: &Value) -> Ownership {
         let entries = object.pointer("/metadata/managedFields").and_then(Value::as_array);
         Ownership(entries.into_iter().flatten().filter_map(Entry::read).collect())
     }
 
-    /// Puts the managers into `object`.
+    /// Writes the managers into `object`.
     pub(super) fn write(&self, object: &mut Value) {
         let entries: Vec<Value> = self.0.iter().map(Entry::write).collect();
         object::set_metadata(object, "managedFields", (!entries.is_empty()).then_some(Value::Array(entries)));
     }
 
-    /// `manager` has turned `before` into `after` by a create, an update or a patch: it owns what changed.
+    /// Records a create, update or patch from `before` to `after`: `manager` owns the changed fields.
     pub(super) fn updated(&mut self, resource: &Resource, manager: &str, before: Option<&Value>, after: &Value) {
         let (old, new) = (before.map(leaves).unwrap_or_default(), leaves(after));
         let changed: BTreeSet<Path> =
@@ -64,9 +64,9 @@ impl Ownership {
         self.tidy();
     }
 
-    /// Server-side apply of `applied` onto `live`: the merged object. What `manager` applied before and no
-    /// longer does is removed, unless another owns it too; another's field with another value is a
-    /// conflict, or with `force` taken over.
+    /// Server-side apply of `applied` onto `live`; returns the merged object. Fields that `manager` applied before and
+    /// no longer applies are removed, unless another manager owns them, too. A different value for another manager's
+    /// field is a conflict; with `force` the field changes its owner.
     pub(super) fn apply(
         &mut self,
         resource: &Resource,
@@ -177,7 +177,7 @@ impl Entry {
         entry
     }
 
-    /// As conflicts name a manager.
+    /// The manager as named in conflicts.
     fn describe(&self) -> String {
         match self.operation {
             Operation::Apply => format!("{:?}", self.manager),
@@ -209,7 +209,7 @@ fn refuse(mut conflicts: Vec<(String, Path)>) -> Status {
     failure::apply_conflict(message, conflicts.iter().map(cause).collect())
 }
 
-/// Every owned leaf and its value; what the server keeps for itself has no owner.
+/// All leaves that can be owned, with their values; fields set by the server are left out.
 fn leaves(object: &Value) -> BTreeMap<Path, &Value> {
     fn walk<'o>(value: &'o Value, path: &mut Path, found: &mut BTreeMap<Path, &'o Value>) {
         match value.as_object().filter(|fields| !fields.is_empty()) {
@@ -245,8 +245,8 @@ fn read_fields(value: &Value, path: &mut Path, found: &mut BTreeSet<Path>) {
         return;
     };
     for (name, value) in fields {
-        // "." marks a map itself as owned; our leaves do not need it. "k:" and "v:" name parts of lists,
-        // which we take whole.
+        // "." marks a map itself as owned and is not needed for leaves. "k:" and "v:" select list items; lists are
+        // atomic here.
         if let Some(step) = name.strip_prefix("f:") {
             path.push(step.to_owned());
             read_fields(value, path, found);
@@ -255,7 +255,7 @@ fn read_fields(value: &Value, path: &mut Path, found: &mut BTreeSet<Path>) {
     }
 }
 
-/// Removes the value at `path`, and the maps that thereby become empty.
+/// Removes the value at `path`, and maps that become empty.
 fn remove(value: &mut Value, path: &[String]) {
     let (Some(fields), [step, rest @ ..]) = (value.as_object_mut(), path) else { return };
     if rest.is_empty() {
@@ -303,7 +303,7 @@ mod tests {
         apply(&mut live, "bob", &json!({"spec": {"language": "en"}}), false).unwrap();
         apply(&mut live, "ann", &json!({"spec": {"message": "hi"}}), false).unwrap();
         let object = live.as_ref().unwrap();
-        assert_eq!(object["spec"], json!({"message": "hi", "language": "en"}), "bob owns the language still");
+        assert_eq!(object["spec"], json!({"message": "hi", "language": "en"}), "bob still owns the language");
         assert_eq!(object["metadata"].get("labels"), None);
         apply(&mut live, "bob", &json!({"spec": {}}), false).unwrap();
         assert_eq!(live.as_ref().unwrap()["spec"], json!({"message": "hi"}));

@@ -1,4 +1,4 @@
-//! JSON patch and merge patch, with the bounds that keep a small patch from making a huge object.
+//! JSON patch and merge patch, with limits so that a small patch cannot create a huge object.
 
 use json_patch::{Patch, PatchOperation};
 use serde_json::Value;
@@ -8,12 +8,12 @@ use crate::kubeapi::Status;
 
 /// kube-apiserver's limit (`maxJSONPatchOperations`).
 const MAX_OPERATIONS: usize = 10_000;
-/// Bytes that `copy` and `move` may handle in sum: `copy` of the whole into itself doubles it every time.
+/// Byte limit of all `copy` and `move` operations together: copying the object into itself doubles it every time.
 const MAX_MOVED_BYTES: usize = 3 * 1024 * 1024;
-/// Steps from the root that a patch may reach; deeper values overflow the stack of whoever walks them.
+/// Depth limit of a patch; deeper values overflow the stack of recursive code.
 const MAX_DEPTH: usize = 100;
 
-/// How the body of a PATCH is to be read.
+/// The format of a PATCH body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PatchKind {
     Json,
@@ -22,8 +22,8 @@ pub(super) enum PatchKind {
 }
 
 impl PatchKind {
-    /// From the `Content-Type`, parameters aside. 415 for what we lack: as with custom resources, that
-    /// includes the strategic merge patch.
+    /// Parses the `Content-Type`, ignoring parameters. 415 for unsupported formats; as for custom resources, these
+    /// include the strategic merge patch.
     pub(super) fn of(content_type: &str) -> Result<PatchKind, Status> {
         match content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
             "application/json-patch+json" => Ok(PatchKind::Json),
@@ -36,7 +36,7 @@ impl PatchKind {
     }
 }
 
-/// `current` after the JSON patch in `body` (RFC 6902).
+/// Applies the JSON patch in `body` to `current` (RFC 6902).
 pub(super) fn json_patch(current: &Value, body: &[u8]) -> Result<Value, Status> {
     let Patch(operations) =
         serde_json::from_slice(body).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
@@ -60,14 +60,14 @@ pub(super) fn json_patch(current: &Value, body: &[u8]) -> Result<Value, Status> 
         if budget == 0 || depth > 2 * MAX_DEPTH || operation.path().count() > MAX_DEPTH {
             return Err(Status::request_entity_too_large("the JSON patch moves or nests too much"));
         }
-        // Without undo: `patched` is thrown away when an operation fails.
+        // No rollback needed: `patched` is dropped when an operation fails.
         json_patch::patch_unsafe(&mut patched, std::slice::from_ref(operation))
             .map_err(|error| failure::patch_does_not_apply(error.kind.to_string()))?;
     }
     Ok(patched)
 }
 
-/// `current` after the merge patch in `body` (RFC 7396).
+/// Applies the merge patch in `body` to `current` (RFC 7396).
 pub(super) fn merge_patch(current: &Value, body: &[u8]) -> Result<Value, Status> {
     let patch: Value =
         serde_json::from_slice(body).map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
@@ -76,7 +76,7 @@ pub(super) fn merge_patch(current: &Value, body: &[u8]) -> Result<Value, Status>
     Ok(patched)
 }
 
-/// How deep `value` is; takes its rough size off `budget` and stops when that is used up.
+/// Returns the depth of `value`; subtracts its approximate size from `budget` and stops when that is used up.
 fn measure(value: &Value, budget: &mut usize) -> usize {
     *budget = budget.saturating_sub(8 + value.as_str().map_or(0, str::len));
     let mut deepest = 0;

@@ -1,4 +1,4 @@
-//! The verbs that change nothing: get, list, and the beginning of a watch.
+//! The read verbs: get, list, and the start of a watch.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -13,7 +13,7 @@ use super::view::View;
 use super::watch::Watch;
 use crate::kubeapi::Status;
 
-/// `get` of one object.
+/// `get`.
 pub(super) fn get(call: &Call<'_>, target: &Target, name: &str) -> Result<Value, Status> {
     let view = View::negotiate(call.headers, &call.query, false)?;
     if !matches!(call.query.get("resourceVersion"), "" | "0") {
@@ -28,7 +28,7 @@ pub(super) fn get(call: &Call<'_>, target: &Target, name: &str) -> Result<Value,
     Ok(view.one(target.resource, &found))
 }
 
-/// `list`, of a namespace or of all, a page at a time when asked so.
+/// `list` of one or all namespaces, in pages if requested.
 pub(super) fn list(call: &Call<'_>, target: &Target, options: &ListOptions) -> Result<Value, Status> {
     let view = View::negotiate(call.headers, &call.query, true)?;
     let page = match options.continue_token.as_str() {
@@ -75,7 +75,7 @@ pub(super) fn list(call: &Call<'_>, target: &Target, options: &ListOptions) -> R
     Ok(view.many(target.resource, &objects, &metadata))
 }
 
-/// `watch`: from here on the stream tells.
+/// `watch`: starts the event stream.
 pub(super) fn watch(call: &Call<'_>, target: &Target, options: ListOptions) -> Result<Watch, Status> {
     let view = View::negotiate(call.headers, &call.query, false)?;
     Ok(Watch::begin(
@@ -89,7 +89,7 @@ pub(super) fn watch(call: &Call<'_>, target: &Target, options: ListOptions) -> R
     ))
 }
 
-/// Where the next page of a list begins: after this object, as things were at this revision.
+/// The continue token: the next page begins after this object, at this revision.
 struct Page {
     revision: u64,
     namespace: String,
@@ -101,7 +101,7 @@ impl Page {
         Page { revision, namespace: object::namespace(last).into(), name: object::name(last).into() }
     }
 
-    /// Opaque to clients; the form is upstream's.
+    /// Encodes the token; opaque to clients, in upstream's format.
     fn write(&self) -> String {
         let start = format!("{}/{}\0", self.namespace, self.name);
         let token = json!({"v": "meta.k8s.io/v1", "rv": self.revision, "start": start});

@@ -1,4 +1,4 @@
-//! One request: learn what it asks, let the verb decide, answer.
+//! Request handling: parse, dispatch to the verb, respond.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -24,22 +24,22 @@ use crate::message::negotiate::Clause;
 use crate::message::{Accept, BodyError};
 use crate::process::Drain;
 
-/// kube-apiserver's limit of a request's body.
+/// kube-apiserver's limit of a request body.
 const MAX_BODY_BYTES: usize = 3 * 1024 * 1024;
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// An answer; may go to any thread.
+/// A response that can be sent to another thread.
 pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
-/// A request for objects, as the verbs see it.
+/// A request for objects, the input of the verbs.
 pub(super) struct Call<'c> {
     pub(super) api: &'c Api,
     pub(super) drain: &'c Drain,
     pub(super) headers: &'c HeaderMap,
     pub(super) query: Parameters,
     pub(super) body: Bytes,
-    /// Who asks, as the front proxy says.
+    /// The user from the front proxy's headers.
     pub(super) user: String,
 }
 
@@ -53,7 +53,7 @@ impl Call<'_> {
     }
 }
 
-/// Which objects a path names.
+/// The objects that a path names.
 pub(super) struct Target {
     pub(super) resource: &'static Resource,
     /// `None` for cluster-scoped objects, and for all namespaces.
@@ -62,12 +62,12 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Where the object `name` lies.
+    /// The store key of the object `name`.
     pub(super) fn key(&self, name: &str) -> Key {
         (self.resource.plural, self.namespace.clone().unwrap_or_default(), name.to_owned())
     }
 
-    /// `namespaces/<ns>/greetings[/<name>]`, `greetings`, `doors[/<name>]` below the version.
+    /// Parses `namespaces/<ns>/greetings[/<name>]`, `greetings`, `doors[/<name>]` below the version.
     fn parse(version: &str, rest: &[&str]) -> Option<Target> {
         let (namespace, rest) = match rest {
             ["namespaces", namespace, rest @ ..] if !namespace.is_empty() => (Some((*namespace).to_owned()), rest),
@@ -84,7 +84,7 @@ impl Target {
     }
 }
 
-/// Answers `request`, which came from the front proxy.
+/// Answers `request` from the front proxy.
 pub(super) async fn answer<B>(api: &Api, drain: &Drain, request: Request<B>) -> Answer
 where
     B: http_body::Body<Data = Bytes, Error: Into<BodyError>>,
@@ -112,7 +112,7 @@ where
     decide(&call, &target, &head.method).unwrap_or_else(|status| refuse(&status, &head.headers))
 }
 
-/// The verbs.
+/// Dispatches to the verb.
 fn decide(call: &Call<'_>, target: &Target, method: &Method) -> Result<Answer, Status> {
     let everywhere = target.resource.namespaced && target.namespace.is_none();
     match (method, &target.name) {
@@ -138,7 +138,7 @@ fn decide(call: &Call<'_>, target: &Target, method: &Method) -> Result<Answer, S
     }
 }
 
-/// What is not an object: health, version, discovery, OpenAPI.
+/// Answers requests for other than objects: health, version, discovery, OpenAPI.
 fn document(api: &Api, method: &Method, path: &[&str], headers: &HeaderMap) -> Answer {
     if !matches!(*method, Method::GET | Method::HEAD) {
         return refuse(&failure::method_not_allowed(), headers);
@@ -157,7 +157,7 @@ fn document(api: &Api, method: &Method, path: &[&str], headers: &HeaderMap) -> A
                     && wish.parameter("v") == Some("v2")
                     && wish.parameter("as") == Some("APIGroupDiscoveryList")
             };
-            // As upstream: the first entry without a form that we lack, and anything else is the old form.
+            // As upstream: the first supported entry decides, and anything but aggregated discovery means legacy.
             let accept = view::accept(headers);
             let granted = |wish: &&Clause<'_>| aggregated(wish) || wish.parameter("as").is_none();
             match view::wishes(&accept).iter().find(granted) {
@@ -171,8 +171,8 @@ fn document(api: &Api, method: &Method, path: &[&str], headers: &HeaderMap) -> A
             None => refuse(&Status::not_found(), headers),
         },
         ["openapi", "v3"] => cached(&api.openapi_index, "application/json", headers),
-        // A stale `hash` is not redirected to the current one as kube-apiserver does: behind an aggregator
-        // that refuses redirects the client would see 502.
+        // Unlike kube-apiserver, a stale `hash` is not redirected to the current one: behind an aggregator that rejects
+        // redirects the client would get 502.
         ["openapi", "v3", "apis", GROUP, version] => match of_version(version) {
             Some(at) => cached(&api.openapi[at], "application/json", headers),
             None => refuse(&Status::not_found(), headers),
@@ -181,7 +181,7 @@ fn document(api: &Api, method: &Method, path: &[&str], headers: &HeaderMap) -> A
     }
 }
 
-/// The user the front proxy names; none, and none twice, is nobody.
+/// The user from the front proxy's header; none if the header is missing, repeated or empty.
 fn user(headers: &HeaderMap) -> Option<String> {
     let mut names = headers.get_all("x-remote-user").iter();
     let (Some(name), None) = (names.next(), names.next()) else { return None };
@@ -199,12 +199,12 @@ where
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
             Err(Status::request_entity_too_large(format!("limit is {MAX_BODY_BYTES}")))
         }
-        Ok(Err(_)) => Err(Status::bad_request("the body of the request broke off")),
-        Err(_) => Err(Status::bad_request("the body of the request did not come in time")),
+        Ok(Err(_)) => Err(Status::bad_request("the request body is incomplete")),
+        Err(_) => Err(Status::bad_request("the request body did not arrive in time")),
     }
 }
 
-/// The body as JSON or YAML; 415 when it says it is neither.
+/// Parses the body as JSON or YAML; 415 for other content types.
 pub(super) fn read_body(call: &Call<'_>, target: &Target) -> Result<Value, Status> {
     match call.content_type().split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
         "" | "application/json" => read_json(call, target),
@@ -213,7 +213,7 @@ pub(super) fn read_body(call: &Call<'_>, target: &Target) -> Result<Value, Statu
     }
 }
 
-/// The body of an apply patch. JSON is YAML, and kubectl sends it so: the JSON parser is quicker.
+/// Parses the body of an apply patch. JSON is valid YAML, and kubectl sends it: the faster JSON parser comes first.
 pub(super) fn read_apply(call: &Call<'_>, target: &Target) -> Result<Value, Status> {
     read_json(call, target).or_else(|_| read_yaml(call, target))
 }
@@ -239,7 +239,7 @@ fn written(call: &Call<'_>, target: &Target, written: &Written) -> Result<Answer
     let view = View::negotiate(call.headers, &call.query, false)?;
     let code = if written.created { StatusCode::CREATED } else { StatusCode::OK };
     let mut answer = reply(code, &view.one(target.resource, &written.object), call.headers);
-    // Bounded: who sends a thousand fields that do not exist learns of the first.
+    // Limited: of a thousand unknown fields only the first ones get a warning.
     for warning in written.warnings.iter().filter(|warning| warning.len() <= 256).take(16) {
         let text = format!("299 - \"{}\"", warning.replace('\\', "\\\\").replace('"', "\\\""));
         if let Ok(value) = HeaderValue::from_str(&text) {
@@ -275,7 +275,7 @@ fn cached(document: &Document, content_type: &'static str, headers: &HeaderMap) 
     answer
 }
 
-/// A refusal, in the encoding the client accepts.
+/// An error response, in the encoding that the client accepts.
 pub(super) fn refuse(status: &Status, headers: &HeaderMap) -> Answer {
     let encoding = Accept::of(headers).encoding();
     let mut answer = Response::new(full(kubeapi::encode(status, encoding)));
@@ -287,7 +287,7 @@ pub(super) fn refuse(status: &Status, headers: &HeaderMap) -> Answer {
     answer
 }
 
-/// JSON, indented for people.
+/// A JSON response, indented if the client prefers it.
 fn reply(code: StatusCode, value: &Value, headers: &HeaderMap) -> Answer {
     let pretty = Accept::of(headers).encoding() == Encoding::PrettyJson;
     let text = if pretty { format!("{value:#}\n") } else { format!("{value}\n") };

@@ -1,13 +1,13 @@
-//! What the example API has: greetings and doors, their fields, their columns.
+//! The resources of the example API: greetings and doors with their fields and columns.
 //!
-//! Everything else (decoding, tables, discovery, OpenAPI) reads these tables, so that they cannot disagree.
+//! Decoding, tables, discovery and OpenAPI all use these definitions, so that they are consistent.
 
 use serde_json::Value;
 
 /// The API group.
 pub(super) const GROUP: &str = "example.narthex.dev";
 
-/// One kind of object and how it is served.
+/// A resource and how it is served.
 pub(super) struct Resource {
     pub(super) version: &'static str,
     pub(super) kind: &'static str,
@@ -22,14 +22,14 @@ pub(super) struct Resource {
     pub(super) columns: &'static [Column],
 }
 
-/// One field of an object.
+/// A field of an object.
 pub(super) struct Field {
     pub(super) name: &'static str,
     pub(super) shape: Shape,
     pub(super) description: &'static str,
 }
 
-/// What a field holds.
+/// The type of a field.
 #[derive(Clone, Copy)]
 pub(super) enum Shape {
     Text,
@@ -38,14 +38,14 @@ pub(super) enum Shape {
     Flag,
     Integer,
     Texts,
-    /// Keys and values are text.
+    /// A map with text values.
     Map,
     Object(&'static [Field]),
-    /// A list of objects we do not look into.
+    /// A list of opaque objects.
     Records,
 }
 
-/// One column of the Table form, after the name and before the age, which every kind has.
+/// A column of the Table representation, between the name and the age, which every kind has.
 pub(super) struct Column {
     pub(super) title: &'static str,
     /// `string` or `boolean`.
@@ -53,7 +53,7 @@ pub(super) struct Column {
     /// JSON pointer into the object.
     pub(super) pointer: &'static str,
     pub(super) description: &'static str,
-    /// 0 is always shown, 1 with `-o wide`.
+    /// 0: always shown; 1: shown with `-o wide`.
     pub(super) priority: u8,
 }
 
@@ -70,7 +70,7 @@ impl Resource {
 }
 
 impl Column {
-    /// The cell of `object`; `null` when the field is absent.
+    /// The cell of `object`; `null` if the field is absent.
     pub(super) fn cell(&self, object: &Value) -> Value {
         match object.pointer(self.pointer) {
             Some(Value::Array(texts)) => {
@@ -82,7 +82,7 @@ impl Column {
     }
 }
 
-/// All kinds, in the order discovery shows them.
+/// All resources, in the order of discovery.
 pub(super) static RESOURCES: [Resource; 2] = [
     Resource {
         version: "v1",
@@ -92,11 +92,11 @@ pub(super) static RESOURCES: [Resource; 2] = [
         short_names: &["gr"],
         categories: &["all", "example"],
         namespaced: true,
-        description: "Greeting is a few kind words for someone.",
+        description: "Greeting is a short friendly message.",
         spec: &[
-            Field { name: "message", shape: Shape::Text, description: "What is said, at most 1024 bytes." },
-            Field { name: "language", shape: Shape::Text, description: "The language it is said in, for example en." },
-            Field { name: "to", shape: Shape::Texts, description: "Who is greeted; everyone when empty." },
+            Field { name: "message", shape: Shape::Text, description: "The text, at most 1024 bytes." },
+            Field { name: "language", shape: Shape::Text, description: "The language of the text, for example en." },
+            Field { name: "to", shape: Shape::Texts, description: "The people to greet; everyone if empty." },
         ],
         status: &[CREATED_BY],
         columns: &[
@@ -104,21 +104,21 @@ pub(super) static RESOURCES: [Resource; 2] = [
                 title: "Message",
                 kind: "string",
                 pointer: "/spec/message",
-                description: "What is said, at most 1024 bytes.",
+                description: "The text, at most 1024 bytes.",
                 priority: 0,
             },
             Column {
                 title: "Language",
                 kind: "string",
                 pointer: "/spec/language",
-                description: "The language it is said in, for example en.",
+                description: "The language of the text, for example en.",
                 priority: 0,
             },
             Column {
                 title: "To",
                 kind: "string",
                 pointer: "/spec/to",
-                description: "Who is greeted; everyone when empty.",
+                description: "The people to greet; everyone if empty.",
                 priority: 1,
             },
             BY,
@@ -134,8 +134,8 @@ pub(super) static RESOURCES: [Resource; 2] = [
         namespaced: false,
         description: "Door leads from the narthex to somewhere.",
         spec: &[
-            Field { name: "leadsTo", shape: Shape::Text, description: "Where one comes out, at most 1024 bytes." },
-            Field { name: "open", shape: Shape::Flag, description: "Whether one can pass." },
+            Field { name: "leadsTo", shape: Shape::Text, description: "The place behind it, at most 1024 bytes." },
+            Field { name: "open", shape: Shape::Flag, description: "Whether the door is open." },
         ],
         status: &[CREATED_BY],
         columns: &[
@@ -143,14 +143,14 @@ pub(super) static RESOURCES: [Resource; 2] = [
                 title: "Leads-To",
                 kind: "string",
                 pointer: "/spec/leadsTo",
-                description: "Where one comes out, at most 1024 bytes.",
+                description: "The place behind it, at most 1024 bytes.",
                 priority: 0,
             },
             Column {
                 title: "Open",
                 kind: "boolean",
                 pointer: "/spec/open",
-                description: "Whether one can pass.",
+                description: "Whether the door is open.",
                 priority: 0,
             },
             BY,
@@ -161,59 +161,59 @@ pub(super) static RESOURCES: [Resource; 2] = [
 const CREATED_BY: Field = Field {
     name: "createdBy",
     shape: Shape::Text,
-    description: "The user who made the object, as the front proxy told. Set by the server.",
+    description: "The user that created the object, from the front proxy's headers. Set by the server.",
 };
 
 const BY: Column = Column {
     title: "Created-By",
     kind: "string",
     pointer: "/status/createdBy",
-    description: "The user who made the object, as the front proxy told.",
+    description: "The user that created the object, from the front proxy's headers.",
     priority: 1,
 };
 
 /// `metav1.ObjectMeta`.
 pub(super) static METADATA: &[Field] = &[
-    Field { name: "annotations", shape: Shape::Map, description: "Unstructured words of tools about the object." },
+    Field { name: "annotations", shape: Shape::Map, description: "Unstructured data that tools attach to the object." },
     Field {
         name: "creationTimestamp",
         shape: Shape::Time,
-        description: "When the object was made. Set by the server.",
+        description: "When the object was created. Set by the server.",
     },
     Field {
         name: "deletionGracePeriodSeconds",
         shape: Shape::Integer,
-        description: "Seconds before the object may go; always 0 here. Set by the server.",
+        description: "Seconds before the object is removed; always 0 here. Set by the server.",
     },
     Field {
         name: "deletionTimestamp",
         shape: Shape::Time,
-        description: "When deletion was asked for, while finalizers hold it up. Set by the server.",
+        description: "When deletion was requested, while finalizers delay it. Set by the server.",
     },
     Field {
         name: "finalizers",
         shape: Shape::Texts,
-        description: "Who must agree before a deleted object goes; each removes its own entry.",
+        description: "Finalizers that must be removed before a deleted object is removed.",
     },
     Field {
         name: "generateName",
         shape: Shape::Text,
-        description: "Prefix of a name the server makes up when no name is given.",
+        description: "Prefix of the generated name if no name is given.",
     },
-    Field { name: "generation", shape: Shape::Integer, description: "Counts changes of the spec. Set by the server." },
+    Field { name: "generation", shape: Shape::Integer, description: "Number of spec changes. Set by the server." },
     Field { name: "labels", shape: Shape::Map, description: "Keys and values to select objects by." },
     Field {
         name: "managedFields",
         shape: Shape::Records,
-        description: "Which manager set which fields, for server-side apply. Kept by the server.",
+        description: "Field ownership for server-side apply. Maintained by the server.",
     },
     Field { name: "name", shape: Shape::Text, description: "The name, unique among its kind and namespace." },
     Field { name: "namespace", shape: Shape::Text, description: "The namespace of a namespaced object." },
-    Field { name: "ownerReferences", shape: Shape::Records, description: "Objects this one depends on." },
+    Field { name: "ownerReferences", shape: Shape::Records, description: "Objects that own this one." },
     Field {
         name: "resourceVersion",
         shape: Shape::Text,
-        description: "Opaque version of the object; sent back, a change fails if the object has changed since.",
+        description: "Opaque version of the object; an update with an outdated one fails.",
     },
     Field { name: "selfLink", shape: Shape::Text, description: "Deprecated, always empty." },
     Field { name: "uid", shape: Shape::Text, description: "Unique in time and space. Set by the server." },

@@ -1,19 +1,19 @@
-//! What a list or a watch is narrowed to.
+//! Label and field selectors of lists and watches.
 
 use serde_json::Value;
 
 use super::object;
 use crate::kubeapi::{FieldSelector, LabelSelector, Status};
 
-/// A label selector and a field selector; an object must pass both.
+/// A label selector and a field selector; an object must match both.
 pub(super) struct Selector {
     labels: LabelSelector,
     fields: FieldSelector,
 }
 
 impl Selector {
-    /// Reads both; refuses with 400 what cannot be understood, and fields other than `metadata.name` and
-    /// `metadata.namespace`, as for custom resources that declare none.
+    /// Parses both; rejects with 400 invalid selectors and fields other than `metadata.name` and `metadata.namespace`,
+    /// as for custom resources without selectable fields.
     pub(super) fn parse(labels: &str, fields: &str) -> Result<Selector, Status> {
         let labels = LabelSelector::parse(labels).map_err(|error| Status::bad_request(error.to_string()))?;
         let fields = FieldSelector::parse(fields).map_err(|error| Status::bad_request(error.to_string()))?;
@@ -24,12 +24,12 @@ impl Selector {
         }
     }
 
-    /// Whether everything passes.
+    /// Whether every object matches.
     pub(super) fn is_empty(&self) -> bool {
         self.labels.requirements.is_empty() && self.fields.terms.is_empty()
     }
 
-    /// Whether `object` passes.
+    /// Whether `object` matches.
     pub(super) fn matches(&self, object: &Value) -> bool {
         let labels = object.pointer("/metadata/labels");
         self.labels.matches(|key| labels.and_then(|labels| labels.get(key)).and_then(Value::as_str))

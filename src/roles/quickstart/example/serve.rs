@@ -1,4 +1,4 @@
-//! The door: a unix socket that the sidecar connects to, HTTP/1.1.
+//! The HTTP/1.1 server on a unix socket, to which the sidecar connects.
 
 use std::convert::Infallible;
 use std::io;
@@ -15,17 +15,17 @@ use super::request;
 use crate::process::{Drain, Phase};
 
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// After an accept that failed, most often for want of descriptors.
+/// Pause after a failed accept, most often for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves `api` on `listener` until `drain` says so: from `Draining` on no connection is accepted and
-/// what runs is finished, from `Ending` on watches end too, and the rest is cut. Then it returns.
+/// Serves `api` on `listener` until `drain` ends: from `Draining` on no connection is accepted and running requests
+/// finish; from `Ending` on watches end and remaining connections are closed. Then it returns.
 ///
-/// Whoever can connect is believed about the user: only the sidecar in front may.
+/// The user headers of any client are trusted: only the sidecar may be able to connect.
 ///
 /// # Errors
 ///
-/// When `listener` cannot be used by the runtime.
+/// The runtime cannot use `listener`.
 pub async fn serve(listener: std::os::unix::net::UnixListener, api: ExampleApi, mut drain: Drain) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = UnixListener::from_std(listener)?;
@@ -38,7 +38,7 @@ pub async fn serve(listener: std::os::unix::net::UnixListener, api: ExampleApi, 
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    tracing::warn!(%error, "the example API could not accept a connection");
+                    tracing::warn!(%error, "example API: cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -51,14 +51,14 @@ pub async fn serve(listener: std::os::unix::net::UnixListener, api: ExampleApi, 
         () = async { while connections.join_next().await.is_some() {} } => {}
         () = async {
             drain.reached(Phase::Ending).await;
-            // Watches end by themselves now; whoever does not within this time is cut.
+            // Time for watches to end by themselves.
             tokio::time::sleep(Duration::from_millis(500)).await;
         } => {}
     }
     Ok(())
 }
 
-/// Speaks HTTP/1.1 on one connection until it ends.
+/// Serves HTTP/1.1 on one connection until it closes.
 pub(super) async fn converse<S>(stream: S, api: ExampleApi, mut drain: Drain)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -79,6 +79,6 @@ where
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, "a connection to the example API broke off");
+        tracing::debug!(%error, "example API: connection failed");
     }
 }

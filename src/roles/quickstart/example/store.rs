@@ -1,6 +1,6 @@
-//! The objects, their versions, and a bounded memory of what changed: what etcd is to a kube-apiserver.
+//! The object store: objects, revisions, and a bounded history of changes, like etcd for a kube-apiserver.
 //!
-//! Pure and synchronous; one lock, never held across an await.
+//! Synchronous; one lock, never held across an await.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::object;
 
-/// Where an object lies: plural, namespace (empty for cluster-scoped ones), name.
+/// Key of an object: plural, namespace (empty for cluster-scoped objects), name.
 pub(super) type Key = (&'static str, String, String);
 
 /// All objects of the example API.
@@ -24,48 +24,48 @@ pub(super) struct Store {
 struct State {
     revision: u64,
     objects: BTreeMap<Key, Arc<Value>>,
-    /// Oldest first; holds every change after `forgotten`.
+    /// Oldest first; contains every change after `forgotten`.
     changes: VecDeque<Change>,
     forgotten: u64,
 }
 
-/// One thing that happened.
+/// A change of an object.
 #[derive(Clone)]
 pub(super) struct Change {
     pub(super) revision: u64,
     pub(super) key: Key,
-    /// What was there, if something was.
+    /// The previous object, if there was one.
     pub(super) before: Option<Arc<Value>>,
-    /// What is there now; for a deletion its last state, stamped with the deletion's revision.
+    /// The new object; for a deletion its last state with the deletion's revision.
     pub(super) object: Arc<Value>,
     pub(super) deleted: bool,
 }
 
-/// What a change makes of an object.
+/// What to do with an object.
 pub(super) enum Outcome {
-    /// Nothing changes: no new revision, no event.
+    /// No change: no new revision, no event.
     Keep(Arc<Value>),
     Put(Value),
     Remove(Value),
 }
 
-/// What a list found.
+/// The result of a list.
 pub(super) struct Snapshot {
     pub(super) revision: u64,
     pub(super) objects: Vec<Arc<Value>>,
 }
 
-/// A revision outside what is remembered.
+/// A revision outside the history.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum OutOfReach {
-    /// Older than the oldest revision that can still be told.
+    /// Older than the oldest revision in the history.
     TooOld { oldest: u64 },
-    /// Not reached yet.
+    /// Higher than the current revision.
     Future { current: u64 },
 }
 
 impl Store {
-    /// An empty store that counts on from `revision` and remembers the last `history` changes.
+    /// Creates an empty store at `revision` that keeps the last `history` changes.
     pub(super) fn new(revision: u64, history: usize) -> Store {
         let state = State { revision, objects: BTreeMap::new(), changes: VecDeque::new(), forgotten: revision };
         Store { state: Mutex::new(state), latest: watch::Sender::new(revision), history }
@@ -76,8 +76,7 @@ impl Store {
         self.state.lock().objects.get(key).cloned()
     }
 
-    /// The objects of one kind, in one namespace or all, ordered by namespace and name: as they are, or as
-    /// they were at revision `at`.
+    /// Lists the objects of one kind, in one or all namespaces, ordered by namespace and name, now or at revision `at`.
     pub(super) fn list(
         &self,
         plural: &'static str,
@@ -103,8 +102,8 @@ impl Store {
         Ok(Snapshot { revision, objects: found.into_values().collect() })
     }
 
-    /// Replaces the object at `key` by what `decide` makes of it, as one step. With `dry_run` the result
-    /// is only told.
+    /// Applies the action that `decide` returns for the object at `key`, atomically. With `dry_run` the result is only
+    /// returned.
     pub(super) fn change<E>(
         &self,
         key: &Key,
@@ -135,18 +134,18 @@ impl Store {
         {
             state.forgotten = oldest.revision;
         }
-        // Told under the lock, so that the number waiters see never goes back.
+        // Sent under the lock, so that receivers never see the revision decrease.
         self.latest.send_replace(revision);
         Ok(object)
     }
 
-    /// What happened after `revision`, and the revision up to which that tells all.
+    /// The changes after `revision`, and the revision up to which they are complete.
     pub(super) fn changes_since(&self, revision: u64) -> Result<(Vec<Change>, u64), OutOfReach> {
         let state = self.state.lock();
         Ok((state.since(revision)?.cloned().collect(), state.revision))
     }
 
-    /// The latest revision, and the way to wait for a later one.
+    /// A receiver of the latest revision.
     pub(super) fn latest(&self) -> watch::Receiver<u64> {
         self.latest.subscribe()
     }

@@ -1,4 +1,4 @@
-//! The whole service over HTTP, as a client behind the front proxy meets it.
+//! Tests of the example API over HTTP, as the front proxy.
 
 mod door;
 mod objects;
@@ -22,14 +22,14 @@ const GREETINGS: &str = "/apis/example.narthex.dev/v1/namespaces/default/greetin
 const DOORS: &str = "/apis/example.narthex.dev/v1alpha1/doors";
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 
-/// The service with its first objects, and the way to end it.
+/// The example API with its initial objects, and its drain.
 struct World {
     api: ExampleApi,
     drainer: Drainer,
     drain: Drain,
 }
 
-/// An answer that has come whole.
+/// A complete response.
 struct Answer {
     code: u16,
     headers: HeaderMap,
@@ -37,7 +37,7 @@ struct Answer {
 }
 
 impl World {
-    /// The first objects have the versions 1001 to 1005.
+    /// The initial objects have the revisions 1001 to 1005.
     fn new() -> World {
         World::with(64, Duration::from_secs(3600))
     }
@@ -47,7 +47,7 @@ impl World {
         World { api: ExampleApi::with(1000, history, bookmark_every), drainer, drain }
     }
 
-    /// Sends over a connection of its own, as the front proxy for ann.
+    /// Sends a request over a new connection.
     async fn send(&self, request: Request<Full<Bytes>>) -> http::Response<Incoming> {
         let (ours, theirs) = tokio::io::duplex(64 * 1024);
         tokio::spawn(converse(theirs, self.api.clone(), self.drain.clone()));
@@ -84,13 +84,13 @@ impl World {
         self.call(Method::DELETE, path, &[("content-type", "application/json")], body).await
     }
 
-    /// `form` is `merge-patch+json` or its like.
+    /// `form` is the media type without `application/`, for example `merge-patch+json`.
     async fn patch(&self, path: &str, form: &str, body: Value) -> Answer {
         let form = format!("application/{form}");
         self.call(Method::PATCH, path, &[("content-type", &form)], &body.to_string()).await
     }
 
-    /// A watch of `path`, which already carries its query.
+    /// Starts a watch of `path`, which includes its query.
     async fn watch(&self, path: &str, accept: &str) -> Events {
         let request = Request::get(path).header("x-remote-user", "ann").header("accept", accept);
         let answer = self.send(request.body(Full::default()).unwrap()).await;
@@ -118,7 +118,7 @@ struct Events {
 }
 
 impl Events {
-    /// The next event; `None` when the watch has ended.
+    /// The next event; `None` if the watch has ended.
     async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {

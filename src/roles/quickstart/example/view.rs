@@ -1,4 +1,4 @@
-//! The forms an object can be shown in: whole, only its metadata, or as rows of a Table.
+//! Representations of objects: complete, partial metadata, or rows of a Table.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::resource::Resource;
 use crate::kubeapi::Status;
 use crate::message::negotiate::{Clause, clauses};
 
-/// How the client wants to see objects.
+/// The representation requested by the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum View {
     Whole,
@@ -23,7 +23,7 @@ pub(super) enum View {
     Table(Include),
 }
 
-/// What each row of a Table carries besides its cells (`includeObject`).
+/// The object in each row of a Table (`includeObject`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Include {
     Nothing,
@@ -32,7 +32,7 @@ pub(super) enum Include {
 }
 
 impl View {
-    /// What the `Accept` header asks for; `many` when the answer is a list. 406 when we have none of it.
+    /// Negotiates by the `Accept` header; `many` if the response is a list. 406 if nothing acceptable is supported.
     pub(super) fn negotiate(headers: &HeaderMap, query: &Parameters, many: bool) -> Result<View, Status> {
         let partial = if many { "PartialObjectMetadataList" } else { "PartialObjectMetadata" };
         for wish in &wishes(&accept(headers)) {
@@ -47,7 +47,7 @@ impl View {
         Err(Status::not_acceptable("only the following media types are accepted: application/json"))
     }
 
-    /// One object.
+    /// Renders one object.
     pub(super) fn one(self, resource: &Resource, object: &Value) -> Value {
         match self {
             View::Whole => object.clone(),
@@ -59,7 +59,7 @@ impl View {
         }
     }
 
-    /// One object of a watch: there, a Table tells its columns only the `first` time.
+    /// Renders one object of a watch: a Table contains its columns only in the `first` event.
     pub(super) fn event(self, resource: &Resource, object: &Value, first: bool) -> Value {
         match self {
             View::Table(include) => {
@@ -70,7 +70,7 @@ impl View {
         }
     }
 
-    /// A list, with the metadata of a list.
+    /// Renders a list with its metadata.
     pub(super) fn many(self, resource: &Resource, objects: &[Arc<Value>], metadata: &Value) -> Value {
         let objects = objects.iter().map(AsRef::as_ref);
         match self {
@@ -83,13 +83,13 @@ impl View {
     }
 }
 
-/// The whole of the `Accept` header; without one, anything goes.
+/// All `Accept` headers joined; `*/*` without one.
 pub(super) fn accept(headers: &HeaderMap) -> String {
     let lines: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|line| line.to_str().ok()).collect();
     if lines.is_empty() { "*/*".to_owned() } else { lines.join(",") }
 }
 
-/// The entries of an `Accept` header that JSON satisfies, the preferred first.
+/// The clauses of an `Accept` header that accept JSON, preferred first.
 pub(super) fn wishes(accept: &str) -> Vec<Clause<'_>> {
     clauses(accept).into_iter().filter(|clause| clause.covers("application", "json")).collect()
 }
@@ -143,7 +143,7 @@ fn definitions(resource: &Resource) -> Value {
     let mut columns = vec![column("Name", "string", "name", "The name, unique among its kind and namespace.", 0)];
     let own = resource.columns.iter();
     columns.extend(own.map(|own| column(own.title, own.kind, "", own.description, own.priority)));
-    columns.push(column("Age", "string", "", "How long ago the object was made.", 0));
+    columns.push(column("Age", "string", "", "Time since the object was created.", 0));
     Value::Array(columns)
 }
 

@@ -1,4 +1,4 @@
-//! A watch: what is there, then every change as it happens, with bookmarks in between.
+//! Watches: initial objects, then changes, with periodic bookmarks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::process::{Drain, Phase};
 /// The annotation on the bookmark that ends the initial events (KEP-3157).
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// One watcher's place in the history, and what it wants to see.
+/// A watch: its options and its position in the history.
 pub(super) struct Watch {
     store: Arc<Store>,
     resource: &'static Resource,
@@ -27,11 +27,11 @@ pub(super) struct Watch {
     options: ListOptions,
     view: View,
     latest: tokio::sync::watch::Receiver<u64>,
-    /// Everything up to here has been told.
+    /// The revision up to which changes were sent.
     position: u64,
-    /// Events not yet taken.
+    /// Encoded events not yet returned.
     pending: Vec<u8>,
-    /// Whether a Table has told its columns.
+    /// Whether the columns of the Table were sent.
     columns_told: bool,
     bookmarks: Interval,
     deadline: Instant,
@@ -40,8 +40,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Begins as `options` say: with what is there, or after a version. Like upstream's watch cache, a
-    /// version out of reach is told in the stream, as an ERROR event.
+    /// Starts a watch with the current objects or after a revision, depending on `options`. As in upstream's watch
+    /// cache, a revision outside the history is reported in the stream, as an ERROR event.
     pub(super) fn begin(
         store: Arc<Store>,
         resource: &'static Resource,
@@ -52,7 +52,7 @@ impl Watch {
         drain: Drain,
     ) -> Watch {
         let timeout = match options.timeout {
-            // As kube-apiserver's --min-request-timeout: spread, so that watches do not return all at once.
+            // As kube-apiserver's --min-request-timeout: random, so that watches do not reconnect all at once.
             Duration::ZERO => Duration::from_secs(fastrand::u64(1800..3600)),
             given => given.min(Duration::from_secs(24 * 3600)),
         };
@@ -77,7 +77,7 @@ impl Watch {
         watch
     }
 
-    /// The next lines, one event a line; `None` when the watch has ended.
+    /// The next events, one per line; `None` when the watch has ended.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         loop {
             self.catch_up();
@@ -148,7 +148,8 @@ impl Watch {
         }
     }
 
-    /// To a selective watcher, an object that no longer matches is deleted, one that now does is added.
+    /// Sends a change. With a selector, an object that no longer matches is sent as DELETED, one that newly matches as
+    /// ADDED.
     fn tell(&mut self, change: &Change) {
         let (plural, namespace, _) = &change.key;
         if *plural != self.resource.plural || self.namespace.as_ref().is_some_and(|wanted| wanted != namespace) {

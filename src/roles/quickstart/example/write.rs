@@ -1,4 +1,4 @@
-//! The verbs that make and change objects: create, update, patch, server-side apply.
+//! The write verbs: create, update, patch, server-side apply.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::request::{Call, Target, read_apply, read_body};
 use super::store::Outcome;
 use crate::kubeapi::Status;
 
-/// What a write made, and what the client should be warned of.
+/// The result of a write, and warnings for the client.
 pub(super) struct Written {
     pub(super) object: Arc<Value>,
     pub(super) created: bool,
@@ -31,7 +31,7 @@ pub(super) fn create(call: &Call<'_>, target: &Target) -> Result<Written, Status
     }
     let prefix = object::metadata_text(&wished, "generateName").to_owned();
     let generated = object::name(&wished).is_empty() && !prefix.is_empty();
-    // As upstream (KEP-4420): a generated name that is taken is made anew, a few times.
+    // As upstream (KEP-4420): a generated name that exists is generated again, a few times.
     for attempt in 1..=8 {
         let mut wished = wished.clone();
         if generated {
@@ -67,7 +67,7 @@ pub(super) fn update(call: &Call<'_>, target: &Target, name: &str) -> Result<Wri
     Ok(Written { object, created: false, warnings })
 }
 
-/// `patch`, in each of its forms.
+/// `patch`, in all formats.
 pub(super) fn patch(call: &Call<'_>, target: &Target, name: &str) -> Result<Written, Status> {
     let kind = PatchKind::of(call.content_type())?;
     let apply = kind == PatchKind::Apply;
@@ -132,8 +132,7 @@ fn server_side_apply(call: &Call<'_>, target: &Target, name: &str, options: &Wri
     Ok(Written { object, created, warnings: Vec::new() })
 }
 
-/// Who is told of fields that do not exist: upstream blames the body of a create or update, and in a
-/// patch the object that came of it.
+/// What a strict validation error refers to, as upstream: the body of a create or update, or the patched object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sender {
     Whole,
@@ -171,7 +170,7 @@ fn checked(
     }
 }
 
-/// Gives the object the namespace of the path, or refuses another one.
+/// Sets the namespace of the path, or rejects a different one.
 fn place(target: &Target, wished: &mut Value) -> Result<(), Status> {
     let (own, of_path) = (object::namespace(wished), target.namespace.as_deref());
     match of_path {
@@ -201,7 +200,7 @@ fn right_name(wished: &Value, name: &str) -> Result<(), Status> {
     }
 }
 
-/// The new object as the server completes it.
+/// Completes a new object with the fields set by the server, and validates it.
 fn born(call: &Call<'_>, target: &Target, mut wished: Value, owners: &Ownership) -> Result<Value, Status> {
     for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "resourceVersion"] {
         object::set_metadata(&mut wished, field, None);
@@ -215,7 +214,7 @@ fn born(call: &Call<'_>, target: &Target, mut wished: Value, owners: &Ownership)
     Ok(wished)
 }
 
-/// What `wished`, sent by an update or made by a patch, makes of `before`.
+/// Applies `wished`, sent by an update or produced by a patch, to `before`.
 fn changed(
     target: &Target,
     name: &str,
@@ -223,14 +222,14 @@ fn changed(
     wished: Value,
     options: &WriteOptions,
 ) -> Result<Outcome, Status> {
-    // A client that says nothing about managers leaves them as they are.
+    // Without managedFields in the request the managers stay as they are.
     let said = wished.pointer("/metadata/managedFields").and_then(Value::as_array).is_some_and(|all| !all.is_empty());
     let mut owners = Ownership::of(if said { &wished } else { before });
     owners.updated(target.resource, &options.manager, Some(before), &wished);
     successor(target, name, before, wished, &owners)
 }
 
-/// `wished` with what only the server decides, if the client may replace `before` by it.
+/// Completes `wished` with the fields set by the server and checks that it may replace `before`.
 fn successor(
     target: &Target,
     name: &str,

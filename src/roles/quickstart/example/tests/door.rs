@@ -1,4 +1,4 @@
-//! The real socket, and its end.
+//! Tests of the unix socket and its shutdown.
 
 use std::os::unix::net::UnixListener;
 
@@ -13,7 +13,7 @@ use super::DOORS;
 use crate::process::{Drain, Phase};
 use crate::roles::quickstart::example::{ExampleApi, serve};
 
-/// One GET; the code and the body.
+/// Sends a GET; returns status code and body.
 async fn get(socket: &std::path::Path, user: Option<&str>) -> (u16, Value) {
     let stream = UnixStream::connect(socket).await.unwrap();
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();

@@ -1,4 +1,4 @@
-//! Every verb but watch, and the documents.
+//! Tests of all verbs except watch, and of the documents.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -41,7 +41,7 @@ async fn pages_show_one_moment() {
     world.delete(&format!("{GREETINGS}/moin"), "").await;
     let token = first.body["metadata"]["continue"].as_str().unwrap();
     let second = world.get(&format!("{GREETINGS}?limit=2&continue={token}")).await;
-    assert_eq!(second.names(), ["moin"], "as it was when the first page was read");
+    assert_eq!(second.names(), ["moin"], "as at the revision of the first page");
     assert_eq!(second.body["metadata"].get("continue"), None);
     assert_eq!(world.get(&format!("{GREETINGS}?continue=x")).await.code, 400);
 }
@@ -193,7 +193,7 @@ async fn server_side_apply_creates_merges_conflicts_and_forgets() {
     let made = world.patch(&path("ann", false), APPLY, wish(first.clone())).await;
     assert_eq!((made.code, &made.body["metadata"]["managedFields"][0]["manager"]), (201, &json!("ann")));
     let same = world.patch(&path("ann", false), APPLY, wish(first)).await;
-    assert_eq!((same.code, &same.body["metadata"]), (200, &made.body["metadata"]), "nothing to do, nothing done");
+    assert_eq!((same.code, &same.body["metadata"]), (200, &made.body["metadata"]), "an unchanged apply writes nothing");
     let other = world.patch(&path("bob", false), APPLY, wish(json!({"message": "hello"}))).await;
     assert_eq!(
         (other.code, other.message()),

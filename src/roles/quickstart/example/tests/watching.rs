@@ -1,4 +1,4 @@
-//! Watches.
+//! Tests of watches.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ async fn to_a_selective_watch_objects_come_and_go_with_their_labels() {
     assert_eq!(events.told().await, "ADDED moin");
     let gone = events.next().await.unwrap();
     assert_eq!((&gone["type"], &gone["object"]["metadata"]["name"]), (&json!("DELETED"), &json!("hello")));
-    assert_eq!(gone["object"]["metadata"]["labels"]["tone"], "warm", "as it last was seen");
+    assert_eq!(gone["object"]["metadata"]["labels"]["tone"], "warm", "in its last matching state");
     assert_eq!(gone["object"]["metadata"]["resourceVersion"], "1007");
     assert_eq!(events.told().await, "DELETED moin");
 }
