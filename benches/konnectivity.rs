@@ -20,14 +20,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use narthex::egress::konnectivity::{Client, Tunnel};
+use narthex::egress::konnectivity::{KonnectivityClient, KonnectivityTunnel};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::task::LocalSet;
 
 /// What is moved in a transfer.
 const SIZE: u64 = 1 << 30;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A job: its name, how much of it, by how many at a time, and what the target does.
 const JOBS: &[(&str, &str, u64, u64)] = &[
@@ -39,7 +39,7 @@ const JOBS: &[(&str, &str, u64, u64)] = &[
 ];
 
 #[derive(Clone, Copy, Debug)]
-struct Figures {
+struct TunnelFigures {
     seconds: f64,
     /// The client's, the server's and the agent's.
     cpu: [f64; 3],
@@ -49,7 +49,7 @@ struct Figures {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     if arguments.first().is_some_and(|first| first.starts_with("--socket=")) {
-        return ours(&arguments);
+        return run_narthex_client(&arguments);
     }
     let rounds = match arguments.iter().position(|argument| argument == "--rounds") {
         Some(at) => arguments[at + 1].parse().unwrap(),
@@ -57,7 +57,7 @@ fn main() {
     };
     let directory = std::env::temp_dir().join(format!("konnectivity-bench-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
-    let (source, sink, quiet) = (target(source), target(sink), target(quiet));
+    let (source, sink, quiet) = (start_target(serve_source), start_target(serve_sink), start_target(serve_idle));
     println!("{:26} {:>10} {:>10}   medians of {rounds} rounds, ours and the reference's", "", "ours", "theirs");
     for (job, title, count, workers) in JOBS {
         let port = match *job {
@@ -71,7 +71,7 @@ fn main() {
                 [(std::env::current_exe().unwrap(), &mut ours), (peer("konnectivity-client"), &mut theirs)]
             {
                 // Fresh ones: the reference's keep what they once needed.
-                let peers = Peers::start(&directory);
+                let peers = KonnectivityPeers::start(&directory);
                 let socket = peers.socket.display();
                 let words = [
                     format!("--socket={socket}"),
@@ -88,10 +88,10 @@ fn main() {
                 let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
                 let number = |name: &str| said[name].as_f64().unwrap();
                 let cpu = [number("cpu"), after[0] - before[0], after[1] - before[1]];
-                figures.push(Figures { seconds: number("seconds"), cpu, resident: number("resident") });
+                figures.push(TunnelFigures { seconds: number("seconds"), cpu, resident: number("resident") });
             }
         }
-        let row = |what: &str, figure: &dyn Fn(&Figures) -> f64| {
+        let row = |what: &str, figure: &dyn Fn(&TunnelFigures) -> f64| {
             println!("{:26} {:10.2} {:10.2}   {what}", title, median(&ours, figure), median(&theirs, figure));
         };
         match *job {
@@ -106,7 +106,7 @@ fn main() {
     std::fs::remove_dir_all(&directory).unwrap();
 }
 
-fn median(all: &[Figures], figure: &dyn Fn(&Figures) -> f64) -> f64 {
+fn median(all: &[TunnelFigures], figure: &dyn Fn(&TunnelFigures) -> f64) -> f64 {
     let mut values: Vec<f64> = all.iter().map(figure).collect();
     values.sort_unstable_by(f64::total_cmp);
     values[values.len() / 2]
@@ -117,14 +117,14 @@ fn peer(name: &str) -> PathBuf {
 }
 
 /// The reference's server and agent; dropped, they end.
-struct Peers {
+struct KonnectivityPeers {
     server: Child,
     agent: Child,
     socket: PathBuf,
 }
 
-impl Peers {
-    fn start(directory: &Path) -> Peers {
+impl KonnectivityPeers {
+    fn start(directory: &Path) -> KonnectivityPeers {
         let (certificate, key) = (directory.join("both.crt"), directory.join("both.key"));
         if !key.exists() {
             // One that signed itself is server, agent and authority.
@@ -158,7 +158,7 @@ impl Peers {
             command.args(words.split_whitespace()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
         };
         let server = start("konnectivity-server", &server);
-        let peers = Peers { server, agent: start("konnectivity-agent", &agent), socket };
+        let peers = KonnectivityPeers { server, agent: start("konnectivity-agent", &agent), socket };
         let deadline = Instant::now() + Duration::from_secs(30);
         while !is_ready(ports[1]) {
             assert!(Instant::now() < deadline, "the agent does not connect");
@@ -172,7 +172,7 @@ impl Peers {
     }
 }
 
-impl Drop for Peers {
+impl Drop for KonnectivityPeers {
     fn drop(&mut self) {
         for child in [&mut self.agent, &mut self.server] {
             let _ = child.kill();
@@ -212,7 +212,7 @@ fn resident() -> f64 {
     statm.split(' ').nth(1).unwrap().parse::<f64>().unwrap() * 4096.0
 }
 
-fn target(serve: fn(TcpStream)) -> u16 {
+fn start_target(serve: fn(TcpStream)) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -224,7 +224,7 @@ fn target(serve: fn(TcpStream)) -> u16 {
 }
 
 /// Waits to be asked: the reference's client loses what comes before it is ready for it.
-fn source(mut stream: TcpStream) {
+fn serve_source(mut stream: TcpStream) {
     if stream.read_exact(&mut [0]).is_err() {
         return;
     }
@@ -236,7 +236,7 @@ fn source(mut stream: TcpStream) {
     }
 }
 
-fn sink(mut stream: TcpStream) {
+fn serve_sink(mut stream: TcpStream) {
     let (mut buffer, mut all) = (vec![0; 64 << 10], 0);
     while all < SIZE {
         match stream.read(&mut buffer) {
@@ -247,12 +247,12 @@ fn sink(mut stream: TcpStream) {
     let _ = stream.write_all(b"k");
 }
 
-fn quiet(mut stream: TcpStream) {
+fn serve_idle(mut stream: TcpStream) {
     let _ = stream.read(&mut [0]);
 }
 
 /// Our client at a job, in a process of its own.
-fn ours(arguments: &[String]) {
+fn run_narthex_client(arguments: &[String]) {
     let word = |name: &str| {
         let found = arguments.iter().find_map(|argument| argument.strip_prefix(&format!("--{name}=")));
         found.unwrap_or_else(|| panic!("--{name} is missing"))
@@ -261,9 +261,9 @@ fn ours(arguments: &[String]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(LocalSet::new().run_until(async {
         let stream = UnixStream::connect(word("socket")).await.unwrap();
-        let client = Client::connect(stream, "localhost").await.unwrap();
-        let dial = async || client.dial(word("target"), PATIENCE).await.unwrap();
-        let mut kept: Vec<Tunnel> = Vec::new();
+        let client = KonnectivityClient::connect(stream, "localhost").await.unwrap();
+        let dial = async || client.dial(word("target"), TIMEOUT).await.unwrap();
+        let mut kept: Vec<KonnectivityTunnel> = Vec::new();
         if word("job") == "idle" {
             drop(dial().await);
         }

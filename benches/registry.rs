@@ -19,23 +19,23 @@
 mod backend;
 #[path = "../tests/gateway/client.rs"]
 mod client;
-#[path = "../tests/gateway/cluster.rs"]
-mod cluster;
-#[path = "../tests/gateway/world.rs"]
-mod world;
+#[path = "../tests/gateway/fake_apiserver.rs"]
+mod fake_apiserver;
+#[path = "../tests/gateway/fixtures.rs"]
+mod fixtures;
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use backend::{Backend, Settings, json as answer, resources};
+use backend::{Backend, BackendSettings, api_resource_list, json_response as answer};
 use client::Client;
-use cluster::Cluster;
-use world::{Gateway, World};
+use fake_apiserver::FakeApiServer;
+use fixtures::{GatewayProcess, TestEnvironment};
 
 /// Endpoints of each APIService.
 const ENDPOINTS: usize = 5;
 /// APIServices with their Services in one namespace.
-const TOGETHER: usize = 5;
+const APISERVICES_PER_NAMESPACE: usize = 5;
 /// Between two changes, so that each is looked at by itself.
 const PACE: Duration = Duration::from_millis(5);
 /// Files are looked at when it was quiet for a tenth of a second.
@@ -43,7 +43,7 @@ const PACE_OF_FILES: Duration = Duration::from_millis(150);
 /// How long nothing is done to see what that takes.
 const QUIET: Duration = Duration::from_secs(2);
 /// It is ready when every backend was asked.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -52,7 +52,7 @@ fn main() {
     let sizes: Vec<usize> = sizes.split(',').map(|size| size.parse().expect("--sizes takes numbers")).collect();
     let changes = value("--changes").map_or(200, |text| text.parse().expect("--changes takes a number"));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let mut all: Vec<Figures> = Vec::new();
+    let mut all: Vec<RegistryFigures> = Vec::new();
     for size in &sizes {
         let figures = runtime.block_on(measure(*size, changes));
         eprintln!("{size} APIServices: {figures:?}");
@@ -84,7 +84,7 @@ fn ratio(figures: &[Duration]) -> f64 {
 }
 
 #[derive(Debug)]
-struct Figures {
+struct RegistryFigures {
     changes: Vec<(&'static str, Duration)>,
     /// CPU time and time until it is ready.
     start: (Duration, Duration),
@@ -95,14 +95,14 @@ struct Figures {
 }
 
 fn namespace(number: usize) -> String {
-    format!("ns{}", number / TOGETHER)
+    format!("ns{}", number / APISERVICES_PER_NAMESPACE)
 }
 
 /// One APIService and its Service; where its endpoints are, `slice` says.
-fn documents(world: &World, number: usize, priority: usize) -> (String, String) {
+fn documents(world: &TestEnvironment, number: usize, priority: usize) -> (String, String) {
     let annotations = "  annotations:\n    narthex.dev/server-name: things-v1.things.svc\n    \
                        narthex.dev/probe-interval: 24h\n";
-    let text = world.manifests(&format!("g{number}.example.com"), "v1", &[], annotations);
+    let text = world.apiservice_manifests(&format!("g{number}.example.com"), "v1", &[], annotations);
     let text = text
         .replace("versionPriority: 15", &format!("versionPriority: {priority}"))
         .replace(&format!("namespace: g{number},"), &format!("namespace: {},", namespace(number)));
@@ -124,14 +124,14 @@ fn slice(number: usize, port: u16, first: usize) -> String {
 }
 
 /// CPU seconds of a second in which nothing happens.
-async fn idle(gateway: &Gateway) -> f64 {
-    let (before, began) = (gateway.cpu(), Instant::now());
+async fn idle(gateway: &GatewayProcess) -> f64 {
+    let (before, began) = (gateway.cpu_time(), Instant::now());
     tokio::time::sleep(QUIET).await;
-    (gateway.cpu() - before).as_secs_f64() / began.elapsed().as_secs_f64()
+    (gateway.cpu_time() - before).as_secs_f64() / began.elapsed().as_secs_f64()
 }
 
 /// Waits until nothing of the start is left to be done.
-async fn rest(gateway: &Gateway) -> f64 {
+async fn idle_cpu(gateway: &GatewayProcess) -> f64 {
     let mut before = idle(gateway).await;
     for _ in 0..30 {
         let now = idle(gateway).await;
@@ -144,34 +144,39 @@ async fn rest(gateway: &Gateway) -> f64 {
 }
 
 /// CPU time of one of `count` changes, less what is done anyhow.
-async fn each(gateway: &Gateway, count: usize, pace: Duration, mut change: impl FnMut(usize)) -> Duration {
+async fn measure_changes(
+    gateway: &GatewayProcess,
+    count: usize,
+    pace: Duration,
+    mut change: impl FnMut(usize),
+) -> Duration {
     let idle_before = idle(gateway).await;
-    let (before, began) = (gateway.cpu(), Instant::now());
+    let (before, began) = (gateway.cpu_time(), Instant::now());
     for number in 0..count {
         change(number);
         tokio::time::sleep(pace).await;
     }
     // For what is asked of backends then.
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let (spent, took) = (gateway.cpu() - before, began.elapsed());
+    let (spent, took) = (gateway.cpu_time() - before, began.elapsed());
     let idle = f64::midpoint(idle_before, idle(gateway).await);
     spent.saturating_sub(took.mul_f64(idle)) / u32::try_from(count).unwrap()
 }
 
-async fn measure(all: usize, changes: usize) -> Figures {
-    let world = World::new();
-    let settings = Settings { address: "0.0.0.0:0".parse().unwrap(), ..Settings::http2() };
+async fn measure(all: usize, changes: usize) -> RegistryFigures {
+    let world = TestEnvironment::new();
+    let settings = BackendSettings { address: "0.0.0.0:0".parse().unwrap(), ..BackendSettings::http2() };
     let backend = Backend::start(&world, settings, |request| async move {
         // As an extension API server from before aggregated discovery, as all of them stand behind the same address.
-        match resources(request.uri().path()) {
+        match api_resource_list(request.uri().path()) {
             Some(resources) => answer(200, &resources),
             None => answer(404, "{}"),
         }
     })
     .await;
     let port = backend.address.port();
-    let cluster = Cluster::start(&world).await;
-    cluster.keep_to_yourself();
+    let cluster = FakeApiServer::start(&world).await;
+    cluster.disable_bookmarks();
     let apply = |number: usize| {
         let (api_service, service) = documents(&world, number, 15);
         for document in [slice(number, port, 1), service, api_service] {
@@ -180,55 +185,59 @@ async fn measure(all: usize, changes: usize) -> Figures {
     };
     (0..all).for_each(apply);
     let began = Instant::now();
-    let gateway = world.gateway(&[&Cluster::flag(&world), "--leader-elect=false", "--access-log=off"]);
-    let jane = world.user("jane", &[]);
+    let gateway =
+        world.start_gateway(&[&FakeApiServer::kubeconfig_flag(&world), "--leader-elect=false", "--access-log=off"]);
+    let jane = world.issue_user("jane", &[]);
     let last = format!("/apis/g{}.example.com/v1/namespaces/default/things", all - 1);
     loop {
         let client = Client::http2(&world, &gateway, Some(&jane)).await;
         if client.get("/readyz").await.status == 200 && client.get(&last).await.status != 503 {
             break;
         }
-        assert!(began.elapsed() < PATIENCE, "it is never ready");
+        assert!(began.elapsed() < TIMEOUT, "it is never ready");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let start = (gateway.cpu(), began.elapsed());
-    let idle = rest(&gateway).await;
-    let resident = gateway.resident();
+    let start = (gateway.cpu_time(), began.elapsed());
+    let idle = idle_cpu(&gateway).await;
+    let resident = gateway.resident_kilobytes();
 
     let one = all / 2;
     let mut figures = Vec::new();
     let endpoints = |number: usize| cluster.apply(&slice(one, port, 1 + (number + 1) % 50));
-    figures.push(("an EndpointSlice", each(&gateway, changes, PACE, endpoints).await));
+    figures.push(("an EndpointSlice", measure_changes(&gateway, changes, PACE, endpoints).await));
     let service = |number: usize| {
         let (_, service) = documents(&world, one, 15);
         cluster.apply(&service.replace("clusterIP: 10.0.0.1", &format!("clusterIP: 10.0.1.{}", number % 250)));
     };
-    figures.push(("a Service", each(&gateway, changes, PACE, service).await));
+    figures.push(("a Service", measure_changes(&gateway, changes, PACE, service).await));
     let priority = |number: usize| cluster.apply(&documents(&world, one, 16 + number % 500).0);
-    figures.push(("an APIService, its priority", each(&gateway, changes, PACE, priority).await));
+    figures.push(("an APIService, its priority", measure_changes(&gateway, changes, PACE, priority).await));
     let added = changes.min(100);
     // Each in a namespace of its own.
-    let number = |number: usize| (all / TOGETHER + 1 + number) * TOGETHER;
-    figures.push(("an APIService is added", each(&gateway, added, PACE, |one| apply(number(one))).await));
+    let number = |number: usize| (all / APISERVICES_PER_NAMESPACE + 1 + number) * APISERVICES_PER_NAMESPACE;
+    figures.push(("an APIService is added", measure_changes(&gateway, added, PACE, |one| apply(number(one))).await));
     let remove = |one: usize| {
         cluster.delete(&format!("/apis/apiregistration.k8s.io/v1/apiservices/v1.g{}.example.com", number(one)));
     };
-    figures.push(("an APIService is removed", each(&gateway, added, PACE, remove).await));
+    figures.push(("an APIService is removed", measure_changes(&gateway, added, PACE, remove).await));
     drop(gateway);
 
     // The same from a directory.
     for number in 0..all {
         let (api_service, service) = documents(&world, number, 15);
         let text = [api_service, service, slice(number, port, 1)].join("---\n");
-        world.registry(&format!("{number}.yaml"), &text);
+        world.write_registry(&format!("{number}.yaml"), &text);
     }
-    let gateway = world.gateway(&["--access-log=off"]);
-    rest(&gateway).await;
+    let gateway = world.start_gateway(&["--access-log=off"]);
+    idle_cpu(&gateway).await;
     let file = |number: usize| {
         let (api_service, service) = documents(&world, one, 16 + number);
         let text = [api_service, service, slice(one, port, 1)].join("---\n");
-        world.registry(&format!("{one}.yaml"), &text);
+        world.write_registry(&format!("{one}.yaml"), &text);
     };
-    figures.push(("a file: an APIService's priority", each(&gateway, changes.min(20), PACE_OF_FILES, file).await));
-    Figures { changes: figures, start, idle: Duration::from_secs_f64(idle), resident }
+    figures.push((
+        "a file: an APIService's priority",
+        measure_changes(&gateway, changes.min(20), PACE_OF_FILES, file).await,
+    ));
+    RegistryFigures { changes: figures, start, idle: Duration::from_secs_f64(idle), resident }
 }

@@ -1,12 +1,12 @@
-//! Tokens: the file, `Authorization`, a WebSocket's protocols; and names of identity headers.
+//! Tokens: the file, `AuthorizationMetrics`, a WebSocket's protocols; and names of identity headers.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use narthex::authenticate::jwt::Configuration;
-use narthex::authenticate::jwt::parsers::{Keys, Token, claims};
+use narthex::authenticate::jwt::AuthenticationConfiguration;
+use narthex::authenticate::jwt::parsers::{Jwks, UnverifiedToken, claims};
 use narthex::authenticate::parsers::{Bearer, bearer, records, websocket};
-use narthex::authenticate::{IdentityHeaders, RequestHeaderNames, Tokens};
+use narthex::authenticate::{IdentityHeaderMatcher, RequestHeaderNames, StaticTokens};
 
-use crate::{on_bytes, on_texts, text};
+use crate::{fuzz_bytes, fuzz_text, text_from_words};
 
 #[test]
 fn token_file() {
@@ -27,7 +27,7 @@ fn token_file() {
         "\0",
         "é",
     ];
-    on_texts(WORDS, |text| {
+    fuzz_text(WORDS, |text| {
         let lines = text.matches('\n').count() + 1;
         let records = records(text);
         assert!(records.len() <= lines);
@@ -41,7 +41,7 @@ fn token_file() {
             };
             assert!((1..=lines).contains(&line));
         }
-        match Tokens::parse(text, "tokens.csv") {
+        match StaticTokens::parse(text, "tokens.csv") {
             Ok(tokens) => assert!(tokens.user("").is_none() && tokens.len() <= lines),
             Err(problems) => assert!(!problems.0.is_empty()),
         }
@@ -50,7 +50,7 @@ fn token_file() {
 
 #[test]
 fn authorization_header() {
-    on_texts(&["Bearer", "bearer", "Basic", " ", " ", "\t", ":", "token", "é", ",", "\""], |text| {
+    fuzz_text(&["Bearer", "bearer", "Basic", " ", " ", "\t", ":", "token", "é", ",", "\""], |text| {
         if let Bearer::Token(token) = bearer(text) {
             assert!(!token.is_empty() && !token.contains(' ') && text.contains(token));
         }
@@ -60,7 +60,7 @@ fn authorization_header() {
 #[test]
 fn websocket_token() {
     const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
-    on_texts(&[PREFIX, "dG9rZW4", "czNjcmV0", "_w", "=", "==", ",", ",", " ", "chat", "é", "%"], |text| {
+    fuzz_text(&[PREFIX, "dG9rZW4", "czNjcmV0", "_w", "=", "==", ",", ",", " ", "chat", "é", "%"], |text| {
         let protocols = websocket(text.split('|'));
         assert!(protocols.others.iter().all(|protocol| !protocol.starts_with(PREFIX)));
         if let Ok(Some(token)) = protocols.token {
@@ -89,15 +89,15 @@ fn identity_header_names() {
         "%2f",
         "sec-websocket-protocol",
     ];
-    let headers = IdentityHeaders::new(&RequestHeaderNames::standard());
-    on_bytes(|bytes| {
+    let headers = IdentityHeaderMatcher::new(&RequestHeaderNames::standard());
+    fuzz_bytes(|bytes| {
         let mut map = HeaderMap::new();
         for line in bytes.chunks(5) {
-            if let Ok(name) = HeaderName::from_bytes(text(line, WORDS).as_bytes()) {
+            if let Ok(name) = HeaderName::from_bytes(text_from_words(line, WORDS).as_bytes()) {
                 map.append(name, HeaderValue::from_static("x"));
             }
         }
-        headers.take_away(&mut map);
+        headers.strip(&mut map);
         for name in map.keys() {
             let name = name.as_str().replace(|c: char| !c.is_ascii_alphanumeric(), "-");
             assert!(!["authorization", "x-remote-user", "x-remote-uid", "x-remote-group"].contains(&&*name));
@@ -107,7 +107,7 @@ fn identity_header_names() {
 }
 
 #[test]
-fn tokens_of_issuers() {
+fn jwt_tokens() {
     // Parts that are base64url of something, so that more than the first look is fuzzed.
     const WORDS: &[&str] = &[
         "eyJhbGciOiJSUzI1NiIsImtpZCI6ImEifQ",
@@ -128,19 +128,19 @@ fn tokens_of_issuers() {
     ];
     let keys = r#"{"keys":[{"kty":"RSA","kid":"a","n":"AQAB","e":"AQAB"},
         {"kty":"EC","crv":"P-256","x":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA","y":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}]}"#;
-    on_texts(WORDS, |text| {
-        let keys = Keys::parse(keys.as_bytes()).unwrap();
+    fuzz_text(WORDS, |text| {
+        let keys = Jwks::parse(keys.as_bytes()).unwrap();
         if let Some(claims) = claims(text)
-            && let Ok(token) = Token::parse(text, claims)
+            && let Ok(token) = UnverifiedToken::parse(text, claims)
         {
-            assert!(text.starts_with(token.signed));
-            assert_ne!(keys.verify(&token), narthex::authenticate::jwt::parsers::Signature::Good);
+            assert!(text.starts_with(token.signing_input));
+            assert_ne!(keys.verify(&token), narthex::authenticate::jwt::parsers::SignatureVerification::Valid);
         }
     });
 }
 
 #[test]
-fn key_sets() {
+fn jwks() {
     const WORDS: &[&str] = &[
         "{\"keys\":[",
         "]}",
@@ -159,8 +159,8 @@ fn key_sets() {
         "null",
         "=",
     ];
-    on_texts(WORDS, |text| {
-        if let Err(why) = Keys::parse(text.as_bytes()) {
+    fuzz_text(WORDS, |text| {
+        if let Err(why) = Jwks::parse(text.as_bytes()) {
             assert!(!why.is_empty());
         }
     });
@@ -187,11 +187,13 @@ fn authentication_configuration() {
         "\"",
         "é",
     ];
-    on_texts(WORDS, |text| {
+    fuzz_text(WORDS, |text| {
         for json in [false, true] {
-            if let Err(problems) = Configuration::parse("f", text, json) {
+            if let Err(problems) = AuthenticationConfiguration::parse("f", text, json) {
                 assert!(!problems.0.is_empty());
-                assert!(problems.0.iter().all(|problem| problem.place.starts_with('f') && !problem.message.is_empty()));
+                assert!(
+                    problems.0.iter().all(|problem| problem.location.starts_with('f') && !problem.message.is_empty())
+                );
             }
         }
     });

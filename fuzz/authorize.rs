@@ -2,16 +2,16 @@
 
 use futures_util::FutureExt as _;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
-use narthex::authorize::configuration::Configuration;
-use narthex::authorize::parsers::{impersonated, take_away};
-use narthex::authorize::rbac_proxy::{Paths, Questions, Rules, Way};
-use narthex::authorize::{Attributes, Authorizer, Mode, Policy, subject_access_review};
+use narthex::authorize::configuration::AuthorizationConfiguration;
+use narthex::authorize::parsers::{impersonated, strip_headers};
+use narthex::authorize::rbac_proxy::{PathAccess, PathFilter, RbacProxyRules, RequiredPermissions};
+use narthex::authorize::{Attributes, AuthorizationMode, Authorizer, RbacPolicy, subject_access_review};
 use narthex::kubeapi::{CanonicalPath, Query, RequestInfo, User};
 
-use crate::on_texts;
+use crate::fuzz_text;
 
 #[test]
-fn policies() {
+fn rbac_policies() {
     const WORDS: &[&str] = &[
         "---\napiVersion: rbac.authorization.k8s.io/v1\n",
         "kind: ClusterRole\n",
@@ -34,23 +34,23 @@ fn policies() {
         "é",
         "\"",
     ];
-    on_texts(WORDS, |text| {
+    fuzz_text(WORDS, |text| {
         for json in [false, true] {
-            match Policy::parse("f", text, json) {
+            match RbacPolicy::parse("f", text, json) {
                 Ok(policy) => {
                     // Whatever is in it: who is in no binding may nothing.
                     let nobody = User { name: "nobody".into(), ..User::default() };
                     let request = RequestInfo { path: "/a", verb: "get".into(), ..RequestInfo::default() };
                     assert!(policy.allows(Attributes { user: &nobody, request: &request }).is_none());
                 }
-                Err(problems) => assert!(problems.0.iter().all(|problem| problem.place.starts_with('f'))),
+                Err(problems) => assert!(problems.0.iter().all(|problem| problem.location.starts_with('f'))),
             }
         }
     });
 }
 
 #[test]
-fn files_of_kube_rbac_proxy() {
+fn rbac_proxy_config_files() {
     const WORDS: &[&str] = &[
         "authorization:\n",
         "  resourceAttributes: {resource: pods, namespace: '{{ .Value }}'}\n",
@@ -70,12 +70,14 @@ fn files_of_kube_rbac_proxy() {
         "\\",
         "é",
     ];
-    on_texts(WORDS, |text| {
+    fuzz_text(WORDS, |text| {
         for json in [false, true] {
-            let rules = match Rules::parse("f", text, json) {
+            let rules = match RbacProxyRules::parse("f", text, json) {
                 Ok(rules) => rules,
                 Err(problems) => {
-                    assert!(!problems.0.is_empty() && problems.0.iter().all(|problem| problem.place.starts_with('f')));
+                    assert!(
+                        !problems.0.is_empty() && problems.0.iter().all(|problem| problem.location.starts_with('f'))
+                    );
                     continue;
                 }
             };
@@ -83,21 +85,21 @@ fn files_of_kube_rbac_proxy() {
                 let (path, query) = (CanonicalPath::parse(path).unwrap(), Query::parse(query));
                 let value = HeaderValue::from_bytes("é".as_bytes()).unwrap();
                 let headers = HeaderMap::from_iter([(HeaderName::from_static("x-a"), value)]);
-                if let Ok(questions) = rules.questions(&Method::GET, &path, &query, &headers) {
-                    assert!((1..=Questions::MOST).contains(&questions.iter().count()));
+                if let Ok(questions) = rules.required_permissions(&Method::GET, &path, &query, &headers) {
+                    assert!((1..=RequiredPermissions::MAX).contains(&questions.iter().count()));
                 }
             }
         }
-        if let Ok(paths) = Paths::new(&[], &[text.to_owned()]) {
+        if let Ok(paths) = PathFilter::new(&[], &[text.to_owned()]) {
             for path in ["/a//b", "/a%2Fb", "/a;b", "/a%5Cb", "/a%25b"] {
-                assert_eq!(paths.way(&CanonicalPath::parse(path).unwrap()), Way::Asked);
+                assert_eq!(paths.access(&CanonicalPath::parse(path).unwrap()), PathAccess::Protected);
             }
         }
     });
 }
 
 #[test]
-fn chains_of_authorizers() {
+fn authorization_configuration() {
     const WORDS: &[&str] = &[
         "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers:\n",
         "- type: Webhook\n  name: a\n  webhook:\n    timeout: 3s\n    subjectAccessReviewVersion: v1\n",
@@ -116,17 +118,17 @@ fn chains_of_authorizers() {
         "{",
         "é",
     ];
-    on_texts(WORDS, |text| {
+    fuzz_text(WORDS, |text| {
         for json in [false, true] {
-            if let Err(problems) = Configuration::parse("f", text, json) {
-                assert!(!problems.0.is_empty() && problems.0.iter().all(|problem| problem.place.starts_with('f')));
+            if let Err(problems) = AuthorizationConfiguration::parse("f", text, json) {
+                assert!(!problems.0.is_empty() && problems.0.iter().all(|problem| problem.location.starts_with('f')));
             }
         }
     });
 }
 
 #[test]
-fn questions_about_others() {
+fn subject_access_reviews() {
     const WORDS: &[&str] = &[
         "{\"spec\":{",
         "\"user\":\"jane\",",
@@ -142,8 +144,8 @@ fn questions_about_others() {
         "[",
         "é",
     ];
-    on_texts(WORDS, |text| {
-        let chain = Authorizer { modes: vec![Mode::AlwaysDeny].into(), ..Authorizer::default() };
+    fuzz_text(WORDS, |text| {
+        let chain = Authorizer { chain: vec![AuthorizationMode::AlwaysDeny].into(), ..Authorizer::default() };
         let answer = subject_access_review(&chain, &narthex::authenticate::GroupFilter::default(), text.as_bytes())
             .now_or_never();
         match answer.expect("nobody is asked who would have to be waited for") {
@@ -173,7 +175,7 @@ fn impersonation_headers() {
         "\"",
         "é",
     ];
-    on_texts(WORDS, |text| {
+    fuzz_text(WORDS, |text| {
         let mut headers = HeaderMap::new();
         for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
             if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
@@ -188,7 +190,7 @@ fn impersonation_headers() {
             Ok(None) => assert!(!spoken[2]),
             Err(status) => assert_eq!(status.code, 400),
         }
-        take_away(&mut headers);
+        strip_headers(&mut headers);
         assert!(headers.keys().all(|name| !name.as_str().starts_with("impersonate-")));
     });
 }

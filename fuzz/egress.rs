@@ -1,15 +1,15 @@
 //! Responses of egress proxies and Konnectivity servers.
 
 use bytes::Bytes;
-use narthex::egress::connect::{Answer, HeadError};
-use narthex::egress::http1::{Chunks, Framing, Head, Step};
-use narthex::egress::konnectivity::{Frames, Packet};
-use narthex::egress::{Credentials, Destination, DialPhase, Host, ProxyFault, socks5};
+use narthex::egress::http_connect::{ConnectResponseError, ConnectResponseParser};
+use narthex::egress::http1::{BodyFraming, ChunkedDecoder, ChunkedStep, Http1ResponseHead};
+use narthex::egress::konnectivity::{Packet, PacketDecoder};
+use narthex::egress::{Destination, DialPhase, Host, ProxyCredentials, ProxyFault, socks5};
 
-use crate::{on_bytes, text};
+use crate::{fuzz_bytes, text_from_words};
 
 /// Messages and pieces of messages, as a server may string them together.
-const PIECES: &[&[u8]] = &[
+const PACKET_PARTS: &[&[u8]] = &[
     b"\x00\x00\x00\x00",
     b"\x00\x00\x40\x00\x01",
     b"\x01",
@@ -34,14 +34,15 @@ const PIECES: &[&[u8]] = &[
 
 #[test]
 fn konnectivity_packets() {
-    on_bytes(|bytes| {
-        let stream: Vec<u8> = bytes.iter().flat_map(|at| PIECES[usize::from(*at) % PIECES.len()]).copied().collect();
+    fuzz_bytes(|bytes| {
+        let stream: Vec<u8> =
+            bytes.iter().flat_map(|at| PACKET_PARTS[usize::from(*at) % PACKET_PARTS.len()]).copied().collect();
         let read = |size: usize| {
-            let (mut frames, mut packets) = (Frames::default(), Vec::new());
+            let (mut frames, mut packets) = (PacketDecoder::default(), Vec::new());
             for piece in stream.chunks(size) {
                 let mut piece = Bytes::copy_from_slice(piece);
                 loop {
-                    match frames.read(&mut piece) {
+                    match frames.decode(&mut piece) {
                         Ok(Some(read)) => packets.push(read.packet),
                         Ok(None) => break,
                         Err(nonsense) => return (packets, Some(nonsense)),
@@ -54,14 +55,14 @@ fn konnectivity_packets() {
         let whole = read(stream.len().max(1));
         assert_eq!(whole, read(1), "however it is cut");
         for packet in whole.0 {
-            let message = packet.frame().slice(5..);
+            let message = packet.encode_frame().slice(5..);
             assert_eq!(Packet::decode(&message), Ok(packet));
         }
     });
 }
 
 /// What HTTP proxies say, and others who stand where one should.
-const HEADS: &[&str] = &[
+const CONNECT_RESPONSES: &[&str] = &[
     "HTTP/1.1 200 Connection Established\r\n",
     "HTTP/1.0 204 \n",
     "HTTP/1.1 407 Auth\r\n",
@@ -81,17 +82,17 @@ const HEADS: &[&str] = &[
 ];
 
 #[test]
-fn answers_to_connect() {
-    on_bytes(|bytes| {
-        let stream = text(bytes, HEADS).into_bytes();
+fn http_connect_responses() {
+    fuzz_bytes(|bytes| {
+        let stream = text_from_words(bytes, CONNECT_RESPONSES).into_bytes();
         let read = |size: usize| {
-            let (mut answer, mut taken) = (Answer::default(), 0);
+            let (mut answer, mut taken) = (ConnectResponseParser::default(), 0);
             for piece in stream.chunks(size) {
                 taken += piece.len();
-                match answer.take(piece) {
+                match answer.push(piece) {
                     Ok(None) => {}
                     // What follows it is there, in this answer or still to come.
-                    Ok(Some(head)) => return Ok(Some((head.status, [answer.rest(), &stream[taken..]].concat()))),
+                    Ok(Some(head)) => return Ok(Some((head.status, [answer.remaining(), &stream[taken..]].concat()))),
                     Err(error) => return Err(error),
                 }
             }
@@ -105,13 +106,13 @@ fn answers_to_connect() {
                 assert!(stream.ends_with(&rest));
             }
             Ok(None) => assert!(b"HTTP/1.".starts_with(&stream[..stream.len().min(7)])),
-            Err(error) => assert_ne!(error, HeadError::TooLong),
+            Err(error) => assert_ne!(error, ConnectResponseError::TooLong),
         }
     });
 }
 
 /// Pieces of what SOCKS5 proxies say.
-const REPLIES: &[&[u8]] = &[
+const SOCKS5_REPLIES: &[&[u8]] = &[
     b"\x05\x00",
     b"\x05\x02",
     b"\x05\xff",
@@ -131,16 +132,17 @@ const REPLIES: &[&[u8]] = &[
 ];
 
 #[test]
-fn answers_of_socks5() {
-    on_bytes(|bytes| {
-        let said: Vec<u8> = bytes.iter().flat_map(|at| REPLIES[usize::from(*at) % REPLIES.len()]).copied().collect();
+fn socks5_replies() {
+    fuzz_bytes(|bytes| {
+        let said: Vec<u8> =
+            bytes.iter().flat_map(|at| SOCKS5_REPLIES[usize::from(*at) % SOCKS5_REPLIES.len()]).copied().collect();
         let with = said.len().is_multiple_of(2);
         let asked = async {
             let (near, mut far) = tokio::io::duplex(1 << 16);
             let _ = tokio::io::AsyncWriteExt::write_all(&mut far, &said).await;
             let (mut hears, mut says) = tokio::io::split(far);
             let _ = tokio::io::AsyncWriteExt::shutdown(&mut says).await;
-            let credentials = Credentials::new("u", "p");
+            let credentials = ProxyCredentials::new("u", "p");
             let destination = Destination { host: Host::Name("a".to_owned()), port: 1 };
             let connected = socks5::connect(near, with.then_some(&credentials), &destination).await;
             let rest = match connected {
@@ -159,14 +161,14 @@ fn answers_of_socks5() {
             Ok(rest) => assert!(said.ends_with(&rest) && said.len() >= 9),
             // What is known of it has a name, and is no mistake of ours.
             Err(error) => {
-                assert!(matches!(error.phase, DialPhase::Proxy(fault) if fault != ProxyFault::Unspeakable));
+                assert!(matches!(error.phase, DialPhase::Proxy(fault) if fault != ProxyFault::InvalidName));
             }
         }
     });
 }
 
 #[test]
-fn answers_over_http1() {
+fn http1_responses() {
     const WORDS: &[&str] = &[
         "HTTP/1.1 200 OK\r\n",
         "HTTP/1.0 200\r\n",
@@ -185,27 +187,27 @@ fn answers_over_http1() {
         " folded\r\n",
         "a",
     ];
-    on_bytes(|bytes| {
-        let said = text(bytes, WORDS);
+    fuzz_bytes(|bytes| {
+        let said = text_from_words(bytes, WORDS);
         for method in [http::Method::GET, http::Method::HEAD] {
-            if let Ok(Some((head, end))) = Head::read(said.as_bytes(), &method) {
+            if let Ok(Some((head, end))) = Http1ResponseHead::parse(said.as_bytes(), &method) {
                 assert!(end <= said.len() && (said[..end].ends_with("\r\n\r\n") || said[..end].ends_with('\n')));
-                assert!(!head.keeps || !matches!(head.framing, Framing::Close));
+                assert!(!head.keep_alive || !matches!(head.framing, BodyFraming::Close));
                 // Nothing that comes behind a head makes another of it.
                 let more = format!("{said}HTTP/1.1 200 OK\r\n\r\n");
-                let again = Head::read(more.as_bytes(), &method).unwrap().unwrap();
+                let again = Http1ResponseHead::parse(more.as_bytes(), &method).unwrap().unwrap();
                 assert_eq!((again.1, again.0.parts.headers), (end, head.parts.headers));
             }
         }
         let read = |size: usize| {
-            let (mut chunks, mut body) = (Chunks::default(), Vec::new());
+            let (mut chunks, mut body) = (ChunkedDecoder::default(), Vec::new());
             for piece in said.as_bytes().chunks(size) {
                 let mut piece = Bytes::copy_from_slice(piece);
                 loop {
-                    match chunks.read(&mut piece) {
-                        Ok(Step::Data(data)) => body.extend_from_slice(&data),
-                        Ok(Step::More) => break,
-                        Ok(Step::End(trailers)) => return (body, Some(Ok(trailers))),
+                    match chunks.decode(&mut piece) {
+                        Ok(ChunkedStep::Data(data)) => body.extend_from_slice(&data),
+                        Ok(ChunkedStep::NeedMore) => break,
+                        Ok(ChunkedStep::End(trailers)) => return (body, Some(Ok(trailers))),
                         Err(fault) => return (body, Some(Err(fault.to_string()))),
                     }
                 }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use http::Method;
 use narthex::kubeapi::{
-    CanonicalPath, Details, Encoding, FieldSelector, GroupVersion, LabelSelector, Query, RequestInfo, Status,
-    compare_kube_aware, duration, encode, extra_key,
+    CanonicalPath, FieldSelector, GroupVersion, LabelSelector, Query, RequestInfo, Status, StatusDetails,
+    StatusEncoding, compare_kube_aware, duration, encode, extra_key,
 };
 
-use crate::{on_bytes, on_texts, text};
+use crate::{fuzz_bytes, fuzz_text, text_from_words};
 
 /// Mostly segments of good paths, or half the inputs would fail at their first byte.
 const PATH: &[&str] = &[
@@ -73,8 +73,8 @@ const QUERY: &[&str] = &[
 
 #[test]
 fn path() {
-    on_bytes(|bytes| {
-        let raw = &text(&bytes[..bytes.len() % 8], PATH);
+    fuzz_bytes(|bytes| {
+        let raw = &text_from_words(&bytes[..bytes.len() % 8], PATH);
         let Ok(path) = CanonicalPath::parse(raw) else { return };
         assert!(path.wire().is_ascii() && path.wire().starts_with('/'));
         let again = CanonicalPath::parse(path.wire()).expect("what is forwarded is acceptable");
@@ -89,7 +89,7 @@ fn path() {
 
 #[test]
 fn query() {
-    on_texts(QUERY, |raw| {
+    fuzz_text(QUERY, |raw| {
         let query = Query::parse(raw);
         assert!(query.wire().is_ascii() && !query.wire().contains(';'));
         let again = Query::parse(query.wire());
@@ -102,10 +102,11 @@ fn query() {
 fn request_info() {
     const METHODS: [Method; 6] =
         [Method::GET, Method::HEAD, Method::POST, Method::DELETE, Method::PATCH, Method::OPTIONS];
-    on_bytes(|bytes| {
+    fuzz_bytes(|bytes| {
         // A few segments are a path; many are one mistake or another.
         let (path, query) = bytes.split_at(bytes.len() / 2 % 5);
-        let (raw_path, raw_query) = (format!("/apis/g/v1{}", text(path, PATH)), text(query, QUERY));
+        let (raw_path, raw_query) =
+            (format!("/apis/g/v1{}", text_from_words(path, PATH)), text_from_words(query, QUERY));
         let Ok(path) = CanonicalPath::parse(&raw_path) else { return };
         let query = Query::parse(&raw_query);
         let method = &METHODS[bytes.len() % METHODS.len()];
@@ -154,7 +155,7 @@ fn selectors() {
         " ",
         "1",
     ];
-    on_texts(WORDS, |text| {
+    fuzz_text(WORDS, |text| {
         if let Ok(selector) = FieldSelector::parse(text) {
             let _ = (selector.exact("metadata.name"), selector.matches(|_| "a"));
         }
@@ -167,7 +168,7 @@ fn selectors() {
 
 #[test]
 fn extra_keys() {
-    on_texts(&["%", "%2f", "%C3%BC", "ü", "a", "A", "/", ":", " ", "\0"], |key| {
+    fuzz_text(&["%", "%2f", "%C3%BC", "ü", "a", "A", "/", ":", " ", "\0"], |key| {
         let lower = key.to_ascii_lowercase();
         assert_eq!(extra_key::unescape(&extra_key::escape(&lower)), lower);
         let _ = extra_key::unescape(key);
@@ -176,7 +177,7 @@ fn extra_keys() {
 
 #[test]
 fn durations() {
-    on_texts(
+    fuzz_text(
         &["1", "9", "0", ".", "-", "+", "h", "m", "s", "ms", "us", "µs", "ns", "9223372036854775807", "x"],
         |text| match (duration::parse_signed(text), duration::parse(text)) {
             (Ok(signed), Ok(unsigned)) => assert_eq!(Duration::from_nanos(signed.unsigned_abs()), unsigned),
@@ -188,10 +189,10 @@ fn durations() {
 
 #[test]
 fn versions() {
-    on_bytes(|bytes| {
+    fuzz_bytes(|bytes| {
         const WORDS: &[&str] = &["v", "1", "2", "0", "alpha", "beta", "99999999999999999999", "/", "x"];
         let (a, b) = bytes.split_at(bytes.len() / 2);
-        let (a, b) = (text(a, WORDS), text(b, WORDS));
+        let (a, b) = (text_from_words(a, WORDS), text_from_words(b, WORDS));
         assert_eq!(compare_kube_aware(&a, &b), compare_kube_aware(&b, &a).reverse());
         if let Some(version) = GroupVersion::parse(&a) {
             assert_eq!(version.to_string(), a);
@@ -205,18 +206,19 @@ fn status_in_every_encoding() {
         "\"", "'", "\\", "\n", "\r\n", "\t", "\0", "<", "&", ": ", "- ", "# ", "{", "[", "true", "null", "~", "é",
         "\u{2028}", "\u{feff}", "\u{85}", "1e3", "0x1", " ", "a", "|", ">", "%", "@", "`", "?", "!",
     ];
-    on_texts(WORDS, |message| {
+    fuzz_text(WORDS, |message| {
         let status = Status::new(503, "ServiceUnavailable", message)
-            .with_details(Details::of("g", message, message))
+            .with_details(StatusDetails::for_resource("g", message, message))
             .with_cause("X", message)
             .with_retry_after(message.len() as u32);
-        let json: serde_json::Value = serde_json::from_slice(&encode(&status, Encoding::Json)).expect("JSON");
-        let pretty: serde_json::Value = serde_json::from_slice(&encode(&status, Encoding::PrettyJson)).expect("JSON");
-        let yaml: serde_json::Value = serde_saphyr::from_slice(&encode(&status, Encoding::Yaml)).expect("YAML");
+        let json: serde_json::Value = serde_json::from_slice(&encode(&status, StatusEncoding::Json)).expect("JSON");
+        let pretty: serde_json::Value =
+            serde_json::from_slice(&encode(&status, StatusEncoding::PrettyJson)).expect("JSON");
+        let yaml: serde_json::Value = serde_saphyr::from_slice(&encode(&status, StatusEncoding::Yaml)).expect("YAML");
         assert_eq!(json, pretty);
         assert_eq!(json, yaml);
         assert_eq!(json["message"].as_str().unwrap_or_default(), message);
-        ciborium::from_reader::<ciborium::Value, _>(&encode(&status, Encoding::Cbor)[..]).expect("CBOR");
-        assert!(encode(&status, Encoding::Protobuf).starts_with(b"k8s\0"));
+        ciborium::from_reader::<ciborium::Value, _>(&encode(&status, StatusEncoding::Cbor)[..]).expect("CBOR");
+        assert!(encode(&status, StatusEncoding::Protobuf).starts_with(b"k8s\0"));
     });
 }

@@ -16,18 +16,18 @@ mod registry;
 mod socks5;
 
 /// Runs a target on texts made of `words`.
-fn on_texts(words: &'static [&'static str], target: impl Fn(&str) + std::panic::RefUnwindSafe) {
-    on_bytes(|bytes| target(&text(bytes, words)));
+fn fuzz_text(words: &'static [&'static str], target: impl Fn(&str) + std::panic::RefUnwindSafe) {
+    fuzz_bytes(|bytes| target(&text_from_words(bytes, words)));
 }
 
 /// Runs a target on raw bytes, for the same short while.
-fn on_bytes(target: impl Fn(&[u8]) + std::panic::RefUnwindSafe) {
+fn fuzz_bytes(target: impl Fn(&[u8]) + std::panic::RefUnwindSafe) {
     bolero::check!().with_iterations(2000).with_max_len(24).for_each(|bytes: &[u8]| target(bytes));
 }
 
 /// A word of the dictionary for every byte but the highest; for those the character of that number. Words
 /// that stand in the dictionary several times come often.
-fn text(bytes: &[u8], words: &[&str]) -> String {
+fn text_from_words(bytes: &[u8], words: &[&str]) -> String {
     let mut text = String::new();
     for byte in bytes {
         match byte {

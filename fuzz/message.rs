@@ -3,7 +3,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use narthex::message::{Accept, hop_by_hop, negotiate, upgrade_protocol};
 
-use crate::{on_bytes, on_texts, text};
+use crate::{fuzz_bytes, fuzz_text, text_from_words};
 
 #[test]
 fn accept() {
@@ -34,14 +34,14 @@ fn accept() {
         "=",
         "é",
     ];
-    on_texts(WORDS, |text| {
-        let clauses = negotiate::clauses(text);
+    fuzz_text(WORDS, |text| {
+        let clauses = negotiate::parse_accept(text);
         assert!(clauses.iter().all(|clause| clause.quality > 0.0 && clause.quality <= 1.0));
         assert!(clauses.is_sorted_by(|a, b| a.quality >= b.quality));
         let _ = negotiate::negotiate(text);
         if let Ok(value) = HeaderValue::from_bytes(text.as_bytes()) {
             let headers = HeaderMap::from_iter([(http::header::ACCEPT, value)]);
-            let _ = Accept::of(&headers).encoding();
+            let _ = Accept::from_headers(&headers).encoding();
         }
     });
 }
@@ -66,11 +66,11 @@ fn hop_by_hop_headers() {
         "=",
         "é",
     ];
-    on_bytes(|bytes| {
+    fuzz_bytes(|bytes| {
         let mut headers = HeaderMap::new();
         for (line, name) in bytes.chunks(6).zip(NAMES.iter().cycle()) {
             let name = line.first().map_or(*name, |byte| NAMES[usize::from(*byte) % NAMES.len()]);
-            if let Ok(value) = HeaderValue::from_bytes(text(line, WORDS).as_bytes()) {
+            if let Ok(value) = HeaderValue::from_bytes(text_from_words(line, WORDS).as_bytes()) {
                 headers.append(HeaderName::from_static(name), value);
             }
         }

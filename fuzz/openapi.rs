@@ -3,7 +3,7 @@
 use narthex::openapi::merge_documents;
 use serde_json::{Map, Value, json};
 
-use crate::on_bytes;
+use crate::fuzz_bytes;
 
 const KEYS: &[&str] = &[
     "$ref",
@@ -78,7 +78,7 @@ fn tree(bytes: &mut std::slice::Iter<'_, u8>, depth: usize) -> Value {
 
 #[test]
 fn merged_documents() {
-    on_bytes(|bytes| {
+    fuzz_bytes(|bytes| {
         let mut bytes = bytes.iter();
         let documents: Vec<Vec<u8>> = (0..2)
             .map(|_| {
@@ -112,6 +112,6 @@ fn merged_documents() {
 }
 
 #[test]
-fn anything_for_a_document() {
-    on_bytes(|bytes| drop(merge_documents(&[(None, bytes)])));
+fn arbitrary_documents() {
+    fuzz_bytes(|bytes| drop(merge_documents(&[(None, bytes)])));
 }

@@ -1,11 +1,11 @@
 //! Registry manifests, URLs and patterns.
 
-use narthex::availability::Board;
-use narthex::process::documents;
-use narthex::registry::{LongRunning, Rules, Settings, UrlBackend, read, resolve};
-use narthex::route::{Dealer, Table};
+use narthex::availability::AvailabilityMap;
+use narthex::process::parse_documents;
+use narthex::registry::{LongRunning, ResolveRules, Settings, UrlBackend, parse_manifests, resolve};
+use narthex::route::{Dealer, RouteTable};
 
-use crate::on_texts;
+use crate::fuzz_text;
 
 const WORDS: &[&str] = &[
     "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {name: v1.a.io",
@@ -38,13 +38,13 @@ const WORDS: &[&str] = &[
 #[test]
 fn manifests() {
     let settings = Settings { allow_url_backends: true, ..Settings::default() };
-    on_texts(WORDS, |text| {
+    fuzz_text(WORDS, |text| {
         for json in [false, true] {
-            let (found, problems) = documents("f", text, json);
-            assert!(found.iter().all(|document| document.place.starts_with("f, document ")));
-            assert!(problems.0.iter().all(|problem| problem.place.starts_with('f') && !problem.message.is_empty()));
+            let (found, problems) = parse_documents("f", text, json);
+            assert!(found.iter().all(|document| document.location.starts_with("f, document ")));
+            assert!(problems.0.iter().all(|problem| problem.location.starts_with('f') && !problem.message.is_empty()));
         }
-        let registry = match read(&settings, "f.yaml", text) {
+        let registry = match parse_manifests(&settings, "f.yaml", text) {
             Ok(registry) => registry,
             Err(problems) => {
                 assert!(!problems.0.is_empty());
@@ -53,11 +53,17 @@ fn manifests() {
         };
         for one in registry.api_services() {
             assert_eq!(one.name, format!("{}.{}", one.version, one.group));
-            if let Ok(resolved) = resolve(one, &registry, Rules::default(), &Default::default()) {
-                assert!((1..=resolved.endpoints.len()).contains(&resolved.preferred));
+            if let Ok(resolved) = resolve(one, &registry, ResolveRules::default(), &Default::default()) {
+                assert!((1..=resolved.endpoints.len()).contains(&resolved.preferred_count));
             }
         }
-        let table = Table::build(&registry, Rules::default(), &Default::default(), &Board::default(), None);
+        let table = RouteTable::build(
+            &registry,
+            ResolveRules::default(),
+            &Default::default(),
+            &AvailabilityMap::default(),
+            None,
+        );
         for route in table.routes() {
             assert!(
                 route.target(|| Dealer::default().hand("")).is_err()
@@ -69,7 +75,7 @@ fn manifests() {
 
 #[test]
 fn urls_and_patterns() {
-    on_texts(
+    fuzz_text(
         &["https://", "http:", "/", "//", ":", "443", "0", "[", "]", "::1", "a.io", ".", "..", "@", "%2e", "?", "*"],
         |text| {
             if let Ok(url) = UrlBackend::parse(text) {

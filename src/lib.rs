@@ -36,7 +36,7 @@ pub mod egress;
 pub mod kubeclient;
 
 // Cached decisions of remote reviews (TokenReview, SubjectAccessReview): TTLs, single flight.
-pub mod review;
+pub mod decision_cache;
 
 // Inbound connections: bind, accept, handshake, serve, limits.
 pub mod listen;
@@ -48,7 +48,7 @@ pub mod authenticate;
 pub mod authorize;
 
 // Delegation server for backends: TokenReview, SubjectAccessReview, ConfigMap extension-apiserver-authentication.
-pub mod reviewer;
+pub mod delegation_server;
 
 // Registry of APIServices, Services and endpoints, from manifests on disk or a kube-apiserver.
 pub mod registry;
@@ -76,4 +76,4 @@ pub mod config;
 
 // The commands: gateway, sidecar (a gateway that routes to upstreams by path), proxy, socks5, quickstart, pki, check,
 // status, completion.
-pub mod roles;
+pub mod commands;

@@ -17,5 +17,5 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 pub static MALLOC_CONF: &CStr = c"tcache_nslots_small_min:200,tcache_nslots_small_max:2000,lg_tcache_nslots_mul:3,background_thread:true,max_background_threads:1";
 
 fn main() -> std::process::ExitCode {
-    narthex::roles::main()
+    narthex::commands::main()
 }

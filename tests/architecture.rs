@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const LONGEST_FILE: usize = 800;
 
 #[test]
-fn a_module_uses_only_modules_declared_above_it() {
+fn modules_use_only_modules_declared_above() {
     let order = declared_order();
     let mut wrong = Vec::new();
     for file in files() {
@@ -24,7 +24,7 @@ fn a_module_uses_only_modules_declared_above_it() {
 }
 
 #[test]
-fn every_folder_is_a_declared_module() {
+fn folders_are_declared_modules() {
     let declared: BTreeSet<_> = declared_order().into_iter().collect();
     let present: BTreeSet<_> =
         files().iter().map(|file| top_module(file)).filter(|name| name != "lib" && name != "main").collect();
@@ -32,7 +32,7 @@ fn every_folder_is_a_declared_module() {
 }
 
 #[test]
-fn nothing_is_unsafe() {
+fn unsafe_code_absent() {
     for file in files() {
         for (number, line) in without_comments_and_texts(&read(&file)).lines().enumerate() {
             // The name of jemalloc's settings: there is no other way to give a static the name a C library looks for.
@@ -44,7 +44,7 @@ fn nothing_is_unsafe() {
 }
 
 #[test]
-fn every_file_opens_with_its_idea_and_is_short() {
+fn files_have_module_docs_and_bounded_length() {
     let mut wrong = Vec::new();
     for file in files() {
         let text = read(&file);
@@ -60,7 +60,7 @@ fn every_file_opens_with_its_idea_and_is_short() {
 }
 
 #[test]
-fn every_file_name_says_something() {
+fn file_names_are_specific() {
     const EMPTY: [&str; 8] = ["util", "utils", "common", "helper", "helpers", "manager", "misc", "types"];
     for file in files() {
         let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
@@ -69,17 +69,17 @@ fn every_file_name_says_something() {
 }
 
 #[test]
-fn these_tests_read_paths_as_the_compiler_does() {
+fn path_parser_agrees_with_compiler() {
     let text = r##"
 use crate::tls::Bundle; // crate::admin
 use crate::{egress::{pool, crate_}, forward, listen::Limits};
-use super::super::roles::main;
+use super::super::commands::main;
 fn a<'a>(b: &'a str) -> char { let _ = "crate::openapi \" crate::config"; r#"crate::route"#; '"' }
 /* crate::discovery */ fn c() { super::super::super::admin::page(); my_crate::thing() }
 "##;
     let mut used = used_modules(text, 2);
     used.sort();
-    let expected = [(2, "tls"), (3, "egress"), (3, "forward"), (3, "listen"), (4, "roles"), (6, "admin")];
+    let expected = [(2, "tls"), (3, "egress"), (3, "forward"), (3, "listen"), (4, "commands"), (6, "admin")];
     assert_eq!(used, expected.map(|(line, name)| (line, name.to_owned())));
 }
 

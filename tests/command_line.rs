@@ -8,7 +8,7 @@ fn narthex(line: &[&str], environment: &[(&str, &str)]) -> Output {
     command.args(line).output().expect("the command starts")
 }
 
-fn status(line: &[&str], environment: &[(&str, &str)]) -> i32 {
+fn exit_code(line: &[&str], environment: &[(&str, &str)]) -> i32 {
     narthex(line, environment).status.code().expect("the command ends by itself")
 }
 
@@ -17,7 +17,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn help_version_and_completion_go_to_standard_output() {
+fn help_version_and_completion_printed_to_stdout() {
     for line in [&["--help"][..], &["--version"], &["gateway", "--help"], &["completion", "bash"]] {
         let output = narthex(line, &[]);
         assert_eq!(output.status.code(), Some(0), "{line:?}");
@@ -27,7 +27,7 @@ fn help_version_and_completion_go_to_standard_output() {
 }
 
 #[test]
-fn a_bad_command_line_is_2() {
+fn exit_code_2_for_invalid_command_line() {
     for line in [
         &[][..],
         &["no-such-command"],
@@ -44,7 +44,7 @@ fn a_bad_command_line_is_2() {
 }
 
 #[test]
-fn a_bad_configuration_is_1_and_all_of_it_is_told() {
+fn exit_code_1_for_invalid_configuration_with_all_errors() {
     let line =
         ["check", "gateway", "--tls-min-version=VersionTLS10", "--tracing-config-file=x", "--registry-dir=/nowhere"];
     let output = narthex(&line, &[("NARTHEX_GOAWAY_CHANCE", "1")]);
@@ -61,13 +61,13 @@ fn a_bad_configuration_is_1_and_all_of_it_is_told() {
     }
     // Wherever a value stands, what is wrong with it is the same.
     for line in [&["check", "gateway", "--secure-port=http"][..], &["check", "gateway", "--handshake-timeout=5"]] {
-        assert_eq!(status(line, &[]), 1, "{line:?}");
+        assert_eq!(exit_code(line, &[]), 1, "{line:?}");
     }
-    assert_eq!(status(&["check", "gateway"], &[("NARTHEX_SECURE_PORT", "http")]), 1);
+    assert_eq!(exit_code(&["check", "gateway"], &[("NARTHEX_SECURE_PORT", "http")]), 1);
 }
 
 #[test]
-fn a_good_configuration_is_0() {
+fn exit_code_0_for_valid_configuration() {
     let output = narthex(&["check", "gateway", "--secure-port=1", "--secure-port=2", "--anonymous-auth=false"], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert_eq!(text(&output.stdout), "gateway: no mistakes found\n");
@@ -75,7 +75,7 @@ fn a_good_configuration_is_0() {
 
 /// kube-apiserver's 37 files, as k8s.io/apiserver 0.36.3 takes and refuses them.
 #[test]
-fn an_egress_selector_configuration_is_taken_and_refused_as_by_kube_apiserver() {
+fn egress_selector_configuration_accepted_and_refused_as_kube_apiserver() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/egress_config");
     let expected = std::fs::read_to_string(format!("{folder}/expected.json")).unwrap();
     let expected: std::collections::BTreeMap<String, String> = serde_json::from_str(&expected).unwrap();
@@ -103,7 +103,7 @@ fn an_egress_selector_configuration_is_taken_and_refused_as_by_kube_apiserver() 
 
 /// Authorization files of kube-rbac-proxy, each wrong in one field, and what is said of it.
 #[test]
-fn an_authorization_file_of_kube_rbac_proxy_is_told_what_is_wrong_with_it() {
+fn rbac_proxy_config_file_errors_reported() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rbac_proxy_config");
     let expected = std::fs::read_to_string(format!("{folder}/expected.json")).unwrap();
     let expected: std::collections::BTreeMap<String, Vec<String>> = serde_json::from_str(&expected).unwrap();
@@ -137,7 +137,7 @@ fn checked_as_kube_rbac_proxy(flags: &[&str]) -> (Vec<String>, i32) {
 }
 
 #[test]
-fn flags_of_kube_rbac_proxy_are_checked_as_they_are() {
+fn rbac_proxy_flags_checked() {
     assert_eq!(checked_as_kube_rbac_proxy(&["--oidc-issuer=https://a", "--oidc-clientID=b"]), (vec![], 0));
     let (told, status) = checked_as_kube_rbac_proxy(&[
         "--oidc-issuer=http://a",
@@ -186,7 +186,7 @@ fn flags_of_kube_rbac_proxy_are_checked_as_they_are() {
 
 /// They would take the message apart, or say what somebody else says under them.
 #[test]
-fn no_header_that_http_needs_says_who_asks() {
+fn identity_header_names_reserved_by_http_refused() {
     let reserved = [
         "content-length",
         "connection",

@@ -10,7 +10,7 @@ use http::{HeaderValue, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use crate::{server, world};
+use crate::{fixtures, server};
 
 /// `backend DIRECTORY PORT h1|h2|tls|plain`
 pub(crate) fn main(arguments: &[String]) {
@@ -18,17 +18,17 @@ pub(crate) fn main(arguments: &[String]) {
     let directory = Path::new(directory);
     let tls = match protocol.as_str() {
         "plain" => None,
-        "tls" => Some(world::open_backend_config(directory)),
-        "h1" => Some(world::backend_config(directory, &[b"http/1.1"])),
-        _ => Some(world::backend_config(directory, &[b"h2", b"http/1.1"])),
+        "tls" => Some(fixtures::open_backend_config(directory)),
+        "h1" => Some(fixtures::backend_config(directory, &[b"http/1.1"])),
+        _ => Some(fixtures::backend_config(directory, &[b"h2", b"http/1.1"])),
     };
     let small = Bytes::from(vec![b'x'; 1 << 10]);
     let big = Bytes::from(vec![b'y'; 64 << 10]);
-    server::serve(port, tls, move |request| std::future::ready(answer(&request, &small, &big)));
+    server::serve(port, tls, move |request| std::future::ready(respond(&request, &small, &big)));
 }
 
 /// So that what is asked for is known to be a resource, as behind a real API server.
-fn resources(group: &str) -> Bytes {
+fn api_resource_list(group: &str) -> Bytes {
     let list = |name: &str, verbs: &str| {
         format!(r#"{{"name":"{name}","singularName":"{name}","namespaced":true,"kind":"{name}","verbs":[{verbs}]}}"#)
     };
@@ -42,13 +42,13 @@ fn resources(group: &str) -> Bytes {
     format!(r#"{{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"{group}/v1","resources":[{all}]}}"#).into()
 }
 
-fn answer(request: &Request<Incoming>, small: &Bytes, big: &Bytes) -> Response<Answer> {
+fn respond(request: &Request<Incoming>, small: &Bytes, big: &Bytes) -> Response<BackendBody> {
     let mut backwards = request.uri().path().rsplit('/');
     let body = match (backwards.next(), backwards.next()) {
-        (Some("watches"), _) => Answer { first: Some(small.slice(..512)), endless: true },
-        (Some("big"), _) => Answer { first: Some(big.clone()), endless: false },
-        (Some("v1"), Some(group)) => Answer { first: Some(resources(group)), endless: false },
-        _ => Answer { first: Some(small.clone()), endless: false },
+        (Some("watches"), _) => BackendBody { first: Some(small.slice(..512)), is_endless: true },
+        (Some("big"), _) => BackendBody { first: Some(big.clone()), is_endless: false },
+        (Some("v1"), Some(group)) => BackendBody { first: Some(api_resource_list(group)), is_endless: false },
+        _ => BackendBody { first: Some(small.clone()), is_endless: false },
     };
     let mut response = Response::new(body);
     // Like a backend that has only the old form of discovery.
@@ -62,29 +62,29 @@ fn answer(request: &Request<Incoming>, small: &Bytes, big: &Bytes) -> Response<A
     response
 }
 
-struct Answer {
+struct BackendBody {
     first: Option<Bytes>,
-    endless: bool,
+    is_endless: bool,
 }
 
-impl Body for Answer {
+impl Body for BackendBody {
     type Data = Bytes;
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         match self.first.take() {
             Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
-            None if self.endless => Poll::Pending,
+            None if self.is_endless => Poll::Pending,
             None => Poll::Ready(None),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.first.is_none() && !self.endless
+        self.first.is_none() && !self.is_endless
     }
 
     fn size_hint(&self) -> SizeHint {
-        match (&self.first, self.endless) {
+        match (&self.first, self.is_endless) {
             (Some(bytes), false) => SizeHint::with_exact(bytes.len() as u64),
             (None, false) => SizeHint::with_exact(0),
             _ => SizeHint::default(),

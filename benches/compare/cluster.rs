@@ -13,28 +13,28 @@ use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
+use crate::fixtures::{self, BenchEnvironment, Contender};
 use crate::load;
-use crate::world::{self, Contender, World};
 use crate::{Options, SCENARIOS, median, server, show};
 
 /// Prints a row for each scenario.
-pub(crate) fn compare(world: &World, options: &Options) {
+pub(crate) fn compare(world: &BenchEnvironment, options: &Options) {
     println!(
         "CPU ms of the proxy per 1,000 answers, median (min-max) of {} rounds of {} s",
         options.rounds, options.seconds
     );
     println!("{:<12} {:>24} {:>28} {:>8}", "scenario", "registry directory", "cluster and delegate", "ratio");
-    let _cluster = world.cluster();
+    let _cluster = world.start_cluster();
     for scenario in SCENARIOS.iter().filter(|scenario| options.wants(scenario.name)) {
-        let _backend = world.backend(scenario.backend_http1);
+        let _backend = world.start_backend(scenario.backend_http1);
         let contenders = [Contender::Narthex, Contender::NarthexOfCluster];
         let mut figures = [const { Vec::new() }; 2];
         for _ in 0..options.rounds {
             for (contender, figures) in contenders.iter().zip(&mut figures) {
-                let proxy = world.start(*contender, scenario.backend_http1);
-                proxy.first_answer(world);
+                let proxy = world.start_proxy(*contender, scenario.backend_http1);
+                proxy.wait_for_first_response(world);
                 let load = |seconds| load::run(&scenario.load, world, &proxy, scenario.path, seconds);
-                figures.push(proxy.cost(options.seconds, load));
+                figures.push(proxy.cost_per_thousand(options.seconds, load));
             }
         }
         let medians = figures.each_ref().map(|figures| median(figures));
@@ -56,16 +56,16 @@ pub(crate) fn main(arguments: &[String]) {
     for file in std::fs::read_dir(directory.join("registry")).expect("a registry") {
         let path = file.expect("a file").path();
         let text = std::fs::read_to_string(&path).expect("a manifest");
-        let (documents, problems) = narthex::process::documents("registry", &text, false);
+        let (documents, problems) = narthex::process::parse_documents("registry", &text, false);
         assert!(problems.0.is_empty(), "{problems}");
         objects.extend(documents.into_iter().map(|document| document.value));
     }
     let objects: Arc<[Value]> = objects.into();
-    let tls = Some(world::reviewer_config(directory));
-    server::serve(port, tls, move |request| std::future::ready(answer(&request, &objects)));
+    let tls = Some(fixtures::reviewer_config(directory));
+    server::serve(port, tls, move |request| std::future::ready(respond(&request, &objects)));
 }
 
-fn answer(request: &Request<Incoming>, objects: &[Value]) -> Response<Answer> {
+fn respond(request: &Request<Incoming>, objects: &[Value]) -> Response<ApiServerBody> {
     let path = request.uri().path();
     let kind = match path.rsplit('/').next() {
         Some("apiservices") => "APIService",
@@ -73,7 +73,7 @@ fn answer(request: &Request<Incoming>, objects: &[Value]) -> Response<Answer> {
         Some("endpointslices") => "EndpointSlice",
         // Conditions are not taken.
         _ => {
-            let mut response = Response::new(Answer(Some(Bytes::from_static(b"{}"))));
+            let mut response = Response::new(ApiServerBody(Some(Bytes::from_static(b"{}"))));
             *response.status_mut() = StatusCode::NOT_FOUND;
             return response;
         }
@@ -85,15 +85,15 @@ fn answer(request: &Request<Incoming>, objects: &[Value]) -> Response<Answer> {
     };
     let items: Vec<&Value> = objects.iter().filter(wanted).collect();
     let list = json!({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items});
-    let mut response = Response::new(Answer((!watch).then(|| list.to_string().into())));
+    let mut response = Response::new(ApiServerBody((!watch).then(|| list.to_string().into())));
     response.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
     response
 }
 
 /// A list, or the silence of a watch.
-struct Answer(Option<Bytes>);
+struct ApiServerBody(Option<Bytes>);
 
-impl Body for Answer {
+impl Body for ApiServerBody {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -10,20 +10,20 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
-use crate::world::{self, Contender, World};
+use crate::fixtures::{self, BenchEnvironment, Contender};
 
 /// Clients that ask one after the other, half of them with GET, half with POST.
 const CLIENTS: usize = 64;
 
-struct Asked {
+struct TimedResponse {
     method: Method,
-    began: Instant,
+    started: Instant,
     ended: Instant,
     status: u16,
 }
 
 /// Prints what became of the requests before, during and after each fault; `seconds` between the fault and its end.
-pub(crate) fn run(world: &World, seconds: u32) {
+pub(crate) fn run(world: &BenchEnvironment, seconds: u32) {
     println!("one of three backends; {CLIENTS} clients; the fault lasts {seconds} s (a stop ten longer)");
     println!(
         "{:<8} {:<6} {:>9} {:>10} {:>10} {:>12} {:>14} {:>14}",
@@ -31,12 +31,12 @@ pub(crate) fn run(world: &World, seconds: u32) {
     );
     for http1 in [false, true] {
         for fault in ["KILL", "STOP"] {
-            let backends = world.three(http1);
-            let proxy = world.start(Contender::Narthex, http1);
+            let backends = world.start_three_backends(http1);
+            let proxy = world.start_proxy(Contender::Narthex, http1);
             let pause = Duration::from_secs(u64::from(seconds) + if fault == "STOP" { 10 } else { 0 });
             let (fell, asked) = load(world, proxy.port, pause, || backends[2].signal(fault));
             let lost = |method| asked.iter().filter(|one| one.method == method && one.status != 200).count();
-            let took = |one: &Asked| one.ended - one.began;
+            let took = |one: &TimedResponse| one.ended - one.started;
             let (before, after): (Vec<_>, Vec<_>) = asked.iter().partition(|one| one.ended < fell);
             let mut usual: Vec<Duration> = before.iter().map(|one| took(one)).collect();
             usual.sort();
@@ -62,9 +62,9 @@ pub(crate) fn run(world: &World, seconds: u32) {
 }
 
 /// All that was asked, and when the fault came.
-fn load(world: &World, port: u16, pause: Duration, fault: impl FnOnce()) -> (Instant, Vec<Asked>) {
+fn load(world: &BenchEnvironment, port: u16, pause: Duration, fault: impl FnOnce()) -> (Instant, Vec<TimedResponse>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let tls = tokio_rustls::TlsConnector::from(Arc::new(world::client_config(world.directory())));
+    let tls = tokio_rustls::TlsConnector::from(Arc::new(fixtures::client_config(world.directory())));
     let token = format!("Bearer {}", world.token);
     runtime.block_on(async {
         let over = Arc::new(AtomicBool::new(false));
@@ -97,7 +97,12 @@ fn load(world: &World, port: u16, pause: Duration, fault: impl FnOnce()) -> (Ins
                             }
                             Err(_) => 0,
                         };
-                        asked.push(Asked { method: method.clone(), began, ended: Instant::now(), status });
+                        asked.push(TimedResponse {
+                            method: method.clone(),
+                            started: began,
+                            ended: Instant::now(),
+                            status,
+                        });
                         // Not to find out how fast it is, but what is lost.
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }

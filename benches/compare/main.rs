@@ -16,7 +16,7 @@
 //! Cargo builds the program for a benchmark with the library features of the tests (tokio's pausable clock). A release
 //! build is without them, and a little cheaper: `cargo install --path . --root P`.
 //!
-//! Needs `haproxy`, `h2load` (nghttp2-client), `wrk` and `taskset`, all packaged by Debian. The proxy
+//! Needs `haproxy_config`, `h2load` (nghttp2-client), `wrk` and `taskset`, all packaged by Debian. The proxy
 //! under test is pinned to one core, load and backend to another. Compared are the CPU time of the proxy's
 //! process per 1,000 responses, and the growth of its resident memory per idle watch: both as counted by the
 //! kernel, as ratios of medians measured side by side.
@@ -27,22 +27,22 @@
 //! bytes. The ratios are Narthex to plain HAProxy, Narthex with an access log of every request to plain HAProxy, and
 //! Narthex to HAProxy with the same headers.
 
-mod asker;
 mod backend;
 mod cluster;
-mod documents;
+mod discovery_documents;
 mod failover;
+mod fake_apiserver;
+mod fixtures;
 mod load;
-mod reviewer;
+mod mtls_load;
 mod reviews;
 mod server;
 mod sidecar;
-mod strangers;
+mod unique_tokens;
 mod watch;
-mod world;
 
+use fixtures::{BenchEnvironment, Contender};
 use load::Load;
-use world::{Contender, World};
 
 /// One job: what the client speaks, what the backend speaks, what is asked for.
 struct Scenario {
@@ -77,11 +77,11 @@ impl Options {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
-        Some("asker") => return asker::main(&arguments[1..]),
+        Some("mtls-load") => return mtls_load::main(&arguments[1..]),
         Some("backend") => return backend::main(&arguments[1..]),
         Some("cluster") => return cluster::main(&arguments[1..]),
-        Some("reviewer") => return reviewer::main(&arguments[1..]),
-        Some("strangers") => return strangers::main(&arguments[1..]),
+        Some("fake-apiserver") => return fake_apiserver::main(&arguments[1..]),
+        Some("unique-tokens") => return unique_tokens::main(&arguments[1..]),
         Some("watch") => return watch::main(&arguments[1..]),
         _ => {}
     }
@@ -97,10 +97,10 @@ fn main() {
     };
     let narthex = value("--narthex").unwrap_or_else(|| env!("CARGO_BIN_EXE_narthex").to_owned()).into();
     if arguments.iter().any(|argument| argument == "--failover") {
-        return failover::run(&World::new(narthex), options.seconds);
+        return failover::run(&BenchEnvironment::new(narthex), options.seconds);
     }
     let missing: Vec<_> =
-        ["haproxy", "h2load", "wrk", "taskset"].into_iter().filter(|tool| !world::found(tool)).collect();
+        ["haproxy", "h2load", "wrk", "taskset"].into_iter().filter(|tool| !fixtures::is_installed(tool)).collect();
     if !missing.is_empty() {
         eprintln!(
             "not found: {}. On Debian: apt-get install haproxy nghttp2-client wrk util-linux",
@@ -108,7 +108,7 @@ fn main() {
         );
         std::process::exit(1);
     }
-    let world = World::new(narthex);
+    let world = BenchEnvironment::new(narthex);
     if arguments.iter().any(|argument| argument == "--reviews") {
         return reviews::compare(&world, &options);
     }
@@ -119,7 +119,7 @@ fn main() {
         return cluster::compare(&world, &options);
     }
     if arguments.iter().any(|argument| argument == "--documents") {
-        return documents::measure(&world, &options);
+        return discovery_documents::measure(&world, &options);
     }
     if options.watches.is_none() {
         requests(&world, &options);
@@ -127,7 +127,7 @@ fn main() {
     memory(&world, &options);
 }
 
-fn requests(world: &World, options: &Options) {
+fn requests(world: &BenchEnvironment, options: &Options) {
     println!(
         "CPU ms of the proxy per 1,000 answers, median (min-max) of {} rounds of {} s",
         options.rounds, options.seconds
@@ -137,15 +137,15 @@ fn requests(world: &World, options: &Options) {
         "scenario", "narthex", "narthex, log all", "haproxy", "haproxy, same headers", "ratio", "all", "same"
     );
     for scenario in SCENARIOS.iter().filter(|scenario| options.wants(scenario.name)) {
-        let _backend = world.backend(scenario.backend_http1);
+        let _backend = world.start_backend(scenario.backend_http1);
         let contenders =
             [Contender::Narthex, Contender::NarthexLogsAll, Contender::Haproxy, Contender::HaproxySameHeaders];
         let mut figures = [const { Vec::new() }; 4];
         for _ in 0..options.rounds {
             for (contender, figures) in contenders.iter().zip(&mut figures) {
-                let proxy = world.start(*contender, scenario.backend_http1);
+                let proxy = world.start_proxy(*contender, scenario.backend_http1);
                 let load = |seconds| load::run(&scenario.load, world, &proxy, scenario.path, seconds);
-                figures.push(proxy.cost(options.seconds, load));
+                figures.push(proxy.cost_per_thousand(options.seconds, load));
             }
         }
         let medians = figures.each_ref().map(|figures| median(figures));
@@ -164,17 +164,17 @@ fn requests(world: &World, options: &Options) {
     }
 }
 
-fn memory(world: &World, options: &Options) {
+fn memory(world: &BenchEnvironment, options: &Options) {
     let watches = options.watches.unwrap_or(1000);
     println!("\nkB of resident memory per idle watch, {watches} clients with one HTTP/2 watch each");
     for http1 in [false, true] {
-        let _backend = world.backend(http1);
+        let _backend = world.start_backend(http1);
         for contender in [Contender::Narthex, Contender::Haproxy] {
-            let proxy = world.start(contender, http1);
+            let proxy = world.start_proxy(contender, http1);
             load::run(&Load::Http2 { clients: 1, streams: 1 }, world, &proxy, "small", 1);
             let before = proxy.resident_kilobytes();
             let client = watch::spawn(world, &proxy, watches);
-            let held = client.held();
+            let held = client.open_count();
             let after = proxy.resident_kilobytes();
             println!(
                 "{:<8} {:<4} {:>7.1} kB a watch ({before} -> {after} kB, {held} of {watches} held)",

@@ -1,40 +1,40 @@
 //! Cost of webhook reviews: cached, and for every request.
 
+use crate::fixtures::{BenchEnvironment, Contender, kube_rbac_proxy};
 use crate::load::{self, Load};
-use crate::world::{Contender, World, kube_rbac_proxy};
-use crate::{Options, SCENARIOS, Scenario, median, show, strangers};
+use crate::{Options, SCENARIOS, Scenario, median, show, unique_tokens};
 
 /// kube-rbac-proxy keeps two idle connections to what stands behind it, and makes a new one for each further request:
 /// here it need not.
-const FEW: Scenario =
+const TWO_CONNECTIONS: Scenario =
     Scenario { name: "h1-h1-1k-two", load: Load::Http1 { connections: 2 }, backend_http1: true, path: "small" };
 
 /// New tokens in one round.
-const STRANGERS: usize = 5000;
+const UNIQUE_TOKENS: usize = 5000;
 /// New tokens before anything is measured.
-const WARM: usize = 500;
+const WARM_UP_REQUESTS: usize = 500;
 /// New tokens, twice: what the first of them leave behind is kept, the second must replace it.
-const CROWD: usize = 100_000;
+const CONCURRENT_REQUESTS: usize = 100_000;
 
-pub(crate) fn compare(world: &World, options: &Options) {
-    let _reviewer = world.reviewer();
+pub(crate) fn compare(world: &BenchEnvironment, options: &Options) {
+    let _reviewer = world.start_reviewer();
     let mut reviewed = vec![Contender::NarthexReviews];
     if kube_rbac_proxy().is_some() {
         reviewed.push(Contender::KubeRbacProxy);
     } else {
         println!("without kube-rbac-proxy; build it with tests/interop/peers/build kube-rbac-proxy");
     }
-    remembered(world, options, &reviewed);
-    let _backend = world.backend(false);
+    compare_cached(world, options, &reviewed);
+    let _backend = world.start_backend(false);
     if options.wants("new-tokens") {
-        asked(world, options, &reviewed);
+        compare_uncached(world, options, &reviewed);
     }
     if options.wants("many-tokens") {
-        crowded(world, &reviewed);
+        compare_concurrent(world, &reviewed);
     }
 }
 
-fn remembered(world: &World, options: &Options, reviewed: &[Contender]) {
+fn compare_cached(world: &BenchEnvironment, options: &Options, reviewed: &[Contender]) {
     println!(
         "CPU ms of the proxy per 1,000 answers, median (min-max) of {} rounds of {} s: a token of a file, and every user \
          may; or token and permission reviewed, and remembered",
@@ -44,32 +44,34 @@ fn remembered(world: &World, options: &Options, reviewed: &[Contender]) {
         "{:<12} {:>22} {:>22} {:>22} {:>14} {:>14}",
         "scenario", "narthex, file", "narthex, reviews", "kube-rbac-proxy", "reviews/file", "peer/narthex"
     );
-    for scenario in SCENARIOS.iter().chain([&FEW]).filter(|scenario| options.wants(scenario.name)) {
-        let _backend = world.backend(scenario.backend_http1);
+    for scenario in SCENARIOS.iter().chain([&TWO_CONNECTIONS]).filter(|scenario| options.wants(scenario.name)) {
+        let _backend = world.start_backend(scenario.backend_http1);
         let mut figures = [const { Vec::new() }; 3];
         for _ in 0..options.rounds {
             for (contender, figures) in [Contender::Narthex].iter().chain(reviewed).zip(&mut figures) {
-                let proxy = world.start(*contender, scenario.backend_http1);
+                let proxy = world.start_proxy(*contender, scenario.backend_http1);
                 let load = |seconds| load::run(&scenario.load, world, &proxy, scenario.path, seconds);
-                figures.push(proxy.cost(options.seconds, load));
+                figures.push(proxy.cost_per_thousand(options.seconds, load));
             }
         }
         print_row(scenario.name, &figures);
     }
 }
 
-fn asked(world: &World, options: &Options, reviewed: &[Contender]) {
-    println!("\nnew-tokens: {STRANGERS} requests a round, each with a token that was never seen: two reviews for each");
+fn compare_uncached(world: &BenchEnvironment, options: &Options, reviewed: &[Contender]) {
+    println!(
+        "\nnew-tokens: {UNIQUE_TOKENS} requests a round, each with a token that was never seen: two reviews for each"
+    );
     println!("{:<18} {:>24} {:>20}", "", "CPU ms per 1,000", "requests/s");
     let mut figures = [const { (Vec::new(), Vec::new()) }; 2];
     for _ in 0..options.rounds {
         for (contender, (cpu, rate)) in reviewed.iter().zip(&mut figures) {
-            let proxy = world.start(*contender, false);
-            strangers::run(world, &proxy, 0, WARM);
+            let proxy = world.start_proxy(*contender, false);
+            unique_tokens::run(world, &proxy, 0, WARM_UP_REQUESTS);
             let before = proxy.cpu_milliseconds();
-            let took = strangers::run(world, &proxy, WARM, STRANGERS);
-            cpu.push((proxy.cpu_milliseconds() - before) / (STRANGERS as f64 / 1000.0));
-            rate.push(STRANGERS as f64 / took.as_secs_f64());
+            let took = unique_tokens::run(world, &proxy, WARM_UP_REQUESTS, UNIQUE_TOKENS);
+            cpu.push((proxy.cpu_milliseconds() - before) / (UNIQUE_TOKENS as f64 / 1000.0));
+            rate.push(UNIQUE_TOKENS as f64 / took.as_secs_f64());
         }
     }
     for (contender, (cpu, rate)) in reviewed.iter().zip(&figures) {
@@ -77,15 +79,17 @@ fn asked(world: &World, options: &Options, reviewed: &[Contender]) {
     }
 }
 
-fn crowded(world: &World, reviewed: &[Contender]) {
-    println!("\nmany-tokens: resident kB before, after {CROWD} distinct tokens, and after as many others");
+fn compare_concurrent(world: &BenchEnvironment, reviewed: &[Contender]) {
+    println!(
+        "\nmany-tokens: resident kB before, after {CONCURRENT_REQUESTS} distinct tokens, and after as many others"
+    );
     for contender in reviewed {
-        let proxy = world.start(*contender, false);
-        strangers::run(world, &proxy, 0, WARM);
+        let proxy = world.start_proxy(*contender, false);
+        unique_tokens::run(world, &proxy, 0, WARM_UP_REQUESTS);
         let before = proxy.resident_kilobytes();
-        strangers::run(world, &proxy, WARM, CROWD);
+        unique_tokens::run(world, &proxy, WARM_UP_REQUESTS, CONCURRENT_REQUESTS);
         let once = proxy.resident_kilobytes();
-        strangers::run(world, &proxy, WARM + CROWD, CROWD);
+        unique_tokens::run(world, &proxy, WARM_UP_REQUESTS + CONCURRENT_REQUESTS, CONCURRENT_REQUESTS);
         println!("{:<18} {before:>8} {once:>8} {:>8}", contender.name(), proxy.resident_kilobytes());
     }
 }

@@ -11,18 +11,18 @@ use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 
-use crate::world::{self, Proxy, World};
+use crate::fixtures::{self, BenchEnvironment, Proxy};
 
 /// The clients; they leave when dropped.
 pub(crate) struct Watchers {
     child: Child,
-    held: usize,
+    open_count: usize,
 }
 
 impl Watchers {
     /// How many watches got their first event.
-    pub(crate) fn held(&self) -> usize {
-        self.held
+    pub(crate) fn open_count(&self) -> usize {
+        self.open_count
     }
 }
 
@@ -34,7 +34,7 @@ impl Drop for Watchers {
 }
 
 /// Opens `watches` clients against `proxy` and waits until each has got an event or failed.
-pub(crate) fn spawn(world: &World, proxy: &Proxy, watches: usize) -> Watchers {
+pub(crate) fn spawn(world: &BenchEnvironment, proxy: &Proxy, watches: usize) -> Watchers {
     let mut child = Command::new("taskset")
         .args(["-c", "0"])
         .arg(std::env::current_exe().expect("our own path"))
@@ -47,7 +47,7 @@ pub(crate) fn spawn(world: &World, proxy: &Proxy, watches: usize) -> Watchers {
     let mut line = String::new();
     let output = child.stdout.take().expect("a pipe");
     BufReader::new(output).read_line(&mut line).expect("the watchers say how many they hold");
-    Watchers { child, held: line.trim().parse().expect("a number") }
+    Watchers { child, open_count: line.trim().parse().expect("a number") }
 }
 
 /// `watch DIRECTORY PORT COUNT TOKEN`
@@ -55,7 +55,7 @@ pub(crate) fn main(arguments: &[String]) {
     let [directory, port, count, token] = arguments else { panic!("watch DIRECTORY PORT COUNT TOKEN") };
     let (port, count): (u16, usize) = (port.parse().expect("a port"), count.parse().expect("a number"));
     narthex::listen::raise_descriptor_limit();
-    let tls = tokio_rustls::TlsConnector::from(Arc::new(world::client_config(Path::new(directory))));
+    let tls = tokio_rustls::TlsConnector::from(Arc::new(fixtures::client_config(Path::new(directory))));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async move {
         let gate = Arc::new(tokio::sync::Semaphore::new(32));

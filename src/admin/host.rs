@@ -7,26 +7,27 @@ use http::header::HOST;
 use http::uri::Authority;
 
 /// Host part of the configured admin address.
-pub(super) struct Told(String);
+pub(super) struct ServedHost(String);
 
-impl Told {
+impl ServedHost {
     /// Parses `host:port` as configured.
-    pub(super) fn new(address: &str) -> Told {
+    pub(super) fn new(address: &str) -> ServedHost {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-        Told(host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase())
+        ServedHost(host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase())
     }
 
     /// Whether `request` names a loopback name or address, the configured host, or the local address `local` of its
     /// connection. An attacker can point a DNS name at this address, but cannot make a request name the address itself.
-    pub(super) fn is_meant<B>(&self, request: &Request<B>, local: SocketAddr) -> bool {
+    pub(super) fn matches_request<B>(&self, request: &Request<B>, local: SocketAddr) -> bool {
         let mut hosts = request.headers().get_all(HOST).iter();
         let (Some(header), None) = (hosts.next(), hosts.next()) else { return false };
         let header = header.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
         let Some(header) = header else { return false };
-        self.names(&header, local) && request.uri().authority().is_none_or(|target| self.names(target, local))
+        self.matches_authority(&header, local)
+            && request.uri().authority().is_none_or(|target| self.matches_authority(target, local))
     }
 
-    fn names(&self, authority: &Authority, local: SocketAddr) -> bool {
+    fn matches_authority(&self, authority: &Authority, local: SocketAddr) -> bool {
         if authority.as_str().contains('@') {
             return false;
         }
@@ -50,18 +51,18 @@ mod tests {
         for host in hosts {
             request = request.header(HOST, *host);
         }
-        Told::new(told).is_meant(&request.body(()).unwrap(), local.parse().unwrap())
+        ServedHost::new(told).matches_request(&request.body(()).unwrap(), local.parse().unwrap())
     }
 
     #[test]
-    fn loopback_is_meant() {
+    fn admin_host_loopback_is_accepted() {
         for host in ["localhost", "LOCALHOST:8080", "127.0.0.1:6480", "127.8.0.1", "[::1]:6480", "[::ffff:127.0.0.1]"] {
             assert!(is_meant("127.0.0.1:6480", "127.0.0.1:6480", &[host]), "{host}");
         }
     }
 
     #[test]
-    fn strangers_names_are_not() {
+    fn admin_host_foreign_names_are_refused() {
         for host in [
             "evil.example",
             "evil.example:6480",
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_were_told_to_serve_is() {
+    fn admin_host_configured_address_is_accepted() {
         assert!(is_meant("gateway.internal:6480", "10.0.0.5:6480", &["Gateway.Internal:6480"]));
         assert!(is_meant("0.0.0.0:6480", "10.0.0.5:6480", &["10.0.0.5:6480"]));
         assert!(!is_meant("0.0.0.0:6480", "10.0.0.5:6480", &["10.0.0.6:6480"]));
@@ -88,8 +89,8 @@ mod tests {
     }
 
     #[test]
-    fn the_request_line_is_held_to_it_too() {
+    fn admin_host_of_absolute_request_target_is_checked() {
         let request = Request::get("http://evil.example/").header(HOST, "localhost").body(()).unwrap();
-        assert!(!Told::new("127.0.0.1:6480").is_meant(&request, "127.0.0.1:6480".parse().unwrap()));
+        assert!(!ServedHost::new("127.0.0.1:6480").matches_request(&request, "127.0.0.1:6480".parse().unwrap()));
     }
 }

@@ -7,19 +7,19 @@
 mod expiry;
 mod host;
 mod page;
-mod report;
-mod serve;
+mod server;
+mod status_report;
+mod summary;
 mod token;
-mod verdict;
 
 pub use expiry::{EARLIEST_EXPIRY_WARNING, ExpiryWarning};
-pub use report::{
-    ApiServiceReport, AuditSink, Certificate, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
+pub use server::{AdminListener, AdminState, spawn};
+pub use status_report::{
+    ApiServiceReport, AuditSinkReport, CertificateReport, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
     PeerCertificateReport, RefusalReport, RemoteCallReport, StatusReport, VerdictReport, human_duration, timestamp,
 };
-pub use serve::{Admin, AdminState, spawn};
-pub use token::{AdminToken, AdminTokenFile, AdminTokenGuard};
-pub use verdict::Verdict;
+pub use summary::StatusSummary;
+pub use token::{AdminToken, AdminTokenConfig, AdminTokenFile};
 
 /// Default of `--admin-address`.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:6480";

@@ -8,9 +8,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
 use super::expiry::ExpiryWarning;
-use super::report::StatusReport;
+use super::status_report::StatusReport;
 
-const STYLE: &str = "\
+const STYLESHEET: &str = "\
 :root{color-scheme:light dark;--fg:#1c2024;--dim:#60646c;--bg:#fcfcfd;--line:#d9d9e0;--good:#18794e;--bad:#b42318;--warn:#9a5b00}\
 @media (prefers-color-scheme:dark){:root{--fg:#edeef0;--dim:#b0b4ba;--bg:#111113;--line:#363a3f;--good:#3dd68c;--bad:#ff9592;--warn:#ffca16}}\
 body{font:15px/1.5 system-ui,sans-serif;color:var(--fg);background:var(--bg);margin:2rem auto;max-width:72rem;padding:0 1rem}\
@@ -20,8 +20,8 @@ table{border-collapse:collapse;width:100%}th,td{text-align:left;vertical-align:t
 th{font-weight:600;color:var(--dim)}td.n,th.n{text-align:right}code{font:13px/1.5 ui-monospace,monospace}a{color:inherit}";
 
 /// Content security policy of the page: allows its one inline style sheet and nothing else.
-pub(super) static POLICY: LazyLock<String> = LazyLock::new(|| {
-    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, STYLE.as_bytes());
+pub(super) static PAGE_SECURITY_POLICY: LazyLock<String> = LazyLock::new(|| {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, STYLESHEET.as_bytes());
     format!(
         "default-src 'none'; style-src 'sha256-{}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
         STANDARD.encode(digest)
@@ -30,11 +30,11 @@ pub(super) static POLICY: LazyLock<String> = LazyLock::new(|| {
 
 /// Renders `report` as of `now`.
 pub(super) fn render(report: &StatusReport, now: SystemTime) -> String {
-    let mut page = Page(String::with_capacity(16 * 1024));
+    let mut page = StatusPage(String::with_capacity(16 * 1024));
     page.raw("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>Narthex</title>");
     page.raw("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">");
     page.raw("<meta http-equiv=\"refresh\" content=\"10\"><style>");
-    page.raw(STYLE);
+    page.raw(STYLESHEET);
     page.raw("</style></head><body><main>");
     page.head(report, now);
     page.apiservices(report, now);
@@ -59,16 +59,16 @@ pub(super) fn render(report: &StatusReport, now: SystemTime) -> String {
     page.0
 }
 
-struct Page(String);
+struct StatusPage(String);
 
-impl Page {
+impl StatusPage {
     fn raw(&mut self, html: &str) {
         self.0.push_str(html);
     }
 
     /// Appends `value` as escaped text.
     fn text(&mut self, value: impl Display) {
-        let _ = write!(Escaped(&mut self.0), "{value}");
+        let _ = write!(HtmlEscaper(&mut self.0), "{value}");
     }
 
     fn cell(&mut self, class: &str, value: impl Display) {
@@ -104,7 +104,7 @@ impl Page {
         self.text(&report.phase);
         self.raw(if ready { "" } else { ", not ready" });
         self.raw("</span></h1><p class=\"");
-        let verdict = report.verdict(now);
+        let verdict = report.summarize(now);
         self.raw(match (verdict.is_ok(), verdict.warnings.is_empty()) {
             (true, true) => "good",
             (true, false) => "warn",
@@ -149,7 +149,7 @@ impl Page {
             }
             return;
         }
-        let (title, name, service) = match report.guards_upstreams() {
+        let (title, name, service) = match report.is_sidecar() {
             true => ("Upstreams", "Path", "Upstream"),
             false => ("APIServices", "Name", "Service"),
         };
@@ -159,7 +159,7 @@ impl Page {
         columns.extend(routes.then_some("Egress"));
         columns.extend(["Discovery", "Message"]);
         self.table(title, &columns);
-        for service in report.apiservices_in_order().filter(|service| !service.is_plain_local()) {
+        for service in report.apiservices_in_order().filter(|service| !service.is_available_local()) {
             self.raw("<tr>");
             self.cell("", &service.name);
             self.cell("", &service.service);
@@ -183,7 +183,7 @@ impl Page {
             self.raw("</tr>");
         }
         self.end_table();
-        let local = report.apiservices.iter().filter(|service| service.is_plain_local()).count();
+        let local = report.apiservices.iter().filter(|service| service.is_available_local()).count();
         if local > 0 {
             self.raw("<p class=\"dim\">Local APIServices, all available: ");
             self.text(local);
@@ -195,7 +195,7 @@ impl Page {
         if report.apiservices.iter().all(|service| service.endpoints.is_empty()) {
             return;
         }
-        let of = if report.guards_upstreams() { "Path" } else { "APIService" };
+        let of = if report.is_sidecar() { "Path" } else { "APIService" };
         self.table("Endpoints", &[of, "Address", "State", "Connections", "In flight", "Latency"]);
         for (name, endpoint) in report.endpoints_in_order() {
             self.raw("<tr>");
@@ -226,9 +226,9 @@ impl Page {
                 _ => "bad",
             };
             self.cell(class, of.state(now));
-            self.cell("", of.succeeded(now));
+            self.cell("", of.last_success_age(now));
             self.cell("n", of.latency());
-            self.cell("n", of.hits());
+            self.cell("n", of.cache_hits_display());
             self.cell("dim", &of.error);
             self.raw("</tr>");
         }
@@ -261,7 +261,7 @@ impl Page {
             self.cell("", &certificate.file);
             self.cell("", &certificate.subject);
             self.cell("dim", certificate.names.join(", "));
-            let class = class_of(certificate.warning(now));
+            let class = expiry_class(certificate.expiry_warning(now));
             let expiry = StatusReport::expiry(&certificate.not_after, now);
             self.cell(class, format_args!("{expiry} ({})", certificate.not_after));
             self.raw("</tr>");
@@ -283,7 +283,10 @@ impl Page {
             self.cell("", &certificate.used_by);
             self.cell("", &certificate.subject);
             let expiry = StatusReport::expiry(&certificate.not_after, now);
-            self.cell(class_of(certificate.warning(now)), format_args!("{expiry} ({})", certificate.not_after));
+            self.cell(
+                expiry_class(certificate.expiry_warning(now)),
+                format_args!("{expiry} ({})", certificate.not_after),
+            );
             self.cell("bad", &certificate.refused);
             self.raw("</tr>");
         }
@@ -312,7 +315,7 @@ impl Page {
             for of in &report.refusals {
                 self.raw("<tr>");
                 self.cell("", StatusReport::age(&of.time, now));
-                self.cell("", of.who());
+                self.cell("", of.user_display());
                 self.cell("", &of.verb);
                 self.cell("", &of.path);
                 self.cell(if of.status >= 500 { "bad" } else { "" }, of.status);
@@ -359,7 +362,7 @@ impl Page {
     }
 }
 
-fn class_of(warning: Option<ExpiryWarning>) -> &'static str {
+fn expiry_class(warning: Option<ExpiryWarning>) -> &'static str {
     match warning {
         None => "",
         Some(ExpiryWarning::Month | ExpiryWarning::Week) => "warn",
@@ -367,9 +370,9 @@ fn class_of(warning: Option<ExpiryWarning>) -> &'static str {
     }
 }
 
-struct Escaped<'p>(&'p mut String);
+struct HtmlEscaper<'p>(&'p mut String);
 
-impl Write for Escaped<'_> {
+impl Write for HtmlEscaper<'_> {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         for character in text.chars() {
             match character {
@@ -387,14 +390,14 @@ impl Write for Escaped<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::{
-        ApiServiceReport, AuditSink, Certificate, ClusterReport, EgressReport, EndpointReport, PeerCertificateReport,
-        RefusalReport, RemoteCallReport, VerdictReport,
+    use super::super::status_report::{
+        ApiServiceReport, AuditSinkReport, CertificateReport, ClusterReport, EgressReport, EndpointReport,
+        PeerCertificateReport, RefusalReport, RemoteCallReport, VerdictReport,
     };
     use super::*;
 
     #[test]
-    fn nothing_in_the_report_becomes_markup() {
+    fn status_page_escapes_every_field() {
         let hostile = "</td><script>alert('1')</script>\"&".to_owned();
         let report = StatusReport {
             version: hostile.clone(),
@@ -415,7 +418,7 @@ mod tests {
                 }],
                 ..Default::default()
             }],
-            certificates: vec![Certificate {
+            certificates: vec![CertificateReport {
                 file: hostile.clone(),
                 subject: hostile.clone(),
                 names: vec![hostile.clone()],
@@ -452,7 +455,7 @@ mod tests {
                 ..RefusalReport::default()
             }],
             handshake_failures: [(hostile.clone(), 1)].into(),
-            audit: vec![AuditSink { name: hostile.clone(), ..AuditSink::default() }],
+            audit: vec![AuditSinkReport { name: hostile.clone(), ..AuditSinkReport::default() }],
             registry_problems: vec![hostile.clone()],
             registry_warnings: vec![hostile.clone()],
             document_problems: vec![hostile.clone()],
@@ -466,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn egress_column_only_where_there_are_selections() {
+    fn status_page_egress_column_only_with_selections() {
         let service = ApiServiceReport { name: "v1.a.io".into(), way: "cluster (socks5)".into(), ..Default::default() };
         let mut report = StatusReport { apiservices: vec![service], ..StatusReport::default() };
         let page = |report: &StatusReport| render(report, SystemTime::UNIX_EPOCH);
@@ -478,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn apiservices_not_mentioned_by_a_socks5_server() {
+    fn status_page_of_socks5_server_has_no_apiservices() {
         let page = |address: &str| {
             render(&StatusReport { listen: vec![address.into()], ..Default::default() }, SystemTime::UNIX_EPOCH)
         };
@@ -487,11 +490,11 @@ mod tests {
     }
 
     #[test]
-    fn the_page_needs_nothing_from_elsewhere() {
+    fn status_page_loads_nothing_external() {
         let page = render(&StatusReport::default(), SystemTime::UNIX_EPOCH);
         for elsewhere in ["http://", "https://", "src=", "url(", "@import", "<script", "style="] {
             assert!(!page.contains(elsewhere), "{elsewhere}");
         }
-        assert!(POLICY.starts_with("default-src 'none'; style-src 'sha256-"));
+        assert!(PAGE_SECURITY_POLICY.starts_with("default-src 'none'; style-src 'sha256-"));
     }
 }

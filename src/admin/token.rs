@@ -10,38 +10,38 @@ use base64::engine::general_purpose::STANDARD;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 
-use crate::process::{Drain, Followed, FollowedFile, OnFailure, Problem, Problems, Published, text_of};
+use crate::process::{Drain, OnFailure, Problem, Problems, Published, WatchedFile, WatchedFileContent, read_text_file};
 
 /// Minimum token length; a shorter token could be guessed.
-const SHORTEST: usize = 16;
+const MIN_TOKEN_LENGTH: usize = 16;
 /// Maximum size of the token file.
-const LONGEST: u64 = 1 << 20;
+const MAX_FILE_SIZE: u64 = 1 << 20;
 
 /// The admin token. Deliberately without `Debug`.
 pub struct AdminToken(String);
 
 /// The watched token file.
-pub type AdminTokenFile = FollowedFile<AdminToken>;
+pub type AdminTokenFile = WatchedFile<AdminToken>;
 
 /// The admin token with its file, for the admin listener.
-pub struct AdminTokenGuard {
+pub struct AdminTokenConfig {
     pub(super) file: AdminTokenFile,
     pub(super) token: AdminToken,
     pub(super) on_failure: OnFailure,
     pub(super) drain: Drain,
 }
 
-impl AdminTokenGuard {
+impl AdminTokenConfig {
     /// Requires `token` until `file` changes; `on_failure` is called with the problems of the file.
-    pub fn new(file: AdminTokenFile, token: AdminToken, on_failure: OnFailure, drain: Drain) -> AdminTokenGuard {
-        AdminTokenGuard { file, token, on_failure, drain }
+    pub fn new(file: AdminTokenFile, token: AdminToken, on_failure: OnFailure, drain: Drain) -> AdminTokenConfig {
+        AdminTokenConfig { file, token, on_failure, drain }
     }
 
     /// Starts watching the file on this thread's `LocalSet`.
-    pub(super) fn follow(self) -> Published<AdminToken> {
-        let AdminTokenGuard { file, token, on_failure, drain } = self;
+    pub(super) fn publish_token(self) -> Published<AdminToken> {
+        let AdminTokenConfig { file, token, on_failure, drain } = self;
         let (publisher, published) = Published::new(token);
-        tokio::task::spawn_local(file.follow(publisher, on_failure, drain));
+        tokio::task::spawn_local(file.publish_changes(publisher, on_failure, drain));
         published
     }
 }
@@ -53,9 +53,9 @@ impl AdminToken {
     /// The token is missing, too short, or not valid in a header.
     pub fn parse(text: &str, place: &str) -> Result<AdminToken, Problem> {
         let token = text.trim();
-        if token.len() < SHORTEST {
+        if token.len() < MIN_TOKEN_LENGTH {
             let message = format!(
-                "has {} characters; a token of at least {SHORTEST} is needed ('openssl rand -hex 32' makes one)",
+                "has {} characters; a token of at least {MIN_TOKEN_LENGTH} is needed ('openssl rand -hex 32' makes one)",
                 token.len()
             );
             return Err(Problem::new(place, message));
@@ -73,7 +73,7 @@ impl AdminToken {
 
     /// Whether a request carries the token: as bearer token, or as the password of Basic authentication, which browsers
     /// support. Compared in constant time.
-    pub(super) fn is_in(&self, headers: &HeaderMap) -> bool {
+    pub(super) fn matches_request(&self, headers: &HeaderMap) -> bool {
         let mut lines = headers.get_all(AUTHORIZATION).iter();
         let (Some(line), None) = (lines.next(), lines.next()) else { return false };
         let Some((scheme, value)) = line.to_str().ok().and_then(|line| line.trim().split_once(' ')) else {
@@ -91,12 +91,12 @@ impl AdminToken {
     }
 }
 
-impl Followed for AdminToken {
+impl WatchedFileContent for AdminToken {
     const UNUSABLE: &'static str = "admin token file changed and is invalid; the last good token stays in use";
 
     fn read(path: &Path) -> Result<AdminToken, Problems> {
         let place = path.display().to_string();
-        let text = text_of(path, LONGEST)?;
+        let text = read_text_file(path, MAX_FILE_SIZE)?;
         let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
         if mode & 0o004 != 0 {
             tracing::warn!(file = place, "admin token file is world-readable; chmod 0600 it");
@@ -104,7 +104,7 @@ impl Followed for AdminToken {
         Ok(AdminToken::parse(&text, &place)?)
     }
 
-    fn tell_read_again(&self, path: &Path) {
+    fn log_reload(&self, path: &Path) {
         tracing::info!(file = %path.display(), "admin token file reloaded");
     }
 }
@@ -114,14 +114,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn admin_token_is_taken_as_bearer_and_as_basic_password_alone() {
+    fn admin_token_accepted_as_bearer_and_basic_password_only() {
         let token = AdminToken::parse(" 0123456789abcdef\n", "file").ok().unwrap();
         let has = |lines: &[&str]| {
             let mut headers = HeaderMap::new();
             for line in lines {
                 headers.append(AUTHORIZATION, line.parse().unwrap());
             }
-            token.is_in(&headers)
+            token.matches_request(&headers)
         };
         let basic = |pair: &str| format!("Basic {}", STANDARD.encode(pair));
         for good in ["Bearer 0123456789abcdef", "bearer  0123456789abcdef", &basic("x:0123456789abcdef")] {

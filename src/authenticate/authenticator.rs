@@ -10,63 +10,63 @@ use http::{HeaderMap, HeaderName};
 use rustls_pki_types::UnixTime;
 
 use super::bearer::{self, Bearer};
-use super::identity_headers::Found;
-use super::jwt::{Holder, Jwt};
-use super::token_review::ReviewError;
+use super::identity_headers::IdentityHeaderPresence;
+use super::jwt::{JwtAuthenticator, JwtResult};
+use super::token_review::TokenReviewError;
 use super::{
-    ANONYMOUS, AUTHENTICATED, GroupFilter, IdentityHeaders, Peer, RequestHeaders, TokenReviews, Tokens,
-    UNAUTHENTICATED, speakable, websocket,
+    ANONYMOUS, AUTHENTICATED, GroupFilter, IdentityHeaderMatcher, Peer, RequestHeaderConfig, StaticTokens,
+    TokenReviewClient, UNAUTHENTICATED, header_safe, websocket,
 };
 use crate::kubeapi::{Status, User};
 use crate::message::{Blame, Refusal};
 use crate::observe::metrics::Authentication;
 use crate::process::Published;
-use crate::tls::Trust;
+use crate::tls::ClientTrust;
 use crate::tls::server::FrontProxies;
 
 /// Settings of the authenticator chain.
 pub struct Settings {
     /// The CA bundles for client certificates and front proxies; reloaded.
-    pub trust: Published<Trust>,
+    pub trust: Published<ClientTrust>,
     /// Allowed front proxies and the names of their request headers.
-    pub request_headers: RequestHeaders,
+    pub request_headers: RequestHeaderConfig,
     /// `--token-auth-file`; reloaded.
-    pub tokens: Option<Published<Tokens>>,
+    pub tokens: Option<Published<StaticTokens>>,
     /// `--authentication-config`: JWT issuers, and which anonymous requests are allowed.
-    pub jwt: Option<Arc<Jwt>>,
+    pub jwt: Option<Arc<JwtAuthenticator>>,
     /// Groups that are dropped from every user.
-    pub groups: GroupFilter,
+    pub group_filter: GroupFilter,
     /// `--authentication-token-webhook-config-file` and `--authentication-kubeconfig`: called in this order for tokens
     /// that no local authenticator accepts.
-    pub token_reviews: Vec<Arc<TokenReviews>>,
+    pub token_reviews: Vec<Arc<TokenReviewClient>>,
     /// `--api-audiences`: the audiences of tokens without audiences of their own, in served TokenReviews.
     pub audiences: Vec<String>,
     /// `--anonymous-auth`.
     pub anonymous: bool,
     /// Additional header names that carry the identity to backends; stripped from client requests.
-    pub told_under: Vec<HeaderName>,
+    pub auth_header_names: Vec<HeaderName>,
 }
 
 /// Authenticates requests. Each worker has its own; cheap to create.
 pub struct Authenticator {
     pub(super) settings: Settings,
     /// Request headers as configured by flags.
-    given: Arc<Speech>,
+    configured_request_headers: Arc<RequestHeaderAuthenticator>,
     /// Request headers as last read from the cluster's ConfigMap.
-    announced: ArcSwapOption<(Arc<FrontProxies>, Arc<Speech>)>,
+    cluster_request_headers: ArcSwapOption<(Arc<FrontProxies>, Arc<RequestHeaderAuthenticator>)>,
     anonymous: Arc<User>,
 }
 
 /// Request-header authentication, and the header names that carry an identity with it.
-struct Speech {
-    request_headers: RequestHeaders,
-    headers: Arc<IdentityHeaders>,
+struct RequestHeaderAuthenticator {
+    request_headers: RequestHeaderConfig,
+    headers: Arc<IdentityHeaderMatcher>,
 }
 
 /// An authenticated user. Only [`Authenticator::authenticate`] creates one, after it has removed all identity headers
 /// from the request.
 #[derive(Clone, Debug)]
-pub struct Authenticated {
+pub struct AuthenticatedUser {
     user: Arc<User>,
     impersonates: bool,
     warning: Option<&'static str>,
@@ -74,7 +74,7 @@ pub struct Authenticated {
 
 /// A failed authentication. Becomes upstream's 401; the reason goes to the log only.
 #[derive(Debug)]
-pub struct Unauthenticated {
+pub struct AuthenticationError {
     result: Authentication,
     blame: Blame,
     cause: String,
@@ -85,13 +85,19 @@ impl Authenticator {
     /// Creates the chain that `settings` describe.
     pub fn new(settings: Settings) -> Authenticator {
         let anonymous = User { name: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..User::default() };
-        let given = Arc::new(Speech::of(settings.request_headers.clone(), &settings.told_under));
-        Authenticator { settings, given, announced: ArcSwapOption::empty(), anonymous: Arc::new(anonymous) }
+        let given =
+            Arc::new(RequestHeaderAuthenticator::new(settings.request_headers.clone(), &settings.auth_header_names));
+        Authenticator {
+            settings,
+            configured_request_headers: given,
+            cluster_request_headers: ArcSwapOption::empty(),
+            anonymous: Arc::new(anonymous),
+        }
     }
 
     /// Returns the matcher of all header names that carry an identity.
-    pub fn identity_headers(&self) -> Cow<'_, Arc<IdentityHeaders>> {
-        match self.speech(&self.settings.trust.load()) {
+    pub fn identity_headers(&self) -> Cow<'_, Arc<IdentityHeaderMatcher>> {
+        match self.request_header_authenticator(&self.settings.trust.load()) {
             Cow::Borrowed(given) => Cow::Borrowed(&given.headers),
             Cow::Owned(announced) => Cow::Owned(announced.headers.clone()),
         }
@@ -99,19 +105,22 @@ impl Authenticator {
 
     /// Returns the filter that is applied to the groups of every user.
     pub fn groups(&self) -> &GroupFilter {
-        &self.settings.groups
+        &self.settings.group_filter
     }
 
     /// Returns the request-header authenticator for the front proxies of `trust`.
-    fn speech(&self, trust: &Trust) -> Cow<'_, Arc<Speech>> {
-        let Some(theirs) = &trust.front_proxies else { return Cow::Borrowed(&self.given) };
-        if let Some(last) = &*self.announced.load()
+    fn request_header_authenticator(&self, trust: &ClientTrust) -> Cow<'_, Arc<RequestHeaderAuthenticator>> {
+        let Some(theirs) = &trust.front_proxies else { return Cow::Borrowed(&self.configured_request_headers) };
+        if let Some(last) = &*self.cluster_request_headers.load()
             && Arc::ptr_eq(&last.0, theirs)
         {
             return Cow::Owned(last.1.clone());
         }
-        let speech = Arc::new(Speech::of(RequestHeaders::announced(theirs), &self.settings.told_under));
-        self.announced.store(Some(Arc::new((theirs.clone(), speech.clone()))));
+        let speech = Arc::new(RequestHeaderAuthenticator::new(
+            RequestHeaderConfig::from_cluster(theirs),
+            &self.settings.auth_header_names,
+        ));
+        self.cluster_request_headers.store(Some(Arc::new((theirs.clone(), speech.clone()))));
         Cow::Owned(speech)
     }
 
@@ -123,22 +132,22 @@ impl Authenticator {
         peer: &Peer,
         path: &str,
         headers: &mut HeaderMap,
-    ) -> Result<Authenticated, Unauthenticated> {
+    ) -> Result<AuthenticatedUser, AuthenticationError> {
         self.authenticate_at(peer, path, headers, UnixTime::now).await
     }
 
     /// Removes what [`authenticate`](Self::authenticate) removes, and `Impersonate-*`, from a request that is served
     /// without authentication.
-    pub fn take_away(&self, headers: &mut HeaderMap) {
-        self.identity_headers().take_away(headers);
+    pub fn strip_identity_headers(&self, headers: &mut HeaderMap) {
+        self.identity_headers().strip(headers);
     }
 
     /// Checks that the peer's certificate is trusted now, as a client's or as a front proxy's.
     /// Called periodically for long-lived connections, so that removing a CA also ends requests in flight.
-    pub fn trusts(&self, peer: &Peer) -> Result<(), String> {
+    pub fn verify_peer(&self, peer: &Peer) -> Result<(), String> {
         let trust = self.settings.trust.load();
-        let speech = self.speech(&trust);
-        let Some(verdict) = peer.judge(&trust, &speech.request_headers, UnixTime::now()) else {
+        let speech = self.request_header_authenticator(&trust);
+        let Some(verdict) = peer.verify(&trust, &speech.request_headers, UnixTime::now()) else {
             return Err("there is no certificate".to_owned());
         };
         match (&verdict.client, &verdict.front_proxy) {
@@ -154,41 +163,41 @@ impl Authenticator {
         path: &str,
         headers: &mut HeaderMap,
         now: impl FnOnce() -> UnixTime,
-    ) -> Result<Authenticated, Unauthenticated> {
-        let mut attempt = Attempt::default();
+    ) -> Result<AuthenticatedUser, AuthenticationError> {
+        let mut attempt = AuthenticationAttempt::default();
         // One snapshot of the trust: names of one generation must not be checked against certificates of another.
         let (speech, found, by_connection) = {
             let trust = self.settings.trust.load();
-            let speech = self.speech(&trust);
+            let speech = self.request_header_authenticator(&trust);
             let found = speech.headers.find(headers);
-            let by_connection = by_connection(peer, &trust, &speech, headers, found, now, &mut attempt);
+            let by_connection = authenticate_connection(peer, &trust, &speech, headers, found, now, &mut attempt);
             (speech, found, by_connection)
         };
         let user = match by_connection {
-            ByConnection::Known(user) => Some(user),
-            ByConnection::Nobody => None,
-            ByConnection::Unknown => self.by_token(peer, headers, found, &mut attempt).await,
+            ConnectionOutcome::User(user) => Some(user),
+            ConnectionOutcome::Rejected => None,
+            ConnectionOutcome::Unknown => self.authenticate_tokens(peer, headers, found, &mut attempt).await,
         };
-        speech.headers.take_found_away(headers, found);
+        speech.headers.strip_found(headers, found);
         let impersonates = found.impersonation;
         let warning = attempt.warning;
         if let Some(user) = user {
-            return Ok(Authenticated { user: self.settings.groups.filter(user), impersonates, warning });
+            return Ok(AuthenticatedUser { user: self.settings.group_filter.filter(user), impersonates, warning });
         }
-        if attempt.errors.is_empty() && self.lets_anonymous_in(path) {
-            let user = self.settings.groups.filter(self.anonymous.clone());
-            return Ok(Authenticated { user, impersonates, warning });
+        if attempt.errors.is_empty() && self.allows_anonymous(path) {
+            let user = self.settings.group_filter.filter(self.anonymous.clone());
+            return Ok(AuthenticatedUser { user, impersonates, warning });
         }
-        Err(attempt.nobody())
+        Err(attempt.into_error())
     }
 
     /// Authenticates by the tokens of a request, in upstream's order.
-    async fn by_token(
+    async fn authenticate_tokens(
         &self,
         peer: &Peer,
         headers: &HeaderMap,
-        found: Found,
-        attempt: &mut Attempt,
+        found: IdentityHeaderPresence,
+        attempt: &mut AuthenticationAttempt,
     ) -> Option<Arc<User>> {
         if found.credential
             && let Some(value) = headers.get(AUTHORIZATION)
@@ -196,34 +205,34 @@ impl Authenticator {
             let token = match value.to_str().map(bearer::parse) {
                 Ok(Bearer::Token(token)) => Some(token),
                 Ok(Bearer::ExtraSpace) => {
-                    attempt.warning = Some(bearer::EXTRA_SPACE);
+                    attempt.warning = Some(bearer::EXTRA_SPACE_WARNING);
                     None
                 }
                 Ok(Bearer::None) => None,
                 Err(_) => {
-                    attempt.error("bearer token", "the Authorization header contains invalid bytes");
+                    attempt.add_error("bearer token", "the Authorization header contains invalid bytes");
                     None
                 }
             };
             if let Some(token) = token
-                && let Some(user) = self.holder(peer, "bearer token", token, attempt).await
+                && let Some(user) = self.authenticate_token(peer, "bearer token", token, attempt).await
             {
                 return Some(user);
             }
         }
-        if found.websocket && websocket::is_asked_for(headers) {
+        if found.websocket && websocket::is_websocket_upgrade(headers) {
             match websocket::token(headers) {
-                Ok(Some(token)) => return self.holder(peer, "websocket token", &token, attempt).await,
+                Ok(Some(token)) => return self.authenticate_token(peer, "websocket token", &token, attempt).await,
                 Ok(None) => {}
-                Err(why) => attempt.error("websocket token", why),
+                Err(why) => attempt.add_error("websocket token", why),
             }
         }
         None
     }
 
     /// Whether anonymous requests for `path` are allowed. The configuration file has precedence over the flag.
-    fn lets_anonymous_in(&self, path: &str) -> bool {
-        let said = self.settings.jwt.as_ref().and_then(|jwt| jwt.lets_anonymous_in(path));
+    fn allows_anonymous(&self, path: &str) -> bool {
+        let said = self.settings.jwt.as_ref().and_then(|jwt| jwt.allows_anonymous(path));
         said.unwrap_or(self.settings.anonymous)
     }
 
@@ -231,16 +240,16 @@ impl Authenticator {
     /// be anonymous.
     ///
     /// May wait for a network call; a cached result does not wait.
-    async fn holder(
+    async fn authenticate_token(
         &self,
         peer: &Peer,
         authenticator: &'static str,
         token: &str,
-        attempt: &mut Attempt,
+        attempt: &mut AuthenticationAttempt,
     ) -> Option<Arc<User>> {
         let Settings { tokens, jwt, token_reviews, .. } = &self.settings;
         if tokens.is_none() && jwt.is_none() && token_reviews.is_empty() {
-            attempt.error(
+            attempt.add_error(
                 authenticator,
                 "no token is accepted here (none of --token-auth-file, --authentication-config, \
                  --authentication-token-webhook-config-file and --authentication-kubeconfig is given)",
@@ -248,44 +257,44 @@ impl Authenticator {
             return None;
         }
         if let Some(tokens) = tokens
-            && let Some(user) = peer.holder(&tokens.load(), token)
+            && let Some(user) = peer.token_user(&tokens.load(), token)
         {
             return Some(user);
         }
         if let Some(jwt) = jwt {
-            match jwt.holder(token).await {
-                Holder::Known(user) => return Some(user),
-                Holder::Unknown => {}
-                Holder::Wrong(why) => attempt.error(authenticator, format!("JWT: {why}")),
+            match jwt.authenticate(token).await {
+                JwtResult::User(user) => return Some(user),
+                JwtResult::Unknown => {}
+                JwtResult::Invalid(why) => attempt.add_error(authenticator, format!("JWT: {why}")),
             }
         }
         let before = attempt.errors.len();
         for reviews in token_reviews {
-            match reviews.holder(token).await {
+            match reviews.authenticate(token).await {
                 Ok(Some(user)) => return Some(user),
                 Ok(None) => {}
                 Err(error) => {
-                    attempt.reviewer_failed |= matches!(error, ReviewError::Reviewer(_));
-                    attempt.error(authenticator, error.to_string());
+                    attempt.is_review_unavailable |= matches!(error, TokenReviewError::Unavailable(_));
+                    attempt.add_error(authenticator, error.to_string());
                 }
             }
         }
         if attempt.errors.len() == before {
-            attempt.error(authenticator, "invalid bearer token");
+            attempt.add_error(authenticator, "invalid bearer token");
         }
         None
     }
 }
 
-impl Speech {
-    fn of(request_headers: RequestHeaders, told_under: &[HeaderName]) -> Speech {
-        let headers = Arc::new(IdentityHeaders::new(&request_headers.names).and(told_under));
-        Speech { request_headers, headers }
+impl RequestHeaderAuthenticator {
+    fn new(request_headers: RequestHeaderConfig, told_under: &[HeaderName]) -> RequestHeaderAuthenticator {
+        let headers = Arc::new(IdentityHeaderMatcher::new(&request_headers.names).with_names(told_under));
+        RequestHeaderAuthenticator { request_headers, headers }
     }
 
-    fn front_proxy_s_word(&self, headers: &HeaderMap) -> Result<Option<Arc<User>>, String> {
-        let Some(mut user) = self.request_headers.names.read(headers)? else { return Ok(None) };
-        speakable::check(&user)?;
+    fn authenticate(&self, headers: &HeaderMap) -> Result<Option<Arc<User>>, String> {
+        let Some(mut user) = self.request_headers.names.authenticate(headers)? else { return Ok(None) };
+        header_safe::check_header_safe(&user)?;
         if user.name != ANONYMOUS {
             add_group(&mut user.groups, AUTHENTICATED);
         }
@@ -295,41 +304,41 @@ impl Speech {
 
 /// Authenticates by the client certificate and, if it is a front proxy's, by the request headers. As upstream's union:
 /// the first success wins; errors are kept in case no authenticator succeeds.
-fn by_connection(
+fn authenticate_connection(
     peer: &Peer,
-    trust: &Trust,
-    speech: &Speech,
+    trust: &ClientTrust,
+    speech: &RequestHeaderAuthenticator,
     headers: &HeaderMap,
-    found: Found,
+    found: IdentityHeaderPresence,
     now: impl FnOnce() -> UnixTime,
-    attempt: &mut Attempt,
-) -> ByConnection {
+    attempt: &mut AuthenticationAttempt,
+) -> ConnectionOutcome {
     if peer.chain().is_empty() {
-        return ByConnection::Unknown;
+        return ConnectionOutcome::Unknown;
     }
-    let Some(verdict) = peer.judge(trust, &speech.request_headers, now()) else { return ByConnection::Nobody };
+    let Some(verdict) = peer.verify(trust, &speech.request_headers, now()) else { return ConnectionOutcome::Rejected };
     match &verdict.front_proxy {
-        Some(Ok(())) if found.front_proxy => match speech.front_proxy_s_word(headers) {
-            Ok(Some(user)) => return ByConnection::Known(user),
+        Some(Ok(())) if found.front_proxy => match speech.authenticate(headers) {
+            Ok(Some(user)) => return ConnectionOutcome::User(user),
             Ok(None) => {}
             Err(why) => {
                 // A later authenticator would take the front proxy for the caller.
-                attempt.error("request header", why);
-                return ByConnection::Nobody;
+                attempt.add_error("request header", why);
+                return ConnectionOutcome::Rejected;
             }
         },
-        Some(Err(why)) => attempt.error("request header", why),
+        Some(Err(why)) => attempt.add_error("request header", why),
         _ => {}
     }
     match &verdict.client {
-        Some(Ok(user)) => return ByConnection::Known(user.clone()),
-        Some(Err(why)) => attempt.error("client certificate", why),
+        Some(Ok(user)) => return ConnectionOutcome::User(user.clone()),
+        Some(Err(why)) => attempt.add_error("client certificate", why),
         None => {}
     }
-    ByConnection::Unknown
+    ConnectionOutcome::Unknown
 }
 
-impl Authenticated {
+impl AuthenticatedUser {
     /// The user.
     pub fn user(&self) -> &Arc<User> {
         &self.user
@@ -353,12 +362,12 @@ impl Authenticated {
 
     /// An authenticated user for tests.
     #[cfg(test)]
-    pub(crate) fn for_test(user: User, impersonates: bool) -> Authenticated {
-        Authenticated { user: Arc::new(user), impersonates, warning: None }
+    pub(crate) fn for_test(user: User, impersonates: bool) -> AuthenticatedUser {
+        AuthenticatedUser { user: Arc::new(user), impersonates, warning: None }
     }
 }
 
-impl Deref for Authenticated {
+impl Deref for AuthenticatedUser {
     type Target = User;
 
     fn deref(&self) -> &User {
@@ -366,8 +375,8 @@ impl Deref for Authenticated {
     }
 }
 
-impl Unauthenticated {
-    /// The value of the metric label `result`: `failure` without credentials, `error` if an authenticator failed.
+impl AuthenticationError {
+    /// The value of the metric label `result`: `call_error` without credentials, `error` if an authenticator failed.
     pub fn result(&self) -> Authentication {
         self.result
     }
@@ -378,9 +387,9 @@ impl Unauthenticated {
     }
 }
 
-impl From<Unauthenticated> for Refusal {
-    fn from(nobody: Unauthenticated) -> Refusal {
-        let refusal = Refusal::new(nobody.blame, Status::unauthorized()).because(nobody.cause);
+impl From<AuthenticationError> for Refusal {
+    fn from(nobody: AuthenticationError) -> Refusal {
+        let refusal = Refusal::new(nobody.blame, Status::unauthorized()).with_cause(nobody.cause);
         match nobody.warning {
             Some(warning) => refusal.with_warning(warning),
             None => refusal,
@@ -389,35 +398,35 @@ impl From<Unauthenticated> for Refusal {
 }
 
 /// The result of authenticating the connection.
-enum ByConnection {
-    Known(Arc<User>),
+enum ConnectionOutcome {
+    User(Arc<User>),
     /// The request must not be authenticated by any other means.
-    Nobody,
+    Rejected,
     Unknown,
 }
 
 /// Errors and warnings of one authentication so far.
 #[derive(Default)]
-struct Attempt {
+struct AuthenticationAttempt {
     errors: Vec<String>,
     /// Whether a TokenReview call failed, so that a valid token may have been refused.
-    reviewer_failed: bool,
+    is_review_unavailable: bool,
     warning: Option<&'static str>,
 }
 
-impl Attempt {
-    fn error(&mut self, authenticator: &str, why: impl AsRef<str>) {
+impl AuthenticationAttempt {
+    fn add_error(&mut self, authenticator: &str, why: impl AsRef<str>) {
         self.errors.push(format!("{authenticator}: {}", why.as_ref()));
     }
 
-    fn nobody(self) -> Unauthenticated {
+    fn into_error(self) -> AuthenticationError {
         let (result, cause) = if self.errors.is_empty() {
             (Authentication::Failure, "no credentials that a configured authenticator accepts".to_owned())
         } else {
             (Authentication::Error, self.errors.join("; "))
         };
-        let blame = if self.reviewer_failed { Blame::Gateway } else { Blame::Client };
-        Unauthenticated { result, blame, cause, warning: self.warning }
+        let blame = if self.is_review_unavailable { Blame::Gateway } else { Blame::Client };
+        AuthenticationError { result, blame, cause, warning: self.warning }
     }
 }
 

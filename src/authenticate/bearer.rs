@@ -12,7 +12,7 @@ pub enum Bearer<'a> {
 }
 
 /// Upstream's warning for [`Bearer::ExtraSpace`].
-pub(super) const EXTRA_SPACE: &str =
+pub(super) const EXTRA_SPACE_WARNING: &str =
     "the provided Authorization header contains extra space before the bearer token, and is ignored";
 
 /// Parses the value of `Authorization` like
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_upstream_reads_it() {
+    fn bearer_header_parsed_like_upstream() {
         for (value, expected) in [
             ("", Bearer::None),
             ("Bearer", Bearer::None),

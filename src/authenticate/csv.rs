@@ -17,7 +17,7 @@ pub fn records(text: &str) -> Vec<Result<Record, (usize, &'static str)>> {
             continue;
         }
         let begin = line;
-        let (record, after) = record(rest);
+        let (record, after) = parse_record(rest);
         line += rest[..rest.len() - after.len()].bytes().filter(|byte| *byte == b'\n').count();
         rest = after;
         records.push(record.map(|fields| (begin, fields)).map_err(|why| (begin, why)));
@@ -26,13 +26,13 @@ pub fn records(text: &str) -> Vec<Result<Record, (usize, &'static str)>> {
 }
 
 /// Parses one record, and returns the text after it. After an error, parsing continues with the next line.
-fn record(text: &str) -> (Result<Vec<String>, &'static str>, &str) {
+fn parse_record(text: &str) -> (Result<Vec<String>, &'static str>, &str) {
     let next_line = |text: &str| text.split_once('\n').map_or(text.len(), |(line, _)| line.len() + 1);
     let mut fields = Vec::new();
     let mut rest = text;
     loop {
         let field = match rest.strip_prefix('"') {
-            Some(quoted) => match quoted_field(quoted) {
+            Some(quoted) => match parse_quoted_field(quoted) {
                 Ok((field, after)) => {
                     rest = after;
                     field
@@ -63,7 +63,7 @@ fn record(text: &str) -> (Result<Vec<String>, &'static str>, &str) {
     }
 }
 
-fn quoted_field(text: &str) -> Result<(String, &str), &'static str> {
+fn parse_quoted_field(text: &str) -> Result<(String, &str), &'static str> {
     let mut field = String::new();
     let mut rest = text;
     while let Some((part, after)) = rest.split_once('"') {
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_quotes_and_line_ends() {
+    fn csv_fields_quotes_and_line_ends() {
         for (text, expected) in [
             ("", vec![]),
             ("\n\r\n\n", vec![]),
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_is_told_with_its_line() {
+    fn csv_errors_carry_line_numbers() {
         let text = "a,b\nc\"d,e\n\"f\"g,h\ni,j\n\"k\nl";
         let told: Vec<_> = records(text).into_iter().map(|record| record.map_err(|(line, _)| line)).collect();
         let fields = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();

@@ -7,13 +7,13 @@ use crate::kubeapi::User;
 /// Which groups of a user are kept, whichever authenticator names them. Applied before authorization and forwarding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupFilter {
-    pass_on: Vec<Pattern>,
-    drop: Vec<Pattern>,
+    pass_on: Vec<GroupPattern>,
+    drop: Vec<GroupPattern>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Pattern {
-    Exactly(String),
+enum GroupPattern {
+    Exact(String),
     Prefix(String),
 }
 
@@ -21,7 +21,7 @@ impl GroupFilter {
     /// Creates a filter that keeps the groups of `pass_on` (all if empty) except those of `drop`. A trailing `*`
     /// matches any suffix.
     pub fn new<S: AsRef<str>>(pass_on: &[S], drop: &[S]) -> GroupFilter {
-        let patterns = |groups: &[S]| groups.iter().map(|group| Pattern::of(group.as_ref())).collect();
+        let patterns = |groups: &[S]| groups.iter().map(|group| GroupPattern::parse(group.as_ref())).collect();
         GroupFilter { pass_on: patterns(pass_on), drop: patterns(drop) }
     }
 
@@ -32,32 +32,32 @@ impl GroupFilter {
 
     /// Returns the user with the remaining groups; the same allocation if none is dropped.
     pub fn filter(&self, user: Arc<User>) -> Arc<User> {
-        if user.groups.iter().all(|group| self.passes(group)) {
+        if user.groups.iter().all(|group| self.allows(group)) {
             return user;
         }
         let mut user = Arc::unwrap_or_clone(user);
-        user.groups.retain(|group| self.passes(group));
+        user.groups.retain(|group| self.allows(group));
         Arc::new(user)
     }
 
-    fn passes(&self, group: &str) -> bool {
-        let among = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(group));
+    fn allows(&self, group: &str) -> bool {
+        let among = |patterns: &[GroupPattern]| patterns.iter().any(|pattern| pattern.matches(group));
         (self.pass_on.is_empty() || among(&self.pass_on)) && !among(&self.drop)
     }
 }
 
-impl Pattern {
-    fn of(group: &str) -> Pattern {
+impl GroupPattern {
+    fn parse(group: &str) -> GroupPattern {
         match group.strip_suffix('*') {
-            Some(prefix) => Pattern::Prefix(prefix.to_owned()),
-            None => Pattern::Exactly(group.to_owned()),
+            Some(prefix) => GroupPattern::Prefix(prefix.to_owned()),
+            None => GroupPattern::Exact(group.to_owned()),
         }
     }
 
     fn matches(&self, group: &str) -> bool {
         match self {
-            Pattern::Exactly(exactly) => exactly == group,
-            Pattern::Prefix(prefix) => group.starts_with(prefix.as_str()),
+            GroupPattern::Exact(exactly) => exactly == group,
+            GroupPattern::Prefix(prefix) => group.starts_with(prefix.as_str()),
         }
     }
 }
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_dropped_is_gone_and_the_rest_keeps_its_order() {
+    fn group_filter_drops_groups_and_keeps_order() {
         assert_eq!(filtered(&[], &["system:masters"]), ["system:authenticated", "devs", "dev*ops", "devs"]);
         assert_eq!(filtered(&[], &["system:*"]), ["devs", "dev*ops", "devs"]);
         assert_eq!(filtered(&["devs"], &[]), ["devs", "devs"]);
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn who_loses_nothing_stays_the_same() {
+    fn group_filter_without_match_returns_same_user() {
         let user = Arc::new(User { groups: vec!["devs".to_owned()], ..User::default() });
         assert!(Arc::ptr_eq(&user, &GroupFilter::new(&[], &["system:masters"]).filter(user.clone())));
         assert!(Arc::ptr_eq(&user, &GroupFilter::default().filter(user.clone())));

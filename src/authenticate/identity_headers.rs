@@ -9,7 +9,7 @@ use crate::message::hop_by_hop::remove_where;
 
 /// Kubernetes' default front-proxy headers, and the plural that kube-rbac-proxy uses. They are stripped even if other
 /// names are configured: a backend trusts the defaults.
-const STANDARD: [&str; 4] = ["x-remote-user", "x-remote-uid", "x-remote-group", "x-remote-groups"];
+const STANDARD_NAMES: [&str; 4] = ["x-remote-user", "x-remote-uid", "x-remote-group", "x-remote-groups"];
 const STANDARD_PREFIX: &str = "x-remote-extra-";
 const WEBSOCKET_PROTOCOL: &str = "sec-websocket-protocol";
 
@@ -18,11 +18,11 @@ const WEBSOCKET_PROTOCOL: &str = "sec-websocket-protocol";
 /// Names are compared after replacing every character except letters and digits by `-`: servers behind WSGI, CGI or
 /// nginx treat `_` the same, and old CGI any such character.
 #[derive(Clone, Debug)]
-pub struct IdentityHeaders {
+pub struct IdentityHeaderMatcher {
     names: Vec<(Box<[u8]>, Kind)>,
     prefixes: Vec<(Box<[u8]>, Kind)>,
     /// The possible first bytes of a matching name: most names are rejected by this.
-    first: [bool; 256],
+    first_bytes: [bool; 256],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ enum Kind {
 
 /// The kinds of identity headers in a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct IdentityHeaderPresence {
     pub(super) credential: bool,
     pub(super) front_proxy: bool,
     pub(super) websocket: bool,
@@ -44,15 +44,15 @@ pub(super) struct Found {
     pub(super) other_name: bool,
 }
 
-impl IdentityHeaders {
+impl IdentityHeaderMatcher {
     /// Creates a matcher of the standard and the configured names.
-    pub fn new(configured: &RequestHeaderNames) -> IdentityHeaders {
-        let mut headers = IdentityHeaders { names: Vec::new(), prefixes: Vec::new(), first: [false; 256] };
+    pub fn new(configured: &RequestHeaderNames) -> IdentityHeaderMatcher {
+        let mut headers = IdentityHeaderMatcher { names: Vec::new(), prefixes: Vec::new(), first_bytes: [false; 256] };
         headers.add_name("authorization", Kind::Credential);
         headers.add_name(WEBSOCKET_PROTOCOL, Kind::WebSocket);
         headers.add_prefix("impersonate-", Kind::Impersonation);
         headers.add_prefix(STANDARD_PREFIX, Kind::FrontProxy);
-        STANDARD.into_iter().for_each(|name| headers.add_name(name, Kind::FrontProxy));
+        STANDARD_NAMES.into_iter().for_each(|name| headers.add_name(name, Kind::FrontProxy));
         for name in configured.names() {
             headers.add_name(name.as_str(), Kind::FrontProxy);
         }
@@ -64,7 +64,7 @@ impl IdentityHeaders {
 
     /// Adds names of headers that carry the identity to backends (`--auth-header-*`).
     #[must_use]
-    pub fn and(mut self, names: &[HeaderName]) -> IdentityHeaders {
+    pub fn with_names(mut self, names: &[HeaderName]) -> IdentityHeaderMatcher {
         names.iter().for_each(|name| self.add_name(name.as_str(), Kind::FrontProxy));
         self
     }
@@ -75,9 +75,9 @@ impl IdentityHeaders {
     }
 
     /// Removes credentials, identities and `Impersonate-*` from a request that is served without authentication.
-    pub fn take_away(&self, headers: &mut HeaderMap) {
+    pub fn strip(&self, headers: &mut HeaderMap) {
         let found = self.find(headers);
-        self.take_found_away(headers, found);
+        self.strip_found(headers, found);
         if found.impersonation {
             remove_where(headers, |name| self.kind(name) == Some(Kind::Impersonation));
         }
@@ -85,7 +85,7 @@ impl IdentityHeaders {
 
     /// Removes credentials and front-proxy headers from a request in which `found` was found. Of the WebSocket
     /// protocols only the token is removed. `Impersonate-*` stays for authorization.
-    pub(super) fn take_found_away(&self, headers: &mut HeaderMap, found: Found) {
+    pub(super) fn strip_found(&self, headers: &mut HeaderMap, found: IdentityHeaderPresence) {
         if found.other_name {
             remove_where(headers, |name| match self.kind(name) {
                 Some(Kind::Credential | Kind::FrontProxy) => true,
@@ -97,12 +97,12 @@ impl IdentityHeaders {
             headers.remove(AUTHORIZATION);
         }
         if found.websocket {
-            websocket::take_token_away(headers);
+            websocket::strip_token(headers);
         }
     }
 
-    pub(super) fn find(&self, headers: &HeaderMap) -> Found {
-        let mut found = Found::default();
+    pub(super) fn find(&self, headers: &HeaderMap) -> IdentityHeaderPresence {
+        let mut found = IdentityHeaderPresence::default();
         for name in headers.keys() {
             let Some(kind) = self.kind(name.as_str()) else { continue };
             match kind {
@@ -118,44 +118,47 @@ impl IdentityHeaders {
 
     fn kind(&self, name: &str) -> Option<Kind> {
         let name = name.as_bytes();
-        if !self.first[usize::from(*name.first()?)] {
+        if !self.first_bytes[usize::from(*name.first()?)] {
             return None;
         }
-        let exact = self.names.iter().find(|(wanted, _)| wanted.len() == name.len() && begins(name, wanted));
-        exact.or_else(|| self.prefixes.iter().find(|(wanted, _)| begins(name, wanted))).map(|(_, kind)| *kind)
+        let exact =
+            self.names.iter().find(|(wanted, _)| wanted.len() == name.len() && has_canonical_prefix(name, wanted));
+        exact
+            .or_else(|| self.prefixes.iter().find(|(wanted, _)| has_canonical_prefix(name, wanted)))
+            .map(|(_, kind)| *kind)
     }
 
     fn add_name(&mut self, name: &str, kind: Kind) {
-        self.note_first(name);
-        self.names.push((canonical(name), kind));
+        self.add_first_byte(name);
+        self.names.push((canonical_name(name), kind));
     }
 
     fn add_prefix(&mut self, prefix: &str, kind: Kind) {
-        self.note_first(prefix);
-        self.prefixes.push((canonical(prefix), kind));
+        self.add_first_byte(prefix);
+        self.prefixes.push((canonical_name(prefix), kind));
     }
 
-    fn note_first(&mut self, name: &str) {
-        match canonical(name).first().copied() {
-            Some(b'-') => {
-                (0..=255u8).filter(|byte| dashed(*byte) == b'-').for_each(|byte| self.first[usize::from(byte)] = true)
-            }
-            Some(byte) => self.first[usize::from(byte)] = true,
+    fn add_first_byte(&mut self, name: &str) {
+        match canonical_name(name).first().copied() {
+            Some(b'-') => (0..=255u8)
+                .filter(|byte| canonical_byte(*byte) == b'-')
+                .for_each(|byte| self.first_bytes[usize::from(byte)] = true),
+            Some(byte) => self.first_bytes[usize::from(byte)] = true,
             // An empty prefix matches every header.
-            None => self.first = [true; 256],
+            None => self.first_bytes = [true; 256],
         }
     }
 }
 
-fn canonical(name: &str) -> Box<[u8]> {
-    name.bytes().map(|byte| dashed(byte.to_ascii_lowercase())).collect()
+fn canonical_name(name: &str) -> Box<[u8]> {
+    name.bytes().map(|byte| canonical_byte(byte.to_ascii_lowercase())).collect()
 }
 
-fn begins(name: &[u8], wanted: &[u8]) -> bool {
-    name.len() >= wanted.len() && name.iter().zip(wanted).all(|(byte, wanted)| dashed(*byte) == *wanted)
+fn has_canonical_prefix(name: &[u8], wanted: &[u8]) -> bool {
+    name.len() >= wanted.len() && name.iter().zip(wanted).all(|(byte, wanted)| canonical_byte(*byte) == *wanted)
 }
 
-fn dashed(byte: u8) -> u8 {
+fn canonical_byte(byte: u8) -> u8 {
     if byte.is_ascii_alphanumeric() { byte } else { b'-' }
 }
 
@@ -165,26 +168,26 @@ mod tests {
 
     use super::*;
 
-    fn stripped(headers: &IdentityHeaders, names: &[&str]) -> Vec<String> {
+    fn stripped(headers: &IdentityHeaderMatcher, names: &[&str]) -> Vec<String> {
         let mut map = HeaderMap::new();
         for name in names {
             map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_static("x"));
         }
-        headers.take_away(&mut map);
+        headers.strip(&mut map);
         let mut left: Vec<_> = map.keys().map(|name| name.as_str().to_owned()).collect();
         left.sort();
         left
     }
 
     #[test]
-    fn every_spelling_of_every_identity_header_is_removed() {
+    fn identity_headers_stripped_in_every_spelling() {
         let configured = RequestHeaderNames {
             usernames: vec!["X-Corp-User".parse().unwrap()],
             uids: vec!["X-Corp-Uid".parse().unwrap()],
             groups: vec!["X-Corp-Group".parse().unwrap()],
             extra_prefixes: vec!["X-Corp-Extra-".to_owned()],
         };
-        let headers = IdentityHeaders::new(&configured).and(&["X-Auth-Name".parse().unwrap()]);
+        let headers = IdentityHeaderMatcher::new(&configured).with_names(&["X-Auth-Name".parse().unwrap()]);
         let names = [
             "x_auth-name",
             "Authorization",
@@ -214,18 +217,30 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found() {
-        let headers = IdentityHeaders::new(&RequestHeaderNames::default());
+    fn identity_headers_found_by_kind() {
+        let headers = IdentityHeaderMatcher::new(&RequestHeaderNames::default());
         for (name, expected) in [
-            ("accept", Found::default()),
-            ("authorization", Found { credential: true, ..Found::default() }),
-            ("x_remote-user", Found { front_proxy: true, other_name: true, ..Found::default() }),
-            ("authorization_", Found::default()),
-            ("x-remote-group", Found { front_proxy: true, other_name: true, ..Found::default() }),
-            ("sec-websocket-protocol", Found { websocket: true, other_name: true, ..Found::default() }),
-            ("impersonate_user", Found { impersonation: true, ..Found::default() }),
-            ("Impersonate-Extra-x", Found { impersonation: true, ..Found::default() }),
-            ("impersonated", Found::default()),
+            ("accept", IdentityHeaderPresence::default()),
+            ("authorization", IdentityHeaderPresence { credential: true, ..IdentityHeaderPresence::default() }),
+            (
+                "x_remote-user",
+                IdentityHeaderPresence { front_proxy: true, other_name: true, ..IdentityHeaderPresence::default() },
+            ),
+            ("authorization_", IdentityHeaderPresence::default()),
+            (
+                "x-remote-group",
+                IdentityHeaderPresence { front_proxy: true, other_name: true, ..IdentityHeaderPresence::default() },
+            ),
+            (
+                "sec-websocket-protocol",
+                IdentityHeaderPresence { websocket: true, other_name: true, ..IdentityHeaderPresence::default() },
+            ),
+            ("impersonate_user", IdentityHeaderPresence { impersonation: true, ..IdentityHeaderPresence::default() }),
+            (
+                "Impersonate-Extra-x",
+                IdentityHeaderPresence { impersonation: true, ..IdentityHeaderPresence::default() },
+            ),
+            ("impersonated", IdentityHeaderPresence::default()),
         ] {
             let mut map = HeaderMap::new();
             map.insert(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_static("x"));
@@ -234,8 +249,8 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_body_nothing_of_the_kind_is_left() {
-        let headers = IdentityHeaders::new(&RequestHeaderNames::default());
+    fn identity_headers_stripped_from_trailers() {
+        let headers = IdentityHeaderMatcher::new(&RequestHeaderNames::default());
         let mut trailers = HeaderMap::new();
         for name in ["authorization", "x-remote-user", "sec-websocket-protocol", "impersonate-user", "grpc-status"] {
             trailers.insert(name, HeaderValue::from_static("x"));

@@ -7,43 +7,43 @@
 //!
 //! Credentials and front-proxy headers are always removed from the request, in any spelling.
 //!
-//! Tokens are verified by [`Tokens`], [`Jwt`] and [`TokenReviews`], wherever in the request they were found.
+//! Tokens are verified by [`StaticTokens`], [`JwtAuthenticator`] and [`TokenReviewClient`], wherever in the request they were found.
 
+mod auth_configmap;
 mod authenticator;
 mod bearer;
 mod csv;
 mod groups;
+mod header_safe;
 mod identity_headers;
 pub mod jwt;
-mod lookup;
 mod peer;
-#[cfg(test)]
-mod pitfalls;
 mod request_header;
-mod speakable;
-mod token_question;
+#[cfg(test)]
+mod security_regressions;
 mod token_review;
+mod token_review_server;
 mod tokens;
 mod websocket;
 
-pub use authenticator::{Authenticated, Authenticator, Settings, Unauthenticated};
+pub use auth_configmap::{AuthConfigMapError, AuthConfigMapWatcher, load_auth_configmap};
+pub use authenticator::{AuthenticatedUser, AuthenticationError, Authenticator, Settings};
 pub use groups::GroupFilter;
-pub use identity_headers::IdentityHeaders;
-pub use jwt::Jwt;
-pub use lookup::{Following, LookupFailure, look_up};
+pub(crate) use header_safe::check_header_safe as check_speakable;
+pub use identity_headers::IdentityHeaderMatcher;
+pub use jwt::JwtAuthenticator;
 pub use peer::Peer;
-pub use request_header::{RequestHeaderNames, RequestHeaders};
-pub(crate) use speakable::check as check_speakable;
-pub use token_question::{NoHolder, TokenHolder};
-pub use token_review::{TokenReviewSettings, TokenReviews};
-pub use tokens::{TokenFile, Tokens};
+pub use request_header::{RequestHeaderConfig, RequestHeaderNames};
+pub use token_review::{TokenReviewClient, TokenReviewSettings};
+pub use token_review_server::{AuthenticatedToken, TokenError};
+pub use tokens::{StaticTokens, TokenFile};
 
 /// Parsers that are exposed to the fuzz targets.
 #[doc(hidden)]
 pub mod parsers {
     pub use super::bearer::{Bearer, parse as bearer};
     pub use super::csv::{Record, records};
-    pub use super::websocket::{Protocols, parse as websocket};
+    pub use super::websocket::{WebSocketProtocols, parse as websocket};
 }
 
 /// The group of all authenticated users.

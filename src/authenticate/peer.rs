@@ -7,10 +7,10 @@ use std::sync::Arc;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use rustls_pki_types::{CertificateDer, UnixTime};
 
-use super::request_header::RequestHeaders;
-use super::{AUTHENTICATED, Tokens, speakable};
+use super::request_header::RequestHeaderConfig;
+use super::{AUTHENTICATED, StaticTokens, header_safe};
 use crate::kubeapi::User;
-use crate::tls::{Bundle, PeerCertificate, Trust};
+use crate::tls::{Bundle, ClientTrust, PeerCertificate};
 
 /// Extra key that identifies the certificate, upstream's `user.CredentialIDKey`.
 pub(super) const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
@@ -22,24 +22,24 @@ pub(super) const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-
 pub struct Peer {
     remote: SocketAddr,
     chain: Vec<CertificateDer<'static>>,
-    verdict: RefCell<Option<Verdict>>,
-    holder: RefCell<Option<Holder>>,
+    verification: RefCell<Option<ChainVerification>>,
+    last_token: RefCell<Option<LastToken>>,
 }
 
 /// The last token seen on this connection, and its user: the next request nearly always has the same token, and a
 /// lookup costs an HMAC.
-struct Holder {
-    tokens: Arc<Tokens>,
+struct LastToken {
+    tokens: Arc<StaticTokens>,
     token: Box<[u8]>,
     user: Arc<User>,
 }
 
 /// The verification of a chain against one generation of trust.
-pub(super) struct Verdict {
+pub(super) struct ChainVerification {
     generation: u64,
-    judged: UnixTime,
+    verified_at: UnixTime,
     /// When it must be verified again.
-    again: UnixTime,
+    valid_until: UnixTime,
     /// Whether the peer is an allowed front proxy; none without a request-header CA.
     pub(super) front_proxy: Option<Result<(), String>>,
     /// The user of the certificate; none without a client CA, or without a common name.
@@ -50,7 +50,7 @@ impl Peer {
     /// Creates a peer at `remote` that presented `chain`, which may be empty. The leaf is first, and the peer has
     /// proved possession of its key.
     pub fn new(remote: SocketAddr, chain: Vec<CertificateDer<'static>>) -> Peer {
-        Peer { remote, chain, verdict: RefCell::new(None), holder: RefCell::new(None) }
+        Peer { remote, chain, verification: RefCell::new(None), last_token: RefCell::new(None) }
     }
 
     /// The client's address.
@@ -64,8 +64,8 @@ impl Peer {
     }
 
     /// Returns the user of `token` in the token file.
-    pub(super) fn holder(&self, tokens: &Arc<Tokens>, token: &str) -> Option<Arc<User>> {
-        let mut last = self.holder.borrow_mut();
+    pub(super) fn token_user(&self, tokens: &Arc<StaticTokens>, token: &str) -> Option<Arc<User>> {
+        let mut last = self.last_token.borrow_mut();
         if let Some(last) = &*last
             && Arc::ptr_eq(&last.tokens, tokens)
             && verify_slices_are_equal(&last.token, token.as_bytes()).is_ok()
@@ -73,74 +73,82 @@ impl Peer {
             return Some(last.user.clone());
         }
         let user = tokens.user(token)?.clone();
-        *last = Some(Holder { tokens: tokens.clone(), token: token.as_bytes().into(), user: user.clone() });
+        *last = Some(LastToken { tokens: tokens.clone(), token: token.as_bytes().into(), user: user.clone() });
         Some(user)
     }
 
     /// Returns the verification of the chain; none when there is no chain.
-    pub(super) fn judge(
+    pub(super) fn verify(
         &self,
-        trust: &Trust,
-        request_headers: &RequestHeaders,
+        trust: &ClientTrust,
+        request_headers: &RequestHeaderConfig,
         now: UnixTime,
-    ) -> Option<Ref<'_, Verdict>> {
+    ) -> Option<Ref<'_, ChainVerification>> {
         if self.chain.is_empty() {
             return None;
         }
-        let holds = self.verdict.borrow().as_ref().is_some_and(|verdict| verdict.holds(trust.generation, now));
+        let holds =
+            self.verification.borrow().as_ref().is_some_and(|verdict| verdict.is_current(trust.generation, now));
         if !holds {
-            *self.verdict.borrow_mut() = Some(self.judge_anew(trust, request_headers, now));
+            *self.verification.borrow_mut() = Some(self.verify_uncached(trust, request_headers, now));
         }
-        Ref::filter_map(self.verdict.borrow(), Option::as_ref).ok()
+        Ref::filter_map(self.verification.borrow(), Option::as_ref).ok()
     }
 
     #[cold]
-    fn judge_anew(&self, trust: &Trust, request_headers: &RequestHeaders, now: UnixTime) -> Verdict {
-        let mut verdict = Verdict {
+    fn verify_uncached(
+        &self,
+        trust: &ClientTrust,
+        request_headers: &RequestHeaderConfig,
+        now: UnixTime,
+    ) -> ChainVerification {
+        let mut verdict = ChainVerification {
             generation: trust.generation,
-            judged: now,
-            again: UnixTime::since_unix_epoch(std::time::Duration::MAX),
+            verified_at: now,
+            valid_until: UnixTime::since_unix_epoch(std::time::Duration::MAX),
             front_proxy: None,
             client: None,
         };
         let certificate =
             self.chain.first().map_or(Err("no certificate".to_owned()), |leaf| PeerCertificate::parse(leaf));
         if let Some(bundle) = &trust.request_header {
-            let judged =
-                verdict.chain(bundle, &self.chain, now).and_then(|()| certificate.as_ref().map_err(String::clone));
+            let judged = verdict
+                .verify_chain(bundle, &self.chain, now)
+                .and_then(|()| certificate.as_ref().map_err(String::clone));
             verdict.front_proxy =
                 Some(judged.and_then(|certificate| request_headers.check_name(certificate.common_name.as_deref())));
         }
         if let Some(bundle) = &trust.client {
-            let judged =
-                verdict.chain(bundle, &self.chain, now).and_then(|()| certificate.as_ref().map_err(String::clone));
+            let judged = verdict
+                .verify_chain(bundle, &self.chain, now)
+                .and_then(|()| certificate.as_ref().map_err(String::clone));
             verdict.client = match judged {
-                Ok(certificate) => user_of(certificate).transpose(),
+                Ok(certificate) => certificate_user(certificate).transpose(),
                 Err(why) => Some(Err(why)),
             };
         }
-        verdict.tell(self.remote);
+        verdict.log_untrusted(self.remote);
         verdict
     }
 }
 
-impl Verdict {
-    fn holds(&self, generation: u64, now: UnixTime) -> bool {
+impl ChainVerification {
+    fn is_current(&self, generation: u64, now: UnixTime) -> bool {
         // After the clock was set back, a certificate may not be valid yet.
-        self.generation == generation && now < self.again && now >= self.judged
+        self.generation == generation && now < self.valid_until && now >= self.verified_at
     }
 
-    fn chain(&mut self, bundle: &Bundle, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<(), String> {
-        let (result, again) = match bundle.judge_client(chain, now) {
-            Ok(judged) => (Ok(()), Some(judged.again())),
-            Err(untrusted) => (Err(untrusted.why), untrusted.again),
+    fn verify_chain(&mut self, bundle: &Bundle, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<(), String> {
+        let (result, again) = match bundle.verify_client(chain, now) {
+            Ok(judged) => (Ok(()), Some(judged.recheck_at())),
+            Err(untrusted) => (Err(untrusted.reason), untrusted.retry_at),
         };
-        self.again = again.map_or(self.again, |again| self.again.min(again));
+        self.valid_until = again.map_or(self.valid_until, |again| self.valid_until.min(again));
         result
     }
 
     /// Logs an untrusted certificate and the reason. The access log has the reason for each refused request.
-    fn tell(&self, remote: SocketAddr) {
+    fn log_untrusted(&self, remote: SocketAddr) {
         let judgements =
             [self.front_proxy.as_ref().map(|it| it.as_ref().err()), self.client.as_ref().map(|it| it.as_ref().err())];
         let judged = || judgements.iter().flatten();
@@ -153,7 +161,7 @@ impl Verdict {
 
 /// Returns the user of a certificate; none without a common name, as
 /// `k8s.io/apiserver/pkg/authentication/request/x509.CommonNameUserConversion`.
-fn user_of(certificate: &PeerCertificate) -> Result<Option<Arc<User>>, String> {
+fn certificate_user(certificate: &PeerCertificate) -> Result<Option<Arc<User>>, String> {
     let Some(name) = certificate.common_name.clone() else { return Ok(None) };
     let uid = certificate.uid()?.unwrap_or_default().to_owned();
     let mut groups = certificate.organizations.clone();
@@ -162,6 +170,6 @@ fn user_of(certificate: &PeerCertificate) -> Result<Option<Arc<User>>, String> {
     super::authenticator::add_group(&mut groups, AUTHENTICATED);
     let extra = [(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={}", certificate.fingerprint)])].into();
     let user = User { name, uid, groups, extra };
-    speakable::check(&user)?;
+    header_safe::check_header_safe(&user)?;
     Ok(Some(Arc::new(user)))
 }

@@ -9,7 +9,7 @@ use crate::process::{Problem, Problems};
 use crate::tls::server::FrontProxies;
 
 /// Headers that a request needs; no configured prefix may match one of them.
-const NEEDED: [&str; 7] =
+const REQUIRED_HEADERS: [&str; 7] =
     ["authorization", "connection", "content-length", "content-type", "host", "transfer-encoding", "upgrade"];
 
 /// Names of the headers that a front proxy sets (`--requestheader-*-headers`, `-prefix`).
@@ -27,7 +27,7 @@ pub struct RequestHeaderNames {
 
 /// Allowed front proxies, and the names of their request headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RequestHeaders {
+pub struct RequestHeaderConfig {
     /// Names of the request headers.
     pub names: RequestHeaderNames,
     /// Allowed common names of its certificate (`--requestheader-allowed-names`); empty for any certificate signed by
@@ -46,7 +46,7 @@ impl RequestHeaderNames {
     ) -> Result<RequestHeaderNames, Problems> {
         let mut problems = Problems::default();
         let mut read = |flag: &str, names: &[String]| -> Vec<HeaderName> {
-            names.iter().filter_map(|name| problems.keep(header_name(flag, name))).collect()
+            names.iter().filter_map(|name| problems.collect(header_name(flag, name))).collect()
         };
         let names = RequestHeaderNames {
             usernames: read("requestheader-username-headers", usernames),
@@ -57,7 +57,7 @@ impl RequestHeaderNames {
                 .map(|prefix| prefix.as_str().to_owned())
                 .collect(),
         };
-        problems.or(names)
+        problems.into_result(names)
     }
 
     /// Returns the defaults of upstream's flags: `X-Remote-User`, `X-Remote-Group` and `X-Remote-Extra-`.
@@ -83,7 +83,7 @@ impl RequestHeaderNames {
     ///
     /// None without any of the headers. An error if they name no user: upstream continues then, and may take the front
     /// proxy itself for the caller.
-    pub(super) fn read(&self, headers: &HeaderMap) -> Result<Option<User>, String> {
+    pub(super) fn authenticate(&self, headers: &HeaderMap) -> Result<Option<User>, String> {
         let mut user = User {
             name: self.first(headers, &self.usernames)?.unwrap_or_default(),
             uid: self.first(headers, &self.uids)?.unwrap_or_default(),
@@ -91,7 +91,7 @@ impl RequestHeaderNames {
         };
         for name in &self.groups {
             for value in headers.get_all(name) {
-                let group = text(name, value)?;
+                let group = header_text(name, value)?;
                 if !group.is_empty() {
                     user.groups.push(group.to_owned());
                 }
@@ -100,7 +100,7 @@ impl RequestHeaderNames {
         for prefix in &self.extra_prefixes {
             for (name, value) in headers {
                 if let Some(key) = strip_prefix_ignoring_case(name.as_str(), prefix) {
-                    user.extra.entry(extra_key::unescape(key)).or_default().push(text(name, value)?.to_owned());
+                    user.extra.entry(extra_key::unescape(key)).or_default().push(header_text(name, value)?.to_owned());
                 }
             }
         }
@@ -114,7 +114,7 @@ impl RequestHeaderNames {
     /// Returns the first value of a header only: an appending proxy in between cannot be told from one that replaces.
     fn first(&self, headers: &HeaderMap, names: &[HeaderName]) -> Result<Option<String>, String> {
         for name in names {
-            let value = headers.get(name).map(|value| text(name, value)).transpose()?.unwrap_or_default();
+            let value = headers.get(name).map(|value| header_text(name, value)).transpose()?.unwrap_or_default();
             if !value.is_empty() {
                 return Ok(Some(value.to_owned()));
             }
@@ -123,9 +123,9 @@ impl RequestHeaderNames {
     }
 }
 
-impl RequestHeaders {
+impl RequestHeaderConfig {
     /// Creates the configuration from the cluster's ConfigMap, whose lists were validated.
-    pub(super) fn announced(said: &FrontProxies) -> RequestHeaders {
+    pub(super) fn from_cluster(said: &FrontProxies) -> RequestHeaderConfig {
         let names = RequestHeaderNames::new(
             &said.username_headers,
             &said.uid_headers,
@@ -133,7 +133,7 @@ impl RequestHeaders {
             &said.extra_prefixes,
         );
         // Without header names no user can be named: an invalid list disables the front proxies.
-        RequestHeaders { names: names.unwrap_or_default(), allowed_names: said.allowed_names.clone() }
+        RequestHeaderConfig { names: names.unwrap_or_default(), allowed_names: said.allowed_names.clone() }
     }
 
     /// Checks that the common name is allowed for a front proxy. The error is upstream's.
@@ -154,7 +154,7 @@ fn header_name(flag: &str, name: &str) -> Result<HeaderName, Problem> {
     let header = HeaderName::from_bytes(name.trim().as_bytes())
         .map_err(|_| Problem::new(format!("--{flag}"), format!("{name:?} is not a valid header name")))?;
     // These headers are stripped from every request: none may match a header that the request needs.
-    let prefix = flag.ends_with("prefix") && NEEDED.iter().any(|needed| needed.starts_with(header.as_str()));
+    let prefix = flag.ends_with("prefix") && REQUIRED_HEADERS.iter().any(|needed| needed.starts_with(header.as_str()));
     if is_reserved(header.as_str()) || prefix {
         let message = "is reserved, or matches a reserved header; use a name such as X-Remote-User";
         return Err(Problem::new(format!("--{flag}"), format!("{name:?} {message}")));
@@ -163,7 +163,7 @@ fn header_name(flag: &str, name: &str) -> Result<HeaderName, Problem> {
 }
 
 /// Returns a value without surrounding white space, which the next HTTP/1.1 hop would trim, too.
-fn text<'v>(name: &HeaderName, value: &'v HeaderValue) -> Result<&'v str, String> {
+fn header_text<'v>(name: &HeaderName, value: &'v HeaderValue) -> Result<&'v str, String> {
     let text = std::str::from_utf8(value.as_bytes()).map_err(|_| format!("the value of {name} is not UTF-8"))?;
     Ok(text.trim_matches([' ', '\t']))
 }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn several_values_keep_their_order_and_only_the_first_user_counts() {
+    fn request_header_values_keep_order_and_first_user_wins() {
         let headers = map(&[
             ("x-other-group", "last"),
             ("x-remote-group", "b"),
@@ -216,7 +216,7 @@ mod tests {
             ("x-remote-extra-", "four"),
             ("x-other-example.com%2fscope", "five"),
         ]);
-        let user = names().read(&headers).unwrap().unwrap();
+        let user = names().authenticate(&headers).unwrap().unwrap();
         assert_eq!((&*user.name, &*user.uid), ("jane", "42"));
         assert_eq!(user.groups, ["b", "a,c", "b", "last"]);
         let extra: Vec<_> = user.extra.iter().map(|(key, values)| format!("{key}={}", values.join("|"))).collect();
@@ -224,15 +224,15 @@ mod tests {
     }
 
     #[test]
-    fn the_second_header_counts_when_the_first_is_empty() {
+    fn request_header_second_name_used_when_first_is_empty() {
         let headers = map(&[("x-remote-user", ""), ("x-remote-user", "root"), ("x-other-user", "jane")]);
-        assert_eq!(names().read(&headers).unwrap().unwrap().name, "jane");
+        assert_eq!(names().authenticate(&headers).unwrap().unwrap().name, "jane");
     }
 
     /// Without a user name, the front proxy must not be taken for the caller.
     #[test]
-    fn headers_without_a_user_are_an_error() {
-        assert_eq!(names().read(&map(&[("accept", "*/*")])), Ok(None));
+    fn request_headers_without_user_are_an_error() {
+        assert_eq!(names().authenticate(&map(&[("accept", "*/*")])), Ok(None));
         for lines in [
             &[("x-remote-user", "")][..],
             &[("x-remote-user", " \t")],
@@ -240,27 +240,30 @@ mod tests {
             &[("x-remote-uid", "1")],
             &[("x-remote-extra-a", "b")],
         ] {
-            assert!(names().read(&map(lines)).is_err(), "{lines:?}");
+            assert!(names().authenticate(&map(lines)).is_err(), "{lines:?}");
         }
         let mut headers = HeaderMap::new();
         headers.insert("x-remote-user", HeaderValue::from_bytes(b"\xff").unwrap());
-        assert!(names().read(&headers).unwrap_err().contains("not UTF-8"));
-        assert_eq!(names().read(&map(&[("x-remote-user", "jürgen")])).unwrap().unwrap().name, "jürgen");
+        assert!(names().authenticate(&headers).unwrap_err().contains("not UTF-8"));
+        assert_eq!(names().authenticate(&map(&[("x-remote-user", "jürgen")])).unwrap().unwrap().name, "jürgen");
     }
 
     /// Only the common name counts.
     #[test]
-    fn allowed_names() {
-        let any = RequestHeaders::default();
+    fn request_header_allowed_names_match_common_name() {
+        let any = RequestHeaderConfig::default();
         assert_eq!(any.check_name(None), Ok(()));
-        let some = RequestHeaders { allowed_names: vec!["front".into(), "back".into()], ..RequestHeaders::default() };
+        let some = RequestHeaderConfig {
+            allowed_names: vec!["front".into(), "back".into()],
+            ..RequestHeaderConfig::default()
+        };
         assert_eq!(some.check_name(Some("back")), Ok(()));
         assert_eq!(some.check_name(Some("x")), Err("x509: subject with cn=x is not in the allowed list".to_owned()));
         assert!(some.check_name(None).is_err());
     }
 
     #[test]
-    fn mistakes_in_flags_all_at_once() {
+    fn request_header_flag_errors_reported_together() {
         let problems = RequestHeaderNames::new(&["".into()], &["a b".into()], &[" ".into()], &["x:".into()])
             .unwrap_err()
             .to_string();

@@ -11,32 +11,35 @@ use bytes::Bytes;
 use http::Method;
 use serde::{Deserialize, Serialize};
 
-use super::{ANONYMOUS, AUTHENTICATED, authenticator, speakable};
+use super::{ANONYMOUS, AUTHENTICATED, authenticator, header_safe};
+use crate::decision_cache::{
+    CacheLimits, CachedDecision, DecisionCache, DecisionKey, DigestSecret, FlightGuard, ReviewTarget, ReviewVersion,
+    SingleFlight,
+};
 use crate::kubeapi::User;
-use crate::kubeclient::{Answer, CallError, Client, Patience, Remote};
-use crate::observe::metrics::{self, CallHealth, CallKind, Lookup, Metrics, Review};
+use crate::kubeclient::{ApiResponse, CallError, CallPolicy, Client, ClientHandle};
+use crate::observe::metrics::{self, CacheResult, CallHealth, CallKind, Metrics, ReviewKind};
 use crate::process::Problem;
-use crate::review::{DecisionCache, Flights, Kept, Key, Landing, Limits, Secret, Target, Version};
 
 /// Limits of the cache of authenticated tokens: twice what upstream says its largest clusters need.
-const HOLDERS: Limits = Limits { entries: 32_768, bytes: 32 << 20 };
+const TOKEN_CACHE_LIMITS: CacheLimits = CacheLimits { entries: 32_768, bytes: 32 << 20 };
 /// Limits of the negative cache. It is separate, so that a flood of invalid tokens evicts no valid one.
-const NOBODIES: Limits = Limits { entries: 8_192, bytes: 2 << 20 };
+const UNKNOWN_TOKEN_CACHE_LIMITS: CacheLimits = CacheLimits { entries: 8_192, bytes: 2 << 20 };
 
 /// An invalid token for readiness probes, where only the availability of the server matters.
 const PROBE_TOKEN: &str = "narthex-readiness-probe";
 
 /// Authenticates tokens by TokenReview at a kube-apiserver or a webhook, and caches the results
 /// (`k8s.io/apiserver/plugin/pkg/authenticator/token/webhook`). Tokens are not stored. No `Debug`, on purpose.
-pub struct TokenReviews {
-    remote: Remote,
+pub struct TokenReviewClient {
+    remote: ClientHandle,
     settings: TokenReviewSettings,
     path: String,
-    secret: Secret,
-    holders: DecisionCache<Arc<User>>,
-    nobodies: DecisionCache<()>,
+    secret: DigestSecret,
+    token_cache: DecisionCache<Arc<User>>,
+    unknown_token_cache: DecisionCache<()>,
     /// Calls in flight. The inner error is the server's error about an invalid token.
-    flights: Arc<Flights<TokenUser>>,
+    single_flight: Arc<SingleFlight<TokenUser>>,
     metrics: Arc<Metrics>,
     health: Arc<CallHealth>,
 }
@@ -45,13 +48,13 @@ pub struct TokenReviews {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenReviewSettings {
     /// The server to call and its API version.
-    pub target: Target,
+    pub target: ReviewTarget,
     /// `--api-audiences`: accepted audiences of tokens; empty for the API server's own.
     pub audiences: Vec<String>,
     /// `--authentication-token-webhook-cache-ttl`: cache TTL of results.
     pub cache_ttl: Duration,
     /// Timeouts and retries.
-    pub patience: Patience,
+    pub patience: CallPolicy,
 }
 
 /// The user of a token, or the server's error about an invalid token.
@@ -59,39 +62,39 @@ type TokenUser = Result<Option<Arc<User>>, Arc<str>>;
 
 /// The error of a token review; the texts are for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ReviewError {
+pub(super) enum TokenReviewError {
     /// The token is invalid, with the server's error.
     Token(Arc<str>),
     /// The call failed, or its response is invalid.
-    Reviewer(Arc<str>),
+    Unavailable(Arc<str>),
 }
 
-impl fmt::Display for ReviewError {
+impl fmt::Display for TokenReviewError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ReviewError::Token(why) => f.write_str(why),
-            ReviewError::Reviewer(why) => write!(f, "TokenReview failed: {why}"),
+            TokenReviewError::Token(why) => f.write_str(why),
+            TokenReviewError::Unavailable(why) => write!(f, "TokenReview failed: {why}"),
         }
     }
 }
 
 /// The request object, with its fields in upstream's order.
 #[derive(Serialize)]
-struct Question<'q> {
+struct TokenReviewRequest<'q> {
     kind: &'static str,
     #[serde(rename = "apiVersion")]
     api_version: &'static str,
-    metadata: Empty,
+    metadata: EmptyObject,
     spec: Spec<'q>,
     status: EmptyStatus,
 }
 
 #[derive(Serialize)]
-struct Empty {}
+struct EmptyObject {}
 
 #[derive(Serialize)]
 struct EmptyStatus {
-    user: Empty,
+    user: EmptyObject,
 }
 
 #[derive(Serialize)]
@@ -103,7 +106,7 @@ struct Spec<'q> {
 
 /// The response object, reduced to the fields in use.
 #[derive(Deserialize)]
-struct Reviewed {
+struct TokenReviewResponse {
     kind: String,
     #[serde(default)]
     status: Status,
@@ -113,41 +116,45 @@ struct Reviewed {
 #[serde(default)]
 struct Status {
     authenticated: bool,
-    user: Holder,
+    user: TokenReviewUser,
     audiences: Option<Vec<String>>,
     error: String,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Holder {
+struct TokenReviewUser {
     username: String,
     uid: String,
     groups: Option<Vec<String>>,
     extra: Option<BTreeMap<String, Option<Vec<String>>>>,
 }
 
-impl TokenReviews {
+impl TokenReviewClient {
     /// Creates a client that sends its calls through `remote`.
     ///
     /// # Errors
     /// When the system has no random numbers.
-    pub fn new(remote: Remote, settings: TokenReviewSettings, metrics: &Arc<Metrics>) -> Result<Arc<Self>, Problem> {
-        let name = if matches!(settings.target, Target::Webhook(_)) { "webhook" } else { "" };
+    pub fn new(
+        remote: ClientHandle,
+        settings: TokenReviewSettings,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Arc<Self>, Problem> {
+        let name = if matches!(settings.target, ReviewTarget::Webhook(_)) { "webhook" } else { "" };
         let health = metrics.calls().register(CallKind::TokenReview, name);
         let cache = |name, limits| (name, limits, metrics.clone());
-        let (name, limits, counting) = cache(metrics::DecisionCache::Token, HOLDERS);
+        let (name, limits, counting) = cache(metrics::DecisionCacheKind::Token, TOKEN_CACHE_LIMITS);
         let holders = DecisionCache::new(name, limits, counting);
-        let (name, limits, counting) = cache(metrics::DecisionCache::UnknownToken, NOBODIES);
+        let (name, limits, counting) = cache(metrics::DecisionCacheKind::UnknownToken, UNKNOWN_TOKEN_CACHE_LIMITS);
         let nobodies = DecisionCache::new(name, limits, counting);
-        Ok(Arc::new(TokenReviews {
+        Ok(Arc::new(TokenReviewClient {
             remote,
-            path: settings.target.path("authentication.k8s.io", "tokenreviews", settings.patience.attempt),
+            path: settings.target.path("authentication.k8s.io", "tokenreviews", settings.patience.attempt_timeout),
             settings,
-            secret: Secret::new()?,
-            holders,
-            nobodies,
-            flights: Arc::default(),
+            secret: DigestSecret::new()?,
+            token_cache: holders,
+            unknown_token_cache: nobodies,
+            single_flight: Arc::default(),
             metrics: metrics.clone(),
             health,
         }))
@@ -157,43 +164,43 @@ impl TokenReviews {
     ///
     /// # Errors
     /// When the token is invalid, or the call failed.
-    pub(super) async fn holder(self: &Arc<Self>, token: &str) -> Result<Option<Arc<User>>, ReviewError> {
+    pub(super) async fn authenticate(self: &Arc<Self>, token: &str) -> Result<Option<Arc<User>>, TokenReviewError> {
         let key = self.secret.key(|digest| {
             digest.text(token);
             digest.texts(self.settings.audiences.iter().map(String::as_str));
         });
-        match self.remembered(&key, Instant::now()) {
+        match self.cached(&key, Instant::now()) {
             Some(holder) => {
-                let cache = [metrics::DecisionCache::UnknownToken, metrics::DecisionCache::Token];
-                self.metrics.reviews().looked_up(cache[usize::from(holder.is_some())], Lookup::Hit);
-                self.health.cache_hit();
+                let cache = [metrics::DecisionCacheKind::UnknownToken, metrics::DecisionCacheKind::Token];
+                self.metrics.reviews().record_lookup(cache[usize::from(holder.is_some())], CacheResult::Hit);
+                self.health.record_cache_hit();
                 Ok(holder)
             }
             // Boxed, to keep the futures of requests with a cached result small.
-            None => Box::pin(self.ask(key, token)).await,
+            None => Box::pin(self.review_shared(key, token)).await,
         }
     }
 
     /// Returns the user of `token` and those of `audiences` for which it is valid. Not cached: the caller has a cache.
     ///
     /// # Errors
-    /// As [`TokenReviews::holder`].
-    pub(super) async fn holder_for(
+    /// As [`TokenReviewClient::authenticate`].
+    pub(super) async fn authenticate_for(
         self: &Arc<Self>,
         token: &str,
         audiences: &[String],
-    ) -> Result<Option<(User, Vec<String>)>, ReviewError> {
+    ) -> Result<Option<(User, Vec<String>)>, TokenReviewError> {
         let (reviews, token, wanted) = (self.clone(), token.to_owned(), audiences.to_vec());
         let (answer, answered) = tokio::sync::oneshot::channel();
         self.remote.run(move |client: Rc<Client>| async move {
             // The receiver may have been dropped.
-            let _ = answer.send(reviews.asked(&client, &token, &wanted).await);
+            let _ = answer.send(reviews.send_review(&client, &token, &wanted).await);
         });
-        let whole = self.settings.patience.whole;
+        let whole = self.settings.patience.total_timeout;
         match tokio::time::timeout(whole, answered).await {
             Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) => Err(ReviewError::Reviewer("the call was canceled".into())),
-            Err(_) => Err(ReviewError::Reviewer(format!("no answer within {whole:?}").into())),
+            Ok(Err(_)) => Err(TokenReviewError::Unavailable("the call was canceled".into())),
+            Err(_) => Err(TokenReviewError::Unavailable(format!("no answer within {whole:?}").into())),
         }
     }
 
@@ -204,70 +211,74 @@ impl TokenReviews {
             let reviews = self.clone();
             self.remote.run(move |client: Rc<Client>| async move {
                 // The outcome is recorded in the health of the calls.
-                let _ = reviews.asked(&client, PROBE_TOKEN, &reviews.settings.audiences).await;
+                let _ = reviews.send_review(&client, PROBE_TOKEN, &reviews.settings.audiences).await;
             });
         }
     }
 
     /// Removes expired entries. Call it periodically.
-    pub fn sweep(&self) {
+    pub fn remove_expired(&self) {
         let now = Instant::now();
-        self.holders.sweep(now);
-        self.nobodies.sweep(now);
+        self.token_cache.remove_expired(now);
+        self.unknown_token_cache.remove_expired(now);
     }
 
-    fn remembered(&self, key: &Key, now: Instant) -> Option<Option<Arc<User>>> {
-        let holder = self.holders.fresh(key, now).map(Some);
-        holder.or_else(|| self.nobodies.fresh(key, now).map(|()| None))
+    fn cached(&self, key: &DecisionKey, now: Instant) -> Option<Option<Arc<User>>> {
+        let holder = self.token_cache.get_fresh(key, now).map(Some);
+        holder.or_else(|| self.unknown_token_cache.get_fresh(key, now).map(|()| None))
     }
 
-    async fn ask(self: &Arc<Self>, key: Key, token: &str) -> Result<Option<Arc<User>>, ReviewError> {
-        self.metrics.reviews().looked_up(metrics::DecisionCache::Token, Lookup::Miss);
-        let _awaited = self.metrics.reviews().token_is_awaited();
-        let answer = self.flights.join(
+    async fn review_shared(
+        self: &Arc<Self>,
+        key: DecisionKey,
+        token: &str,
+    ) -> Result<Option<Arc<User>>, TokenReviewError> {
+        self.metrics.reviews().record_lookup(metrics::DecisionCacheKind::Token, CacheResult::Miss);
+        let _awaited = self.metrics.reviews().token_wait_guard();
+        let answer = self.single_flight.join(
             key,
-            || self.remembered(&key, Instant::now()).map(Ok),
+            || self.cached(&key, Instant::now()).map(Ok),
             |landing| {
                 let (reviews, token) = (self.clone(), token.to_owned());
                 self.remote.run(move |client: Rc<Client>| async move {
-                    reviews.review(&client, key, &token, landing).await;
+                    reviews.complete_flight(&client, key, &token, landing).await;
                 });
             },
         );
         // The review has its own timeout; this one also holds when its thread is stuck.
-        let whole = self.settings.patience.whole;
+        let whole = self.settings.patience.total_timeout;
         match tokio::time::timeout(whole, answer).await {
-            Ok(Ok(answer)) => answer.map_err(ReviewError::Token),
-            Ok(Err(why)) => Err(ReviewError::Reviewer(why)),
-            Err(_) => Err(ReviewError::Reviewer(format!("no answer within {whole:?}").into())),
+            Ok(Ok(answer)) => answer.map_err(TokenReviewError::Token),
+            Ok(Err(why)) => Err(TokenReviewError::Unavailable(why)),
+            Err(_) => Err(TokenReviewError::Unavailable(format!("no answer within {whole:?}").into())),
         }
     }
 
     /// Runs a review on the client's thread. It continues when the request that started it is canceled.
-    async fn review(&self, client: &Client, key: Key, token: &str, landing: Landing<TokenUser>) {
-        let outcome = self.asked(client, token, &self.settings.audiences).await;
+    async fn complete_flight(&self, client: &Client, key: DecisionKey, token: &str, landing: FlightGuard<TokenUser>) {
+        let outcome = self.send_review(client, token, &self.settings.audiences).await;
         let outcome = outcome.map(|holder| holder.map(|(user, _)| Arc::new(user)));
-        landing.land(match outcome {
-            Ok(user) => Ok(Ok(self.remember(key, token, user))),
-            Err(ReviewError::Token(why)) => Ok(Err(why)),
-            Err(ReviewError::Reviewer(why)) => Err(why),
+        landing.complete(match outcome {
+            Ok(user) => Ok(Ok(self.store(key, token, user))),
+            Err(TokenReviewError::Token(why)) => Ok(Err(why)),
+            Err(TokenReviewError::Unavailable(why)) => Err(why),
         });
     }
 
     /// Sends a review; on the client's thread, too.
-    async fn asked(
+    async fn send_review(
         &self,
         client: &Client,
         token: &str,
         audiences: &[String],
-    ) -> Result<Option<(User, Vec<String>)>, ReviewError> {
+    ) -> Result<Option<(User, Vec<String>)>, TokenReviewError> {
         let counting = self.metrics.reviews();
-        counting.token_is_fetched();
-        let body = question(token, audiences, self.settings.target.version());
-        let tried = |answer: &Result<Answer, CallError>, took| {
+        counting.token_fetch_started();
+        let body = request_body(token, audiences, self.settings.target.version());
+        let tried = |answer: &Result<ApiResponse, CallError>, took| {
             // kube-apiserver has no such metric for calls to its webhook.
-            if matches!(self.settings.target, Target::ApiServer(_)) {
-                counting.asked(Review::Token, answer.as_ref().ok().map(|answer| answer.status), took);
+            if matches!(self.settings.target, ReviewTarget::ApiServer(_)) {
+                counting.record_request(ReviewKind::Token, answer.as_ref().ok().map(|answer| answer.status), took);
             }
         };
         let began = Instant::now();
@@ -278,20 +289,20 @@ impl TokenReviews {
             Err(error) => Err(error.to_string()),
         };
         // An invalid token is the client's fault; a failed call is for the operator, and counts in the health.
-        let reviewed = answer.and_then(|body| reviewed(&body));
+        let reviewed = answer.and_then(|body| parse_response(&body));
         let result = reviewed.as_ref().map(drop).map_err(String::as_str);
         self.health.record(client.server(), result, began.elapsed());
-        let reviewed = reviewed.map_err(|why| ReviewError::Reviewer(why.into()));
+        let reviewed = reviewed.map_err(|why| TokenReviewError::Unavailable(why.into()));
         let outcome = reviewed.and_then(|reviewed| judge(reviewed, audiences, &self.settings.audiences));
-        counting.token_fetched(outcome.is_ok());
+        counting.token_fetch_finished(outcome.is_ok());
         outcome
     }
 
     /// Caches a result. Errors are never cached: a failed call, and also the API server's error about the token, may be
     /// temporary.
-    fn remember(&self, key: Key, token: &str, user: Option<Arc<User>>) -> Option<Arc<User>> {
+    fn store(&self, key: DecisionKey, token: &str, user: Option<Arc<User>>) -> Option<Arc<User>> {
         let now = Instant::now();
-        let good_for = match (&user, expiry(token)) {
+        let good_for = match (&user, jwt_expiry(token)) {
             // The entry expires with the token, if that is earlier.
             (Some(_), Some(expiry)) => {
                 let left = expiry.duration_since(SystemTime::now()).unwrap_or_default();
@@ -306,35 +317,35 @@ impl TokenReviews {
         match user {
             Some(user) => {
                 let (bytes, owner) = (size_of_user(&user), user.name.clone());
-                let kept = Kept { value: user, owner: &owner, bytes, fresh_until, stale_until: fresh_until };
-                Some(self.holders.keep(key, kept, now))
+                let kept = CachedDecision { value: user, owner: &owner, bytes, fresh_until, stale_until: fresh_until };
+                Some(self.token_cache.insert(key, kept, now))
             }
             None => {
-                let kept = Kept { value: (), owner: "", bytes: 0, fresh_until, stale_until: fresh_until };
-                self.nobodies.keep(key, kept, now);
+                let kept = CachedDecision { value: (), owner: "", bytes: 0, fresh_until, stale_until: fresh_until };
+                self.unknown_token_cache.insert(key, kept, now);
                 None
             }
         }
     }
 }
 
-fn question(token: &str, audiences: &[String], version: Version) -> Bytes {
-    let question = Question {
+fn request_body(token: &str, audiences: &[String], version: ReviewVersion) -> Bytes {
+    let question = TokenReviewRequest {
         kind: "TokenReview",
         api_version: match version {
-            Version::V1 => "authentication.k8s.io/v1",
-            Version::V1Beta1 => "authentication.k8s.io/v1beta1",
+            ReviewVersion::V1 => "authentication.k8s.io/v1",
+            ReviewVersion::V1Beta1 => "authentication.k8s.io/v1beta1",
         },
-        metadata: Empty {},
+        metadata: EmptyObject {},
         spec: Spec { token, audiences },
-        status: EmptyStatus { user: Empty {} },
+        status: EmptyStatus { user: EmptyObject {} },
     };
     serde_json::to_vec(&question).map(Bytes::from).unwrap_or_default()
 }
 
 /// Parses the response.
-fn reviewed(answer: &[u8]) -> Result<Reviewed, String> {
-    let reviewed: Reviewed = serde_json::from_slice(answer)
+fn parse_response(answer: &[u8]) -> Result<TokenReviewResponse, String> {
+    let reviewed: TokenReviewResponse = serde_json::from_slice(answer)
         .map_err(|error| format!("the API server's response is not a TokenReview: {error}"))?;
     match reviewed.kind.as_str() {
         "TokenReview" => Ok(reviewed),
@@ -347,10 +358,10 @@ fn reviewed(answer: &[u8]) -> Result<Reviewed, String> {
 ///
 /// A response without audiences means `ours`.
 fn judge(
-    reviewed: Reviewed,
+    reviewed: TokenReviewResponse,
     audiences: &[String],
     ours: &[String],
-) -> Result<Option<(User, Vec<String>)>, ReviewError> {
+) -> Result<Option<(User, Vec<String>)>, TokenReviewError> {
     let status = reviewed.status;
     let theirs = status.audiences.filter(|theirs| !theirs.is_empty());
     let good_for = theirs.as_deref().unwrap_or(ours);
@@ -359,7 +370,7 @@ fn judge(
         return Ok(None);
     }
     if !status.authenticated {
-        return if status.error.is_empty() { Ok(None) } else { Err(ReviewError::Token(status.error.into())) };
+        return if status.error.is_empty() { Ok(None) } else { Err(TokenReviewError::Token(status.error.into())) };
     }
     let holder = status.user;
     let extra = holder.extra.unwrap_or_default();
@@ -369,7 +380,8 @@ fn judge(
         groups: holder.groups.unwrap_or_default(),
         extra: extra.into_iter().map(|(key, values)| (key, values.unwrap_or_default())).collect(),
     };
-    speakable::check(&user).map_err(|why| ReviewError::Reviewer(format!("invalid response: {why}").into()))?;
+    header_safe::check_header_safe(&user)
+        .map_err(|why| TokenReviewError::Unavailable(format!("invalid response: {why}").into()))?;
     if user.name != ANONYMOUS {
         authenticator::add_group(&mut user.groups, AUTHENTICATED);
     }
@@ -377,14 +389,14 @@ fn judge(
 }
 
 /// Returns the `exp` claim of a token, if it is a JWT with one. It is not verified, and used for nothing else.
-fn expiry(token: &str) -> Option<SystemTime> {
+fn jwt_expiry(token: &str) -> Option<SystemTime> {
     #[derive(Deserialize)]
-    struct Claims {
+    struct ExpiryClaim {
         exp: f64,
     }
     let payload = token.split('.').nth(1).filter(|_| token.bytes().filter(|byte| *byte == b'.').count() == 2)?;
     let payload = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(payload).ok()?;
-    let Claims { exp } = serde_json::from_slice(&payload).ok()?;
+    let ExpiryClaim { exp } = serde_json::from_slice(&payload).ok()?;
     Some(UNIX_EPOCH + Duration::try_from_secs_f64(exp).ok()?)
 }
 
@@ -404,25 +416,25 @@ mod tests {
     }
 
     fn judge(answer: &[u8], asked: &[String], ours: &[String]) -> Result<Option<(User, Vec<String>)>, String> {
-        super::judge(reviewed(answer)?, asked, ours).map_err(|error| error.to_string())
+        super::judge(parse_response(answer)?, asked, ours).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn the_question_is_upstream_s() {
+    fn token_review_request_equals_upstream() {
         let say = |audiences: &[&str], version| {
-            String::from_utf8(question("t\"k", &names(audiences), version).to_vec()).unwrap()
+            String::from_utf8(request_body("t\"k", &names(audiences), version).to_vec()).unwrap()
         };
-        let asked = |audiences: &[&str]| say(audiences, Version::V1);
+        let asked = |audiences: &[&str]| say(audiences, ReviewVersion::V1);
         assert_eq!(
             asked(&[]),
             r#"{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","metadata":{},"spec":{"token":"t\"k"},"status":{"user":{}}}"#
         );
         assert!(asked(&["a", "b"]).contains(r#""spec":{"token":"t\"k","audiences":["a","b"]}"#));
-        assert_eq!(say(&["a"], Version::V1Beta1), asked(&["a"]).replace("k8s.io/v1", "k8s.io/v1beta1"));
+        assert_eq!(say(&["a"], ReviewVersion::V1Beta1), asked(&["a"]).replace("k8s.io/v1", "k8s.io/v1beta1"));
     }
 
     #[test]
-    fn the_answer_is_read_as_upstream_reads_it() {
+    fn token_review_response_evaluated_like_upstream() {
         let judge = |status: &str, audiences: &[&str]| {
             judge(
                 format!(r#"{{"kind":"TokenReview","status":{status}}}"#).as_bytes(),
@@ -451,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn the_audiences_of_an_answer_are_those_that_were_asked_for() {
+    fn token_review_audiences_limited_to_requested() {
         let good_for = |theirs: &str, asked: &[&str]| {
             let answer = format!(
                 r#"{{"kind":"TokenReview","status":{{"authenticated":true,"audiences":{theirs},"user":{{"username":"a"}}}}}}"#
@@ -465,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_names_nobody_is_an_error() {
+    fn token_review_response_without_user_is_an_error() {
         for answer in [
             r#"{"kind":"TokenReview","status":{"authenticated":true}}"#,
             r#"{"kind":"TokenReview","status":{"authenticated":true,"user":{"username":""}}}"#,
@@ -486,9 +498,9 @@ mod tests {
         format!("e30.{}.c2ln", base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(claims))
     }
 
-    fn reviews(cache_ttl: Duration) -> Arc<TokenReviews> {
+    fn reviews(cache_ttl: Duration) -> Arc<TokenReviewClient> {
         let settings = TokenReviewSettings { cache_ttl, ..TokenReviewSettings::default() };
-        TokenReviews::new(Remote::new().0, settings, &Metrics::new()).unwrap()
+        TokenReviewClient::new(ClientHandle::new().0, settings, &Metrics::new()).unwrap()
     }
 
     fn service_account(number: usize) -> User {
@@ -501,47 +513,49 @@ mod tests {
 
     /// Any number of tokens leaves the caches within their limits, and the last entry is found.
     #[test]
-    fn a_hundred_thousand_tokens_take_no_more_than_they_may() {
+    fn token_review_cache_is_bounded() {
         let reviews = reviews(Duration::from_secs(3600));
         let key = |number: usize| reviews.secret.key(|digest| digest.number(number));
         for number in 0..100_000 {
-            reviews.remember(key(number), "opaque", Some(Arc::new(service_account(number))));
-            reviews.remember(key(number), "opaque", None);
+            reviews.store(key(number), "opaque", Some(Arc::new(service_account(number))));
+            reviews.store(key(number), "opaque", None);
         }
-        let (holders, nobodies) = (reviews.holders.size(), reviews.nobodies.size());
-        assert!(holders.1 <= HOLDERS.bytes && nobodies.1 <= NOBODIES.bytes, "{holders:?} {nobodies:?}");
-        assert!(holders.0 > 20_000 && holders.0 <= HOLDERS.entries, "{holders:?}");
-        assert!(nobodies.0 > 7_000 && nobodies.0 <= NOBODIES.entries, "{nobodies:?}");
-        let last = reviews.remembered(&key(99_999), Instant::now()).unwrap().unwrap();
+        let (holders, nobodies) = (reviews.token_cache.size(), reviews.unknown_token_cache.size());
+        assert!(
+            holders.1 <= TOKEN_CACHE_LIMITS.bytes && nobodies.1 <= UNKNOWN_TOKEN_CACHE_LIMITS.bytes,
+            "{holders:?} {nobodies:?}"
+        );
+        assert!(holders.0 > 20_000 && holders.0 <= TOKEN_CACHE_LIMITS.entries, "{holders:?}");
+        assert!(nobodies.0 > 7_000 && nobodies.0 <= UNKNOWN_TOKEN_CACHE_LIMITS.entries, "{nobodies:?}");
+        let last = reviews.cached(&key(99_999), Instant::now()).unwrap().unwrap();
         assert_eq!(last.name, "system:serviceaccount:namespace-99999:default");
     }
 
     #[test]
-    fn what_is_remembered_ends_with_the_token() {
+    fn token_review_cache_entry_expires_with_token() {
         let reviews = reviews(Duration::from_secs(3600));
         let key = |token: &str| reviews.secret.key(|digest| digest.text(token));
         let in_a_minute = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() + 60;
         let (long, short, over) =
             ("opaque".to_owned(), jwt(&format!(r#"{{"exp":{in_a_minute}}}"#)), jwt(r#"{"exp":1}"#));
         for token in [&long, &short, &over] {
-            reviews.remember(key(token), token, Some(Arc::new(service_account(1))));
+            reviews.store(key(token), token, Some(Arc::new(service_account(1))));
         }
-        let known = |token: &str, seconds| {
-            reviews.remembered(&key(token), Instant::now() + Duration::from_secs(seconds)).is_some()
-        };
+        let known =
+            |token: &str, seconds| reviews.cached(&key(token), Instant::now() + Duration::from_secs(seconds)).is_some();
         assert!(known(&long, 0) && known(&long, 3500) && !known(&long, 3601));
         assert!(known(&short, 0) && !known(&short, 61));
         assert!(!known(&over, 0));
     }
 
     #[test]
-    fn a_token_s_own_end_is_known_if_it_is_a_jwt() {
-        assert_eq!(expiry(&jwt(r#"{"exp":1700000000}"#)), Some(UNIX_EPOCH + Duration::from_secs(1_700_000_000)));
+    fn token_expiry_read_from_jwt() {
+        assert_eq!(jwt_expiry(&jwt(r#"{"exp":1700000000}"#)), Some(UNIX_EPOCH + Duration::from_secs(1_700_000_000)));
         for odd in [jwt("{}"), jwt(r#"{"exp":"soon"}"#), jwt(r#"{"exp":-1}"#), jwt(r#"{"exp":1e300}"#)] {
-            assert_eq!(expiry(&odd), None, "{odd}");
+            assert_eq!(jwt_expiry(&odd), None, "{odd}");
         }
         for odd in ["", "opaque", "a.b", "a.b.c.d", "e30.%%.x"] {
-            assert_eq!(expiry(odd), None, "{odd}");
+            assert_eq!(jwt_expiry(odd), None, "{odd}");
         }
     }
 }

@@ -9,48 +9,48 @@ use std::sync::Arc;
 use aws_lc_rs::hmac;
 use aws_lc_rs::rand::SystemRandom;
 
-use super::{AUTHENTICATED, csv, speakable};
+use super::{AUTHENTICATED, csv, header_safe};
 use crate::kubeapi::User;
-use crate::process::{Followed, FollowedFile, Problem, Problems};
+use crate::process::{Problem, Problems, WatchedFile, WatchedFileContent};
 
 /// Static tokens and their users.
 ///
 /// Tokens are stored as HMAC-SHA256 under a random key of this process: neither the time of a lookup nor a core dump
 /// reveals them. No `Debug`, on purpose.
-pub struct Tokens {
+pub struct StaticTokens {
     key: hmac::Key,
     users: HashMap<[u8; 32], Arc<User>>,
 }
 
-impl Tokens {
+impl StaticTokens {
     /// Reads a token file, and reports all errors at once.
-    pub fn load(path: &Path) -> Result<Tokens, Problems> {
+    pub fn load(path: &Path) -> Result<StaticTokens, Problems> {
         let text = fs::read(path).map_err(|error| Problem::new(path.display(), format!("cannot be read: {error}")))?;
         let text = String::from_utf8(text).map_err(|_| Problem::new(path.display(), "is not UTF-8"))?;
         let mode = fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
         if mode & 0o004 != 0 {
             tracing::warn!(file = %path.display(), "token file is world-readable; chmod 0600 it");
         }
-        Tokens::parse(&text, &path.display().to_string())
+        StaticTokens::parse(&text, &path.display().to_string())
     }
 
     /// Parses lines of `token,user,uid[,"group1,group2"]`; `place` is the file name in problems.
     ///
     /// As upstream, a record without a token is skipped, and of two records with the same token the later counts. Both
     /// cases log a warning.
-    pub fn parse(text: &str, place: &str) -> Result<Tokens, Problems> {
+    pub fn parse(text: &str, place: &str) -> Result<StaticTokens, Problems> {
         let mut problems = Problems::default();
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
             .map_err(|_| Problem::new(place, "no system random numbers to protect the tokens with"));
-        let Some(key) = problems.keep(key) else { return Err(problems) };
-        let mut tokens = Tokens { key, users: HashMap::new() };
+        let Some(key) = problems.collect(key) else { return Err(problems) };
+        let mut tokens = StaticTokens { key, users: HashMap::new() };
         for record in csv::records(text) {
             let result = record
-                .map_err(|(line, why)| problem(place, line, why))
+                .map_err(|(line, why)| line_problem(place, line, why))
                 .and_then(|(line, fields)| tokens.add(place, line, fields));
-            problems.keep(result);
+            problems.collect(result);
         }
-        problems.or(tokens)
+        problems.into_result(tokens)
     }
 
     /// Returns the user of `token`.
@@ -79,7 +79,7 @@ impl Tokens {
         let mut fields = fields.into_iter();
         let (Some(token), Some(name), Some(uid)) = (fields.next(), fields.next(), fields.next()) else {
             let message = format!("must have at least 3 columns (token, user name, user uid), found {found}");
-            return Err(problem(place, line, &message));
+            return Err(line_problem(place, line, &message));
         };
         if token.is_empty() {
             tracing::warn!(file = place, line, "token file record without a token is ignored");
@@ -89,7 +89,7 @@ impl Tokens {
         let mut groups: Vec<String> = groups.split(',').filter(|group| !group.is_empty()).map(str::to_owned).collect();
         super::authenticator::add_group(&mut groups, AUTHENTICATED);
         let user = User { name, uid, groups, extra: Default::default() };
-        speakable::check(&user).map_err(|why| problem(place, line, &why))?;
+        header_safe::check_header_safe(&user).map_err(|why| line_problem(place, line, &why))?;
         if self.users.insert(self.digest(&token), Arc::new(user)).is_some() {
             tracing::warn!(file = place, line, "duplicate token; this record replaces the earlier one");
         }
@@ -97,21 +97,21 @@ impl Tokens {
     }
 }
 
-fn problem(place: &str, line: usize, message: &str) -> Problem {
+fn line_problem(place: &str, line: usize, message: &str) -> Problem {
     Problem::new(format!("{place}:{line}"), message)
 }
 
 /// A token file that is reloaded when it changes.
-pub type TokenFile = FollowedFile<Tokens>;
+pub type TokenFile = WatchedFile<StaticTokens>;
 
-impl Followed for Tokens {
+impl WatchedFileContent for StaticTokens {
     const UNUSABLE: &'static str = "token file changed and is invalid; the last good tokens stay in use";
 
-    fn read(path: &Path) -> Result<Tokens, Problems> {
-        Tokens::load(path)
+    fn read(path: &Path) -> Result<StaticTokens, Problems> {
+        StaticTokens::load(path)
     }
 
-    fn tell_read_again(&self, path: &Path) {
+    fn log_reload(&self, path: &Path) {
         tracing::info!(file = %path.display(), tokens = self.len(), "token file reloaded");
     }
 }
@@ -121,12 +121,12 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::process::{Drain, OnFailure, Phase, Published};
+    use crate::process::{Drain, OnFailure, Published, ShutdownPhase};
 
     #[test]
-    fn a_file_as_upstream_takes_it() {
+    fn token_file_parsed_like_upstream() {
         let text = "secret1,jane,uid-1,\"devs,ops\"\nsecret2,bob,\n\n,nobody,0\nsecret1,jane2,uid-2,a,ignored\n";
-        let tokens = Tokens::parse(text, "tokens.csv").unwrap();
+        let tokens = StaticTokens::parse(text, "tokens.csv").unwrap();
         assert_eq!(tokens.len(), 2);
         let bob = tokens.user("secret2").unwrap();
         assert_eq!((&*bob.name, &*bob.uid, &bob.groups[..]), ("bob", "", &["system:authenticated".to_owned()][..]));
@@ -139,9 +139,9 @@ mod tests {
     }
 
     #[test]
-    fn all_mistakes_with_their_lines_and_without_the_tokens() {
+    fn token_file_errors_have_lines_but_no_tokens() {
         let text = "hush1,jane\nhush2,bob,1\nhush3,,2\nhush4\"x,y,z\nhush5,a\tb,3\n";
-        let problems = Tokens::parse(text, "/etc/tokens.csv").err().unwrap();
+        let problems = StaticTokens::parse(text, "/etc/tokens.csv").err().unwrap();
         let told = problems.to_string();
         assert_eq!(
             told.lines().map(|line| line.split(": ").next().unwrap()).collect::<Vec<_>>(),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_file_is_followed_and_a_mistake_keeps_the_last_good_tokens() {
+    async fn token_file_reloaded_and_invalid_file_keeps_last_good() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("tokens.csv");
         fs::write(&path, "one,jane,1\n").unwrap();
@@ -165,7 +165,7 @@ mod tests {
         let on_failure: OnFailure = Box::new(move |problems| {
             let _ = told.lock().unwrap().send(problems.0.len());
         });
-        let following = tokio::spawn(file.follow(publisher, on_failure, drain));
+        let following = tokio::spawn(file.publish_changes(publisher, on_failure, drain));
         fs::write(&path, "two,bob,2\n").unwrap();
         published.changed().await;
         assert!(published.get().user("one").is_none());
@@ -177,7 +177,7 @@ mod tests {
         published.changed().await;
         assert_eq!(hear.recv().await, Some(0));
         assert!(published.get().user("three").is_some());
-        drainer.advance(Phase::Ending);
+        drainer.advance(ShutdownPhase::Ending);
         following.await.unwrap();
     }
 }

@@ -20,7 +20,7 @@ const RAW_URL: GeneralPurpose = GeneralPurpose::new(
 
 /// The parsed `Sec-WebSocket-Protocol`.
 #[derive(PartialEq, Eq)]
-pub struct Protocols<'a> {
+pub struct WebSocketProtocols<'a> {
     /// The token, if there is one; the error is upstream's.
     pub token: Result<Option<String>, &'static str>,
     /// The other protocols, in order, for the backend.
@@ -30,8 +30,8 @@ pub struct Protocols<'a> {
 }
 
 /// Parses all lines of the header, like `k8s.io/apiserver/pkg/authentication/request/websocket`.
-pub fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> Protocols<'a> {
-    let mut protocols = Protocols { token: Ok(None), others: Vec::new(), changed: false };
+pub fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> WebSocketProtocols<'a> {
+    let mut protocols = WebSocketProtocols { token: Ok(None), others: Vec::new(), changed: false };
     for protocol in lines.into_iter().flat_map(|line| line.split(',')).map(str::trim) {
         match protocol.strip_prefix(PREFIX) {
             None => protocols.others.push(protocol),
@@ -52,7 +52,7 @@ pub fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> Protocols<'a> {
 }
 
 /// Whether a request is a WebSocket upgrade: only then upstream looks for a token in the protocols.
-pub(super) fn is_asked_for(headers: &HeaderMap) -> bool {
+pub(super) fn is_websocket_upgrade(headers: &HeaderMap) -> bool {
     headers.contains_key(UPGRADE)
         && upgrade_protocol(headers).is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket"))
 }
@@ -64,7 +64,7 @@ pub(super) fn token(headers: &HeaderMap) -> Result<Option<String>, &'static str>
 
 /// Removes the token from the WebSocket protocols, also if another authenticator succeeded or the request is no
 /// upgrade: the backend must not see it.
-pub(super) fn take_token_away(headers: &mut HeaderMap) {
+pub(super) fn strip_token(headers: &mut HeaderMap) {
     let readable = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().all(|value| value.to_str().is_ok());
     let protocols = parse(lines(headers));
     if readable && !protocols.changed {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn as_upstream_reads_it() {
+    fn websocket_protocols_parsed_like_upstream() {
         // dG9rZW4 is "token"
         for (lines, token, others) in [
             (&["base64url.bearer.authorization.k8s.io.dG9rZW4,chat"][..], Ok(Some("token")), vec!["chat"]),

@@ -7,21 +7,21 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::{Attributes, Decision};
+use crate::decision_cache::{Digest, ReviewVersion};
 use crate::kubeapi::{FieldSelector, LabelOperator, LabelSelector};
-use crate::review::{Digest, Version};
 
 /// Decisions about attributes of this total length or more are not cached (`maxControllerAttrCacheSize` of
 /// `k8s.io/apiserver/plugin/pkg/authorizer/webhook`): clients choose the attributes.
-const LONGEST_REMEMBERED: usize = 10_000;
+const MAX_CACHEABLE_BYTES: usize = 10_000;
 
 /// The verdict of a review.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Said {
-    Yes(Option<Arc<str>>),
-    No(Arc<str>),
-    Nothing(Arc<str>),
+pub(super) enum ReviewVerdict {
+    Allowed(Option<Arc<str>>),
+    Denied(Arc<str>),
+    NoOpinion(Arc<str>),
     /// Both allowed and denied.
-    Both,
+    Conflict,
     /// Excluded by match conditions.
     Excluded,
 }
@@ -29,19 +29,19 @@ pub(super) enum Said {
 /// The request object, with its fields in upstream's order and empty fields omitted.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Question<'q> {
+struct AccessReviewRequest<'q> {
     kind: &'static str,
     api_version: &'static str,
-    metadata: Empty,
+    metadata: EmptyReviewMetadata,
     spec: Spec<'q>,
-    status: NotYet,
+    status: UndecidedStatus,
 }
 
 #[derive(Serialize)]
-struct Empty {}
+struct EmptyReviewMetadata {}
 
 #[derive(Serialize)]
-struct NotYet {
+struct UndecidedStatus {
     allowed: bool,
 }
 
@@ -82,10 +82,10 @@ struct ResourceAttributes<'q> {
     subresource: &'q str,
     #[serde(skip_serializing_if = "str::is_empty")]
     name: &'q str,
-    #[serde(skip_serializing_if = "Requirements::is_empty")]
-    field_selector: Requirements,
-    #[serde(skip_serializing_if = "Requirements::is_empty")]
-    label_selector: Requirements,
+    #[serde(skip_serializing_if = "SelectorRequirements::is_empty")]
+    field_selector: SelectorRequirements,
+    #[serde(skip_serializing_if = "SelectorRequirements::is_empty")]
+    label_selector: SelectorRequirements,
 }
 
 #[derive(Serialize)]
@@ -97,37 +97,37 @@ struct NonResourceAttributes<'q> {
 }
 
 #[derive(Serialize)]
-pub(super) struct Requirements {
-    requirements: Vec<Requirement>,
+pub(super) struct SelectorRequirements {
+    requirements: Vec<SelectorRequirement>,
 }
 
 #[derive(Serialize)]
-struct Requirement {
+struct SelectorRequirement {
     key: String,
     operator: &'static str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     values: Vec<String>,
 }
 
-impl Requirements {
+impl SelectorRequirements {
     pub(super) fn is_empty(&self) -> bool {
         self.requirements.is_empty()
     }
 
     /// Returns the requirements of a field selector. An invalid one has none, which reviews the broader request.
-    pub(super) fn of_fields(selector: &str) -> Requirements {
+    pub(super) fn from_field_selector(selector: &str) -> SelectorRequirements {
         let terms = FieldSelector::parse(selector).map(|selector| selector.terms).unwrap_or_default();
-        let requirement = |term: crate::kubeapi::FieldTerm| Requirement {
+        let requirement = |term: crate::kubeapi::FieldTerm| SelectorRequirement {
             key: term.field,
             operator: if term.equal { "In" } else { "NotIn" },
             values: vec![term.value],
         };
-        Requirements { requirements: terms.into_iter().map(requirement).collect() }
+        SelectorRequirements { requirements: terms.into_iter().map(requirement).collect() }
     }
 
     /// Returns the requirements of a label selector. Numeric comparisons cannot be expressed in a review, and are
     /// omitted.
-    pub(super) fn of_labels(selector: &str) -> Requirements {
+    pub(super) fn from_label_selector(selector: &str) -> SelectorRequirements {
         let parsed = LabelSelector::parse(selector).map(|selector| selector.requirements).unwrap_or_default();
         let requirement = |requirement: crate::kubeapi::LabelRequirement| {
             let operator = match requirement.operator {
@@ -137,17 +137,17 @@ impl Requirements {
                 LabelOperator::DoesNotExist => "DoesNotExist",
                 LabelOperator::GreaterThan | LabelOperator::LessThan => return None,
             };
-            Some(Requirement { key: requirement.key, operator, values: requirement.values })
+            Some(SelectorRequirement { key: requirement.key, operator, values: requirement.values })
         };
-        Requirements { requirements: parsed.into_iter().filter_map(requirement).collect() }
+        SelectorRequirements { requirements: parsed.into_iter().filter_map(requirement).collect() }
     }
 }
 
 /// Returns the request body.
-pub(super) fn question(attributes: Attributes<'_>, version: Version) -> Bytes {
+pub(super) fn request_body(attributes: Attributes<'_>, version: ReviewVersion) -> Bytes {
     let (api_version, groups, group): (_, &[String], &[String]) = match version {
-        Version::V1 => ("authorization.k8s.io/v1", &attributes.user.groups, &[]),
-        Version::V1Beta1 => ("authorization.k8s.io/v1beta1", &[], &attributes.user.groups),
+        ReviewVersion::V1 => ("authorization.k8s.io/v1", &attributes.user.groups, &[]),
+        ReviewVersion::V1Beta1 => ("authorization.k8s.io/v1beta1", &[], &attributes.user.groups),
     };
     let Attributes { user, request } = attributes;
     let (resource_attributes, non_resource_attributes) = if request.is_resource_request {
@@ -159,17 +159,17 @@ pub(super) fn question(attributes: Attributes<'_>, version: Version) -> Bytes {
             resource: request.resource,
             subresource: request.subresource,
             name: &request.name,
-            field_selector: Requirements::of_fields(&request.field_selector),
-            label_selector: Requirements::of_labels(&request.label_selector),
+            field_selector: SelectorRequirements::from_field_selector(&request.field_selector),
+            label_selector: SelectorRequirements::from_label_selector(&request.label_selector),
         };
         (Some(resource), None)
     } else {
         (None, Some(NonResourceAttributes { path: request.path, verb: &request.verb }))
     };
-    let question = Question {
+    let question = AccessReviewRequest {
         kind: "SubjectAccessReview",
         api_version,
-        metadata: Empty {},
+        metadata: EmptyReviewMetadata {},
         spec: Spec {
             resource_attributes,
             non_resource_attributes,
@@ -179,14 +179,14 @@ pub(super) fn question(attributes: Attributes<'_>, version: Version) -> Bytes {
             extra: &user.extra,
             uid: &user.uid,
         },
-        status: NotYet { allowed: false },
+        status: UndecidedStatus { allowed: false },
     };
     serde_json::to_vec(&question).map(Bytes::from).unwrap_or_default()
 }
 
 /// Writes all attributes into the cache key. Selectors are written as received: two spellings of one selector are two
 /// keys, which only costs a second review.
-pub(super) fn digest(attributes: Attributes<'_>, digest: &mut Digest) {
+pub(super) fn write_digest(attributes: Attributes<'_>, digest: &mut Digest) {
     let Attributes { user, request } = attributes;
     digest.text(&user.name);
     digest.text(&user.uid);
@@ -213,7 +213,7 @@ pub(super) fn digest(attributes: Attributes<'_>, digest: &mut Digest) {
 }
 
 /// Whether the decision may be cached.
-pub(super) fn may_be_remembered(attributes: Attributes<'_>) -> bool {
+pub(super) fn is_cacheable(attributes: Attributes<'_>) -> bool {
     let request = attributes.request;
     let parts: [&str; 8] = [
         request.namespace,
@@ -227,16 +227,16 @@ pub(super) fn may_be_remembered(attributes: Attributes<'_>) -> bool {
     ];
     // Upstream does not count the selectors, so that a client can fill its cache with them.
     let selectors = request.field_selector.len() + request.label_selector.len();
-    parts.iter().map(|part| part.len()).sum::<usize>() + selectors < LONGEST_REMEMBERED
+    parts.iter().map(|part| part.len()).sum::<usize>() + selectors < MAX_CACHEABLE_BYTES
 }
 
 /// Parses the response.
 ///
 /// # Errors
 /// When it is invalid; the text is for the log.
-pub(super) fn judge(answer: &[u8]) -> Result<Said, String> {
+pub(super) fn parse_verdict(answer: &[u8]) -> Result<ReviewVerdict, String> {
     #[derive(Deserialize)]
-    struct Reviewed {
+    struct AccessReviewResponse {
         kind: String,
         status: Status,
     }
@@ -247,41 +247,41 @@ pub(super) fn judge(answer: &[u8]) -> Result<Said, String> {
         denied: bool,
         reason: String,
     }
-    let reviewed: Reviewed = serde_json::from_slice(answer)
+    let reviewed: AccessReviewResponse = serde_json::from_slice(answer)
         .map_err(|error| format!("the API server's response is not a SubjectAccessReview: {error}"))?;
     if reviewed.kind != "SubjectAccessReview" {
         return Err(format!("the API server's response is not a SubjectAccessReview but a {:?}", reviewed.kind));
     }
     match reviewed.status {
-        Status { allowed: true, denied: true, .. } => Ok(Said::Both),
-        Status { denied: true, reason, .. } => Ok(Said::No(reason.into())),
-        Status { allowed: true, reason, .. } => Ok(Said::Yes((!reason.is_empty()).then(|| reason.into()))),
-        Status { reason, .. } => Ok(Said::Nothing(reason.into())),
+        Status { allowed: true, denied: true, .. } => Ok(ReviewVerdict::Conflict),
+        Status { denied: true, reason, .. } => Ok(ReviewVerdict::Denied(reason.into())),
+        Status { allowed: true, reason, .. } => Ok(ReviewVerdict::Allowed((!reason.is_empty()).then(|| reason.into()))),
+        Status { reason, .. } => Ok(ReviewVerdict::NoOpinion(reason.into())),
     }
 }
 
-impl Said {
+impl ReviewVerdict {
     /// Its size on the heap, in bytes.
-    pub(super) fn bytes(&self) -> usize {
+    pub(super) fn heap_bytes(&self) -> usize {
         match self {
-            Said::Both | Said::Excluded => 0,
-            Said::Yes(reason) => reason.as_ref().map_or(0, |reason| reason.len()),
-            Said::No(reason) | Said::Nothing(reason) => reason.len(),
+            ReviewVerdict::Conflict | ReviewVerdict::Excluded => 0,
+            ReviewVerdict::Allowed(reason) => reason.as_ref().map_or(0, |reason| reason.len()),
+            ReviewVerdict::Denied(reason) | ReviewVerdict::NoOpinion(reason) => reason.len(),
         }
     }
 }
 
-impl From<Said> for Decision {
-    fn from(said: Said) -> Decision {
+impl From<ReviewVerdict> for Decision {
+    fn from(said: ReviewVerdict) -> Decision {
         match said {
-            Said::Yes(reason) => Decision::Allow(reason),
+            ReviewVerdict::Allowed(reason) => Decision::Allow(reason),
             // Upstream's text.
-            Said::Both => {
-                Decision::Halt("webhook subject access review returned both allow and deny response".to_owned())
+            ReviewVerdict::Conflict => {
+                Decision::FatalError("webhook subject access review returned both allow and deny response".to_owned())
             }
-            Said::Excluded => Decision::NoOpinion(String::new()),
-            Said::No(reason) => Decision::Deny(reason.as_ref().to_owned()),
-            Said::Nothing(reason) => Decision::NoOpinion(reason.as_ref().to_owned()),
+            ReviewVerdict::Excluded => Decision::NoOpinion(String::new()),
+            ReviewVerdict::Denied(reason) => Decision::Deny(reason.as_ref().to_owned()),
+            ReviewVerdict::NoOpinion(reason) => Decision::NoOpinion(reason.as_ref().to_owned()),
         }
     }
 }
@@ -291,8 +291,8 @@ mod tests {
     use http::Method;
 
     use super::*;
+    use crate::decision_cache::{DecisionKey, DigestSecret};
     use crate::kubeapi::{CanonicalPath, Query, RequestInfo, User};
-    use crate::review::{Key, Secret};
 
     fn jane() -> User {
         User {
@@ -310,14 +310,15 @@ mod tests {
     }
 
     fn asked(method: &Method, uri: &str) -> serde_json::Value {
-        let bytes = with(method, uri, |request| question(Attributes { user: &jane(), request }, Version::V1));
+        let bytes = with(method, uri, |request| request_body(Attributes { user: &jane(), request }, ReviewVersion::V1));
         serde_json::from_slice(&bytes).unwrap()
     }
 
     #[test]
-    fn the_question_is_upstream_s_to_the_byte() {
+    fn access_review_request_equals_upstream() {
         let uri = "/apis/wardle.example.com/v1alpha1/namespaces/ns/flunders/x/status";
-        let bytes = with(&Method::GET, uri, |request| question(Attributes { user: &jane(), request }, Version::V1));
+        let bytes =
+            with(&Method::GET, uri, |request| request_body(Attributes { user: &jane(), request }, ReviewVersion::V1));
         assert_eq!(
             std::str::from_utf8(&bytes).unwrap(),
             concat!(
@@ -328,24 +329,27 @@ mod tests {
             )
         );
         let nobody = with(&Method::GET, "/metrics", |request| {
-            question(Attributes { user: &User { name: "bob".into(), ..User::default() }, request }, Version::V1)
+            request_body(
+                Attributes { user: &User { name: "bob".into(), ..User::default() }, request },
+                ReviewVersion::V1,
+            )
         });
         let spec = r#""spec":{"nonResourceAttributes":{"path":"/metrics","verb":"get"},"user":"bob"}"#;
         assert!(std::str::from_utf8(&nobody).unwrap().contains(spec));
     }
 
     #[test]
-    fn the_older_version_has_another_name_for_groups() {
+    fn access_review_v1beta1_sends_group_instead_of_groups() {
         let ask =
-            |version| with(&Method::GET, "/x", |request| question(Attributes { user: &jane(), request }, version));
-        let (new, old) = (ask(Version::V1), ask(Version::V1Beta1));
+            |version| with(&Method::GET, "/x", |request| request_body(Attributes { user: &jane(), request }, version));
+        let (new, old) = (ask(ReviewVersion::V1), ask(ReviewVersion::V1Beta1));
         let expected = std::str::from_utf8(&new).unwrap();
         let expected = expected.replace("k8s.io/v1", "k8s.io/v1beta1").replace("\"groups\"", "\"group\"");
         assert_eq!(std::str::from_utf8(&old).unwrap(), expected);
     }
 
     #[test]
-    fn selectors_narrow_the_question() {
+    fn access_review_request_contains_selectors() {
         let path = "/apis/g/v1/namespaces/ns/things";
         let of = |query: &str| asked(&Method::GET, &format!("{path}?{query}"))["spec"]["resourceAttributes"].clone();
         let fields = of("fieldSelector=metadata.name%3Dx,spec.a!%3Db");
@@ -378,10 +382,10 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_matters_is_in_the_key() {
-        let secret = Secret::new().unwrap();
-        let key = |user: &User, method: &Method, uri: &str| -> Key {
-            with(method, uri, |request| secret.key(|it| digest(Attributes { user, request }, it)))
+    fn access_review_cache_key_covers_all_attributes() {
+        let secret = DigestSecret::new().unwrap();
+        let key = |user: &User, method: &Method, uri: &str| -> DecisionKey {
+            with(method, uri, |request| secret.key(|it| write_digest(Attributes { user, request }, it)))
         };
         let path = "/apis/g/v1/namespaces/ns/things?labelSelector=a";
         let base = key(&jane(), &Method::GET, path);
@@ -421,24 +425,30 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_made_long_is_not_remembered() {
+    fn access_review_with_long_attributes_is_not_cached() {
         let user = jane();
         let remembered =
-            |uri: &str| with(&Method::GET, uri, |request| may_be_remembered(Attributes { user: &user, request }));
+            |uri: &str| with(&Method::GET, uri, |request| is_cacheable(Attributes { user: &user, request }));
         assert!(remembered(&format!("/{}", "a".repeat(9_990))));
         assert!(!remembered(&format!("/{}", "a".repeat(10_000))));
         assert!(!remembered(&format!("/apis/g/v1/things?labelSelector=a%3D{}", "a".repeat(10_000))));
     }
 
     #[test]
-    fn answers() {
-        let said = |status: &str| judge(format!(r#"{{"kind":"SubjectAccessReview","status":{status}}}"#).as_bytes());
-        assert_eq!(said(r#"{"allowed":true,"reason":"RBAC"}"#), Ok(Said::Yes(Some("RBAC".into()))));
-        assert_eq!(said(r#"{"allowed":false,"denied":true,"reason":"never"}"#), Ok(Said::No("never".into())));
-        assert_eq!(said(r#"{"allowed":false,"reason":"not yet"}"#), Ok(Said::Nothing("not yet".into())));
-        assert_eq!(said(r#"{"evaluationError":"x"}"#), Ok(Said::Nothing("".into())));
-        assert_eq!(said(r#"{"allowed":true,"denied":true}"#), Ok(Said::Both));
-        assert!(matches!(Decision::from(Said::Both), Decision::Halt(why) if why.contains("both allow and deny")));
+    fn access_review_response_parsed_to_verdict() {
+        let said =
+            |status: &str| parse_verdict(format!(r#"{{"kind":"SubjectAccessReview","status":{status}}}"#).as_bytes());
+        assert_eq!(said(r#"{"allowed":true,"reason":"RBAC"}"#), Ok(ReviewVerdict::Allowed(Some("RBAC".into()))));
+        assert_eq!(
+            said(r#"{"allowed":false,"denied":true,"reason":"never"}"#),
+            Ok(ReviewVerdict::Denied("never".into()))
+        );
+        assert_eq!(said(r#"{"allowed":false,"reason":"not yet"}"#), Ok(ReviewVerdict::NoOpinion("not yet".into())));
+        assert_eq!(said(r#"{"evaluationError":"x"}"#), Ok(ReviewVerdict::NoOpinion("".into())));
+        assert_eq!(said(r#"{"allowed":true,"denied":true}"#), Ok(ReviewVerdict::Conflict));
+        assert!(
+            matches!(Decision::from(ReviewVerdict::Conflict), Decision::FatalError(why) if why.contains("both allow and deny"))
+        );
         for odd in [
             "",
             "{}",
@@ -447,7 +457,7 @@ mod tests {
             "<html>",
             r#"{"kind":"Status","status":"Failure"}"#,
         ] {
-            assert!(judge(odd.as_bytes()).is_err(), "{odd}");
+            assert!(parse_verdict(odd.as_bytes()).is_err(), "{odd}");
         }
     }
 }

@@ -4,20 +4,20 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::authorizer::Judgement;
-use crate::kubeapi::{Cause, RequestInfo, Status, is_label_key, is_label_value};
+use super::authorizer::ReviewStatus;
+use crate::kubeapi::{RequestInfo, Status, StatusCause, is_label_key, is_label_value};
 
 /// The attributes of a `SubjectAccessReviewSpec` or `SelfSubjectAccessReviewSpec`.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct AccessSpec {
-    resource_attributes: Option<Resource>,
-    non_resource_attributes: Option<NonResource>,
+    resource_attributes: Option<ResourceSpec>,
+    non_resource_attributes: Option<NonResourceSpec>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Resource {
+struct ResourceSpec {
     namespace: String,
     verb: String,
     group: String,
@@ -25,20 +25,20 @@ struct Resource {
     resource: String,
     subresource: String,
     name: String,
-    field_selector: Option<Selector>,
-    label_selector: Option<Selector>,
+    field_selector: Option<SelectorSpec>,
+    label_selector: Option<SelectorSpec>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Selector {
+struct SelectorSpec {
     raw_selector: String,
-    requirements: Option<Vec<Requirement>>,
+    requirements: Option<Vec<RequirementSpec>>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Requirement {
+struct RequirementSpec {
     key: String,
     operator: String,
     values: Option<Vec<String>>,
@@ -46,7 +46,7 @@ struct Requirement {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct NonResource {
+struct NonResourceSpec {
     path: String,
     verb: String,
 }
@@ -55,10 +55,10 @@ struct NonResource {
 ///
 /// # Errors
 /// 400 for another or an invalid object.
-pub fn read<S: DeserializeOwned + Default>(group: &str, kind: &str, body: &[u8]) -> Result<S, Status> {
+pub fn read_review_spec<S: DeserializeOwned + Default>(group: &str, kind: &str, body: &[u8]) -> Result<S, Status> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Written<S> {
+    struct ReviewObject<S> {
         #[serde(default)]
         api_version: String,
         #[serde(default)]
@@ -66,7 +66,7 @@ pub fn read<S: DeserializeOwned + Default>(group: &str, kind: &str, body: &[u8])
         #[serde(default)]
         spec: S,
     }
-    let written: Written<S> =
+    let written: ReviewObject<S> =
         serde_json::from_slice(body).map_err(|error| Status::bad_request(format!("invalid {kind}: {error}")))?;
     let expected = format!("{group}/v1");
     if !written.api_version.is_empty() && written.api_version != expected {
@@ -82,9 +82,9 @@ pub fn read<S: DeserializeOwned + Default>(group: &str, kind: &str, body: &[u8])
 }
 
 /// Returns the cause for an invalid field.
-pub(super) fn invalid(field: &str, message: &str) -> Cause {
+pub(super) fn invalid(field: &str, message: &str) -> StatusCause {
     let message = format!("Invalid value: {message}");
-    Cause { reason: "FieldValueInvalid".into(), message, field: field.into() }
+    StatusCause { reason: "FieldValueInvalid".into(), message, field: field.into() }
 }
 
 impl AccessSpec {
@@ -92,7 +92,7 @@ impl AccessSpec {
     ///
     /// # Errors
     /// Unless exactly one kind of attributes is given.
-    pub(super) fn request(&self) -> Result<RequestInfo<'_>, Vec<Cause>> {
+    pub(super) fn request(&self) -> Result<RequestInfo<'_>, Vec<StatusCause>> {
         let combined = "cannot be specified in combination with resourceAttributes";
         let neither = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
         let resource = match (&self.resource_attributes, &self.non_resource_attributes) {
@@ -116,8 +116,8 @@ impl AccessSpec {
         if !causes.is_empty() {
             return Err(causes);
         }
-        let text = |selector: &Option<Selector>, term: fn(&Requirement) -> Option<String>| {
-            selector.as_ref().map(|selector| selector.text(term)).unwrap_or_default()
+        let text = |selector: &Option<SelectorSpec>, term: fn(&RequirementSpec) -> Option<String>| {
+            selector.as_ref().map(|selector| selector.to_text(term)).unwrap_or_default()
         };
         Ok(RequestInfo {
             is_resource_request: true,
@@ -129,28 +129,28 @@ impl AccessSpec {
             resource: &resource.resource,
             subresource: &resource.subresource,
             name: resource.name.as_str().into(),
-            field_selector: text(&resource.field_selector, Requirement::of_field).into(),
-            label_selector: text(&resource.label_selector, Requirement::of_label).into(),
+            field_selector: text(&resource.field_selector, RequirementSpec::to_field_term).into(),
+            label_selector: text(&resource.label_selector, RequirementSpec::to_label_term).into(),
             ..RequestInfo::default()
         })
     }
 }
 
-impl Selector {
+impl SelectorSpec {
     /// Returns the selector in text form. Requirements that cannot be expressed are omitted, which reviews the broader
     /// request, as upstream (`pkg/registry/authorization/util`).
-    fn text(&self, term: fn(&Requirement) -> Option<String>) -> String {
+    fn to_text(&self, term: fn(&RequirementSpec) -> Option<String>) -> String {
         let terms: Vec<String> = self.requirements.iter().flatten().filter_map(term).collect();
         if terms.is_empty() { self.raw_selector.clone() } else { terms.join(",") }
     }
 }
 
-impl Requirement {
+impl RequirementSpec {
     fn values(&self) -> &[String] {
         self.values.as_deref().unwrap_or_default()
     }
 
-    fn of_field(&self) -> Option<String> {
+    fn to_field_term(&self) -> Option<String> {
         let operator = match &*self.operator {
             "In" => "=",
             "NotIn" => "!=",
@@ -162,7 +162,7 @@ impl Requirement {
         plain.then(|| format!("{}{operator}{value}", self.key))
     }
 
-    fn of_label(&self) -> Option<String> {
+    fn to_label_term(&self) -> Option<String> {
         let (key, values) = (&self.key, self.values());
         if !is_label_key(key) || !values.iter().all(|value| is_label_value(value)) {
             return None;
@@ -177,9 +177,9 @@ impl Requirement {
     }
 }
 
-impl Judgement {
+impl ReviewStatus {
     /// Returns a `SubjectAccessReviewStatus`.
-    pub(super) fn status(self) -> Value {
+    pub(super) fn into_json(self) -> Value {
         let mut status = json!({"allowed": self.allowed});
         if self.denied {
             status["denied"] = true.into();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn requirements_are_selectors() {
+    fn access_spec_requirements_become_selectors() {
         let requirement =
             |key: &str, operator: &str, values: Value| json!({"key": key, "operator": operator, "values": values});
         let fields = json!({"requirements": [

@@ -1,6 +1,6 @@
 //! `--authorization-always-allow-paths`: paths that need no authorization.
 
-use crate::kubeapi::{Quoted, RequestInfo};
+use crate::kubeapi::{GoQuoted, RequestInfo};
 use crate::process::{Problem, Problems};
 
 const FLAG: &str = "--authorization-always-allow-paths";
@@ -23,23 +23,23 @@ impl AlwaysAllowPaths {
             let path = path.strip_prefix('/').unwrap_or(path);
             let (prefix, is_prefix) = path.strip_suffix('*').map_or((path, false), |prefix| (prefix, true));
             if prefix.contains('*') {
-                problems.0.push(Problem::new(FLAG, format!("only trailing * allowed in {}", Quoted(path))));
+                problems.0.push(Problem::new(FLAG, format!("only trailing * allowed in {}", GoQuoted(path))));
             } else if is_prefix {
                 read.prefixes.push(prefix.to_owned());
             } else {
                 read.exact.push(path.to_owned());
             }
         }
-        problems.or(read)
+        problems.into_result(read)
     }
 
     /// Returns the default of the flag: `/healthz`, `/readyz` and `/livez`.
-    pub fn health() -> AlwaysAllowPaths {
+    pub fn health_endpoints() -> AlwaysAllowPaths {
         AlwaysAllowPaths { exact: ["healthz", "readyz", "livez"].map(str::to_owned).to_vec(), prefixes: Vec::new() }
     }
 
     /// Whether a request needs no authorization.
-    pub fn allow(&self, request: &RequestInfo<'_>) -> bool {
+    pub fn allows(&self, request: &RequestInfo<'_>) -> bool {
         let path = request.path.strip_prefix('/').unwrap_or(request.path);
         !request.is_resource_request
             && (self.exact.iter().any(|exact| exact == path)
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exact_and_by_prefix() {
+    fn always_allow_paths_match_exactly_or_by_prefix() {
         let paths = AlwaysAllowPaths::new(["/healthz", "metrics", "/a/*", "/b*", "/"]).unwrap();
         for (path, allowed) in [
             ("/healthz", true),
@@ -67,16 +67,16 @@ mod tests {
             ("/x", false),
         ] {
             let request = RequestInfo { path, ..RequestInfo::default() };
-            assert_eq!(paths.allow(&request), allowed, "{path}");
+            assert_eq!(paths.allows(&request), allowed, "{path}");
         }
         let all = AlwaysAllowPaths::new(["*"]).unwrap();
         let resource = RequestInfo { path: "/api/v1/pods", is_resource_request: true, ..RequestInfo::default() };
-        assert!(!all.allow(&resource));
-        assert!(all.allow(&RequestInfo { path: "/api", ..RequestInfo::default() }));
+        assert!(!all.allows(&resource));
+        assert!(all.allows(&RequestInfo { path: "/api", ..RequestInfo::default() }));
     }
 
     #[test]
-    fn a_star_inside_is_a_mistake() {
+    fn always_allow_paths_reject_inner_star() {
         let problems = AlwaysAllowPaths::new(["/a*b", "/ok", "/**"]).unwrap_err();
         assert_eq!(
             problems.to_string(),

@@ -18,20 +18,20 @@ mod self_review;
 mod subject_review;
 mod webhook;
 
-pub use access_spec::read as read_review;
+pub use access_spec::read_review_spec as read_review;
 pub use always_allow_paths::AlwaysAllowPaths;
 pub use attributes::Attributes;
-pub use authorizer::{Authorizer, Decision, Denied, Link, Mode, Modes, Permit};
-pub use configuration::ConfigurationFile;
-pub use impersonation::{Actor, Impersonated, Impersonator};
-pub use policy::{Policy, PolicyFile};
+pub use authorizer::{AuthorizationMode, Authorizer, AuthorizerChain, ChainEntry, Decision, Denial, Permit};
+pub use configuration::AuthorizationConfigFile;
+pub use impersonation::{EffectiveUser, ImpersonatedUser, Impersonator};
+pub use policy::{PolicyFile, RbacPolicy};
 pub use review_body::ReviewBody;
 pub use self_review::SelfReview;
 pub use subject_review::subject_access_review;
-pub use webhook::{AccessReviewSettings, AccessReviews, PROBE_INTERVAL};
+pub use webhook::{AccessReviewClient, AccessReviewSettings, PROBE_INTERVAL};
 
 /// Parsers that are exposed to the fuzz targets.
 #[doc(hidden)]
 pub mod parsers {
-    pub use super::impersonation::wanted::{read as impersonated, take_away};
+    pub use super::impersonation::requested_user::{parse_headers as impersonated, strip_headers};
 }

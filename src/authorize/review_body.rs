@@ -23,30 +23,30 @@ pub enum ReviewBody {
 const MAGIC: &[u8] = b"k8s\0";
 
 /// A decoded field of a message: its number, its JSON name, and its type. Other fields are skipped.
-type Field = (u64, &'static str, Shape);
+type ProtobufField = (u64, &'static str, FieldShape);
 
 #[derive(Clone, Copy)]
-enum Shape {
+enum FieldShape {
     Text,
-    Message(&'static [Field]),
+    Message(&'static [ProtobufField]),
     /// Repeated strings.
     Texts,
     /// Repeated messages.
-    Messages(&'static [Field]),
+    Messages(&'static [ProtobufField]),
     /// A map from strings to lists of strings.
     Extra,
 }
 
-use Shape::{Extra, Message, Messages, Text, Texts};
+use FieldShape::{Extra, Message, Messages, Text, Texts};
 
 /// `runtime.Unknown`, around every object; the object itself is its field 2.
-const ENVELOPE: &[Field] = &[(1, "type", Message(&[(1, "apiVersion", Text), (2, "kind", Text)]))];
+const ENVELOPE: &[ProtobufField] = &[(1, "type", Message(&[(1, "apiVersion", Text), (2, "kind", Text)]))];
 const RAW: u64 = 2;
 /// One entry of a map from texts to `ExtraValue`s.
-const ENTRY: &[Field] = &[(1, "key", Text), (2, "value", Message(&[(1, "items", Texts)]))];
+const ENTRY: &[ProtobufField] = &[(1, "key", Text), (2, "value", Message(&[(1, "items", Texts)]))];
 
 /// `ResourceAttributes` of `k8s.io/api/authorization/v1/generated.proto`, as the messages below.
-const RESOURCE: Shape = Message(&[
+const RESOURCE: FieldShape = Message(&[
     (1, "namespace", Text),
     (2, "verb", Text),
     (3, "group", Text),
@@ -57,15 +57,15 @@ const RESOURCE: Shape = Message(&[
     (8, "fieldSelector", SELECTOR),
     (9, "labelSelector", SELECTOR),
 ]);
-const SELECTOR: Shape = Message(&[
+const SELECTOR: FieldShape = Message(&[
     (1, "rawSelector", Text),
     (2, "requirements", Messages(&[(1, "key", Text), (2, "operator", Text), (3, "values", Texts)])),
 ]);
-const PATH: Shape = Message(&[(1, "path", Text), (2, "verb", Text)]);
-const SELF_ACCESS: &[Field] =
+const PATH: FieldShape = Message(&[(1, "path", Text), (2, "verb", Text)]);
+const SELF_ACCESS: &[ProtobufField] =
     &[(2, "spec", Message(&[(1, "resourceAttributes", RESOURCE), (2, "nonResourceAttributes", PATH)]))];
-const SELF_RULES: &[Field] = &[(2, "spec", Message(&[(1, "namespace", Text)]))];
-const ACCESS: &[Field] = &[(
+const SELF_RULES: &[ProtobufField] = &[(2, "spec", Message(&[(1, "namespace", Text)]))];
+const ACCESS: &[ProtobufField] = &[(
     2,
     "spec",
     Message(&[
@@ -78,7 +78,7 @@ const ACCESS: &[Field] = &[(
     ]),
 )];
 /// `TokenReview` of `k8s.io/api/authentication/v1/generated.proto`.
-const TOKEN: &[Field] = &[(2, "spec", Message(&[(1, "token", Text), (2, "audiences", Texts)]))];
+const TOKEN: &[ProtobufField] = &[(2, "spec", Message(&[(1, "token", Text), (2, "audiences", Texts)]))];
 
 impl ReviewBody {
     /// The maximum size of a body in bytes.
@@ -115,7 +115,7 @@ impl ReviewBody {
                 })
             }
             "application/vnd.kubernetes.protobuf" => self
-                .decoded(body)
+                .decode_protobuf(body)
                 .map(|value| value.to_string().into())
                 .ok_or_else(|| Status::bad_request("the body is not a valid protobuf object")),
             _ => Err(Status::unsupported_media_type(
@@ -125,13 +125,13 @@ impl ReviewBody {
         }
     }
 
-    fn decoded(self, body: &[u8]) -> Option<Value> {
+    fn decode_protobuf(self, body: &[u8]) -> Option<Value> {
         let body = body.strip_prefix(MAGIC)?;
-        let envelope = message(body, ENVELOPE)?;
+        let envelope = decode_message(body, ENVELOPE)?;
         let mut raw: &[u8] = &[];
         let mut rest = body;
         while !rest.is_empty() {
-            let (number, value, after) = field(rest)?;
+            let (number, value, after) = read_field(rest)?;
             if let (RAW, Some(value)) = (number, value) {
                 raw = value;
             }
@@ -144,7 +144,7 @@ impl ReviewBody {
             ReviewBody::SubjectAccess => ACCESS,
             ReviewBody::Token => TOKEN,
         };
-        let mut object = message(raw, fields)?;
+        let mut object = decode_message(raw, fields)?;
         for name in ["apiVersion", "kind"] {
             let said = envelope.get("type").and_then(|said| said.get(name)).cloned();
             object.insert(name.to_owned(), said.unwrap_or_else(|| json!("")));
@@ -157,19 +157,19 @@ fn media_type(content_type: &str) -> String {
     content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-fn message(mut bytes: &[u8], fields: &[Field]) -> Option<Map<String, Value>> {
+fn decode_message(mut bytes: &[u8], fields: &[ProtobufField]) -> Option<Map<String, Value>> {
     let mut read = Map::new();
     while !bytes.is_empty() {
-        let (number, value, after) = field(bytes)?;
+        let (number, value, after) = read_field(bytes)?;
         bytes = after;
         let Some((_, name, shape)) = fields.iter().find(|(known, ..)| *known == number) else { continue };
         match shape {
-            Text => drop(read.insert((*name).to_owned(), text(value?)?)),
-            Message(fields) => drop(read.insert((*name).to_owned(), message(value?, fields)?.into())),
-            Texts => more(&mut read, name, text(value?)?)?,
-            Messages(fields) => more(&mut read, name, message(value?, fields)?.into())?,
+            Text => drop(read.insert((*name).to_owned(), decode_text(value?)?)),
+            Message(fields) => drop(read.insert((*name).to_owned(), decode_message(value?, fields)?.into())),
+            Texts => push_value(&mut read, name, decode_text(value?)?)?,
+            Messages(fields) => push_value(&mut read, name, decode_message(value?, fields)?.into())?,
             Extra => {
-                let mut entry = message(value?, ENTRY)?;
+                let mut entry = decode_message(value?, ENTRY)?;
                 let key = entry.get("key").and_then(Value::as_str).unwrap_or_default().to_owned();
                 let items = entry.get_mut("value").and_then(|value| value.get_mut("items")).map(Value::take);
                 let extra = read.entry(*name).or_insert_with(|| json!({}));
@@ -180,27 +180,27 @@ fn message(mut bytes: &[u8], fields: &[Field]) -> Option<Map<String, Value>> {
     Some(read)
 }
 
-fn text(bytes: &[u8]) -> Option<Value> {
+fn decode_text(bytes: &[u8]) -> Option<Value> {
     std::str::from_utf8(bytes).ok().map(Value::from)
 }
 
-fn more(read: &mut Map<String, Value>, name: &str, value: Value) -> Option<()> {
+fn push_value(read: &mut Map<String, Value>, name: &str, value: Value) -> Option<()> {
     read.entry(name).or_insert_with(|| json!([])).as_array_mut().map(|list| list.push(value))
 }
 
 /// A field's number, its bytes if it is length-delimited, and the bytes after it.
-type Read<'b> = (u64, Option<&'b [u8]>, &'b [u8]);
+type DecodedField<'b> = (u64, Option<&'b [u8]>, &'b [u8]);
 
 /// Reads the first field.
-fn field(bytes: &[u8]) -> Option<Read<'_>> {
-    let (key, rest) = varint(bytes)?;
+fn read_field(bytes: &[u8]) -> Option<DecodedField<'_>> {
+    let (key, rest) = read_varint(bytes)?;
     let number = key >> 3;
     match key & 7 {
-        0 => varint(rest).map(|(_, rest)| (number, None, rest)),
+        0 => read_varint(rest).map(|(_, rest)| (number, None, rest)),
         1 => rest.split_at_checked(8).map(|(_, rest)| (number, None, rest)),
         5 => rest.split_at_checked(4).map(|(_, rest)| (number, None, rest)),
         2 => {
-            let (length, rest) = varint(rest)?;
+            let (length, rest) = read_varint(rest)?;
             let (value, rest) = rest.split_at_checked(usize::try_from(length).ok()?)?;
             Some((number, Some(value), rest))
         }
@@ -208,7 +208,7 @@ fn field(bytes: &[u8]) -> Option<Read<'_>> {
     }
 }
 
-fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
+fn read_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut number = 0;
     for (at, byte) in bytes.iter().enumerate().take(10) {
         number |= u64::from(byte & 0x7f).checked_shl(u32::try_from(7 * at).ok()?)?;
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn as_kubectl_sends_it() {
+    fn review_body_protobuf_of_kubectl_decoded() {
         // Empty metadata, unknown fields, and known fields.
         let attributes = [written(2, b"get"), written(5, b"things"), written(7, b"one"), vec![0x78, 1]].concat();
         let spec = written(2, &written(1, &attributes));
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn as_a_backend_sends_it() {
+    fn review_body_protobuf_of_backend_decoded() {
         let requirement = [written(1, b"app"), written(2, b"In"), written(3, b"a"), written(3, b"b")].concat();
         let attributes = [written(2, b"list"), written(9, &written(2, &requirement))].concat();
         let extra = |key: &[u8], values: &[&[u8]]| {
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_is_400() {
+    fn review_body_truncated_protobuf_is_400() {
         let body = object("SelfSubjectRulesReview", &written(2, &written(1, b"default")));
         for length in 0..body.len() {
             match read(ReviewBody::SelfSubjectRules, &body[..length]) {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_are_too_odd() {
+    fn review_body_arbitrary_bytes_do_not_panic() {
         bolero::check!().with_iterations(5000).with_max_len(40).for_each(|bytes: &[u8]| {
             for body in [ReviewBody::SelfSubjectAccess, ReviewBody::SubjectAccess, ReviewBody::Token] {
                 // As the body, and as the content of an envelope.

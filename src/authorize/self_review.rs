@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::access_spec::{self, AccessSpec};
-use super::{Attributes, Authorizer, Mode, ReviewBody, policy};
+use super::{Attributes, AuthorizationMode, Authorizer, ReviewBody, policy};
 use crate::kubeapi::{RequestInfo, Status, User};
 
 /// A kind of self review.
@@ -23,7 +23,7 @@ pub enum SelfReview {
 }
 
 #[derive(Deserialize, Default)]
-struct Nothing {}
+struct EmptySpec {}
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
@@ -33,7 +33,7 @@ struct RulesSpec {
 
 impl SelfReview {
     /// Classifies a request; none for other resources. Accepts any verb, though only `create` is served.
-    pub fn asked(info: &RequestInfo<'_>) -> Option<SelfReview> {
+    pub fn parse(info: &RequestInfo<'_>) -> Option<SelfReview> {
         let ours = info.is_resource_request && info.api_prefix == "apis" && info.api_version == "v1";
         if !ours || !info.namespace.is_empty() || !info.subresource.is_empty() {
             return None;
@@ -47,7 +47,7 @@ impl SelfReview {
     }
 
     /// The kind of its body.
-    pub fn body(self) -> ReviewBody {
+    pub fn review_body(self) -> ReviewBody {
         match self {
             SelfReview::Subject => ReviewBody::SelfSubject,
             SelfReview::Access => ReviewBody::SelfSubjectAccess,
@@ -62,7 +62,7 @@ impl SelfReview {
     pub async fn answer(self, authorizer: &Authorizer, user: &User, body: &[u8]) -> Result<Value, Status> {
         let status = match self {
             SelfReview::Subject => {
-                self.read::<Nothing>(body)?;
+                self.read_spec::<EmptySpec>(body)?;
                 let now = jiff::Timestamp::try_from(SystemTime::now()).unwrap_or_default();
                 let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
                 let (group, kind) = self.kind();
@@ -71,8 +71,8 @@ impl SelfReview {
                     "status": {"userInfo": user.info()},
                 }));
             }
-            SelfReview::Access => self.access(authorizer, user, body).await?,
-            SelfReview::Rules => self.rules(authorizer, user, body)?,
+            SelfReview::Access => self.review_access(authorizer, user, body).await?,
+            SelfReview::Rules => self.review_rules(authorizer, user, body)?,
         };
         let (group, kind) = self.kind();
         let spec =
@@ -90,62 +90,64 @@ impl SelfReview {
         }
     }
 
-    fn read<S: DeserializeOwned + Default>(self, body: &[u8]) -> Result<S, Status> {
+    fn read_spec<S: DeserializeOwned + Default>(self, body: &[u8]) -> Result<S, Status> {
         let (group, kind) = self.kind();
-        access_spec::read(group, kind, body)
+        access_spec::read_review_spec(group, kind, body)
     }
 
-    async fn access(self, authorizer: &Authorizer, user: &User, body: &[u8]) -> Result<Value, Status> {
-        let spec: AccessSpec = self.read(body)?;
+    async fn review_access(self, authorizer: &Authorizer, user: &User, body: &[u8]) -> Result<Value, Status> {
+        let spec: AccessSpec = self.read_spec(body)?;
         let (group, kind) = self.kind();
         let request = spec.request().map_err(|causes| Status::invalid(group, kind, "", causes))?;
-        let judged = authorizer.explain(Attributes { user, request: &request }).await;
-        Ok(judged.status())
+        let judged = authorizer.review(Attributes { user, request: &request }).await;
+        Ok(judged.into_json())
     }
 
-    fn rules(self, authorizer: &Authorizer, user: &User, body: &[u8]) -> Result<Value, Status> {
-        let spec: RulesSpec = self.read(body)?;
+    fn review_rules(self, authorizer: &Authorizer, user: &User, body: &[u8]) -> Result<Value, Status> {
+        let spec: RulesSpec = self.read_spec(body)?;
         if spec.namespace.is_empty() {
             return Err(Status::bad_request("no namespace on request"));
         }
-        let mut rules = Rules::default();
+        let mut rules = UserRules::default();
         if authorizer.is_privileged(user) {
-            rules.everything();
+            rules.add_all();
         }
-        for link in &*authorizer.modes.now() {
+        for link in &*authorizer.chain.snapshot() {
             match &link.mode {
-                Mode::AlwaysAllow => rules.everything(),
-                Mode::AlwaysDeny => {}
-                Mode::Static(policy, _) => {
+                AuthorizationMode::AlwaysAllow => rules.add_all(),
+                AuthorizationMode::AlwaysDeny => {}
+                AuthorizationMode::Static(policy, _) => {
                     let policy = policy.load();
                     policy.rules(user, &spec.namespace).for_each(|rule| rules.add(rule));
-                    rules.errors.extend(Some(policy.missing(user, &spec.namespace)).filter(|text| !text.is_empty()));
+                    rules
+                        .errors
+                        .extend(Some(policy.missing_roles(user, &spec.namespace)).filter(|text| !text.is_empty()));
                 }
-                Mode::ConfigFile(_) => rules.unknown_to("configuration file"),
-                Mode::Webhook(_) => rules.unknown_to("webhook"),
+                AuthorizationMode::ConfigFile(_) => rules.mark_unsupported("configuration file"),
+                AuthorizationMode::Webhook(_) => rules.mark_unsupported("webhook"),
             }
         }
-        Ok(rules.status())
+        Ok(rules.into_json())
     }
 }
 
 /// The rules of a user, as far as they can be listed.
 #[derive(Default)]
-struct Rules {
+struct UserRules {
     resources: Vec<Value>,
     paths: Vec<Value>,
     incomplete: bool,
     errors: Vec<String>,
 }
 
-impl Rules {
+impl UserRules {
     /// Adds upstream's error for an authorizer that cannot list rules.
-    fn unknown_to(&mut self, authorizer: &str) {
+    fn mark_unsupported(&mut self, authorizer: &str) {
         self.incomplete = true;
         self.errors.push(format!("{authorizer} authorizer does not support user rule resolution"));
     }
 
-    fn add(&mut self, rule: &policy::Rule) {
+    fn add(&mut self, rule: &policy::PolicyRule) {
         if !rule.resources.is_empty() {
             let mut told = json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});
             if !rule.resource_names.is_empty() {
@@ -158,12 +160,12 @@ impl Rules {
         }
     }
 
-    fn everything(&mut self) {
+    fn add_all(&mut self) {
         self.resources.push(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
         self.paths.push(json!({"verbs": ["*"], "nonResourceURLs": ["*"]}));
     }
 
-    fn status(self) -> Value {
+    fn into_json(self) -> Value {
         let mut status =
             json!({"resourceRules": self.resources, "nonResourceRules": self.paths, "incomplete": self.incomplete});
         match &self.errors[..] {
@@ -178,7 +180,7 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::authorize::Policy;
+    use crate::authorize::RbacPolicy;
     use crate::process::Published;
 
     fn user() -> User {
@@ -196,8 +198,8 @@ mod tests {
              {head}kind: ClusterRoleBinding\nmetadata: {{name: c}}\nroleRef: {{kind: ClusterRole, name: gone}}\n\
              subjects: [{{kind: User, name: jane}}]\n"
         );
-        let policy = Published::fixed(Policy::parse("p", &text, false).unwrap());
-        Authorizer { modes: vec![Mode::Static(policy, "RBAC")].into(), ..Authorizer::default() }
+        let policy = Published::fixed(RbacPolicy::parse("p", &text, false).unwrap());
+        Authorizer { chain: vec![AuthorizationMode::Static(policy, "RBAC")].into(), ..Authorizer::default() }
     }
 
     async fn ask(review: SelfReview, spec: Value) -> Result<Value, Status> {
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_am_i() {
+    async fn self_subject_review_returns_user_info() {
         let mut answer = ask(SelfReview::Subject, json!({})).await.unwrap();
         let created = answer["metadata"]["creationTimestamp"].take();
         assert_eq!(created.as_str().map(str::len), Some("2026-01-01T00:00:00Z".len()));
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn may_i() {
+    async fn self_subject_access_review_answered_by_chain() {
         let spec = |verb: &str, name: &str| json!({"resourceAttributes": {"verb": verb, "group": "g", "resource": "things", "name": name}});
         let answer = ask(SelfReview::Access, spec("get", "one")).await.unwrap();
         assert_eq!(
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_question() {
+    async fn self_subject_reviews_reject_invalid_spec() {
         let both = json!({"resourceAttributes": {}, "nonResourceAttributes": {}});
         for (review, spec, code) in [
             (SelfReview::Access, json!({}), 422),
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_may_i() {
+    async fn self_subject_rules_review_lists_rules() {
         let answer = ask(SelfReview::Rules, json!({"namespace": "default"})).await.unwrap();
         assert_eq!(
             answer["status"],

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::access_spec::{AccessSpec, invalid, read};
+use super::access_spec::{AccessSpec, invalid, read_review_spec};
 use super::{Attributes, Authorizer};
 use crate::authenticate::GroupFilter;
 use crate::kubeapi::{Status, User};
@@ -35,7 +35,7 @@ pub async fn subject_access_review(
     believed: &GroupFilter,
     body: &[u8],
 ) -> Result<Value, Status> {
-    let spec: Spec = read(GROUP, KIND, body)?;
+    let spec: Spec = read_review_spec(GROUP, KIND, body)?;
     let groups = spec.groups.unwrap_or_default();
     let request = spec.access.request();
     let mut causes = Vec::new();
@@ -53,18 +53,18 @@ pub async fn subject_access_review(
     let extra = spec.extra.unwrap_or_default().into_iter().map(|(key, values)| (key, values.unwrap_or_default()));
     let user = User { name: spec.user, uid: spec.uid, groups, extra: extra.collect() };
     let user = believed.filter(Arc::new(user));
-    let judged = authorizer.explain(Attributes { user: &user, request: &request }).await;
+    let judged = authorizer.review(Attributes { user: &user, request: &request }).await;
     let written = serde_json::from_slice::<Value>(body).ok().and_then(|mut body| body.get_mut("spec").map(Value::take));
     Ok(json!({
         "kind": KIND, "apiVersion": format!("{GROUP}/v1"), "metadata": {},
-        "spec": written.unwrap_or_else(|| json!({})), "status": judged.status(),
+        "spec": written.unwrap_or_else(|| json!({})), "status": judged.into_json(),
     }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::authorize::{Mode, Policy};
+    use crate::authorize::{AuthorizationMode, RbacPolicy};
     use crate::process::Published;
 
     async fn ask(spec: Value) -> Result<Value, (u16, String)> {
@@ -72,8 +72,9 @@ mod tests {
                     rules: [{apiGroups: [g], resources: [things], verbs: [get]}]\n---\n\
                     apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: b}\n\
                     roleRef: {kind: ClusterRole, name: r}\nsubjects: [{kind: Group, name: devs}]\n";
-        let policy = Published::fixed(Policy::parse("p", text, false).unwrap());
-        let authorizer = Authorizer { modes: vec![Mode::Static(policy, "RBAC")].into(), ..Authorizer::default() };
+        let policy = Published::fixed(RbacPolicy::parse("p", text, false).unwrap());
+        let authorizer =
+            Authorizer { chain: vec![AuthorizationMode::Static(policy, "RBAC")].into(), ..Authorizer::default() };
         let believed = GroupFilter::default();
         let body = json!({ "spec": spec }).to_string();
         let answer = subject_access_review(&authorizer, &believed, body.as_bytes()).await;
@@ -81,9 +82,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_group_that_nobody_brings_in_counts_for_nothing() {
+    async fn subject_access_review_ignores_filtered_groups() {
         let body = json!({ "spec": things(json!({"user": "jane", "groups": ["system:masters"]})) }).to_string();
-        let authorizer = Authorizer { modes: vec![Mode::AlwaysDeny].into(), ..Authorizer::default() };
+        let authorizer = Authorizer { chain: vec![AuthorizationMode::AlwaysDeny].into(), ..Authorizer::default() };
         for (dropped, allowed) in [(vec![], true), (vec!["system:masters"], false)] {
             let believed = GroupFilter::new(&[], &dropped);
             let answer = subject_access_review(&authorizer, &believed, body.as_bytes()).await.unwrap();
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_others_may() {
+    async fn subject_access_review_answered_by_chain() {
         let spec = things(json!({"user": "jane", "groups": ["devs"], "uid": "7", "extra": {"a": ["b"], "c": null}}));
         assert_eq!(
             ask(spec.clone()).await.unwrap(),
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_question() {
+    async fn subject_access_review_invalid_spec_is_rejected() {
         for (spec, code, words) in [
             (things(json!({})), 422, "spec.user: Invalid value: at least one of user or group"),
             (json!({"user": "jane"}), 422, "spec.resourceAttributes: Invalid value: exactly one"),

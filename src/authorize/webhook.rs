@@ -7,19 +7,22 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::Method;
 
-use super::access_review::{Said, digest, judge, may_be_remembered, question};
+use super::access_review::{ReviewVerdict, is_cacheable, parse_verdict, request_body, write_digest};
 use super::configuration::MatchConditions;
 use super::{Attributes, Decision};
+use crate::decision_cache::{
+    CacheLimits, CachedDecision, DecisionCache, DecisionKey, DigestSecret, FlightGuard, LogThrottle, ReviewTarget,
+    SingleFlight,
+};
 use crate::kubeapi::{RequestInfo, User};
-use crate::kubeclient::{Answer, CallError, Client, Patience, Remote};
-use crate::observe::metrics::{self, CallHealth, CallKind, Lookup, Metrics, Review, RoundTrip};
+use crate::kubeclient::{ApiResponse, CallError, CallPolicy, Client, ClientHandle};
+use crate::observe::metrics::{self, CacheResult, CallHealth, CallKind, Metrics, ReviewKind, RoundTrip};
 use crate::process::Problem;
-use crate::review::{Complaint, DecisionCache, Flights, Kept, Key, Landing, Limits, Secret, Target};
 
 /// Limits of the decision cache: four times upstream's; entries are small.
-const DECISIONS: Limits = Limits { entries: 32_768, bytes: 16 << 20 };
+const CACHE_LIMITS: CacheLimits = CacheLimits { entries: 32_768, bytes: 16 << 20 };
 /// Cache TTL of requests excluded by match conditions. These depend on the request alone, so a long TTL is safe.
-const EXCLUDED: Duration = Duration::from_secs(300);
+const EXCLUDED_TTL: Duration = Duration::from_secs(300);
 
 /// Probe interval of review servers that failed or were not called yet, with `--readiness-requires-reviews`.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(5);
@@ -28,7 +31,7 @@ pub const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AccessReviewSettings {
     /// The server to call and its API version.
-    pub target: Target,
+    pub target: ReviewTarget,
     /// `--authorization-webhook-cache-authorized-ttl`: cache TTL of allowed decisions.
     pub authorized_ttl: Duration,
     /// `--authorization-webhook-cache-unauthorized-ttl`: cache TTL of denied decisions.
@@ -37,98 +40,111 @@ pub struct AccessReviewSettings {
     /// fails. A stale denial is never used: the request is denied anyway.
     pub stale_allow_ttl: Duration,
     /// Timeouts and retries.
-    pub patience: Patience,
+    pub patience: CallPolicy,
 }
 
 /// Settings of a webhook in the configuration file, except the TTLs.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Named {
+pub(super) struct WebhookOptions {
     /// Its name for metrics and the log; empty for the one configured by flags.
     pub(super) name: String,
     /// Whether the chain ends when it fails (`failurePolicy: Deny`).
     pub(super) denies_on_failure: bool,
     /// Which requests it is called for; all if none.
-    pub(super) conditions: Option<MatchConditions>,
+    pub(super) match_conditions: Option<MatchConditions>,
 }
 
 /// Authorizes requests by SubjectAccessReview (`k8s.io/apiserver/plugin/pkg/authorizer/webhook`).
-pub struct AccessReviews {
-    remote: Remote,
-    named: Named,
+pub struct AccessReviewClient {
+    remote: ClientHandle,
+    webhook: WebhookOptions,
     settings: AccessReviewSettings,
     path: String,
-    secret: Secret,
-    decisions: DecisionCache<Said>,
-    flights: Arc<Flights<Result<Said, Failure>>>,
+    secret: DigestSecret,
+    decisions: DecisionCache<ReviewVerdict>,
+    single_flight: Arc<SingleFlight<Result<ReviewVerdict, ReviewFailure>>>,
     metrics: Arc<Metrics>,
-    counting: Arc<metrics::Webhook>,
+    webhook_metrics: Arc<metrics::WebhookMetrics>,
     health: Arc<CallHealth>,
-    stale: Complaint,
-    failure: Complaint,
+    stale_log: LogThrottle,
+    failure_log: LogThrottle,
 }
 
 /// A review to send, independent of the request that caused it.
-struct Asked {
-    key: Key,
+struct PendingReview {
+    key: DecisionKey,
     body: Bytes,
     owner: String,
-    remember: bool,
+    is_cacheable: bool,
 }
 
 /// The error of a review, for the log.
 #[derive(Clone)]
-struct Failure {
+struct ReviewFailure {
     why: Arc<str>,
-    timed_out: bool,
+    is_timeout: bool,
 }
 
-impl AccessReviews {
+impl AccessReviewClient {
     /// Creates a client that sends its calls through `remote`.
     ///
     /// # Errors
     /// When the system has no random numbers.
-    pub fn new(remote: Remote, settings: AccessReviewSettings, metrics: &Arc<Metrics>) -> Result<Arc<Self>, Problem> {
-        // kube-apiserver's name for the webhook configured by flags.
-        let name = if matches!(settings.target, Target::Webhook(_)) { "default" } else { "" };
-        AccessReviews::named(remote, Named { name: name.to_owned(), ..Named::default() }, settings, metrics)
-    }
-
-    /// Like [`AccessReviews::new`], for one of several webhooks.
-    pub(super) fn named(
-        remote: Remote,
-        named: Named,
+    pub fn new(
+        remote: ClientHandle,
         settings: AccessReviewSettings,
         metrics: &Arc<Metrics>,
     ) -> Result<Arc<Self>, Problem> {
-        Ok(Arc::new(AccessReviews {
+        // kube-apiserver's name for the webhook configured by flags.
+        let name = if matches!(settings.target, ReviewTarget::Webhook(_)) { "default" } else { "" };
+        AccessReviewClient::with_options(
+            remote,
+            WebhookOptions { name: name.to_owned(), ..WebhookOptions::default() },
+            settings,
+            metrics,
+        )
+    }
+
+    /// Like [`AccessReviewClient::new`], for one of several webhooks.
+    pub(super) fn with_options(
+        remote: ClientHandle,
+        named: WebhookOptions,
+        settings: AccessReviewSettings,
+        metrics: &Arc<Metrics>,
+    ) -> Result<Arc<Self>, Problem> {
+        Ok(Arc::new(AccessReviewClient {
             remote,
             settings,
-            path: settings.target.path("authorization.k8s.io", "subjectaccessreviews", settings.patience.attempt),
-            secret: Secret::new()?,
-            decisions: DecisionCache::new(metrics::DecisionCache::Access, DECISIONS, metrics.clone()),
-            flights: Arc::default(),
+            path: settings.target.path(
+                "authorization.k8s.io",
+                "subjectaccessreviews",
+                settings.patience.attempt_timeout,
+            ),
+            secret: DigestSecret::new()?,
+            decisions: DecisionCache::new(metrics::DecisionCacheKind::Access, CACHE_LIMITS, metrics.clone()),
+            single_flight: Arc::default(),
             metrics: metrics.clone(),
-            counting: metrics.authorization().webhook(&named.name),
+            webhook_metrics: metrics.authorization().webhook(&named.name),
             health: metrics.calls().register(CallKind::SubjectAccessReview, &named.name),
-            stale: Complaint::default(),
-            failure: Complaint::default(),
-            named,
+            stale_log: LogThrottle::default(),
+            failure_log: LogThrottle::default(),
+            webhook: named,
         }))
     }
 
     /// Decides by the server's response. A cached decision does not wait.
     pub(super) async fn decide(self: &Arc<Self>, attributes: Attributes<'_>) -> Decision {
-        let key = self.secret.key(|it| digest(attributes, it));
-        if let Some(said) = self.decisions.fresh(&key, Instant::now()) {
-            self.metrics.reviews().looked_up(metrics::DecisionCache::Access, Lookup::Hit);
-            self.health.cache_hit();
-            if said == Said::Excluded {
-                self.counting.excluded();
+        let key = self.secret.key(|it| write_digest(attributes, it));
+        if let Some(said) = self.decisions.get_fresh(&key, Instant::now()) {
+            self.metrics.reviews().record_lookup(metrics::DecisionCacheKind::Access, CacheResult::Hit);
+            self.health.record_cache_hit();
+            if said == ReviewVerdict::Excluded {
+                self.webhook_metrics.record_exclusion();
             }
             return said.into();
         }
         // Boxed, to keep the futures of requests with a cached decision small.
-        Box::pin(self.ask(key, attributes)).await
+        Box::pin(self.review_shared(key, attributes)).await
     }
 
     /// Reviews access of an anonymous user to `/readyz` if no call was made yet or the last one failed, to detect a
@@ -137,63 +153,63 @@ impl AccessReviews {
         if self.health.is_unproven() {
             let nobody = User { name: "system:anonymous".to_owned(), ..User::default() };
             let request = RequestInfo { path: "/readyz", verb: "get".into(), ..RequestInfo::default() };
-            let asked = question(Attributes { user: &nobody, request: &request }, self.settings.target.version());
+            let asked = request_body(Attributes { user: &nobody, request: &request }, self.settings.target.version());
             let reviews = self.clone();
             self.remote.run(move |client: Rc<Client>| async move {
                 // The outcome is recorded in the health of the calls.
-                let _ = reviews.call(&client, asked).await;
+                let _ = reviews.send_review(&client, asked).await;
             });
         }
     }
 
     /// Removes expired entries. Call it periodically.
-    pub fn sweep(&self) {
-        self.decisions.sweep(Instant::now());
+    pub fn remove_expired(&self) {
+        self.decisions.remove_expired(Instant::now());
     }
 
-    async fn ask(self: &Arc<Self>, key: Key, attributes: Attributes<'_>) -> Decision {
+    async fn review_shared(self: &Arc<Self>, key: DecisionKey, attributes: Attributes<'_>) -> Decision {
         // Match conditions are evaluated only on a cache miss: cached decisions have passed them.
-        match self.is_meant(attributes) {
+        match self.matches_conditions(attributes) {
             Ok(true) => {}
             Ok(false) => {
-                self.counting.excluded();
-                if may_be_remembered(attributes) {
-                    self.keep(key, &attributes.user.name, Said::Excluded, EXCLUDED, Duration::ZERO);
+                self.webhook_metrics.record_exclusion();
+                if is_cacheable(attributes) {
+                    self.insert(key, &attributes.user.name, ReviewVerdict::Excluded, EXCLUDED_TTL, Duration::ZERO);
                 }
-                return Said::Excluded.into();
+                return ReviewVerdict::Excluded.into();
             }
-            Err(why) => return self.cannot_say(&why),
+            Err(why) => return self.failure_decision(&why),
         }
-        let asked = || Asked {
+        let asked = || PendingReview {
             key,
-            body: question(attributes, self.settings.target.version()),
+            body: request_body(attributes, self.settings.target.version()),
             owner: attributes.user.name.clone(),
-            remember: may_be_remembered(attributes),
+            is_cacheable: is_cacheable(attributes),
         };
-        let answer = self.flights.join(
+        let answer = self.single_flight.join(
             key,
-            || self.decisions.fresh(&key, Instant::now()).map(Ok),
+            || self.decisions.get_fresh(&key, Instant::now()).map(Ok),
             |landing| {
                 let (reviews, asked) = (self.clone(), asked());
                 self.remote.run(move |client: Rc<Client>| async move {
-                    reviews.review(&client, asked, landing).await;
+                    reviews.complete_flight(&client, asked, landing).await;
                 });
             },
         );
         // The review has its own timeout; this one also holds when its thread is stuck.
-        let whole = self.settings.patience.whole;
+        let whole = self.settings.patience.total_timeout;
         let failure = match tokio::time::timeout(whole, answer).await {
             Ok(Ok(Ok(said))) => {
-                self.metrics.reviews().looked_up(metrics::DecisionCache::Access, Lookup::Miss);
+                self.metrics.reviews().record_lookup(metrics::DecisionCacheKind::Access, CacheResult::Miss);
                 return said.into();
             }
             Ok(Ok(Err(failure))) => failure,
-            Ok(Err(why)) => Failure { why, timed_out: false },
-            Err(_) => Failure { why: format!("no answer within {whole:?}").into(), timed_out: true },
+            Ok(Err(why)) => ReviewFailure { why, is_timeout: false },
+            Err(_) => ReviewFailure { why: format!("no answer within {whole:?}").into(), is_timeout: true },
         };
-        if let Some(said @ Said::Yes(_)) = self.decisions.stale(&key, Instant::now()) {
-            self.metrics.reviews().looked_up(metrics::DecisionCache::Access, Lookup::Stale);
-            if self.stale.is_due() {
+        if let Some(said @ ReviewVerdict::Allowed(_)) = self.decisions.get_stale(&key, Instant::now()) {
+            self.metrics.reviews().record_lookup(metrics::DecisionCacheKind::Access, CacheResult::Stale);
+            if self.stale_log.is_due() {
                 tracing::warn!(
                     why = &*failure.why,
                     "SubjectAccessReview failed; stale allowed decisions are used (--authorization-stale-allow-ttl)"
@@ -201,106 +217,118 @@ impl AccessReviews {
             }
             return said.into();
         }
-        self.metrics.reviews().looked_up(metrics::DecisionCache::Access, Lookup::Miss);
-        if !self.named.denies_on_failure && !self.named.name.is_empty() {
-            self.counting.failed_open(failure.timed_out);
+        self.metrics.reviews().record_lookup(metrics::DecisionCacheKind::Access, CacheResult::Miss);
+        if !self.webhook.denies_on_failure && !self.webhook.name.is_empty() {
+            self.webhook_metrics.record_fail_open(failure.is_timeout);
         }
-        self.cannot_say(&failure.why)
+        self.failure_decision(&failure.why)
     }
 
     /// Whether the match conditions include the request.
-    fn is_meant(&self, attributes: Attributes<'_>) -> Result<bool, String> {
-        let Some(conditions) = &self.named.conditions else { return Ok(true) };
+    fn matches_conditions(&self, attributes: Attributes<'_>) -> Result<bool, String> {
+        let Some(conditions) = &self.webhook.match_conditions else { return Ok(true) };
         let began = Instant::now();
-        let meant = conditions.hold(attributes);
-        self.counting.conditions_evaluated(began.elapsed(), meant.is_err());
+        let meant = conditions.matches(attributes);
+        self.webhook_metrics.record_conditions(began.elapsed(), meant.is_err());
         if let Err(why) = &meant
-            && self.failure.is_due()
+            && self.failure_log.is_due()
         {
-            tracing::error!(webhook = self.named.name, why, "match conditions could not be evaluated");
+            tracing::error!(webhook = self.webhook.name, why, "match conditions could not be evaluated");
         }
         meant
     }
 
-    fn cannot_say(&self, why: &str) -> Decision {
-        let why = match &*self.named.name {
+    fn failure_decision(&self, why: &str) -> Decision {
+        let why = match &*self.webhook.name {
             "" => format!("Webhook: {why}"),
             name => format!("Webhook {name}: {why}"),
         };
-        if self.named.denies_on_failure { Decision::Halt(why) } else { Decision::Error(why) }
+        if self.webhook.denies_on_failure { Decision::FatalError(why) } else { Decision::Error(why) }
     }
 
     /// Runs a review on the client's thread. It continues when the request that started it is canceled.
-    async fn review(&self, client: &Client, asked: Asked, landing: Landing<Result<Said, Failure>>) {
-        let outcome = self.call(client, asked.body.clone()).await.map(|said| self.remember(&asked, said));
-        landing.land(Ok(outcome));
+    async fn complete_flight(
+        &self,
+        client: &Client,
+        asked: PendingReview,
+        landing: FlightGuard<Result<ReviewVerdict, ReviewFailure>>,
+    ) {
+        let outcome = self.send_review(client, asked.body.clone()).await.map(|said| self.store(&asked, said));
+        landing.complete(Ok(outcome));
     }
 
-    async fn call(&self, client: &Client, question: Bytes) -> Result<Said, Failure> {
+    async fn send_review(&self, client: &Client, question: Bytes) -> Result<ReviewVerdict, ReviewFailure> {
         let (mut timed_out, began) = (false, Instant::now());
-        let tried = |answer: &Result<Answer, CallError>, took| {
+        let tried = |answer: &Result<ApiResponse, CallError>, took| {
             timed_out = is_timeout(answer);
-            self.count(answer, took);
+            self.record_attempt(answer, took);
         };
         let answer = client.call(Method::POST, &self.path, Some(question), self.settings.patience, tried).await;
         let outcome = match answer {
-            Ok(answer) if answer.is_success() => judge(&answer.body),
+            Ok(answer) if answer.is_success() => parse_verdict(&answer.body),
             Ok(answer) => Err(answer.describe()),
             Err(error) => Err(error.to_string()),
         };
         self.health.record(client.server(), outcome.as_ref().map(drop).map_err(String::as_str), began.elapsed());
-        outcome.map_err(|why| Failure { why: why.into(), timed_out })
+        outcome.map_err(|why| ReviewFailure { why: why.into(), is_timeout: timed_out })
     }
 
     /// Counts an attempt: like kube-apiserver by webhook name, or like an extension API server by status.
-    fn count(&self, answer: &Result<Answer, CallError>, took: Duration) {
-        if self.named.name.is_empty() {
-            return self.metrics.reviews().asked(
-                Review::Access,
+    fn record_attempt(&self, answer: &Result<ApiResponse, CallError>, took: Duration) {
+        if self.webhook.name.is_empty() {
+            return self.metrics.reviews().record_request(
+                ReviewKind::Access,
                 answer.as_ref().ok().map(|answer| answer.status),
                 took,
             );
         }
         let result = match answer {
-            Ok(answer) if answer.is_success() && judge(&answer.body).is_ok() => RoundTrip::Success,
+            Ok(answer) if answer.is_success() && parse_verdict(&answer.body).is_ok() => RoundTrip::Success,
             _ if is_timeout(answer) => RoundTrip::Timeout,
             _ => RoundTrip::Error,
         };
-        self.counting.asked(result, took);
+        self.webhook_metrics.record_request(result, took);
     }
 
-    fn remember(&self, asked: &Asked, said: Said) -> Said {
+    fn store(&self, asked: &PendingReview, said: ReviewVerdict) -> ReviewVerdict {
         let (ttl, stale) = match &said {
-            Said::Yes(_) => (self.settings.authorized_ttl, self.settings.stale_allow_ttl),
-            Said::No(_) | Said::Nothing(_) => (self.settings.unauthorized_ttl, Duration::ZERO),
-            Said::Both | Said::Excluded => return said,
+            ReviewVerdict::Allowed(_) => (self.settings.authorized_ttl, self.settings.stale_allow_ttl),
+            ReviewVerdict::Denied(_) | ReviewVerdict::NoOpinion(_) => (self.settings.unauthorized_ttl, Duration::ZERO),
+            ReviewVerdict::Conflict | ReviewVerdict::Excluded => return said,
         };
-        if !asked.remember {
+        if !asked.is_cacheable {
             return said;
         }
-        self.keep(asked.key, &asked.owner, said, ttl, stale)
+        self.insert(asked.key, &asked.owner, said, ttl, stale)
     }
 
     /// Inserts a verdict. A denial replaces an earlier allowed decision even if its own TTL is zero.
-    fn keep(&self, key: Key, owner: &str, said: Said, ttl: Duration, stale: Duration) -> Said {
+    fn insert(
+        &self,
+        key: DecisionKey,
+        owner: &str,
+        said: ReviewVerdict,
+        ttl: Duration,
+        stale: Duration,
+    ) -> ReviewVerdict {
         let now = Instant::now();
-        let (bytes, fresh_until) = (said.bytes(), now + ttl);
-        let kept = Kept { value: said, owner, bytes, fresh_until, stale_until: fresh_until + stale };
-        self.decisions.keep(key, kept, now)
+        let (bytes, fresh_until) = (said.heap_bytes(), now + ttl);
+        let kept = CachedDecision { value: said, owner, bytes, fresh_until, stale_until: fresh_until + stale };
+        self.decisions.insert(key, kept, now)
     }
 }
 
-fn is_timeout(answer: &Result<Answer, CallError>) -> bool {
+fn is_timeout(answer: &Result<ApiResponse, CallError>) -> bool {
     match answer {
         Ok(answer) => answer.status == 504,
         Err(error) => matches!(error, CallError::TimedOut(_)),
     }
 }
 
-impl std::fmt::Debug for AccessReviews {
+impl std::fmt::Debug for AccessReviewClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("AccessReviews")
-            .field("name", &self.named.name)
+            .field("name", &self.webhook.name)
             .field("settings", &self.settings)
             .finish_non_exhaustive()
     }

@@ -12,24 +12,24 @@ use std::time::{Duration, Instant};
 use crate::observe::metrics;
 
 /// Consecutive requests without an answer that open the circuit.
-const ROW: u32 = 10;
+const CONSECUTIVE_FAILURES: u32 = 10;
 /// Minimum time of such failures: requests in flight to a backend that died fail all at once.
-const SUSTAINED: Duration = Duration::from_secs(1);
+const MIN_FAILURE_TIME: Duration = Duration::from_secs(1);
 /// Time until the first trial after opening, and the maximum between trials.
-const TRIAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+const TRIAL_WAIT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// Requests in flight beyond those answered, in the first second of recovery; each further second adds as many.
-const FIRST: usize = 32;
+const RECOVERY_BASE: usize = 32;
 /// Number of answers that ends recovery.
-const ENOUGH: usize = 500;
+const RECOVERY_ANSWERS: usize = 500;
 /// Time that ends recovery.
-const LONGEST: Duration = Duration::from_secs(10);
+const RECOVERY_TIME: Duration = Duration::from_secs(10);
 
 /// Circuit breaker of one APIService.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Circuit {
+pub(super) struct CircuitBreaker {
     state: State,
-    losses: Losses,
-    crowd: Crowd,
+    failures: ConsecutiveFailures,
+    in_flight: RecoveryLimit,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,7 +38,7 @@ enum State {
     #[default]
     Closed,
     /// No endpoint can be reached. Requests are admitted: each fails at once.
-    Away { since: Instant },
+    Unreachable { since: Instant },
     /// No request is admitted until `next`. `trial` is true while the last admitted request has no result.
     Open { next: Instant, wait: Duration, trial: bool },
     /// The backend answers again.
@@ -47,33 +47,33 @@ enum State {
 
 /// Consecutive requests without an answer.
 #[derive(Clone, Copy, Debug, Default)]
-struct Losses {
-    row: u32,
+struct ConsecutiveFailures {
+    count: u32,
     since: Option<Instant>,
 }
 
 /// Requests in flight that were admitted while the circuit was not closed, long-running ones too, until their response
 /// begins.
 #[derive(Clone, Debug, Default)]
-struct Crowd {
-    all: usize,
+struct RecoveryLimit {
+    total: usize,
     by_user: HashMap<u16, usize>,
 }
 
 /// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum BackendOutcome {
     /// The backend answered, perhaps with an error.
     Answered,
     /// The request was sent and got no valid answer.
-    Lost,
+    NoAnswer,
     /// No endpoint could be reached.
     Unreachable,
 }
 
 /// Ticket of a request that was admitted while the circuit was not closed. It must be returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Pass {
+pub(super) struct CircuitTicket {
     user: u16,
     /// Time of the following trial, if this request is one.
     trial: Option<Instant>,
@@ -81,154 +81,171 @@ pub(super) struct Pass {
 
 /// Why a request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Held {
+pub(super) enum CircuitRejection {
     /// The circuit is open; time until the next trial.
     Open(Duration),
     /// The backend is recovering, and the limit is reached.
     Recovering,
 }
 
-impl Circuit {
+impl CircuitBreaker {
     /// An open circuit; its first trial is due.
     #[cfg(test)]
-    pub(super) fn opened_before(now: Instant) -> Circuit {
-        Circuit { state: State::Open { next: now, wait: TRIAL.0, trial: false }, ..Circuit::default() }
+    pub(super) fn open_with_trial_due(now: Instant) -> CircuitBreaker {
+        CircuitBreaker {
+            state: State::Open { next: now, wait: TRIAL_WAIT.0, trial: false },
+            ..CircuitBreaker::default()
+        }
     }
 
     /// Whether the circuit is closed without recent failures.
-    pub(super) fn is_plain(&self) -> bool {
-        matches!(self.state, State::Closed) && self.losses.row == 0
+    pub(super) fn is_clean(&self) -> bool {
+        matches!(self.state, State::Closed) && self.failures.count == 0
     }
 
     /// Whether the circuit is open: requests get no answer, or no endpoint can be reached.
-    pub(super) fn is_against(&self) -> bool {
-        matches!(self.state, State::Open { .. } | State::Away { .. })
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.state, State::Open { .. } | State::Unreachable { .. })
     }
 
     /// The state for metrics.
-    pub(super) fn state(&self, now: Instant) -> metrics::Circuit {
+    pub(super) fn state(&self, now: Instant) -> metrics::CircuitState {
         match self.state {
-            State::Recovering { since, .. } if now.saturating_duration_since(since) < LONGEST => {
-                metrics::Circuit::HalfOpen
+            State::Recovering { since, .. } if now.saturating_duration_since(since) < RECOVERY_TIME => {
+                metrics::CircuitState::HalfOpen
             }
-            State::Closed | State::Recovering { .. } => metrics::Circuit::Closed,
-            State::Open { .. } | State::Away { .. } => metrics::Circuit::Open,
+            State::Closed | State::Recovering { .. } => metrics::CircuitState::Closed,
+            State::Open { .. } | State::Unreachable { .. } => metrics::CircuitState::Open,
         }
     }
 
     /// Admits or rejects a request of this user. A ticket must be returned.
-    pub(super) fn pass(&mut self, user: impl FnOnce() -> u16, now: Instant) -> Result<Option<Pass>, Held> {
+    pub(super) fn admit(
+        &mut self,
+        user: impl FnOnce() -> u16,
+        now: Instant,
+    ) -> Result<Option<CircuitTicket>, CircuitRejection> {
         let (user, trial) = match &mut self.state {
             State::Closed => return Ok(None),
-            State::Away { .. } => (user(), None),
-            State::Open { next, .. } if now < *next => return Err(Held::Open(*next - now)),
+            State::Unreachable { .. } => (user(), None),
+            State::Open { next, .. } if now < *next => return Err(CircuitRejection::Open(*next - now)),
             State::Open { next, wait, trial } => {
                 (*next, *trial) = (now + *wait, true);
                 (user(), Some(*next))
             }
             State::Recovering { since, answers } => {
                 let passed = now.saturating_duration_since(*since);
-                if *answers >= ENOUGH || passed >= LONGEST {
+                if *answers >= RECOVERY_ANSWERS || passed >= RECOVERY_TIME {
                     self.state = State::Closed;
                     return Ok(None);
                 }
-                let most = FIRST.saturating_mul(1 + passed.as_secs() as usize) + *answers;
+                let most = RECOVERY_BASE.saturating_mul(1 + passed.as_secs() as usize) + *answers;
                 let user = user();
-                if !self.crowd.has_room(user, most) {
-                    return Err(Held::Recovering);
+                if !self.in_flight.allows(user, most) {
+                    return Err(CircuitRejection::Recovering);
                 }
                 (user, None)
             }
         };
-        self.crowd.enter(user);
-        Ok(Some(Pass { user, trial }))
+        self.in_flight.add(user);
+        Ok(Some(CircuitTicket { user, trial }))
     }
 
     /// Returns a ticket: the request is over, or its response has begun. `sent` if it may have reached the backend. One
     /// that was rejected on its way was no trial, so the next request is one: requests that never reach the backend
     /// must not block others. One that was sent and canceled has no result: the next trial is due soon.
-    pub(super) fn give_back(&mut self, pass: Pass, sent: bool, now: Instant) {
-        self.crowd.leave(pass.user);
+    pub(super) fn release(&mut self, pass: CircuitTicket, sent: bool, now: Instant) {
+        self.in_flight.remove(pass.user);
         if let State::Open { next, trial, .. } = &mut self.state
             && *trial
             && pass.trial == Some(*next)
         {
             *trial = false;
-            *next = if sent { (now + TRIAL.0).min(*next) } else { now };
+            *next = if sent { (now + TRIAL_WAIT.0).min(*next) } else { now };
         }
     }
 
     /// Records the outcome of a request.
-    pub(super) fn hear(&mut self, fate: Fate, now: Instant) {
+    pub(super) fn record(&mut self, fate: BackendOutcome, now: Instant) {
         let enough = match fate {
-            Fate::Lost => self.losses.add(now),
-            Fate::Answered => {
-                self.losses = Losses::default();
+            BackendOutcome::NoAnswer => self.failures.add(now),
+            BackendOutcome::Answered => {
+                self.failures = ConsecutiveFailures::default();
                 false
             }
-            Fate::Unreachable => false,
+            BackendOutcome::Unreachable => false,
         };
         self.state = match (self.state, fate) {
-            (State::Open { wait, trial: true, .. }, Fate::Lost) => {
-                let wait = (wait * 2).min(TRIAL.1);
+            (State::Open { wait, trial: true, .. }, BackendOutcome::NoAnswer) => {
+                let wait = (wait * 2).min(TRIAL_WAIT.1);
                 State::Open { next: now + wait, wait, trial: false }
             }
-            (State::Closed | State::Away { .. } | State::Recovering { .. }, Fate::Lost) if enough => {
-                self.losses = Losses::default();
-                State::Open { next: now + TRIAL.0, wait: TRIAL.0, trial: false }
+            (State::Closed | State::Unreachable { .. } | State::Recovering { .. }, BackendOutcome::NoAnswer)
+                if enough =>
+            {
+                self.failures = ConsecutiveFailures::default();
+                State::Open { next: now + TRIAL_WAIT.0, wait: TRIAL_WAIT.0, trial: false }
             }
-            (State::Closed | State::Recovering { .. }, Fate::Unreachable) => State::Away { since: now },
+            (State::Closed | State::Recovering { .. }, BackendOutcome::Unreachable) => {
+                State::Unreachable { since: now }
+            }
             // A short absence needs no recovery limit.
-            (State::Away { since }, Fate::Answered) if now.saturating_duration_since(since) < SUSTAINED => {
+            (State::Unreachable { since }, BackendOutcome::Answered)
+                if now.saturating_duration_since(since) < MIN_FAILURE_TIME =>
+            {
                 State::Closed
             }
-            (State::Away { .. } | State::Open { .. }, Fate::Answered) => State::Recovering { since: now, answers: 0 },
-            (State::Recovering { since, answers }, Fate::Answered) => State::Recovering { since, answers: answers + 1 },
+            (State::Unreachable { .. } | State::Open { .. }, BackendOutcome::Answered) => {
+                State::Recovering { since: now, answers: 0 }
+            }
+            (State::Recovering { since, answers }, BackendOutcome::Answered) => {
+                State::Recovering { since, answers: answers + 1 }
+            }
             (state, _) => state,
         };
     }
 
     /// Records a successful probe: a few requests are admitted at once. A single trial would not do: it may be a
     /// request that never reaches the backend, and the circuit would stay open for all others.
-    pub(super) fn vouched_for(&mut self, now: Instant) {
+    pub(super) fn record_probe_success(&mut self, now: Instant) {
         match &mut self.state {
-            State::Open { .. } => self.recover(now),
-            State::Away { .. } => self.hear(Fate::Answered, now),
+            State::Open { .. } => self.start_recovery(now),
+            State::Unreachable { .. } => self.record(BackendOutcome::Answered, now),
             State::Closed | State::Recovering { .. } => {}
         }
     }
 
     /// Starts recovery: the backend was unavailable, and is back.
-    pub(super) fn recover(&mut self, now: Instant) {
-        self.losses = Losses::default();
+    pub(super) fn start_recovery(&mut self, now: Instant) {
+        self.failures = ConsecutiveFailures::default();
         self.state = State::Recovering { since: now, answers: 0 };
     }
 }
 
-impl Losses {
+impl ConsecutiveFailures {
     /// Counts one failure. Returns whether the circuit should open.
     fn add(&mut self, now: Instant) -> bool {
-        self.row = self.row.saturating_add(1);
+        self.count = self.count.saturating_add(1);
         let since = *self.since.get_or_insert(now);
-        self.row >= ROW && now.saturating_duration_since(since) >= SUSTAINED
+        self.count >= CONSECUTIVE_FAILURES && now.saturating_duration_since(since) >= MIN_FAILURE_TIME
     }
 }
 
-impl Crowd {
+impl RecoveryLimit {
     /// Whether one more request of this user fits within `most`: its requests must be fewer than the room left to
     /// others.
-    fn has_room(&self, user: u16, most: usize) -> bool {
+    fn allows(&self, user: u16, most: usize) -> bool {
         let of_user = self.by_user.get(&user).copied().unwrap_or_default();
-        of_user < most.saturating_sub(self.all)
+        of_user < most.saturating_sub(self.total)
     }
 
-    fn enter(&mut self, user: u16) {
-        self.all += 1;
+    fn add(&mut self, user: u16) {
+        self.total += 1;
         *self.by_user.entry(user).or_default() += 1;
     }
 
-    fn leave(&mut self, user: u16) {
-        self.all = self.all.saturating_sub(1);
+    fn remove(&mut self, user: u16) {
+        self.total = self.total.saturating_sub(1);
         if let Some(count) = self.by_user.get_mut(&user) {
             *count -= 1;
             if *count == 0 {
@@ -250,186 +267,190 @@ mod tests {
         move |millis| start + Duration::from_millis(millis)
     }
 
-    fn opened(start: Instant) -> Circuit {
-        let mut circuit = Circuit::default();
-        for number in 0..=ROW {
-            circuit.hear(Fate::Lost, start + SUSTAINED * number / ROW);
+    fn opened(start: Instant) -> CircuitBreaker {
+        let mut circuit = CircuitBreaker::default();
+        for number in 0..=CONSECUTIVE_FAILURES {
+            circuit.record(BackendOutcome::NoAnswer, start + MIN_FAILURE_TIME * number / CONSECUTIVE_FAILURES);
         }
-        assert_eq!(circuit.state(start), metrics::Circuit::Open);
+        assert_eq!(circuit.state(start), metrics::CircuitState::Open);
         circuit
     }
 
     #[test]
-    fn what_falls_all_at_once_does_not_open_it_and_an_answer_clears_it() {
+    fn circuit_opens_only_after_sustained_failures() {
         let at = millis(Instant::now());
-        let mut circuit = Circuit::default();
+        let mut circuit = CircuitBreaker::default();
         for _ in 0..100 {
-            circuit.hear(Fate::Lost, at(5));
+            circuit.record(BackendOutcome::NoAnswer, at(5));
         }
-        assert_eq!((circuit.state(at(5)), circuit.is_plain()), (metrics::Circuit::Closed, false));
-        circuit.hear(Fate::Answered, at(900));
-        assert!(circuit.is_plain());
-        for number in 1..ROW {
-            circuit.hear(Fate::Lost, at(1000 * u64::from(number)));
+        assert_eq!((circuit.state(at(5)), circuit.is_clean()), (metrics::CircuitState::Closed, false));
+        circuit.record(BackendOutcome::Answered, at(900));
+        assert!(circuit.is_clean());
+        for number in 1..CONSECUTIVE_FAILURES {
+            circuit.record(BackendOutcome::NoAnswer, at(1000 * u64::from(number)));
         }
-        assert_eq!(circuit.state(at(9000)), metrics::Circuit::Closed, "too few");
-        circuit.hear(Fate::Lost, at(100_000));
-        assert_eq!(circuit.state(at(100_000)), metrics::Circuit::Open);
+        assert_eq!(circuit.state(at(9000)), metrics::CircuitState::Closed, "too few");
+        circuit.record(BackendOutcome::NoAnswer, at(100_000));
+        assert_eq!(circuit.state(at(100_000)), metrics::CircuitState::Open);
     }
 
     #[test]
-    fn open_it_lets_one_through_at_least_every_ten_seconds() {
+    fn circuit_open_admits_trials_with_backoff() {
         let at = millis(Instant::now());
         let mut circuit = opened(at(0));
-        assert_eq!(circuit.pass(one, at(1000)), Err(Held::Open(Duration::from_secs(1))));
+        assert_eq!(circuit.admit(one, at(1000)), Err(CircuitRejection::Open(Duration::from_secs(1))));
         let mut trials = Vec::new();
         for second in 2..60 {
-            if circuit.pass(one, at(second * 1000)).is_ok() {
-                assert!(circuit.pass(one, at(second * 1000)).is_err(), "one, not two");
-                circuit.hear(Fate::Lost, at(second * 1000));
+            if circuit.admit(one, at(second * 1000)).is_ok() {
+                assert!(circuit.admit(one, at(second * 1000)).is_err(), "one, not two");
+                circuit.record(BackendOutcome::NoAnswer, at(second * 1000));
                 trials.push(second);
             }
         }
         assert_eq!(trials, [2, 4, 8, 16, 26, 36, 46, 56]);
         // A trial without a result is followed by the next one.
         let mut circuit = opened(at(0));
-        assert!(circuit.pass(one, at(2000)).is_ok() && circuit.pass(one, at(3000)).is_ok());
-        circuit.vouched_for(at(3100));
-        assert!(circuit.pass(one, at(3100)).is_ok() && circuit.pass(one, at(3100)).is_ok(), "more than one trial");
-        assert_eq!(circuit.state(at(3100)), metrics::Circuit::HalfOpen);
+        assert!(circuit.admit(one, at(2000)).is_ok() && circuit.admit(one, at(3000)).is_ok());
+        circuit.record_probe_success(at(3100));
+        assert!(circuit.admit(one, at(3100)).is_ok() && circuit.admit(one, at(3100)).is_ok(), "more than one trial");
+        assert_eq!(circuit.state(at(3100)), metrics::CircuitState::HalfOpen);
     }
 
     #[test]
-    fn a_trial_that_never_got_there_was_none() {
+    fn circuit_trial_not_sent_admits_next() {
         let at = millis(Instant::now());
         let mut circuit = opened(at(0));
-        let take = |circuit: &mut Circuit, millis| circuit.pass(one, at(millis)).unwrap().unwrap();
+        let take = |circuit: &mut CircuitBreaker, millis| circuit.admit(one, at(millis)).unwrap().unwrap();
         for _ in 0..100 {
             let refused = take(&mut circuit, 2000);
-            assert!(circuit.pass(one, at(2000)).is_err());
-            circuit.give_back(refused, false, at(2000));
+            assert!(circuit.admit(one, at(2000)).is_err());
+            circuit.release(refused, false, at(2000));
         }
         // A late failure of an earlier request was no trial.
-        circuit.hear(Fate::Lost, at(2000));
+        circuit.record(BackendOutcome::NoAnswer, at(2000));
         let lost = take(&mut circuit, 2000);
-        circuit.hear(Fate::Lost, at(2100));
-        circuit.give_back(lost, true, at(2100));
-        assert_eq!(circuit.pass(one, at(2100)), Err(Held::Open(Duration::from_secs(2))));
-        circuit.hear(Fate::Lost, at(2200));
-        assert_eq!(circuit.pass(one, at(2200)), Err(Held::Open(Duration::from_millis(1900))));
+        circuit.record(BackendOutcome::NoAnswer, at(2100));
+        circuit.release(lost, true, at(2100));
+        assert_eq!(circuit.admit(one, at(2100)), Err(CircuitRejection::Open(Duration::from_secs(2))));
+        circuit.record(BackendOutcome::NoAnswer, at(2200));
+        assert_eq!(circuit.admit(one, at(2200)), Err(CircuitRejection::Open(Duration::from_millis(1900))));
         // A canceled trial: others do not wait long for the next one.
         for second in [10, 20] {
             let trial = take(&mut circuit, second * 1000);
-            circuit.hear(Fate::Lost, at(second * 1000));
-            circuit.give_back(trial, true, at(second * 1000));
+            circuit.record(BackendOutcome::NoAnswer, at(second * 1000));
+            circuit.release(trial, true, at(second * 1000));
         }
         let left = take(&mut circuit, 30_000);
-        circuit.give_back(left, true, at(30_500));
-        assert_eq!(circuit.pass(one, at(30_500)), Err(Held::Open(Duration::from_secs(1))));
+        circuit.release(left, true, at(30_500));
+        assert_eq!(circuit.admit(one, at(30_500)), Err(CircuitRejection::Open(Duration::from_secs(1))));
         // A trial that took longer than the wait does not affect the next one.
         let (slow, next) = (take(&mut circuit, 31_500), take(&mut circuit, 60_000));
-        circuit.give_back(slow, false, at(60_001));
-        assert!(circuit.pass(one, at(60_001)).is_err());
-        circuit.hear(Fate::Answered, at(60_002));
-        circuit.give_back(next, true, at(60_002));
-        assert_eq!(circuit.state(at(60_002)), metrics::Circuit::HalfOpen);
+        circuit.release(slow, false, at(60_001));
+        assert!(circuit.admit(one, at(60_001)).is_err());
+        circuit.record(BackendOutcome::Answered, at(60_002));
+        circuit.release(next, true, at(60_002));
+        assert_eq!(circuit.state(at(60_002)), metrics::CircuitState::HalfOpen);
     }
 
     /// Number of requests admitted, each of another user.
-    fn enter(circuit: &mut Circuit, mut users: std::ops::RangeFrom<u16>, now: Instant) -> Vec<Pass> {
-        std::iter::from_fn(|| circuit.pass(|| users.next().unwrap(), now).ok().flatten()).collect()
+    fn admit_all(
+        circuit: &mut CircuitBreaker,
+        mut users: std::ops::RangeFrom<u16>,
+        now: Instant,
+    ) -> Vec<CircuitTicket> {
+        std::iter::from_fn(|| circuit.admit(|| users.next().unwrap(), now).ok().flatten()).collect()
     }
 
     #[test]
-    fn who_comes_back_gets_as_much_as_it_has_answered_and_a_few_more_each_second() {
+    fn circuit_recovery_limit_grows_with_answers_and_time() {
         let at = millis(Instant::now());
         let mut circuit = opened(at(0));
-        circuit.hear(Fate::Answered, at(2000));
-        assert_eq!(circuit.state(at(2000)), metrics::Circuit::HalfOpen);
-        let first = enter(&mut circuit, 1000.., at(2000));
-        assert_eq!((first.len(), circuit.pass(one, at(2000))), (FIRST, Err(Held::Recovering)));
+        circuit.record(BackendOutcome::Answered, at(2000));
+        assert_eq!(circuit.state(at(2000)), metrics::CircuitState::HalfOpen);
+        let first = admit_all(&mut circuit, 1000.., at(2000));
+        assert_eq!((first.len(), circuit.admit(one, at(2000))), (RECOVERY_BASE, Err(CircuitRejection::Recovering)));
         for _ in 0..100 {
-            circuit.hear(Fate::Answered, at(2100));
+            circuit.record(BackendOutcome::Answered, at(2100));
         }
-        assert_eq!(enter(&mut circuit, 2000.., at(2100)).len(), 100);
+        assert_eq!(admit_all(&mut circuit, 2000.., at(2100)).len(), 100);
         // A request without an answer does not block others for long.
-        assert_eq!(enter(&mut circuit, 3000.., at(3100)).len(), FIRST);
-        first.into_iter().for_each(|pass| circuit.give_back(pass, true, at(3100)));
-        assert_eq!(enter(&mut circuit, 4000.., at(3100)).len(), FIRST);
+        assert_eq!(admit_all(&mut circuit, 3000.., at(3100)).len(), RECOVERY_BASE);
+        first.into_iter().for_each(|pass| circuit.release(pass, true, at(3100)));
+        assert_eq!(admit_all(&mut circuit, 4000.., at(3100)).len(), RECOVERY_BASE);
         let mut late = circuit.clone();
-        assert!(late.pass(one, at(13_000)) == Ok(None) && late.is_plain());
-        for _ in 0..ENOUGH {
-            circuit.hear(Fate::Answered, at(3200));
+        assert!(late.admit(one, at(13_000)) == Ok(None) && late.is_clean());
+        for _ in 0..RECOVERY_ANSWERS {
+            circuit.record(BackendOutcome::Answered, at(3200));
         }
-        assert!(circuit.pass(one, at(3200)) == Ok(None) && circuit.is_plain());
+        assert!(circuit.admit(one, at(3200)) == Ok(None) && circuit.is_clean());
     }
 
     #[test]
-    fn while_it_comes_back_no_user_takes_what_is_left_to_others() {
+    fn circuit_recovery_limit_shared_between_users() {
         let at = millis(Instant::now());
         let mut circuit = opened(at(0));
-        circuit.hear(Fate::Answered, at(2000));
-        let mut all = |user: u16| -> Vec<Pass> {
-            std::iter::from_fn(|| circuit.pass(|| user, at(2000)).ok().flatten()).collect()
+        circuit.record(BackendOutcome::Answered, at(2000));
+        let mut all = |user: u16| -> Vec<CircuitTicket> {
+            std::iter::from_fn(|| circuit.admit(|| user, at(2000)).ok().flatten()).collect()
         };
         let [mut first, second, third] = [all(1), all(2), all(3)];
-        assert_eq!([&first, &second, &third].map(Vec::len), [FIRST / 2, FIRST / 4, FIRST / 8]);
+        assert_eq!([&first, &second, &third].map(Vec::len), [RECOVERY_BASE / 2, RECOVERY_BASE / 4, RECOVERY_BASE / 8]);
         assert!(all(1).is_empty());
-        circuit.give_back(first.pop().unwrap(), true, at(2000));
-        assert_eq!(circuit.pass(|| 1, at(2000)), Err(Held::Recovering));
-        assert!(circuit.pass(|| 4, at(2000)).is_ok());
-        [first, second, third].into_iter().flatten().for_each(|pass| circuit.give_back(pass, true, at(2000)));
-        assert_eq!((circuit.crowd.all, circuit.crowd.by_user.len()), (1, 1));
+        circuit.release(first.pop().unwrap(), true, at(2000));
+        assert_eq!(circuit.admit(|| 1, at(2000)), Err(CircuitRejection::Recovering));
+        assert!(circuit.admit(|| 4, at(2000)).is_ok());
+        [first, second, third].into_iter().flatten().for_each(|pass| circuit.release(pass, true, at(2000)));
+        assert_eq!((circuit.in_flight.total, circuit.in_flight.by_user.len()), (1, 1));
     }
 
     #[test]
-    fn while_it_comes_back_it_is_judged_as_ever() {
+    fn circuit_half_open_opens_again_on_failures() {
         let at = millis(Instant::now());
         let mut circuit = opened(at(0));
-        circuit.hear(Fate::Answered, at(2000));
+        circuit.record(BackendOutcome::Answered, at(2000));
         for number in 0..100 {
-            circuit.hear(Fate::Lost, at(2000 + number));
+            circuit.record(BackendOutcome::NoAnswer, at(2000 + number));
         }
-        circuit.hear(Fate::Answered, at(2500));
-        for number in 0..u64::from(ROW) {
-            circuit.hear(Fate::Lost, at(3000 + 100 * number));
+        circuit.record(BackendOutcome::Answered, at(2500));
+        for number in 0..u64::from(CONSECUTIVE_FAILURES) {
+            circuit.record(BackendOutcome::NoAnswer, at(3000 + 100 * number));
         }
-        assert_eq!(circuit.state(at(3900)), metrics::Circuit::HalfOpen);
+        assert_eq!(circuit.state(at(3900)), metrics::CircuitState::HalfOpen);
         let mut away = circuit.clone();
-        circuit.hear(Fate::Lost, at(4000));
-        assert_eq!(circuit.state(at(4000)), metrics::Circuit::Open);
-        assert_eq!(circuit.pass(one, at(4000)), Err(Held::Open(TRIAL.0)));
+        circuit.record(BackendOutcome::NoAnswer, at(4000));
+        assert_eq!(circuit.state(at(4000)), metrics::CircuitState::Open);
+        assert_eq!(circuit.admit(one, at(4000)), Err(CircuitRejection::Open(TRIAL_WAIT.0)));
         // An unreachable backend is another state.
-        away.hear(Fate::Unreachable, at(4000));
-        assert_eq!(away.state(at(4000)), metrics::Circuit::Open);
-        assert!(away.pass(one, at(4000)).is_ok());
+        away.record(BackendOutcome::Unreachable, at(4000));
+        assert_eq!(away.state(at(4000)), metrics::CircuitState::Open);
+        assert!(away.admit(one, at(4000)).is_ok());
     }
 
     #[test]
-    fn who_is_away_for_long_comes_back_slowly_and_is_asked_meanwhile() {
+    fn circuit_unreachable_admits_requests_and_recovers_slowly() {
         let at = millis(Instant::now());
-        let mut circuit = Circuit::default();
-        circuit.hear(Fate::Unreachable, at(0));
-        assert_eq!(circuit.state(at(0)), metrics::Circuit::Open);
-        let crowd: Vec<Pass> = (0..1000).map(|_| circuit.pass(one, at(1)).unwrap().unwrap()).collect();
-        circuit.hear(Fate::Unreachable, at(500));
+        let mut circuit = CircuitBreaker::default();
+        circuit.record(BackendOutcome::Unreachable, at(0));
+        assert_eq!(circuit.state(at(0)), metrics::CircuitState::Open);
+        let crowd: Vec<CircuitTicket> = (0..1000).map(|_| circuit.admit(one, at(1)).unwrap().unwrap()).collect();
+        circuit.record(BackendOutcome::Unreachable, at(500));
         let mut short = circuit.clone();
-        short.hear(Fate::Answered, at(900));
-        assert!(short.is_plain());
-        circuit.hear(Fate::Answered, at(1100));
-        assert_eq!(circuit.pass(|| 2, at(1100)), Err(Held::Recovering));
-        crowd.into_iter().for_each(|pass| circuit.give_back(pass, true, at(1100)));
-        assert!(circuit.pass(|| 2, at(1100)).is_ok());
+        short.record(BackendOutcome::Answered, at(900));
+        assert!(short.is_clean());
+        circuit.record(BackendOutcome::Answered, at(1100));
+        assert_eq!(circuit.admit(|| 2, at(1100)), Err(CircuitRejection::Recovering));
+        crowd.into_iter().for_each(|pass| circuit.release(pass, true, at(1100)));
+        assert!(circuit.admit(|| 2, at(1100)).is_ok());
     }
 
     #[test]
-    fn who_is_away_and_then_answers_nothing_is_open() {
+    fn circuit_unreachable_then_no_answer_opens() {
         let at = millis(Instant::now());
-        let mut circuit = Circuit::default();
-        circuit.hear(Fate::Unreachable, at(0));
-        for number in 0..=ROW {
-            circuit.hear(Fate::Lost, at(u64::from(number) * 100));
+        let mut circuit = CircuitBreaker::default();
+        circuit.record(BackendOutcome::Unreachable, at(0));
+        for number in 0..=CONSECUTIVE_FAILURES {
+            circuit.record(BackendOutcome::NoAnswer, at(u64::from(number) * 100));
         }
-        assert!(matches!(circuit.pass(one, at(1000)), Err(Held::Open(_))));
+        assert!(matches!(circuit.admit(one, at(1000)), Err(CircuitRejection::Open(_))));
     }
 }

@@ -5,10 +5,10 @@ use std::time::SystemTime;
 
 /// Status, reason, message and transition time of the condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Condition {
+pub struct AvailabilityCondition {
     /// Whether the backend is available.
     pub status: ConditionStatus,
-    /// CamelCase reason, kube-aggregator's where it has one: `Passed`, `FailedDiscoveryCheck`, `ServiceNotFound`, …
+    /// CamelCase reason, kube-aggregator's where it has one: `CapturedBody`, `FailedDiscoveryCheck`, `ServiceNotFound`, …
     pub reason: Cow<'static, str>,
     /// Human-readable message. Clients read it: it names objects, never an internal address.
     pub message: String,
@@ -40,10 +40,10 @@ impl ConditionStatus {
     }
 }
 
-impl Condition {
+impl AvailabilityCondition {
     /// The condition with the state of the circuit in its message. `reason` says why requests fail while probes
     /// succeed. Status and reason stay those of the probes, as other aggregators that probe the backend report them.
-    pub(super) fn beside_circuit(&self, reason: Option<&str>) -> Condition {
+    pub(super) fn with_open_circuit(&self, reason: Option<&str>) -> AvailabilityCondition {
         let mut condition = self.clone();
         if let (ConditionStatus::True, Some(reason)) = (self.status, reason) {
             condition.message =
@@ -58,8 +58,8 @@ impl Condition {
     }
 
     /// The condition of a backend that was not probed yet.
-    pub fn unknown(now: SystemTime) -> Condition {
-        Condition {
+    pub fn unknown(now: SystemTime) -> AvailabilityCondition {
+        AvailabilityCondition {
             status: ConditionStatus::Unknown,
             reason: Cow::Borrowed("NotProbed"),
             message: "the backend has not been probed yet".to_owned(),

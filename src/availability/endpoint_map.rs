@@ -1,25 +1,25 @@
-//! One [`Standing`] per endpoint, shared by every APIService that connects to it in the same way.
+//! One [`EndpointHealth`] per endpoint, shared by every APIService that connects to it in the same way.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use super::standing::Standing;
-use crate::egress::{Address, Protocol, Way};
-use crate::registry::{ApiService, ClientCertificate, Resolved};
+use super::outlier_detection::EndpointHealth;
+use crate::egress::{Address, EgressRoute, HttpVersion};
+use crate::registry::{ApiService, ClientCertificate, ResolvedBackend};
 use crate::tls::Bundle;
 
 /// Number of addresses below which dropped endpoints are not swept.
-const FEW: usize = 64;
+const MIN_SWEEP: usize = 64;
 
 /// Settings of connections to an endpoint. Two APIServices with equal settings succeed or fail at the same address
 /// together.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ConnectionSettings {
     server_name: String,
-    plain: Option<Protocol>,
-    way: Way,
+    plain: Option<HttpVersion>,
+    route: EgressRoute,
     ca_bundle: Option<Bundle>,
     insecure_skip_tls_verify: bool,
     client_certificate: ClientCertificate,
@@ -27,11 +27,11 @@ pub struct ConnectionSettings {
 
 impl ConnectionSettings {
     /// The connection settings for the endpoints of `api_service`.
-    pub fn of(api_service: &ApiService, resolved: &Resolved) -> ConnectionSettings {
+    pub fn new(api_service: &ApiService, resolved: &ResolvedBackend) -> ConnectionSettings {
         ConnectionSettings {
             server_name: resolved.server_name.clone(),
-            plain: resolved.plain,
-            way: resolved.way.clone(),
+            plain: resolved.plaintext_protocol,
+            route: resolved.way.clone(),
             ca_bundle: api_service.ca_bundle.clone(),
             insecure_skip_tls_verify: api_service.insecure_skip_tls_verify,
             client_certificate: api_service.client_certificate.clone(),
@@ -41,12 +41,12 @@ impl ConnectionSettings {
 
 /// All endpoints in use, by address and connection settings.
 #[derive(Default)]
-pub(super) struct EndpointMap(Mutex<Entries>);
+pub(super) struct EndpointMap(Mutex<EndpointEntries>);
 
-type Entry = (Arc<ConnectionSettings>, Weak<Standing>);
+type Entry = (Arc<ConnectionSettings>, Weak<EndpointHealth>);
 
 #[derive(Default)]
-struct Entries {
+struct EndpointEntries {
     by_address: HashMap<Address, Vec<Entry>>,
     /// Number of addresses at which dropped endpoints are removed.
     sweep_at: usize,
@@ -54,7 +54,7 @@ struct Entries {
 
 impl EndpointMap {
     /// The endpoint at `address`, if it is in use.
-    pub(super) fn get(&self, address: &Address, settings: &ConnectionSettings) -> Option<Arc<Standing>> {
+    pub(super) fn get(&self, address: &Address, settings: &ConnectionSettings) -> Option<Arc<EndpointHealth>> {
         find(self.0.lock().by_address.get(address)?, settings)
     }
 
@@ -63,8 +63,8 @@ impl EndpointMap {
         &self,
         address: &Address,
         settings: &Arc<ConnectionSettings>,
-        fresh: impl FnOnce() -> Standing,
-    ) -> Arc<Standing> {
+        fresh: impl FnOnce() -> EndpointHealth,
+    ) -> Arc<EndpointHealth> {
         let mut entries = self.0.lock();
         let there = entries.by_address.entry(address.clone()).or_default();
         if let Some(found) = find(there, settings) {
@@ -73,7 +73,7 @@ impl EndpointMap {
         let made = Arc::new(fresh());
         there.retain(|(_, standing)| standing.strong_count() > 0);
         there.push((settings.clone(), Arc::downgrade(&made)));
-        if entries.by_address.len() > entries.sweep_at.max(FEW) {
+        if entries.by_address.len() > entries.sweep_at.max(MIN_SWEEP) {
             let is_held = |all: &[Entry]| all.iter().any(|(_, one)| one.strong_count() > 0);
             entries.by_address.retain(|_, all| is_held(all));
             entries.sweep_at = entries.by_address.len() * 2;
@@ -82,7 +82,7 @@ impl EndpointMap {
     }
 }
 
-fn find(all: &[Entry], settings: &ConnectionSettings) -> Option<Arc<Standing>> {
+fn find(all: &[Entry], settings: &ConnectionSettings) -> Option<Arc<EndpointHealth>> {
     all.iter().find(|(of, _)| **of == *settings).and_then(|(_, standing)| standing.upgrade())
 }
 
@@ -94,19 +94,20 @@ mod tests {
     use crate::egress::Host;
 
     #[test]
-    fn endpoint_map_shares_by_address_and_settings_and_forgets_what_nobody_holds() {
+    fn endpoint_map_shared_by_address_and_settings_until_dropped() {
         let map = EndpointMap::default();
         let at = |port| Address::tcp(Host::Name("a".to_owned()), port);
         let settings =
             |name: &str| Arc::new(ConnectionSettings { server_name: name.to_owned(), ..ConnectionSettings::default() });
-        let get =
-            |port, name: &str| map.get_or_insert(&at(port), &settings(name), || Standing::new(false, Instant::now()));
+        let get = |port, name: &str| {
+            map.get_or_insert(&at(port), &settings(name), || EndpointHealth::new(false, Instant::now()))
+        };
         let one = get(1, "a");
         assert!(Arc::ptr_eq(&one, &get(1, "a")));
         assert!(!Arc::ptr_eq(&one, &get(2, "a")) && !Arc::ptr_eq(&one, &get(1, "b")));
         assert!(map.get(&at(2), &settings("a")).is_none(), "it was dropped");
         (3..1000).for_each(|port| drop(get(port, "a")));
-        assert!(map.0.lock().by_address.len() <= 2 * FEW);
+        assert!(map.0.lock().by_address.len() <= 2 * MIN_SWEEP);
         assert!(map.get(&at(1), &settings("a")).is_some());
     }
 }

@@ -3,11 +3,11 @@
 use tokio::time::timeout;
 
 use crate::egress::Address;
-use crate::registry::{ApiService, Resolved};
+use crate::registry::{ApiService, ResolvedBackend};
 
 /// Number of endpoints that may use up their `probe-timeout` before the probe fails. Endpoints that refuse at once cost
 /// no time: one good endpoint is found among any number of these.
-const TRIES: u32 = 3;
+const MAX_TIMEOUTS: u32 = 3;
 
 /// Probes a backend.
 ///
@@ -18,7 +18,7 @@ pub trait Probe {
     fn probe(
         &self,
         api_service: &ApiService,
-        resolved: &Resolved,
+        resolved: &ResolvedBackend,
         endpoint: &Address,
     ) -> impl Future<Output = Result<(), ProbeFailure>>;
 }
@@ -52,11 +52,11 @@ impl ProbeFailure {
 
     /// No connection to the backend could be opened, for this `reason`.
     pub fn unreachable(api_service: &ApiService, reason: &'static str, detail: impl std::fmt::Display) -> ProbeFailure {
-        ProbeFailure { dial_failure: Some(reason), ..ProbeFailure::broken(api_service, reason, detail) }
+        ProbeFailure { dial_failure: Some(reason), ..ProbeFailure::no_answer(api_service, reason, detail) }
     }
 
     /// The connection was opened, but the backend gave no answer, for this `reason`.
-    pub fn broken(api_service: &ApiService, reason: &str, detail: impl std::fmt::Display) -> ProbeFailure {
+    pub fn no_answer(api_service: &ApiService, reason: &str, detail: impl std::fmt::Display) -> ProbeFailure {
         let path = api_service.discovery_path();
         ProbeFailure {
             message: format!("failing or missing response from {path}: {reason}"),
@@ -74,18 +74,18 @@ impl ProbeFailure {
 
 /// Probes endpoints one after the other until one answers, beginning with another one each time. Reports each result to
 /// `heard`.
-pub(super) async fn one_probe(
+pub(super) async fn probe_endpoints(
     api_service: &ApiService,
-    resolved: &Resolved,
+    resolved: &ResolvedBackend,
     turn: usize,
     probe: &impl Probe,
     heard: impl Fn(&Address, Result<(), &ProbeFailure>),
 ) -> Result<(), ProbeFailure> {
-    let (first, others) = resolved.endpoints.split_at(resolved.preferred.min(resolved.endpoints.len()));
+    let (first, others) = resolved.endpoints.split_at(resolved.preferred_count.min(resolved.endpoints.len()));
     let start = if first.is_empty() { 0 } else { turn % first.len() };
     let order = first[start..].iter().chain(&first[..start]).chain(others);
     let mut failure = None;
-    let until = tokio::time::Instant::now() + api_service.settings.probe_timeout * TRIES;
+    let until = tokio::time::Instant::now() + api_service.settings.probe_timeout * MAX_TIMEOUTS;
     for endpoint in order {
         if tokio::time::Instant::now() >= until {
             break;

@@ -10,21 +10,21 @@ use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
 
-use super::asking::{Judges, Led, SharedJudge, ask};
-use super::board::{Availability, Board};
+use super::availability_map::{Availability, AvailabilityMap};
 use super::probe::Probe;
-use crate::egress::Ways;
-use crate::process::{Drain, Phase, Published};
-use crate::registry::{Backend, Mark, Registry, Rules, resolve};
+use super::prober::{ConditionPublisher, ProbeTarget, SharedTracker, probe_repeatedly};
+use crate::egress::EgressRoutes;
+use crate::process::{Drain, Published, ShutdownPhase};
+use crate::registry::{ApiServiceBackend, Registry, ResolveRules, Revision, resolve};
 
 /// Observes changes of conditions, for metrics (`aggregator_unavailable_apiservice` and its `_total`).
-pub trait Witness {
+pub trait ProbeObserver {
     /// Whether `name` is unavailable now; called whenever its condition changed in any way.
-    fn unavailable(&self, name: &str, unavailable: bool);
+    fn set_unavailable(&self, name: &str, unavailable: bool);
     /// `name` became unavailable, or its reason changed.
     fn became_unavailable(&self, name: &str, reason: &str);
     /// `name` was removed.
-    fn forgotten(&self, name: &str);
+    fn removed(&self, name: &str);
 }
 
 /// Probes every APIService of `registry` until the process ends.
@@ -33,69 +33,75 @@ pub trait Witness {
 /// count, and a probe in flight continues.
 pub async fn run(
     mut registry: Published<Registry>,
-    rules: Rules,
-    mut ways: Published<Ways>,
-    board: Board,
+    rules: ResolveRules,
+    mut ways: Published<EgressRoutes>,
+    board: AvailabilityMap,
     probe: impl Probe,
-    witness: impl Witness,
+    witness: impl ProbeObserver,
     mut drain: Drain,
 ) {
-    let judges = Judges { board: &board, witness: &witness };
+    let judges = ConditionPublisher { map: &board, observer: &witness };
     let mut running = FuturesUnordered::<Pin<Box<dyn Future<Output = ()> + '_>>>::new();
-    let mut subjects: HashMap<String, Subject> = HashMap::new();
+    let mut subjects: HashMap<String, ProbeTask> = HashMap::new();
     let mut seen = None;
     loop {
         let now = registry.get();
         let ways_now = ways.get();
         // Other egress routes may change what anything resolves to.
-        let same_ways = |seen: &&(Mark, Arc<Ways>)| Arc::ptr_eq(&seen.1, &ways_now);
+        let same_ways = |seen: &&(Revision, Arc<EgressRoutes>)| Arc::ptr_eq(&seen.1, &ways_now);
         let changes = seen.as_ref().filter(same_ways).and_then(|(mark, _)| now.changes_since(mark));
         // All that may resolve differently, or are gone.
         let names: BTreeSet<String> = match changes {
             Some(changes) => changes.affected.into_iter().map(str::to_owned).collect(),
             None => now.api_services().map(|one| one.name.clone()).chain(subjects.keys().cloned()).collect(),
         };
-        seen = Some((now.mark(), ways_now.clone()));
+        seen = Some((now.revision(), ways_now.clone()));
         let mut new_local = 0;
         for name in names {
             let Some(api_service) = now.api_service(&name) else {
                 if let Some(gone) = subjects.remove(&name) {
-                    gone.watch.abort();
+                    gone.abort_handle.abort();
                     board.forget(&name);
-                    witness.forgotten(&name);
+                    witness.removed(&name);
                 }
                 continue;
             };
-            let led = Led { api_service: api_service.clone(), place: resolve(api_service, &now, rules, &ways_now) };
+            let led = ProbeTarget {
+                api_service: api_service.clone(),
+                resolved: resolve(api_service, &now, rules, &ways_now),
+            };
             if let Some(known) = subjects.get(&api_service.name) {
-                let before = known.led.borrow().clone();
-                if Arc::ptr_eq(&before.api_service, api_service) && before.place == led.place {
+                let before = known.target.borrow().clone();
+                if Arc::ptr_eq(&before.api_service, api_service) && before.resolved == led.resolved {
                     continue;
                 }
-                if before.is_asked_like(&led) {
-                    known.led.send_replace(Rc::new(led));
+                if before.is_probed_alike(&led) {
+                    known.target.send_replace(Rc::new(led));
                     continue;
                 }
             }
-            let availability = board.of(&api_service.name);
+            let availability = board.get_or_insert(&api_service.name);
             let judge = match subjects.remove(&api_service.name) {
                 Some(known) => {
-                    known.watch.abort();
-                    known.judge
+                    known.abort_handle.abort();
+                    known.tracker
                 }
                 None => {
-                    new_local += usize::from(api_service.backend == Backend::Local);
-                    SharedJudge::default()
+                    new_local += usize::from(api_service.backend == ApiServiceBackend::Local);
+                    SharedTracker::default()
                 }
             };
             let (watch, registration) = AbortHandle::new_pair();
             let (led, following) = watch::channel(Rc::new(led));
-            let asking = ask(following, judge.clone(), &judges, &probe);
+            let asking = probe_repeatedly(following, judge.clone(), &judges, &probe);
             running.push(Box::pin(async move {
                 // An aborted task ends like any other.
                 let _ = Abortable::new(asking, registration).await;
             }));
-            subjects.insert(api_service.name.clone(), Subject { led, judge, watch, _availability: availability });
+            subjects.insert(
+                api_service.name.clone(),
+                ProbeTask { target: led, tracker: judge, abort_handle: watch, _availability: availability },
+            );
         }
         if new_local > 0 {
             tracing::info!(count = new_local, "Local APIServices are available");
@@ -104,17 +110,17 @@ pub async fn run(
             tokio::select! {
                 () = registry.changed() => break,
                 () = ways.changed() => break,
-                () = drain.reached(Phase::Ending) => return,
+                () = drain.wait_for(ShutdownPhase::Ending) => return,
                 Some(()) = running.next() => {}
             }
         }
     }
 }
 
-struct Subject {
-    led: watch::Sender<Rc<Led>>,
-    judge: SharedJudge,
-    watch: AbortHandle,
+struct ProbeTask {
+    target: watch::Sender<Rc<ProbeTarget>>,
+    tracker: SharedTracker,
+    abort_handle: AbortHandle,
     /// Keeps the availability in use as long as the APIService exists.
     _availability: Arc<Availability>,
 }
@@ -127,18 +133,20 @@ mod tests {
     use tokio::time::{Instant, sleep, timeout};
 
     use super::*;
-    use crate::availability::{Condition, ConditionStatus, ConnectionSettings, Fate, ProbeFailure};
+    use crate::availability::{
+        AvailabilityCondition, BackendOutcome, ConditionStatus, ConnectionSettings, ProbeFailure,
+    };
     use crate::egress::{Address, Host};
     use crate::process::Drainer;
     use crate::registry::snapshot::tests::{api_service, registry};
-    use crate::registry::{ApiService, Resolved};
+    use crate::registry::{ApiService, ResolvedBackend};
 
     /// How each APIService's backend behaves now, and how often it was probed.
     #[derive(Clone, Default)]
-    struct Backends(Rc<RefCell<HashMap<String, (Behaviour, u32)>>>);
+    struct Backends(Rc<RefCell<HashMap<String, (ProbeBehavior, u32)>>>);
 
     #[derive(Clone, Copy, Default, PartialEq)]
-    enum Behaviour {
+    enum ProbeBehavior {
         #[default]
         Answers,
         Fails,
@@ -148,7 +156,7 @@ mod tests {
     }
 
     impl Backends {
-        fn set(&self, name: &str, behaviour: Behaviour) {
+        fn set(&self, name: &str, behaviour: ProbeBehavior) {
             self.0.borrow_mut().entry(name.to_owned()).or_default().0 = behaviour;
         }
 
@@ -158,7 +166,7 @@ mod tests {
     }
 
     impl Probe for Backends {
-        async fn probe(&self, api_service: &ApiService, _: &Resolved, at: &Address) -> Result<(), ProbeFailure> {
+        async fn probe(&self, api_service: &ApiService, _: &ResolvedBackend, at: &Address) -> Result<(), ProbeFailure> {
             let behaviour = {
                 let mut all = self.0.borrow_mut();
                 let known = all.entry(api_service.name.clone()).or_default();
@@ -166,10 +174,10 @@ mod tests {
                 known.0
             };
             match behaviour {
-                Behaviour::Answers => Ok(()),
-                Behaviour::Fails => Err(ProbeFailure::unreachable(api_service, "connection refused", at)),
-                Behaviour::Stalls => std::future::pending().await,
-                Behaviour::IsSlow => {
+                ProbeBehavior::Answers => Ok(()),
+                ProbeBehavior::Fails => Err(ProbeFailure::unreachable(api_service, "connection refused", at)),
+                ProbeBehavior::Stalls => std::future::pending().await,
+                ProbeBehavior::IsSlow => {
                     sleep(Duration::from_secs(2)).await;
                     Ok(())
                 }
@@ -178,14 +186,14 @@ mod tests {
     }
 
     #[derive(Clone, Default)]
-    struct Heard(Rc<RefCell<Vec<String>>>);
+    struct RecordedEvents(Rc<RefCell<Vec<String>>>);
 
-    impl Witness for Heard {
-        fn unavailable(&self, _: &str, _: bool) {}
+    impl ProbeObserver for RecordedEvents {
+        fn set_unavailable(&self, _: &str, _: bool) {}
         fn became_unavailable(&self, name: &str, reason: &str) {
             self.0.borrow_mut().push(format!("{name} {reason}"));
         }
-        fn forgotten(&self, name: &str) {
+        fn removed(&self, name: &str) {
             self.0.borrow_mut().push(format!("{name} forgotten"));
         }
     }
@@ -197,9 +205,13 @@ mod tests {
         api_service(name, &format!("groupPriorityMinimum: 1, versionPriority: 1, {service}"))
     }
 
-    async fn until(board: &Board, name: &str, wanted: impl Fn(&Condition) -> bool) -> Arc<Availability> {
+    async fn until(
+        board: &AvailabilityMap,
+        name: &str,
+        wanted: impl Fn(&AvailabilityCondition) -> bool,
+    ) -> Arc<Availability> {
         let mut changes = board.changes();
-        let availability = board.of(name);
+        let availability = board.get_or_insert(name);
         let change = async {
             while !wanted(&availability.condition()) {
                 changes.changed().await.unwrap();
@@ -209,17 +221,17 @@ mod tests {
         availability
     }
 
-    type World = (crate::process::Publisher<Registry>, Board, Backends, Heard, Drainer);
+    type World = (crate::process::Publisher<Registry>, AvailabilityMap, Backends, RecordedEvents, Drainer);
 
     /// Runs `scenario` beside the probe loops of `documents`, on a paused clock.
     async fn with<F: Future<Output = ()>>(documents: &str, backends: Backends, scenario: impl FnOnce(World) -> F) {
         let (publisher, published) = Published::new(registry(documents));
         let (drainer, drain) = Drain::new();
-        let (board, heard) = (Board::default(), Heard::default());
+        let (board, heard) = (AvailabilityMap::default(), RecordedEvents::default());
         let probing = run(
             published,
-            Rules::default(),
-            Published::fixed(Ways::default()),
+            ResolveRules::default(),
+            Published::fixed(EgressRoutes::default()),
             board.clone(),
             backends.clone(),
             heard.clone(),
@@ -229,16 +241,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_stalled_backend_delays_no_other() {
+    async fn probe_stalled_backend_delays_no_other() {
         let backends = Backends::default();
-        backends.set("v1.slow.io", Behaviour::Stalls);
+        backends.set("v1.slow.io", ProbeBehavior::Stalls);
         let begin = Instant::now();
         with(&format!("{}{}{SERVICE}", text("v1.slow.io"), text("v1.fine.io")), backends, async |world| {
             let (_publisher, board, _, _, _drainer) = world;
             until(&board, "v1.fine.io", |now| now.status == ConditionStatus::True).await;
             assert!(begin.elapsed() < Duration::from_secs(1));
-            assert_eq!(board.of("v1.slow.io").condition().status, ConditionStatus::Unknown);
-            assert!(board.of("v1.slow.io").is_available(), "unknown is admitted");
+            assert_eq!(board.get_or_insert("v1.slow.io").condition().status, ConditionStatus::Unknown);
+            assert!(board.get_or_insert("v1.slow.io").is_available(), "unknown is admitted");
             let slow = until(&board, "v1.slow.io", |now| now.status == ConditionStatus::False).await;
             assert_eq!(slow.condition().message, "timed out waiting for /apis/slow.io/v1");
             assert!(slow.condition().detail.contains("10.0.0.1:443"));
@@ -247,19 +259,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_takes_three_failures_to_fall_and_little_time_to_rise() {
+    async fn probe_three_failures_make_unavailable_and_one_success_available() {
         let documents = format!("{}{SERVICE}", text("v1.a.io"));
         with(&documents, Backends::default(), async |world| {
             let (_publisher, board, backends, heard, _drainer) = world;
             until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
-            backends.set("v1.a.io", Behaviour::Fails);
+            backends.set("v1.a.io", ProbeBehavior::Fails);
             let (begin, asked) = (Instant::now(), backends.asked("v1.a.io"));
             let fallen = until(&board, "v1.a.io", |now| now.status == ConditionStatus::False).await;
             assert!(!fallen.is_available());
             assert_eq!(backends.asked("v1.a.io") - asked, 3);
             assert!(begin.elapsed() > Duration::from_secs(60));
             assert!(!fallen.condition().message.contains("10.0.0.1"), "clients read no inner address");
-            backends.set("v1.a.io", Behaviour::Answers);
+            backends.set("v1.a.io", ProbeBehavior::Answers);
             let begin = Instant::now();
             until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
             assert!(begin.elapsed() < Duration::from_secs(2));
@@ -269,23 +281,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn requests_that_fail_bring_the_verdict_soon_and_answers_bring_the_next_probe() {
+    async fn probe_follows_request_failures_and_answers() {
         let documents = format!("{}{SERVICE}", text("v1.a.io"));
         with(&documents, Backends::default(), async |world| {
             let (_publisher, board, backends, _, _drainer) = world;
             let one = until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
             sleep(Duration::from_secs(10)).await;
-            backends.set("v1.a.io", Behaviour::Fails);
+            backends.set("v1.a.io", ProbeBehavior::Fails);
             let begin = Instant::now();
-            one.failed(Fate::Unreachable, "ConnectionRefused");
+            one.record_failure(BackendOutcome::Unreachable, "ConnectionRefused");
             until(&board, "v1.a.io", |now| now.status == ConditionStatus::False).await;
             assert!(begin.elapsed() < Duration::from_secs(3));
             sleep(Duration::from_secs(20)).await;
-            backends.set("v1.a.io", Behaviour::Answers);
+            backends.set("v1.a.io", ProbeBehavior::Answers);
             sleep(Duration::from_millis(10)).await;
             // The answer to a request that was in flight all the while.
             let (begin, asked) = (Instant::now(), backends.asked("v1.a.io"));
-            one.answered();
+            one.record_answer();
             until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
             assert!(begin.elapsed() <= Duration::from_secs(1));
             assert_eq!(backends.asked("v1.a.io") - asked, 1);
@@ -294,14 +306,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn endpoints_that_all_answer_with_errors_bring_a_probe_and_not_ever_more() {
+    async fn probe_after_errors_at_all_endpoints_is_bounded() {
         let documents = format!("{}{SERVICE}", text("v1.a.io"));
         with(&documents, Backends::default(), async |world| {
             let (_publisher, board, backends, _, _drainer) = world;
             let one = until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
             let at = |last| Address::tcp(Host::Ip([10, 0, 0, last].into()), 443);
-            let standings = one.standings(ConnectionSettings::default(), &[at(1), at(2)]);
-            let five = |number: usize| assert_eq!((0..5).filter(|_| standings[number].failed(|| false)).count(), 0);
+            let standings = one.track_endpoints(ConnectionSettings::default(), &[at(1), at(2)]);
+            let five =
+                |number: usize| assert_eq!((0..5).filter(|_| standings[number].record_failure(|| false)).count(), 0);
             sleep(Duration::from_secs(5)).await;
             let asked = || backends.asked("v1.a.io");
             let before = asked();
@@ -323,7 +336,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_changed_registry_is_judged_at_once() {
+    async fn probe_at_once_after_registry_change() {
         with(&text("v1.a.io"), Backends::default(), async |world| {
             let (publisher, board, backends, heard, _drainer) = world;
             let one = until(&board, "v1.a.io", |now| now.reason == "ServiceNotFound").await;
@@ -341,7 +354,7 @@ mod tests {
     }
 
     /// A registry in which `v1.a.io` has one endpoint, chosen by `number`.
-    fn led_to(number: usize) -> Registry {
+    fn registry_with_endpoint(number: usize) -> Registry {
         let slice = format!(
             "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: api-1, namespace: ns, labels: {{kubernetes.io/service-name: api}}}}\naddressType: IPv4\nports: [{{port: 1}}]\nendpoints: [{{addresses: ['10.0.1.{number}']}}]\n"
         );
@@ -357,28 +370,28 @@ mod tests {
             sleep(Duration::from_secs(10)).await;
             // One successful probe is enough; then the interval is as before.
             let asked = backends.asked("v1.a.io");
-            publisher.publish(Arc::new(led_to(0)));
+            publisher.publish(Arc::new(registry_with_endpoint(0)));
             sleep(Duration::from_secs(10)).await;
             assert_eq!(backends.asked("v1.a.io") - asked, 1);
-            backends.set("v1.a.io", Behaviour::Fails);
+            backends.set("v1.a.io", ProbeBehavior::Fails);
             let (begin, asked) = (Instant::now(), backends.asked("v1.a.io"));
-            publisher.publish(Arc::new(led_to(1)));
+            publisher.publish(Arc::new(registry_with_endpoint(1)));
             let fallen = until(&board, "v1.a.io", |now| now.status == ConditionStatus::False).await;
             assert_eq!(backends.asked("v1.a.io") - asked, 3, "the failure threshold counts as ever");
             assert!(begin.elapsed() < Duration::from_secs(4));
             assert!(fallen.condition().detail.contains("10.0.1.1"), "{}", fallen.condition().detail);
             // While it is unavailable new endpoints are probed at once.
             sleep(Duration::from_secs(60)).await;
-            backends.set("v1.a.io", Behaviour::Answers);
+            backends.set("v1.a.io", ProbeBehavior::Answers);
             let begin = Instant::now();
-            publisher.publish(Arc::new(led_to(201)));
+            publisher.publish(Arc::new(registry_with_endpoint(201)));
             until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
             assert!(begin.elapsed() < Duration::from_millis(1));
             // Endpoints that change all the time cause about one probe per second.
             let asked = backends.asked("v1.a.io");
             for number in 0..100 {
                 sleep(Duration::from_millis(100)).await;
-                publisher.publish(Arc::new(led_to(number)));
+                publisher.publish(Arc::new(registry_with_endpoint(number)));
             }
             assert!((8..=13).contains(&(backends.asked("v1.a.io") - asked)), "{}", backends.asked("v1.a.io") - asked);
         })
@@ -391,7 +404,7 @@ mod tests {
         with(&documents, Backends::default(), async |world| {
             let (_publisher, board, _, _, _drainer) = world;
             let one = until(&board, "v1.a.io", |now| now.message == "all checks passed").await;
-            one.failed(Fate::Unreachable, "ConnectionRefused");
+            one.record_failure(BackendOutcome::Unreachable, "ConnectionRefused");
             let said = until(&board, "v1.a.io", |now| now.message.contains("circuit open")).await.condition();
             assert_eq!((said.status, said.reason.as_ref()), (ConditionStatus::True, "Passed"));
             assert!(said.message.contains("ConnectionRefused"), "{}", said.message);
@@ -402,21 +415,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn endpoint_shared_by_apiservices_is_judged_alike() {
+    async fn probe_result_shared_by_apiservices_of_endpoint() {
         let documents = format!("{}{}{SERVICE}", text("v1.a.io"), text("v2.a.io"));
         with(&documents, Backends::default(), async |world| {
             let (_publisher, board, backends, _, _drainer) = world;
             let at = [Address::tcp(Host::Ip([10, 0, 0, 1].into()), 443)];
             let settings = || ConnectionSettings::default();
-            let (one, two) = (board.of("v1.a.io"), board.of("v2.a.io"));
-            drop((one.standings(settings(), &at), two.standings(settings(), &at)));
+            let (one, two) = (board.get_or_insert("v1.a.io"), board.get_or_insert("v2.a.io"));
+            drop((one.track_endpoints(settings(), &at), two.track_endpoints(settings(), &at)));
             until(&board, "v1.a.io", |now| now.status == ConditionStatus::True).await;
             until(&board, "v2.a.io", |now| now.status == ConditionStatus::True).await;
-            backends.set("v1.a.io", Behaviour::Fails);
-            backends.set("v2.a.io", Behaviour::Fails);
+            backends.set("v1.a.io", ProbeBehavior::Fails);
+            backends.set("v2.a.io", ProbeBehavior::Fails);
             // A request failed at the endpoint of one: both become unavailable within seconds.
             let begin = Instant::now();
-            one.standings(settings(), &at)[0].record_dial(Err("ConnectionRefused"));
+            one.track_endpoints(settings(), &at)[0].record_dial(Err("ConnectionRefused"));
             until(&board, "v1.a.io", |now| now.status == ConditionStatus::False).await;
             until(&board, "v2.a.io", |now| now.status == ConditionStatus::False).await;
             assert!(begin.elapsed() < Duration::from_secs(5));
@@ -425,15 +438,15 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_probe_under_way_is_let_finish() {
+    async fn probe_in_flight_finishes_when_endpoints_change() {
         let backends = Backends::default();
-        backends.set("v1.a.io", Behaviour::IsSlow);
+        backends.set("v1.a.io", ProbeBehavior::IsSlow);
         with(&format!("{}{SERVICE}", text("v1.a.io")), backends, async |world| {
             let (publisher, board, backends, _, _drainer) = world;
             let rolling = async {
                 for number in 1.. {
                     sleep(Duration::from_millis(300)).await;
-                    publisher.publish(Arc::new(led_to(number % 200)));
+                    publisher.publish(Arc::new(registry_with_endpoint(number % 200)));
                 }
             };
             tokio::select! {
@@ -443,7 +456,7 @@ mod tests {
             assert_eq!(backends.asked("v1.a.io"), 1);
             // Another backend restarts the loop: the new one is probed, and not the old one.
             let text = text("v1.a.io").replace("name: api,", "name: other,");
-            backends.set("v1.a.io", Behaviour::Answers);
+            backends.set("v1.a.io", ProbeBehavior::Answers);
             publisher.publish(Arc::new(registry(&format!("{text}{}", SERVICE.replace("name: api", "name: other")))));
             while backends.asked("v1.a.io") < 2 {
                 tokio::task::yield_now().await;

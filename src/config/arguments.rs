@@ -4,15 +4,15 @@ use std::marker::PhantomData;
 
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
-use super::flag::{self, Flag, Group};
-use super::written::Written;
+use super::flag::{self, Flag, FlagGroup};
+use super::raw::RawFlags;
 
 /// The flags of a command, and the `kind` of its configuration file.
-pub trait Role {
+pub trait CommandFlags {
     /// The flags, grouped as in the help text.
-    const FLAGS: &'static [&'static Group];
+    const FLAGS: &'static [&'static FlagGroup];
     /// Reserved flags; giving one is an error that names the alternative.
-    const LATER: &'static [Flag];
+    const UNIMPLEMENTED: &'static [Flag];
     /// `kind` of its configuration file.
     const KIND: &'static str;
 }
@@ -20,13 +20,13 @@ pub trait Role {
 /// The flags of a command line, not validated yet.
 #[derive(Clone, Debug, Default)]
 pub struct Arguments<R> {
-    pub(super) written: Written,
+    pub(super) raw: RawFlags,
     role: PhantomData<R>,
 }
 
-impl<R: Role> Args for Arguments<R> {
+impl<R: CommandFlags> Args for Arguments<R> {
     fn augment_args(command: Command) -> Command {
-        flag::augment(command, R::FLAGS, R::LATER)
+        flag::augment(command, R::FLAGS, R::UNIMPLEMENTED)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -34,9 +34,9 @@ impl<R: Role> Args for Arguments<R> {
     }
 }
 
-impl<R: Role> FromArgMatches for Arguments<R> {
+impl<R: CommandFlags> FromArgMatches for Arguments<R> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        Ok(Arguments { written: Written::on_command_line(matches, R::FLAGS, R::LATER), role: PhantomData })
+        Ok(Arguments { raw: RawFlags::from_command_line(matches, R::FLAGS, R::UNIMPLEMENTED), role: PhantomData })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

@@ -5,9 +5,9 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
-use super::flag::{Flag, Group, Kind};
+use super::flag::{Flag, FlagGroup, FlagKind};
+use super::raw::{FlagValue, ValueSource, flags};
 use super::value;
-use super::written::{Given, Origin, flags};
 use crate::process::{Problem, Problems};
 
 /// The supported `apiVersion`.
@@ -18,11 +18,11 @@ pub(super) fn read(
     path: &str,
     text: &str,
     kind: &str,
-    groups: &[&'static Group],
+    groups: &[&'static FlagGroup],
     later: &'static [Flag],
     problems: &mut Problems,
-) -> Vec<(&'static Flag, Given)> {
-    let document = match serde_saphyr::from_str::<Document>(text) {
+) -> Vec<(&'static Flag, FlagValue)> {
+    let document = match serde_saphyr::from_str::<ConfigDocument>(text) {
         Ok(document) => document,
         Err(error) => {
             let place = match error.location() {
@@ -41,8 +41,8 @@ pub(super) fn read(
         if let Some((_, expected, seen)) = header.iter_mut().find(|(field, ..)| *field == name) {
             *seen = true;
             match value {
-                Value::One(value) if value == *expected => {}
-                value => problems.0.push(Problem::field(
+                YamlValue::One(value) if value == *expected => {}
+                value => problems.0.push(Problem::at_field(
                     &place,
                     name,
                     format_args!("{value} is not known here; use {expected}"),
@@ -50,50 +50,50 @@ pub(super) fn read(
             }
             continue;
         }
-        let Some(flag) = flags(groups, later).find(|flag| flag.field() == name && flag.name != "config") else {
-            problems.0.push(Problem::field(&place, &name, unknown(&name, groups)));
+        let Some(flag) = flags(groups, later).find(|flag| flag.field_name() == name && flag.name != "config") else {
+            problems.0.push(Problem::at_field(&place, &name, unknown_field_message(&name, groups)));
             continue;
         };
         let values = match (flag.kind, value) {
-            (_, Value::Null) => continue,
-            (Kind::List(_), Value::One(value)) => value::list(&value),
-            (_, Value::One(value)) => vec![value],
-            (Kind::List(_) | Kind::Repeated(_), Value::Many(values)) => values,
+            (_, YamlValue::Null) => continue,
+            (FlagKind::List(_), YamlValue::One(value)) => value::parse_list(&value),
+            (_, YamlValue::One(value)) => vec![value],
+            (FlagKind::List(_) | FlagKind::Repeated(_), YamlValue::Many(values)) => values,
             (_, value) => {
-                let message = format_args!("{value} does not fit; {} is needed", needed(flag.kind));
-                problems.0.push(Problem::field(&place, &name, message));
+                let message = format_args!("{value} does not fit; {} is needed", expected_value(flag.kind));
+                problems.0.push(Problem::at_field(&place, &name, message));
                 continue;
             }
         };
-        found.push((flag, Given { values, origin: Origin::File { place, field: name } }));
+        found.push((flag, FlagValue { values, source: ValueSource::File { place, field: name } }));
     }
     for (field, expected, seen) in header {
         if !seen {
-            problems.0.push(Problem::field(path, field, format_args!("missing; use {expected}")));
+            problems.0.push(Problem::at_field(path, field, format_args!("missing; use {expected}")));
         }
     }
     found
 }
 
-fn unknown(name: &str, groups: &[&'static Group]) -> String {
+fn unknown_field_message(name: &str, groups: &[&'static FlagGroup]) -> String {
     let likest = flags(groups, &[])
         .filter(|flag| flag.name != "config")
-        .map(|flag| (strsim::jaro_winkler(&name.to_ascii_lowercase(), &flag.field().to_ascii_lowercase()), flag))
+        .map(|flag| (strsim::jaro_winkler(&name.to_ascii_lowercase(), &flag.field_name().to_ascii_lowercase()), flag))
         .filter(|(likeness, _)| *likeness > 0.8)
         .max_by(|(a, _), (b, _)| a.total_cmp(b));
     match likest {
-        Some((_, flag)) => format!("unknown field; did you mean {}?", flag.field()),
+        Some((_, flag)) => format!("unknown field; did you mean {}?", flag.field_name()),
         None => "unknown field; the fields are the flags of the command line in camelCase".to_owned(),
     }
 }
 
-fn needed(kind: Kind) -> &'static str {
+fn expected_value(kind: FlagKind) -> &'static str {
     match kind {
-        Kind::List(_) | Kind::Repeated(_) => "a list of texts",
-        Kind::Switch => "true or false",
-        Kind::Count | Kind::Fraction => "a number",
-        Kind::Duration => "a duration such as 90s",
-        Kind::Text(_) | Kind::File | Kind::Directory | Kind::Choice(_) => "one text",
+        FlagKind::List(_) | FlagKind::Repeated(_) => "a list of texts",
+        FlagKind::Switch => "true or false",
+        FlagKind::Count | FlagKind::Fraction => "a number",
+        FlagKind::Duration => "a duration such as 90s",
+        FlagKind::Text(_) | FlagKind::File | FlagKind::Directory | FlagKind::Choice(_) => "one text",
     }
 }
 
@@ -103,136 +103,136 @@ fn first_line(error: &serde_saphyr::Error) -> String {
 }
 
 /// The fields of the file in their order. serde-saphyr refuses duplicate fields.
-struct Document(Vec<Entry>);
+struct ConfigDocument(Vec<Entry>);
 
 struct Entry {
     name: String,
     line: u64,
-    value: Value,
+    value: YamlValue,
 }
 
 /// A value as text of any YAML scalar type: `6443`, `true` and `1m` are parsed as on the command line.
-enum Value {
+enum YamlValue {
     Null,
     One(String),
     Many(Vec<String>),
     Map,
 }
 
-impl fmt::Display for Value {
+impl fmt::Display for YamlValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Null => f.write_str("nothing"),
-            Value::One(value) => write!(f, "{value:?}"),
-            Value::Many(_) => f.write_str("a list"),
-            Value::Map => f.write_str("a mapping"),
+            YamlValue::Null => f.write_str("nothing"),
+            YamlValue::One(value) => write!(f, "{value:?}"),
+            YamlValue::Many(_) => f.write_str("a list"),
+            YamlValue::Map => f.write_str("a mapping"),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Document {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Document, D::Error> {
-        struct Fields;
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Document;
+impl<'de> Deserialize<'de> for ConfigDocument {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ConfigDocument, D::Error> {
+        struct FieldsVisitor;
+        impl<'de> Visitor<'de> for FieldsVisitor {
+            type Value = ConfigDocument;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a mapping")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Document, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ConfigDocument, A::Error> {
                 let mut entries = Vec::new();
                 while let Some(name) = map.next_key::<Spanned<String>>()? {
                     let line = name.referenced.line();
                     entries.push(Entry { name: name.value, line, value: map.next_value()? });
                 }
-                Ok(Document(entries))
+                Ok(ConfigDocument(entries))
             }
         }
-        deserializer.deserialize_map(Fields)
+        deserializer.deserialize_map(FieldsVisitor)
     }
 }
 
-impl<'de> Deserialize<'de> for Value {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
-        struct AnyValue;
-        impl<'de> Visitor<'de> for AnyValue {
-            type Value = Value;
+impl<'de> Deserialize<'de> for YamlValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<YamlValue, D::Error> {
+        struct ValueVisitor;
+        impl<'de> Visitor<'de> for ValueVisitor {
+            type Value = YamlValue;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a value")
             }
 
-            fn visit_unit<E>(self) -> Result<Value, E> {
-                Ok(Value::Null)
+            fn visit_unit<E>(self) -> Result<YamlValue, E> {
+                Ok(YamlValue::Null)
             }
 
-            fn visit_none<E>(self) -> Result<Value, E> {
-                Ok(Value::Null)
+            fn visit_none<E>(self) -> Result<YamlValue, E> {
+                Ok(YamlValue::Null)
             }
 
-            fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+            fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<YamlValue, D::Error> {
                 deserializer.deserialize_any(self)
             }
 
-            fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-                Ok(Value::One(value.to_string()))
+            fn visit_bool<E>(self, value: bool) -> Result<YamlValue, E> {
+                Ok(YamlValue::One(value.to_string()))
             }
 
-            fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-                Ok(Value::One(value.to_string()))
+            fn visit_i64<E>(self, value: i64) -> Result<YamlValue, E> {
+                Ok(YamlValue::One(value.to_string()))
             }
 
-            fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-                Ok(Value::One(value.to_string()))
+            fn visit_u64<E>(self, value: u64) -> Result<YamlValue, E> {
+                Ok(YamlValue::One(value.to_string()))
             }
 
-            fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-                Ok(Value::One(value.to_string()))
+            fn visit_f64<E>(self, value: f64) -> Result<YamlValue, E> {
+                Ok(YamlValue::One(value.to_string()))
             }
 
-            fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-                Ok(Value::One(value.to_owned()))
+            fn visit_str<E>(self, value: &str) -> Result<YamlValue, E> {
+                Ok(YamlValue::One(value.to_owned()))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<YamlValue, A::Error> {
                 let mut values = Vec::new();
-                while let Some(value) = list.next_element::<Value>()? {
+                while let Some(value) = list.next_element::<YamlValue>()? {
                     match value {
-                        Value::One(value) => values.push(value),
-                        Value::Null => values.push(String::new()),
-                        Value::Many(_) | Value::Map => {
+                        YamlValue::One(value) => values.push(value),
+                        YamlValue::Null => values.push(String::new()),
+                        YamlValue::Many(_) | YamlValue::Map => {
                             return Err(serde::de::Error::custom("a list of texts holds a list or a mapping"));
                         }
                     }
                 }
-                Ok(Value::Many(values))
+                Ok(YamlValue::Many(values))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<YamlValue, A::Error> {
                 while map.next_entry::<serde::de::IgnoredAny, serde::de::IgnoredAny>()?.is_some() {}
-                Ok(Value::Map)
+                Ok(YamlValue::Map)
             }
         }
-        deserializer.deserialize_any(AnyValue)
+        deserializer.deserialize_any(ValueVisitor)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::gateway::flags::{GATEWAY, LATER};
+    use crate::config::gateway::flags::{GATEWAY, UNIMPLEMENTED};
 
     fn read_gateway(text: &str) -> (Vec<(&'static str, Vec<String>)>, String) {
         let mut problems = Problems::default();
-        let found = read("n.yaml", text, "GatewayConfiguration", GATEWAY, LATER, &mut problems);
+        let found = read("n.yaml", text, "GatewayConfiguration", GATEWAY, UNIMPLEMENTED, &mut problems);
         (found.into_iter().map(|(flag, given)| (flag.name, given.values)).collect(), problems.to_string())
     }
 
     const HEAD: &str = "apiVersion: narthex.dev/v1alpha1\nkind: GatewayConfiguration\n";
 
     #[test]
-    fn reads_every_kind_of_value() {
+    fn config_file_reads_every_kind_of_value() {
         let (found, problems) = read_gateway(&format!(
             "{HEAD}securePort: 7443\nanonymousAuth: true\nidleTimeout: 2m\ngoawayChance: 0.01\n\
              requestheaderAllowedNames: [front, back]\nauthorizationMode: AlwaysAllow\nclientCaFile:\n\
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong_and_where() {
+    fn config_file_errors_have_line_and_field() {
         let cases = [
             ("securePrt: 1\n", "n.yaml line 3: securePrt: unknown field; did you mean securePort?"),
             ("clientCAFile: x\n", "n.yaml line 3: clientCAFile: unknown field; did you mean clientCaFile?"),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn all_mistakes_at_once() {
+    fn config_file_reports_all_errors() {
         let (found, problems) = read_gateway("kind: SidecarConfiguration\n\nsecurePort: 1\nbindAdress: 1.2.3.4\n");
         assert_eq!(found.len(), 1);
         assert_eq!(
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mapping_is_refused_with_its_line() {
+    fn config_file_not_a_mapping_refused_with_line() {
         for text in ["- a\n", "\n\nsecurePort: 1\nsecurePort: 2\n", "a: [\n", "hello", "a: [[1]]\n"] {
             let (found, problems) = read_gateway(text);
             assert!(found.is_empty(), "{text}");
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_is_too_odd() {
+    fn config_file_parse_never_panics() {
         bolero::check!().with_type::<String>().with_iterations(2000).for_each(|text| {
             let (_, problems) = read_gateway(text);
             // A document without our header is refused.

@@ -12,7 +12,7 @@ pub struct Flag {
     /// The name without leading dashes.
     pub name: &'static str,
     /// The kind of its value.
-    pub kind: Kind,
+    pub kind: FlagKind,
     /// The default value, in the form of the command line; empty for none.
     pub default: &'static str,
     /// One or two sentences for the help text.
@@ -23,7 +23,7 @@ pub struct Flag {
 
 /// Flags under one heading of the help text.
 #[derive(Debug)]
-pub struct Group {
+pub struct FlagGroup {
     /// The heading.
     pub heading: &'static str,
     /// The flags, in the order they are shown.
@@ -32,7 +32,7 @@ pub struct Group {
 
 /// The kind of a flag's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FlagKind {
     /// Any text; the word is its placeholder in the help.
     Text(&'static str),
     /// Path of a file that is read.
@@ -57,17 +57,17 @@ pub enum Kind {
 
 impl Flag {
     /// A flag without a short form.
-    pub const fn new(name: &'static str, kind: Kind, default: &'static str, help: &'static str) -> Flag {
+    pub const fn new(name: &'static str, kind: FlagKind, default: &'static str, help: &'static str) -> Flag {
         Flag { name, kind, default, help, letter: None }
     }
 
     /// Adds a one-letter short form.
-    pub const fn or(self, letter: char) -> Flag {
+    pub const fn with_letter(self, letter: char) -> Flag {
         Flag { letter: Some(letter), ..self }
     }
 
     /// Its field in the configuration file: `secure-port` is `securePort`.
-    pub fn field(&self) -> String {
+    pub fn field_name(&self) -> String {
         let mut field = String::with_capacity(self.name.len());
         let mut after_dash = false;
         for letter in self.name.chars() {
@@ -84,13 +84,13 @@ impl Flag {
     }
 
     /// Its environment variable: `secure-port` is `NARTHEX_SECURE_PORT`.
-    pub fn variable(&self) -> String {
+    pub fn environment_variable(&self) -> String {
         format!("NARTHEX_{}", self.name.replace('-', "_").to_ascii_uppercase())
     }
 
-    fn argument(&self, heading: &'static str) -> Arg {
+    fn to_arg(&self, heading: &'static str) -> Arg {
         let mut help = self.help.to_owned();
-        if !self.default.is_empty() && self.kind != Kind::Switch {
+        if !self.default.is_empty() && self.kind != FlagKind::Switch {
             help.push_str(&format!(" (default {})", self.default));
         } else if self.default == "true" {
             help.push_str(" (default true)");
@@ -98,39 +98,39 @@ impl Flag {
         let argument = Arg::new(self.name).long(self.name).help(help).help_heading(heading);
         let argument = if let Some(letter) = self.letter { argument.short(letter) } else { argument };
         match self.kind {
-            Kind::Text(word) => single(argument, self.name).value_name(word),
-            Kind::File => single(argument, self.name).value_name("FILE").value_hint(ValueHint::FilePath),
-            Kind::Directory => single(argument, self.name).value_name("DIR").value_hint(ValueHint::DirPath),
-            Kind::Switch => single(argument, self.name)
+            FlagKind::Text(word) => single_value(argument, self.name).value_name(word),
+            FlagKind::File => single_value(argument, self.name).value_name("FILE").value_hint(ValueHint::FilePath),
+            FlagKind::Directory => single_value(argument, self.name).value_name("DIR").value_hint(ValueHint::DirPath),
+            FlagKind::Switch => single_value(argument, self.name)
                 .value_name("true|false")
                 .num_args(0..=1)
                 .require_equals(true)
                 .default_missing_value("true"),
-            Kind::Count | Kind::Fraction => {
-                single(argument, self.name).value_name("NUMBER").allow_negative_numbers(true)
+            FlagKind::Count | FlagKind::Fraction => {
+                single_value(argument, self.name).value_name("NUMBER").allow_negative_numbers(true)
             }
-            Kind::Duration => single(argument, self.name).value_name("DURATION").allow_hyphen_values(true),
-            Kind::Choice(words) => single(argument, self.name).value_name(words.join("|")),
-            Kind::List(word) => argument.action(ArgAction::Append).value_name(format!("{word},…")),
-            Kind::Repeated(word) => argument.action(ArgAction::Append).value_name(word),
+            FlagKind::Duration => single_value(argument, self.name).value_name("DURATION").allow_hyphen_values(true),
+            FlagKind::Choice(words) => single_value(argument, self.name).value_name(words.join("|")),
+            FlagKind::List(word) => argument.action(ArgAction::Append).value_name(format!("{word},…")),
+            FlagKind::Repeated(word) => argument.action(ArgAction::Append).value_name(word),
         }
     }
 }
 
 /// A flag with one value; given again, the last one counts, as with kubectl.
-fn single(argument: Arg, name: &'static str) -> Arg {
+fn single_value(argument: Arg, name: &'static str) -> Arg {
     argument.action(ArgAction::Set).overrides_with(name)
 }
 
 /// Adds the flags of `groups` to a command; those of `later` are parsed but hidden.
-pub(super) fn augment(mut command: Command, groups: &[&'static Group], later: &'static [Flag]) -> Command {
+pub(super) fn augment(mut command: Command, groups: &[&'static FlagGroup], later: &'static [Flag]) -> Command {
     for group in groups {
         for flag in group.flags {
-            command = command.arg(flag.argument(group.heading));
+            command = command.arg(flag.to_arg(group.heading));
         }
     }
     for flag in later {
-        command = command.arg(flag.argument("Later").hide(true));
+        command = command.arg(flag.to_arg("Later").hide(true));
     }
     command
 }
@@ -140,9 +140,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_name_three_spellings() {
-        let flag = Flag::new("http2-max-streams-per-connection", Kind::Count, "0", "");
-        assert_eq!(flag.field(), "http2MaxStreamsPerConnection");
-        assert_eq!(flag.variable(), "NARTHEX_HTTP2_MAX_STREAMS_PER_CONNECTION");
+    fn flag_field_and_variable_names() {
+        let flag = Flag::new("http2-max-streams-per-connection", FlagKind::Count, "0", "");
+        assert_eq!(flag.field_name(), "http2MaxStreamsPerConnection");
+        assert_eq!(flag.environment_variable(), "NARTHEX_HTTP2_MAX_STREAMS_PER_CONNECTION");
     }
 }

@@ -3,20 +3,20 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::arguments::{Arguments, Role};
-use super::flag::{Flag, Group};
-use super::gateway::{data_dir, flags, port};
-use super::reading::{Mistakes, Reading};
-use super::seen;
+use super::arguments::{Arguments, CommandFlags};
+use super::flag::{Flag, FlagGroup};
+use super::gateway::{data_dir, flags, secure_port};
+use super::observability;
+use super::parser::{Diagnostics, FlagParser};
 use crate::observe::log;
 
 /// The quickstart: gateway and example API in one process.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Quickstart;
+pub struct QuickstartCommand;
 
-impl Role for Quickstart {
-    const FLAGS: &'static [&'static Group] = flags::QUICKSTART;
-    const LATER: &'static [Flag] = &[];
+impl CommandFlags for QuickstartCommand {
+    const FLAGS: &'static [&'static FlagGroup] = flags::QUICKSTART;
+    const UNIMPLEMENTED: &'static [Flag] = &[];
     const KIND: &'static str = "";
 }
 
@@ -33,17 +33,22 @@ pub struct QuickstartConfig {
     pub log: log::Settings,
 }
 
-impl Arguments<Quickstart> {
+impl Arguments<QuickstartCommand> {
     /// Reads command line and environment.
-    pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (QuickstartConfig, Mistakes) {
-        let mut reading =
-            Reading::new(&self.written, Quickstart::FLAGS, Quickstart::LATER, Quickstart::KIND, environment);
+    pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (QuickstartConfig, Diagnostics) {
+        let mut parser = FlagParser::new(
+            &self.raw,
+            QuickstartCommand::FLAGS,
+            QuickstartCommand::UNIMPLEMENTED,
+            QuickstartCommand::KIND,
+            environment,
+        );
         let config = QuickstartConfig {
-            data_dir: data_dir(&mut reading),
-            secure_port: port(&mut reading),
-            admin_address: seen::admin_address(&mut reading),
-            log: seen::log_settings(&mut reading),
+            data_dir: data_dir(&mut parser),
+            secure_port: secure_port(&mut parser),
+            admin_address: observability::admin_address(&mut parser),
+            log: observability::log_settings(&mut parser),
         };
-        (config, reading.end())
+        (config, parser.finish())
     }
 }

@@ -4,88 +4,88 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::arguments::{Arguments, Role};
-use super::flag::{Flag, Group, Kind};
+use super::arguments::{Arguments, CommandFlags};
+use super::flag::{Flag, FlagGroup, FlagKind};
 use super::gateway::{ResolverChoice, flags};
-use super::reading::{Mistakes, Reading};
-use super::{listening, seen};
+use super::parser::{Diagnostics, FlagParser};
+use super::{host_port, observability};
 use crate::egress::{BareName, CLUSTER, DestinationPattern};
 use crate::observe::{access, log};
 
-static DOOR: Group = Group {
+static LISTENER: FlagGroup = FlagGroup {
     heading: "Listener",
     flags: &[
         Flag::new(
             "listen",
-            Kind::Text("HOST:PORT"),
+            FlagKind::Text("HOST:PORT"),
             "127.0.0.1:1080",
             "Address to listen on: an address or a name, or :PORT for every address of this machine; port 0 takes a free one and prints it",
         ),
         Flag::new(
             "credentials-file",
-            Kind::File,
+            FlagKind::File,
             "",
             "Users allowed to connect: lines of user:password. Required when --listen is not a loopback address. Followed on disk",
         ),
         Flag::new(
             "allow-destinations",
-            Kind::List("DESTINATION"),
+            FlagKind::List("DESTINATION"),
             "",
             "Allowed destinations: names (a.example), subdomains (*.a.example), addresses and networks (10.0.0.0/8), each with :port or for every port; * for all, the default when --listen is a loopback address. A name is compared as the client sends it, before DNS resolution",
         ),
         Flag::new(
             "max-connections",
-            Kind::Count,
+            FlagKind::Count,
             "0",
             "Client connections at the same time; 0 for as many as the limit on open files allows",
         ),
         Flag::new(
             "handshake-timeout",
-            Kind::Duration,
+            FlagKind::Duration,
             "10s",
             "Time a client has to authenticate and send its destination",
         ),
         Flag::new(
             "drain-timeout",
-            Kind::Duration,
+            FlagKind::Duration,
             "30s",
             "After SIGTERM no new connections are accepted, and open ones have this time to finish",
         ),
     ],
 };
 
-static BEHIND: Group = Group {
+static BACKENDS: FlagGroup = FlagGroup {
     heading: "Backends",
     flags: &[
         Flag::new(
             "egress-selector-config-file",
-            Kind::File,
+            FlagKind::File,
             "",
             "Egress routes to destinations: kube-apiserver's EgressSelectorConfiguration (apiserver.k8s.io/v1beta1), or EgressConfiguration (narthex.dev/v1alpha1). Followed on disk",
         ),
-        Flag::new("egress", Kind::Text("NAME"), "cluster", "Selection of that file for all connections"),
+        Flag::new("egress", FlagKind::Text("NAME"), "cluster", "Selection of that file for all connections"),
         Flag::new(
             "resolver",
-            Kind::Choice(&["system", "hickory"]),
+            FlagKind::Choice(&["system", "hickory"]),
             "system",
             "DNS resolver where no proxy resolves names: the system's, or hickory-resolver within this process",
         ),
     ],
 };
 
-static SEEN: Group = Group {
+static OBSERVABILITY: FlagGroup = FlagGroup {
     heading: "Observability",
     flags: &[
         Flag::new(
             "access-log",
-            Kind::Choice(&["off", "errors", "all"]),
+            FlagKind::Choice(&["off", "errors", "all"]),
             "errors",
             "Connections to log when they end: none; refused or failed ones; all",
         ),
         flags::ACCESS_LOG_FORMAT,
         Flag::new(
             "admin-address",
-            Kind::Text("HOST:PORT"),
+            FlagKind::Text("HOST:PORT"),
             "",
             "Admin listener (plain HTTP: status page, metrics, health), such as 127.0.0.1:6481 (default: none)",
         ),
@@ -98,11 +98,11 @@ static SEEN: Group = Group {
 
 /// The command `narthex socks5`.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Socks5;
+pub struct Socks5Command;
 
-impl Role for Socks5 {
-    const FLAGS: &'static [&'static Group] = &[&DOOR, &BEHIND, &SEEN];
-    const LATER: &'static [Flag] = &[];
+impl CommandFlags for Socks5Command {
+    const FLAGS: &'static [&'static FlagGroup] = &[&LISTENER, &BACKENDS, &OBSERVABILITY];
+    const UNIMPLEMENTED: &'static [Flag] = &[];
     const KIND: &'static str = "";
 }
 
@@ -135,72 +135,79 @@ pub struct Socks5Config {
     pub log: log::Settings,
 }
 
-impl Arguments<Socks5> {
+impl Arguments<Socks5Command> {
     /// Reads command line and environment.
-    pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (Socks5Config, Mistakes) {
-        let mut reading = Reading::new(&self.written, Socks5::FLAGS, Socks5::LATER, Socks5::KIND, environment);
-        let listen =
-            reading.parse("listen", listening::listen_address).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
-        let credentials_file = reading.path("credentials-file");
+    pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (Socks5Config, Diagnostics) {
+        let mut parser = FlagParser::new(
+            &self.raw,
+            Socks5Command::FLAGS,
+            Socks5Command::UNIMPLEMENTED,
+            Socks5Command::KIND,
+            environment,
+        );
+        let listen = parser.parse("listen", host_port::listen_address).unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let credentials_file = parser.path("credentials-file");
         let only_this_machine = listen.ip().to_canonical().is_loopback();
         if !only_this_machine && credentials_file.is_none() {
             let message = "required: --listen is not a loopback address, and every client that reaches it could connect through it";
-            reading.problem("credentials-file", message);
+            parser.add_problem("credentials-file", message);
         }
         let config = Socks5Config {
             listen,
             credentials_file,
-            allow: allow(&mut reading, only_this_machine),
-            max_connections: reading.size("max-connections"),
-            handshake_timeout: reading.positive_duration("handshake-timeout"),
-            drain_timeout: reading.duration("drain-timeout"),
-            egress: egress(&mut reading),
-            resolver: match reading.choice("resolver").as_str() {
+            allow: allowed_destinations(&mut parser, only_this_machine),
+            max_connections: parser.memory_count("max-connections"),
+            handshake_timeout: parser.positive_duration("handshake-timeout"),
+            drain_timeout: parser.duration("drain-timeout"),
+            egress: egress_selection(&mut parser),
+            resolver: match parser.choice("resolver").as_str() {
                 "hickory" => ResolverChoice::Hickory,
                 _ => ResolverChoice::System,
             },
-            access: seen::access(&mut reading),
-            admin_address: seen::admin_address(&mut reading),
-            admin_token_file: reading.path("admin-token-file"),
-            log: seen::log_settings(&mut reading),
+            access: observability::access_log_settings(&mut parser),
+            admin_address: observability::admin_address(&mut parser),
+            admin_token_file: parser.path("admin-token-file"),
+            log: observability::log_settings(&mut parser),
         };
-        (config, reading.end())
+        (config, parser.finish())
     }
 }
 
-fn allow(reading: &mut Reading<'_>, only_this_machine: bool) -> Vec<DestinationPattern> {
+fn allowed_destinations(parser: &mut FlagParser<'_>, only_this_machine: bool) -> Vec<DestinationPattern> {
     const FLAG: &str = "allow-destinations";
-    let written = reading.list(FLAG);
-    if written.is_empty() && reading.given(FLAG) {
-        reading.problem(FLAG, "is empty: no destination would be allowed");
+    let written = parser.list(FLAG);
+    if written.is_empty() && parser.is_given(FLAG) {
+        parser.add_problem(FLAG, "is empty: no destination would be allowed");
     } else if written.is_empty() && !only_this_machine {
         let message = "required: --listen is not a loopback address; give the allowed destinations, or * for all";
-        reading.problem(FLAG, message);
+        parser.add_problem(FLAG, message);
     }
     let everything = written.is_empty().then(|| "*".to_owned());
     let mut allow = Vec::new();
     for text in written.into_iter().chain(everything) {
-        match DestinationPattern::parse(text.trim(), BareName::Itself) {
+        match DestinationPattern::parse(text.trim(), BareName::Exact) {
             Ok(pattern) => allow.push(pattern),
-            Err(why) => reading.problem(FLAG, format_args!("{text:?}: {why}")),
+            Err(why) => parser.add_problem(FLAG, format_args!("{text:?}: {why}")),
         }
     }
     allow
 }
 
-fn egress(reading: &mut Reading<'_>) -> Option<(PathBuf, String)> {
-    let file = reading.path("egress-selector-config-file");
-    let given = reading.given("egress");
-    let name = reading.text("egress").to_lowercase();
+fn egress_selection(parser: &mut FlagParser<'_>) -> Option<(PathBuf, String)> {
+    let file = parser.path("egress-selector-config-file");
+    let given = parser.is_given("egress");
+    let name = parser.text("egress").to_lowercase();
     match file {
         None if given => {
-            reading
-                .problem("egress", "not used without --egress-selector-config-file: all connections would go directly");
+            parser.add_problem(
+                "egress",
+                "not used without --egress-selector-config-file: all connections would go directly",
+            );
             None
         }
         None => None,
         Some(_) if name.is_empty() => {
-            reading.problem("egress", format_args!("must name a selection, such as {CLUSTER}"));
+            parser.add_problem("egress", format_args!("must name a selection, such as {CLUSTER}"));
             None
         }
         Some(file) => Some((file, name)),
@@ -214,9 +221,9 @@ mod tests {
     use super::*;
 
     fn read(line: &[&str]) -> Result<Socks5Config, String> {
-        let command = Arguments::<Socks5>::augment_args(Command::new("socks5"));
+        let command = Arguments::<Socks5Command>::augment_args(Command::new("socks5"));
         let matches = command.try_get_matches_from(std::iter::once(&"socks5").chain(line)).unwrap();
-        let arguments = Arguments::<Socks5>::from_arg_matches(&matches).unwrap();
+        let arguments = Arguments::<Socks5Command>::from_arg_matches(&matches).unwrap();
         let (config, mistakes) = arguments.read(&|_| None);
         match mistakes.problems.0.is_empty() {
             true => Ok(config),
@@ -225,16 +232,16 @@ mod tests {
     }
 
     #[test]
-    fn without_any_flag_it_is_for_this_machine_alone() {
+    fn socks5_defaults_loopback_only() {
         let config = read(&[]).unwrap();
         assert_eq!(config.listen.to_string(), "127.0.0.1:1080");
         assert_eq!((config.egress, config.credentials_file, config.admin_address), (None, None, None));
-        assert_eq!(config.allow, [DestinationPattern::parse("*", BareName::Itself).unwrap()]);
+        assert_eq!(config.allow, [DestinationPattern::parse("*", BareName::Exact).unwrap()]);
         assert_eq!((config.handshake_timeout.as_secs(), config.drain_timeout.as_secs()), (10, 30));
     }
 
     #[test]
-    fn for_others_it_must_be_said_who_and_where_to() {
+    fn socks5_non_loopback_requires_credentials_and_destinations() {
         for address in ["0.0.0.0:1080", "[::]:1080", "10.0.0.1:1080"] {
             let listen = format!("--listen={address}");
             let problems = read(&[&listen]).unwrap_err();
@@ -248,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_says_what_would_be_right() {
+    fn socks5_flag_error_messages() {
         for (line, expected) in [
             (
                 &["--listen=1080"][..],

@@ -2,7 +2,7 @@
 
 /// Splits a comma list. A part in double quotes may hold commas, and `""` inside it is one quote, as
 /// in CSV. An empty text is an empty list.
-pub(super) fn list(text: &str) -> Vec<String> {
+pub(super) fn parse_list(text: &str) -> Vec<String> {
     if text.is_empty() {
         return Vec::new();
     }
@@ -32,7 +32,7 @@ fn push(parts: &mut [String], letter: char) {
 }
 
 /// Parses a boolean in every spelling of Go's strconv.ParseBool.
-pub(super) fn switch(text: &str) -> Result<bool, &'static str> {
+pub(super) fn parse_bool(text: &str) -> Result<bool, &'static str> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comma_lists() {
+    fn parse_list_of_commas_and_quotes() {
         let cases: &[(&str, &[&str])] = &[
             ("", &[]),
             ("a", &["a"]),
@@ -57,27 +57,27 @@ mod tests {
             ("\"open, never closed", &["open, never closed"]),
         ];
         for (text, expected) in cases {
-            assert_eq!(list(text), *expected, "{text}");
+            assert_eq!(parse_list(text), *expected, "{text}");
         }
     }
 
     #[test]
-    fn switches() {
+    fn parse_bool_as_go() {
         for text in ["true", "True", "1", "t"] {
-            assert_eq!(switch(text), Ok(true));
+            assert_eq!(parse_bool(text), Ok(true));
         }
         for text in ["false", "FALSE", "0", "f"] {
-            assert_eq!(switch(text), Ok(false));
+            assert_eq!(parse_bool(text), Ok(false));
         }
         for text in ["", "yes", "on", "2"] {
-            assert!(switch(text).is_err(), "{text}");
+            assert!(parse_bool(text).is_err(), "{text}");
         }
     }
 
     proptest::proptest! {
         #[test]
         fn what_holds_no_quote_is_split_at_commas(text in "[^\"]+") {
-            proptest::prop_assert_eq!(list(&text), text.split(',').collect::<Vec<_>>());
+            proptest::prop_assert_eq!(parse_list(&text), text.split(',').collect::<Vec<_>>());
         }
     }
 }

@@ -10,16 +10,16 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use tokio::sync::oneshot;
 
-use super::document::Resource;
-use super::documents::{Documents, Moment, Source};
-use super::fetch::{Fetch, FetchError, bounded};
-use super::keeper::{All, Change, Contents, Keeper, Outcome, Subject};
-use super::kept::{Kept, Shelf};
-use super::known::{By, Known};
+use super::claim::{ApiServiceClaim, ServedBy};
+use super::disk_cache::{CacheSection, DiskCache};
+use super::fetch::{Fetch, FetchError, fetch_bounded};
+use super::local_groups::LocalGroups;
 use super::media::is_aggregated;
-use super::merge::{self, Merging};
-use super::own::Own;
-use super::parse::{self, Listed, Offered};
+use super::merge::{self, GroupMerger};
+use super::model::DiscoveryResource;
+use super::parse::{self, GroupVersionListing, ResourceListing};
+use super::poller::{ClaimChange, ClaimMap, ContentMap, PollOutcome, PollSource, Poller};
+use super::snapshot::{DiscoverySnapshot, LastFetched, SourceStatus};
 use crate::process::{Published, Publisher};
 use crate::registry::DELEGATE;
 
@@ -37,18 +37,18 @@ const STALE_AFTER: u32 = 3;
 ///
 /// Lives on one thread, inside a `LocalSet`. Each backend has a task of its own: no backend waits for another, and
 /// publishing waits for none.
-pub struct Discovery<F: Fetch + 'static> {
-    keeper: Keeper<Aggregation<F>>,
-    own: Own,
+pub struct DiscoveryAggregator<F: Fetch + 'static> {
+    poller: Poller<DiscoveryPollSource<F>>,
+    local_groups: LocalGroups,
     aggregations: Arc<AtomicU64>,
 }
 
-struct Aggregation<F> {
+struct DiscoveryPollSource<F> {
     fetch: F,
-    publisher: Publisher<Documents>,
-    merging: RefCell<Merging>,
+    publisher: Publisher<DiscoverySnapshot>,
+    merger: RefCell<GroupMerger>,
     aggregations: Arc<AtomicU64>,
-    shelf: Shelf,
+    cache: CacheSection,
 }
 
 /// Entity tags of a backend's last good responses, by path.
@@ -56,63 +56,67 @@ type Etags = BTreeMap<&'static str, String>;
 
 /// Discovery content of one APIService.
 #[derive(Clone, Default, PartialEq)]
-pub(super) struct Content {
+pub(super) struct DiscoveryContent {
     /// Resources of the last good response, however old.
-    resources: Arc<Vec<Resource>>,
+    resources: Arc<Vec<DiscoveryResource>>,
     /// The delegate's listings by root path; empty for other backends.
-    offered: BTreeMap<&'static str, Arc<Vec<Offered>>>,
+    delegate_versions: BTreeMap<&'static str, Arc<Vec<GroupVersionListing>>>,
     /// Why the last good response counts as stale; `None` if it is current.
-    doubt: Option<String>,
+    stale_reason: Option<String>,
     /// Why the last poll failed; `None` if it succeeded.
-    trouble: Option<String>,
+    error: Option<String>,
     /// Whether the availability probe fails for the same reason.
     seen_by_probe: bool,
     /// Number of consecutive failed polls, up to [`STALE_AFTER`].
     failures: u32,
     /// Whether a poll has ended.
-    asked: bool,
+    was_polled: bool,
     /// Whether any poll has succeeded.
-    heard: bool,
+    was_fetched: bool,
     /// Time of the last change between current and stale.
     since: Option<SystemTime>,
     /// Time of the last successful poll.
-    fetched: Moment,
+    last_fetched: LastFetched,
     /// Whether the content is in the disk cache as that of this backend.
-    kept: bool,
+    is_cached: bool,
 }
 
-impl<F: Fetch + 'static> Discovery<F> {
+impl<F: Fetch + 'static> DiscoveryAggregator<F> {
     /// Starts without APIServices. The documents contain the local groups from the start. `kept` is the disk cache.
-    pub fn start(fetch: F, own: Own, kept: &Kept) -> (Discovery<F>, Published<Documents>) {
-        let (publisher, published) = Published::new(Documents::empty(own));
+    pub fn start(
+        fetch: F,
+        own: LocalGroups,
+        kept: &DiskCache,
+    ) -> (DiscoveryAggregator<F>, Published<DiscoverySnapshot>) {
+        let (publisher, published) = Published::new(DiscoverySnapshot::empty(own));
         let aggregations = Arc::<AtomicU64>::default();
-        let keeper = Keeper::new(Aggregation {
+        let keeper = Poller::new(DiscoveryPollSource {
             fetch,
             publisher,
-            merging: RefCell::new(Merging::new(own)),
+            merger: RefCell::new(GroupMerger::new(own)),
             aggregations: aggregations.clone(),
-            shelf: kept.shelf("discovery"),
+            cache: kept.section("discovery"),
         });
-        (Discovery { keeper, own, aggregations }, published)
+        (DiscoveryAggregator { poller: keeper, local_groups: own, aggregations }, published)
     }
 
     /// Replaces the set of APIServices. New and changed ones are polled at once; removed ones are dropped.
     ///
     /// Call it inside the `LocalSet` whenever the registry changed; it does not block.
-    pub fn follow(&self, mut known: Vec<Known>) {
-        known.retain(|one| !self.own.has(&one.group));
-        self.keeper.follow(known);
+    pub fn set_api_services(&self, mut known: Vec<ApiServiceClaim>) {
+        known.retain(|one| !self.local_groups.is_reserved(&one.group));
+        self.poller.set_api_services(known);
     }
 
-    /// As [`Discovery::follow`] when only these APIServices changed.
-    pub fn follow_changes(&self, mut changes: Vec<Change>) {
-        changes.retain(|(_, now)| now.as_ref().is_none_or(|one| !self.own.has(&one.group)));
-        self.keeper.follow_changes(changes);
+    /// As [`DiscoveryAggregator::set_api_services`] when only these APIServices changed.
+    pub fn apply_changes(&self, mut changes: Vec<ClaimChange>) {
+        changes.retain(|(_, now)| now.as_ref().is_none_or(|one| !self.local_groups.is_reserved(&one.group)));
+        self.poller.apply_changes(changes);
     }
 
     /// Polls the backend of `apiservice` now, for example when it became available.
-    pub fn nudge(&self, apiservice: &str) {
-        self.keeper.nudge(apiservice);
+    pub fn refresh_now(&self, apiservice: &str) {
+        self.poller.refresh_now(apiservice);
     }
 
     /// Number of merges (`aggregator_discovery_aggregation_count_total`).
@@ -121,31 +125,31 @@ impl<F: Fetch + 'static> Discovery<F> {
     }
 }
 
-impl<F: Fetch + 'static> Subject for Aggregation<F> {
-    type Memory = Etags;
-    type Content = Content;
-    type Heard = [Heard; 2];
+impl<F: Fetch + 'static> PollSource for DiscoveryPollSource<F> {
+    type Validators = Etags;
+    type Document = DiscoveryContent;
+    type Response = [RootResponse; 2];
 
-    async fn ask(&self, claims: &[Known], etags: Etags) -> [Heard; 2] {
+    async fn poll(&self, claims: &[ApiServiceClaim], etags: Etags) -> [RootResponse; 2] {
         if let [delegate] = claims
-            && delegate.by == By::Itself
+            && delegate.served_by == ServedBy::DelegateItself
         {
-            return whole(&self.fetch, delegate, &etags).await;
+            return fetch_delegate(&self.fetch, delegate, &etags).await;
         }
         let (core, named): (Vec<_>, Vec<_>) = claims.iter().cloned().partition(|claim| claim.group.is_empty());
-        let core = ask(&self.fetch, "/api", &core, etags.get("/api").map(String::as_str));
-        let named = ask(&self.fetch, "/apis", &named, etags.get("/apis").map(String::as_str));
+        let core = fetch_root(&self.fetch, "/api", &core, etags.get("/api").map(String::as_str));
+        let named = fetch_root(&self.fetch, "/apis", &named, etags.get("/apis").map(String::as_str));
         futures_util::join!(core, named).into()
     }
 
-    fn hear(
+    fn apply(
         &self,
-        heard: [Heard; 2],
-        claims: &[Known],
+        heard: [RootResponse; 2],
+        claims: &[ApiServiceClaim],
         etags: &mut Etags,
-        contents: &mut Contents<Content>,
-    ) -> Outcome {
-        let mut outcome = Outcome { well: true, changed: false };
+        contents: &mut ContentMap<DiscoveryContent>,
+    ) -> PollOutcome {
+        let mut outcome = PollOutcome { succeeded: true, changed: false };
         for root in heard {
             if !root.unchanged {
                 match root.etag {
@@ -153,21 +157,22 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
                     None => drop(etags.remove(root.path)),
                 }
             }
-            for (name, verdict) in root.verdicts {
-                outcome.well &= !matches!(verdict, Verdict::Missing | Verdict::Failed(_));
+            for (name, verdict) in root.results {
+                outcome.succeeded &= !matches!(verdict, DiscoveryResult::Missing | DiscoveryResult::Failed(_));
                 if let Some(claim) = claims.iter().find(|claim| claim.name == name) {
                     let content = contents.entry(name).or_default();
                     let before = content.clone();
-                    content.hear(verdict);
-                    if !before.asked || content.is_current() != before.is_current() {
+                    content.update(verdict);
+                    if !before.was_polled || content.is_current() != before.is_current() {
                         content.since = Some(SystemTime::now());
                     }
                     outcome.changed |= *content != before;
-                    let same = (&content.resources, &content.offered) == (&before.resources, &before.offered);
-                    if content.heard && !(same && content.kept) {
-                        content.kept = true;
+                    let same = (&content.resources, &content.delegate_versions)
+                        == (&before.resources, &before.delegate_versions);
+                    if content.was_fetched && !(same && content.is_cached) {
+                        content.is_cached = true;
                         let (content, of) = (content.clone(), claim.clone());
-                        self.shelf.keep(claim, move || content.to_keep(&of));
+                        self.cache.store(claim, move || content.to_cache(&of));
                     }
                 }
             }
@@ -175,111 +180,114 @@ impl<F: Fetch + 'static> Subject for Aggregation<F> {
         outcome
     }
 
-    fn recall(&self, known: &Known) -> Option<oneshot::Receiver<Content>> {
-        self.shelf.recall(known, Content::from_kept)
+    fn restore(&self, known: &ApiServiceClaim) -> Option<oneshot::Receiver<DiscoveryContent>> {
+        self.cache.restore(known, DiscoveryContent::from_cache)
     }
 
-    fn supplement(&self, content: &mut Content, recalled: Content) -> bool {
-        let nothing = !content.heard && content.resources.is_empty() && content.offered.is_empty();
+    fn merge_restored(&self, content: &mut DiscoveryContent, recalled: DiscoveryContent) -> bool {
+        let nothing = !content.was_fetched && content.resources.is_empty() && content.delegate_versions.is_empty();
         if nothing {
-            let Content { resources, offered, kept, .. } = recalled;
-            *content = Content { resources, offered, kept, ..std::mem::take(content) };
+            let DiscoveryContent { resources, delegate_versions: offered, is_cached: kept, .. } = recalled;
+            *content =
+                DiscoveryContent { resources, delegate_versions: offered, is_cached: kept, ..std::mem::take(content) };
         }
         nothing
     }
 
-    fn moves(&self, _: &str, content: &mut Content) {
+    fn backend_changed(&self, _: &str, content: &mut DiscoveryContent) {
         let since = if content.is_current() { Some(SystemTime::now()) } else { content.since };
-        let Content { resources, offered, .. } = std::mem::take(content);
-        *content = Content { resources, offered, since, ..Content::default() };
+        let DiscoveryContent { resources, delegate_versions: offered, .. } = std::mem::take(content);
+        *content = DiscoveryContent { resources, delegate_versions: offered, since, ..DiscoveryContent::default() };
     }
 
     fn forget(&self, name: &str) {
-        self.shelf.forget(name);
+        self.cache.remove(name);
     }
 
-    fn publish(&self, known: &All, contents: &Contents<Content>, changed: &BTreeSet<String>) {
-        let groups = self.merging.borrow_mut().look(known, changed, contents);
+    fn publish(&self, known: &ClaimMap, contents: &ContentMap<DiscoveryContent>, changed: &BTreeSet<String>) {
+        let groups = self.merger.borrow_mut().update(known, changed, contents);
         let before = self.publisher.reader().get();
         let source = |name: &String| {
             let content = contents.get(name).cloned().unwrap_or_default();
-            known.get(name).filter(|one| one.by != By::Delegate).map(|one| Source {
+            known.get(name).filter(|one| one.served_by != ServedBy::Delegate).map(|one| SourceStatus {
                 apiservice: one.name.clone(),
-                asked: content.asked,
+                asked: content.was_polled,
                 current: content.is_current(),
-                resources: content.resources.len() + content.offers().map(|one| one.resources.len()).sum::<usize>(),
-                problem: content.trouble.or(content.doubt).unwrap_or_default(),
+                resources: content.resources.len() + content.listings().map(|one| one.resources.len()).sum::<usize>(),
+                problem: content.error.or(content.stale_reason).unwrap_or_default(),
                 seen_by_probe: content.seen_by_probe,
                 since: content.since,
-                fetched: content.fetched.clone(),
+                fetched: content.last_fetched.clone(),
             })
         };
-        let sources: BTreeMap<String, Option<Source>> =
+        let sources: BTreeMap<String, Option<SourceStatus>> =
             changed.iter().map(|name| (name.clone(), source(name))).collect();
         for source in sources.values().flatten() {
-            say_what_changed(before.source(&source.apiservice), source);
+            log_transition(before.source(&source.apiservice), source);
         }
-        self.publisher.publish(Arc::new(before.with(groups, sources)));
+        self.publisher.publish(Arc::new(before.updated(groups, sources)));
         self.aggregations.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl merge::Contents for Contents<Content> {
-    fn of(&self, one: &Known) -> (Arc<Vec<Resource>>, bool) {
+impl merge::ContentStore for ContentMap<DiscoveryContent> {
+    fn resources_of(&self, one: &ApiServiceClaim) -> (Arc<Vec<DiscoveryResource>>, bool) {
         self.get(&one.name).map_or_else(Default::default, |content| (content.resources.clone(), content.is_current()))
     }
 
-    fn of_delegate(&self) -> (Vec<&Offered>, bool) {
-        self.get(DELEGATE).map_or_else(Default::default, |content| (content.offers().collect(), content.is_current()))
+    fn delegate_listings(&self) -> (Vec<&GroupVersionListing>, bool) {
+        self.get(DELEGATE).map_or_else(Default::default, |content| (content.listings().collect(), content.is_current()))
     }
 }
 
-impl Content {
-    fn offers(&self) -> impl Iterator<Item = &Offered> {
-        self.offered.values().flat_map(|offered| offered.iter())
+impl DiscoveryContent {
+    fn listings(&self) -> impl Iterator<Item = &GroupVersionListing> {
+        self.delegate_versions.values().flat_map(|offered| offered.iter())
     }
 
     fn is_current(&self) -> bool {
-        self.heard && self.doubt.is_none() && self.failures < STALE_AFTER
+        self.was_fetched && self.stale_reason.is_none() && self.failures < STALE_AFTER
     }
 
-    fn hear(&mut self, verdict: Verdict) {
-        self.asked = true;
-        if let Verdict::Failed(error) = verdict {
-            (self.trouble, self.seen_by_probe) = (Some(error.text), error.seen_by_probe);
+    fn update(&mut self, verdict: DiscoveryResult) {
+        self.was_polled = true;
+        if let DiscoveryResult::Failed(error) = verdict {
+            (self.error, self.seen_by_probe) = (Some(error.text), error.seen_by_probe);
             self.failures = STALE_AFTER.min(self.failures + 1);
             return;
         }
-        (self.trouble, self.seen_by_probe) = (None, false);
+        (self.error, self.seen_by_probe) = (None, false);
         self.failures = 0;
-        if !matches!(verdict, Verdict::Missing) {
-            self.fetched.is_now();
+        if !matches!(verdict, DiscoveryResult::Missing) {
+            self.last_fetched.record();
         }
         match verdict {
-            Verdict::Unchanged | Verdict::Failed(_) => {}
-            Verdict::Listed(listed) => {
-                self.heard = true;
-                self.doubt = listed.stale.then(|| "the backend itself marks it Stale".into());
+            DiscoveryResult::Unchanged | DiscoveryResult::Failed(_) => {}
+            DiscoveryResult::Listing(listed) => {
+                self.was_fetched = true;
+                self.stale_reason = listed.stale.then(|| "the backend itself marks it Stale".into());
                 // Stale and empty is how kube-aggregator reports a version it lost. The known resources stay.
                 let lost = listed.stale && listed.resources.is_empty();
                 if !lost && *self.resources != listed.resources {
                     self.resources = Arc::new(listed.resources);
                 }
             }
-            Verdict::Offered(path, offered) => {
-                self.heard = true;
-                self.doubt = None;
-                if self.offered.get(path).is_none_or(|before| **before != offered) {
-                    self.offered.insert(path, Arc::new(offered));
+            DiscoveryResult::DelegateListing(path, offered) => {
+                self.was_fetched = true;
+                self.stale_reason = None;
+                if self.delegate_versions.get(path).is_none_or(|before| **before != offered) {
+                    self.delegate_versions.insert(path, Arc::new(offered));
                 }
             }
-            Verdict::Missing => self.doubt = Some("the backend does not list this group and version".into()),
+            DiscoveryResult::Missing => {
+                self.stale_reason = Some("the backend does not list this group and version".into())
+            }
         }
     }
 }
 
 /// Logs one line when an APIService became current or stale.
-fn say_what_changed(before: Option<&Source>, now: &Source) {
+fn log_transition(before: Option<&SourceStatus>, now: &SourceStatus) {
     let was = before.filter(|was| was.asked);
     if now.asked && !now.current && was.is_none_or(|was| was.current) {
         let kept = if now.resources > 0 { "; its last good answer is served and marked Stale" } else { "" };
@@ -295,84 +303,112 @@ fn say_what_changed(before: Option<&Source>, now: &Source) {
 }
 
 /// The response of one root path of a backend, for the APIServices below it.
-struct Heard {
+struct RootResponse {
     path: &'static str,
-    verdicts: Vec<(String, Verdict)>,
+    results: Vec<(String, DiscoveryResult)>,
     etag: Option<String>,
     unchanged: bool,
 }
 
 #[derive(Clone)]
-enum Verdict {
+enum DiscoveryResult {
     /// Not modified (304).
     Unchanged,
-    Listed(Listed),
+    Listing(ResourceListing),
     /// All that the delegate lists at one of its roots.
-    Offered(&'static str, Vec<Offered>),
+    DelegateListing(&'static str, Vec<GroupVersionListing>),
     /// The response does not list this APIService.
     Missing,
     Failed(FetchError),
 }
 
 /// Fetches one root path. The results are those of kube-aggregator's `fetchFreshDiscoveryForService`.
-async fn ask<F: Fetch>(fetch: &F, path: &'static str, claims: &[Known], etag: Option<&str>) -> Heard {
-    let all = |verdict: Verdict| claims.iter().map(|claim| (claim.name.clone(), verdict.clone())).collect();
-    let failed = |error: FetchError| Heard { path, verdicts: all(Verdict::Failed(error)), etag: None, unchanged: true };
-    let Some(first) = claims.first() else { return Heard { path, verdicts: Vec::new(), etag: None, unchanged: true } };
-    let fetched = match bounded(fetch, &first.name, path, ACCEPT_AGGREGATED, etag).await {
+async fn fetch_root<F: Fetch>(
+    fetch: &F,
+    path: &'static str,
+    claims: &[ApiServiceClaim],
+    etag: Option<&str>,
+) -> RootResponse {
+    let all = |verdict: DiscoveryResult| claims.iter().map(|claim| (claim.name.clone(), verdict.clone())).collect();
+    let failed = |error: FetchError| RootResponse {
+        path,
+        results: all(DiscoveryResult::Failed(error)),
+        etag: None,
+        unchanged: true,
+    };
+    let Some(first) = claims.first() else {
+        return RootResponse { path, results: Vec::new(), etag: None, unchanged: true };
+    };
+    let fetched = match fetch_bounded(fetch, &first.name, path, ACCEPT_AGGREGATED, etag).await {
         Err(error) => return failed(error),
         Ok(fetched) => fetched,
     };
     match fetched.status {
-        304 if etag.is_some() => Heard { path, verdicts: all(Verdict::Unchanged), etag: None, unchanged: true },
+        304 if etag.is_some() => {
+            RootResponse { path, results: all(DiscoveryResult::Unchanged), etag: None, unchanged: true }
+        }
         // Not ready, or overloaded: another request would only add load.
         429 | 503 => failed(FetchError::new(format!("GET {path} is answered with {}", fetched.status))),
         200 if is_aggregated(&fetched.content_type) => match parse::aggregated(&fetched.body, claims) {
             Err(error) => failed(error),
             Ok(mut found) => {
-                let mut verdict = |claim: &Known| found.remove(&claim.name).map_or(Verdict::Missing, Verdict::Listed);
+                let mut verdict = |claim: &ApiServiceClaim| {
+                    found.remove(&claim.name).map_or(DiscoveryResult::Missing, DiscoveryResult::Listing)
+                };
                 let verdicts = claims.iter().map(|claim| (claim.name.clone(), verdict(claim))).collect();
-                Heard { path, verdicts, etag: fetched.etag.filter(|etag| etag.len() <= 256), unchanged: false }
+                RootResponse {
+                    path,
+                    results: verdicts,
+                    etag: fetched.etag.filter(|etag| etag.len() <= 256),
+                    unchanged: false,
+                }
             }
         },
         // A server without aggregated discovery, or one that lists nothing at its root: the legacy format.
         _ => {
             let verdicts = stream::iter(claims).map(|claim| async move {
-                let verdict = older_form(fetch, claim).await.map_or_else(Verdict::Failed, Verdict::Listed);
+                let verdict =
+                    fetch_legacy(fetch, claim).await.map_or_else(DiscoveryResult::Failed, DiscoveryResult::Listing);
                 (claim.name.clone(), verdict)
             });
             let verdicts = verdicts.buffer_unordered(LEGACY_AT_A_TIME).collect().await;
-            Heard { path, verdicts, etag: None, unchanged: false }
+            RootResponse { path, results: verdicts, etag: None, unchanged: false }
         }
     }
 }
 
 /// Fetches all that the delegate has. Both roots must succeed: they belong to one cluster.
-async fn whole<F: Fetch>(fetch: &F, delegate: &Known, etags: &Etags) -> [Heard; 2] {
+async fn fetch_delegate<F: Fetch>(fetch: &F, delegate: &ApiServiceClaim, etags: &Etags) -> [RootResponse; 2] {
     let root = |path: &'static str| async move {
         let known = etags.get(path).map(String::as_str);
-        let fetched = bounded(fetch, &delegate.name, path, ACCEPT_AGGREGATED, known).await?;
+        let fetched = fetch_bounded(fetch, &delegate.name, path, ACCEPT_AGGREGATED, known).await?;
         match fetched.status {
-            304 if known.is_some() => Ok((Verdict::Unchanged, None)),
+            304 if known.is_some() => Ok((DiscoveryResult::Unchanged, None)),
             200 if is_aggregated(&fetched.content_type) => {
-                let offered = parse::whole(&fetched.body)?;
-                Ok((Verdict::Offered(path, offered), fetched.etag.filter(|etag| etag.len() <= 256)))
+                let offered = parse::all_listings(&fetched.body)?;
+                Ok((DiscoveryResult::DelegateListing(path, offered), fetched.etag.filter(|etag| etag.len() <= 256)))
             }
-            200 => Ok((Verdict::Offered(path, each(fetch, delegate, parse::names(&fetched.body)?).await), None)),
+            200 => Ok((
+                DiscoveryResult::DelegateListing(
+                    path,
+                    fetch_delegate_legacy(fetch, delegate, parse::group_versions(&fetched.body)?).await,
+                ),
+                None,
+            )),
             // A server may lack a core group.
-            404 if path == "/api" => Ok((Verdict::Offered(path, Vec::new()), None)),
+            404 if path == "/api" => Ok((DiscoveryResult::DelegateListing(path, Vec::new()), None)),
             status => Err(FetchError::new(format!("GET {path} is answered with {status}{}", explain_delegate(status)))),
         }
     };
     let heard = |path, verdict, etag| {
-        let unchanged = !matches!(verdict, Verdict::Offered(..));
-        Heard { path, verdicts: vec![(delegate.name.clone(), verdict)], etag, unchanged }
+        let unchanged = !matches!(verdict, DiscoveryResult::DelegateListing(..));
+        RootResponse { path, results: vec![(delegate.name.clone(), verdict)], etag, unchanged }
     };
     match futures_util::try_join!(root("/api"), root("/apis")) {
         Ok(((core, core_tag), (named, named_tag))) => [heard("/api", core, core_tag), heard("/apis", named, named_tag)],
         Err(error) => {
-            let nothing = Heard { path: "/apis", verdicts: Vec::new(), etag: None, unchanged: true };
-            [heard("/api", Verdict::Failed(error), None), nothing]
+            let nothing = RootResponse { path: "/apis", results: Vec::new(), etag: None, unchanged: true };
+            [heard("/api", DiscoveryResult::Failed(error), None), nothing]
         }
     }
 }
@@ -391,19 +427,23 @@ fn explain_delegate(status: u16) -> &'static str {
 }
 
 /// Fetches each group and version from a delegate without aggregated discovery (before Kubernetes 1.26).
-async fn each<F: Fetch>(fetch: &F, delegate: &Known, names: Vec<(String, String)>) -> Vec<Offered> {
+async fn fetch_delegate_legacy<F: Fetch>(
+    fetch: &F,
+    delegate: &ApiServiceClaim,
+    names: Vec<(String, String)>,
+) -> Vec<GroupVersionListing> {
     let asked = stream::iter(names).map(|(group, version)| async move {
-        let claim = Known { group: group.clone(), version: version.clone(), ..delegate.clone() };
-        let listed = older_form(fetch, &claim).await.ok();
+        let claim = ApiServiceClaim { group: group.clone(), version: version.clone(), ..delegate.clone() };
+        let listed = fetch_legacy(fetch, &claim).await.ok();
         let (resources, current) = listed.map_or_else(Default::default, |listed| (listed.resources, true));
-        Offered { group, version, resources: Arc::new(resources), current }
+        GroupVersionListing { group, version, resources: Arc::new(resources), current }
     });
     asked.buffered(LEGACY_AT_A_TIME).collect().await
 }
 
-async fn older_form<F: Fetch>(fetch: &F, claim: &Known) -> Result<Listed, FetchError> {
+async fn fetch_legacy<F: Fetch>(fetch: &F, claim: &ApiServiceClaim) -> Result<ResourceListing, FetchError> {
     let path = claim.path();
-    let fetched = bounded(fetch, &claim.name, &path, "application/json", None).await?;
+    let fetched = fetch_bounded(fetch, &claim.name, &path, "application/json", None).await?;
     match fetched.status {
         200 => parse::legacy(&fetched.body, claim),
         // The availability probe accepts these.
@@ -412,6 +452,6 @@ async fn older_form<F: Fetch>(fetch: &F, claim: &Known) -> Result<Listed, FetchE
     }
 }
 
-mod recall;
+mod restore;
 #[cfg(test)]
 mod tests;

@@ -18,7 +18,7 @@ pub const MAX_BODY: usize = 4 << 20;
 
 /// Limits of one fetch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub(crate) struct FetchLimits {
     pub(crate) time: Duration,
     /// Maximum bytes of the body.
     pub(crate) size: usize,
@@ -26,7 +26,7 @@ pub(crate) struct Bounds {
 
 /// Response of a backend.
 #[derive(Clone, Debug, Default)]
-pub struct Fetched {
+pub struct FetchedResponse {
     /// HTTP status code.
     pub status: u16,
     /// The header `Content-Type`; empty if absent.
@@ -90,29 +90,29 @@ pub trait Fetch {
         accept: &str,
         if_none_match: Option<&str>,
         max_bytes: usize,
-    ) -> impl Future<Output = Result<Fetched, FetchError>>;
+    ) -> impl Future<Output = Result<FetchedResponse, FetchError>>;
 }
 
 /// Calls `fetch.fetch(…)` and enforces the limits of time and size.
-pub(crate) async fn bounded<F: Fetch>(
+pub(crate) async fn fetch_bounded<F: Fetch>(
     fetch: &F,
     apiservice: &str,
     path: &str,
     accept: &str,
     if_none_match: Option<&str>,
-) -> Result<Fetched, FetchError> {
-    within(Bounds { time: TIMEOUT, size: MAX_BODY }, fetch, apiservice, path, accept, if_none_match).await
+) -> Result<FetchedResponse, FetchError> {
+    fetch_within(FetchLimits { time: TIMEOUT, size: MAX_BODY }, fetch, apiservice, path, accept, if_none_match).await
 }
 
-/// As [`bounded`], with other limits: an OpenAPI document is larger, and takes longer.
-pub(crate) async fn within<F: Fetch>(
-    bounds: Bounds,
+/// As [`fetch_bounded`], with other limits: an OpenAPI document is larger, and takes longer.
+pub(crate) async fn fetch_within<F: Fetch>(
+    bounds: FetchLimits,
     fetch: &F,
     apiservice: &str,
     path: &str,
     accept: &str,
     if_none_match: Option<&str>,
-) -> Result<Fetched, FetchError> {
+) -> Result<FetchedResponse, FetchError> {
     let fetching = fetch.fetch(apiservice, path, accept, if_none_match, bounds.size);
     let fetched = tokio::time::timeout(bounds.time, fetching)
         .await
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_backend_sends_does_not_fill_the_log() {
+    fn fetch_error_text_is_short_and_printable() {
         let body = format!("\"\\u001b[2J{}\"", "A".repeat(1 << 20));
         let error = FetchError::unreadable(&serde_json::from_str::<u8>(&body).unwrap_err());
         assert!(error.text.len() < 300 && !error.text.contains('\u{1b}'), "{error}");

@@ -3,11 +3,11 @@
 use http::HeaderMap;
 use http::header::{ACCEPT, IF_NONE_MATCH};
 
-use crate::message::negotiate::{Clause, clauses};
+use crate::message::negotiate::{MediaRange, parse_accept};
 
 /// Format of a discovery document, named by three media type parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum DiscoveryFormat {
     /// `apidiscovery.k8s.io/v2`.
     V2,
     /// `apidiscovery.k8s.io/v2beta1`.
@@ -16,14 +16,14 @@ pub(super) enum Form {
     Plain,
 }
 
-impl Form {
+impl DiscoveryFormat {
     /// The format named by a media type; `None` for an unknown one (`as=Table`, `v=v3`). Other parameters (`foo=bar`,
     /// `profile=nopeer`) are ignored, as upstream does.
-    pub(super) fn of(media: &Clause<'_>) -> Option<Form> {
+    pub(super) fn from_clause(media: &MediaRange<'_>) -> Option<DiscoveryFormat> {
         match ["g", "v", "as"].map(|name| media.parameter(name).unwrap_or_default()) {
-            ["apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList"] => Some(Form::V2),
-            ["apidiscovery.k8s.io", "v2beta1", "APIGroupDiscoveryList"] => Some(Form::V2beta1),
-            [_, _, ""] => Some(Form::Plain),
+            ["apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList"] => Some(DiscoveryFormat::V2),
+            ["apidiscovery.k8s.io", "v2beta1", "APIGroupDiscoveryList"] => Some(DiscoveryFormat::V2beta1),
+            [_, _, ""] => Some(DiscoveryFormat::Plain),
             _ => None,
         }
     }
@@ -31,15 +31,16 @@ impl Form {
 
 /// Whether a `Content-Type` names a supported version of aggregated discovery.
 pub(super) fn is_aggregated(content_type: &str) -> bool {
-    clauses(content_type).first().is_some_and(|media| {
-        media.covers("application", "json") && matches!(Form::of(media), Some(Form::V2 | Form::V2beta1))
+    parse_accept(content_type).first().is_some_and(|media| {
+        media.covers("application", "json")
+            && matches!(DiscoveryFormat::from_clause(media), Some(DiscoveryFormat::V2 | DiscoveryFormat::V2beta1))
     })
 }
 
 /// The clauses of `Accept`, most preferred first; `None` without the header, which means anything.
-pub(crate) fn accepted(headers: &HeaderMap) -> Option<Vec<Clause<'_>>> {
+pub(crate) fn accepted(headers: &HeaderMap) -> Option<Vec<MediaRange<'_>>> {
     let accept = headers.get(ACCEPT).map(|accept| accept.to_str().unwrap_or("?")).unwrap_or_default();
-    (!accept.trim().is_empty()).then(|| clauses(accept))
+    (!accept.trim().is_empty()).then(|| parse_accept(accept))
 }
 
 /// Whether `If-None-Match` names `etag` (with its quotes).
@@ -60,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_content_type_decides_what_is_aggregated() {
+    fn media_aggregated_discovery_content_types() {
         for yes in [
             "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
             "application/json; as=APIGroupDiscoveryList; v=v2beta1; g=apidiscovery.k8s.io",
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn entity_tags_match_in_lists_weak_and_any() {
+    fn media_if_none_match_lists_weak_and_any() {
         let matches = |value: &str, etag: &str| {
             matches_etag(&HeaderMap::from_iter([(IF_NONE_MATCH, value.parse().unwrap())]), etag)
         };

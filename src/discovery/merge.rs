@@ -6,49 +6,49 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::document::Resource;
-use super::keeper::All;
-use super::known::{By, Known};
-use super::own::{self, Own};
-use super::parse::Offered;
+use super::claim::{ApiServiceClaim, ServedBy};
+use super::local_groups::{self, LocalGroups};
+use super::model::DiscoveryResource;
+use super::parse::GroupVersionListing;
+use super::poller::ClaimMap;
 use crate::kubeapi::version::compare_kube_aware;
 use crate::registry::DELEGATE;
 
 /// A group; its most preferred version comes first.
 #[derive(Debug, PartialEq)]
-pub(super) struct Group {
+pub(super) struct MergedGroup {
     /// Name; empty for the core group.
     pub(super) name: String,
     /// Versions; never empty.
-    pub(super) versions: Vec<Version>,
+    pub(super) versions: Vec<MergedVersion>,
 }
 
 /// A version of a group.
 #[derive(Debug, PartialEq)]
-pub(super) struct Version {
+pub(super) struct MergedVersion {
     /// Name.
     pub(super) version: String,
     /// Resources of the last good response.
-    pub(super) resources: Arc<Vec<Resource>>,
+    pub(super) resources: Arc<Vec<DiscoveryResource>>,
     /// Whether the backend currently reports them.
     pub(super) current: bool,
 }
 
 /// Access to the contents that are merged.
-pub(super) trait Contents {
+pub(super) trait ContentStore {
     /// The last good resources of `one`, and whether they are current.
-    fn of(&self, one: &Known) -> (Arc<Vec<Resource>>, bool);
+    fn resources_of(&self, one: &ApiServiceClaim) -> (Arc<Vec<DiscoveryResource>>, bool);
     /// The delegate's last good listings in its own order, and whether they are current.
-    fn of_delegate(&self) -> (Vec<&Offered>, bool);
+    fn delegate_listings(&self) -> (Vec<&GroupVersionListing>, bool);
 }
 
 /// Priorities of a group and version that no APIService registers while others are registered (as in `crdregistration`
 /// and `aggregated/handler.go` of kube-apiserver).
-const UNREGISTERED: (i32, i32) = (1000, 15);
+const UNREGISTERED_PRIORITIES: (i32, i32) = (1000, 15);
 
 /// Rank of a group; equal ranks are ordered by name. The local `apiregistration.k8s.io` group comes first, other local
 /// groups last unless a backend serves them.
-pub(super) type Rank = (u8, Reverse<i32>, usize);
+pub(super) type GroupRank = (u8, Reverse<i32>, usize);
 
 /// Merges contents by group.
 ///
@@ -58,8 +58,8 @@ pub(super) type Rank = (u8, Reverse<i32>, usize);
 /// The delegate's groups are ordered by its Local APIServices, where these are registered. Without any (the registry is
 /// a directory), its groups come first and in its own order: a name that both have belongs to the cluster, as it did
 /// before there was a gateway.
-pub(super) struct Merging {
-    own: Own,
+pub(super) struct GroupMerger {
+    local_groups: LocalGroups,
     /// Names of the APIServices of each group.
     claims: BTreeMap<String, BTreeSet<String>>,
     /// Local APIServices, which only order the delegate's groups.
@@ -67,37 +67,37 @@ pub(super) struct Merging {
     /// `None` without a delegate, else whether its listings are current.
     delegate: Option<bool>,
     /// The delegate's listings by group, with their position in its order.
-    offers: BTreeMap<String, Vec<(i32, Offered)>>,
+    offers: BTreeMap<String, Vec<(i32, GroupVersionListing)>>,
     /// Whether anything was merged.
-    begun: bool,
+    is_started: bool,
 }
 
-impl Merging {
-    pub(super) fn new(own: Own) -> Merging {
-        Merging {
-            own,
+impl GroupMerger {
+    pub(super) fn new(own: LocalGroups) -> GroupMerger {
+        GroupMerger {
+            local_groups: own,
             claims: BTreeMap::new(),
             locals: BTreeSet::new(),
             delegate: None,
             offers: BTreeMap::new(),
-            begun: false,
+            is_started: false,
         }
     }
 
     /// Updates the groups of the `changed` APIServices. Returns the affected groups by name; `None` for removed ones.
-    pub(super) fn look(
+    pub(super) fn update(
         &mut self,
-        known: &All,
+        known: &ClaimMap,
         changed: &BTreeSet<String>,
-        contents: &impl Contents,
-    ) -> BTreeMap<String, Option<(Rank, Group)>> {
+        contents: &impl ContentStore,
+    ) -> BTreeMap<String, Option<(GroupRank, MergedGroup)>> {
         let mut groups = BTreeSet::new();
         let registered = !self.locals.is_empty();
         for name in changed.iter().filter(|name| *name != DELEGATE) {
             // A version has no dot.
             let group = name.split_once('.').map_or("", |(_, group)| group);
             let one = known.get(name);
-            match one.is_some_and(|one| one.by == By::Delegate) {
+            match one.is_some_and(|one| one.served_by == ServedBy::Delegate) {
                 true => self.locals.insert(name.clone()),
                 false => self.locals.remove(name),
             };
@@ -111,11 +111,11 @@ impl Merging {
             }
             groups.insert(group.to_owned());
         }
-        let mut all = !std::mem::replace(&mut self.begun, true) || registered == self.locals.is_empty();
+        let mut all = !std::mem::replace(&mut self.is_started, true) || registered == self.locals.is_empty();
         if changed.contains(DELEGATE) {
             all = true;
             groups.extend(std::mem::take(&mut self.offers).into_keys());
-            let (offered, current) = contents.of_delegate();
+            let (offered, current) = contents.delegate_listings();
             self.delegate = known.contains_key(DELEGATE).then_some(current);
             for (place, one) in (0..).zip(offered) {
                 self.offers.entry(one.group.clone()).or_default().push((place, one.clone()));
@@ -123,38 +123,40 @@ impl Merging {
         }
         if all {
             groups.extend(self.claims.keys().chain(self.offers.keys()).cloned());
-            groups.extend(self.own.served().iter().map(|served| served.group.to_owned()));
-            groups.extend(self.own.has_registrations().then(|| own::GROUP.to_owned()));
+            groups.extend(self.local_groups.groups().iter().map(|served| served.group.to_owned()));
+            groups.extend(self.local_groups.has_registrations().then(|| local_groups::GROUP.to_owned()));
         }
         groups.into_iter().map(|group| (group.clone(), self.group(&group, known, contents))).collect()
     }
 
-    fn group(&self, name: &str, known: &All, contents: &impl Contents) -> Option<(Rank, Group)> {
-        if self.own.has(name) {
-            let resources = Arc::new(own::resources());
-            let version = Version { version: own::VERSION.into(), resources, current: true };
-            return Some(((0, Reverse(0), 0), Group { name: name.into(), versions: vec![version] }));
+    fn group(&self, name: &str, known: &ClaimMap, contents: &impl ContentStore) -> Option<(GroupRank, MergedGroup)> {
+        if self.local_groups.is_reserved(name) {
+            let resources = Arc::new(local_groups::resources());
+            let version = MergedVersion { version: local_groups::VERSION.into(), resources, current: true };
+            return Some(((0, Reverse(0), 0), MergedGroup { name: name.into(), versions: vec![version] }));
         }
         let claims = || self.claims.get(name).into_iter().flatten().filter_map(|name| known.get(name));
         let offers = self.offers.get(name).map(Vec::as_slice).unwrap_or_default();
-        let mut versions: Vec<Ranked> =
-            claims().filter(|one| one.by == By::Backend).map(|one| Ranked::new(one, contents.of(one))).collect();
+        let mut versions: Vec<RankedVersion> = claims()
+            .filter(|one| one.served_by == ServedBy::Backend)
+            .map(|one| RankedVersion::new(one, contents.resources_of(one)))
+            .collect();
         for (place, one) in offers {
             let priorities = match claims().find(|claim| claim.version == one.version) {
-                Some(claim) if claim.by == By::Backend => continue,
+                Some(claim) if claim.served_by == ServedBy::Backend => continue,
                 Some(claim) => (claim.group_priority_minimum, claim.version_priority),
-                None if !self.locals.is_empty() => UNREGISTERED,
+                None if !self.locals.is_empty() => UNREGISTERED_PRIORITIES,
                 None => (i32::MAX - place, i32::MAX - place),
             };
             let current = one.current && self.delegate == Some(true);
-            let version = Version { version: one.version.clone(), resources: one.resources.clone(), current };
-            versions.push(Ranked { priorities, version });
+            let version = MergedVersion { version: one.version.clone(), resources: one.resources.clone(), current };
+            versions.push(RankedVersion { priorities, version });
         }
         // Registered but not (yet) listed: shown without resources, so that clients ask again.
         if self.delegate.is_some() {
-            let offered = |one: &Known| offers.iter().any(|(_, it)| it.version == one.version);
-            let missing = claims().filter(|one| one.by == By::Delegate && !offered(one));
-            versions.extend(missing.map(|one| Ranked::new(one, Default::default())));
+            let offered = |one: &ApiServiceClaim| offers.iter().any(|(_, it)| it.version == one.version);
+            let missing = claims().filter(|one| one.served_by == ServedBy::Delegate && !offered(one));
+            versions.extend(missing.map(|one| RankedVersion::new(one, Default::default())));
         }
         versions.sort_by(|a, b| {
             let by_name = || compare_kube_aware(&b.version.version, &a.version.version);
@@ -162,34 +164,34 @@ impl Merging {
         });
         versions.dedup_by(|a, b| a.version.version == b.version.version);
         let greatest = versions.iter().map(|one| one.priorities.0).max();
-        let mut versions: Vec<Version> = versions.into_iter().map(|one| one.version).collect();
-        let served = self.own.served().iter().enumerate().find(|(_, served)| served.group == name);
+        let mut versions: Vec<MergedVersion> = versions.into_iter().map(|one| one.version).collect();
+        let served = self.local_groups.groups().iter().enumerate().find(|(_, served)| served.group == name);
         if let Some((_, served)) = served
-            && !versions.iter().any(|version| version.version == own::VERSION)
+            && !versions.iter().any(|version| version.version == local_groups::VERSION)
         {
             let resources = Arc::new(served.resources());
-            versions.push(Version { version: own::VERSION.into(), resources, current: true });
+            versions.push(MergedVersion { version: local_groups::VERSION.into(), resources, current: true });
         }
         let rank = match (greatest, served) {
             (Some(greatest), _) => (1, Reverse(greatest), 0),
             (None, Some((place, _))) => (2, Reverse(0), place),
             (None, None) => return None,
         };
-        Some((rank, Group { name: name.into(), versions }))
+        Some((rank, MergedGroup { name: name.into(), versions }))
     }
 }
 
 /// A version with the priorities of its group and of itself.
-struct Ranked {
+struct RankedVersion {
     priorities: (i32, i32),
-    version: Version,
+    version: MergedVersion,
 }
 
-impl Ranked {
-    fn new(one: &Known, (resources, current): (Arc<Vec<Resource>>, bool)) -> Ranked {
-        Ranked {
+impl RankedVersion {
+    fn new(one: &ApiServiceClaim, (resources, current): (Arc<Vec<DiscoveryResource>>, bool)) -> RankedVersion {
+        RankedVersion {
             priorities: (one.group_priority_minimum, one.version_priority),
-            version: Version { version: one.version.clone(), resources, current },
+            version: MergedVersion { version: one.version.clone(), resources, current },
         }
     }
 }
@@ -199,46 +201,46 @@ pub(super) mod tests {
     use super::*;
 
     /// All groups in order.
-    fn merge(known: &[Known], own: Own, contents: &impl Contents) -> Vec<Group> {
-        let known: All = known.iter().map(|one| (one.name.clone(), one.clone())).collect();
+    fn merge(known: &[ApiServiceClaim], own: LocalGroups, contents: &impl ContentStore) -> Vec<MergedGroup> {
+        let known: ClaimMap = known.iter().map(|one| (one.name.clone(), one.clone())).collect();
         let mut changed: BTreeSet<String> = known.keys().cloned().collect();
         // In these tests the delegate's listings count whether it is registered or not.
         changed.insert(DELEGATE.to_owned());
-        let groups = Merging::new(own).look(&known, &changed, contents);
-        let mut groups: Vec<(Rank, Group)> = groups.into_values().flatten().collect();
+        let groups = GroupMerger::new(own).update(&known, &changed, contents);
+        let mut groups: Vec<(GroupRank, MergedGroup)> = groups.into_values().flatten().collect();
         groups.sort_by(|(a, one), (b, other)| (a, &one.name).cmp(&(b, &other.name)));
         groups.into_iter().map(|(_, group)| group).collect()
     }
 
     /// Only the delegate has contents, if there is one.
     #[derive(Default)]
-    pub(in super::super) struct Nothing(pub(in super::super) Vec<Offered>);
+    pub(in super::super) struct DelegateContents(pub(in super::super) Vec<GroupVersionListing>);
 
-    impl Contents for Nothing {
-        fn of(&self, _: &Known) -> (Arc<Vec<Resource>>, bool) {
+    impl ContentStore for DelegateContents {
+        fn resources_of(&self, _: &ApiServiceClaim) -> (Arc<Vec<DiscoveryResource>>, bool) {
             Default::default()
         }
 
-        fn of_delegate(&self) -> (Vec<&Offered>, bool) {
+        fn delegate_listings(&self) -> (Vec<&GroupVersionListing>, bool) {
             (self.0.iter().collect(), true)
         }
     }
 
     /// Contents from a function; there is no delegate.
-    pub(in super::super) struct Each<F>(pub(in super::super) F);
+    pub(in super::super) struct ContentsFrom<F>(pub(in super::super) F);
 
-    impl<F: Fn(&Known) -> (Arc<Vec<Resource>>, bool)> Contents for Each<F> {
-        fn of(&self, one: &Known) -> (Arc<Vec<Resource>>, bool) {
+    impl<F: Fn(&ApiServiceClaim) -> (Arc<Vec<DiscoveryResource>>, bool)> ContentStore for ContentsFrom<F> {
+        fn resources_of(&self, one: &ApiServiceClaim) -> (Arc<Vec<DiscoveryResource>>, bool) {
             self.0(one)
         }
 
-        fn of_delegate(&self) -> (Vec<&Offered>, bool) {
+        fn delegate_listings(&self) -> (Vec<&GroupVersionListing>, bool) {
             (Vec::new(), false)
         }
     }
 
-    fn known(group: &str, version: &str, group_priority_minimum: i32, version_priority: i32) -> Known {
-        Known {
+    fn known(group: &str, version: &str, group_priority_minimum: i32, version_priority: i32) -> ApiServiceClaim {
+        ApiServiceClaim {
             name: format!("{version}.{group}"),
             group: group.into(),
             version: version.into(),
@@ -246,15 +248,15 @@ pub(super) mod tests {
             version_priority,
             service_key: "a".into(),
             backend: "a".into(),
-            by: By::Backend,
+            served_by: ServedBy::Backend,
         }
     }
 
-    fn order(known: &[Known]) -> Vec<String> {
-        named(&merge(known, Own::default(), &Nothing::default()))
+    fn order(known: &[ApiServiceClaim]) -> Vec<String> {
+        named(&merge(known, LocalGroups::default(), &DelegateContents::default()))
     }
 
-    fn named(groups: &[Group]) -> Vec<String> {
+    fn named(groups: &[MergedGroup]) -> Vec<String> {
         groups
             .iter()
             .flat_map(|group| group.versions.iter().map(move |version| format!("{}/{}", group.name, version.version)))
@@ -262,7 +264,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn groups_by_greatest_priority_then_name_versions_by_priority_then_kube_aware() {
+    fn discovery_order_groups_by_priority_then_name_versions_kube_aware() {
         let known = [
             known("b", "v1", 100, 15),
             known("a", "v1", 100, 15),
@@ -286,16 +288,16 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nobody_else_speaks_for_our_group() {
+    fn discovery_local_group_ignores_other_claims() {
         let known = [known("apiregistration.k8s.io", "v1", 20000, 100), known("apiregistration.k8s.io", "v2", 1, 1)];
-        let groups = merge(&known, Own::default(), &Nothing::default());
+        let groups = merge(&known, LocalGroups::default(), &DelegateContents::default());
         assert_eq!(groups[0].name, "apiregistration.k8s.io");
         assert_eq!((groups[0].versions.len(), groups.len()), (1, 3));
         assert_eq!(groups[0].versions[0].resources[0].resource, "apiservices");
     }
 
     #[test]
-    fn who_answers_questions_about_oneself_is_listed_once() {
+    fn discovery_self_review_groups_listed_once() {
         let known = [known("authentication.k8s.io", "v1", 1, 1), known("authorization.k8s.io", "v1beta1", 1, 1)];
         let expected = [
             "apiregistration.k8s.io/v1",
@@ -304,23 +306,29 @@ pub(super) mod tests {
             "authorization.k8s.io/v1",
         ];
         assert_eq!(order(&known), expected);
-        let groups = merge(&known, Own::default(), &Nothing::default());
+        let groups = merge(&known, LocalGroups::default(), &DelegateContents::default());
         assert!(groups[1].versions[0].resources.is_empty(), "the backend's, not ours");
         assert_eq!(groups[2].versions[1].resources.len(), 2);
     }
 
-    fn offered(names: &[&str]) -> Nothing {
+    fn offered(names: &[&str]) -> DelegateContents {
         let one = |name: &&str| {
             let (group, version) = name.split_once('/').unwrap();
-            Offered { group: group.into(), version: version.into(), resources: Arc::default(), current: true }
+            GroupVersionListing {
+                group: group.into(),
+                version: version.into(),
+                resources: Arc::default(),
+                current: true,
+            }
         };
-        Nothing(names.iter().map(one).collect())
+        DelegateContents(names.iter().map(one).collect())
     }
 
-    const BEFORE_A_CLUSTER: Own = Own { delegation: false, delegate: true, registrations_elsewhere: false };
+    const BEFORE_A_CLUSTER: LocalGroups =
+        LocalGroups { delegation: false, delegate: true, has_foreign_registrations: false };
 
     #[test]
-    fn what_only_the_delegate_has_comes_first_and_in_its_own_order() {
+    fn discovery_delegate_groups_first_in_own_order() {
         let known = [known("example.com", "v1", 20_000, 100)];
         let offers = offered(&["apps/v1", "batch/v1", "batch/v1beta1", "apiregistration.k8s.io/v1", "example.com/v1"]);
         let groups = merge(&known, BEFORE_A_CLUSTER, &offers);
@@ -330,9 +338,11 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_the_delegate_has_is_ordered_by_its_own_api_services() {
-        let delegated = |group, version, a, b| Known { by: By::Delegate, ..known(group, version, a, b) };
-        let itself = Known { by: By::Itself, name: "delegate".into(), ..known("", "", 0, 0) };
+    fn discovery_delegate_groups_ordered_by_local_apiservices() {
+        let delegated =
+            |group, version, a, b| ApiServiceClaim { served_by: ServedBy::Delegate, ..known(group, version, a, b) };
+        let itself =
+            ApiServiceClaim { served_by: ServedBy::DelegateItself, name: "delegate".into(), ..known("", "", 0, 0) };
         let known = [
             known("metrics.k8s.io", "v1beta1", 100, 100),
             delegated("apps", "v1", 17_800, 15),
@@ -343,7 +353,7 @@ pub(super) mod tests {
         ];
         let offers =
             offered(&["apiregistration.k8s.io/v1", "new.io/v1", "apps/v1", "metrics.k8s.io/v1beta1", "events/v1"]);
-        let own = Own { registrations_elsewhere: true, ..BEFORE_A_CLUSTER };
+        let own = LocalGroups { has_foreign_registrations: true, ..BEFORE_A_CLUSTER };
         let groups = merge(&known, own, &offers);
         let expected = [
             "apiregistration.k8s.io/v1",

@@ -1,39 +1,39 @@
 //! Discovery: the groups, versions and resources of all backends, merged for Kubernetes clients.
 //!
-//! Each backend is polled by a task of its own ([`Discovery`]). Its response is validated ([`parse`]), merged
-//! ([`merge`]) and published as finished bytes ([`Documents`]), which [`answer`] serves. A slow, dead or misbehaving
+//! Each backend is polled by a task of its own ([`DiscoveryAggregator`]). Its response is validated ([`parse`]), merged
+//! ([`merge`]) and published as finished bytes ([`DiscoverySnapshot`]), which [`answer`] serves. A slow, dead or misbehaving
 //! backend affects no other: its last good content stays, marked `Stale` (KEP-3352, with the resources that
 //! kube-aggregator drops).
 
 mod aggregation;
-mod document;
-mod documents;
+mod claim;
+mod coalescing_queue;
+mod disk_cache;
 mod fetch;
-mod keeper;
-mod kept;
-mod known;
+mod local_groups;
 mod media;
 mod merge;
-mod own;
+mod model;
 mod parse;
+mod poll_tasks;
+mod poller;
 mod protobuf;
-mod rounds;
 mod serve;
-mod waiting;
+mod snapshot;
 
-pub use aggregation::Discovery;
-pub use document::{Kind, Resource, Scope, Subresource};
-pub use documents::{Documents, Moment, Source};
-pub use fetch::{Fetch, FetchError, Fetched, MAX_BODY, TIMEOUT};
-pub use keeper::Change;
-pub use kept::Kept;
-pub use known::{By, Known};
-pub use own::Own;
+pub use aggregation::DiscoveryAggregator;
+pub use claim::{ApiServiceClaim, ServedBy};
+pub use disk_cache::DiskCache;
+pub use fetch::{Fetch, FetchError, FetchedResponse, MAX_BODY, TIMEOUT};
+pub use local_groups::LocalGroups;
+pub use model::{DiscoveryResource, ResourceKind, Scope, Subresource};
+pub use poller::ClaimChange;
 pub use serve::answer;
+pub use snapshot::{DiscoverySnapshot, LastFetched, SourceStatus};
 
-pub(crate) use documents::{Document, with_last_good};
-pub(crate) use fetch::{Bounds, bounded, within};
-pub(crate) use keeper::{All, Contents, Keeper, Outcome, Subject};
-pub(crate) use kept::Shelf;
+pub(crate) use disk_cache::CacheSection;
+pub(crate) use fetch::{FetchLimits, fetch_bounded, fetch_within};
 pub(crate) use media::{accepted, matches_etag};
-pub(crate) use serve::{Reply, not_acceptable, not_allowed};
+pub(crate) use poller::{ClaimMap, ContentMap, PollOutcome, PollSource, Poller};
+pub(crate) use serve::{DocumentReply, not_acceptable, not_allowed};
+pub(crate) use snapshot::{EncodedDocument, with_last_good};

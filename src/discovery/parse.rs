@@ -5,28 +5,28 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::document::{Kind, Resource, Scope, Subresource, capped, or_default};
+use super::claim::ApiServiceClaim;
 use super::fetch::FetchError;
-use super::known::Known;
+use super::model::{DiscoveryResource, ResourceKind, Scope, Subresource, capped, or_default};
 
 /// The resources of one group and version.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Listed {
+pub(super) struct ResourceListing {
     /// Resources; each name once.
-    pub(super) resources: Vec<Resource>,
+    pub(super) resources: Vec<DiscoveryResource>,
     /// Whether the backend (perhaps a gateway, too) marks them stale.
     pub(super) stale: bool,
 }
 
 /// The resources of one group and version, with its names.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Offered {
+pub(super) struct GroupVersionListing {
     /// Group; empty for the core group.
     pub(super) group: String,
     /// Version.
     pub(super) version: String,
     /// Resources.
-    pub(super) resources: Arc<Vec<Resource>>,
+    pub(super) resources: Arc<Vec<DiscoveryResource>>,
     /// Whether the server reports them as current.
     pub(super) current: bool,
 }
@@ -34,19 +34,19 @@ pub(super) struct Offered {
 /// An `APIGroupDiscoveryList`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct List {
+struct AggregatedGroupList {
     kind: String,
     api_version: String,
     #[serde(default, deserialize_with = "capped::<_, _, 10000>")]
-    items: Vec<Group>,
+    items: Vec<AggregatedGroup>,
 }
 
 #[derive(Deserialize)]
-struct Group {
+struct AggregatedGroup {
     #[serde(default, deserialize_with = "or_default")]
     metadata: Metadata,
     #[serde(default, deserialize_with = "capped::<_, _, 100>")]
-    versions: Vec<Version>,
+    versions: Vec<AggregatedVersion>,
 }
 
 #[derive(Default, Deserialize)]
@@ -56,16 +56,16 @@ struct Metadata {
 }
 
 #[derive(Deserialize)]
-struct Version {
+struct AggregatedVersion {
     version: String,
     #[serde(default, deserialize_with = "capped::<_, _, 10000>")]
-    resources: Vec<Resource>,
+    resources: Vec<DiscoveryResource>,
     #[serde(default)]
     freshness: String,
 }
 
-fn groups(body: &[u8]) -> Result<Vec<Group>, FetchError> {
-    let list: List = read(body)?;
+fn groups(body: &[u8]) -> Result<Vec<AggregatedGroup>, FetchError> {
+    let list: AggregatedGroupList = parse_json(body)?;
     if list.kind != "APIGroupDiscoveryList" || !list.api_version.starts_with("apidiscovery.k8s.io/v2") {
         return Err(FetchError::new("the answer is not an APIGroupDiscoveryList, as its content type says"));
     }
@@ -74,7 +74,7 @@ fn groups(body: &[u8]) -> Result<Vec<Group>, FetchError> {
 
 /// Parses all of an `APIGroupDiscoveryList`, that of the delegate. Invalid versions are listed without resources: one
 /// bad name must not hide the rest of a cluster.
-pub(super) fn whole(body: &[u8]) -> Result<Vec<Offered>, FetchError> {
+pub(super) fn all_listings(body: &[u8]) -> Result<Vec<GroupVersionListing>, FetchError> {
     let mut seen = HashSet::new();
     let mut offered = Vec::new();
     for group in groups(body)? {
@@ -85,8 +85,8 @@ pub(super) fn whole(body: &[u8]) -> Result<Vec<Offered>, FetchError> {
                 continue;
             }
             let current = version.freshness != "Stale";
-            let (resources, current) = judged(version.resources).map_or((Vec::new(), false), |good| (good, current));
-            offered.push(Offered {
+            let (resources, current) = validated(version.resources).map_or((Vec::new(), false), |good| (good, current));
+            offered.push(GroupVersionListing {
                 group: name.clone(),
                 version: version.version,
                 resources: Arc::new(resources),
@@ -98,28 +98,28 @@ pub(super) fn whole(body: &[u8]) -> Result<Vec<Offered>, FetchError> {
 }
 
 /// Parses an `APIGroupList` or `APIVersions` (legacy): the listed groups and versions.
-pub(super) fn names(body: &[u8]) -> Result<Vec<(String, String)>, FetchError> {
+pub(super) fn group_versions(body: &[u8]) -> Result<Vec<(String, String)>, FetchError> {
     #[derive(Deserialize)]
-    struct Names {
+    struct LegacyNames {
         #[serde(default, deserialize_with = "capped::<_, _, 100>")]
         versions: Vec<String>,
         #[serde(default, deserialize_with = "capped::<_, _, 10000>")]
-        groups: Vec<Group>,
+        groups: Vec<LegacyGroup>,
     }
     #[derive(Deserialize)]
-    struct Group {
+    struct LegacyGroup {
         name: String,
         #[serde(default, deserialize_with = "capped::<_, _, 100>")]
-        versions: Vec<Version>,
+        versions: Vec<LegacyVersion>,
     }
     #[derive(Deserialize)]
-    struct Version {
+    struct LegacyVersion {
         version: String,
     }
-    let Names { versions, groups } = read(body)?;
+    let LegacyNames { versions, groups } = parse_json(body)?;
     let core = versions.into_iter().map(|version| (String::new(), version));
-    let named = groups.into_iter().flat_map(|Group { name, versions }| {
-        versions.into_iter().map(move |Version { version }| (name.clone(), version))
+    let named = groups.into_iter().flat_map(|LegacyGroup { name, versions }| {
+        versions.into_iter().map(move |LegacyVersion { version }| (name.clone(), version))
     });
     let plain = |word: &str| is_word_or_empty(word) && !word.contains(['/', '?', '#', '%']);
     Ok(core.chain(named).filter(|(group, version)| plain(group) && plain(version) && !version.is_empty()).collect())
@@ -128,14 +128,19 @@ pub(super) fn names(body: &[u8]) -> Result<Vec<(String, String)>, FetchError> {
 /// Parses an `APIGroupDiscoveryList`. Returns the content of each of `claims` that is in it, by name of the APIService.
 ///
 /// Other groups and versions are ignored: a backend may only list what it claims.
-pub(super) fn aggregated(body: &[u8], claims: &[Known]) -> Result<BTreeMap<String, Listed>, FetchError> {
+pub(super) fn aggregated(
+    body: &[u8],
+    claims: &[ApiServiceClaim],
+) -> Result<BTreeMap<String, ResourceListing>, FetchError> {
     let mut found = BTreeMap::new();
     for group in groups(body)? {
         for version in group.versions {
-            let its = |claim: &&Known| claim.group == group.metadata.name && claim.version == version.version;
+            let its = |claim: &&ApiServiceClaim| claim.group == group.metadata.name && claim.version == version.version;
             let Some(claim) = claims.iter().find(its) else { continue };
             let stale = version.freshness == "Stale";
-            found.entry(claim.name.clone()).or_insert(Listed { resources: judged(version.resources)?, stale });
+            found
+                .entry(claim.name.clone())
+                .or_insert(ResourceListing { resources: validated(version.resources)?, stale });
         }
     }
     Ok(found)
@@ -145,19 +150,19 @@ pub(super) fn aggregated(body: &[u8], claims: &[Known]) -> Result<BTreeMap<Strin
 ///
 /// Subresources, which it lists as `pods/log` beside their resource, are nested into it. Where the resource itself is
 /// not listed (custom metrics: `pods/cpu_usage`) it is added with an empty kind and no verbs, as upstream does.
-pub(super) fn legacy(body: &[u8], claim: &Known) -> Result<Listed, FetchError> {
+pub(super) fn legacy(body: &[u8], claim: &ApiServiceClaim) -> Result<ResourceListing, FetchError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct List {
+    struct LegacyResourceList {
         #[serde(default)]
         kind: String,
         group_version: String,
         #[serde(default, deserialize_with = "capped::<_, _, 20000>")]
-        resources: Vec<Entry>,
+        resources: Vec<LegacyResource>,
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Entry {
+    struct LegacyResource {
         name: String,
         #[serde(default)]
         singular_name: String,
@@ -177,7 +182,7 @@ pub(super) fn legacy(body: &[u8], claim: &Known) -> Result<Listed, FetchError> {
         categories: Vec<String>,
     }
 
-    let list: List = read(body)?;
+    let list: LegacyResourceList = parse_json(body)?;
     if !matches!(list.kind.as_str(), "APIResourceList" | "") {
         return Err(FetchError::new("the answer is not an APIResourceList"));
     }
@@ -186,13 +191,13 @@ pub(super) fn legacy(body: &[u8], claim: &Known) -> Result<Listed, FetchError> {
     }
     let scope = |namespaced| if namespaced { Scope::Namespaced } else { Scope::Cluster };
     let own = |said: String, known: &str| if said.is_empty() { known.to_owned() } else { said };
-    let (below, above): (Vec<Entry>, Vec<Entry>) =
+    let (below, above): (Vec<LegacyResource>, Vec<LegacyResource>) =
         list.resources.into_iter().partition(|entry| entry.name.contains('/'));
-    let mut resources: Vec<Resource> = above
+    let mut resources: Vec<DiscoveryResource> = above
         .into_iter()
-        .map(|entry| Resource {
+        .map(|entry| DiscoveryResource {
             resource: entry.name,
-            response_kind: Kind {
+            response_kind: ResourceKind {
                 group: own(entry.group, &claim.group),
                 version: own(entry.version, &claim.version),
                 kind: entry.kind,
@@ -212,9 +217,9 @@ pub(super) fn legacy(body: &[u8], claim: &Known) -> Result<Listed, FetchError> {
     for entry in below {
         let Some((parent, name)) = entry.name.split_once('/') else { continue };
         let place = *places.entry(parent.to_owned()).or_insert_with(|| {
-            resources.push(Resource {
+            resources.push(DiscoveryResource {
                 resource: parent.to_owned(),
-                response_kind: Kind::default(),
+                response_kind: ResourceKind::default(),
                 scope: scope(entry.namespaced),
                 singular_resource: String::new(),
                 verbs: Vec::new(),
@@ -226,7 +231,7 @@ pub(super) fn legacy(body: &[u8], claim: &Known) -> Result<Listed, FetchError> {
         });
         let subresource = Subresource {
             subresource: name.to_owned(),
-            response_kind: Kind {
+            response_kind: ResourceKind {
                 group: own(entry.group, &claim.group),
                 version: own(entry.version, &claim.version),
                 kind: entry.kind,
@@ -238,16 +243,16 @@ pub(super) fn legacy(body: &[u8], claim: &Known) -> Result<Listed, FetchError> {
             resource.subresources.push(subresource);
         }
     }
-    Ok(Listed { resources: judged(resources)?, stale: false })
+    Ok(ResourceListing { resources: validated(resources)?, stale: false })
 }
 
-fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, FetchError> {
+fn parse_json<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, FetchError> {
     // serde_json limits nesting to 128 levels, and skips unknown fields without recursion.
     serde_json::from_slice(body).map_err(|error| FetchError::unreadable(&error))
 }
 
 /// Removes duplicate names, and checks that all strings are printable: kubectl prints them as they are.
-fn judged(mut resources: Vec<Resource>) -> Result<Vec<Resource>, FetchError> {
+fn validated(mut resources: Vec<DiscoveryResource>) -> Result<Vec<DiscoveryResource>, FetchError> {
     let mut seen = HashSet::new();
     resources.retain(|resource| seen.insert(resource.resource.clone()));
     for resource in &mut resources {
@@ -282,17 +287,17 @@ fn is_word_or_empty(text: &str) -> bool {
     text.len() <= 253 && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-fn is_kind(kind: &Kind) -> bool {
+fn is_kind(kind: &ResourceKind) -> bool {
     [&kind.group, &kind.version, &kind.kind].into_iter().all(|text| is_word_or_empty(text))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::known::By;
+    use super::super::claim::ServedBy;
     use super::*;
 
-    fn claim(group: &str, version: &str) -> Known {
-        Known {
+    fn claim(group: &str, version: &str) -> ApiServiceClaim {
+        ApiServiceClaim {
             name: format!("{version}.{group}"),
             group: group.into(),
             version: version.into(),
@@ -300,7 +305,7 @@ mod tests {
             version_priority: 15,
             service_key: "a".into(),
             backend: "a".into(),
-            by: By::Backend,
+            served_by: ServedBy::Backend,
         }
     }
 
@@ -311,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_speaks_only_for_its_own_versions() {
+    fn parse_keeps_only_claimed_versions() {
         let body = list(
             r#"[{"metadata":{"name":"wardle.example.com","creationTimestamp":null},"versions":[
                 {"version":"v1","freshness":"Current","resources":[{"resource":"flunders","scope":"Namespaced","verbs":["get"],
@@ -322,12 +327,12 @@ mod tests {
         let found = aggregated(body.as_bytes(), &[claim("wardle.example.com", "v1"), claim("other", "v1")]).unwrap();
         assert_eq!(found.keys().collect::<Vec<_>>(), ["v1.wardle.example.com"]);
         let flunders = &found["v1.wardle.example.com"].resources[0];
-        assert_eq!(flunders.response_kind, Kind::default(), "a missing kind is empty, not absent");
+        assert_eq!(flunders.response_kind, ResourceKind::default(), "a missing kind is empty, not absent");
         assert_eq!((flunders.scope, flunders.subresources.len()), (Scope::Namespaced, 1));
     }
 
     #[test]
-    fn lies_are_refused_whole() {
+    fn parse_refuses_invalid_documents() {
         let claims = [claim("g", "v1")];
         let resources = |inner: &str| {
             list(&format!(r#"[{{"metadata":{{"name":"g"}},"versions":[{{"version":"v1","resources":{inner}}}]}}]"#))
@@ -363,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_may_call_its_own_content_stale_and_repeat_itself() {
+    fn parse_stale_and_repeated_resources() {
         let body = list(
             r#"[{"metadata":{"name":"g"},"versions":[{"version":"v1","freshness":"Stale","resources":[
                 {"resource":"a","singularResource":"first"},{"resource":"a","singularResource":"second"}]}]}]"#,
@@ -376,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn the_older_form_is_converted() {
+    fn parse_legacy_resource_list_converted() {
         let body = br#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"wardle.example.com/v1alpha1","resources":[
             {"name":"flunders/scale","singularName":"","namespaced":true,"group":"autoscaling","version":"v1","kind":"Scale","verbs":["get"]},
             {"name":"flunders","singularName":"flunder","namespaced":true,"kind":"Flunder","verbs":["create","get"],"shortNames":["fl"],"categories":["all"]},
@@ -387,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn the_older_form_must_be_about_what_was_asked() {
+    fn parse_legacy_refuses_other_group_version() {
         let claim = claim("g", "v1");
         for body in [
             r#"{"kind":"APIResourceList","groupVersion":"other/v1","resources":[]}"#,
@@ -401,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_make_it_panic() {
+    fn parse_never_panics() {
         bolero::check!().with_iterations(20_000).for_each(|bytes: &[u8]| {
             let claims = [claim("g", "v1")];
             let _ = aggregated(bytes, &claims);

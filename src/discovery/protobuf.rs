@@ -3,13 +3,13 @@
 
 use serde_json::{Map, Value};
 
-use crate::kubeapi::wire::{enveloped, nested, number, text};
+use crate::kubeapi::protobuf::{wrap_unknown, write_bytes, write_number, write_text};
 
 /// Fields of a message, in the order of their numbers.
-struct Message(&'static [(&'static str, u8, Form)]);
+struct ProtobufMessage(&'static [(&'static str, u8, ProtobufFieldType)]);
 
 #[derive(Clone, Copy)]
-enum Form {
+enum ProtobufFieldType {
     Text,
     Flag,
     /// A number that is always 0 here.
@@ -17,74 +17,93 @@ enum Form {
     Texts,
     /// Strings in a nested message.
     Verbs,
-    One(&'static Message),
+    One(&'static ProtobufMessage),
     /// Omitted if absent.
-    Maybe(&'static Message),
-    Many(&'static Message),
+    Optional(&'static ProtobufMessage),
+    Many(&'static ProtobufMessage),
 }
 
-static VERSIONS: Message =
-    Message(&[("versions", 1, Form::Texts), ("serverAddressByClientCIDRs", 2, Form::Many(&ADDRESS))]);
-static ADDRESS: Message = Message(&[("clientCIDR", 1, Form::Text), ("serverAddress", 2, Form::Text)]);
-static GROUPS: Message = Message(&[("groups", 1, Form::Many(&GROUP))]);
-static GROUP: Message = Message(&[
-    ("name", 1, Form::Text),
-    ("versions", 2, Form::Many(&VERSION)),
-    ("preferredVersion", 3, Form::One(&VERSION)),
-    ("serverAddressByClientCIDRs", 4, Form::Many(&ADDRESS)),
+static VERSIONS: ProtobufMessage = ProtobufMessage(&[
+    ("versions", 1, ProtobufFieldType::Texts),
+    ("serverAddressByClientCIDRs", 2, ProtobufFieldType::Many(&ADDRESS)),
 ]);
-static VERSION: Message = Message(&[("groupVersion", 1, Form::Text), ("version", 2, Form::Text)]);
-static RESOURCES: Message = Message(&[("groupVersion", 1, Form::Text), ("resources", 2, Form::Many(&RESOURCE))]);
-static RESOURCE: Message = Message(&[
-    ("name", 1, Form::Text),
-    ("namespaced", 2, Form::Flag),
-    ("kind", 3, Form::Text),
-    ("verbs", 4, Form::Verbs),
-    ("shortNames", 5, Form::Texts),
-    ("singularName", 6, Form::Text),
-    ("categories", 7, Form::Texts),
-    ("group", 8, Form::Text),
-    ("version", 9, Form::Text),
-    ("storageVersionHash", 10, Form::Text),
+static ADDRESS: ProtobufMessage =
+    ProtobufMessage(&[("clientCIDR", 1, ProtobufFieldType::Text), ("serverAddress", 2, ProtobufFieldType::Text)]);
+static GROUPS: ProtobufMessage = ProtobufMessage(&[("groups", 1, ProtobufFieldType::Many(&GROUP))]);
+static GROUP: ProtobufMessage = ProtobufMessage(&[
+    ("name", 1, ProtobufFieldType::Text),
+    ("versions", 2, ProtobufFieldType::Many(&VERSION)),
+    ("preferredVersion", 3, ProtobufFieldType::One(&VERSION)),
+    ("serverAddressByClientCIDRs", 4, ProtobufFieldType::Many(&ADDRESS)),
+]);
+static VERSION: ProtobufMessage =
+    ProtobufMessage(&[("groupVersion", 1, ProtobufFieldType::Text), ("version", 2, ProtobufFieldType::Text)]);
+static RESOURCES: ProtobufMessage = ProtobufMessage(&[
+    ("groupVersion", 1, ProtobufFieldType::Text),
+    ("resources", 2, ProtobufFieldType::Many(&RESOURCE)),
+]);
+static RESOURCE: ProtobufMessage = ProtobufMessage(&[
+    ("name", 1, ProtobufFieldType::Text),
+    ("namespaced", 2, ProtobufFieldType::Flag),
+    ("kind", 3, ProtobufFieldType::Text),
+    ("verbs", 4, ProtobufFieldType::Verbs),
+    ("shortNames", 5, ProtobufFieldType::Texts),
+    ("singularName", 6, ProtobufFieldType::Text),
+    ("categories", 7, ProtobufFieldType::Texts),
+    ("group", 8, ProtobufFieldType::Text),
+    ("version", 9, ProtobufFieldType::Text),
+    ("storageVersionHash", 10, ProtobufFieldType::Text),
 ]);
 
-static AGGREGATED: Message = Message(&[("metadata", 1, Form::One(&LIST)), ("items", 2, Form::Many(&AGGREGATED_GROUP))]);
-static LIST: Message =
-    Message(&[("selfLink", 1, Form::Text), ("resourceVersion", 2, Form::Text), ("continue", 3, Form::Text)]);
-static AGGREGATED_GROUP: Message =
-    Message(&[("metadata", 1, Form::One(&OBJECT)), ("versions", 2, Form::Many(&AGGREGATED_VERSION))]);
-static OBJECT: Message = Message(&[
-    ("name", 1, Form::Text),
-    ("generateName", 2, Form::Text),
-    ("namespace", 3, Form::Text),
-    ("selfLink", 4, Form::Text),
-    ("uid", 5, Form::Text),
-    ("resourceVersion", 6, Form::Text),
-    ("generation", 7, Form::Zero),
-    ("creationTimestamp", 8, Form::One(&Message(&[]))),
+static AGGREGATED: ProtobufMessage = ProtobufMessage(&[
+    ("metadata", 1, ProtobufFieldType::One(&LIST)),
+    ("items", 2, ProtobufFieldType::Many(&AGGREGATED_GROUP)),
 ]);
-static AGGREGATED_VERSION: Message = Message(&[
-    ("version", 1, Form::Text),
-    ("resources", 2, Form::Many(&AGGREGATED_RESOURCE)),
-    ("freshness", 3, Form::Text),
+static LIST: ProtobufMessage = ProtobufMessage(&[
+    ("selfLink", 1, ProtobufFieldType::Text),
+    ("resourceVersion", 2, ProtobufFieldType::Text),
+    ("continue", 3, ProtobufFieldType::Text),
 ]);
-static AGGREGATED_RESOURCE: Message = Message(&[
-    ("resource", 1, Form::Text),
-    ("responseKind", 2, Form::Maybe(&KIND)),
-    ("scope", 3, Form::Text),
-    ("singularResource", 4, Form::Text),
-    ("verbs", 5, Form::Texts),
-    ("shortNames", 6, Form::Texts),
-    ("categories", 7, Form::Texts),
-    ("subresources", 8, Form::Many(&SUBRESOURCE)),
+static AGGREGATED_GROUP: ProtobufMessage = ProtobufMessage(&[
+    ("metadata", 1, ProtobufFieldType::One(&OBJECT)),
+    ("versions", 2, ProtobufFieldType::Many(&AGGREGATED_VERSION)),
 ]);
-static SUBRESOURCE: Message = Message(&[
-    ("subresource", 1, Form::Text),
-    ("responseKind", 2, Form::Maybe(&KIND)),
-    ("acceptedTypes", 3, Form::Many(&KIND)),
-    ("verbs", 4, Form::Texts),
+static OBJECT: ProtobufMessage = ProtobufMessage(&[
+    ("name", 1, ProtobufFieldType::Text),
+    ("generateName", 2, ProtobufFieldType::Text),
+    ("namespace", 3, ProtobufFieldType::Text),
+    ("selfLink", 4, ProtobufFieldType::Text),
+    ("uid", 5, ProtobufFieldType::Text),
+    ("resourceVersion", 6, ProtobufFieldType::Text),
+    ("generation", 7, ProtobufFieldType::Zero),
+    ("creationTimestamp", 8, ProtobufFieldType::One(&ProtobufMessage(&[]))),
 ]);
-static KIND: Message = Message(&[("group", 1, Form::Text), ("version", 2, Form::Text), ("kind", 3, Form::Text)]);
+static AGGREGATED_VERSION: ProtobufMessage = ProtobufMessage(&[
+    ("version", 1, ProtobufFieldType::Text),
+    ("resources", 2, ProtobufFieldType::Many(&AGGREGATED_RESOURCE)),
+    ("freshness", 3, ProtobufFieldType::Text),
+]);
+static AGGREGATED_RESOURCE: ProtobufMessage = ProtobufMessage(&[
+    ("resource", 1, ProtobufFieldType::Text),
+    ("responseKind", 2, ProtobufFieldType::Optional(&KIND)),
+    ("scope", 3, ProtobufFieldType::Text),
+    ("singularResource", 4, ProtobufFieldType::Text),
+    ("verbs", 5, ProtobufFieldType::Texts),
+    ("shortNames", 6, ProtobufFieldType::Texts),
+    ("categories", 7, ProtobufFieldType::Texts),
+    ("subresources", 8, ProtobufFieldType::Many(&SUBRESOURCE)),
+]);
+static SUBRESOURCE: ProtobufMessage = ProtobufMessage(&[
+    ("subresource", 1, ProtobufFieldType::Text),
+    ("responseKind", 2, ProtobufFieldType::Optional(&KIND)),
+    ("acceptedTypes", 3, ProtobufFieldType::Many(&KIND)),
+    ("verbs", 4, ProtobufFieldType::Texts),
+]);
+static KIND: ProtobufMessage = ProtobufMessage(&[
+    ("group", 1, ProtobufFieldType::Text),
+    ("version", 2, ProtobufFieldType::Text),
+    ("kind", 3, ProtobufFieldType::Text),
+]);
 
 /// Encodes the document `json`; `None` if it is of another kind.
 pub(super) fn encode(json: &[u8]) -> Option<Vec<u8>> {
@@ -100,47 +119,49 @@ pub(super) fn encode(json: &[u8]) -> Option<Vec<u8>> {
     };
     // Upstream omits it for APIVersions, here as there.
     let api_version = document["apiVersion"].as_str().unwrap_or_default();
-    Some(enveloped(api_version, kind, &message.write(document.as_object()?)))
+    Some(wrap_unknown(api_version, kind, &message.write(document.as_object()?)))
 }
 
-impl Message {
+impl ProtobufMessage {
     fn write(&self, object: &Map<String, Value>) -> Vec<u8> {
         let mut out = Vec::new();
         for (key, field, form) in self.0 {
-            put(&mut out, *field, *form, object.get(*key));
+            put_field(&mut out, *field, *form, object.get(*key));
         }
         out
     }
 }
 
-fn put(out: &mut Vec<u8>, field: u8, form: Form, value: Option<&Value>) {
+fn put_field(out: &mut Vec<u8>, field: u8, form: ProtobufFieldType, value: Option<&Value>) {
     let texts = |out: &mut Vec<u8>, field| {
         for entry in value.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
-            text(out, field, entry);
+            write_text(out, field, entry);
         }
     };
     match form {
-        Form::Text => text(out, field, value.and_then(Value::as_str).unwrap_or_default()),
-        Form::Flag => number(out, field, u64::from(value.and_then(Value::as_bool).unwrap_or_default())),
-        Form::Zero => number(out, field, 0),
-        Form::Texts => texts(out, field),
-        Form::Verbs => {
+        ProtobufFieldType::Text => write_text(out, field, value.and_then(Value::as_str).unwrap_or_default()),
+        ProtobufFieldType::Flag => {
+            write_number(out, field, u64::from(value.and_then(Value::as_bool).unwrap_or_default()))
+        }
+        ProtobufFieldType::Zero => write_number(out, field, 0),
+        ProtobufFieldType::Texts => texts(out, field),
+        ProtobufFieldType::Verbs => {
             let mut verbs = Vec::new();
             texts(&mut verbs, 1);
-            nested(out, field, &verbs);
+            write_bytes(out, field, &verbs);
         }
-        Form::One(message) => {
+        ProtobufFieldType::One(message) => {
             let nothing = Map::new();
-            nested(out, field, &message.write(value.and_then(Value::as_object).unwrap_or(&nothing)));
+            write_bytes(out, field, &message.write(value.and_then(Value::as_object).unwrap_or(&nothing)));
         }
-        Form::Maybe(message) => {
+        ProtobufFieldType::Optional(message) => {
             if let Some(object) = value.and_then(Value::as_object) {
-                nested(out, field, &message.write(object));
+                write_bytes(out, field, &message.write(object));
             }
         }
-        Form::Many(message) => {
+        ProtobufFieldType::Many(message) => {
             for object in value.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object) {
-                nested(out, field, &message.write(object));
+                write_bytes(out, field, &message.write(object));
             }
         }
     }
@@ -151,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn byte_for_byte_upstream_s() {
+    fn discovery_protobuf_equals_upstream_bytes() {
         // Responses of kube-apiserver 1.36 for /api and /apis/apps.
         for (json, expected) in [
             (
@@ -169,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn resources_are_written_in_both_forms() {
+    fn discovery_protobuf_encodes_legacy_and_aggregated() {
         let list = r#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"v1","resources":[
             {"name":"a","singularName":"","namespaced":true,"kind":"A","verbs":["get"],"shortNames":["s"]}]}"#;
         let resource = b"\x0a\x01a\x10\x01\x1a\x01A\x22\x05\x0a\x03get\x2a\x01s\x32\0\x42\0\x4a\0\x52\0";

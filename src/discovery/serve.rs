@@ -3,27 +3,27 @@
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, VARY};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 
-use super::documents::{Document, Documents, Root, Written};
-use super::media::{Form, accepted, matches_etag};
+use super::media::{DiscoveryFormat, accepted, matches_etag};
+use super::snapshot::{AlternateEncoding, DiscoverySnapshot, EncodedDocument, Root};
 use crate::kubeapi::Status;
-use crate::message::coding::{self, Coding};
-use crate::message::negotiate::Clause;
+use crate::message::content_encoding::{self, ContentCoding};
+use crate::message::negotiate::MediaRange;
 use crate::message::{Blame, Body, Refusal};
 
 /// Answers a request for a discovery document; `None` if `path` (decoded, canonical) is not one of them.
 ///
 /// Below `/apis/<group>` only local groups and groups with an APIService are answered. All others are `None`, too.
 pub fn answer(
-    documents: &Documents,
+    documents: &DiscoverySnapshot,
     method: &Method,
     path: &str,
     headers: &HeaderMap,
 ) -> Option<Result<Response<Body>, Refusal>> {
-    let page = Page::of(documents, path)?;
+    let page = DiscoveryPage::find(documents, path)?;
     if method != Method::GET && method != Method::HEAD {
         return Some(Err(not_allowed()));
     }
-    let Some((document, form, encoding)) = page.choose(accepted(headers)) else {
+    let Some((document, form, encoding)) = page.negotiate(accepted(headers)) else {
         return Some(Err(not_acceptable("application/json, application/yaml, application/vnd.kubernetes.protobuf")));
     };
     Some(Ok(respond(document, form, encoding, method, headers)))
@@ -40,116 +40,129 @@ pub(crate) fn not_acceptable(types: &str) -> Refusal {
     Refusal::new(Blame::Client, Status::not_acceptable(message))
 }
 
-enum Page<'d> {
-    List(&'d Documents, Root),
-    Plain(&'d Document),
+enum DiscoveryPage<'d> {
+    List(&'d DiscoverySnapshot, Root),
+    Plain(&'d EncodedDocument),
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Encoding {
+enum DocumentEncoding {
     Json,
     Yaml,
     Protobuf,
 }
 
-impl Documents {
+impl DiscoverySnapshot {
     /// Whether [`answer`] serves `path` (decoded).
-    pub fn answer_for(&self, path: &str) -> bool {
-        Page::of(self, path).is_some()
+    pub fn has_document_at(&self, path: &str) -> bool {
+        DiscoveryPage::find(self, path).is_some()
     }
 }
 
-impl<'d> Page<'d> {
-    fn of(documents: &'d Documents, path: &str) -> Option<Page<'d>> {
+impl<'d> DiscoveryPage<'d> {
+    fn find(documents: &'d DiscoverySnapshot, path: &str) -> Option<DiscoveryPage<'d>> {
         Some(match path.strip_suffix('/').unwrap_or(path) {
-            "/api" => Page::List(documents, Root::Core),
-            "/apis" => Page::List(documents, Root::Named),
-            path => match documents.own(path) {
-                Some(own) => Page::Plain(own),
-                None => Page::Plain(documents.group(path.strip_prefix("/apis/")?)?),
+            "/api" => DiscoveryPage::List(documents, Root::Core),
+            "/apis" => DiscoveryPage::List(documents, Root::Named),
+            path => match documents.local_document(path) {
+                Some(own) => DiscoveryPage::Plain(own),
+                None => DiscoveryPage::Plain(documents.group(path.strip_prefix("/apis/")?)?),
             },
         })
     }
 
     /// The first supported clause wins, as in upstream's `NegotiateOutputMediaType`.
-    fn choose(&self, clauses: Option<Vec<Clause<'_>>>) -> Option<(&'d Document, Form, Encoding)> {
-        let Some(clauses) = clauses else { return Some((self.document(Form::Plain)?, Form::Plain, Encoding::Json)) };
+    fn negotiate(
+        &self,
+        clauses: Option<Vec<MediaRange<'_>>>,
+    ) -> Option<(&'d EncodedDocument, DiscoveryFormat, DocumentEncoding)> {
+        let Some(clauses) = clauses else {
+            return Some((self.document(DiscoveryFormat::Plain)?, DiscoveryFormat::Plain, DocumentEncoding::Json));
+        };
         clauses.iter().find_map(|clause| {
             let encoding = match clause {
-                json if json.covers("application", "json") => Encoding::Json,
-                yaml if yaml.covers("application", "yaml") => Encoding::Yaml,
-                binary if binary.covers("application", "vnd.kubernetes.protobuf") => Encoding::Protobuf,
+                json if json.covers("application", "json") => DocumentEncoding::Json,
+                yaml if yaml.covers("application", "yaml") => DocumentEncoding::Yaml,
+                binary if binary.covers("application", "vnd.kubernetes.protobuf") => DocumentEncoding::Protobuf,
                 _ => return None,
             };
-            let form = Form::of(clause)?;
+            let form = DiscoveryFormat::from_clause(clause)?;
             Some((self.document(form)?, form, encoding))
         })
     }
 
-    fn document(&self, form: Form) -> Option<&'d Document> {
+    fn document(&self, form: DiscoveryFormat) -> Option<&'d EncodedDocument> {
         match (self, form) {
-            (Page::List(documents, root), form) => Some(documents.list(*root, form)),
-            (Page::Plain(document), Form::Plain) => Some(document),
-            (Page::Plain(_), _) => None,
+            (DiscoveryPage::List(documents, root), form) => Some(documents.list(*root, form)),
+            (DiscoveryPage::Plain(document), DiscoveryFormat::Plain) => Some(document),
+            (DiscoveryPage::Plain(_), _) => None,
         }
     }
 }
 
 fn respond(
-    document: &Document,
-    form: Form,
-    encoding: Encoding,
+    document: &EncodedDocument,
+    form: DiscoveryFormat,
+    encoding: DocumentEncoding,
     method: &Method,
     headers: &HeaderMap,
 ) -> Response<Body> {
     let other = match encoding {
-        Encoding::Json => None,
-        Encoding::Yaml => document.yaml(),
-        Encoding::Protobuf => document.protobuf(),
+        DocumentEncoding::Json => None,
+        DocumentEncoding::Yaml => document.yaml(),
+        DocumentEncoding::Protobuf => document.protobuf(),
     };
-    let encoding = if other.is_some() { encoding } else { Encoding::Json };
+    let encoding = if other.is_some() { encoding } else { DocumentEncoding::Json };
     let content_type = match (encoding, form) {
-        (Encoding::Json, Form::V2) => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
-        (Encoding::Json, Form::V2beta1) => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
-        (Encoding::Json, Form::Plain) => "application/json",
-        (Encoding::Yaml, Form::V2) => "application/yaml;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
-        (Encoding::Yaml, Form::V2beta1) => "application/yaml;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
-        (Encoding::Yaml, Form::Plain) => "application/yaml",
-        (Encoding::Protobuf, Form::V2) => {
+        (DocumentEncoding::Json, DiscoveryFormat::V2) => {
+            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+        }
+        (DocumentEncoding::Json, DiscoveryFormat::V2beta1) => {
+            "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"
+        }
+        (DocumentEncoding::Json, DiscoveryFormat::Plain) => "application/json",
+        (DocumentEncoding::Yaml, DiscoveryFormat::V2) => {
+            "application/yaml;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+        }
+        (DocumentEncoding::Yaml, DiscoveryFormat::V2beta1) => {
+            "application/yaml;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"
+        }
+        (DocumentEncoding::Yaml, DiscoveryFormat::Plain) => "application/yaml",
+        (DocumentEncoding::Protobuf, DiscoveryFormat::V2) => {
             "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
         }
-        (Encoding::Protobuf, Form::V2beta1) => {
+        (DocumentEncoding::Protobuf, DiscoveryFormat::V2beta1) => {
             "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"
         }
-        (Encoding::Protobuf, Form::Plain) => "application/vnd.kubernetes.protobuf",
+        (DocumentEncoding::Protobuf, DiscoveryFormat::Plain) => "application/vnd.kubernetes.protobuf",
     };
     // Aggregated formats as upstream. Upstream sends the plain ones without a tag, and they are never cached.
-    let cache = if form == Form::Plain { "no-cache, private" } else { "public" };
-    Reply { content_type, cache, document, other }.to(method, headers)
+    let cache = if form == DiscoveryFormat::Plain { "no-cache, private" } else { "public" };
+    DocumentReply { content_type, cache, document, alternate: other }.into_response(method, headers)
 }
 
 /// A document to be sent.
-pub(crate) struct Reply<'d> {
+pub(crate) struct DocumentReply<'d> {
     /// The header `Content-Type`.
     pub(crate) content_type: &'static str,
     /// The header `Cache-Control`.
     pub(crate) cache: &'static str,
     /// The document as JSON.
-    pub(crate) document: &'d Document,
+    pub(crate) document: &'d EncodedDocument,
     /// The document in another encoding, if requested.
-    pub(crate) other: Option<&'d Written>,
+    pub(crate) alternate: Option<&'d AlternateEncoding>,
 }
 
-impl Reply<'_> {
+impl DocumentReply<'_> {
     /// The response to a GET or HEAD with these `headers`: 200, or 304 if the client has the document.
-    pub(crate) fn to(self, method: &Method, headers: &HeaderMap) -> Response<Body> {
-        let Reply { content_type, cache, document, other } = self;
+    pub(crate) fn into_response(self, method: &Method, headers: &HeaderMap) -> Response<Body> {
+        let DocumentReply { content_type, cache, document, alternate: other } = self;
         let mut response = Response::new(Body::Empty);
         let to = response.headers_mut();
         to.insert(ETAG, document.etag.clone());
         to.insert(CACHE_CONTROL, HeaderValue::from_static(cache));
         to.insert(VARY, HeaderValue::from_static("Accept"));
-        let may_be_packed = other.map_or_else(|| document.is_large(), Written::is_large);
+        let may_be_packed = other.map_or_else(|| document.is_large(), AlternateEncoding::is_large);
         if may_be_packed {
             to.append(VARY, HeaderValue::from_static("Accept-Encoding"));
         }
@@ -158,8 +171,9 @@ impl Reply<'_> {
             return response;
         }
         to.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-        let packed = || other.map_or_else(|| document.packed(), Written::packed);
-        let packed = if may_be_packed && coding::takes(headers, Coding::Gzip) { packed() } else { None };
+        let packed = || other.map_or_else(|| document.gzipped(), AlternateEncoding::gzipped);
+        let packed =
+            if may_be_packed && content_encoding::accepts(headers, ContentCoding::Gzip) { packed() } else { None };
         if packed.is_some() {
             to.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
@@ -181,13 +195,13 @@ mod tests {
     const V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
     const V2BETA1: &str = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 
-    fn ask(method: &Method, path: &str, headers: &[(HeaderName, &str)]) -> Option<Result<Response<Body>, Refusal>> {
+    fn request(method: &Method, path: &str, headers: &[(HeaderName, &str)]) -> Option<Result<Response<Body>, Refusal>> {
         let headers = headers.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect();
-        answer(&Documents::empty(Default::default()), method, path, &headers)
+        answer(&DiscoverySnapshot::empty(Default::default()), method, path, &headers)
     }
 
     fn get(path: &str, headers: &[(HeaderName, &str)]) -> Response<Body> {
-        ask(&Method::GET, path, headers).unwrap().unwrap()
+        request(&Method::GET, path, headers).unwrap().unwrap()
     }
 
     fn content_type(response: &Response<Body>) -> &str {
@@ -202,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_chooses_the_form() {
+    fn discovery_content_negotiation() {
         // Sent by kubectl 1.32 and 1.36.
         let kubectl = format!("{V2},{V2BETA1},application/json");
         for (accept, expected) in [
@@ -225,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_has_its_document() {
+    fn discovery_document_of_every_path() {
         for (path, accept, kind) in [
             ("/apis", V2, "APIGroupDiscoveryList"),
             ("/apis", "application/json", "APIGroupList"),
@@ -249,12 +263,12 @@ mod tests {
             "/version",
             "/apis//",
         ] {
-            assert!(ask(&Method::GET, other, &[]).is_none(), "{other}");
+            assert!(request(&Method::GET, other, &[]).is_none(), "{other}");
         }
     }
 
     #[test]
-    fn a_client_that_has_it_gets_304_with_the_tag() {
+    fn discovery_if_none_match_answered_304() {
         let first = get("/apis", &[(ACCEPT, V2)]);
         let etag = first.headers()[ETAG].to_str().unwrap();
         assert_eq!(first.headers()[CACHE_CONTROL], "public");
@@ -274,8 +288,8 @@ mod tests {
     }
 
     #[test]
-    fn head_is_get_without_the_body() {
-        let head = ask(&Method::HEAD, "/apis", &[]).unwrap().unwrap();
+    fn discovery_head_has_headers_without_body() {
+        let head = request(&Method::HEAD, "/apis", &[]).unwrap().unwrap();
         let get = get("/apis", &[]);
         assert_eq!(head.headers(), get.headers());
         assert_eq!(head.headers()[CONTENT_LENGTH], text(get).len().to_string());
@@ -283,14 +297,14 @@ mod tests {
     }
 
     #[test]
-    fn what_we_do_not_have_is_refused() {
+    fn discovery_unsupported_type_or_method_refused() {
         for accept in ["text/html", "application/cbor", "application/json;as=Table;v=v1;g=meta.k8s.io", "junk"] {
-            let refusal = ask(&Method::GET, "/apis", &[(ACCEPT, accept)]).unwrap().err().unwrap();
+            let refusal = request(&Method::GET, "/apis", &[(ACCEPT, accept)]).unwrap().err().unwrap();
             assert_eq!((refusal.status().code, refusal.blame()), (406, Blame::Client), "{accept}");
         }
-        assert!(ask(&Method::GET, "/apis/apiregistration.k8s.io", &[(ACCEPT, V2)]).unwrap().is_err());
+        assert!(request(&Method::GET, "/apis/apiregistration.k8s.io", &[(ACCEPT, V2)]).unwrap().is_err());
         for method in [Method::POST, Method::DELETE, Method::OPTIONS] {
-            let refusal = ask(&method, "/api", &[]).unwrap().err().unwrap();
+            let refusal = request(&method, "/api", &[]).unwrap().err().unwrap();
             assert_eq!((refusal.status().code, refusal.status().reason), (405, "MethodNotAllowed"));
         }
     }

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn networks_contain_addresses() {
+    fn cidr_contains_addresses() {
         let cases = [
             ("10.0.0.0/8", "10.255.1.2", true),
             ("10.0.0.0/8", "11.0.0.1", false),

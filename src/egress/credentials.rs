@@ -8,15 +8,15 @@ use percent_encoding::percent_decode_str;
 
 /// User name and password for a proxy.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Credentials {
+pub struct ProxyCredentials {
     user: String,
     password: String,
 }
 
-impl Credentials {
+impl ProxyCredentials {
     /// Credentials from a plain user name and password.
-    pub fn new(user: impl Into<String>, password: impl Into<String>) -> Credentials {
-        Credentials { user: user.into(), password: password.into() }
+    pub fn new(user: impl Into<String>, password: impl Into<String>) -> ProxyCredentials {
+        ProxyCredentials { user: user.into(), password: password.into() }
     }
 
     /// Parses the content of a credentials file: one line, `user:password`. The password may contain colons, be empty,
@@ -24,7 +24,7 @@ impl Credentials {
     ///
     /// # Errors
     /// Says what is wrong with the text; the message contains nothing of it.
-    pub fn from_file_text(text: &str) -> Result<Credentials, &'static str> {
+    pub fn from_file_text(text: &str) -> Result<ProxyCredentials, &'static str> {
         let line = text.strip_suffix('\n').map_or(text, |line| line.strip_suffix('\r').unwrap_or(line));
         if line.contains(['\n', '\r', '\0']) {
             return Err("must be one line, user:password");
@@ -32,7 +32,7 @@ impl Credentials {
         match line.split_once(':') {
             None => Err("must be user:password"),
             Some(("", _)) => Err("must be user:password; the user is missing"),
-            Some((user, password)) => Ok(Credentials::new(user, password)),
+            Some((user, password)) => Ok(ProxyCredentials::new(user, password)),
         }
     }
 
@@ -40,7 +40,7 @@ impl Credentials {
     ///
     /// # Errors
     /// The decoded text is not UTF-8, or an escape is malformed.
-    pub(super) fn from_user_info(text: &str) -> Result<Credentials, &'static str> {
+    pub(super) fn from_user_info(text: &str) -> Result<ProxyCredentials, &'static str> {
         let (user, password) = text.split_once(':').unwrap_or((text, ""));
         let decode = |part: &str| {
             let escapes = part.split('%').skip(1);
@@ -51,7 +51,7 @@ impl Credentials {
             let decoded = percent_decode_str(part).decode_utf8().map_err(|_| "the user or password is not UTF-8")?;
             Ok(decoded.into_owned())
         };
-        Ok(Credentials::new(decode(user)?, decode(password)?))
+        Ok(ProxyCredentials::new(decode(user)?, decode(password)?))
     }
 
     /// The user name.
@@ -65,7 +65,7 @@ impl Credentials {
     }
 
     /// The value of the header `Proxy-Authorization` (RFC 7617), marked as sensitive.
-    pub fn basic(&self) -> HeaderValue {
+    pub fn basic_auth_header(&self) -> HeaderValue {
         let pair = format!("{}:{}", self.user, self.password);
         let text = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(pair));
         // Every Base64 text is a valid header value.
@@ -75,7 +75,7 @@ impl Credentials {
     }
 }
 
-impl fmt::Debug for Credentials {
+impl fmt::Debug for ProxyCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Credentials(..)")
     }
@@ -86,8 +86,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_holds_one_line() {
-        let read = |text| Credentials::from_file_text(text).map(|it| (it.user, it.password));
+    fn proxy_credentials_file_holds_one_line() {
+        let read = |text| ProxyCredentials::from_file_text(text).map(|it| (it.user, it.password));
         let pair = |user: &str, password: &str| Ok((user.to_owned(), password.to_owned()));
         assert_eq!(read("jane:s3:cr t \n"), pair("jane", "s3:cr t "));
         assert_eq!(read("jane:x\r\n"), pair("jane", "x"));
@@ -98,8 +98,8 @@ mod tests {
     }
 
     #[test]
-    fn an_url_escapes() {
-        let read = |text| Credentials::from_user_info(text).map(|it| (it.user, it.password));
+    fn proxy_credentials_in_url_are_percent_decoded() {
+        let read = |text| ProxyCredentials::from_user_info(text).map(|it| (it.user, it.password));
         assert_eq!(read("al%20ice:p%40ss:x"), Ok(("al ice".to_owned(), "p@ss:x".to_owned())));
         assert_eq!(read("alice"), Ok(("alice".to_owned(), String::new())));
         for wrong in ["a%", "a%2", "a%zz:b", "a:%ff", "a:%+1"] {
@@ -108,9 +108,9 @@ mod tests {
     }
 
     #[test]
-    fn they_are_sent_as_basic_and_shown_nowhere() {
-        let credentials = Credentials::new("Aladdin", "open sesame");
-        let value = credentials.basic();
+    fn proxy_credentials_are_sent_as_basic_and_hidden_from_debug() {
+        let credentials = ProxyCredentials::new("Aladdin", "open sesame");
+        let value = credentials.basic_auth_header();
         assert_eq!(value.to_str().unwrap(), "Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
         assert!(value.is_sensitive());
         assert_eq!(format!("{credentials:?}"), "Credentials(..)");

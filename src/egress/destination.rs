@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::no_proxy::is_this_machine;
-use super::{BackendTls, Protocol, Way};
+use super::no_proxy::is_loopback;
+use super::{BackendTls, EgressRoute, HttpVersion};
 
 /// A host: an IP address or a name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,34 +73,34 @@ impl fmt::Display for Address {
 
 /// Whether a connection uses TLS, and which HTTP version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Wire {
+pub enum TransportSecurity {
     /// TLS with this server name, CA bundle and client certificate; ALPN selects the HTTP version.
     Tls(Arc<BackendTls>),
     /// HTTP of this version without TLS. HTTP/2 then uses prior knowledge (RFC 9113, section 3.3).
-    Plain(Protocol),
+    Plaintext(HttpVersion),
 }
 
 /// An address with everything that determines trust in the peer. Connections are shared only between equal keys;
 /// compared by equality, never by hash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Upstream {
+pub struct EndpointKey {
     /// Address to connect to.
     pub address: Address,
     /// TLS settings, or the HTTP version without TLS.
-    pub wire: Wire,
+    pub security: TransportSecurity,
     /// Limit for name lookup, TCP and TLS together; through a proxy, for TLS only.
     pub connect_timeout: Duration,
     /// Direct or through a proxy. Unix domain sockets are always direct.
-    pub way: Way,
+    pub egress_route: EgressRoute,
     /// Whether requests keep the client's Host header, if any, instead of getting that of the address.
-    pub keeps_host: bool,
+    pub preserve_host: bool,
 }
 
-impl Upstream {
+impl EndpointKey {
     /// Time limit for opening a connection in total, proxy included.
-    pub(super) fn patience(&self) -> Duration {
+    pub(super) fn dial_timeout(&self) -> Duration {
         let through = match &self.address {
-            Address::Tcp(destination) => self.way.selection_for(destination),
+            Address::Tcp(destination) => self.egress_route.selection_for(destination),
             Address::Unix(_) => None,
         };
         through.map_or(self.connect_timeout, |selection| selection.dial_timeout + self.connect_timeout)
@@ -109,9 +109,9 @@ impl Upstream {
     /// Whether a failed dial is cheap: on this machine and without TLS.
     pub(super) fn is_cheap_to_dial(&self) -> bool {
         let here = match &self.address {
-            Address::Tcp(destination) => is_this_machine(destination),
+            Address::Tcp(destination) => is_loopback(destination),
             Address::Unix(_) => true,
         };
-        here && matches!(self.wire, Wire::Plain(_))
+        here && matches!(self.security, TransportSecurity::Plaintext(_))
     }
 }

@@ -1,19 +1,19 @@
 //! Patterns of destinations, matched without DNS: a name never matches an address.
 
-use super::proxy_url::host_and_port;
+use super::proxy_url::parse_host_port;
 use super::{Cidr, Destination, Host};
 
 /// Pattern of a host and an optional port: `*`, an address, a network, a name, or all subdomains of a name
 /// (`.example.com` and `*.example.com`); each may end in `:port`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DestinationPattern {
-    hosts: Hosts,
+    hosts: HostPattern,
     /// `None` matches all ports.
     port: Option<u16>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Hosts {
+enum HostPattern {
     All,
     Network(Cidr),
     /// Lower case, without leading and trailing dots.
@@ -28,9 +28,9 @@ enum Hosts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BareName {
     /// That name only.
-    Itself,
+    Exact,
     /// That name and its subdomains, as in `NO_PROXY`.
-    AndBelow,
+    WithSubdomains,
 }
 
 impl DestinationPattern {
@@ -41,25 +41,25 @@ impl DestinationPattern {
     pub fn parse(text: &str, bare: BareName) -> Result<DestinationPattern, &'static str> {
         // A network first: the colons of an IPv6 network do not precede a port.
         if let Ok(network) = Cidr::parse(text) {
-            return Ok(DestinationPattern { hosts: Hosts::Network(network), port: None });
+            return Ok(DestinationPattern { hosts: HostPattern::Network(network), port: None });
         }
         if let Some((address, bits)) = text.split_once('/') {
             return network_and_port(address, bits);
         }
         if let Some(port) = text.strip_prefix('*').filter(|rest| rest.is_empty() || rest.starts_with(':')) {
             // A host in place of the star, so that the port is parsed as everywhere.
-            let (_, port) = host_and_port(&format!("all{port}"))?;
-            return Ok(DestinationPattern { hosts: Hosts::All, port });
+            let (_, port) = parse_host_port(&format!("all{port}"))?;
+            return Ok(DestinationPattern { hosts: HostPattern::All, port });
         }
         let rest = text.strip_prefix("*.").or_else(|| text.strip_prefix('.'));
-        let (host, port) = host_and_port(rest.unwrap_or(text))?;
+        let (host, port) = parse_host_port(rest.unwrap_or(text))?;
         let hosts = match host {
             Host::Ip(_) if rest.is_some() => return Err("an address has no subdomains"),
-            Host::Ip(address) => Hosts::Network(Cidr::from(address)),
-            Host::Name(name) => Hosts::Names {
+            Host::Ip(address) => HostPattern::Network(Cidr::from(address)),
+            Host::Name(name) => HostPattern::Names {
                 name: name.trim_end_matches('.').to_owned(),
                 itself: rest.is_none(),
-                below: rest.is_some() || bare == BareName::AndBelow,
+                below: rest.is_some() || bare == BareName::WithSubdomains,
             },
         };
         Ok(DestinationPattern { hosts, port })
@@ -71,9 +71,9 @@ impl DestinationPattern {
             return false;
         }
         match (&self.hosts, &destination.host) {
-            (Hosts::All, _) => true,
-            (Hosts::Network(network), Host::Ip(address)) => network.contains(*address),
-            (Hosts::Names { name, itself, below }, Host::Name(host)) => {
+            (HostPattern::All, _) => true,
+            (HostPattern::Network(network), Host::Ip(address)) => network.contains(*address),
+            (HostPattern::Names { name, itself, below }, Host::Name(host)) => {
                 let host = host.strip_suffix('.').unwrap_or(host).as_bytes();
                 match host.len().checked_sub(name.len()).map(|at| host.split_at(at)) {
                     Some((before, end)) if end.eq_ignore_ascii_case(name.as_bytes()) => match before {
@@ -106,8 +106,8 @@ fn network_and_port(address: &str, rest: &str) -> Result<DestinationPattern, &'s
     if !(port.is_empty() || port.starts_with(':')) {
         return Err(FORM);
     }
-    let (_, port) = host_and_port(&format!("network{port}"))?;
-    Ok(DestinationPattern { hosts: Hosts::Network(network), port })
+    let (_, port) = parse_host_port(&format!("network{port}"))?;
+    Ok(DestinationPattern { hosts: HostPattern::Network(network), port })
 }
 
 #[cfg(test)]
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     fn destination(text: &str) -> Destination {
-        let (host, port) = host_and_port(text).unwrap();
+        let (host, port) = parse_host_port(text).unwrap();
         Destination { host, port: port.unwrap_or(443) }
     }
 
@@ -124,50 +124,50 @@ mod tests {
     }
 
     #[test]
-    fn addresses_networks_names_and_ports() {
-        use BareName::{AndBelow, Itself};
+    fn destination_pattern_matches_addresses_networks_names_and_ports() {
+        use BareName::{Exact, WithSubdomains};
         for (pattern, bare, wanted, expected) in [
-            ("*", Itself, "anything.example", true),
-            ("*", Itself, "[::1]:80", true),
-            ("*:443", Itself, "10.0.0.1:443", true),
-            ("*:443", Itself, "10.0.0.1:80", false),
-            ("10.0.0.1", Itself, "10.0.0.1:9", true),
-            ("10.0.0.1", Itself, "[::ffff:10.0.0.1]:9", true),
-            ("10.0.0.1:80", Itself, "10.0.0.1:81", false),
-            ("::1", Itself, "[::1]:80", true),
-            ("[::1]", Itself, "[::1]:80", true),
-            ("[::1]:80", Itself, "[::1]:80", true),
-            ("[::1]:80", Itself, "[::1]:81", false),
-            ("10.0.0.0/8", Itself, "10.9.9.9", true),
-            ("10.0.0.0/8", Itself, "11.0.0.0", false),
-            ("10.0.0.0/8", Itself, "ten.example", false),
-            ("10.0.0.0/8:443", Itself, "10.1.1.1:443", true),
-            ("10.0.0.0/8:443", Itself, "10.1.1.1:80", false),
-            ("fd00::/8", Itself, "[fd12::1]:1", true),
-            ("[fd00::/8]:1", Itself, "[fd12::1]:1", true),
-            ("[fd00::/8]:2", Itself, "[fd12::1]:1", false),
-            ("[fd00::/8]", Itself, "[fd12::1]:1", true),
-            ("Example.com", Itself, "example.COM", true),
-            ("example.com", Itself, "a.example.com", false),
-            ("example.com", AndBelow, "a.b.example.com", true),
-            ("example.com", AndBelow, "example.com", true),
-            ("example.com", AndBelow, "badexample.com", false),
-            ("example.com", AndBelow, "com", false),
-            ("example.com.", AndBelow, "a.example.com", true),
-            ("example.com", AndBelow, "a.example.com.", true),
-            (".example.com", AndBelow, "example.com", false),
-            (".example.com", AndBelow, "a.example.com", true),
-            ("*.example.com:8080", Itself, "a.example.com:8080", true),
-            ("*.example.com:8080", Itself, "a.example.com:80", false),
-            (".svc", AndBelow, "api.wardle.svc", true),
-            ("1.2.3.example", Itself, "1.2.3.example", true),
+            ("*", Exact, "anything.example", true),
+            ("*", Exact, "[::1]:80", true),
+            ("*:443", Exact, "10.0.0.1:443", true),
+            ("*:443", Exact, "10.0.0.1:80", false),
+            ("10.0.0.1", Exact, "10.0.0.1:9", true),
+            ("10.0.0.1", Exact, "[::ffff:10.0.0.1]:9", true),
+            ("10.0.0.1:80", Exact, "10.0.0.1:81", false),
+            ("::1", Exact, "[::1]:80", true),
+            ("[::1]", Exact, "[::1]:80", true),
+            ("[::1]:80", Exact, "[::1]:80", true),
+            ("[::1]:80", Exact, "[::1]:81", false),
+            ("10.0.0.0/8", Exact, "10.9.9.9", true),
+            ("10.0.0.0/8", Exact, "11.0.0.0", false),
+            ("10.0.0.0/8", Exact, "ten.example", false),
+            ("10.0.0.0/8:443", Exact, "10.1.1.1:443", true),
+            ("10.0.0.0/8:443", Exact, "10.1.1.1:80", false),
+            ("fd00::/8", Exact, "[fd12::1]:1", true),
+            ("[fd00::/8]:1", Exact, "[fd12::1]:1", true),
+            ("[fd00::/8]:2", Exact, "[fd12::1]:1", false),
+            ("[fd00::/8]", Exact, "[fd12::1]:1", true),
+            ("Example.com", Exact, "example.COM", true),
+            ("example.com", Exact, "a.example.com", false),
+            ("example.com", WithSubdomains, "a.b.example.com", true),
+            ("example.com", WithSubdomains, "example.com", true),
+            ("example.com", WithSubdomains, "badexample.com", false),
+            ("example.com", WithSubdomains, "com", false),
+            ("example.com.", WithSubdomains, "a.example.com", true),
+            ("example.com", WithSubdomains, "a.example.com.", true),
+            (".example.com", WithSubdomains, "example.com", false),
+            (".example.com", WithSubdomains, "a.example.com", true),
+            ("*.example.com:8080", Exact, "a.example.com:8080", true),
+            ("*.example.com:8080", Exact, "a.example.com:80", false),
+            (".svc", WithSubdomains, "api.wardle.svc", true),
+            ("1.2.3.example", Exact, "1.2.3.example", true),
         ] {
             assert_eq!(matches(pattern, bare, wanted), expected, "{pattern} {bare:?} {wanted}");
         }
     }
 
     #[test]
-    fn what_is_none() {
+    fn destination_pattern_rejects_invalid_text() {
         for text in [
             "",
             ".",
@@ -192,14 +192,14 @@ mod tests {
             "a/b",
             "ü.example",
         ] {
-            assert!(DestinationPattern::parse(text, BareName::AndBelow).is_err(), "{text}");
+            assert!(DestinationPattern::parse(text, BareName::WithSubdomains).is_err(), "{text}");
         }
     }
 
     #[test]
-    fn no_text_is_too_odd() {
+    fn destination_pattern_parse_never_panics() {
         bolero::check!().with_type::<(String, String)>().with_iterations(2000).for_each(|(pattern, name)| {
-            if let Ok(pattern) = DestinationPattern::parse(pattern, BareName::AndBelow) {
+            if let Ok(pattern) = DestinationPattern::parse(pattern, BareName::WithSubdomains) {
                 pattern.matches(&Destination { host: Host::Name(name.clone()), port: 1 });
             }
         });

@@ -8,26 +8,26 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::net::TcpStream;
 
-use super::allowance::Place;
-use super::channel::Channel;
+use super::connection_limit::ConnectionSlot;
+use super::maybe_tls_stream::MaybeTlsStream;
 use super::proxy_fault::ProxyFault;
 use crate::process;
 
 /// HTTP version of a backend connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Protocol {
+pub enum HttpVersion {
     /// HTTP/1.1.
     Http1,
     /// HTTP/2.
     Http2,
 }
 
-impl Protocol {
+impl HttpVersion {
     /// Value of the metric label `protocol`.
     pub fn as_str(self) -> &'static str {
         match self {
-            Protocol::Http1 => "http/1.1",
-            Protocol::Http2 => "h2",
+            HttpVersion::Http1 => "http/1.1",
+            HttpVersion::Http2 => "h2",
         }
     }
 }
@@ -60,7 +60,7 @@ pub struct DialError {
 
 /// Duration of each phase of a dial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Timing {
+pub struct DialTiming {
     /// Name lookup and TCP, to the backend or to the proxy; with a proxy also TLS to it.
     pub connect: Duration,
     /// From the connection to the proxy until the proxy has connected.
@@ -69,24 +69,24 @@ pub struct Timing {
     pub handshake: Duration,
 }
 
-impl Timing {
+impl DialTiming {
     /// Sum of all phases.
-    pub fn whole(&self) -> Duration {
+    pub fn total(&self) -> Duration {
         self.connect + self.proxy + self.handshake
     }
 }
 
 /// An open connection, before HTTP.
-pub(super) struct Dialled {
-    pub(super) channel: Channel,
-    pub(super) protocol: Protocol,
-    pub(super) timing: Timing,
+pub(super) struct DialedConnection {
+    pub(super) stream: MaybeTlsStream,
+    pub(super) protocol: HttpVersion,
+    pub(super) timing: DialTiming,
 }
 
-impl Dialled {
+impl DialedConnection {
     /// Holds `place` until the connection is dropped.
-    pub(super) fn keep(&mut self, place: Place) {
-        self.channel.keep(place);
+    pub(super) fn attach_slot(&mut self, place: ConnectionSlot) {
+        self.stream.attach_slot(place);
     }
 }
 
@@ -96,15 +96,15 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// Connects by TCP to the first address that answers.
 pub(super) async fn connect(addresses: &[IpAddr], port: u16) -> io::Result<TcpStream> {
     let attempts = addresses.iter().map(|ip| TcpStream::connect(SocketAddr::new(*ip, port)));
-    let socket = first(attempts, io::Error::new(io::ErrorKind::NotFound, "no address")).await?;
-    process::set_up(&socket)?;
+    let socket = happy_eyeballs(attempts, io::Error::new(io::ErrorKind::NotFound, "no address")).await?;
+    process::configure_socket(&socket)?;
     Ok(socket)
 }
 
 /// Result of the first attempt that succeeds (happy eyeballs). Attempts start one after another, after
 /// [`ATTEMPT_DELAY`] or when one fails; the rest are dropped. Without attempts the error is `last`; otherwise that of
 /// the last attempt.
-pub(super) async fn first<T, E>(
+pub(super) async fn happy_eyeballs<T, E>(
     mut waiting: impl ExactSizeIterator<Item = impl Future<Output = Result<T, E>>>,
     mut last: E,
 ) -> Result<T, E> {
@@ -142,17 +142,17 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_says_nothing_costs_its_head_start() {
+    async fn happy_eyeballs_tries_next_address_after_delay() {
         let began = tokio::time::Instant::now();
         let attempts = [Either::Left(pending()), Either::Left(pending()), Either::Right(ready(Ok::<_, &str>(3)))];
-        assert_eq!(first(attempts.into_iter(), "none").await, Ok(3));
+        assert_eq!(happy_eyeballs(attempts.into_iter(), "none").await, Ok(3));
         assert_eq!(began.elapsed(), 2 * ATTEMPT_DELAY);
         let none: [std::future::Ready<Result<(), &str>>; 0] = [];
-        assert_eq!(first(none.into_iter(), "none").await, Err("none"));
+        assert_eq!(happy_eyeballs(none.into_iter(), "none").await, Err("none"));
     }
 
     #[tokio::test]
-    async fn a_refused_address_gives_way_to_the_next() {
+    async fn happy_eyeballs_tries_next_address_after_refusal() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let addresses = ["127.0.0.2".parse().unwrap(), "127.0.0.1".parse().unwrap()];
@@ -161,11 +161,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn all_refused_is_refused() {
+    async fn dial_fails_with_refused_when_all_addresses_refuse() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         drop(listener);
         let error = connect(&["127.0.0.1".parse().unwrap()], port).await.unwrap_err();
-        assert_eq!(crate::tls::classify(&error), "ConnectionRefused");
+        assert_eq!(crate::tls::failure_reason(&error), "ConnectionRefused");
     }
 }

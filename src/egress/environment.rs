@@ -27,7 +27,7 @@ impl ProxyEnvironment {
             let (name, value) = either(name)?;
             let url = proxy_url(&value)
                 .map_err(|why| Problem::new(name, format_args!("{:?}: {why}", without_credentials(&value))));
-            problems.keep(url)
+            problems.collect(url)
         };
         let https = proxy("HTTPS_PROXY");
         // In a CGI program that variable is a request header of the client.
@@ -40,7 +40,7 @@ impl ProxyEnvironment {
                 (no_proxy, odd.into_iter().map(tell).collect())
             }
         };
-        problems.or((ProxyEnvironment { https, http, no_proxy }, odd))
+        problems.into_result((ProxyEnvironment { https, http, no_proxy }, odd))
     }
 
     /// The proxy for destinations with TLS (`secure`) or without, and the destinations that bypass it besides loopback.
@@ -64,7 +64,7 @@ fn proxy_url(text: &str) -> Result<ProxyUrl, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::egress::{Destination, Host, Way};
+    use crate::egress::{Destination, EgressRoute, Host};
 
     fn read(variables: &[(&str, &str)]) -> Result<(ProxyEnvironment, Vec<Problem>), Problems> {
         ProxyEnvironment::read(&|name| {
@@ -75,13 +75,13 @@ mod tests {
     fn proxy(variables: &[(&str, &str)], host: &str, secure: bool) -> Option<String> {
         let host = host.parse().map_or_else(|_| Host::Name(host.to_owned()), Host::Ip);
         let (environment, _) = read(variables).unwrap();
-        let way = Way::of_environment(&environment, secure).unwrap();
+        let way = EgressRoute::from_environment(&environment, secure).unwrap();
         let selection = way.selection_for(&Destination { host, port: 6443 })?;
-        Some(format!("{} {}", selection.kind.as_str(), selection.proxies[0].address))
+        Some(format!("{} {}", selection.protocol.as_str(), selection.proxies[0].address))
     }
 
     #[test]
-    fn capitals_come_first_and_a_scheme_may_be_missing() {
+    fn proxy_environment_prefers_capitals_and_defaults_scheme() {
         let both = [("HTTPS_PROXY", "upper:3128"), ("https_proxy", "lower:1"), ("http_proxy", "socks5h://plain")];
         assert_eq!(proxy(&both, "a.example", true).as_deref(), Some("http_connect upper:3128"));
         assert_eq!(proxy(&both[1..], "a.example", true).as_deref(), Some("http_connect lower:1"));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_and_what_no_proxy_has_go_direct() {
+    fn proxy_environment_bypasses_loopback_and_no_proxy() {
         let variables = [("HTTPS_PROXY", "proxy:1"), ("NO_PROXY", ".svc,10.0.0.0/8, b.example:6443,c.example:1")];
         for direct in ["localhost", "127.0.0.1", "::1", "a.svc", "10.9.8.7", "x.b.example"] {
             assert_eq!(proxy(&variables, direct, true), None, "{direct}");
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_proxy_is_told_without_its_password() {
+    fn proxy_environment_errors_hide_password() {
         let variables = [("HTTPS_PROXY", "ftp://u:secret@h"), ("http_proxy", "h:port"), ("no_proxy", "a,b*")];
         let problems = read(&variables).unwrap_err().to_string();
         assert_eq!(

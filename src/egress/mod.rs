@@ -1,70 +1,72 @@
 //! Outbound connections: from a destination to a byte stream, and the pool of HTTP connections on top.
 //!
-//! The [`Dialler`] opens all connections, whichever [`Way`] they take: direct, or through a SOCKS5 proxy, an HTTP proxy
+//! The [`Dialer`] opens all connections, whichever [`EgressRoute`] they take: direct, or through a SOCKS5 proxy, an HTTP proxy
 //! or Konnectivity. The code above it does not depend on that.
 
-mod allowance;
-mod carrier;
-mod channel;
+mod backend_tls;
+mod build;
 mod cidr;
-pub mod connect;
+mod connection_guard;
+mod connection_limit;
 mod credentials;
 mod destination;
 mod destination_pattern;
 mod dial;
-mod dialler;
+mod dialer;
+mod egress_route;
 mod endpoint;
 mod environment;
-mod following;
-mod health;
+mod error_classification;
 pub mod http1;
 mod http2;
+pub mod http_connect;
 pub mod konnectivity;
-mod lease;
-mod making;
+mod liveness;
+mod maybe_tls_stream;
 mod no_proxy;
 mod pool;
 mod proxy_fault;
+mod proxy_health;
 mod proxy_url;
-mod pushed;
 mod read_ahead;
-mod refusal;
+mod reload;
 mod resolve;
 mod settings;
-mod silence;
 pub mod socks5;
 mod streams;
-mod through;
-mod trust;
+mod transport;
 mod unix;
-mod way;
+mod upload_task;
+mod via_proxy;
 
-pub use allowance::Allowance;
+pub use backend_tls::BackendTls;
 pub use cidr::Cidr;
-pub use credentials::Credentials;
-pub use destination::{Address, Destination, Host, Upstream, Wire};
+pub use connection_guard::ConnectionGuard;
+pub use connection_limit::ConnectionCounter;
+pub use credentials::ProxyCredentials;
+pub use destination::{Address, Destination, EndpointKey, Host, TransportSecurity};
 pub use destination_pattern::{BareName, DestinationPattern};
-pub use dial::{DialError, DialPhase, Protocol, Timing};
-pub use dialler::{Dialler, Opened};
-pub use endpoint::{Cause, Endpoint, NoResponse, SendError, Sent};
+pub use dial::{DialError, DialPhase, DialTiming, HttpVersion};
+pub use dialer::{Dialer, OpenedStream};
+pub use egress_route::{
+    ConnectDialect, EgressProtocol, EgressProxy, EgressRoute, EgressRoutes, EgressSelection, NameResolution, ProxyTls,
+};
+pub use endpoint::{BoxError, Endpoint, EndpointResponse, NoResponse, SendError};
 pub use environment::ProxyEnvironment;
-pub use following::WaysFile;
-pub use health::ProxyState;
+pub(crate) use error_classification::{is_invalid_http, unprocessed_error};
 pub use http2::STREAM_WINDOW;
-pub use lease::Lease;
 pub use no_proxy::NoProxy;
 pub use pool::{Pool, PoolReport};
 pub use proxy_fault::ProxyFault;
+pub use proxy_health::ProxyState;
 pub use proxy_url::{ProxyScheme, ProxyUrl, ProxyUrlError, without_credentials};
 pub use read_ahead::ReadAhead;
-pub(crate) use refusal::{is_nonsense, unprocessed};
+pub use reload::EgressConfigFile;
 pub use resolve::Resolver;
 pub use settings::{
-    CLUSTER, CONTROL_PLANE, DIAL_TIMEOUT, ProxyAddress, ProxyKind, ProxySettings, ProxyTlsFiles, STANDARD_CALLS,
-    SelectionSettings, WaySettings,
+    CLUSTER, CONTROL_PLANE, DIAL_TIMEOUT, EgressRouteSettings, EgressSelectionSettings, ProxyAddress, ProxyKind,
+    ProxySettings, ProxyTlsFiles, STANDARD_CALLS,
 };
-pub use trust::BackendTls;
-pub use way::{Dialect, Kind, Names, Proxy, ProxyTls, Selection, Way, Ways};
 
 /// Whether a request of this method states the length of an empty body, as Go's `net/http` does; RFC 9110, section 8.6,
 /// leaves it open.

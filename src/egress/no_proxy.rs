@@ -18,7 +18,7 @@ impl NoProxy {
     pub fn parse<'e>(entries: impl IntoIterator<Item = &'e str>) -> Result<NoProxy, Vec<(usize, &'static str)>> {
         let (mut patterns, mut mistakes) = (Vec::new(), Vec::new());
         for (number, entry) in entries.into_iter().enumerate() {
-            match DestinationPattern::parse(entry.trim(), BareName::AndBelow) {
+            match DestinationPattern::parse(entry.trim(), BareName::WithSubdomains) {
                 Ok(pattern) => patterns.push(pattern),
                 Err(mistake) => mistakes.push((number, mistake)),
             }
@@ -31,7 +31,7 @@ impl NoProxy {
     pub fn from_environment(text: &str) -> (NoProxy, Vec<&str>) {
         let (mut patterns, mut odd) = (Vec::new(), Vec::new());
         for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
-            match DestinationPattern::parse(entry, BareName::AndBelow) {
+            match DestinationPattern::parse(entry, BareName::WithSubdomains) {
                 Ok(pattern) => patterns.push(pattern),
                 Err(_) => odd.push(entry),
             }
@@ -52,7 +52,7 @@ impl NoProxy {
 
 /// Whether `destination` is loopback, without resolving names. It always bypasses proxies of the environment, and those
 /// of a selection only by its `noProxy`.
-pub(super) fn is_this_machine(destination: &Destination) -> bool {
+pub(super) fn is_loopback(destination: &Destination) -> bool {
     match &destination.host {
         Host::Ip(ip) => ip.to_canonical().is_loopback(),
         Host::Name(name) => name.strip_suffix('.').unwrap_or(name).eq_ignore_ascii_case("localhost"),
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_matches_when_one_of_it_does() {
+    fn no_proxy_matches_any_entry() {
         let list = NoProxy::parse(["10.0.0.0/8", " .svc ", "example.com:443", "other.example:80"]).unwrap();
         for (host, expected) in [
             ("10.1.2.3", true),
@@ -87,13 +87,13 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_with_its_number() {
+    fn no_proxy_parse_reports_every_invalid_entry() {
         let mistakes = NoProxy::parse(["a", "", "10.0.0.0/99", "b"]).unwrap_err();
         assert_eq!(mistakes.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1, 2]);
     }
 
     #[test]
-    fn the_environment_is_not_ours_to_judge() {
+    fn no_proxy_environment_ignores_invalid_entries() {
         let (list, odd) = NoProxy::from_environment("Example.com, 10.0.0.0/8,,a*b,:80 , [::1]:443");
         assert_eq!(odd, ["a*b", ":80"]);
         assert!(list.matches(&destination("a.example.com")) && list.matches(&destination("10.0.0.1")));
@@ -101,12 +101,12 @@ mod tests {
     }
 
     #[test]
-    fn this_machine() {
+    fn no_proxy_detects_loopback() {
         for host in ["localhost", "LOCALHOST.", "127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
-            assert!(is_this_machine(&destination(host)), "{host}");
+            assert!(is_loopback(&destination(host)), "{host}");
         }
         for host in ["localhost.example", "a.localhost", "10.0.0.1", "0.0.0.0"] {
-            assert!(!is_this_machine(&destination(host)), "{host}");
+            assert!(!is_loopback(&destination(host)), "{host}");
         }
     }
 }

@@ -5,18 +5,18 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Instant;
 
-use super::dial::Protocol;
-use super::{Address, Allowance, Dialler, Endpoint, Upstream};
+use super::dial::HttpVersion;
+use super::{Address, ConnectionCounter, Dialer, Endpoint, EndpointKey};
 
 /// Upper bound of the connection limit per endpoint.
-const MOST: usize = 4096;
+const MAX_CONNECTIONS_PER_ENDPOINT: usize = 4096;
 
 /// Endpoints of one worker, with their connections.
 pub struct Pool {
-    dialler: Dialler,
-    most: usize,
-    most_together: usize,
-    endpoints: RefCell<HashMap<Upstream, Rc<Endpoint>>>,
+    dialer: Dialer,
+    max_per_endpoint: usize,
+    max_per_api_service: usize,
+    endpoints: RefCell<HashMap<EndpointKey, Rc<Endpoint>>>,
 }
 
 /// State of an endpoint's connections.
@@ -25,7 +25,7 @@ pub struct PoolReport {
     /// Address of the endpoint.
     pub address: Address,
     /// HTTP version of the last connection.
-    pub protocol: Option<Protocol>,
+    pub protocol: Option<HttpVersion>,
     /// Connections without a request.
     pub idle: usize,
     /// Connections with one or more requests.
@@ -38,33 +38,42 @@ pub struct PoolReport {
 
 impl Pool {
     /// An empty pool that opens connections with `dialler`.
-    pub fn new(dialler: impl Into<Dialler>) -> Pool {
-        Pool { dialler: dialler.into(), most: MOST, most_together: usize::MAX, endpoints: RefCell::default() }
+    pub fn new(dialler: impl Into<Dialer>) -> Pool {
+        Pool {
+            dialer: dialler.into(),
+            max_per_endpoint: MAX_CONNECTIONS_PER_ENDPOINT,
+            max_per_api_service: usize::MAX,
+            endpoints: RefCell::default(),
+        }
     }
 
     /// Limits connections per endpoint to `most`, so that no backend uses up the file descriptors.
-    pub fn with_most(self, most: usize) -> Pool {
-        Pool { most: most.min(MOST), ..self }
+    pub fn with_max_per_endpoint(self, most: usize) -> Pool {
+        Pool { max_per_endpoint: most.min(MAX_CONNECTIONS_PER_ENDPOINT), ..self }
     }
 
-    /// Limits connections counted by the same [`Allowance`] to `most`, across all pools.
-    pub fn with_most_together(self, most: usize) -> Pool {
-        Pool { most_together: most, ..self }
+    /// Limits connections counted by the same [`ConnectionCounter`] to `most`, across all pools.
+    pub fn with_max_per_api_service(self, most: usize) -> Pool {
+        Pool { max_per_api_service: most, ..self }
     }
 
     /// The endpoint for `upstream`; keep it to avoid repeated lookups.
-    pub fn endpoint(&self, upstream: &Upstream) -> Rc<Endpoint> {
-        self.endpoint_of(upstream, &Allowance::default())
+    pub fn endpoint(&self, upstream: &EndpointKey) -> Rc<Endpoint> {
+        self.endpoint_with_counter(upstream, &ConnectionCounter::default())
     }
 
     /// As [`Pool::endpoint`], counting connections with `allowance`; the first caller's counts.
-    pub fn endpoint_of(&self, upstream: &Upstream, allowance: &Allowance) -> Rc<Endpoint> {
+    pub fn endpoint_with_counter(&self, upstream: &EndpointKey, allowance: &ConnectionCounter) -> Rc<Endpoint> {
         let mut endpoints = self.endpoints.borrow_mut();
         if let Some(endpoint) = endpoints.get(upstream) {
             return endpoint.clone();
         }
-        let endpoint =
-            Endpoint::new(upstream.clone(), self.dialler.clone(), self.most, (allowance.clone(), self.most_together));
+        let endpoint = Endpoint::new(
+            upstream.clone(),
+            self.dialer.clone(),
+            self.max_per_endpoint,
+            (allowance.clone(), self.max_per_api_service),
+        );
         endpoints.insert(upstream.clone(), endpoint.clone());
         endpoint
     }
@@ -76,7 +85,7 @@ impl Pool {
             endpoint.sweep(now);
             Rc::strong_count(endpoint) > 1
         });
-        self.dialler.tell_stuck();
+        self.dialer.report_stuck_tunnels();
     }
 
     /// State of each endpoint's connections.

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::{DialError, DialPhase};
-use crate::tls::Failure;
+use crate::tls::ConnectionFailure;
 
 /// Why a dial through a proxy failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,13 +15,13 @@ pub enum ProxyFault {
     /// The proxy rejected the gateway's credentials.
     Credentials,
     /// The proxy's response is invalid or truncated.
-    Nonsense,
+    InvalidResponse,
     /// The proxy responded with a redirect.
     Redirected,
     /// The proxy does not allow connections to the destination.
     Forbidden,
     /// The proxy does not support the request.
-    Unsuited,
+    Unsupported,
     /// The Konnectivity server has no agent.
     NoAgent,
     /// The proxy failed for another reason.
@@ -33,15 +33,15 @@ pub enum ProxyFault {
     /// The destination refused the proxy's connection.
     ConnectionRefused,
     /// The TTL of the proxy's packets expired.
-    HopsExceeded,
+    TtlExpired,
     /// Name lookup failed, at the proxy or, where the gateway resolves names, here.
     NameNotResolved,
     /// The proxy's name server failed.
     NoNameServer,
     /// The name cannot be sent to the proxy.
-    Unspeakable,
+    InvalidName,
     /// The destination's first bytes arrived before the proxy's response.
-    SpokeFirst,
+    ServerSpokeFirst,
     /// The proxy did not answer in time.
     TimedOut,
 }
@@ -53,7 +53,7 @@ impl ProxyFault {
     }
 
     /// Message about an APIService's backend, for clients: without addresses.
-    pub fn words(self) -> &'static str {
+    pub fn message(self) -> &'static str {
         self.texts().1
     }
 
@@ -61,7 +61,7 @@ impl ProxyFault {
     pub fn status(self) -> u16 {
         match self {
             ProxyFault::Forbidden => 403,
-            ProxyFault::Unsuited | ProxyFault::Unspeakable => 500,
+            ProxyFault::Unsupported | ProxyFault::InvalidName => 500,
             ProxyFault::Unreachable | ProxyFault::NoAgent => 503,
             ProxyFault::TimedOut => 504,
             _ => 502,
@@ -69,39 +69,39 @@ impl ProxyFault {
     }
 
     /// Whether another proxy of the selection might succeed.
-    pub(super) fn is_its_own(self) -> bool {
+    pub(super) fn is_proxy_specific(self) -> bool {
         !matches!(
             self,
             ProxyFault::Forbidden
                 | ProxyFault::ConnectionRefused
                 | ProxyFault::NameNotResolved
-                | ProxyFault::Unspeakable
-                | ProxyFault::SpokeFirst
+                | ProxyFault::InvalidName
+                | ProxyFault::ServerSpokeFirst
         )
     }
 
     /// Whether the fault is the proxy's for every destination; any other may be specific to one destination.
-    pub(super) fn is_for_all(self) -> bool {
+    pub(super) fn is_destination_independent(self) -> bool {
         matches!(self, ProxyFault::Unreachable | ProxyFault::Untrusted | ProxyFault::Credentials | ProxyFault::NoAgent)
     }
 
     /// Whether the proxy was asked to connect; otherwise the dial failed before.
-    pub(super) fn was_asked(self) -> bool {
+    pub(super) fn was_connect_sent(self) -> bool {
         !matches!(self, ProxyFault::Unreachable | ProxyFault::Untrusted)
     }
 
     /// Classifies an I/O error during the exchange with a proxy: under TLS 1.3 it refuses the client certificate only
     /// then.
-    pub(super) fn of_broken(error: &io::Error) -> DialError {
-        match Failure::of(error) {
-            Failure::ClientCertificateRefused => {
-                ProxyFault::Credentials.because(format!("it does not accept our client certificate: {error}"))
+    pub(super) fn from_io_error(error: &io::Error) -> DialError {
+        match ConnectionFailure::from_io(error) {
+            ConnectionFailure::ClientCertificateRefused => {
+                ProxyFault::Credentials.with_cause(format!("it does not accept our client certificate: {error}"))
             }
-            _ => ProxyFault::Nonsense.because(format!("the connection broke: {error}")),
+            _ => ProxyFault::InvalidResponse.with_cause(format!("the connection broke: {error}")),
         }
     }
 
-    pub(super) fn because(self, cause: impl Into<String>) -> DialError {
+    pub(super) fn with_cause(self, cause: impl Into<String>) -> DialError {
         DialError { phase: DialPhase::Proxy(self), reason: self.reason(), cause: cause.into() }
     }
 
@@ -112,12 +112,12 @@ impl ProxyFault {
             ProxyFault::Credentials => {
                 ("ProxyCredentialsRefused", "its egress proxy does not accept the gateway's credentials")
             }
-            ProxyFault::Nonsense => ("ProxyAnswerInvalid", "the response of its egress proxy is invalid"),
+            ProxyFault::InvalidResponse => ("ProxyAnswerInvalid", "the response of its egress proxy is invalid"),
             ProxyFault::Redirected => {
                 ("ProxyRedirects", "its egress proxy responds with a redirect, which is not followed")
             }
             ProxyFault::Forbidden => ("ProxyForbids", "its egress proxy does not allow connections to it"),
-            ProxyFault::Unsuited => ("ProxyUnsuited", "its egress proxy does not support the request"),
+            ProxyFault::Unsupported => ("ProxyUnsuited", "its egress proxy does not support the request"),
             ProxyFault::NoAgent => ("NoAgent", "no Konnectivity agent is connected"),
             ProxyFault::Failed => ("ProxyFailed", "its egress proxy could not connect to it"),
             ProxyFault::NetworkUnreachable => {
@@ -127,12 +127,12 @@ impl ProxyFault {
             ProxyFault::ConnectionRefused => {
                 ("ConnectionRefused", "its endpoint refused the connection of its egress proxy")
             }
-            ProxyFault::HopsExceeded => ("TTLExpired", "the TTL of the packets of its egress proxy expired"),
+            ProxyFault::TtlExpired => ("TTLExpired", "the TTL of the packets of its egress proxy expired"),
             ProxyFault::NameNotResolved | ProxyFault::NoNameServer => {
                 ("NameNotResolved", "its host name cannot be resolved")
             }
-            ProxyFault::Unspeakable => ("NameUnspeakable", "its host name is not valid for its egress proxy"),
-            ProxyFault::SpokeFirst => {
+            ProxyFault::InvalidName => ("NameUnspeakable", "its host name is not valid for its egress proxy"),
+            ProxyFault::ServerSpokeFirst => {
                 ("ServerSpokeFirst", "it sent data before the response of its egress proxy arrived")
             }
             ProxyFault::TimedOut => ("ProxyTimeout", "its egress proxy did not connect to it in time"),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::{Credentials, Destination, Host};
+use super::{Destination, Host, ProxyCredentials};
 
 /// Protocol of a proxy, by the scheme of its URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,7 +29,7 @@ impl ProxyScheme {
         }
     }
 
-    fn named(name: &str) -> Option<ProxyScheme> {
+    fn parse(name: &str) -> Option<ProxyScheme> {
         match name {
             "http" => Some(ProxyScheme::Http),
             "https" => Some(ProxyScheme::Https),
@@ -40,7 +40,7 @@ impl ProxyScheme {
     }
 
     /// Port of a URL without one.
-    fn usual_port(self) -> u16 {
+    fn default_port(self) -> u16 {
         match self {
             ProxyScheme::Http => 80,
             ProxyScheme::Https => 443,
@@ -57,7 +57,7 @@ pub struct ProxyUrl {
     /// Host and port.
     pub destination: Destination,
     /// User info before the `@`, percent-decoded.
-    pub credentials: Option<Credentials>,
+    pub credentials: Option<ProxyCredentials>,
 }
 
 /// Why a text is not a valid proxy URL. `Display` shows no password.
@@ -68,7 +68,7 @@ pub enum ProxyUrlError {
     /// Unsupported scheme.
     Scheme(String),
     /// Another problem.
-    Rest(&'static str),
+    Invalid(&'static str),
 }
 
 impl ProxyUrl {
@@ -77,21 +77,21 @@ impl ProxyUrl {
     /// # Errors
     /// Any other text.
     pub fn parse(text: &str) -> Result<ProxyUrl, ProxyUrlError> {
-        let (scheme, rest) = scheme_of(text)?;
-        let scheme = ProxyScheme::named(&scheme).ok_or(ProxyUrlError::Scheme(scheme))?;
-        let rest = rest.strip_prefix("//").ok_or(ProxyUrlError::Rest("two slashes must follow the scheme"))?;
+        let (scheme, rest) = split_scheme(text)?;
+        let scheme = ProxyScheme::parse(&scheme).ok_or(ProxyUrlError::Scheme(scheme))?;
+        let rest = rest.strip_prefix("//").ok_or(ProxyUrlError::Invalid("two slashes must follow the scheme"))?;
         let (authority, path) = rest.find(['/', '?', '#']).map_or((rest, ""), |at| rest.split_at(at));
         if !matches!(path, "" | "/") {
-            return Err(ProxyUrlError::Rest("nothing may follow the host and port"));
+            return Err(ProxyUrlError::Invalid("nothing may follow the host and port"));
         }
         let (credentials, host) = match authority.rsplit_once('@') {
             None => (None, authority),
             Some((user_info, host)) => {
-                (Some(Credentials::from_user_info(user_info).map_err(ProxyUrlError::Rest)?), host)
+                (Some(ProxyCredentials::from_user_info(user_info).map_err(ProxyUrlError::Invalid)?), host)
             }
         };
-        let (host, port) = host_and_port(host).map_err(ProxyUrlError::Rest)?;
-        let destination = Destination { host, port: port.unwrap_or(scheme.usual_port()) };
+        let (host, port) = parse_host_port(host).map_err(ProxyUrlError::Invalid)?;
+        let destination = Destination { host, port: port.unwrap_or(scheme.default_port()) };
         Ok(ProxyUrl { scheme, destination, credentials: credentials.filter(|it| !it.user().is_empty()) })
     }
 }
@@ -111,20 +111,20 @@ impl ProxyUrl {
     ///
     /// # Errors
     /// The messages of `parseProxyURL` in `k8s.io/client-go/tools/clientcmd/client_config.go`, without the password.
-    pub fn of_kubeconfig(text: &str) -> Result<ProxyUrl, String> {
+    pub fn from_kubeconfig(text: &str) -> Result<ProxyUrl, String> {
         let unsupported = |scheme: &str| format!("unsupported scheme {scheme:?}, must be http, https, or socks5");
         match ProxyUrl::parse_host(text) {
             Ok(url) if url.scheme == ProxyScheme::Socks5Local => Err(unsupported(url.scheme.as_str())),
             Ok(url) => Ok(url),
             Err(ProxyUrlError::Scheme(scheme)) => Err(unsupported(&scheme)),
             Err(ProxyUrlError::NotParsed) => Err(format!("could not parse: {}", without_credentials(text))),
-            Err(ProxyUrlError::Rest(why)) => Err(format!("could not parse: {}: {why}", without_credentials(text))),
+            Err(ProxyUrlError::Invalid(why)) => Err(format!("could not parse: {}: {why}", without_credentials(text))),
         }
     }
 }
 
 /// Splits off the scheme as Go's `net/url` does: a malformed one is an error of its own.
-fn scheme_of(text: &str) -> Result<(String, &str), ProxyUrlError> {
+fn split_scheme(text: &str) -> Result<(String, &str), ProxyUrlError> {
     if text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
         return Err(ProxyUrlError::NotParsed);
     }
@@ -140,7 +140,7 @@ fn scheme_of(text: &str) -> Result<(String, &str), ProxyUrlError> {
 }
 
 /// Parses `host`, `host:port`, `[address]` or `[address]:port`.
-pub(crate) fn host_and_port(text: &str) -> Result<(Host, Option<u16>), &'static str> {
+pub(crate) fn parse_host_port(text: &str) -> Result<(Host, Option<u16>), &'static str> {
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let (address, port) = rest.split_once(']').ok_or("a bracket is not closed")?;
         if address.contains('%') {
@@ -153,7 +153,7 @@ pub(crate) fn host_and_port(text: &str) -> Result<(Host, Option<u16>), &'static 
         if port.matches(':').count() > 1 {
             return Err("an IPv6 address must be in brackets");
         }
-        (host_named(host)?, port)
+        (parse_host_name(host)?, port)
     };
     let port = match port.strip_prefix(':') {
         None if port.is_empty() => None,
@@ -170,7 +170,7 @@ pub(crate) fn host_and_port(text: &str) -> Result<(Host, Option<u16>), &'static 
 }
 
 /// Parses an address or a host name.
-fn host_named(text: &str) -> Result<Host, &'static str> {
+fn parse_host_name(text: &str) -> Result<Host, &'static str> {
     if let Ok(ip) = text.parse() {
         return Ok(Host::Ip(ip));
     }
@@ -201,7 +201,7 @@ impl fmt::Display for ProxyUrlError {
         match self {
             ProxyUrlError::NotParsed => f.write_str("not a URL such as socks5://127.0.0.1:1080"),
             ProxyUrlError::Scheme(scheme) => write!(f, "unsupported scheme {scheme:?}"),
-            ProxyUrlError::Rest(what) => f.write_str(what),
+            ProxyUrlError::Invalid(what) => f.write_str(what),
         }
     }
 }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn every_scheme_and_its_usual_port() {
+    fn proxy_url_schemes_and_default_ports() {
         for (text, expected) in [
             ("http://proxy", "http://proxy:80"),
             ("HTTPS://Proxy.Example.:8443/", "https://proxy.example.:8443"),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_are_read_and_not_shown() {
+    fn proxy_url_credentials_are_hidden() {
         let url = ProxyUrl::parse("socks5://al%20ice:p%40s%3As@h:1").unwrap();
         let credentials = url.credentials.as_ref().unwrap();
         assert_eq!((credentials.user(), credentials.password()), ("al ice", "p@s:s"));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none() {
+    fn proxy_url_rejects_invalid_text() {
         for (text, expected) in [
             ("", "unsupported scheme \"\""),
             ("proxy", "unsupported scheme \"\""),
@@ -288,8 +288,8 @@ mod tests {
     }
 
     #[test]
-    fn a_kubeconfigs_in_the_words_of_client_go() {
-        let read = |text| ProxyUrl::of_kubeconfig(text).map(|url| url.to_string());
+    fn proxy_url_of_kubeconfig_has_errors_of_client_go() {
+        let read = |text| ProxyUrl::from_kubeconfig(text).map(|url| url.to_string());
         for (text, expected) in [
             ("http://proxy:3128/x?y", "http://proxy:3128"),
             ("https://u:p@proxy", "https://proxy:443"),
@@ -312,9 +312,9 @@ mod tests {
     }
 
     #[test]
-    fn no_text_is_too_odd() {
+    fn proxy_url_parse_never_panics() {
         bolero::check!().with_type::<String>().with_iterations(2000).for_each(|text| {
-            let _ = (without_credentials(text), ProxyUrl::of_kubeconfig(text));
+            let _ = (without_credentials(text), ProxyUrl::from_kubeconfig(text));
             if let Ok(url) = ProxyUrl::parse(text) {
                 assert_eq!(ProxyUrl::parse(&url.to_string()).map(|it| it.destination), Ok(url.destination));
             }

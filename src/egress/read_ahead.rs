@@ -10,30 +10,30 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::allowance::Place;
-use super::carrier::Carrier;
+use super::connection_limit::ConnectionSlot;
+use super::transport::TransportStream;
 
 /// Size of a read-ahead buffer.
-const AHEAD: usize = 64 << 10;
+const READ_AHEAD_BYTES: usize = 64 << 10;
 /// Spare buffers kept per thread.
-const SPARES: usize = 4;
+const MAX_SPARE_BUFFERS: usize = 4;
 
 thread_local! {
     /// Spare buffers. A connection owns a buffer only while it holds unread data, so idle connections have none.
-    static SPARE: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
+    static SPARE_BUFFERS: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// An open connection with optional read-ahead.
 pub struct ReadAhead {
-    carrier: Carrier,
-    ahead: bool,
-    left: Option<Left>,
+    transport: TransportStream,
+    is_enabled: bool,
+    buffered: Option<ReadBuffer>,
     /// Counts the connection, if it is counted.
-    place: Option<Place>,
+    slot: Option<ConnectionSlot>,
 }
 
 /// Data read from the socket but not yet consumed.
-struct Left {
+struct ReadBuffer {
     buffer: Box<[u8]>,
     from: usize,
     to: usize,
@@ -41,43 +41,43 @@ struct Left {
 
 impl ReadAhead {
     /// A connection without read-ahead.
-    pub(super) fn new(carrier: Carrier) -> ReadAhead {
-        ReadAhead { carrier, ahead: false, left: None, place: None }
+    pub(super) fn new(carrier: TransportStream) -> ReadAhead {
+        ReadAhead { transport: carrier, is_enabled: false, buffered: None, slot: None }
     }
 
     /// A connection that returns `bytes`, received already, before reading.
-    pub(super) fn after(bytes: &[u8], carrier: Carrier) -> ReadAhead {
-        let left = Left { buffer: bytes.into(), from: 0, to: bytes.len() };
-        ReadAhead { carrier, ahead: false, left: (!bytes.is_empty()).then_some(left), place: None }
+    pub(super) fn with_prefix(bytes: &[u8], carrier: TransportStream) -> ReadAhead {
+        let left = ReadBuffer { buffer: bytes.into(), from: 0, to: bytes.len() };
+        ReadAhead { transport: carrier, is_enabled: false, buffered: (!bytes.is_empty()).then_some(left), slot: None }
     }
 
     /// Holds `place` until the connection is dropped.
-    pub(super) fn keep(&mut self, place: Place) {
-        self.place = Some(place);
+    pub(super) fn attach_slot(&mut self, place: ConnectionSlot) {
+        self.slot = Some(place);
     }
 
     /// Has the connection reset instead of closed in order when this is dropped, where the transport can do that.
-    pub fn break_off(&self) {
-        self.carrier.break_off();
+    pub fn reset_on_drop(&self) {
+        self.transport.reset_on_drop();
     }
 
     /// Enables read-ahead; for connections shared by many requests.
-    pub(super) fn begin(&mut self) {
-        self.ahead = true;
+    pub(super) fn enable(&mut self) {
+        self.is_enabled = true;
     }
 }
 
-fn give_back(buffer: Box<[u8]>) {
-    SPARE.with_borrow_mut(|spare| {
-        if spare.len() < SPARES && buffer.len() == AHEAD {
+fn recycle_buffer(buffer: Box<[u8]>) {
+    SPARE_BUFFERS.with_borrow_mut(|spare| {
+        if spare.len() < MAX_SPARE_BUFFERS && buffer.len() == READ_AHEAD_BYTES {
             spare.push(buffer);
         }
     });
 }
 
-impl Left {
+impl ReadBuffer {
     /// Copies as much as fits; returns whether nothing is left.
-    fn give(&mut self, out: &mut ReadBuf<'_>) -> bool {
+    fn copy_to(&mut self, out: &mut ReadBuf<'_>) -> bool {
         let n = out.remaining().min(self.to - self.from);
         out.put_slice(&self.buffer[self.from..self.from + n]);
         self.from += n;
@@ -88,26 +88,27 @@ impl Left {
 impl AsyncRead for ReadAhead {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.left.is_none() {
-            if !this.ahead || out.remaining() >= AHEAD {
-                return Pin::new(&mut this.carrier).poll_read(cx, out);
+        if this.buffered.is_none() {
+            if !this.is_enabled || out.remaining() >= READ_AHEAD_BYTES {
+                return Pin::new(&mut this.transport).poll_read(cx, out);
             }
-            let mut buffer = SPARE.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; AHEAD].into_boxed_slice());
+            let mut buffer =
+                SPARE_BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; READ_AHEAD_BYTES].into_boxed_slice());
             let mut space = ReadBuf::new(&mut buffer);
-            let read = Pin::new(&mut this.carrier).poll_read(cx, &mut space);
+            let read = Pin::new(&mut this.transport).poll_read(cx, &mut space);
             let to = space.filled().len();
             if !matches!(read, Poll::Ready(Ok(()))) || to == 0 {
-                give_back(buffer);
+                recycle_buffer(buffer);
                 ready!(read)?;
                 return Poll::Ready(Ok(()));
             }
-            this.left = Some(Left { buffer, from: 0, to });
+            this.buffered = Some(ReadBuffer { buffer, from: 0, to });
         }
-        if let Some(left) = &mut this.left
-            && left.give(out)
-            && let Some(left) = this.left.take()
+        if let Some(left) = &mut this.buffered
+            && left.copy_to(out)
+            && let Some(left) = this.buffered.take()
         {
-            give_back(left.buffer);
+            recycle_buffer(left.buffer);
         }
         Poll::Ready(Ok(()))
     }
@@ -115,7 +116,7 @@ impl AsyncRead for ReadAhead {
 
 impl AsyncWrite for ReadAhead {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.carrier).poll_write(cx, bytes)
+        Pin::new(&mut self.transport).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -123,19 +124,19 @@ impl AsyncWrite for ReadAhead {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.carrier).poll_write_vectored(cx, slices)
+        Pin::new(&mut self.transport).poll_write_vectored(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.carrier.is_write_vectored()
+        self.transport.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.carrier).poll_flush(cx)
+        Pin::new(&mut self.transport).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.carrier).poll_shutdown(cx)
+        Pin::new(&mut self.transport).poll_shutdown(cx)
     }
 }
 
@@ -147,7 +148,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn every_byte_comes_in_order_whatever_is_asked_for() {
+    async fn read_ahead_keeps_byte_order() {
         for ahead in [false, true] {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
@@ -158,11 +159,11 @@ mod tests {
                 sender.write_all(&copy).await.unwrap();
                 sender.shutdown().await.unwrap();
             });
-            let mut reader = ReadAhead::new(Carrier::Tcp(socket));
+            let mut reader = ReadAhead::new(TransportStream::Tcp(socket));
             let mut got = vec![0; 1000];
             reader.read_exact(&mut got).await.unwrap();
             if ahead {
-                reader.begin();
+                reader.enable();
             }
             for size in [1, 5, 4096, 100_000, 65_536, 7].into_iter().cycle() {
                 let mut piece = vec![0; size];
@@ -174,20 +175,20 @@ mod tests {
             }
             sending.await.unwrap();
             assert!(got == sent, "ahead: {ahead}");
-            assert!(reader.left.is_none());
+            assert!(reader.buffered.is_none());
         }
     }
 
     #[tokio::test]
-    async fn what_was_read_already_comes_first_and_is_not_kept_for_others() {
+    async fn read_ahead_prefix_comes_first_and_is_not_recycled() {
         let (near, mut far) = tokio::net::UnixStream::pair().unwrap();
-        let mut reader = ReadAhead::after(b"first ", Carrier::Unix(near));
+        let mut reader = ReadAhead::with_prefix(b"first ", TransportStream::Unix(near));
         far.write_all(b"second").await.unwrap();
         far.shutdown().await.unwrap();
         let mut got = Vec::new();
-        reader.begin();
+        reader.enable();
         reader.read_to_end(&mut got).await.unwrap();
         assert_eq!(got, b"first second");
-        assert!(SPARE.with_borrow(|spare| spare.iter().all(|buffer| buffer.len() == AHEAD)));
+        assert!(SPARE_BUFFERS.with_borrow(|spare| spare.iter().all(|buffer| buffer.len() == READ_AHEAD_BYTES)));
     }
 }

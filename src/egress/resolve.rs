@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_take_turns_and_the_first_stays_first() {
+    fn resolver_interleaves_address_families() {
         let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
         assert_eq!(interleave(ips(&["::1", "::2", "10.0.0.1"])), ips(&["::1", "10.0.0.1", "::2"]));
         assert_eq!(interleave(ips(&["10.0.0.1", "10.0.0.1", "::1"])), ips(&["10.0.0.1", "::1"]));

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{Dialect, NoProxy, ProxyUrl};
+use super::{ConnectDialect, NoProxy, ProxyUrl};
 use crate::tls::PairFiles;
 
 /// Default selection for backends, unless their APIService names another.
@@ -19,11 +19,11 @@ pub const DIAL_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// One egress selection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SelectionSettings {
+pub struct EgressSelectionSettings {
     /// Name in lower case; unique.
     pub name: String,
     /// Direct or through proxies.
-    pub way: WaySettings,
+    pub route: EgressRouteSettings,
     /// Destinations that bypass the proxies.
     pub no_proxy: NoProxy,
     /// Time limit for connecting to the proxy and through it.
@@ -32,7 +32,7 @@ pub struct SelectionSettings {
 
 /// How destinations are dialed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WaySettings {
+pub enum EgressRouteSettings {
     /// Directly.
     Direct,
     /// Through proxies.
@@ -58,7 +58,7 @@ pub enum ProxyKind {
     /// SOCKS version 5 (RFC 1928).
     Socks5,
     /// HTTP/1.1 CONNECT: an ordinary proxy, or a Konnectivity server in mode `http-connect`.
-    HttpConnect(Dialect),
+    HttpConnect(ConnectDialect),
     /// Konnectivity over gRPC.
     Grpc,
 }

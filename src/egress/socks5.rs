@@ -6,14 +6,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::dial::DialError;
 use super::proxy_fault::ProxyFault;
-use super::{Credentials, Destination, Host};
+use super::{Destination, Host, ProxyCredentials};
 
 /// Limit of a user name, password or host name: its length is one byte.
-const LONGEST: usize = 255;
+const MAX_STRING_BYTES: usize = 255;
 const VERSION: u8 = 5;
-const LOGIN_VERSION: u8 = 1;
+const AUTH_VERSION: u8 = 1;
 /// Authentication methods: none, and user name and password.
-const NOBODY: u8 = 0;
+const NO_AUTHENTICATION: u8 = 0;
 const PASSWORD: u8 = 2;
 /// No acceptable method.
 const UNACCEPTABLE: u8 = 0xff;
@@ -28,47 +28,48 @@ const IPV6: u8 = 4;
 /// The proxy's error, or why its response is invalid.
 pub async fn connect<C: AsyncRead + AsyncWrite + Unpin>(
     mut carrier: C,
-    credentials: Option<&Credentials>,
+    credentials: Option<&ProxyCredentials>,
     destination: &Destination,
 ) -> Result<C, DialError> {
-    let login = credentials.map(login).transpose()?;
-    let request = request(destination)?;
-    let greeting: &[u8] = if login.is_some() { &[VERSION, 2, NOBODY, PASSWORD] } else { &[VERSION, 1, NOBODY] };
-    say(&mut carrier, greeting).await?;
+    let login = credentials.map(auth_request).transpose()?;
+    let request = connect_request(destination)?;
+    let greeting: &[u8] =
+        if login.is_some() { &[VERSION, 2, NO_AUTHENTICATION, PASSWORD] } else { &[VERSION, 1, NO_AUTHENTICATION] };
+    send(&mut carrier, greeting).await?;
     let mut choice = [0; 2];
-    hear(&mut carrier, &mut choice, false).await?;
+    recv(&mut carrier, &mut choice, false).await?;
     expect_version(choice, VERSION)?;
     match (choice[1], login) {
-        (NOBODY, _) => {}
+        (NO_AUTHENTICATION, _) => {}
         (PASSWORD, Some(login)) => {
-            say(&mut carrier, &login).await?;
+            send(&mut carrier, &login).await?;
             let mut judgement = [0; 2];
-            hear(&mut carrier, &mut judgement, false).await?;
-            expect_version(judgement, LOGIN_VERSION)?;
+            recv(&mut carrier, &mut judgement, false).await?;
+            expect_version(judgement, AUTH_VERSION)?;
             if judgement[1] != 0 {
                 let why = format!("it refused user and password (status {:02x})", judgement[1]);
-                return Err(ProxyFault::Credentials.because(why));
+                return Err(ProxyFault::Credentials.with_cause(why));
             }
         }
         (PASSWORD, None) => {
-            return Err(ProxyFault::Credentials.because("it wants a user and a password, and there are none"));
+            return Err(ProxyFault::Credentials.with_cause("it wants a user and a password, and there are none"));
         }
         (UNACCEPTABLE, _) => {
-            return Err(ProxyFault::Credentials.because("it accepts none of the offered ways to authenticate"));
+            return Err(ProxyFault::Credentials.with_cause("it accepts none of the offered ways to authenticate"));
         }
         (method, _) => {
             let why = format!("it wants to authenticate by method {method:02x}, which was not offered");
-            return Err(ProxyFault::Nonsense.because(why));
+            return Err(ProxyFault::InvalidResponse.with_cause(why));
         }
     }
-    say(&mut carrier, &request).await?;
+    send(&mut carrier, &request).await?;
     let mut reply = [0; 4];
-    hear(&mut carrier, &mut reply, false).await?;
+    recv(&mut carrier, &mut reply, false).await?;
     let [version, code, reserved, address] = reply;
     expect_version([version, code], VERSION)?;
-    judge(code)?;
+    check_reply(code)?;
     if reserved != 0 {
-        return Err(ProxyFault::Nonsense.because(format!("the reserved byte of its reply is {reserved:02x}")));
+        return Err(ProxyFault::InvalidResponse.with_cause(format!("the reserved byte of its reply is {reserved:02x}")));
     }
     // The bound address is ignored, but precedes the destination's data.
     let length = match address {
@@ -76,32 +77,34 @@ pub async fn connect<C: AsyncRead + AsyncWrite + Unpin>(
         IPV6 => 16,
         NAME => {
             let mut length = [0];
-            hear(&mut carrier, &mut length, true).await?;
+            recv(&mut carrier, &mut length, true).await?;
             usize::from(length[0])
         }
-        other => return Err(ProxyFault::Nonsense.because(format!("its reply has an address type of {other:02x}"))),
+        other => {
+            return Err(ProxyFault::InvalidResponse.with_cause(format!("its reply has an address type of {other:02x}")));
+        }
     };
-    hear(&mut carrier, &mut [0; LONGEST + 2][..length + 2], true).await?;
+    recv(&mut carrier, &mut [0; MAX_STRING_BYTES + 2][..length + 2], true).await?;
     Ok(carrier)
 }
 
 /// Encodes the authentication request of RFC 1929.
-fn login(credentials: &Credentials) -> Result<Vec<u8>, DialError> {
+fn auth_request(credentials: &ProxyCredentials) -> Result<Vec<u8>, DialError> {
     let (user, password) = (credentials.user(), credentials.password());
     let too_long = |what: &str, text: &str| {
-        let why = format!("a {what} of SOCKS5 has at most {LONGEST} bytes, this one {}", text.len());
-        ProxyFault::Unsuited.because(why)
+        let why = format!("a {what} of SOCKS5 has at most {MAX_STRING_BYTES} bytes, this one {}", text.len());
+        ProxyFault::Unsupported.with_cause(why)
     };
     if user.is_empty() {
-        return Err(ProxyFault::Unsuited.because("a user of SOCKS5 has at least one byte"));
+        return Err(ProxyFault::Unsupported.with_cause("a user of SOCKS5 has at least one byte"));
     }
     let user_length = u8::try_from(user.len()).map_err(|_| too_long("user", user))?;
     let password_length = u8::try_from(password.len()).map_err(|_| too_long("password", password))?;
-    let message = [&[LOGIN_VERSION, user_length], user.as_bytes(), &[password_length], password.as_bytes()];
+    let message = [&[AUTH_VERSION, user_length], user.as_bytes(), &[password_length], password.as_bytes()];
     Ok(message.concat())
 }
 
-fn request(destination: &Destination) -> Result<Vec<u8>, DialError> {
+fn connect_request(destination: &Destination) -> Result<Vec<u8>, DialError> {
     let mut message = vec![VERSION, CONNECT, 0];
     match &destination.host {
         Host::Ip(std::net::IpAddr::V4(ip)) => {
@@ -114,7 +117,7 @@ fn request(destination: &Destination) -> Result<Vec<u8>, DialError> {
         }
         Host::Name(name) => {
             let length = u8::try_from(name.len());
-            let length = length.map_err(|_| ProxyFault::Unspeakable.because("the name is too long for SOCKS5"))?;
+            let length = length.map_err(|_| ProxyFault::InvalidName.with_cause("the name is too long for SOCKS5"))?;
             message.extend([NAME, length]);
             message.extend(name.as_bytes());
         }
@@ -123,26 +126,30 @@ fn request(destination: &Destination) -> Result<Vec<u8>, DialError> {
     Ok(message)
 }
 
-async fn say(carrier: &mut (impl AsyncWrite + Unpin), message: &[u8]) -> Result<(), DialError> {
+async fn send(carrier: &mut (impl AsyncWrite + Unpin), message: &[u8]) -> Result<(), DialError> {
     let said = async {
         carrier.write_all(message).await?;
         carrier.flush().await
     };
-    said.await.map_err(|error: io::Error| ProxyFault::of_broken(&error))
+    said.await.map_err(|error: io::Error| ProxyFault::from_io_error(&error))
 }
 
 /// Reads `message`; `begun` if it continues one that was partly read.
-async fn hear(carrier: &mut (impl AsyncRead + Unpin), message: &mut [u8], begun: bool) -> Result<(), DialError> {
+async fn recv(carrier: &mut (impl AsyncRead + Unpin), message: &mut [u8], begun: bool) -> Result<(), DialError> {
     let mut heard = 0;
     while heard < message.len() {
         match carrier.read(&mut message[heard..]).await {
             // OpenSSH does that where it cannot connect.
             Ok(0) if heard == 0 && !begun => {
-                return Err(ProxyFault::Nonsense.because("it closed the connection without an answer"));
+                return Err(ProxyFault::InvalidResponse.with_cause("it closed the connection without an answer"));
             }
-            Ok(0) => return Err(ProxyFault::Nonsense.because("it closed the connection in the middle of its answer")),
+            Ok(0) => {
+                return Err(
+                    ProxyFault::InvalidResponse.with_cause("it closed the connection in the middle of its answer")
+                );
+            }
             Ok(more) => heard += more,
-            Err(error) => return Err(ProxyFault::of_broken(&error)),
+            Err(error) => return Err(ProxyFault::from_io_error(&error)),
         }
     }
     Ok(())
@@ -151,13 +158,13 @@ async fn hear(carrier: &mut (impl AsyncRead + Unpin), message: &mut [u8], begun:
 fn expect_version(beginning: [u8; 2], expected: u8) -> Result<(), DialError> {
     match beginning {
         [version, _] if version == expected => Ok(()),
-        [b'H', b'T'] => Err(ProxyFault::Nonsense.because("it answers HTTP, not SOCKS5")),
-        [version, _] => Err(ProxyFault::Nonsense.because(format!("it answers with version {version:02x}"))),
+        [b'H', b'T'] => Err(ProxyFault::InvalidResponse.with_cause("it answers HTTP, not SOCKS5")),
+        [version, _] => Err(ProxyFault::InvalidResponse.with_cause(format!("it answers with version {version:02x}"))),
     }
 }
 
 /// Classifies a reply code.
-fn judge(code: u8) -> Result<(), DialError> {
+fn check_reply(code: u8) -> Result<(), DialError> {
     let (fault, words) = match code {
         0 => return Ok(()),
         1 => (ProxyFault::Failed, "general failure"),
@@ -165,12 +172,12 @@ fn judge(code: u8) -> Result<(), DialError> {
         3 => (ProxyFault::NetworkUnreachable, "network unreachable"),
         4 => (ProxyFault::HostUnreachable, "host unreachable"),
         5 => (ProxyFault::ConnectionRefused, "connection refused"),
-        6 => (ProxyFault::HopsExceeded, "time to live expired"),
-        7 => (ProxyFault::Unsuited, "it does not support CONNECT"),
-        8 => (ProxyFault::Unsuited, "it does not support this kind of address"),
-        _ => return Err(ProxyFault::Failed.because(format!("reply {code:02x}, which no standard assigns"))),
+        6 => (ProxyFault::TtlExpired, "time to live expired"),
+        7 => (ProxyFault::Unsupported, "it does not support CONNECT"),
+        8 => (ProxyFault::Unsupported, "it does not support this kind of address"),
+        _ => return Err(ProxyFault::Failed.with_cause(format!("reply {code:02x}, which no standard assigns"))),
     };
-    Err(fault.because(format!("reply {code:02x}, {words}")))
+    Err(fault.with_cause(format!("reply {code:02x}, {words}")))
 }
 
 #[cfg(test)]
@@ -187,7 +194,7 @@ mod tests {
     /// The result with the tunnel's bytes, and what the client sent, for a proxy that sends `answers` unconditionally.
     async fn ask(
         answers: &[u8],
-        credentials: Option<&Credentials>,
+        credentials: Option<&ProxyCredentials>,
         destination: &Destination,
     ) -> (Result<Vec<u8>, DialError>, Vec<u8>) {
         let (near, mut far) = tokio::io::duplex(4096);
@@ -209,7 +216,7 @@ mod tests {
         (rest, heard)
     }
 
-    async fn fault(answers: &[u8], credentials: Option<&Credentials>) -> (ProxyFault, String) {
+    async fn fault(answers: &[u8], credentials: Option<&ProxyCredentials>) -> (ProxyFault, String) {
         let error = ask(answers, credentials, &named("a")).await.0.unwrap_err();
         let DialPhase::Proxy(fault) = error.phase else { panic!("{error:?}") };
         assert_eq!(error.reason, fault.reason());
@@ -219,12 +226,12 @@ mod tests {
     const YES: [u8; 12] = [5, 0, 5, 0, 0, 1, 127, 0, 0, 1, 0, 80];
 
     #[tokio::test]
-    async fn what_is_said_is_what_go_says_and_what_follows_is_the_tunnels() {
+    async fn socks5_messages_match_go_and_following_bytes_belong_to_tunnel() {
         let answers = [&YES[..], b"hello"].concat();
         let (rest, heard) = ask(&answers, None, &named("api.example")).await;
         assert_eq!(rest.unwrap(), b"hello");
         assert_eq!(heard, b"\x05\x01\x00\x05\x01\x00\x03\x0bapi.example\x01\xbb");
-        let credentials = Credentials::new("al ice", "p@ss");
+        let credentials = ProxyCredentials::new("al ice", "p@ss");
         let with = [&[5, 2, 1, 0], &YES[2..]].concat();
         let six = Destination { host: Host::Ip("2001:db8::1".parse::<IpAddr>().unwrap()), port: 1 };
         let (rest, heard) = ask(&with, Some(&credentials), &six).await;
@@ -239,15 +246,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_password_may_be_empty_as_with_go() {
+    async fn socks5_password_may_be_empty() {
         let answers = [&[5, 2, 1, 0], &YES[2..]].concat();
-        let (rest, heard) = ask(&answers, Some(&Credentials::new("jane", "")), &named("a")).await;
+        let (rest, heard) = ask(&answers, Some(&ProxyCredentials::new("jane", "")), &named("a")).await;
         assert_eq!(rest.unwrap(), b"");
         assert_eq!(heard, b"\x05\x02\x00\x02\x01\x04jane\x00\x05\x01\x00\x03\x01a\x01\xbb");
     }
 
     #[tokio::test]
-    async fn every_form_of_bound_address_is_taken() {
+    async fn socks5_bound_address_of_any_type_is_skipped() {
         let six = [[5, 0, 5, 0, 0, 4].as_slice(), &[0; 18], b"x"].concat();
         let name = b"\x05\x00\x05\x00\x00\x03\x04\xff\xfe\x00a\x00\x50x".as_slice();
         let empty = b"\x05\x00\x05\x00\x00\x03\x00\x00\x50x".as_slice();
@@ -258,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_reply_code_has_its_fault() {
+    async fn socks5_reply_codes_map_to_faults() {
         use ProxyFault::*;
         let expected = [
             Failed,
@@ -266,9 +273,9 @@ mod tests {
             NetworkUnreachable,
             HostUnreachable,
             ConnectionRefused,
-            HopsExceeded,
-            Unsuited,
-            Unsuited,
+            TtlExpired,
+            Unsupported,
+            Unsupported,
         ];
         for code in 1..=255 {
             let (fault, cause) = fault(&[5, 0, 5, code, 0, 1, 0, 0, 0, 0, 0, 0], None).await;
@@ -278,19 +285,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_way_not_to_authenticate_is_told_apart() {
-        let pair = Credentials::new("u", "p");
+    async fn socks5_authentication_failures_are_classified() {
+        let pair = ProxyCredentials::new("u", "p");
         for (answers, credentials, expected, words) in [
             (&[5, 255][..], None, ProxyFault::Credentials, "none of the offered"),
             (&[5, 2], None, ProxyFault::Credentials, "there are none"),
-            (&[5, 1], Some(&pair), ProxyFault::Nonsense, "method 01"),
+            (&[5, 1], Some(&pair), ProxyFault::InvalidResponse, "method 01"),
             (&[5, 2, 1, 9], Some(&pair), ProxyFault::Credentials, "status 09"),
-            (&[5, 2, 5, 0], Some(&pair), ProxyFault::Nonsense, "version 05"),
-            (&[4, 0], None, ProxyFault::Nonsense, "version 04"),
-            (b"HTTP/1.1 400 Bad Request\r\n\r\n", None, ProxyFault::Nonsense, "answers HTTP"),
-            (&[5, 0, 4, 0, 0, 1], None, ProxyFault::Nonsense, "version 04"),
-            (&[5, 0, 5, 0, 1, 1], None, ProxyFault::Nonsense, "reserved"),
-            (&[5, 0, 5, 0, 0, 9, 1, 2, 3], None, ProxyFault::Nonsense, "address type"),
+            (&[5, 2, 5, 0], Some(&pair), ProxyFault::InvalidResponse, "version 05"),
+            (&[4, 0], None, ProxyFault::InvalidResponse, "version 04"),
+            (b"HTTP/1.1 400 Bad Request\r\n\r\n", None, ProxyFault::InvalidResponse, "answers HTTP"),
+            (&[5, 0, 4, 0, 0, 1], None, ProxyFault::InvalidResponse, "version 04"),
+            (&[5, 0, 5, 0, 1, 1], None, ProxyFault::InvalidResponse, "reserved"),
+            (&[5, 0, 5, 0, 0, 9, 1, 2, 3], None, ProxyFault::InvalidResponse, "address type"),
         ] {
             let (fault, cause) = fault(answers, credentials).await;
             assert_eq!(fault, expected, "{answers:?}: {cause}");
@@ -299,26 +306,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_cut_anywhere_is_an_answer_cut() {
-        let pair = Credentials::new("u", "p");
+    async fn socks5_truncated_answer_is_reported() {
+        let pair = ProxyCredentials::new("u", "p");
         let name = b"\x05\x02\x01\x00\x05\x00\x00\x03\x05proxy\x00\x50".as_slice();
         for (answers, credentials) in [(YES.as_slice(), None), (name, Some(&pair))] {
             for length in 0..answers.len() {
                 let (fault, cause) = fault(&answers[..length], credentials).await;
-                assert_eq!((fault, cause.contains("closed")), (ProxyFault::Nonsense, true), "{length}: {cause}");
+                assert_eq!((fault, cause.contains("closed")), (ProxyFault::InvalidResponse, true), "{length}: {cause}");
             }
             assert!(ask(answers, credentials, &named("a")).await.0.is_ok());
         }
     }
 
     #[tokio::test]
-    async fn what_cannot_be_said_is_not_said() {
+    async fn socks5_invalid_credentials_are_not_sent() {
         let long = "n".repeat(256);
         for (user, password) in [("", "p"), (long.as_str(), "p"), ("u", long.as_str())] {
-            let credentials = Credentials::new(user, password);
+            let credentials = ProxyCredentials::new(user, password);
             let (result, heard) = ask(&YES, Some(&credentials), &named("a")).await;
             let error = result.unwrap_err();
-            assert_eq!(error.phase, DialPhase::Proxy(ProxyFault::Unsuited));
+            assert_eq!(error.phase, DialPhase::Proxy(ProxyFault::Unsupported));
             assert!(error.cause.contains("of SOCKS5 has at") && !error.cause.contains("nnn"), "{}", error.cause);
             assert_eq!(heard, b"");
         }

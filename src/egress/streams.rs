@@ -13,7 +13,7 @@ macro_rules! streams {
                 let read = match self.get_mut() {
                     $($of::$variant(it) => std::pin::Pin::new(it).poll_read(cx, out),)+
                 };
-                read.map_err(crate::tls::without_manual)
+                read.map_err(crate::tls::strip_docs_link)
             }
         }
 

@@ -9,19 +9,19 @@ use tokio::net::UnixStream;
 use super::dial::{DialError, DialPhase};
 
 /// Delay between tries while the server's accept queue is full, initial and maximum.
-const WAIT: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+const FULL_QUEUE_BACKOFF: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
 /// Connects; retries while the server's accept queue is full, until dropped.
 ///
 /// Where a TCP connect would wait, connecting to a Unix socket with a full queue fails at once with `EAGAIN`. Queues
 /// are short (5 in Python's servers), and a burst of requests is no reason to fail.
 pub(super) async fn connect(path: &Path) -> io::Result<UnixStream> {
-    let mut wait = WAIT.0;
+    let mut wait = FULL_QUEUE_BACKOFF.0;
     loop {
         match UnixStream::connect(path).await {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 tokio::time::sleep(wait).await;
-                wait = (wait * 2).min(WAIT.1);
+                wait = (wait * 2).min(FULL_QUEUE_BACKOFF.1);
             }
             connected => return connected,
         }
@@ -39,11 +39,11 @@ pub(super) fn describe(error: &io::Error) -> String {
 }
 
 /// The dial error for a failed connect to `path`.
-pub(super) fn failed(path: &Path, error: &io::Error) -> DialError {
+pub(super) fn dial_error(path: &Path, error: &io::Error) -> DialError {
     let reason = match error.kind() {
         // No server listens, whether its socket file exists or not.
-        io::ErrorKind::NotFound => crate::tls::Failure::ConnectionRefused.reason(),
-        _ => crate::tls::classify(error),
+        io::ErrorKind::NotFound => crate::tls::ConnectionFailure::ConnectionRefused.reason(),
+        _ => crate::tls::failure_reason(error),
     };
     DialError { phase: DialPhase::Connect, reason, cause: format!("unix:{}: {}", path.display(), describe(error)) }
 }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_finds_the_queue_full_waits_for_a_place() {
+    async fn unix_connect_waits_while_accept_queue_is_full() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
@@ -70,12 +70,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn errors_say_what_is_wrong() {
+    async fn unix_connect_errors_are_described() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
         let why = async || {
             let error = connect(&path).await.unwrap_err();
-            let DialError { reason, cause, .. } = failed(&path, &error);
+            let DialError { reason, cause, .. } = dial_error(&path, &error);
             (reason, cause.replace(folder.path().to_str().unwrap(), ""))
         };
         assert_eq!(why().await, ("ConnectionRefused", "unix:/s: the socket does not exist (yet)".to_owned()));

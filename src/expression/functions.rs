@@ -13,7 +13,7 @@ pub(super) fn environment() -> Arc<Env> {
         let mut env = Env::stdlib();
         // Fails only if a name is declared twice, which a test would find. Expressions that call a missing function
         // are refused.
-        if let Err(error) = declare(&mut env) {
+        if let Err(error) = declare_extensions(&mut env) {
             tracing::error!(%error, "declaring CEL functions failed; expressions that use them are refused");
         }
         Arc::new(env)
@@ -21,25 +21,25 @@ pub(super) fn environment() -> Arc<Env> {
     ENVIRONMENT.clone()
 }
 
-fn declare(env: &mut Env) -> Result<(), DeclarationError> {
+fn declare_extensions(env: &mut Env) -> Result<(), DeclarationError> {
     env.add_extension(extensions::strings)?;
     env.add_extension(extensions::lists)?;
     env.add_extension(extensions::encoders)?;
     let lists = || vec![LIST_TYPE, LIST_TYPE];
     env.add_overload("sets.contains", "list_sets_contains_list", lists(), |arguments| {
-        two_lists(&arguments, |one, other| other.iter().all(|value| one.contains(value)))
+        compare_lists(&arguments, |one, other| other.iter().all(|value| one.contains(value)))
     })?;
     env.add_overload("sets.equivalent", "list_sets_equivalent_list", lists(), |arguments| {
-        two_lists(&arguments, |one, other| {
+        compare_lists(&arguments, |one, other| {
             other.iter().all(|value| one.contains(value)) && one.iter().all(|value| other.contains(value))
         })
     })?;
     env.add_overload("sets.intersects", "list_sets_intersects_list", lists(), |arguments| {
-        two_lists(&arguments, |one, other| one.iter().any(|value| other.contains(value)))
+        compare_lists(&arguments, |one, other| one.iter().any(|value| other.contains(value)))
     })
 }
 
-fn two_lists<'b, 'v>(
+fn compare_lists<'b, 'v>(
     arguments: &[CowVal<'b, 'v>],
     judge: impl FnOnce(&[Value], &[Value]) -> bool,
 ) -> Result<CowVal<'b, 'v>, ExecutionError> {
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_function_can_be_declared() {
-        assert_eq!(declare(&mut Env::stdlib()), Ok(()));
+    fn expression_functions_can_all_be_declared() {
+        assert_eq!(declare_extensions(&mut Env::stdlib()), Ok(()));
     }
 }

@@ -1,13 +1,13 @@
 //! CEL expressions in configuration files: compiled and type-checked once, evaluated with a cost limit.
 //!
 //! Parser and evaluator are those of the `cel` crate, which neither checks names and types before evaluation nor
-//! interrupts an expensive evaluation. Both are done here. [`check`](self) refuses, when the file is read, the names
+//! interrupts an expensive evaluation. Both are done here. [`infer_type`](self) refuses, when the file is read, the names
 //! and result types that kube-apiserver's compiler refuses. An evaluation does not start if its cost, estimated from
 //! the size of its input, exceeds the limit.
 
-mod check;
 mod cost;
 mod functions;
+mod type_check;
 mod value;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,25 +15,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue, operators};
 use cel::{Context, Value};
 
-pub use check::{Kind, Variable};
-pub use value::{Input, Outcome};
+pub use type_check::{ExpressionType, ExpressionVariable};
+pub use value::{EvaluatedValue, ExpressionInput};
 
 /// Maximum length of an expression in bytes.
-const LONGEST: usize = 16 << 10;
+const MAX_LENGTH: usize = 16 << 10;
 /// Maximum nesting of brackets. The parser recurses for each level and has no limit of its own.
-const DEEPEST_BRACKETS: usize = 32;
+const MAX_BRACKET_DEPTH: usize = 32;
 /// Maximum nesting of operations. The evaluator recurses for each level.
-const DEEPEST: usize = 200;
+const MAX_TREE_DEPTH: usize = 200;
 /// Stack size of the parser thread; enough for every expression within the limits above.
-const STACK: usize = 64 << 20;
+const PARSER_STACK_SIZE: usize = 64 << 20;
 
 /// A compiled expression on one variable.
 #[derive(Debug)]
 pub struct Expression {
     source: String,
     tree: IdedExpr,
-    kind: Kind,
-    cost: cost::Cost,
+    kind: ExpressionType,
+    cost: cost::ExpressionCost,
     variable: &'static str,
 }
 
@@ -42,40 +42,40 @@ impl Expression {
     ///
     /// # Errors
     /// A message for the author of the expression.
-    pub fn compile(source: &str, variable: &Variable) -> Result<Expression, String> {
-        if source.len() > LONGEST {
-            return Err(format!("is longer than {LONGEST} bytes"));
+    pub fn compile(source: &str, variable: &ExpressionVariable) -> Result<Expression, String> {
+        if source.len() > MAX_LENGTH {
+            return Err(format!("is longer than {MAX_LENGTH} bytes"));
         }
-        if nesting(source) > DEEPEST_BRACKETS {
-            return Err(format!("compilation failed: more than {DEEPEST_BRACKETS} nested brackets"));
+        if bracket_depth(source) > MAX_BRACKET_DEPTH {
+            return Err(format!("compilation failed: more than {MAX_BRACKET_DEPTH} nested brackets"));
         }
         std::thread::scope(|scope| {
             let reading = std::thread::Builder::new()
                 .name("expression".to_owned())
-                .stack_size(STACK)
-                .spawn_scoped(scope, || Expression::read(source, variable))
+                .stack_size(PARSER_STACK_SIZE)
+                .spawn_scoped(scope, || Expression::parse_and_check(source, variable))
                 .map_err(|error| format!("cannot start the parser thread: {error}"))?;
             reading.join().unwrap_or_else(|_| Err("compilation failed: the parser panicked".to_owned()))
         })
     }
 
-    fn read(source: &str, variable: &Variable) -> Result<Expression, String> {
+    fn parse_and_check(source: &str, variable: &ExpressionVariable) -> Result<Expression, String> {
         let parsed = functions::environment().parser().parse(source);
         let mut tree = parsed.map_err(|errors| {
             let said: Vec<String> = errors.to_string().lines().take(1).map(str::to_owned).collect();
             format!("compilation failed: {}", said.concat())
         })?;
-        if depth(&tree) > DEEPEST {
-            return Err(format!("compilation failed: more than {DEEPEST} nested operations"));
+        if tree_depth(&tree) > MAX_TREE_DEPTH {
+            return Err(format!("compilation failed: more than {MAX_TREE_DEPTH} nested operations"));
         }
         unescape(&mut tree);
-        let kind = check::check(&tree, variable).map_err(|why| format!("compilation failed: {why}"))?;
-        let cost = cost::Cost::of(&tree);
+        let kind = type_check::infer_type(&tree, variable).map_err(|why| format!("compilation failed: {why}"))?;
+        let cost = cost::ExpressionCost::estimate(&tree);
         Ok(Expression { source: source.to_owned(), tree, kind, cost, variable: variable.name })
     }
 
     /// Type of the result, as far as it is known before evaluation.
-    pub fn kind(&self) -> Kind {
+    pub fn result_type(&self) -> ExpressionType {
         self.kind
     }
 
@@ -85,7 +85,7 @@ impl Expression {
     }
 
     /// Whether the expression references this field of its variable.
-    pub fn looks_at(&self, field: &str) -> bool {
+    pub fn references_field(&self, field: &str) -> bool {
         looks_at(&self.tree, self.variable, field)
     }
 
@@ -93,24 +93,24 @@ impl Expression {
     ///
     /// # Errors
     /// A message for the log.
-    pub fn evaluate(&self, input: &Input) -> Result<Outcome, String> {
-        self.cost.check(input).map_err(|why| self.about(&why))?;
+    pub fn evaluate(&self, input: &ExpressionInput) -> Result<EvaluatedValue, String> {
+        self.cost.check(input).map_err(|why| self.error_message(&why))?;
         // A panic of the evaluator must not end a thread that serves requests.
         let evaluated = catch_unwind(AssertUnwindSafe(|| {
             let mut context = Context::with_env(functions::environment());
             context.add_variable_from_value(self.variable, input.value.clone());
-            Value::resolve(&self.tree, &context).map_err(|error| error.to_string()).and_then(Outcome::of)
+            Value::resolve(&self.tree, &context).map_err(|error| error.to_string()).and_then(EvaluatedValue::from_cel)
         }));
-        evaluated.unwrap_or_else(|_| Err("the evaluator panicked".to_owned())).map_err(|why| self.about(&why))
+        evaluated.unwrap_or_else(|_| Err("the evaluator panicked".to_owned())).map_err(|why| self.error_message(&why))
     }
 
-    fn about(&self, why: &str) -> String {
+    fn error_message(&self, why: &str) -> String {
         format!("expression '{}' resulted in error: {why}", self.source)
     }
 }
 
 /// Nesting depth of brackets, including those in string literals.
-fn nesting(source: &str) -> usize {
+fn bracket_depth(source: &str) -> usize {
     let (mut now, mut deepest) = (0_usize, 0);
     for letter in source.chars() {
         match letter {
@@ -123,8 +123,8 @@ fn nesting(source: &str) -> usize {
     deepest
 }
 
-fn depth(tree: &IdedExpr) -> usize {
-    1 + check::children(tree).map(depth).max().unwrap_or(0)
+fn tree_depth(tree: &IdedExpr) -> usize {
+    1 + type_check::children(tree).map(tree_depth).max().unwrap_or(0)
 }
 
 fn looks_at(tree: &IdedExpr, variable: &str, field: &str) -> bool {
@@ -137,21 +137,21 @@ fn looks_at(tree: &IdedExpr, variable: &str, field: &str) -> bool {
         }
         _ => false,
     };
-    here || check::children(tree).any(|child| looks_at(child, variable, field))
+    here || type_check::children(tree).any(|child| looks_at(child, variable, field))
 }
 
 /// Unescapes field names. Kubernetes escapes names that are not identifiers, for example `kubernetes__dot__io`
 /// (`cel.Unescape` of `k8s.io/apiserver/pkg/cel`).
 fn unescape(tree: &mut IdedExpr) {
     if let Expr::Select(select) = &mut tree.expr
-        && let Some(name) = unescaped(&select.field)
+        && let Some(name) = unescape_name(&select.field)
     {
         select.field = name;
     }
-    check::for_each_child_mut(tree, &mut unescape);
+    type_check::for_each_child_mut(tree, &mut unescape);
 }
 
-fn unescaped(name: &str) -> Option<String> {
+fn unescape_name(name: &str) -> Option<String> {
     if !name.contains("__") {
         return None;
     }

@@ -4,17 +4,17 @@ use serde_json::{Value as Json, json};
 
 use super::*;
 
-const CLAIMS: Variable = Variable { name: "claims", fields: None };
-const USER: Variable = Variable {
+const CLAIMS: ExpressionVariable = ExpressionVariable { name: "claims", fields: None };
+const USER: ExpressionVariable = ExpressionVariable {
     name: "user",
     fields: Some(&[
-        ("username", Kind::Text),
-        ("groups", Kind::List),
+        ("username", ExpressionType::String),
+        ("groups", ExpressionType::List),
         ("inner", INNER),
-        ("list", Kind::ListOf(&Kind::Text)),
+        ("list", ExpressionType::ListOf(&ExpressionType::String)),
     ]),
 };
-const INNER: Kind = Kind::Fields(&[("deep", Kind::Text)]);
+const INNER: ExpressionType = ExpressionType::Fields(&[("deep", ExpressionType::String)]);
 
 fn claims() -> Json {
     json!({
@@ -23,46 +23,46 @@ fn claims() -> Json {
     })
 }
 
-fn say(source: &str) -> Result<Outcome, String> {
-    Expression::compile(source, &CLAIMS)?.evaluate(&Input::of(&claims()))
+fn evaluate(source: &str) -> Result<EvaluatedValue, String> {
+    Expression::compile(source, &CLAIMS)?.evaluate(&ExpressionInput::from_json(&claims()))
 }
 
 #[test]
-fn what_kubernetes_documents() {
-    let text = |text: &str| Ok(Outcome::Text(text.to_owned()));
-    let texts = |texts: &[&str]| Ok(Outcome::Texts(texts.iter().map(|text| (*text).to_owned()).collect()));
+fn expression_examples_of_kubernetes_documentation() {
+    let text = |text: &str| Ok(EvaluatedValue::String(text.to_owned()));
+    let texts = |texts: &[&str]| Ok(EvaluatedValue::StringList(texts.iter().map(|text| (*text).to_owned()).collect()));
     for (source, expected) in [
         ("claims.sub", text("jane")),
         ("'prefix:' + claims.sub", text("prefix:jane")),
-        ("claims.exp - claims.nbf <= 86400", Ok(Outcome::Bool(true))),
-        ("claims.?email_verified.orValue(true) == true", Ok(Outcome::Bool(true))),
+        ("claims.exp - claims.nbf <= 86400", Ok(EvaluatedValue::Bool(true))),
+        ("claims.?email_verified.orValue(true) == true", Ok(EvaluatedValue::Bool(true))),
         ("claims.?missing.orValue('x')", text("x")),
         ("has(claims.nested.deep.er) ? claims.nested.deep.er : ''", text("text")),
-        ("has(claims.missing)", Ok(Outcome::Bool(false))),
+        ("has(claims.missing)", Ok(EvaluatedValue::Bool(false))),
         ("claims.roles.split(',')", texts(&["x", "y"])),
         ("claims.groups.map(g, 'p:' + g)", texts(&["p:a", "p:b"])),
         ("claims.groups.filter(g, g != 'a')", texts(&["b"])),
-        ("claims.groups.all(g, g != 'c')", Ok(Outcome::Bool(true))),
-        ("claims.groups.exists_one(g, g == 'a')", Ok(Outcome::Bool(true))),
-        ("sets.equivalent(claims.groups, ['b', 'a'])", Ok(Outcome::Bool(true))),
-        ("sets.contains(claims.groups, ['c'])", Ok(Outcome::Bool(false))),
-        ("sets.intersects(claims.groups, ['c', 'b'])", Ok(Outcome::Bool(true))),
-        ("'a' in claims.groups", Ok(Outcome::Bool(true))),
-        ("claims.sub.matches('^ja')", Ok(Outcome::Bool(true))),
+        ("claims.groups.all(g, g != 'c')", Ok(EvaluatedValue::Bool(true))),
+        ("claims.groups.exists_one(g, g == 'a')", Ok(EvaluatedValue::Bool(true))),
+        ("sets.equivalent(claims.groups, ['b', 'a'])", Ok(EvaluatedValue::Bool(true))),
+        ("sets.contains(claims.groups, ['c'])", Ok(EvaluatedValue::Bool(false))),
+        ("sets.intersects(claims.groups, ['c', 'b'])", Ok(EvaluatedValue::Bool(true))),
+        ("'a' in claims.groups", Ok(EvaluatedValue::Bool(true))),
+        ("claims.sub.matches('^ja')", Ok(EvaluatedValue::Bool(true))),
         ("claims.kubernetes__dot__io.pod__dash__name", text("p")),
-        ("claims.none", Ok(Outcome::Null)),
-        ("claims.exp", Ok(Outcome::Other("float".to_owned()))),
-        ("[claims.sub, claims.exp]", Ok(Outcome::Other("list".to_owned()))),
-        ("size('héllo') == 5", Ok(Outcome::Bool(true))),
-        ("type(claims.sub) == string", Ok(Outcome::Bool(true))),
-        ("claims.email.lowerAscii().endsWith('@example.com')", Ok(Outcome::Bool(true))),
+        ("claims.none", Ok(EvaluatedValue::Null)),
+        ("claims.exp", Ok(EvaluatedValue::Other("float".to_owned()))),
+        ("[claims.sub, claims.exp]", Ok(EvaluatedValue::Other("list".to_owned()))),
+        ("size('héllo') == 5", Ok(EvaluatedValue::Bool(true))),
+        ("type(claims.sub) == string", Ok(EvaluatedValue::Bool(true))),
+        ("claims.email.lowerAscii().endsWith('@example.com')", Ok(EvaluatedValue::Bool(true))),
     ] {
-        assert_eq!(say(source), expected, "{source}");
+        assert_eq!(evaluate(source), expected, "{source}");
     }
 }
 
 #[test]
-fn what_is_wrong_is_told_before_anything_is_evaluated() {
+fn expression_compile_errors() {
     for (source, words) in [
         ("claims.", "compilation failed"),
         ("claims.sub ==", "compilation failed"),
@@ -119,28 +119,28 @@ fn what_is_wrong_is_told_before_anything_is_evaluated() {
 }
 
 #[test]
-fn what_kind_of_answer_is_to_be_expected() {
+fn expression_result_type() {
     for (source, kind) in [
-        ("claims.admin", Kind::Any),
-        ("claims.?a.orValue(true)", Kind::Any),
-        ("claims.?a.orValue(true) == true", Kind::Bool),
-        ("claims.g.exists(x, x == 1)", Kind::Bool),
-        ("claims.g.exists_one(x, x == 1)", Kind::Bool),
-        ("claims.g.map(x, x)", Kind::List),
-        ("has(claims.a) ? true : false", Kind::Bool),
-        ("has(claims.a) ? true : claims.b", Kind::Any),
-        ("'a'", Kind::Text),
-        ("{'a': 1}", Kind::Map),
-        ("!claims.a", Kind::Bool),
-        ("1", Kind::Number),
+        ("claims.admin", ExpressionType::Any),
+        ("claims.?a.orValue(true)", ExpressionType::Any),
+        ("claims.?a.orValue(true) == true", ExpressionType::Bool),
+        ("claims.g.exists(x, x == 1)", ExpressionType::Bool),
+        ("claims.g.exists_one(x, x == 1)", ExpressionType::Bool),
+        ("claims.g.map(x, x)", ExpressionType::List),
+        ("has(claims.a) ? true : false", ExpressionType::Bool),
+        ("has(claims.a) ? true : claims.b", ExpressionType::Any),
+        ("'a'", ExpressionType::String),
+        ("{'a': 1}", ExpressionType::Map),
+        ("!claims.a", ExpressionType::Bool),
+        ("1", ExpressionType::Number),
     ] {
-        assert_eq!(Expression::compile(source, &CLAIMS).map(|it| it.kind()), Ok(kind), "{source}");
+        assert_eq!(Expression::compile(source, &CLAIMS).map(|it| it.result_type()), Ok(kind), "{source}");
     }
-    assert_eq!(Expression::compile("user.groups", &USER).map(|it| it.kind()), Ok(Kind::List));
+    assert_eq!(Expression::compile("user.groups", &USER).map(|it| it.result_type()), Ok(ExpressionType::List));
 }
 
 #[test]
-fn a_field_is_found_wherever_it_is_looked_at() {
+fn expression_references_field() {
     for (source, looks) in [
         ("claims.email", true),
         ("claims.?email.orValue('')", true),
@@ -151,14 +151,14 @@ fn a_field_is_found_wherever_it_is_looked_at() {
         ("claims.email_verified", false),
         ("'email'", false),
     ] {
-        assert_eq!(Expression::compile(source, &CLAIMS).map(|it| it.looks_at("email")), Ok(looks), "{source}");
+        assert_eq!(Expression::compile(source, &CLAIMS).map(|it| it.references_field("email")), Ok(looks), "{source}");
     }
 }
 
 #[test]
-fn what_would_cost_too_much_is_not_begun() {
+fn expression_too_costly_is_not_evaluated() {
     let many: Vec<String> = (0..2000).map(|number| format!("group-{number}")).collect();
-    let input = Input::of(&json!({"groups": many, "text": "a".repeat(60_000), "sub": "x"}));
+    let input = ExpressionInput::from_json(&json!({"groups": many, "text": "a".repeat(60_000), "sub": "x"}));
     for (source, cheap) in [
         ("claims.sub", true),
         ("claims.groups.all(g, claims.groups.all(h, claims.groups.all(i, g != h + i)))", false),
@@ -167,13 +167,13 @@ fn what_would_cost_too_much_is_not_begun() {
         let result = Expression::compile(source, &CLAIMS).unwrap().evaluate(&input);
         assert_eq!(result.is_ok(), cheap, "{source}");
     }
-    let usual = Input::of(&json!({"groups": many[..50]}));
+    let usual = ExpressionInput::from_json(&json!({"groups": many[..50]}));
     let twice = "claims.groups.all(g, claims.groups.exists(h, g == h))";
-    assert_eq!(Expression::compile(twice, &CLAIMS).unwrap().evaluate(&usual), Ok(Outcome::Bool(true)));
+    assert_eq!(Expression::compile(twice, &CLAIMS).unwrap().evaluate(&usual), Ok(EvaluatedValue::Bool(true)));
 }
 
 #[test]
-fn no_text_is_too_odd() {
+fn expression_arbitrary_text_does_not_panic() {
     const WORDS: &[&str] = &[
         "claims",
         ".",
@@ -226,7 +226,7 @@ fn no_text_is_too_odd() {
     bolero::check!().with_iterations(3000).with_max_len(20).for_each(|bytes: &[u8]| {
         let text: String = bytes.iter().map(|byte| WORDS[usize::from(*byte) % WORDS.len()]).collect();
         if let Ok(expression) = Expression::compile(&text, &CLAIMS) {
-            let _ = expression.evaluate(&Input::of(&claims()));
+            let _ = expression.evaluate(&ExpressionInput::from_json(&claims()));
         }
     });
 }

@@ -21,12 +21,12 @@ pub enum DurationError {
 impl fmt::Display for DurationError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DurationError::Invalid(text) => write!(f, "time: invalid duration {}", Quoted(text)),
-            DurationError::MissingUnit(text) => write!(f, "time: missing unit in duration {}", Quoted(text)),
+            DurationError::Invalid(text) => write!(f, "time: invalid duration {}", TimeQuoted(text)),
+            DurationError::MissingUnit(text) => write!(f, "time: missing unit in duration {}", TimeQuoted(text)),
             DurationError::UnknownUnit(unit, text) => {
-                write!(f, "time: unknown unit {} in duration {}", Quoted(unit), Quoted(text))
+                write!(f, "time: unknown unit {} in duration {}", TimeQuoted(unit), TimeQuoted(text))
             }
-            DurationError::Negative(text) => write!(f, "the duration {} is negative", Quoted(text)),
+            DurationError::Negative(text) => write!(f, "the duration {} is negative", TimeQuoted(text)),
         }
     }
 }
@@ -34,9 +34,9 @@ impl fmt::Display for DurationError {
 impl std::error::Error for DurationError {}
 
 /// Quotes as Go's package `time`, which writes every byte that is not printable ASCII as `\xNN`.
-struct Quoted<'a>(&'a str);
+struct TimeQuoted<'a>(&'a str);
 
-impl fmt::Display for Quoted<'_> {
+impl fmt::Display for TimeQuoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_char('"')?;
         for byte in self.0.bytes() {
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn go_durations() {
+    fn duration_parsed_as_go() {
         for (text, expected) in [
             ("0", 0),
             ("5s", 5_000_000_000),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_said_in_go_s_words() {
+    fn duration_errors_match_go() {
         for (text, expected) in [
             ("", "time: invalid duration \"\""),
             ("3", "time: missing unit in duration \"3\""),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn timeout_parameter_shortens_only() {
+    fn request_timeout_parameter_only_shortens() {
         let minute = Duration::from_secs(60);
         for (query, expected) in [
             ("", minute),

@@ -15,7 +15,7 @@ use super::Status;
 
 /// Encoding of a [`Status`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Encoding {
+pub enum StatusEncoding {
     /// `application/json`, on one line.
     #[default]
     Json,
@@ -29,26 +29,26 @@ pub enum Encoding {
     Protobuf,
 }
 
-impl Encoding {
+impl StatusEncoding {
     /// The value of `Content-Type`.
     pub fn content_type(self) -> HeaderValue {
         HeaderValue::from_static(match self {
-            Encoding::Json | Encoding::PrettyJson => "application/json",
-            Encoding::Yaml => "application/yaml",
-            Encoding::Cbor => "application/cbor",
-            Encoding::Protobuf => "application/vnd.kubernetes.protobuf",
+            StatusEncoding::Json | StatusEncoding::PrettyJson => "application/json",
+            StatusEncoding::Yaml => "application/yaml",
+            StatusEncoding::Cbor => "application/cbor",
+            StatusEncoding::Protobuf => "application/vnd.kubernetes.protobuf",
         })
     }
 }
 
 /// Encodes `status`.
-pub fn encode(status: &Status, encoding: Encoding) -> Bytes {
+pub fn encode(status: &Status, encoding: StatusEncoding) -> Bytes {
     Bytes::from(match encoding {
-        Encoding::Json => json::encode(status, false),
-        Encoding::PrettyJson => json::encode(status, true),
-        Encoding::Yaml => yaml::encode(status),
-        Encoding::Cbor => cbor::encode(status),
-        Encoding::Protobuf => protobuf::encode(status),
+        StatusEncoding::Json => json::encode(status, false),
+        StatusEncoding::PrettyJson => json::encode(status, true),
+        StatusEncoding::Yaml => yaml::encode(status),
+        StatusEncoding::Cbor => cbor::encode(status),
+        StatusEncoding::Protobuf => protobuf::encode(status),
     })
 }
 
@@ -58,13 +58,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kubeapi::{Cause, Details};
+    use crate::kubeapi::{StatusCause, StatusDetails};
 
     /// The inputs of the encoders' golden bytes, which k8s.io/apimachinery v0.36.3 generated.
     pub(super) fn examples() -> [Status; 5] {
         let causes = vec![
-            Cause { reason: "MissingEndpoints".into(), message: "no endpoints".into(), field: String::new() },
-            Cause { reason: String::new(), message: "m".into(), field: "spec.x".into() },
+            StatusCause { reason: "MissingEndpoints".into(), message: "no endpoints".into(), field: String::new() },
+            StatusCause { reason: String::new(), message: "m".into(), field: "spec.x".into() },
         ];
         [
             Status::unauthorized(),
@@ -73,15 +73,15 @@ mod tests {
                 "Forbidden",
                 "flunders.wardle.example.com \"x\" is forbidden: User &lt;\"é\u{2028}\u{1}\u{8}\" cannot < & '",
             )
-            .with_details(Details::of("wardle.example.com", "flunders", "x")),
+            .with_details(StatusDetails::for_resource("wardle.example.com", "flunders", "x")),
             Status::forbidden("User \"u\" cannot get path \"/x\""),
-            Status::service_unavailable("gone: away").with_details(Details {
+            Status::service_unavailable("gone: away").with_details(StatusDetails {
                 group: "g".into(),
                 kind: "k".into(),
                 uid: "u-1".into(),
                 causes,
                 retry_after_seconds: 300,
-                ..Details::default()
+                ..StatusDetails::default()
             }),
             Status::bad_request("it's\nlines "),
         ]
@@ -121,9 +121,9 @@ mod tests {
     }
 
     fn arbitrary_status() -> impl Strategy<Value = Status> {
-        let cause = ("[A-Z]*", ".*", ".*").prop_map(|(reason, message, field)| Cause { reason, message, field });
+        let cause = ("[A-Z]*", ".*", ".*").prop_map(|(reason, message, field)| StatusCause { reason, message, field });
         let details = (".*", ".*", ".*", ".*", proptest::collection::vec(cause, 0..3), any::<u32>()).prop_map(
-            |(name, group, kind, uid, causes, seconds)| Details {
+            |(name, group, kind, uid, causes, seconds)| StatusDetails {
                 name,
                 group,
                 kind,
@@ -142,13 +142,13 @@ mod tests {
         #[test]
         fn every_encoding_holds_the_same(status in arbitrary_status()) {
             let expected = as_value(&status);
-            for encoding in [Encoding::Json, Encoding::PrettyJson] {
+            for encoding in [StatusEncoding::Json, StatusEncoding::PrettyJson] {
                 let read: serde_json::Value = serde_json::from_slice(&encode(&status, encoding)).unwrap();
                 prop_assert_eq!(&read, &expected);
             }
-            let cbor: ciborium::Value = ciborium::from_reader(&encode(&status, Encoding::Cbor)[..]).unwrap();
+            let cbor: ciborium::Value = ciborium::from_reader(&encode(&status, StatusEncoding::Cbor)[..]).unwrap();
             prop_assert_eq!(&from_cbor(cbor), &expected);
-            let yaml: serde_json::Value = serde_saphyr::from_slice(&encode(&status, Encoding::Yaml)).unwrap();
+            let yaml: serde_json::Value = serde_saphyr::from_slice(&encode(&status, StatusEncoding::Yaml)).unwrap();
             prop_assert_eq!(yaml, expected);
         }
     }

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn upstream_s_examples() {
+    fn extra_key_upstream_examples() {
         for (key, escaped) in [
             ("alphabetical", "alphabetical"),
             ("alphanumeric123", "alphanumeric123"),
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_escapes_are_kept() {
+    fn extra_key_malformed_escapes_kept() {
         for (name, key) in [
             ("Foo%zz", "foo%zz"),
             ("a%", "a%"),

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_and_operators() {
+    fn field_selector_terms_and_operators() {
         for (text, expected) in [
             ("", vec![]),
             ("=", vec![]),
@@ -144,14 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_selector() {
+    fn field_selector_invalid_text_rejected() {
         for text in ["x", "x=a,y", "x=a=b", "x===a", r"x=\a", r"x=a\", "x=a,b\\,c"] {
             assert!(FieldSelector::parse(text).is_err(), "{text}");
         }
     }
 
     #[test]
-    fn exact_and_matching() {
+    fn field_selector_exact_and_matching() {
         let selector = FieldSelector::parse("metadata.name=b,metadata.name=a,status.phase!=x").unwrap();
         assert_eq!(selector.exact("metadata.name"), Some("a"));
         assert_eq!(selector.exact("status.phase"), None);

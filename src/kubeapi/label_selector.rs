@@ -41,15 +41,15 @@ pub enum LabelOperator {
 impl LabelSelector {
     /// Parses a selector. The empty text selects everything.
     pub fn parse(text: &str) -> Result<LabelSelector, SelectorError> {
-        let mut reader = Reader { tokens: tokens(text)?, at: 0 };
+        let mut reader = LabelSelectorParser { tokens: tokens(text)?, at: 0 };
         let mut requirements = Vec::new();
-        if reader.peek() != &Token::End {
+        if reader.peek() != &SelectorToken::End {
             loop {
                 requirements.push(reader.requirement()?);
                 match reader.take() {
-                    Token::End => break,
-                    Token::Symbol(",") => {}
-                    other => return Err(found(&other, "',' or 'end of string'")),
+                    SelectorToken::End => break,
+                    SelectorToken::Symbol(",") => {}
+                    other => return Err(unexpected_token(&other, "',' or 'end of string'")),
                 }
             }
         }
@@ -81,7 +81,7 @@ impl LabelRequirement {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Token<'t> {
+enum SelectorToken<'t> {
     Word(&'t str),
     Symbol(&'static str),
     End,
@@ -90,7 +90,7 @@ enum Token<'t> {
 /// Longest first, so that `==` is not read as two.
 const SYMBOLS: [&str; 9] = ["==", "!=", "=", "!", "(", ")", ",", ">", "<"];
 
-fn tokens(text: &str) -> Result<Vec<Token<'_>>, SelectorError> {
+fn tokens(text: &str) -> Result<Vec<SelectorToken<'_>>, SelectorError> {
     let is_space = |c: char| matches!(c, ' ' | '\t' | '\r' | '\n');
     let mut tokens = Vec::new();
     let mut rest = text.trim_start_matches(is_space);
@@ -99,61 +99,61 @@ fn tokens(text: &str) -> Result<Vec<Token<'_>>, SelectorError> {
             return Err(SelectorError("found a NUL character, expected: identifier".to_owned()));
         }
         if let Some(symbol) = SYMBOLS.iter().find(|symbol| rest.starts_with(**symbol)) {
-            tokens.push(Token::Symbol(symbol));
+            tokens.push(SelectorToken::Symbol(symbol));
             rest = &rest[symbol.len()..];
         } else {
             let end = rest.find(|c: char| is_space(c) || "=!(),><\0".contains(c)).unwrap_or(rest.len());
-            tokens.push(Token::Word(&rest[..end]));
+            tokens.push(SelectorToken::Word(&rest[..end]));
             rest = &rest[end..];
         }
         rest = rest.trim_start_matches(is_space);
     }
-    tokens.push(Token::End);
+    tokens.push(SelectorToken::End);
     Ok(tokens)
 }
 
-struct Reader<'t> {
-    /// Ends with [`Token::End`]. Never read past it.
-    tokens: Vec<Token<'t>>,
+struct LabelSelectorParser<'t> {
+    /// Ends with [`SelectorToken::End`]. Never read past it.
+    tokens: Vec<SelectorToken<'t>>,
     at: usize,
 }
 
-impl<'t> Reader<'t> {
-    fn peek(&self) -> &Token<'t> {
-        self.tokens.get(self.at).unwrap_or(&Token::End)
+impl<'t> LabelSelectorParser<'t> {
+    fn peek(&self) -> &SelectorToken<'t> {
+        self.tokens.get(self.at).unwrap_or(&SelectorToken::End)
     }
 
-    fn take(&mut self) -> Token<'t> {
+    fn take(&mut self) -> SelectorToken<'t> {
         let token = self.peek().clone();
         self.at += 1;
         token
     }
 
     fn requirement(&mut self) -> Result<LabelRequirement, SelectorError> {
-        let negated = self.peek() == &Token::Symbol("!");
+        let negated = self.peek() == &SelectorToken::Symbol("!");
         if negated {
             self.at += 1;
         }
         let key = match self.take() {
-            Token::Word(key) => key,
-            other => return Err(found(&other, "identifier")),
+            SelectorToken::Word(key) => key,
+            other => return Err(unexpected_token(&other, "identifier")),
         };
         check_key(key)?;
-        if matches!(self.peek(), Token::End | Token::Symbol(",")) {
+        if matches!(self.peek(), SelectorToken::End | SelectorToken::Symbol(",")) {
             let operator = if negated { LabelOperator::DoesNotExist } else { LabelOperator::Exists };
             return Ok(LabelRequirement { key: key.to_owned(), operator, values: Vec::new() });
         }
         if negated {
-            return Err(found(self.peek(), "',' or 'end of string'"));
+            return Err(unexpected_token(self.peek(), "',' or 'end of string'"));
         }
         let (operator, mut values) = match self.take() {
-            Token::Word("in") => (LabelOperator::In, self.values()?),
-            Token::Word("notin") => (LabelOperator::NotIn, self.values()?),
-            Token::Symbol("=" | "==") => (LabelOperator::In, vec![self.value()?]),
-            Token::Symbol("!=") => (LabelOperator::NotIn, vec![self.value()?]),
-            Token::Symbol(">") => (LabelOperator::GreaterThan, vec![self.value()?]),
-            Token::Symbol("<") => (LabelOperator::LessThan, vec![self.value()?]),
-            other => return Err(found(&other, "in, notin, =, ==, !=, gt, lt")),
+            SelectorToken::Word("in") => (LabelOperator::In, self.values()?),
+            SelectorToken::Word("notin") => (LabelOperator::NotIn, self.values()?),
+            SelectorToken::Symbol("=" | "==") => (LabelOperator::In, vec![self.value()?]),
+            SelectorToken::Symbol("!=") => (LabelOperator::NotIn, vec![self.value()?]),
+            SelectorToken::Symbol(">") => (LabelOperator::GreaterThan, vec![self.value()?]),
+            SelectorToken::Symbol("<") => (LabelOperator::LessThan, vec![self.value()?]),
+            other => return Err(unexpected_token(&other, "in, notin, =, ==, !=, gt, lt")),
         };
         values.sort_unstable();
         values.dedup();
@@ -171,46 +171,46 @@ impl<'t> Reader<'t> {
 
     /// Parses the value after an operator, which may be missing.
     fn value(&mut self) -> Result<String, SelectorError> {
-        if matches!(self.peek(), Token::End | Token::Symbol(",")) {
+        if matches!(self.peek(), SelectorToken::End | SelectorToken::Symbol(",")) {
             return Ok(String::new());
         }
         match self.take() {
-            Token::Word(value) => Ok(value.to_owned()),
-            other => Err(found(&other, "identifier")),
+            SelectorToken::Word(value) => Ok(value.to_owned()),
+            other => Err(unexpected_token(&other, "identifier")),
         }
     }
 
     /// Parses `(a,b)`. Values may be missing.
     fn values(&mut self) -> Result<Vec<String>, SelectorError> {
         match self.take() {
-            Token::Symbol("(") => {}
-            other => return Err(found(&other, "'('")),
+            SelectorToken::Symbol("(") => {}
+            other => return Err(unexpected_token(&other, "'('")),
         }
         let mut values = Vec::new();
         loop {
             let value = match self.peek() {
-                Token::Word(value) => (*value).to_owned(),
-                Token::Symbol("," | ")") => String::new(),
-                other => return Err(found(other, "',', ')' or identifier")),
+                SelectorToken::Word(value) => (*value).to_owned(),
+                SelectorToken::Symbol("," | ")") => String::new(),
+                other => return Err(unexpected_token(other, "',', ')' or identifier")),
             };
-            if matches!(self.peek(), Token::Word(_)) {
+            if matches!(self.peek(), SelectorToken::Word(_)) {
                 self.at += 1;
             }
             values.push(value);
             match self.take() {
-                Token::Symbol(",") => {}
-                Token::Symbol(")") => return Ok(values),
-                other => return Err(found(&other, "',' or ')'")),
+                SelectorToken::Symbol(",") => {}
+                SelectorToken::Symbol(")") => return Ok(values),
+                other => return Err(unexpected_token(&other, "',' or ')'")),
             }
         }
     }
 }
 
-fn found(token: &Token<'_>, expected: &str) -> SelectorError {
+fn unexpected_token(token: &SelectorToken<'_>, expected: &str) -> SelectorError {
     let text = match token {
-        Token::Word(text) => text,
-        Token::Symbol(text) => *text,
-        Token::End => "",
+        SelectorToken::Word(text) => text,
+        SelectorToken::Symbol(text) => *text,
+        SelectorToken::End => "",
     };
     SelectorError(format!("found '{text}', expected: {expected}"))
 }
@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_a_selector() {
+    fn label_selector_valid_texts() {
         for text in [
             "",
             "x=a,y=b,z=c",
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none() {
+    fn label_selector_invalid_texts() {
         for text in [
             "x=a||y=b",
             "x==a==b",
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn matching() {
+    fn label_selector_matching() {
         let label = |key: &str| match key {
             "x" => Some("5"),
             "foo" => Some("bar"),
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_sorted_and_single() {
+    fn label_selector_values_sorted_and_deduplicated() {
         let selector = LabelSelector::parse("z in (b,,a,b),a!=c").unwrap();
         let read: Vec<_> = selector.requirements.iter().map(|r| (&*r.key, r.operator, r.values.join("|"))).collect();
         assert_eq!(read, [("a", LabelOperator::NotIn, "c".to_owned()), ("z", LabelOperator::In, "|a|b".to_owned())]);

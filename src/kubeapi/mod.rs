@@ -8,13 +8,14 @@ pub mod encode;
 /// Keys of `X-Remote-Extra-*`.
 pub mod extra_key;
 mod field_selector;
+mod go_quote;
 mod label_selector;
 /// Canonical request paths.
 pub mod path;
 mod percent;
+pub(crate) mod protobuf;
 /// The query of a request.
 pub mod query;
-mod quote;
 mod request_info;
 mod status;
 mod user;
@@ -22,19 +23,18 @@ mod user;
 pub mod version;
 mod watch_event;
 mod watch_options;
-pub(crate) mod wire;
 
 pub use bounded_yaml::{YamlError, read_bounded_yaml};
-pub use encode::{Encoding, encode};
+pub use encode::{StatusEncoding, encode};
 pub use field_selector::{FieldSelector, FieldTerm, SelectorError};
+pub use go_quote::GoQuoted;
 pub use label_selector::{
     LabelOperator, LabelRequirement, LabelSelector, is_dns_subdomain, is_label_key, is_label_value,
 };
 pub use path::CanonicalPath;
 pub use query::Query;
-pub use quote::Quoted;
 pub use request_info::{RequestInfo, verb_of};
-pub use status::{Cause, Details, Status};
+pub use status::{Status, StatusCause, StatusDetails};
 pub use user::User;
 pub use version::{GroupVersion, compare_kube_aware};
 pub use watch_event::{bookmark_metadata, watch_event};

@@ -30,12 +30,12 @@ impl<'p> CanonicalPath<'p> {
     /// 400 for a missing leading slash, a malformed escape, a control character, a `.` or `..` segment. In a resource
     /// path (below `/api` or `/apis`) also for an encoded slash or an empty segment.
     pub fn parse(raw: &'p str) -> Result<CanonicalPath<'p>, Status> {
-        CanonicalPath::read_by(raw, Server::Kubernetes)
+        CanonicalPath::parse_for(raw, PathRules::KubeApiserver)
     }
 
     /// Parses a path without the exception for `proxy` subresources: the whole path is checked.
-    pub fn parse_whole(raw: &'p str) -> Result<CanonicalPath<'p>, Status> {
-        CanonicalPath::read_by(raw, Server::Own)
+    pub fn parse_without_proxy(raw: &'p str) -> Result<CanonicalPath<'p>, Status> {
+        CanonicalPath::parse_for(raw, PathRules::WithoutProxy)
     }
 
     /// Parses a path of a server other than an API server. `/api` and `proxy` have no special meaning. Encoded slashes
@@ -43,16 +43,16 @@ impl<'p> CanonicalPath<'p> {
     ///
     /// # Errors
     /// As [`CanonicalPath::parse`], without the additional ones of resource paths.
-    pub fn parse_anywhere(raw: &'p str) -> Result<CanonicalPath<'p>, Status> {
-        CanonicalPath::read_by(raw, Server::Any)
+    pub fn parse_non_kubernetes(raw: &'p str) -> Result<CanonicalPath<'p>, Status> {
+        CanonicalPath::parse_for(raw, PathRules::NonKubernetes)
     }
 
-    fn read_by(raw: &'p str, server: Server) -> Result<CanonicalPath<'p>, Status> {
+    fn parse_for(raw: &'p str, server: PathRules) -> Result<CanonicalPath<'p>, Status> {
         let raw = if raw.is_empty() { "/" } else { raw };
         if is_ordinary(raw) {
             return Ok(CanonicalPath { raw, decoded: Cow::Borrowed(raw), wire: Cow::Borrowed(raw) });
         }
-        let decoded = judge(raw, server).map_err(|problem| Status::bad_request(problem.say(raw)))?;
+        let decoded = decode_unambiguous(raw, server).map_err(|problem| Status::bad_request(problem.message(raw)))?;
         Ok(CanonicalPath { raw, wire: wire_form(raw, &decoded), decoded: Cow::Owned(decoded) })
     }
 
@@ -95,7 +95,7 @@ fn is_ordinary(raw: &str) -> bool {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Problem {
+enum PathProblem {
     Relative,
     Control,
     Escape,
@@ -105,48 +105,48 @@ enum Problem {
     EmptySegment,
 }
 
-impl Problem {
-    fn say(&self, raw: &str) -> String {
+impl PathProblem {
+    fn message(&self, raw: &str) -> String {
         let what = match self {
-            Problem::Relative => "it does not begin with a slash",
-            Problem::Control => "it contains a control character",
-            Problem::Escape => "it contains a percent sign that is not followed by two hexadecimal digits",
-            Problem::NotText => "it is not UTF-8 when percent-decoded",
-            Problem::Dots => "it contains a . or .. segment, plain or encoded",
-            Problem::EncodedSlash => "it contains a percent-encoded slash, which cannot be part of a name",
-            Problem::EmptySegment => "it contains an empty segment",
+            PathProblem::Relative => "it does not begin with a slash",
+            PathProblem::Control => "it contains a control character",
+            PathProblem::Escape => "it contains a percent sign that is not followed by two hexadecimal digits",
+            PathProblem::NotText => "it is not UTF-8 when percent-decoded",
+            PathProblem::Dots => "it contains a . or .. segment, plain or encoded",
+            PathProblem::EncodedSlash => "it contains a percent-encoded slash, which cannot be part of a name",
+            PathProblem::EmptySegment => "it contains an empty segment",
         };
-        format!("the request path {} is not acceptable: {what}", super::quote::Quoted(raw))
+        format!("the request path {} is not acceptable: {what}", super::go_quote::GoQuoted(raw))
     }
 }
 
 /// Server of a path, which determines the rules.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Server {
+enum PathRules {
     /// An API server. The part after a `proxy` subresource is another server's path.
-    Kubernetes,
+    KubeApiserver,
     /// A server that may serve resources, without `proxy` subresources.
-    Own,
+    WithoutProxy,
     /// A server without resources.
-    Any,
+    NonKubernetes,
 }
 
 /// Decodes `raw`. Fails if the path is ambiguous.
-fn judge(raw: &str, server: Server) -> Result<String, Problem> {
+fn decode_unambiguous(raw: &str, server: PathRules) -> Result<String, PathProblem> {
     if raw.bytes().any(|byte| byte.is_ascii_control()) {
-        return Err(Problem::Control);
+        return Err(PathProblem::Control);
     }
     if !percent::is_well_formed(raw) {
-        return Err(Problem::Escape);
+        return Err(PathProblem::Escape);
     }
-    let below = raw.strip_prefix('/').ok_or(Problem::Relative)?;
+    let below = raw.strip_prefix('/').ok_or(PathProblem::Relative)?;
     let mut decoded = String::with_capacity(raw.len());
-    let mut place = Place::default();
+    let mut place = PathPosition::default();
     let mut problem_of_resources = None;
     let mut rest = Some(below);
     while let Some(text) = rest {
         decoded.push('/');
-        if server == Server::Kubernetes && place.is_foreign() {
+        if server == PathRules::KubeApiserver && place.is_proxied() {
             decoded.push_str(text);
             break;
         }
@@ -154,27 +154,29 @@ fn judge(raw: &str, server: Server) -> Result<String, Problem> {
         rest = after;
         let segment = match percent::decode(segment) {
             Some(Ok(segment)) => segment,
-            Some(Err(_)) => return Err(Problem::NotText),
-            None => return Err(Problem::Escape),
+            Some(Err(_)) => return Err(PathProblem::NotText),
+            None => return Err(PathProblem::Escape),
         };
         if segment.chars().any(char::is_control) {
-            return Err(Problem::Control);
+            return Err(PathProblem::Control);
         }
-        if has_dots(&segment) || has_dots_once_more(&segment) {
-            return Err(Problem::Dots);
+        if has_dots(&segment) || has_double_encoded_dots(&segment) {
+            return Err(PathProblem::Dots);
         }
         if segment.contains('/') {
-            problem_of_resources.get_or_insert(Problem::EncodedSlash);
+            problem_of_resources.get_or_insert(PathProblem::EncodedSlash);
         }
         if segment.is_empty() && after.is_some() {
-            problem_of_resources.get_or_insert(Problem::EmptySegment);
+            problem_of_resources.get_or_insert(PathProblem::EmptySegment);
         }
-        place.enter(&segment);
+        place.advance(&segment);
         decoded.push_str(&segment);
     }
     // Checked on the decoded text, so that `//apis/…` and `/apis%2F…` count as resource paths.
     match problem_of_resources {
-        Some(problem) if server != Server::Any && matches!(segments(&decoded).next(), Some("api" | "apis")) => {
+        Some(problem)
+            if server != PathRules::NonKubernetes && matches!(segments(&decoded).next(), Some("api" | "apis")) =>
+        {
             Err(problem)
         }
         _ => Ok(decoded),
@@ -188,14 +190,14 @@ fn has_dots(segment: &str) -> bool {
 }
 
 /// Whether a server that decodes twice finds a `.` or `..` in a decoded segment.
-fn has_dots_once_more(segment: &str) -> bool {
+fn has_double_encoded_dots(segment: &str) -> bool {
     segment.contains('%') && matches!(percent::decode(segment), Some(Ok(again)) if has_dots(&again))
 }
 
 /// Position in `prefix[/group]/version[/verb][/namespaces/ns]/resource/name/subresource`, to find a `proxy`
 /// subresource. Follows the steps of [`RequestInfo`](super::RequestInfo).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Place {
+enum PathPosition {
     #[default]
     Prefix,
     Group,
@@ -214,36 +216,36 @@ enum Place {
         proxied: bool,
     },
     Subresource,
-    Foreign,
+    Proxied,
     Elsewhere,
 }
 
-impl Place {
-    fn is_foreign(self) -> bool {
-        self == Place::Foreign
+impl PathPosition {
+    fn is_proxied(self) -> bool {
+        self == PathPosition::Proxied
     }
 
-    fn enter(&mut self, segment: &str) {
+    fn advance(&mut self, segment: &str) {
         *self = match (*self, segment) {
-            (Place::Prefix, "api") => Place::Version,
-            (Place::Prefix, "apis") => Place::Group,
-            (Place::Group, _) => Place::Version,
-            (Place::Version, _) => Place::Verb,
-            (Place::Verb, "proxy") => Place::Resource { proxied: true },
-            (Place::Verb, "watch") => Place::Resource { proxied: false },
-            (Place::Verb, "namespaces") => Place::Namespace { proxied: false },
-            (Place::Verb, _) => Place::Name { proxied: false },
-            (Place::Resource { proxied }, "namespaces") => Place::Namespace { proxied },
-            (Place::Resource { proxied }, _) => Place::Name { proxied },
-            (Place::Namespace { proxied }, _) => Place::NamespaceOrResource { proxied },
+            (PathPosition::Prefix, "api") => PathPosition::Version,
+            (PathPosition::Prefix, "apis") => PathPosition::Group,
+            (PathPosition::Group, _) => PathPosition::Version,
+            (PathPosition::Version, _) => PathPosition::Verb,
+            (PathPosition::Verb, "proxy") => PathPosition::Resource { proxied: true },
+            (PathPosition::Verb, "watch") => PathPosition::Resource { proxied: false },
+            (PathPosition::Verb, "namespaces") => PathPosition::Namespace { proxied: false },
+            (PathPosition::Verb, _) => PathPosition::Name { proxied: false },
+            (PathPosition::Resource { proxied }, "namespaces") => PathPosition::Namespace { proxied },
+            (PathPosition::Resource { proxied }, _) => PathPosition::Name { proxied },
+            (PathPosition::Namespace { proxied }, _) => PathPosition::NamespaceOrResource { proxied },
             // `namespaces/x/status`: the namespace itself is the resource.
-            (Place::NamespaceOrResource { .. }, "status" | "finalize") => Place::Elsewhere,
-            (Place::NamespaceOrResource { proxied }, _) => Place::Name { proxied },
-            (Place::Name { proxied: true }, _) => Place::Foreign,
-            (Place::Name { proxied: false }, _) => Place::Subresource,
-            (Place::Subresource, "proxy") => Place::Foreign,
-            (Place::Foreign, _) => Place::Foreign,
-            (Place::Prefix | Place::Subresource | Place::Elsewhere, _) => Place::Elsewhere,
+            (PathPosition::NamespaceOrResource { .. }, "status" | "finalize") => PathPosition::Elsewhere,
+            (PathPosition::NamespaceOrResource { proxied }, _) => PathPosition::Name { proxied },
+            (PathPosition::Name { proxied: true }, _) => PathPosition::Proxied,
+            (PathPosition::Name { proxied: false }, _) => PathPosition::Subresource,
+            (PathPosition::Subresource, "proxy") => PathPosition::Proxied,
+            (PathPosition::Proxied, _) => PathPosition::Proxied,
+            (PathPosition::Prefix | PathPosition::Subresource | PathPosition::Elsewhere, _) => PathPosition::Elsewhere,
         };
     }
 }
@@ -278,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ordinary_path_is_not_copied() {
+    fn path_ordinary_not_copied() {
         for raw in ["/", "/api/v1/pods/", "/apis/a.b/v1/namespaces/x/things/y:z@w~(1)", "/healthz", "/a;b=c"] {
             let path = CanonicalPath::parse(raw).unwrap();
             assert!(
@@ -289,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_are_judged_decoded_and_forwarded_as_they_came() {
+    fn path_escapes_authorized_decoded_and_forwarded_raw() {
         for (raw, decoded) in [
             ("/apis/g/v1/things/%61%20b", "/apis/g/v1/things/a b"),
             ("/apis/g/v1/things/system%3anode", "/apis/g/v1/things/system:node"),
@@ -307,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn trailing_slash_makes_no_segment() {
+    fn path_trailing_slash_makes_no_segment() {
         for raw in ["/apis", "/apis/", "/%61pis/"] {
             assert_eq!(CanonicalPath::parse(raw).unwrap().segments().collect::<Vec<_>>(), ["apis"]);
         }
@@ -316,7 +318,7 @@ mod tests {
 
     /// Pitfall 20: ambiguous resource paths are refused.
     #[test]
-    fn encoded_slashes_and_empty_segments_of_resource_paths_are_refused() {
+    fn path_encoded_slashes_and_empty_segments_of_resources_refused() {
         for raw in [
             "/apis/g/v1/things/a%2Fb",
             "/apis/g/v1/things/a%2fb",
@@ -337,7 +339,7 @@ mod tests {
 
     /// Pitfall 20, for every path.
     #[test]
-    fn dot_segments_plain_or_encoded_are_refused() {
+    fn path_dot_segments_refused() {
         for raw in [
             "/apis/g/v1/../v2/things",
             "/apis/g/v1/./things",
@@ -360,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_and_broken_escapes_are_refused() {
+    fn path_control_characters_and_malformed_escapes_refused() {
         for raw in ["/a%00b", "/a\0b", "/a%0d%0ab", "/a\nb", "/apis/g/v1/things/%7F", "/a%C2%85"] {
             assert!(problem(raw).ends_with("it contains a control character"), "{raw:?}");
         }
@@ -373,13 +375,13 @@ mod tests {
     }
 
     #[test]
-    fn a_slash_in_another_path_is_forwarded_as_it_was_judged() {
+    fn path_encoded_slash_outside_resources_forwarded_decoded() {
         let path = CanonicalPath::parse("/static/a%2Fb%20c").unwrap();
         assert_eq!((path.decoded(), path.wire()), ("/static/a/b c", "/static/a/b%20c"));
     }
 
     #[test]
-    fn behind_a_proxy_subresource_nothing_is_touched() {
+    fn path_after_proxy_subresource_untouched() {
         for raw in [
             "/api/v1/namespaces/x/services/https:y:443/proxy/a%2Fb/../c//d/%2e%2e/%00",
             "/api/v1/nodes/n/proxy//",
@@ -390,9 +392,9 @@ mod tests {
         ] {
             let path = CanonicalPath::parse(raw).unwrap();
             assert_eq!(path.wire(), raw);
-            assert!(CanonicalPath::parse_whole(raw).is_err(), "{raw}");
+            assert!(CanonicalPath::parse_without_proxy(raw).is_err(), "{raw}");
         }
-        let path = CanonicalPath::parse_whole("/api/v1/nodes/n/proxy/a%20b").unwrap();
+        let path = CanonicalPath::parse_without_proxy("/api/v1/nodes/n/proxy/a%20b").unwrap();
         assert_eq!((path.decoded(), path.wire()), ("/api/v1/nodes/n/proxy/a b", "/api/v1/nodes/n/proxy/a%20b"));
         for raw in [
             "/api/v1/namespaces/x/services/proxy/a%2Fb",
@@ -410,9 +412,10 @@ mod tests {
     }
 
     #[test]
-    fn of_another_server_every_path_is_read_to_its_end() {
-        let read =
-            |raw| CanonicalPath::parse_anywhere(raw).map(|path| (path.decoded().to_owned(), path.wire().to_owned()));
+    fn path_of_non_kubernetes_server_fully_checked() {
+        let read = |raw| {
+            CanonicalPath::parse_non_kubernetes(raw).map(|path| (path.decoded().to_owned(), path.wire().to_owned()))
+        };
         for (raw, decoded, wire) in [
             ("/api/v1/label/a%2Fb/values", "/api/v1/label/a/b/values", "/api/v1/label/a/b/values"),
             ("/api/v1//query", "/api/v1//query", "/api/v1//query"),

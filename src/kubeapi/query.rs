@@ -25,7 +25,7 @@ impl<'q> Query<'q> {
             Cow::Borrowed(raw)
         } else {
             let mut wire = String::with_capacity(raw.len());
-            for pair in raw.split('&').filter(|pair| is_legible(pair)) {
+            for pair in raw.split('&').filter(|pair| is_kept_by_go(pair)) {
                 if !wire.is_empty() {
                     wire.push('&');
                 }
@@ -48,7 +48,7 @@ impl<'q> Query<'q> {
 
     /// The query to forward if only the first value of each of `keys` was authorized: without their further values,
     /// which other servers may use instead. Copies nothing unless one of `keys` is repeated.
-    pub fn wire_once(&self, keys: &[&str]) -> Cow<'_, str> {
+    pub fn wire_first_values(&self, keys: &[&str]) -> Cow<'_, str> {
         if keys.is_empty() {
             return Cow::Borrowed(&self.wire);
         }
@@ -84,19 +84,19 @@ impl<'q> Query<'q> {
 }
 
 /// Whether Go's `url.ParseQuery` keeps this pair.
-fn is_legible(pair: &str) -> bool {
+fn is_kept_by_go(pair: &str) -> bool {
     !pair.is_empty() && !pair.contains(';') && percent::is_well_formed(pair)
 }
 
 fn decode(text: &str) -> Cow<'_, str> {
     let spaced = if text.contains('+') { Cow::Owned(text.replace('+', " ")) } else { Cow::Borrowed(text) };
     match spaced {
-        Cow::Borrowed(text) => legible(percent::decode(text), text),
-        Cow::Owned(text) => Cow::Owned(legible(percent::decode(&text), &text).into_owned()),
+        Cow::Borrowed(text) => decoded_or_raw(percent::decode(text), text),
+        Cow::Owned(text) => Cow::Owned(decoded_or_raw(percent::decode(&text), &text).into_owned()),
     }
 }
 
-fn legible<'t>(decoded: Option<Result<Cow<'t, str>, Vec<u8>>>, text: &'t str) -> Cow<'t, str> {
+fn decoded_or_raw<'t>(decoded: Option<Result<Cow<'t, str>, Vec<u8>>>, text: &'t str) -> Cow<'t, str> {
     match decoded {
         Some(Ok(decoded)) => decoded,
         Some(Err(bytes)) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ordinary_query_is_not_copied() {
+    fn query_ordinary_not_copied() {
         for raw in ["", "limit=500", "watch=true&resourceVersion=12", "fieldSelector=metadata.name%3Dx", "a=b&a=c&&d"] {
             let query = Query::parse(raw);
             assert!(matches!(query.wire, Cow::Borrowed(wire) if wire == raw), "{raw}");
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn first_value_decoded() {
+    fn query_get_returns_first_value_decoded() {
         let query = Query::parse("a=1&b=x%20y+z&a=2&c&%64=4&=5");
         assert_eq!(query.get("a").as_deref(), Some("1"));
         assert_eq!(query.get("b").as_deref(), Some("x y z"));
@@ -131,7 +131,7 @@ mod tests {
 
     /// Pitfall 21: a backend must not see parameters that the authorizer did not.
     #[test]
-    fn pairs_with_semicolons_or_malformed_escapes_are_not_forwarded() {
+    fn query_semicolons_and_malformed_escapes_dropped() {
         for (raw, wire) in [
             ("watch=true;limit=1", ""),
             ("a=1;watch=true&b=2", "b=2"),
@@ -151,18 +151,18 @@ mod tests {
     }
 
     #[test]
-    fn further_values_of_judged_keys_are_not_forwarded() {
+    fn query_further_values_of_authorized_keys_dropped() {
         for (raw, wire) in [
             ("a=1&a=2&b=3", "a=1&b=3"),
             ("b=1&%61=2&a=3&&b=4&c=5&c=6", "b=1&%61=2&&c=5&c=6"),
             ("a&a=1", "a"),
             ("a+=1&a=2&a=3", "a+=1&a=2"),
         ] {
-            assert_eq!(Query::parse(raw).wire_once(&["a", "b"]), wire, "{raw}");
-            assert!(matches!(Query::parse(raw).wire_once(&[]), Cow::Borrowed(all) if all == raw));
+            assert_eq!(Query::parse(raw).wire_first_values(&["a", "b"]), wire, "{raw}");
+            assert!(matches!(Query::parse(raw).wire_first_values(&[]), Cow::Borrowed(all) if all == raw));
         }
         let once = Query::parse("a=1&b=2&c=3&c=4");
-        assert!(matches!(once.wire_once(&["a", "b"]), Cow::Borrowed("a=1&b=2&c=3&c=4")));
+        assert!(matches!(once.wire_first_values(&["a", "b"]), Cow::Borrowed("a=1&b=2&c=3&c=4")));
     }
 
     proptest! {

@@ -42,13 +42,14 @@ pub struct RequestInfo<'r> {
 }
 
 /// Query parameters that determine the verb, authorization or timeout of a resource request.
-const JUDGED_PARAMETERS: [&str; 6] = ["watch", "fieldSelector", "labelSelector", "limit", "timeoutSeconds", "timeout"];
+const AUTHORIZED_PARAMETERS: [&str; 6] =
+    ["watch", "fieldSelector", "labelSelector", "limit", "timeoutSeconds", "timeout"];
 
 impl<'r> RequestInfo<'r> {
     /// Query parameters of which only the first value is authorized, as by Go's `url.Values.Get`. Further values must
     /// not be forwarded. Empty for a non-resource request.
-    pub fn judged_parameters(&self) -> &'static [&'static str] {
-        if self.is_resource_request { &JUDGED_PARAMETERS } else { &[] }
+    pub fn authorized_parameters(&self) -> &'static [&'static str] {
+        if self.is_resource_request { &AUTHORIZED_PARAMETERS } else { &[] }
     }
 
     /// Parses a request.
@@ -60,7 +61,7 @@ impl<'r> RequestInfo<'r> {
         path: &'r CanonicalPath<'_>,
         query: &'r Query<'_>,
     ) -> Result<RequestInfo<'r>, Status> {
-        let mut info = RequestInfo::of_path(method, path);
+        let mut info = RequestInfo::non_resource(method, path);
         let mut rest = Segments(info.path.trim_matches('/'));
         // A resource path has at least a prefix, version and resource; with `apis` also a group.
         let needed = match rest.clone().next() {
@@ -103,7 +104,7 @@ impl<'r> RequestInfo<'r> {
     }
 
     /// A non-resource request with this method and path, whatever the path is.
-    pub fn of_path(method: &Method, path: &'r CanonicalPath<'_>) -> RequestInfo<'r> {
+    pub fn non_resource(method: &Method, path: &'r CanonicalPath<'_>) -> RequestInfo<'r> {
         RequestInfo { path: path.decoded(), verb: lower_case(method), ..RequestInfo::default() }
     }
 
@@ -151,7 +152,7 @@ impl<'r> RequestInfo<'r> {
         if self.name.is_empty() && self.verb == "get" {
             let watch = query.get("watch").is_some_and(|value| value != "0" && !value.eq_ignore_ascii_case("false"));
             self.verb = Cow::Borrowed(if watch { "watch" } else { "list" });
-            if let Some(name) = only_name(query) {
+            if let Some(name) = single_name(query) {
                 self.name = name;
             }
         }
@@ -166,7 +167,7 @@ impl<'r> RequestInfo<'r> {
 }
 
 /// The only name that a `fieldSelector` of a list or watch allows. `None` if any list option is invalid.
-fn only_name<'r>(query: &'r Query<'_>) -> Option<Cow<'r, str>> {
+fn single_name<'r>(query: &'r Query<'_>) -> Option<Cow<'r, str>> {
     let fields = query.get("fieldSelector")?;
     let name = FieldSelector::parse(&fields).ok()?.exact("metadata.name")?.to_owned();
     let is_number = |key| query.get(key).is_none_or(|value| value.parse::<i64>().is_ok());
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn resource_requests() {
+    fn request_info_resource_requests() {
         // method, target, verb, group, version, namespace, resource, subresource, name, parts
         for case in [
             ["GET", "/api/v1/namespaces", "list", "", "v1", "", "namespaces", "", "", "namespaces"],
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn other_requests() {
+    fn request_info_non_resource_requests() {
         for (method, target, verb) in [
             ("GET", "/", "get"),
             ("GET", "/api", "get"),
@@ -374,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_special_verb_alone_names_nothing() {
+    fn request_info_special_verb_without_resource_refused() {
         for path in ["/api/v1/watch", "/apis/g/v1/proxy/"] {
             let canonical = CanonicalPath::parse(path).unwrap();
             let query = Query::parse("");
@@ -385,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors() {
+    fn request_info_selectors() {
         // method, target, verb, name, field selector, label selector
         for case in [
             ["GET", "/apis/g/v/r", "list", "", "", ""],
@@ -426,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn long_running_and_read_only() {
+    fn request_info_long_running_and_read_only() {
         for (method, target, long_running, read_only) in [
             ("GET", "/api/v1/pods?watch=1", true, true),
             ("GET", "/api/v1/namespaces/o/pods/f/log", true, true),

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::RequestInfo;
-use super::quote::Quoted;
+use super::go_quote::GoQuoted;
 
 /// A failure in the form of Kubernetes clients (`k8s.io/apimachinery/pkg/apis/meta/v1.Status`).
 ///
@@ -19,8 +19,8 @@ pub struct Status {
     /// Human-readable message, with advice where there is any.
     pub message: String,
     /// Details of the failure.
-    pub details: Option<Box<Details>>,
-    /// Whether the header `Retry-After` repeats [`Details::retry_after_seconds`]. Set by constructors of this file
+    pub details: Option<Box<StatusDetails>>,
+    /// Whether the header `Retry-After` repeats [`StatusDetails::retry_after_seconds`]. Set by constructors of this file
     /// only.
     pub(super) sends_retry_after: bool,
 }
@@ -43,14 +43,14 @@ impl Status {
 
     /// 403 for other reasons than a missing permission.
     pub fn forbidden(message: impl fmt::Display) -> Status {
-        Status::new(403, "Forbidden", format!("forbidden: {message}")).with_details(Details::default())
+        Status::new(403, "Forbidden", format!("forbidden: {message}")).with_details(StatusDetails::default())
     }
 
     /// 403 for a missing permission, with upstream's exact text (`ForbiddenStatusError` in
     /// `k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go`). `reason` is the authorizer's and may be
     /// empty.
     pub fn forbidden_to(user: &str, info: &RequestInfo<'_>, reason: &str) -> Status {
-        let mut why = html_escaped(&what_is_forbidden(user, info));
+        let mut why = html_escaped(&forbidden_action(user, info));
         if !reason.is_empty() {
             why.push_str(": ");
             why.push_str(reason);
@@ -59,29 +59,26 @@ impl Status {
         if resource.is_empty() {
             return Status::forbidden(why);
         }
-        let object = if info.name.is_empty() { String::new() } else { format!(" {}", Quoted(&info.name)) };
-        Status::new(403, "Forbidden", format!("{resource}{object} is forbidden: {why}")).with_details(Details::of(
-            info.api_group,
-            info.resource,
-            &info.name,
-        ))
+        let object = if info.name.is_empty() { String::new() } else { format!(" {}", GoQuoted(&info.name)) };
+        Status::new(403, "Forbidden", format!("{resource}{object} is forbidden: {why}"))
+            .with_details(StatusDetails::for_resource(info.api_group, info.resource, &info.name))
     }
 
     /// 404 for a path that is not served, with client-go's text.
     pub fn not_found() -> Status {
         Status::new(404, "NotFound", "the server could not find the requested resource")
-            .with_details(Details::default())
+            .with_details(StatusDetails::default())
     }
 
     /// 404 for one object, with upstream's exact text.
     pub fn object_not_found(group: &str, resource: &str, name: &str) -> Status {
-        Status::new(404, "NotFound", format!("{} {} not found", qualified(group, resource), Quoted(name)))
-            .with_details(Details::of(group, resource, name))
+        Status::new(404, "NotFound", format!("{} {} not found", qualified(group, resource), GoQuoted(name)))
+            .with_details(StatusDetails::for_resource(group, resource, name))
     }
 
     /// 405. `message` names the allowed methods, or the server to use instead.
     pub fn method_not_allowed(message: impl Into<String>) -> Status {
-        Status::new(405, "MethodNotAllowed", message).with_details(Details::default())
+        Status::new(405, "MethodNotAllowed", message).with_details(StatusDetails::default())
     }
 
     /// 406: none of the accepted media types is supported.
@@ -97,14 +94,18 @@ impl Status {
     /// 409 for one object, with upstream's text.
     pub fn conflict(group: &str, resource: &str, name: &str, why: impl fmt::Display) -> Status {
         let resource_of = qualified(group, resource);
-        Status::new(409, "Conflict", format!("Operation cannot be fulfilled on {resource_of} {}: {why}", Quoted(name)))
-            .with_details(Details::of(group, resource, name))
+        Status::new(
+            409,
+            "Conflict",
+            format!("Operation cannot be fulfilled on {resource_of} {}: {why}", GoQuoted(name)),
+        )
+        .with_details(StatusDetails::for_resource(group, resource, name))
     }
 
     /// 409 for an object that already exists, with upstream's exact text.
     pub fn already_exists(group: &str, resource: &str, name: &str) -> Status {
-        Status::new(409, "AlreadyExists", format!("{} {} already exists", qualified(group, resource), Quoted(name)))
-            .with_details(Details::of(group, resource, name))
+        Status::new(409, "AlreadyExists", format!("{} {} already exists", qualified(group, resource), GoQuoted(name)))
+            .with_details(StatusDetails::for_resource(group, resource, name))
     }
 
     /// 410 for an expired resource version.
@@ -128,12 +129,12 @@ impl Status {
     }
 
     /// 422 for an invalid object.
-    pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Status {
+    pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<StatusCause>) -> Status {
         let errors: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
         let all = if let [only] = &errors[..] { only.clone() } else { format!("[{}]", errors.join(", ")) };
-        let mut details = Details::of(group, kind, name);
+        let mut details = StatusDetails::for_resource(group, kind, name);
         details.causes = causes;
-        Status::new(422, "Invalid", format!("{} {} is invalid: {all}", qualified(group, kind), Quoted(name)))
+        Status::new(422, "Invalid", format!("{} {} is invalid: {all}", qualified(group, kind), GoQuoted(name)))
             .with_details(details)
     }
 
@@ -183,19 +184,19 @@ impl Status {
 
     /// 504, with upstream's text.
     pub fn timeout(message: impl fmt::Display) -> Status {
-        Status::new(504, "Timeout", format!("Timeout: {message}")).with_details(Details::default())
+        Status::new(504, "Timeout", format!("Timeout: {message}")).with_details(StatusDetails::default())
     }
 
     /// Replaces the details.
     #[must_use]
-    pub fn with_details(mut self, details: Details) -> Status {
+    pub fn with_details(mut self, details: StatusDetails) -> Status {
         self.details = Some(Box::new(details));
         self
     }
 
     /// Sets the resource in the details: group, plural, and the name of an object or the empty text.
     #[must_use]
-    pub fn about(mut self, group: &str, resource: &str, name: &str) -> Status {
+    pub fn with_resource(mut self, group: &str, resource: &str, name: &str) -> Status {
         let details = self.details_mut();
         details.group = group.to_owned();
         details.kind = resource.to_owned();
@@ -206,7 +207,7 @@ impl Status {
     /// Adds a cause: a machine-readable reason, and a human-readable message.
     #[must_use]
     pub fn with_cause(mut self, reason: impl Into<String>, message: impl Into<String>) -> Status {
-        let cause = Cause { reason: reason.into(), message: message.into(), field: String::new() };
+        let cause = StatusCause { reason: reason.into(), message: message.into(), field: String::new() };
         self.details_mut().causes.push(cause);
         self
     }
@@ -237,22 +238,27 @@ impl Status {
         self.retry_after().filter(|_| self.sends_retry_after)
     }
 
-    fn details_mut(&mut self) -> &mut Details {
+    fn details_mut(&mut self) -> &mut StatusDetails {
         self.details.get_or_insert_default()
     }
 }
 
-impl Details {
+impl StatusDetails {
     /// Details of a resource: group, plural, and the name of an object or the empty text.
-    pub fn of(group: &str, resource: &str, name: &str) -> Details {
-        Details { name: name.to_owned(), group: group.to_owned(), kind: resource.to_owned(), ..Details::default() }
+    pub fn for_resource(group: &str, resource: &str, name: &str) -> StatusDetails {
+        StatusDetails {
+            name: name.to_owned(),
+            group: group.to_owned(),
+            kind: resource.to_owned(),
+            ..StatusDetails::default()
+        }
     }
 }
 
 /// `metav1.StatusDetails`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Details {
+pub struct StatusDetails {
     /// Name of the resource, or empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
@@ -267,7 +273,7 @@ pub struct Details {
     pub uid: String,
     /// Causes of the failure.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub causes: Vec<Cause>,
+    pub causes: Vec<StatusCause>,
     /// Delay before a retry in seconds; 0 if unknown.
     #[serde(skip_serializing_if = "is_zero")]
     pub retry_after_seconds: u32,
@@ -276,7 +282,7 @@ pub struct Details {
 /// `metav1.StatusCause`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Cause {
+pub struct StatusCause {
     /// A `metav1.CauseType`, or the reason of a condition.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
@@ -297,18 +303,18 @@ fn qualified(group: &str, resource: &str) -> String {
     if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
 }
 
-fn what_is_forbidden(user: &str, info: &RequestInfo<'_>) -> String {
-    let (user, verb) = (Quoted(user), &info.verb);
+fn forbidden_action(user: &str, info: &RequestInfo<'_>) -> String {
+    let (user, verb) = (GoQuoted(user), &info.verb);
     if !info.is_resource_request {
-        return format!("User {user} cannot {verb} path {}", Quoted(info.path));
+        return format!("User {user} cannot {verb} path {}", GoQuoted(info.path));
     }
     let slash = if info.subresource.is_empty() { "" } else { "/" };
     let resource = format!("{}{slash}{}", info.resource, info.subresource);
-    let (resource, group) = (Quoted(&resource), Quoted(info.api_group));
+    let (resource, group) = (GoQuoted(&resource), GoQuoted(info.api_group));
     let scope = if info.namespace.is_empty() {
         "at the cluster scope".to_owned()
     } else {
-        format!("in the namespace {}", Quoted(info.namespace))
+        format!("in the namespace {}", GoQuoted(info.namespace))
     };
     format!("User {user} cannot {verb} resource {resource} in API group {group} {scope}")
 }
@@ -332,7 +338,7 @@ mod tests {
 
     /// Upstream's cases (`errors_test.go` beside `errors.go`).
     #[test]
-    fn forbidden_says_what_upstream_says() {
+    fn status_forbidden_matches_upstream() {
         for (user, method, path, reason, message, details) in [
             (
                 "NAME",
@@ -340,7 +346,7 @@ mod tests {
                 "/whatever",
                 "",
                 r#"forbidden: User "NAME" cannot get path "/whatever""#,
-                Details::default(),
+                StatusDetails::default(),
             ),
             (
                 "NAME",
@@ -348,7 +354,7 @@ mod tests {
                 "/<script>",
                 "",
                 r#"forbidden: User "NAME" cannot get path "/&lt;script&gt;""#,
-                Details::default(),
+                StatusDetails::default(),
             ),
             (
                 "jane",
@@ -356,7 +362,7 @@ mod tests {
                 "/apis/wardle.example.com/v1/namespaces/test/flunders/x",
                 "",
                 r#"flunders.wardle.example.com "x" is forbidden: User "jane" cannot get resource "flunders" in API group "wardle.example.com" in the namespace "test""#,
-                Details::of("wardle.example.com", "flunders", "x"),
+                StatusDetails::for_resource("wardle.example.com", "flunders", "x"),
             ),
             (
                 "jane & co",
@@ -364,7 +370,7 @@ mod tests {
                 "/api/v1/namespaces/test/pods/x/status",
                 "no, really < no",
                 r#"pods "x" is forbidden: User "jane &amp; co" cannot update resource "pods/status" in API group "" in the namespace "test": no, really < no"#,
-                Details::of("", "pods", "x"),
+                StatusDetails::for_resource("", "pods", "x"),
             ),
             (
                 "u\"\n",
@@ -372,7 +378,7 @@ mod tests {
                 "/apis/g/v1/things",
                 "",
                 r#"things.g is forbidden: User "u\"\n" cannot deletecollection resource "things" in API group "g" at the cluster scope"#,
-                Details::of("g", "things", ""),
+                StatusDetails::for_resource("g", "things", ""),
             ),
         ] {
             let expected = Status::new(403, "Forbidden", message).with_details(details);
@@ -381,14 +387,14 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_known_only_when_said() {
+    fn status_retry_after_only_when_set() {
         assert_eq!(Status::too_many_requests("x", 1).retry_after(), Some(1));
         assert_eq!(Status::service_unavailable("x").retry_after(), None);
         assert_eq!(Status::service_unavailable("x").with_cause("a", "b").retry_after(), None);
     }
 
     #[test]
-    fn retry_after_header_only_where_upstream_sends_it() {
+    fn status_retry_after_header_only_where_upstream_sends_it() {
         assert_eq!(Status::too_many_requests("x", 1).retry_after_header(), Some(1));
         assert_eq!(Status::paths_not_installed().retry_after_header(), Some(5));
         assert_eq!(Status::resource_version_too_large(2, 1).retry_after_header(), Some(1));
@@ -399,8 +405,8 @@ mod tests {
     }
 
     #[test]
-    fn a_sentence_for_one_or_several_causes() {
-        let cause = |field: &str| Cause {
+    fn status_invalid_message_for_one_or_several_causes() {
+        let cause = |field: &str| StatusCause {
             reason: "FieldValueRequired".into(),
             message: "Required value".into(),
             field: field.into(),

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn preferred_order_is_that_of_the_documentation() {
+    fn versions_sorted_as_documented() {
         let mut versions =
             vec!["foo10", "v1", "v12alpha1", "v10beta3", "foo1", "v2", "v3beta1", "v11alpha2", "v10", "v11beta2"];
         versions.sort_by(|a, b| compare_kube_aware(b, a));
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_a_version_is_none() {
+    fn versions_malformed_sort_last() {
         for odd in ["v", "1", "V1", "v1alpha", "v1beta", "v1gamma1", "v1alpha1x", "v99999999999999999999", "v1 ", "v-1"]
         {
             assert_eq!(compare_kube_aware(odd, "v1alpha1"), Ordering::Less, "{odd}");
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn api_version_in_and_out() {
+    fn group_version_round_trips() {
         for (text, path) in [("v1", "/api/v1"), ("apps/v1", "/apis/apps/v1")] {
             let version = GroupVersion::parse(text).unwrap();
             assert_eq!(version.to_string(), text);

@@ -8,15 +8,15 @@ use super::{Query, Status};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WatchOptions {
     /// Whether to begin with the existing objects (`resourceVersion` empty or 0, or `sendInitialEvents`).
-    pub initial: bool,
+    pub sends_initial_events: bool,
     /// Whether to mark the end of the initial objects with a bookmark (`sendInitialEvents`).
-    pub mark_initial: bool,
+    pub marks_initial_end: bool,
     /// Resource version after which events are sent.
-    pub since: u64,
+    pub since_version: u64,
     /// Whether to send bookmarks.
-    pub bookmarks: bool,
+    pub sends_bookmarks: bool,
     /// Duration of the watch.
-    pub lasts: Duration,
+    pub timeout: Duration,
 }
 
 impl WatchOptions {
@@ -41,11 +41,11 @@ impl WatchOptions {
         // Random, as upstream, so that clients that connected together do not reconnect together.
         let lasts = if seconds == 0 { 1800.0 * (1.0 + fastrand::f64()) } else { seconds.min(86_400) as f64 };
         Ok(WatchOptions {
-            initial: initial.unwrap_or(since == 0),
-            mark_initial: initial == Some(true) && yes("allowWatchBookmarks"),
-            since: if since == 0 { current } else { since },
-            bookmarks: yes("allowWatchBookmarks"),
-            lasts: Duration::from_secs_f64(lasts),
+            sends_initial_events: initial.unwrap_or(since == 0),
+            marks_initial_end: initial == Some(true) && yes("allowWatchBookmarks"),
+            since_version: if since == 0 { current } else { since },
+            sends_bookmarks: yes("allowWatchBookmarks"),
+            timeout: Duration::from_secs_f64(lasts),
         })
     }
 }

@@ -8,13 +8,13 @@ use serde::Deserialize;
 
 /// A complete response.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct ApiResponse {
     /// HTTP status.
     pub status: u16,
     /// The body.
     pub body: Bytes,
     /// Whether it has the header `Retry-After`.
-    pub(super) asks_for_another: bool,
+    pub(super) has_retry_after: bool,
 }
 
 /// Error of a call without a response. The text is for the log: it contains addresses.
@@ -27,7 +27,7 @@ pub enum CallError {
     /// No response within this time.
     TimedOut(Duration),
     /// The response is invalid or too large.
-    Nonsense(String),
+    InvalidResponse(String),
 }
 
 /// Timeouts and retries of a call.
@@ -35,38 +35,43 @@ pub enum CallError {
 /// The backoff is `k8s.io/apiserver/pkg/server/options.DefaultAuthWebhookRetryBackoff`: 500ms, factor 1.5, jitter 0.2,
 /// five attempts. The total is limited as well: five attempts of ten seconds outlive the request they are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct CallPolicy {
     /// Timeout of one attempt.
-    pub attempt: Duration,
+    pub attempt_timeout: Duration,
     /// Timeout of all attempts, including the pauses between them.
-    pub whole: Duration,
+    pub total_timeout: Duration,
     /// Maximum number of attempts.
-    pub attempts: u32,
+    pub max_attempts: u32,
     /// Pause before the second attempt.
-    pub pause: Duration,
+    pub initial_backoff: Duration,
 }
 
-impl Default for Patience {
-    fn default() -> Patience {
-        Patience {
-            attempt: Duration::from_secs(10),
-            whole: Duration::from_secs(15),
-            attempts: 5,
-            pause: Duration::from_millis(500),
+impl Default for CallPolicy {
+    fn default() -> CallPolicy {
+        CallPolicy {
+            attempt_timeout: Duration::from_secs(10),
+            total_timeout: Duration::from_secs(15),
+            max_attempts: 5,
+            initial_backoff: Duration::from_millis(500),
         }
     }
 }
 
-impl Patience {
+impl CallPolicy {
     /// The default policy, limited to the deadline of the request that waits for the call.
-    pub fn within(limit: Duration) -> Patience {
-        let usual = Patience::default();
-        Patience { attempt: usual.attempt.min(limit), whole: usual.whole.min(limit), ..usual }
+    pub fn within(limit: Duration) -> CallPolicy {
+        let usual = CallPolicy::default();
+        CallPolicy {
+            attempt_timeout: usual.attempt_timeout.min(limit),
+            total_timeout: usual.total_timeout.min(limit),
+            ..usual
+        }
     }
 
     /// The pause before attempt `number` (1 for the second), as in `wait.Backoff`.
-    pub(super) fn pause_before(&self, number: u32) -> Duration {
-        let grown = self.pause.mul_f64(1.5_f64.powi(i32::try_from(number.saturating_sub(1)).unwrap_or(i32::MAX)));
+    pub(super) fn backoff_before(&self, number: u32) -> Duration {
+        let grown =
+            self.initial_backoff.mul_f64(1.5_f64.powi(i32::try_from(number.saturating_sub(1)).unwrap_or(i32::MAX)));
         grown.mul_f64(1.0 + 0.2 * fastrand::f64())
     }
 }
@@ -74,20 +79,20 @@ impl Patience {
 /// The fields of a `metav1.Status` that determine a retry.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Said {
+struct RetryStatus {
     kind: String,
     message: String,
     reason: String,
-    details: Option<Details>,
+    details: Option<RetryDetails>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct Details {
+struct RetryDetails {
     retry_after_seconds: i64,
 }
 
-impl Answer {
+impl ApiResponse {
     /// Whether the status is 2xx.
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
@@ -95,27 +100,27 @@ impl Answer {
 
     /// Whether to retry (`DefaultShouldRetry` of `k8s.io/apiserver/pkg/util/webhook`): 429, 500, 504, and responses
     /// with a retry delay. Never 401, 403 or 404.
-    pub(super) fn is_worth_another(&self) -> bool {
+    pub(super) fn is_retryable(&self) -> bool {
         if self.is_success() {
             return false;
         }
-        let said = self.said();
+        let said = self.parsed_status();
         let delays = said.details.is_some_and(|details| details.retry_after_seconds > 0)
             && matches!(&*said.reason, "ServerTimeout" | "TooManyRequests" | "ServiceUnavailable" | "Timeout");
         matches!(self.status, 429 | 500 | 504)
-            || self.asks_for_another
+            || self.has_retry_after
             || delays
             || matches!(&*said.reason, "InternalError" | "Timeout" | "TooManyRequests" | "ServerTimeout")
     }
 
     /// Describes the response for the log.
     pub fn describe(&self) -> String {
-        self.describe_of("the API server")
+        self.describe_as("the API server")
     }
 
     /// Describes the response of a server other than an API server, for the log.
-    pub fn describe_of(&self, who: &str) -> String {
-        let said = self.said();
+    pub fn describe_as(&self, who: &str) -> String {
+        let said = self.parsed_status();
         let mut text = format!("{who} answered {}", self.status);
         if !said.message.is_empty() {
             text.push_str(": ");
@@ -124,35 +129,35 @@ impl Answer {
         text
     }
 
-    fn said(&self) -> Said {
-        let said: Said = serde_json::from_slice(&self.body).unwrap_or_default();
-        if said.kind == "Status" { said } else { Said::default() }
+    fn parsed_status(&self) -> RetryStatus {
+        let said: RetryStatus = serde_json::from_slice(&self.body).unwrap_or_default();
+        if said.kind == "Status" { said } else { RetryStatus::default() }
     }
 }
 
 impl CallError {
     /// Whether to retry. Only a lost connection: one that cannot be opened would fail again, and a timeout has used up
     /// its time.
-    pub(super) fn is_worth_another(&self) -> bool {
+    pub(super) fn is_retryable(&self) -> bool {
         matches!(self, CallError::Broken(_))
     }
 }
 
 impl CallError {
     /// Describes the error with the name of the server, for the log.
-    pub fn describe_of(&self, who: &str) -> String {
+    pub fn describe_as(&self, who: &str) -> String {
         match self {
             CallError::Unreachable(why) => format!("{who} cannot be reached: {why}"),
             CallError::Broken(why) => format!("the connection to {who} broke: {why}"),
             CallError::TimedOut(after) => format!("{who} did not answer within {after:?}"),
-            CallError::Nonsense(why) => format!("the response of {who} is invalid: {why}"),
+            CallError::InvalidResponse(why) => format!("the response of {who} is invalid: {why}"),
         }
     }
 }
 
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.describe_of("the API server"))
+        f.write_str(&self.describe_as("the API server"))
     }
 }
 
@@ -160,12 +165,12 @@ impl fmt::Display for CallError {
 mod tests {
     use super::*;
 
-    fn answer(status: u16, body: &str, asks_for_another: bool) -> Answer {
-        Answer { status, body: Bytes::from(body.to_owned()), asks_for_another }
+    fn answer(status: u16, body: &str, asks_for_another: bool) -> ApiResponse {
+        ApiResponse { status, body: Bytes::from(body.to_owned()), has_retry_after: asks_for_another }
     }
 
     #[test]
-    fn what_is_tried_again() {
+    fn call_retried_by_status_and_reason() {
         let status = |reason: &str, seconds: u32| {
             format!(
                 r#"{{"kind":"Status","message":"no","reason":"{reason}","details":{{"retryAfterSeconds":{seconds}}}}}"#
@@ -185,17 +190,17 @@ mod tests {
             (404, "404 page not found".to_owned(), false, false),
             (422, status("Invalid", 0), false, false),
         ] {
-            assert_eq!(answer(code, &body, header).is_worth_another(), again, "{code} {body}");
+            assert_eq!(answer(code, &body, header).is_retryable(), again, "{code} {body}");
         }
         assert_eq!(answer(403, &status("Forbidden", 0), false).describe(), "the API server answered 403: no");
         assert_eq!(answer(502, "<html>", false).describe(), "the API server answered 502");
     }
 
     #[test]
-    fn pauses_grow_by_half_with_a_fifth_of_chance() {
-        let patience = Patience::default();
+    fn call_backoff_grows_by_half_with_jitter() {
+        let patience = CallPolicy::default();
         for (number, least) in [(1, 500.0), (2, 750.0), (3, 1125.0), (4, 1687.5)] {
-            let pause = patience.pause_before(number).as_secs_f64() * 1000.0;
+            let pause = patience.backoff_before(number).as_secs_f64() * 1000.0;
             assert!((least..=least * 1.2 + 0.001).contains(&pause), "{number}: {pause}");
         }
     }

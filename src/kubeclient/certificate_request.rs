@@ -12,30 +12,30 @@ use http::Method;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Answer, CallError, Client, Patience};
+use super::{ApiResponse, CallError, CallPolicy, Client};
 use crate::observe::metrics::CallHealth;
-use crate::process::{Drain, Phase, Publisher};
-use crate::tls::{AskedFor, Asking};
+use crate::process::{Drain, Publisher, ShutdownPhase};
+use crate::tls::{PendingCertificate, RequestedCertificate};
 
 /// First and longest interval of polling a pending request.
-const LOOKS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15));
+const POLL_INTERVAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(15));
 /// Pause before the next request after a failed one.
-const PAUSE: Duration = Duration::from_secs(60);
+const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// Longest sleep between checks of the expiry: the clock may be set.
-const ROUND: Duration = Duration::from_secs(3600);
+const MAX_SLEEP: Duration = Duration::from_secs(3600);
 const PATH: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 
 /// The certificate to request, and its signer.
-pub struct Wanted {
+pub struct SigningRequest {
     /// The key pair.
-    pub asked: AskedFor,
+    pub pending: RequestedCertificate,
     /// `signerName` of the request.
     pub signer: String,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Document {
+struct CsrObject {
     metadata: Metadata,
     status: Status,
 }
@@ -50,12 +50,12 @@ struct Metadata {
 #[serde(default)]
 struct Status {
     certificate: String,
-    conditions: Vec<Condition>,
+    conditions: Vec<CsrCondition>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Condition {
+struct CsrCondition {
     r#type: String,
     reason: String,
     message: String,
@@ -64,31 +64,31 @@ struct Condition {
 /// Requests the certificate whenever it is due, until the process ends.
 ///
 /// Publishes what it waits for, `None` while there is a valid certificate. `health` records the result of each call.
-pub async fn keep(
+pub async fn run(
     client: Rc<Client>,
-    wanted: Wanted,
+    wanted: SigningRequest,
     waits: Publisher<Option<String>>,
     health: Arc<CallHealth>,
     mut drain: Drain,
 ) {
-    let server = ApiServer { client, health };
+    let server = CsrClient { client, health };
     tokio::select! {
-        () = keep_on(&server, &wanted, &waits) => {}
-        () = drain.reached(Phase::Ending) => {}
+        () = renew_when_due(&server, &wanted, &waits) => {}
+        () = drain.wait_for(ShutdownPhase::Ending) => {}
     }
 }
 
 /// Client that records its results.
-struct ApiServer {
+struct CsrClient {
     client: Rc<Client>,
     health: Arc<CallHealth>,
 }
 
-impl ApiServer {
+impl CsrClient {
     /// Calls the API server and records the result. The caller logs failures.
-    async fn call(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Answer, CallError> {
+    async fn call(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<ApiResponse, CallError> {
         let began = Instant::now();
-        let answer = self.client.call(method, path, body, Patience::default(), |_, _| {}).await;
+        let answer = self.client.call(method, path, body, CallPolicy::default(), |_, _| {}).await;
         let result = match &answer {
             Ok(answer) if answer.is_success() => Ok(()),
             Ok(answer) => Err(answer.describe()),
@@ -103,21 +103,21 @@ impl ApiServer {
     }
 }
 
-async fn keep_on(client: &ApiServer, wanted: &Wanted, waits: &Publisher<Option<String>>) {
+async fn renew_when_due(client: &CsrClient, wanted: &SigningRequest, waits: &Publisher<Option<String>>) {
     let mut told = String::new();
     loop {
         let now = SystemTime::now();
-        let left = wanted.asked.due(now).duration_since(now).unwrap_or_default();
+        let left = wanted.pending.renewal_due(now).duration_since(now).unwrap_or_default();
         if !left.is_zero() {
-            tokio::time::sleep(left.min(ROUND)).await;
+            tokio::time::sleep(left.min(MAX_SLEEP)).await;
             continue;
         }
-        match request(client, wanted, waits).await {
+        match request_certificate(client, wanted, waits).await {
             Ok(()) => {
                 told.clear();
                 waits.publish(Arc::new(None));
                 tracing::info!(
-                    files = wanted.asked.files().place(),
+                    files = wanted.pending.files().place(),
                     signer = wanted.signer,
                     "requested serving certificate issued"
                 );
@@ -126,31 +126,35 @@ async fn keep_on(client: &ApiServer, wanted: &Wanted, waits: &Publisher<Option<S
                 if told != why {
                     tracing::error!("no serving certificate from signer {}: {why}; retried in 1m", wanted.signer);
                 }
-                publish(wanted, waits, why.clone());
+                publish_waiting(wanted, waits, why.clone());
                 told = why;
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
         }
     }
 }
 
 /// Publishes what is waited for, unless an earlier certificate is still valid.
-fn publish(wanted: &Wanted, waits: &Publisher<Option<String>>, why: String) {
-    waits.publish(Arc::new(Some(why).filter(|_| !wanted.asked.is_there(SystemTime::now()))));
+fn publish_waiting(wanted: &SigningRequest, waits: &Publisher<Option<String>>, why: String) {
+    waits.publish(Arc::new(Some(why).filter(|_| !wanted.pending.is_issued(SystemTime::now()))));
 }
 
-async fn request(client: &ApiServer, wanted: &Wanted, waits: &Publisher<Option<String>>) -> Result<(), String> {
-    let asking = wanted.asked.ask().map_err(|problem| problem.to_string())?;
-    let name = create(client, wanted, &asking).await?;
+async fn request_certificate(
+    client: &CsrClient,
+    wanted: &SigningRequest,
+    waits: &Publisher<Option<String>>,
+) -> Result<(), String> {
+    let asking = wanted.pending.create_request().map_err(|problem| problem.to_string())?;
+    let name = create_request(client, wanted, &asking).await?;
     tracing::info!(
         signer = wanted.signer,
         "serving certificate requested; to approve it: kubectl certificate approve {name}"
     );
-    publish(wanted, waits, format!("CertificateSigningRequest {name} is not approved and signed yet"));
-    let mut pause = LOOKS.0;
+    publish_waiting(wanted, waits, format!("CertificateSigningRequest {name} is not approved and signed yet"));
+    let mut pause = POLL_INTERVAL.0;
     loop {
         tokio::time::sleep(pause).await;
-        pause = pause.mul_f64(1.5).min(LOOKS.1);
+        pause = pause.mul_f64(1.5).min(POLL_INTERVAL.1);
         let answer = match client.call(Method::GET, &format!("{PATH}/{name}"), None).await {
             Ok(answer) => answer,
             // A failed call does not change the request.
@@ -165,22 +169,26 @@ async fn request(client: &ApiServer, wanted: &Wanted, waits: &Publisher<Option<S
             500.. => continue,
             _ => return Err(answer.describe()),
         }
-        let document: Document = serde_json::from_slice(&answer.body).map_err(|error| error.to_string())?;
-        let refused = |condition: &&Condition| matches!(&*condition.r#type, "Denied" | "Failed");
+        let document: CsrObject = serde_json::from_slice(&answer.body).map_err(|error| error.to_string())?;
+        let refused = |condition: &&CsrCondition| matches!(&*condition.r#type, "Denied" | "Failed");
         if let Some(condition) = document.status.conditions.iter().find(refused) {
-            let Condition { r#type, reason, message } = condition;
+            let CsrCondition { r#type, reason, message } = condition;
             return Err(format!("CertificateSigningRequest {name} is {type}: {reason}: {message}"));
         }
         if document.status.certificate.is_empty() {
             continue;
         }
         let certificate = STANDARD.decode(document.status.certificate).map_err(|error| error.to_string())?;
-        return wanted.asked.keep(&asking, &certificate).map_err(|problem| problem.to_string());
+        return wanted.pending.install(&asking, &certificate).map_err(|problem| problem.to_string());
     }
 }
 
 /// Creates the CertificateSigningRequest. Returns its name.
-async fn create(client: &ApiServer, wanted: &Wanted, asking: &Asking) -> Result<String, String> {
+async fn create_request(
+    client: &CsrClient,
+    wanted: &SigningRequest,
+    asking: &PendingCertificate,
+) -> Result<String, String> {
     let document = json!({
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "CertificateSigningRequest",
@@ -196,6 +204,6 @@ async fn create(client: &ApiServer, wanted: &Wanted, asking: &Asking) -> Result<
     if !answer.is_success() {
         return Err(answer.describe());
     }
-    let document: Document = serde_json::from_slice(&answer.body).map_err(|error| error.to_string())?;
+    let document: CsrObject = serde_json::from_slice(&answer.body).map_err(|error| error.to_string())?;
     Ok(document.metadata.name)
 }

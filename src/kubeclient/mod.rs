@@ -1,26 +1,26 @@
 //! Client of a kube-apiserver: kubeconfig (reloaded when it changes), calls with upstream's retry policy, list and
 //! watch, leader election.
 //!
-//! A [`Client`] belongs to one thread. Other threads send it jobs through a [`Remote`], so that each control plane has
+//! A [`Client`] belongs to one thread. Other threads send it jobs through a [`ClientHandle`], so that each control plane has
 //! one connection pool, however many workers there are.
 
 mod call;
 pub mod certificate_request;
 mod client;
+mod client_handle;
 pub mod election;
 mod kubeconfig;
-mod onward;
+mod kubeconfig_server;
+mod kubeconfig_source;
+mod passthrough;
 mod plugin;
-mod remote;
-mod server;
-mod source;
 pub mod watch;
 
-pub use call::{Answer, CallError, Patience};
+pub use call::{ApiResponse, CallError, CallPolicy};
 pub use client::Client;
-pub use kubeconfig::{Chosen, Kubeconfig};
-pub use onward::{Onward, Undelivered};
-pub use plugin::Denied;
-pub use remote::{Jobs, Remote};
-pub use server::Server;
-pub use source::{IN_CLUSTER, Source};
+pub use client_handle::{ClientHandle, ClientJobs};
+pub use kubeconfig::{ConfigOverrides, Kubeconfig};
+pub use kubeconfig_server::KubeconfigServer;
+pub use kubeconfig_source::{IN_CLUSTER, KubeconfigSource};
+pub use passthrough::{Passthrough, PassthroughError};
+pub use plugin::CredentialError;

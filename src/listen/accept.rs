@@ -7,26 +7,26 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use crate::process::{self, Drain, Phase};
+use crate::process::{self, Drain, ShutdownPhase};
 
 /// An accepted connection, queued for a worker; dropping it releases its place in the counts.
-pub struct Incoming {
+pub struct IncomingConnection {
     /// The socket: non-blocking, TCP_NODELAY, with keep-alive.
     pub socket: std::net::TcpStream,
     /// The peer's address; an IPv4-mapped address is converted to IPv4.
     pub remote: SocketAddr,
     /// Keeps the connection counted; drop it when the connection ends.
-    pub place: Place,
+    pub permit: ConnectionPermit,
 }
 
 /// RAII permit that counts a connection for its worker and for the total.
-pub struct Place {
+pub struct ConnectionPermit {
     worker: Arc<AtomicUsize>,
     total: Arc<AtomicUsize>,
     freed: Arc<tokio::sync::Notify>,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.worker.fetch_sub(1, Ordering::Relaxed);
         self.total.fetch_sub(1, Ordering::Relaxed);
@@ -37,25 +37,25 @@ impl Drop for Place {
 /// The queues and connection counts of all workers.
 #[derive(Default)]
 pub struct Acceptor {
-    workers: Vec<(mpsc::UnboundedSender<Incoming>, Arc<AtomicUsize>)>,
+    workers: Vec<(mpsc::UnboundedSender<IncomingConnection>, Arc<AtomicUsize>)>,
     total: Arc<AtomicUsize>,
     freed: Arc<tokio::sync::Notify>,
 }
 
 impl Acceptor {
     /// Adds a worker and returns its queue of connections.
-    pub fn worker(&mut self) -> mpsc::UnboundedReceiver<Incoming> {
+    pub fn add_worker(&mut self) -> mpsc::UnboundedReceiver<IncomingConnection> {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.workers.push((sender, Arc::default()));
         receiver
     }
 
     /// The number of open connections of all workers.
-    pub fn open(&self) -> Arc<AtomicUsize> {
+    pub fn open_connections(&self) -> Arc<AtomicUsize> {
         self.total.clone()
     }
 
-    fn hand_over(&self, socket: std::net::TcpStream, remote: SocketAddr) {
+    fn dispatch(&self, socket: std::net::TcpStream, remote: SocketAddr) {
         // A dual-stack listener reports IPv4 clients as IPv4-mapped addresses.
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
         let Some((sender, count)) = self.workers.iter().min_by_key(|(_, count)| count.load(Ordering::Relaxed)) else {
@@ -63,13 +63,13 @@ impl Acceptor {
         };
         count.fetch_add(1, Ordering::Relaxed);
         self.total.fetch_add(1, Ordering::Relaxed);
-        let place = Place { worker: count.clone(), total: self.total.clone(), freed: self.freed.clone() };
+        let place = ConnectionPermit { worker: count.clone(), total: self.total.clone(), freed: self.freed.clone() };
         // If the worker has ended, the connection is dropped with its permit.
-        let _ = sender.send(Incoming { socket, remote, place });
+        let _ = sender.send(IncomingConnection { socket, remote, permit: place });
     }
 }
 
-/// Accepts until `drain` reaches [`Phase::Draining`], then accepts the connections that the kernel has already
+/// Accepts until `drain` reaches [`ShutdownPhase::Draining`], then accepts the connections that the kernel has already
 /// completed, so that none is reset, and closes the port.
 pub async fn accept(listener: TcpListener, acceptor: Acceptor, max_connections: usize, mut drain: Drain) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
@@ -80,21 +80,21 @@ pub async fn accept(listener: TcpListener, acceptor: Acceptor, max_connections: 
         }
     };
     loop {
-        while acceptor.total.load(Ordering::Relaxed) >= max_connections && drain.phase() < Phase::Draining {
+        while acceptor.total.load(Ordering::Relaxed) >= max_connections && drain.phase() < ShutdownPhase::Draining {
             tokio::select! {
                 () = acceptor.freed.notified() => {}
-                () = drain.reached(Phase::Draining) => {}
+                () = drain.wait_for(ShutdownPhase::Draining) => {}
             }
         }
         let accepted = tokio::select! {
             biased;
             accepted = listener.accept() => accepted,
-            () = drain.reached(Phase::Draining) => break,
+            () = drain.wait_for(ShutdownPhase::Draining) => break,
         };
         match accepted {
             Ok((socket, remote)) => {
-                if let Ok(socket) = prepare(socket) {
-                    acceptor.hand_over(socket, remote);
+                if let Ok(socket) = configure_socket(socket) {
+                    acceptor.dispatch(socket, remote);
                 }
             }
             Err(error) => {
@@ -105,13 +105,13 @@ pub async fn accept(listener: TcpListener, acceptor: Acceptor, max_connections: 
         }
     }
     while let Some(Ok((socket, remote))) = futures_util::FutureExt::now_or_never(listener.accept()) {
-        if let Ok(socket) = prepare(socket) {
-            acceptor.hand_over(socket, remote);
+        if let Ok(socket) = configure_socket(socket) {
+            acceptor.dispatch(socket, remote);
         }
     }
 }
 
-fn prepare(socket: tokio::net::TcpStream) -> std::io::Result<std::net::TcpStream> {
-    process::set_up(&socket)?;
+fn configure_socket(socket: tokio::net::TcpStream) -> std::io::Result<std::net::TcpStream> {
+    process::configure_socket(&socket)?;
     socket.into_std()
 }

@@ -20,9 +20,11 @@ use crate::process::Problem;
 pub fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, Problem> {
     let listening = if address.ip().is_unspecified() {
         listen(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port())).or_else(|error| match error.kind() {
-            _ if error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()) => everywhere(address),
+            _ if error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()) => {
+                listen_on_all_ipv4(address)
+            }
             // IPv6 is compiled in but disabled.
-            io::ErrorKind::AddrNotAvailable => everywhere(address),
+            io::ErrorKind::AddrNotAvailable => listen_on_all_ipv4(address),
             _ => Err(error),
         })
     } else {
@@ -46,7 +48,7 @@ pub fn bind(address: SocketAddr, flag: &str) -> Result<TcpListener, Problem> {
 }
 
 /// Listens on all IPv4 addresses, on a machine without IPv6.
-fn everywhere(address: SocketAddr) -> io::Result<TcpListener> {
+fn listen_on_all_ipv4(address: SocketAddr) -> io::Result<TcpListener> {
     listen(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()))
 }
 
@@ -81,14 +83,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_listener_on_the_port_fails_and_says_so() {
+    fn bind_port_in_use_names_flag() {
         let first = bind("127.0.0.1:0".parse().unwrap(), "--listen").unwrap();
         let problem = bind(first.local_addr().unwrap(), "--listen").unwrap_err();
         assert!(problem.message.ends_with("or choose another --listen"), "{problem}");
     }
 
     #[test]
-    fn no_address_in_particular_is_every_one_of_both_families() {
+    fn bind_unspecified_address_is_dual_stack() {
         let ipv6 = TcpListener::bind("[::1]:0").is_ok();
         for any in ["0.0.0.0:0", "[::]:0"] {
             let listener = bind(any.parse().unwrap(), "--listen").unwrap();

@@ -16,11 +16,11 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::Limits;
-use super::lifetime::{Active, End, Lifetime};
-use super::observed::Observed;
-use super::serve::{Answering, Handler, until};
-use crate::message::{Body, BodyError, Received};
+use super::ServerLimits;
+use super::connections::{ActiveRequest, CloseMode, ConnectionTracker};
+use super::serve::{Handler, HandlerFuture, deadline_with_grace};
+use super::tracked_stream::TrackedStream;
+use crate::message::{Body, BodyError, IncomingBody};
 use crate::process::Deadline;
 
 /// Serves an HTTP/1.1 client on `stream` until the connection ends or is upgraded.
@@ -28,13 +28,13 @@ use crate::process::Deadline;
 /// Not an async function: its future would hold the arguments beside the connection, which costs memory for each idle
 /// watch.
 pub(super) fn serve_http1<H: Handler + 'static, T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    stream: Observed<T>,
+    stream: TrackedStream<T>,
     handler: Rc<H>,
-    limits: &Limits,
-    lifetime: &Arc<Lifetime>,
+    limits: &ServerLimits,
+    lifetime: &Arc<ConnectionTracker>,
 ) -> impl Future<Output = ()> + use<H, T> {
     let lifetime = lifetime.clone();
-    let service = Requests { handler, lifetime: lifetime.clone(), patience: limits.idle_timeout };
+    let service = Http1Service { handler, connection: lifetime.clone(), response_timeout: limits.idle_timeout };
     let connection = hyper::server::conn::http1::Builder::new()
         .max_buf_size((limits.max_request_header_bytes as usize).max(8192) + 4096)
         // As net/http, which tolerates that much beyond the limit.
@@ -47,27 +47,27 @@ pub(super) fn serve_http1<H: Handler + 'static, T: AsyncRead + AsyncWrite + Unpi
     // The request with a response deadline, and the deadline.
     let mut bound: Option<(Option<u64>, Deadline)> = None;
     poll_fn(move |cx| {
-        lifetime.register(cx.waker());
+        lifetime.register_waker(cx.waker());
         loop {
-            if lifetime.told() == End::Now {
+            if lifetime.close_mode() == CloseMode::Immediate {
                 return Poll::Ready(());
             }
             if connection.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(());
             }
-            if let Some(at) = lifetime.take_answer_by() {
-                bound = Some((lifetime.running(), until(at)));
+            if let Some(at) = lifetime.take_response_deadline() {
+                bound = Some((lifetime.running_request(), deadline_with_grace(at)));
             }
             if let Some((request, deadline)) = &bound {
-                if request.is_none() || *request != lifetime.running() {
+                if request.is_none() || *request != lifetime.running_request() {
                     bound = None;
-                } else if deadline.is_over(cx.waker()) {
+                } else if deadline.has_elapsed(cx.waker()) {
                     return Poll::Ready(());
                 }
             }
             // Not before the first request: hyper closes a connection that looks idle to it at once, even when a
             // request waits to be read or has arrived in part. The sweep closes clients that send none.
-            if finishing || lifetime.told() == End::No || lifetime.expects_request() {
+            if finishing || lifetime.close_mode() == CloseMode::None || lifetime.is_awaiting_request() {
                 return Poll::Pending;
             }
             finishing = true;
@@ -80,30 +80,34 @@ pub(super) fn serve_http1<H: Handler + 'static, T: AsyncRead + AsyncWrite + Unpi
 const HTTP1_MAX_HEADERS: usize = 256;
 
 /// hyper's service of one connection. Each request is counted until the end of its response.
-struct Requests<H> {
+struct Http1Service<H> {
     handler: Rc<H>,
-    lifetime: Arc<Lifetime>,
+    connection: Arc<ConnectionTracker>,
     /// Timeout for the client to read a response that is fully buffered.
-    patience: Duration,
+    response_timeout: Duration,
 }
 
-impl<H: Handler + 'static> hyper::service::Service<Request<Incoming>> for Requests<H> {
-    type Response = Response<Counted>;
+impl<H: Handler + 'static> hyper::service::Service<Request<Incoming>> for Http1Service<H> {
+    type Response = Response<CountedBody>;
     type Error = Infallible;
-    type Future = Answer;
+    type Future = Http1ResponseFuture;
 
-    fn call(&self, request: Request<Incoming>) -> Answer {
-        let answer = match has_other_coding(request.headers()) {
-            false => self.handler.clone().handle(request.map(Received::from)),
-            true => Box::pin(std::future::ready(unsupported_coding())),
+    fn call(&self, request: Request<Incoming>) -> Http1ResponseFuture {
+        let answer = match has_unsupported_transfer_coding(request.headers()) {
+            false => self.handler.clone().handle(request.map(IncomingBody::from)),
+            true => Box::pin(std::future::ready(unsupported_transfer_coding())),
         };
-        Answer { answer, active: Some(self.lifetime.begin()), patience: self.patience }
+        Http1ResponseFuture {
+            response: answer,
+            active: Some(self.connection.begin_request()),
+            response_timeout: self.response_timeout,
+        }
     }
 }
 
 /// Whether a request's body has a transfer coding other than `chunked` alone. hyper decodes `chunked` only, and would
 /// pass on the still encoded rest without a header that names the coding.
-fn has_other_coding(headers: &HeaderMap) -> bool {
+fn has_unsupported_transfer_coding(headers: &HeaderMap) -> bool {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     codings.next().is_some_and(|coding| {
         !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") || codings.next().is_some()
@@ -111,7 +115,7 @@ fn has_other_coding(headers: &HeaderMap) -> bool {
 }
 
 /// 501 (RFC 9112, section 6.1), with the text of Go's net/http.
-fn unsupported_coding() -> Response<Body> {
+fn unsupported_transfer_coding() -> Response<Body> {
     let mut response = Response::new(Body::Full(Bytes::from_static(b"Unsupported transfer encoding")));
     *response.status_mut() = StatusCode::NOT_IMPLEMENTED;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
@@ -120,45 +124,45 @@ fn unsupported_coding() -> Response<Body> {
 }
 
 /// The future of a response.
-struct Answer {
-    answer: Answering,
-    active: Option<Active>,
-    patience: Duration,
+struct Http1ResponseFuture {
+    response: HandlerFuture,
+    active: Option<ActiveRequest>,
+    response_timeout: Duration,
 }
 
-impl Future for Answer {
-    type Output = Result<Response<Counted>, Infallible>;
+impl Future for Http1ResponseFuture {
+    type Output = Result<Response<CountedBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let response = ready!(self.answer.as_mut().poll(cx));
+        let response = ready!(self.response.as_mut().poll(cx));
         let active = self.active.take();
         if response.status() == StatusCode::SWITCHING_PROTOCOLS
-            && let Some(Active(lifetime)) = &active
+            && let Some(ActiveRequest(lifetime)) = &active
         {
-            lifetime.upgraded();
+            lifetime.set_upgraded();
         }
-        if let (Body::Full(_), Some(Active(lifetime))) = (response.body(), &active) {
-            lifetime.answer_by(Instant::now() + self.patience);
+        if let (Body::Full(_), Some(ActiveRequest(lifetime))) = (response.body(), &active) {
+            lifetime.set_response_deadline(Instant::now() + self.response_timeout);
         }
-        Poll::Ready(Ok(response.map(|body| Counted { body, active })))
+        Poll::Ready(Ok(response.map(|body| CountedBody { body, active })))
     }
 }
 
 /// A response body that keeps its request counted until it is dropped. It yields no more data while the client does not
-/// read: hyper alone would buffer up to [`Limits::max_request_header_bytes`] of it.
-struct Counted {
+/// read: hyper alone would buffer up to [`ServerLimits::max_request_header_bytes`] of it.
+struct CountedBody {
     body: Body,
-    active: Option<Active>,
+    active: Option<ActiveRequest>,
 }
 
-impl http_body::Body for Counted {
+impl http_body::Body for CountedBody {
     type Data = Bytes;
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = &mut *self;
-        let Some(Active(lifetime)) = &this.active else { return Pin::new(&mut this.body).poll_frame(cx) };
-        if lifetime.is_full() {
+        let Some(ActiveRequest(lifetime)) = &this.active else { return Pin::new(&mut this.body).poll_frame(cx) };
+        if lifetime.is_write_buffer_full() {
             // The queued data is part of a chunk, so there is no clean end.
             return this
                 .body
@@ -169,7 +173,7 @@ impl http_body::Body for Counted {
         if let Some(Ok(frame)) = &frame
             && let Some(data) = frame.data_ref()
         {
-            lifetime.hand(data.len());
+            lifetime.add_unflushed(data.len());
         }
         Poll::Ready(frame)
     }

@@ -20,68 +20,68 @@ use http::header::{CONTENT_LENGTH, DATE};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body as _;
 
-use super::Limits;
-use super::cork::Cork;
-use super::lifetime::{Active, End, Lifetime};
-use super::serve::{Answering, Handler, Stream, until};
-use crate::message::{Body, Received, UnreadEnd};
+use super::ServerLimits;
+use super::connections::{ActiveRequest, CloseMode, ConnectionTracker};
+use super::serve::{ClientStream, Handler, HandlerFuture, deadline_with_grace};
+use super::write_coalescing::CorkedStream;
+use crate::message::{Body, IncomingBody, UnreadEnd};
 use crate::process::Deadline;
 
 /// Flow-control window for request bodies, of a stream and of the connection.
 const WINDOW: u32 = 1 << 20;
 /// Response bytes of one stream that may wait for the client's window.
-const MOST_UNSENT: usize = 400 << 10;
+const MAX_UNSENT: usize = 400 << 10;
 /// Response bytes of all streams passed to h2 between two complete writes to the client. While the client does not
 /// read, no stream's response is read further.
-const MOST_HANDED: usize = 256 << 10;
+const MAX_QUEUED: usize = 256 << 10;
 /// Memory of a frame in h2 besides its payload.
-const FRAME: usize = 256;
+const FRAME_OVERHEAD: usize = 256;
 /// Streams reset because of protocol errors of the client, before its connection is closed.
-const MOST_MISTAKES: usize = 1024;
+const MAX_RESET_STREAMS: usize = 1024;
 /// How long the rest of a response that was ended for a slow reader waits for the client.
-const REST_TIMEOUT: Duration = Duration::from_secs(30);
+const SLOW_READER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Serves an HTTP/2 client on `stream` until the connection ends.
 ///
 /// Not an async function: its future would hold the arguments beside the connection, which costs memory for each idle
 /// watch.
 pub(super) fn serve_http2<H: Handler + 'static>(
-    stream: Stream,
+    stream: ClientStream,
     handler: Rc<H>,
-    limits: &Limits,
-    lifetime: &Arc<Lifetime>,
+    limits: &ServerLimits,
+    lifetime: &Arc<ConnectionTracker>,
 ) -> impl Future<Output = ()> + use<H> {
-    let cork = Cork::new(stream);
+    let cork = CorkedStream::new(stream);
     let handshake = Builder::new()
         .initial_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .max_concurrent_streams(limits.http2_max_streams)
         .max_header_list_size(limits.max_request_header_bytes)
-        .max_local_error_reset_streams(Some(MOST_MISTAKES))
-        .max_send_buffer_size(MOST_UNSENT)
+        .max_local_error_reset_streams(Some(MAX_RESET_STREAMS))
+        .max_send_buffer_size(MAX_UNSENT)
         .handshake(cork.clone());
     let mut server = Server {
-        phase: Box::new(Phase::Greeting(handshake)),
+        phase: Box::new(ConnectionPhase::Handshaking(handshake)),
         handler,
-        lifetime: lifetime.clone(),
-        patience: limits.idle_timeout,
-        finishing: false,
+        connection: lifetime.clone(),
+        response_timeout: limits.idle_timeout,
+        is_closing: false,
         gate: Rc::default(),
     };
     let mut done = false;
     let mut writing = false;
     let mut looking: Option<Pin<Box<dyn Future<Output = ()>>>> = None;
     poll_fn(move |cx| {
-        server.lifetime.register(cx.waker());
-        match server.lifetime.told() {
-            End::Now => return Poll::Ready(()),
-            End::Gracefully => server.finish(),
-            End::No => {}
+        server.connection.register_waker(cx.waker());
+        match server.connection.close_mode() {
+            CloseMode::Immediate => return Poll::Ready(()),
+            CloseMode::Graceful => server.close_gracefully(),
+            CloseMode::None => {}
         }
         done = done || server.poll(cx).is_ready();
         // While other requests run, their responses may already be in backend sockets: yield once without waiting, so
         // that they join the same record and system call.
-        if !done && !writing && cork.has_room() && server.lifetime.running().is_some() {
+        if !done && !writing && cork.has_buffered_data() && server.connection.running_request().is_some() {
             let look = looking.get_or_insert_with(|| Box::pin(tokio::task::yield_now()));
             if look.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
@@ -104,76 +104,76 @@ pub(super) fn serve_http2<H: Handler + 'static>(
 
 /// State of one HTTP/2 connection.
 struct Server<H> {
-    phase: Box<Phase>,
+    phase: Box<ConnectionPhase>,
     handler: Rc<H>,
-    lifetime: Arc<Lifetime>,
-    patience: Duration,
-    finishing: bool,
-    gate: Rc<Gate>,
+    connection: Arc<ConnectionTracker>,
+    response_timeout: Duration,
+    is_closing: bool,
+    gate: Rc<WriteGate>,
 }
 
 /// Holds responses back while the client does not read.
 #[derive(Default)]
-struct Gate {
+struct WriteGate {
     /// Bytes passed to h2 since the last complete write to the client.
-    handed: Cell<usize>,
+    queued: Cell<usize>,
     /// How often the gate has opened.
-    opened: Cell<u64>,
-    waiting: RefCell<Vec<Waker>>,
+    times_opened: Cell<u64>,
+    wakers: RefCell<Vec<Waker>>,
 }
 
-impl Gate {
+impl WriteGate {
     fn is_open(&self) -> bool {
-        self.handed.get() < MOST_HANDED
+        self.queued.get() < MAX_QUEUED
     }
 
-    fn hand(&self, bytes: usize) {
-        self.handed.set(self.handed.get() + bytes + FRAME);
+    fn add_queued(&self, bytes: usize) {
+        self.queued.set(self.queued.get() + bytes + FRAME_OVERHEAD);
     }
 
     /// Opens the gate after a complete write to the client.
     fn open(&self) {
-        if self.handed.replace(0) >= MOST_HANDED {
-            self.opened.set(self.opened.get() + 1);
-            self.waiting.borrow_mut().drain(..).for_each(Waker::wake);
+        if self.queued.replace(0) >= MAX_QUEUED {
+            self.times_opened.set(self.times_opened.get() + 1);
+            self.wakers.borrow_mut().drain(..).for_each(Waker::wake);
         }
     }
 }
 
-enum Phase {
+enum ConnectionPhase {
     /// Waiting for the client's preface.
-    Greeting(Handshake<Cork<Stream>, Bytes>),
-    Serving(Connection<Cork<Stream>, Bytes>),
+    Handshaking(Handshake<CorkedStream<ClientStream>, Bytes>),
+    Serving(Connection<CorkedStream<ClientStream>, Bytes>),
 }
 
 impl<H: Handler + 'static> Server<H> {
     /// Accepts requests and drives the connection; ready when it has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Phase::Greeting(handshake) = &mut *self.phase {
+        if let ConnectionPhase::Handshaking(handshake) = &mut *self.phase {
             let Ok(mut connection) = ready!(Pin::new(handshake).poll(cx)) else { return Poll::Ready(()) };
-            if self.finishing {
+            if self.is_closing {
                 connection.graceful_shutdown();
             }
-            *self.phase = Phase::Serving(connection);
+            *self.phase = ConnectionPhase::Serving(connection);
         }
-        let Phase::Serving(connection) = &mut *self.phase else { return Poll::Ready(()) };
+        let ConnectionPhase::Serving(connection) = &mut *self.phase else { return Poll::Ready(()) };
         loop {
             match ready!(connection.poll_accept(cx)) {
                 Some(Ok((request, respond))) => {
                     // Received data is released at once: all uploads share this window.
                     let (parts, from) = request.into_parts();
-                    let body = Received::http2(from, &parts.headers, 0);
+                    let body = IncomingBody::http2(from, &parts.headers, 0);
                     let answer = self.handler.clone().handle(Request::from_parts(parts, body));
-                    tokio::task::spawn_local(Exchange {
-                        turn: Turn::Answering { answer, respond },
+                    tokio::task::spawn_local(RequestTask {
+                        phase: RequestPhase::Responding { answer, respond },
                         gate: self.gate.clone(),
-                        active: self.lifetime.begin(),
-                        patience: self.patience,
-                        bound: None,
+                        active: self.connection.begin_request(),
+                        response_timeout: self.response_timeout,
+                        deadline: None,
                     });
                 }
                 Some(Err(error)) => {
-                    tracing::debug!(%error, client = %self.lifetime.remote, "HTTP/2 connection ended with an error");
+                    tracing::debug!(%error, client = %self.connection.remote, "HTTP/2 connection ended with an error");
                     return Poll::Ready(());
                 }
                 None => return Poll::Ready(()),
@@ -182,9 +182,9 @@ impl<H: Handler + 'static> Server<H> {
     }
 
     /// Sends GOAWAY; running requests are finished.
-    fn finish(&mut self) {
-        if !std::mem::replace(&mut self.finishing, true)
-            && let Phase::Serving(connection) = &mut *self.phase
+    fn close_gracefully(&mut self) {
+        if !std::mem::replace(&mut self.is_closing, true)
+            && let ConnectionPhase::Serving(connection) = &mut *self.phase
         {
             connection.graceful_shutdown();
         }
@@ -192,49 +192,53 @@ impl<H: Handler + 'static> Server<H> {
 }
 
 /// Task of one request. Dropped before the end of the response, it resets the stream.
-struct Exchange {
-    turn: Turn,
-    gate: Rc<Gate>,
-    active: Active,
+struct RequestTask {
+    phase: RequestPhase,
+    gate: Rc<WriteGate>,
+    active: ActiveRequest,
     /// Timeout for the client to read a response that is fully buffered.
-    patience: Duration,
+    response_timeout: Duration,
     /// Deadline of the response. The body is not polled while the client has no window for it, so
     /// the body's own timeout would not fire.
-    bound: Option<Deadline>,
+    deadline: Option<Deadline>,
 }
 
-enum Turn {
-    Answering { answer: Answering, respond: SendResponse<Bytes> },
-    Sending(Sending),
+enum RequestPhase {
+    Responding { answer: HandlerFuture, respond: SendResponse<Bytes> },
+    Sending(ResponseSender),
 }
 
-impl Future for Exchange {
+impl Future for RequestTask {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
-        let over = this.go_on(cx).is_ready();
+        let over = this.poll_phase(cx).is_ready();
         // Taken in any case, because it belongs to this stream.
-        let at = this.active.0.take_answer_by();
+        let at = this.active.0.take_response_deadline();
         if over {
             return Poll::Ready(());
         }
         if let Some(at) = at {
-            this.bound = Some(until(at));
+            this.deadline = Some(deadline_with_grace(at));
         }
-        if this.bound.as_ref().is_some_and(|bound| bound.is_over(cx.waker())) { Poll::Ready(()) } else { Poll::Pending }
+        if this.deadline.as_ref().is_some_and(|bound| bound.has_elapsed(cx.waker())) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 }
 
-impl Exchange {
-    fn go_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if let Turn::Answering { answer, respond } = &mut self.turn {
+impl RequestTask {
+    fn poll_phase(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let RequestPhase::Responding { answer, respond } = &mut self.phase {
             let Poll::Ready(response) = answer.as_mut().poll(cx) else {
                 // Ready when the client resets the stream.
                 return respond.poll_reset(cx).map(drop);
             };
             let (mut parts, body) = response.into_parts();
-            complete(&mut parts.headers, &body);
+            add_standard_headers(&mut parts.headers, &body);
             let ended = body.is_end_stream();
             let to = match respond.send_response(Response::from_parts(parts, ()), ended) {
                 Ok(to) => to,
@@ -248,27 +252,27 @@ impl Exchange {
                 return Poll::Ready(());
             }
             if let Body::Full(_) = body {
-                self.active.0.answer_by(Instant::now() + self.patience);
+                self.active.0.set_response_deadline(Instant::now() + self.response_timeout);
             }
-            self.turn = Turn::Sending(Sending {
+            self.phase = RequestPhase::Sending(ResponseSender {
                 body,
-                to,
-                waiting: None,
+                stream: to,
+                pending: None,
                 queued: 0,
                 gate: self.gate.clone(),
-                asked: None,
-                ending: Ending::No,
+                gate_generation: None,
+                slow_reader: SlowReaderState::Reading,
             });
         }
-        let Turn::Sending(sending) = &mut self.turn else { return Poll::Ready(()) };
+        let RequestPhase::Sending(sending) = &mut self.phase else { return Poll::Ready(()) };
         sending.poll(cx)
     }
 }
 
 /// Adds Date and Content-Length where the handler set none.
-fn complete(headers: &mut HeaderMap, body: &Body) {
+fn add_standard_headers(headers: &mut HeaderMap, body: &Body) {
     if !headers.contains_key(DATE) {
-        headers.insert(DATE, date());
+        headers.insert(DATE, http_date());
     }
     if !body.is_end_stream()
         && let Some(length) = body.size_hint().exact()
@@ -279,7 +283,7 @@ fn complete(headers: &mut HeaderMap, body: &Body) {
 }
 
 /// The current time as an HTTP date, formatted once per second.
-fn date() -> HeaderValue {
+fn http_date() -> HeaderValue {
     thread_local! {
         static LAST: RefCell<(u64, HeaderValue)> = const { RefCell::new((0, HeaderValue::from_static(""))) };
     }
@@ -296,93 +300,93 @@ fn date() -> HeaderValue {
 }
 
 /// Sends the body of a response to the client.
-struct Sending {
+struct ResponseSender {
     body: Body,
-    to: SendStream<Bytes>,
+    stream: SendStream<Bytes>,
     /// Data without window yet, and whether it is the last.
-    waiting: Option<(Bytes, bool)>,
+    pending: Option<(Bytes, bool)>,
     /// Bytes of the last piece passed to h2 for which the client had no window.
     queued: usize,
-    gate: Rc<Gate>,
+    gate: Rc<WriteGate>,
     /// The gate's counter when this stream was added to the waiting ones.
-    asked: Option<u64>,
-    ending: Ending,
+    gate_generation: Option<u64>,
+    slow_reader: SlowReaderState,
 }
 
 /// State of a response that ends because its client does not read.
-enum Ending {
-    No,
+enum SlowReaderState {
+    Reading,
     /// The rest of the body is passed to h2 without waiting. The value is held until the client has read it.
-    Rest(Box<dyn Any>),
+    Flushing(Box<dyn Any>),
     /// All data is passed to h2 except the end of the stream, which waits for the client to read the rest: h2 keeps
     /// data queued on a stream until the connection ends, unless the stream is reset.
-    Untaken(Deadline, #[expect(dead_code, reason = "held")] Box<dyn Any>),
+    AwaitingRead(Deadline, #[expect(dead_code, reason = "held")] Box<dyn Any>),
 }
 
 /// Capacity to send more of a response.
-enum Room {
-    Some,
-    None,
+enum SendCapacity {
+    Available,
+    Exhausted,
     /// The client has reset the stream.
-    Gone,
+    Closed,
 }
 
-impl Sending {
+impl ResponseSender {
     /// The capacity for a piece of the response. Without capacity, the task is woken when there is some.
-    fn room(&mut self, cx: &mut Context<'_>) -> Room {
-        if let Ending::Rest(_) = self.ending {
-            return Room::Some;
+    fn poll_capacity(&mut self, cx: &mut Context<'_>) -> SendCapacity {
+        if let SlowReaderState::Flushing(_) = self.slow_reader {
+            return SendCapacity::Available;
         }
-        while self.to.capacity() == 0 {
-            match self.to.poll_capacity(cx) {
+        while self.stream.capacity() == 0 {
+            match self.stream.poll_capacity(cx) {
                 Poll::Ready(Some(Ok(_))) => {}
-                Poll::Ready(Some(Err(_)) | None) => return Room::Gone,
-                Poll::Pending => return Room::None,
+                Poll::Ready(Some(Err(_)) | None) => return SendCapacity::Closed,
+                Poll::Pending => return SendCapacity::Exhausted,
             }
         }
         if self.gate.is_open() {
-            return Room::Some;
+            return SendCapacity::Available;
         }
-        let opened = Some(self.gate.opened.get());
-        if std::mem::replace(&mut self.asked, opened) != opened {
-            self.gate.waiting.borrow_mut().push(cx.waker().clone());
+        let opened = Some(self.gate.times_opened.get());
+        if std::mem::replace(&mut self.gate_generation, opened) != opened {
+            self.gate.wakers.borrow_mut().push(cx.waker().clone());
         }
-        Room::None
+        SendCapacity::Exhausted
     }
 
     /// Ready when the response has ended, or the client has reset the stream.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            if let Ending::Untaken(..) = self.ending {
-                return self.poll_taken(cx);
+            if let SlowReaderState::AwaitingRead(..) = self.slow_reader {
+                return self.poll_read(cx);
             }
-            if let Some((data, last)) = self.waiting.take() {
-                match self.room(cx) {
-                    Room::Some => {}
-                    Room::Gone => return Poll::Ready(()),
-                    Room::None => match self.body.poll_unread(cx, self.queued + data.len()) {
-                        Poll::Ready(UnreadEnd::Finish(held)) => self.ending = Ending::Rest(held),
+            if let Some((data, last)) = self.pending.take() {
+                match self.poll_capacity(cx) {
+                    SendCapacity::Available => {}
+                    SendCapacity::Closed => return Poll::Ready(()),
+                    SendCapacity::Exhausted => match self.body.poll_unread(cx, self.queued + data.len()) {
+                        Poll::Ready(UnreadEnd::Finish(held)) => self.slow_reader = SlowReaderState::Flushing(held),
                         Poll::Ready(UnreadEnd::Reset) => {
-                            self.to.send_reset(Reason::INTERNAL_ERROR);
+                            self.stream.send_reset(Reason::INTERNAL_ERROR);
                             return Poll::Ready(());
                         }
                         Poll::Pending => {
-                            self.waiting = Some((data, last));
-                            return self.to.poll_reset(cx).map(drop);
+                            self.pending = Some((data, last));
+                            return self.stream.poll_reset(cx).map(drop);
                         }
                     },
                 }
-                self.queued = data.len().saturating_sub(self.to.capacity());
-                let rest = matches!(self.ending, Ending::Rest(_));
+                self.queued = data.len().saturating_sub(self.stream.capacity());
+                let rest = matches!(self.slow_reader, SlowReaderState::Flushing(_));
                 if !rest {
-                    self.gate.hand(data.len());
+                    self.gate.add_queued(data.len());
                 }
-                if self.to.send_data(data, last && !rest).is_err() {
+                if self.stream.send_data(data, last && !rest).is_err() {
                     return Poll::Ready(());
                 }
                 match (last, rest) {
                     (true, true) => {
-                        self.await_taken();
+                        self.await_read();
                         continue;
                     }
                     (true, false) => return Poll::Ready(()),
@@ -392,18 +396,18 @@ impl Sending {
             let frame = match Pin::new(&mut self.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => frame,
                 Poll::Ready(Some(Err(_))) => {
-                    self.to.send_reset(Reason::INTERNAL_ERROR);
+                    self.stream.send_reset(Reason::INTERNAL_ERROR);
                     return Poll::Ready(());
                 }
-                Poll::Ready(None) if matches!(self.ending, Ending::Rest(_)) => {
-                    self.await_taken();
+                Poll::Ready(None) if matches!(self.slow_reader, SlowReaderState::Flushing(_)) => {
+                    self.await_read();
                     continue;
                 }
                 Poll::Ready(None) => {
-                    let _ = self.to.send_data(Bytes::new(), true);
+                    let _ = self.stream.send_data(Bytes::new(), true);
                     return Poll::Ready(());
                 }
-                Poll::Pending => return self.to.poll_reset(cx).map(drop),
+                Poll::Pending => return self.stream.poll_reset(cx).map(drop),
             };
             match frame.into_data() {
                 Ok(data) => {
@@ -412,15 +416,15 @@ impl Sending {
                         // Reserved only when there is data to send: capacity that is reserved and not used is
                         // missing for the other streams. One byte suffices, because h2 reserves the rest when it has
                         // the data.
-                        self.to.reserve_capacity(1);
-                        self.waiting = Some((data, last));
-                    } else if self.to.send_data(data, last).is_err() || last {
+                        self.stream.reserve_capacity(1);
+                        self.pending = Some((data, last));
+                    } else if self.stream.send_data(data, last).is_err() || last {
                         return Poll::Ready(());
                     }
                 }
                 Err(frame) => {
                     if let Ok(trailers) = frame.into_trailers() {
-                        let _ = self.to.send_trailers(trailers);
+                        let _ = self.stream.send_trailers(trailers);
                         return Poll::Ready(());
                     }
                 }
@@ -429,30 +433,31 @@ impl Sending {
     }
 
     /// Called when the rest of a slow reader's response is passed to h2 and its body has ended.
-    fn await_taken(&mut self) {
+    fn await_read(&mut self) {
         self.body = Body::Empty;
-        self.to.reserve_capacity(1);
-        if let Ending::Rest(held) = std::mem::replace(&mut self.ending, Ending::No) {
-            self.ending = Ending::Untaken(until(Instant::now() + REST_TIMEOUT), held);
+        self.stream.reserve_capacity(1);
+        if let SlowReaderState::Flushing(held) = std::mem::replace(&mut self.slow_reader, SlowReaderState::Reading) {
+            self.slow_reader =
+                SlowReaderState::AwaitingRead(deadline_with_grace(Instant::now() + SLOW_READER_TIMEOUT), held);
         }
     }
 
     /// Ready when the client has read the rest and gets the end of the stream, or its timeout has passed.
-    fn poll_taken(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match self.room(cx) {
-            Room::Some => {
-                let _ = self.to.send_data(Bytes::new(), true);
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.poll_capacity(cx) {
+            SendCapacity::Available => {
+                let _ = self.stream.send_data(Bytes::new(), true);
                 return Poll::Ready(());
             }
-            Room::Gone => return Poll::Ready(()),
-            Room::None => {}
+            SendCapacity::Closed => return Poll::Ready(()),
+            SendCapacity::Exhausted => {}
         }
-        if let Ending::Untaken(until, _) = &mut self.ending
-            && until.is_over(cx.waker())
+        if let SlowReaderState::AwaitingRead(until, _) = &mut self.slow_reader
+            && until.has_elapsed(cx.waker())
         {
-            self.to.send_reset(Reason::INTERNAL_ERROR);
+            self.stream.send_reset(Reason::INTERNAL_ERROR);
             return Poll::Ready(());
         }
-        self.to.poll_reset(cx).map(drop)
+        self.stream.poll_reset(cx).map(drop)
     }
 }

@@ -1,32 +1,34 @@
 //! Inbound connections: accepted on one thread, served by the worker with the fewest connections.
 //!
 //! [`bind`] binds the port, [`accept`] dispatches sockets to workers, [`serve`] serves one connection:
-//! TLS handshake, HTTP/1.1 or HTTP/2 by ALPN, and the timeouts of [`Limits`]. Requests go to a [`Handler`].
+//! TLS handshake, HTTP/1.1 or HTTP/2 by ALPN, and the timeouts of [`ServerLimits`]. Requests go to a [`Handler`].
 
 mod accept;
 mod bind;
-mod blocks;
-mod cork;
+mod connections;
+mod h2_frame_tracker;
 mod handshake;
 mod http1;
 mod http2;
-mod lifetime;
-mod linger;
-mod observed;
+mod lingering_close;
 mod proxy_protocol;
 mod serve;
+mod tracked_stream;
+mod write_coalescing;
 
-pub use accept::{Acceptor, Incoming, accept};
+pub use accept::{Acceptor, IncomingConnection, accept};
 pub use bind::{bind, raise_descriptor_limit};
-pub use lifetime::{ConnectionReport, Connections, Tunnel};
+pub use connections::{ConnectionReport, Connections, UpgradedConnection};
 pub use proxy_protocol::ProxyProtocol;
-pub use serve::{Accepted, Answering, Closer, Handler, Protocol, Service, serve, serve_plain};
+pub use serve::{
+    AcceptedConnection, ConnectionHandle, Handler, HandlerFactory, HandlerFuture, HttpProtocol, serve, serve_plain,
+};
 
 use std::time::Duration;
 
 /// Limits and timeouts of client connections.
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct ServerLimits {
     /// Maximum open connections of all workers; further ones wait in the kernel's accept queue.
     pub max_connections: usize,
     /// Maximum size of a request's header block, counted as in net/http.
@@ -44,9 +46,9 @@ pub struct Limits {
     pub proxy_protocol: Option<ProxyProtocol>,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for ServerLimits {
+    fn default() -> ServerLimits {
+        ServerLimits {
             max_connections: usize::MAX,
             max_request_header_bytes: 1 << 20,
             handshake_timeout: Duration::from_secs(10),

@@ -28,9 +28,9 @@ impl std::fmt::Debug for ProxyProtocol {
 }
 
 /// Maximum length of a version 1 line, including CR LF.
-const V1_MOST: usize = 107;
+const V1_MAX_LEN: usize = 107;
 /// Maximum length after the first sixteen bytes of version 2; far more than any real load balancer sends.
-const V2_MOST: usize = 2048;
+const V2_MAX_LEN: usize = 2048;
 
 impl ProxyProtocol {
     /// The client's address from the header, or `remote` without one. Call it within the
@@ -38,10 +38,10 @@ impl ProxyProtocol {
     ///
     /// # Errors
     /// If a required header is missing, or a header is malformed.
-    pub(super) async fn client(&self, socket: &mut TcpStream, remote: SocketAddr) -> io::Result<SocketAddr> {
+    pub(super) async fn client_address(&self, socket: &mut TcpStream, remote: SocketAddr) -> io::Result<SocketAddr> {
         if !(self.trusted)(remote.ip()) {
             return if self.required {
-                Err(refuse("the peer is not in --proxy-protocol-trusted-cidrs"))
+                Err(invalid_header("the peer is not in --proxy-protocol-trusted-cidrs"))
             } else {
                 Ok(remote)
             };
@@ -53,22 +53,22 @@ impl ProxyProtocol {
         match first[0] {
             b'P' => read_v1(socket, remote).await,
             b'\r' => read_v2(socket, remote).await,
-            _ if self.required => Err(refuse("the connection does not begin with a PROXY header")),
+            _ if self.required => Err(invalid_header("the connection does not begin with a PROXY header")),
             _ => Ok(remote),
         }
     }
 }
 
-fn refuse(why: &'static str) -> io::Error {
+fn invalid_header(why: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 async fn read_v1(socket: &mut TcpStream, remote: SocketAddr) -> io::Result<SocketAddr> {
-    let mut line = Vec::with_capacity(V1_MOST);
+    let mut line = Vec::with_capacity(V1_MAX_LEN);
     // Byte by byte, so that nothing of the following TLS handshake is read.
     while !line.ends_with(b"\r\n") {
-        if line.len() == V1_MOST {
-            return Err(refuse("the PROXY header is too long"));
+        if line.len() == V1_MAX_LEN {
+            return Err(invalid_header("the PROXY header is too long"));
         }
         line.push(socket.read_u8().await?);
     }
@@ -79,8 +79,8 @@ async fn read_v2(socket: &mut TcpStream, remote: SocketAddr) -> io::Result<Socke
     let mut header = vec![0; 16];
     socket.read_exact(&mut header).await?;
     let length = usize::from(u16::from_be_bytes([header[14], header[15]]));
-    if length > V2_MOST {
-        return Err(refuse("the PROXY header is too long"));
+    if length > V2_MAX_LEN {
+        return Err(invalid_header("the PROXY header is too long"));
     }
     header.resize(16 + length, 0);
     socket.read_exact(&mut header[16..]).await?;
@@ -88,7 +88,7 @@ async fn read_v2(socket: &mut TcpStream, remote: SocketAddr) -> io::Result<Socke
 }
 
 fn address_v1(line: &[u8], remote: SocketAddr) -> io::Result<SocketAddr> {
-    let header = v1::Header::try_from(line).map_err(|_| refuse("the PROXY header is malformed"))?;
+    let header = v1::Header::try_from(line).map_err(|_| invalid_header("the PROXY header is malformed"))?;
     Ok(match header.addresses {
         v1::Addresses::Tcp4(it) => SocketAddr::from((it.source_address, it.source_port)),
         v1::Addresses::Tcp6(it) => SocketAddr::from((it.source_address, it.source_port)),
@@ -97,7 +97,7 @@ fn address_v1(line: &[u8], remote: SocketAddr) -> io::Result<SocketAddr> {
 }
 
 fn address_v2(header: &[u8], remote: SocketAddr) -> io::Result<SocketAddr> {
-    let header = v2::Header::try_from(header).map_err(|_| refuse("the PROXY header is malformed"))?;
+    let header = v2::Header::try_from(header).map_err(|_| invalid_header("the PROXY header is malformed"))?;
     // LOCAL: the load balancer's own connection, for example a health check.
     if header.command == v2::Command::Local {
         return Ok(remote);
@@ -116,14 +116,14 @@ mod tests {
     use super::*;
 
     /// The client address of a connection that begins with `bytes`, and the unread rest.
-    async fn judged(bytes: &[u8], required: bool, trusted: bool) -> (io::Result<String>, Vec<u8>) {
+    async fn client_address_and_rest(bytes: &[u8], required: bool, trusted: bool) -> (io::Result<String>, Vec<u8>) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (mut socket, remote) = listener.accept().await.unwrap();
         client.write_all(bytes).await.unwrap();
         drop(client);
         let settings = ProxyProtocol { required, trusted: Arc::new(move |_| trusted) };
-        let judged = settings.client(&mut socket, remote).await;
+        let judged = settings.client_address(&mut socket, remote).await;
         let mut rest = Vec::new();
         socket.read_to_end(&mut rest).await.unwrap();
         (judged.map(|address| if address == remote { "itself".to_owned() } else { address.to_string() }), rest)
@@ -139,32 +139,32 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn both_versions_name_the_client_and_leave_the_rest() {
+    async fn proxy_protocol_v1_and_v2_client_address() {
         for bytes in [V1.to_vec(), v2(1)] {
-            let (client, rest) = judged(&bytes, false, true).await;
+            let (client, rest) = client_address_and_rest(&bytes, false, true).await;
             assert_eq!((client.unwrap().as_str(), &*rest), ("192.0.2.7:4711", &b"\x16rest"[..]));
         }
-        assert_eq!(judged(&v2(0), false, true).await.0.unwrap(), "itself");
+        assert_eq!(client_address_and_rest(&v2(0), false, true).await.0.unwrap(), "itself");
     }
 
     #[tokio::test]
-    async fn nobody_else_may_say_who_the_client_is() {
-        let (client, rest) = judged(V1, false, false).await;
+    async fn proxy_protocol_untrusted_peer_ignored_or_refused() {
+        let (client, rest) = client_address_and_rest(V1, false, false).await;
         assert_eq!((client.unwrap().as_str(), &*rest), ("itself", V1));
-        assert!(judged(V1, true, false).await.0.is_err());
+        assert!(client_address_and_rest(V1, true, false).await.0.is_err());
     }
 
     #[tokio::test]
-    async fn without_a_header_it_depends() {
-        assert_eq!(judged(b"\x16rest", false, true).await.0.unwrap(), "itself");
-        assert!(judged(b"\x16rest", true, true).await.0.is_err());
+    async fn proxy_protocol_missing_header_optional_or_required() {
+        assert_eq!(client_address_and_rest(b"\x16rest", false, true).await.0.unwrap(), "itself");
+        assert!(client_address_and_rest(b"\x16rest", true, true).await.0.is_err());
     }
 
     #[tokio::test]
-    async fn a_broken_header_closes() {
+    async fn proxy_protocol_malformed_header_refused() {
         let long = [b"PROXY ".to_vec(), vec![b'x'; 200]].concat();
         for bytes in [&b"PROXY TCP4 nonsense\r\n"[..], &long, b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xff", b"PROXY"] {
-            assert!(judged(bytes, false, true).await.0.is_err(), "{bytes:?}");
+            assert!(client_address_and_rest(bytes, false, true).await.0.is_err(), "{bytes:?}");
         }
     }
 }

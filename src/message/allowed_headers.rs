@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn allowed_header_names_must_be_removed_ones() {
+    fn allowed_headers_accept_only_removed_names() {
         let parse = |text: &'static str| AllowedHeaders::parse(text.split(','), |name| name.starts_with("x-"));
         let some = parse("X-One,x-two").unwrap();
         assert!(some.allows("x-one") && some.allows("x-two") && !some.allows("x_one") && !some.allows("x-three"));

@@ -21,11 +21,11 @@ pub enum Body {
     /// All bytes in memory.
     Full(Bytes),
     /// A stream of bytes; not `Send`.
-    Stream(Pin<Box<dyn Streamed>>),
+    Stream(Pin<Box<dyn StreamingBody>>),
 }
 
 /// A streaming body that is notified when the client does not read.
-pub trait Streamed: http_body::Body<Data = Bytes, Error = BodyError> {
+pub trait StreamingBody: http_body::Body<Data = Bytes, Error = BodyError> {
     /// Called while the client does not read and `queued` bytes are waiting. Ready when the stream must end.
     fn poll_unread(self: Pin<&mut Self>, cx: &mut Context<'_>, queued: usize) -> Poll<UnreadEnd> {
         let _ = (cx, queued);
@@ -67,7 +67,7 @@ impl<B: http_body::Body<Data = Bytes, Error = BodyError>> http_body::Body for Pa
     }
 }
 
-impl<B: http_body::Body<Data = Bytes, Error = BodyError>> Streamed for Patient<B> {}
+impl<B: http_body::Body<Data = Bytes, Error = BodyError>> StreamingBody for Patient<B> {}
 
 impl Body {
     /// Creates a body that streams `inner`.
@@ -76,11 +76,11 @@ impl Body {
     }
 
     /// Creates a body that streams `inner`, which handles clients that do not read.
-    pub fn streamed(inner: impl Streamed + 'static) -> Body {
+    pub fn streaming(inner: impl StreamingBody + 'static) -> Body {
         Body::Stream(Box::pin(inner))
     }
 
-    /// As [`Streamed::poll_unread`].
+    /// As [`StreamingBody::poll_unread`].
     pub fn poll_unread(&mut self, cx: &mut Context<'_>, queued: usize) -> Poll<UnreadEnd> {
         match self {
             Body::Empty | Body::Full(_) => Poll::Pending,

@@ -9,7 +9,7 @@ use http::header::{CONNECTION, HeaderName, HeaderValue, TE, UPGRADE};
 /// Identity headers are added afterwards, so that a client's `Connection: X-Remote-Group` cannot remove them. `Trailer`
 /// stays: it is not hop-by-hop in RFC 9110, and on HTTP/1.1 hyper only sends trailers that it names.
 pub fn strip_request(headers: &mut HeaderMap, also: impl Fn(&str) -> bool) {
-    let Some(trailers) = strip(headers, also) else { return };
+    let Some(trailers) = strip_hop_by_hop(headers, also) else { return };
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
@@ -17,13 +17,13 @@ pub fn strip_request(headers: &mut HeaderMap, also: impl Fn(&str) -> bool) {
 
 /// Removes the hop-by-hop headers of a response, and every header for which `also` returns true.
 pub fn strip_response(headers: &mut HeaderMap, also: impl Fn(&str) -> bool) {
-    strip(headers, also);
+    strip_hop_by_hop(headers, also);
 }
 
 /// Whether a response header or trailer of an aggregated backend affects the origin that all APIs share, or a proxy in
 /// front of the gateway: CORS (upstream removes it, too), cookies, authentication challenges, HSTS, service workers,
 /// reporting, files for a proxy to send. Not used for a backend that owns its origin.
-pub fn is_untrusted(name: &str) -> bool {
+pub fn is_untrusted_response_header(name: &str) -> bool {
     // By first letter: this runs for every header of every response.
     match name.as_bytes().first() {
         Some(b'a') => {
@@ -63,30 +63,37 @@ pub fn is_untrusted(name: &str) -> bool {
 /// `X-Auth-Request-*`, `Remote-*`, `X-Real-Ip`, `Forwarded` and similar, and those of cloud proxies (Google IAP, Amazon
 /// ALB, Azure App Service, Cloudflare Access). Headers that the gateway sets itself (`X-Remote-*`, `X-Forwarded-For`) are
 /// not included. Any character except letters and digits counts as `-`.
-pub fn is_proxy_claim(name: &str) -> bool {
+pub fn is_proxy_identity_header(name: &str) -> bool {
     // By first letter: this runs for every header of every request.
     match name.as_bytes().first() {
-        Some(b'c') => is_spelled(name, "cf-connecting-ip") || begins(name, "cf-access-"),
+        Some(b'c') => is_normalized_name(name, "cf-connecting-ip") || has_normalized_prefix(name, "cf-access-"),
         Some(b'f') => name == "forwarded",
-        Some(b'r') => begins(name, "remote-"),
-        Some(b't') => is_spelled(name, "true-client-ip"),
+        Some(b'r') => has_normalized_prefix(name, "remote-"),
+        Some(b't') => is_normalized_name(name, "true-client-ip"),
         Some(b'x') => match name.as_bytes().get(2) {
             Some(b'a') => {
-                begins(name, "x-auth-request-") || begins(name, "x-authenticated-") || begins(name, "x-amzn-oidc-")
+                has_normalized_prefix(name, "x-auth-request-")
+                    || has_normalized_prefix(name, "x-authenticated-")
+                    || has_normalized_prefix(name, "x-amzn-oidc-")
             }
-            Some(b'c') => is_spelled(name, "x-client-ip"),
+            Some(b'c') => is_normalized_name(name, "x-client-ip"),
             Some(b'f') => {
-                begins(name, "x-forwarded-user")
-                    || begins(name, "x-forwarded-email")
-                    || begins(name, "x-forwarded-group")
-                    || begins(name, "x-forwarded-preferred-username")
-                    || begins(name, "x-forwarded-access-token")
+                has_normalized_prefix(name, "x-forwarded-user")
+                    || has_normalized_prefix(name, "x-forwarded-email")
+                    || has_normalized_prefix(name, "x-forwarded-group")
+                    || has_normalized_prefix(name, "x-forwarded-preferred-username")
+                    || has_normalized_prefix(name, "x-forwarded-access-token")
             }
-            Some(b'g') => begins(name, "x-goog-authenticated-user-") || is_spelled(name, "x-goog-iap-jwt-assertion"),
-            Some(b'm') => begins(name, "x-ms-client-principal") || begins(name, "x-ms-token-"),
-            Some(b'o') => is_spelled(name, "x-original-forwarded-for"),
-            Some(b'r') => is_spelled(name, "x-real-ip"),
-            Some(b'w') => begins(name, "x-webauth-"),
+            Some(b'g') => {
+                has_normalized_prefix(name, "x-goog-authenticated-user-")
+                    || is_normalized_name(name, "x-goog-iap-jwt-assertion")
+            }
+            Some(b'm') => {
+                has_normalized_prefix(name, "x-ms-client-principal") || has_normalized_prefix(name, "x-ms-token-")
+            }
+            Some(b'o') => is_normalized_name(name, "x-original-forwarded-for"),
+            Some(b'r') => is_normalized_name(name, "x-real-ip"),
+            Some(b'w') => has_normalized_prefix(name, "x-webauth-"),
             _ => false,
         },
         _ => false,
@@ -96,20 +103,20 @@ pub fn is_proxy_claim(name: &str) -> bool {
 /// Whether a request header must not reach a backend: cookies of the shared origin, client certificates in headers, the
 /// mark of a peer kube-apiserver, and overrides of path or method, which some frameworks apply after authorization.
 /// Cookies are allowed for a backend that owns its origin.
-pub fn is_untrusted_in_request(name: &str) -> bool {
+pub fn is_untrusted_request_header(name: &str) -> bool {
     // By first letter: this runs for every header of every request.
     match name.as_bytes().first() {
-        Some(b'c') => name == "cookie" || name == "cookie2" || begins(name, "client-cert"),
-        Some(b's') => begins(name, "ssl-client-"),
+        Some(b'c') => name == "cookie" || name == "cookie2" || has_normalized_prefix(name, "client-cert"),
+        Some(b's') => has_normalized_prefix(name, "ssl-client-"),
         Some(b'x') => {
-            begins(name, "x-client-cert")
-                || begins(name, "x-forwarded-client-cert")
-                || begins(name, "x-kubernetes-peer-proxied")
-                || begins(name, "x-ssl-client-")
-                || begins(name, "x-original-ur")
-                || begins(name, "x-rewrite-ur")
-                || begins(name, "x-http-method")
-                || begins(name, "x-method-override")
+            has_normalized_prefix(name, "x-client-cert")
+                || has_normalized_prefix(name, "x-forwarded-client-cert")
+                || has_normalized_prefix(name, "x-kubernetes-peer-proxied")
+                || has_normalized_prefix(name, "x-ssl-client-")
+                || has_normalized_prefix(name, "x-original-ur")
+                || has_normalized_prefix(name, "x-rewrite-ur")
+                || has_normalized_prefix(name, "x-http-method")
+                || has_normalized_prefix(name, "x-method-override")
         }
         _ => false,
     }
@@ -131,19 +138,19 @@ pub fn is_reserved(name: &str) -> bool {
 
 /// Whether `name` begins with `wanted`. Any character except letters and digits counts as `-`, as for servers behind
 /// WSGI or CGI.
-pub(crate) fn begins(name: &str, wanted: &str) -> bool {
+pub(crate) fn has_normalized_prefix(name: &str, wanted: &str) -> bool {
     let same = |(byte, wanted): (u8, u8)| byte == wanted || wanted == b'-' && !byte.is_ascii_alphanumeric();
     name.len() >= wanted.len() && name.bytes().zip(wanted.bytes()).all(same)
 }
 
 /// Whether `name` equals `wanted`. Any character except letters and digits counts as `-`.
-pub(crate) fn is_spelled(name: &str, wanted: &str) -> bool {
-    name.len() == wanted.len() && begins(name, wanted)
+pub(crate) fn is_normalized_name(name: &str, wanted: &str) -> bool {
+    name.len() == wanted.len() && has_normalized_prefix(name, wanted)
 }
 
 /// Whether servers behind WSGI or CGI treat two lower-case names alike: any character except letters and digits counts
 /// as `-`.
-pub(crate) fn is_same_header(one: &str, other: &str) -> bool {
+pub(crate) fn is_same_normalized_name(one: &str, other: &str) -> bool {
     let dashed = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'-' };
     one.len() == other.len() && one.bytes().map(dashed).eq(other.bytes().map(dashed))
 }
@@ -151,7 +158,7 @@ pub(crate) fn is_same_header(one: &str, other: &str) -> bool {
 /// Removes trailers that must not follow a body: framing, routing, caching, identity and credentials. Some servers and
 /// clients merge trailers into headers.
 pub fn strip_trailers(trailers: &mut HeaderMap) {
-    strip(trailers, |name| {
+    strip_hop_by_hop(trailers, |name| {
         let name = name.replace('_', "-");
         matches!(
             &*name,
@@ -168,7 +175,7 @@ pub fn strip_trailers(trailers: &mut HeaderMap) {
                 | "set-cookie"
                 | "trailer"
                 | "x-content-type-options"
-        ) || is_proxy_claim(&name)
+        ) || is_proxy_identity_header(&name)
             || name.starts_with("x-remote-")
             || name.starts_with("x-forwarded-")
             || name.starts_with("impersonate-")
@@ -200,20 +207,20 @@ pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
 
 /// The items of a comma-separated value, without parameters.
 fn tokens(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    listed(value).map(|item| {
+    list_items(value).map(|item| {
         let end = item.iter().position(|byte| *byte == b';').unwrap_or(item.len());
         item[..end].trim_ascii()
     })
 }
 
 /// The items of a comma-separated value, with parameters.
-pub(crate) fn listed(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn list_items(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }
 
 /// Strips headers in one pass over the names, which usually finds and allocates nothing. Returns whether `TE: trailers`
 /// was stripped; none if nothing was.
-fn strip(headers: &mut HeaderMap, also: impl Fn(&str) -> bool) -> Option<bool> {
+fn strip_hop_by_hop(headers: &mut HeaderMap, also: impl Fn(&str) -> bool) -> Option<bool> {
     let found: Vec<HeaderName> =
         headers.keys().filter(|name| is_hop_by_hop(name.as_str()) || also(name.as_str())).cloned().collect();
     if found.is_empty() {
@@ -275,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fixed_list_and_what_connection_names() {
+    fn hop_by_hop_headers_and_connection_tokens_stripped() {
         let mut headers = map(&[
             ("connection", "close, X-One ,x-two"),
             ("connection", "x-three;q=1, keep-alive"),
@@ -299,7 +306,7 @@ mod tests {
 
     /// Trailers must work.
     #[test]
-    fn te_trailers_is_kept() {
+    fn hop_by_hop_te_trailers_is_kept() {
         for (te, kept) in [("trailers", true), ("gzip, Trailers;q=0.5", true), ("gzip", false)] {
             let mut headers = map(&[("te", te), ("connection", "te")]);
             strip_request(&mut headers, |_| false);
@@ -309,7 +316,7 @@ mod tests {
 
     /// A client cannot start HTTP/2 on a connection to a backend.
     #[test]
-    fn h2c_upgrades_are_removed() {
+    fn hop_by_hop_h2c_upgrade_stripped() {
         let mut headers =
             map(&[("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c"), ("http2-settings", "AAMAAABk")]);
         assert_eq!(upgrade_protocol(&headers), None);
@@ -338,7 +345,7 @@ mod tests {
 
     /// A backend must not change the behavior of the origin that all APIs share.
     #[test]
-    fn what_acts_on_the_origin_is_removed_from_untrusted_answers() {
+    fn untrusted_response_headers_stripped() {
         let mut headers = map(&[
             ("access-control-allow-origin", "*"),
             ("set-cookie", "a=b"),
@@ -365,12 +372,12 @@ mod tests {
             ("warning", "299 - \"deprecated\""),
             ("content-type", "application/json"),
         ]);
-        strip_response(&mut headers, is_untrusted);
+        strip_response(&mut headers, is_untrusted_response_header);
         assert_eq!(names(&headers), ["content-type", "warning", "x-accel-buffering"]);
     }
 
     #[test]
-    fn proxy_claims_in_every_spelling() {
+    fn proxy_identity_headers_detected_in_every_spelling() {
         for name in [
             "forwarded",
             "remote-user",
@@ -395,7 +402,7 @@ mod tests {
             "cf-access-jwt-assertion",
             "cf_access_authenticated_user_email",
         ] {
-            assert!(is_proxy_claim(name), "{name}");
+            assert!(is_proxy_identity_header(name), "{name}");
         }
         for name in [
             "x-forwarded-for",
@@ -410,13 +417,13 @@ mod tests {
             "cf-ray",
             "x-",
         ] {
-            assert!(!is_proxy_claim(name), "{name}");
+            assert!(!is_proxy_identity_header(name), "{name}");
         }
     }
 
     /// Headers meant for the gateway are not sent to the backend of one API.
     #[test]
-    fn cookies_and_words_about_certificates_go_to_no_backend() {
+    fn untrusted_request_headers_stripped() {
         let mut headers = map(&[
             ("cookie", "session=1"),
             ("x-forwarded-client-cert", "Subject=root"),
@@ -424,12 +431,12 @@ mod tests {
             ("x-kubernetes-peer-proxied", "true"),
             ("accept", "*/*"),
         ]);
-        strip_request(&mut headers, is_untrusted_in_request);
+        strip_request(&mut headers, is_untrusted_request_header);
         assert_eq!(names(&headers), ["accept"]);
     }
 
     #[test]
-    fn names_with_a_meaning_of_their_own() {
+    fn reserved_header_names_detected() {
         for name in ["Content-Length", "content_length", "te", "Host", "x.forwarded.for", "Impersonate-Extra-a"] {
             assert!(is_reserved(name), "{name}");
         }
@@ -440,7 +447,7 @@ mod tests {
 
     /// Trailers cannot spoof an identity.
     #[test]
-    fn trailers_carry_no_identity() {
+    fn trailers_identity_fields_stripped() {
         let mut trailers = map(&[
             ("x-remote-user", "root"),
             ("x_remote_group", "system:masters"),

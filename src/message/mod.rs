@@ -2,23 +2,23 @@
 
 mod allowed_headers;
 mod body;
-/// CORS and HSTS headers for browsers.
-pub mod browser;
 /// Content encodings that a client accepts.
-pub mod coding;
+pub mod content_encoding;
+/// CORS and HSTS headers for browsers.
+pub mod cors;
 /// Hop-by-hop headers, upgrades, and headers that are stripped.
 pub mod hop_by_hop;
+mod incoming_body;
 /// Negotiation of the encoding of a Status.
 pub mod negotiate;
 mod rbac_proxy;
-mod received;
 mod refusal;
 mod respond;
 
 pub use allowed_headers::AllowedHeaders;
-pub use body::{Body, BodyError, Streamed, UnreadEnd};
+pub use body::{Body, BodyError, StreamingBody, UnreadEnd};
 pub use hop_by_hop::upgrade_protocol;
+pub use incoming_body::IncomingBody;
 pub use negotiate::Accept;
-pub use received::Received;
-pub use refusal::{Blame, Judged, Refusal};
+pub use refusal::{Blame, Refusal, ReviewedAttributes};
 pub use respond::{ErrorFormat, respond, warning};

@@ -5,29 +5,29 @@ use std::borrow::Cow;
 use http::header::{ACCEPT, USER_AGENT};
 use http::{HeaderMap, HeaderValue};
 
-use crate::kubeapi::Encoding;
+use crate::kubeapi::StatusEncoding;
 
 /// The `Accept` header of a request. It is stored apart from the request, whose headers are forwarded before it is
 /// known whether the gateway must respond itself.
 #[derive(Clone, Debug, Default)]
 pub struct Accept {
     value: Option<HeaderValue>,
-    for_people: bool,
+    is_for_human: bool,
 }
 
 impl Accept {
     /// Reads the first `Accept`, as upstream, and `User-Agent`: curl, wget and browsers get indented JSON.
-    pub fn of(headers: &HeaderMap) -> Accept {
+    pub fn from_headers(headers: &HeaderMap) -> Accept {
         let agent = headers.get(USER_AGENT).map_or(&b""[..], HeaderValue::as_bytes);
         let for_people = [&b"curl"[..], b"Wget", b"Mozilla/5.0"].iter().any(|name| agent.starts_with(name));
-        Accept { value: headers.get(ACCEPT).cloned(), for_people }
+        Accept { value: headers.get(ACCEPT).cloned(), is_for_human: for_people }
     }
 
     /// The encoding of a Status for this client; JSON if nothing acceptable is supported.
-    pub fn encoding(&self) -> Encoding {
+    pub fn encoding(&self) -> StatusEncoding {
         let accept = self.value.as_ref().and_then(|value| value.to_str().ok()).unwrap_or_default();
         match negotiate(accept).unwrap_or_default() {
-            Encoding::Json if self.for_people => Encoding::PrettyJson,
+            StatusEncoding::Json if self.is_for_human => StatusEncoding::PrettyJson,
             encoding => encoding,
         }
     }
@@ -35,7 +35,7 @@ impl Accept {
 
 /// One entry of an `Accept` header.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Clause<'a> {
+pub struct MediaRange<'a> {
     /// `application`, or `*`.
     pub kind: &'a str,
     /// `json`, or `*`.
@@ -46,7 +46,7 @@ pub struct Clause<'a> {
     pub parameters: Vec<(&'a str, Cow<'a, str>)>,
 }
 
-impl Clause<'_> {
+impl MediaRange<'_> {
     /// The value of a parameter.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.parameters.iter().find(|(key, _)| *key == name).map(|(_, value)| &**value)
@@ -58,22 +58,22 @@ impl Clause<'_> {
         same(self.kind, kind) && same(self.subtype, subtype)
     }
 
-    fn wildcards(&self) -> u8 {
+    fn wildcard_count(&self) -> u8 {
         u8::from(self.kind == "*") + u8::from(self.subtype == "*")
     }
 }
 
 /// The maximum number of parsed entries of an `Accept` header, which may be a megabyte long.
-const MAX_CLAUSES: usize = 64;
+const MAX_MEDIA_RANGES: usize = 64;
 /// The maximum number of parsed parameters of an entry.
 const MAX_PARAMETERS: usize = 16;
 
-/// Parses the first [`MAX_CLAUSES`] entries of an `Accept` header, sorted by preference: by quality, then specificity,
+/// Parses the first [`MAX_MEDIA_RANGES`] entries of an `Accept` header, sorted by preference: by quality, then specificity,
 /// then order. Invalid entries and those with a quality of zero are skipped.
-pub fn clauses(accept: &str) -> Vec<Clause<'_>> {
-    let wanted = split(accept, ',').filter_map(clause).filter(|clause| clause.quality > 0.0);
-    let mut clauses: Vec<_> = wanted.take(MAX_CLAUSES).collect();
-    clauses.sort_by(|a, b| b.quality.total_cmp(&a.quality).then(a.wildcards().cmp(&b.wildcards())));
+pub fn parse_accept(accept: &str) -> Vec<MediaRange<'_>> {
+    let wanted = split_unquoted(accept, ',').filter_map(parse_media_range).filter(|clause| clause.quality > 0.0);
+    let mut clauses: Vec<_> = wanted.take(MAX_MEDIA_RANGES).collect();
+    clauses.sort_by(|a, b| b.quality.total_cmp(&a.quality).then(a.wildcard_count().cmp(&b.wildcard_count())));
     clauses
 }
 
@@ -81,17 +81,18 @@ pub fn clauses(accept: &str) -> Vec<Clause<'_>> {
 ///
 /// An entry for a transformed object (`as=Table`) or another server version does not apply to a Status, as in
 /// `k8s.io/apiserver/pkg/endpoints/handlers/negotiation`.
-pub fn negotiate(accept: &str) -> Option<Encoding> {
+pub fn negotiate(accept: &str) -> Option<StatusEncoding> {
     if accept.trim().is_empty() {
-        return Some(Encoding::Json);
+        return Some(StatusEncoding::Json);
     }
-    clauses(accept).iter().filter(|clause| is_plain(clause)).find_map(|clause| {
-        let json = if clause.parameter("pretty") == Some("1") { Encoding::PrettyJson } else { Encoding::Json };
+    parse_accept(accept).iter().filter(|clause| applies_to_status(clause)).find_map(|clause| {
+        let json =
+            if clause.parameter("pretty") == Some("1") { StatusEncoding::PrettyJson } else { StatusEncoding::Json };
         [
             (json, "json"),
-            (Encoding::Yaml, "yaml"),
-            (Encoding::Protobuf, "vnd.kubernetes.protobuf"),
-            (Encoding::Cbor, "cbor"),
+            (StatusEncoding::Yaml, "yaml"),
+            (StatusEncoding::Protobuf, "vnd.kubernetes.protobuf"),
+            (StatusEncoding::Cbor, "cbor"),
         ]
         .into_iter()
         .find(|(_, subtype)| clause.covers("application", subtype))
@@ -99,7 +100,7 @@ pub fn negotiate(accept: &str) -> Option<Encoding> {
     })
 }
 
-fn is_plain(clause: &Clause<'_>) -> bool {
+fn applies_to_status(clause: &MediaRange<'_>) -> bool {
     clause.parameters.iter().all(|(key, value)| match *key {
         "as" | "g" | "v" => false,
         "sv" => value.is_empty(),
@@ -108,8 +109,8 @@ fn is_plain(clause: &Clause<'_>) -> bool {
     })
 }
 
-fn clause(text: &str) -> Option<Clause<'_>> {
-    let mut parts = split(text, ';').map(str::trim);
+fn parse_media_range(text: &str) -> Option<MediaRange<'_>> {
+    let mut parts = split_unquoted(text, ';').map(str::trim);
     let media = parts.next()?;
     let (kind, subtype) = match media.split_once('/') {
         Some((kind, subtype)) => (kind.trim(), subtype.trim()),
@@ -119,7 +120,7 @@ fn clause(text: &str) -> Option<Clause<'_>> {
     if kind.is_empty() || subtype.is_empty() || subtype.contains('/') {
         return None;
     }
-    let mut clause = Clause { kind, subtype, quality: 1.0, parameters: Vec::new() };
+    let mut clause = MediaRange { kind, subtype, quality: 1.0, parameters: Vec::new() };
     for (key, value) in parts.filter_map(|part| part.split_once('=')) {
         let (key, value) = (key.trim(), value.trim());
         if key.eq_ignore_ascii_case("q") {
@@ -133,7 +134,7 @@ fn clause(text: &str) -> Option<Clause<'_>> {
 }
 
 /// Splits at `separator`, but not inside a quoted string.
-fn split(text: &str, separator: char) -> impl Iterator<Item = &str> {
+fn split_unquoted(text: &str, separator: char) -> impl Iterator<Item = &str> {
     let (mut quoted, mut escaped) = (false, false);
     text.split(move |c| {
         let literal = std::mem::take(&mut escaped);
@@ -162,44 +163,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accept_header_is_read_to_a_bound() {
+    fn accept_header_parsing_is_bounded() {
         let many = "a/b;c=d,".repeat(100_000) + "application/yaml";
-        assert_eq!(clauses(&many).len(), MAX_CLAUSES);
+        assert_eq!(parse_accept(&many).len(), MAX_MEDIA_RANGES);
         let parameters = "a/b".to_owned() + &";c=d".repeat(100_000) + ";q=0.5";
-        let clauses = clauses(&parameters);
+        let clauses = parse_accept(&parameters);
         assert_eq!((clauses[0].parameters.len(), clauses[0].quality), (MAX_PARAMETERS, 0.5));
     }
 
     #[test]
-    fn what_a_client_accepts() {
+    fn accept_header_negotiates_status_encoding() {
         for (accept, expected) in [
-            ("", Some(Encoding::Json)),
-            ("*/*", Some(Encoding::Json)),
-            ("*", Some(Encoding::Json)),
-            ("application/*", Some(Encoding::Json)),
-            ("application/json", Some(Encoding::Json)),
-            ("Application/JSON", Some(Encoding::Json)),
-            ("application/json;pretty=1", Some(Encoding::PrettyJson)),
-            ("application/json;stream=watch", Some(Encoding::Json)),
-            ("application/json; charset=utf-8", Some(Encoding::Json)),
-            ("application/yaml", Some(Encoding::Yaml)),
-            ("application/cbor", Some(Encoding::Cbor)),
-            ("application/vnd.kubernetes.protobuf", Some(Encoding::Protobuf)),
-            ("application/vnd.kubernetes.protobuf,application/json", Some(Encoding::Protobuf)),
-            ("application/vnd.kubernetes.protobuf;q=0.5,application/json", Some(Encoding::Json)),
-            ("application/yaml;q=0.2, application/cbor;q=0.4", Some(Encoding::Cbor)),
-            ("*/*;q=0.9,application/yaml;q=0.9", Some(Encoding::Yaml)),
-            ("text/html,*/*;q=0.1", Some(Encoding::Json)),
-            ("application/json;q=0,application/yaml;q=0.1", Some(Encoding::Yaml)),
+            ("", Some(StatusEncoding::Json)),
+            ("*/*", Some(StatusEncoding::Json)),
+            ("*", Some(StatusEncoding::Json)),
+            ("application/*", Some(StatusEncoding::Json)),
+            ("application/json", Some(StatusEncoding::Json)),
+            ("Application/JSON", Some(StatusEncoding::Json)),
+            ("application/json;pretty=1", Some(StatusEncoding::PrettyJson)),
+            ("application/json;stream=watch", Some(StatusEncoding::Json)),
+            ("application/json; charset=utf-8", Some(StatusEncoding::Json)),
+            ("application/yaml", Some(StatusEncoding::Yaml)),
+            ("application/cbor", Some(StatusEncoding::Cbor)),
+            ("application/vnd.kubernetes.protobuf", Some(StatusEncoding::Protobuf)),
+            ("application/vnd.kubernetes.protobuf,application/json", Some(StatusEncoding::Protobuf)),
+            ("application/vnd.kubernetes.protobuf;q=0.5,application/json", Some(StatusEncoding::Json)),
+            ("application/yaml;q=0.2, application/cbor;q=0.4", Some(StatusEncoding::Cbor)),
+            ("*/*;q=0.9,application/yaml;q=0.9", Some(StatusEncoding::Yaml)),
+            ("text/html,*/*;q=0.1", Some(StatusEncoding::Json)),
+            ("application/json;q=0,application/yaml;q=0.1", Some(StatusEncoding::Yaml)),
             // kubectl's request for a table
             (
                 "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
-                Some(Encoding::Json),
+                Some(StatusEncoding::Json),
             ),
-            ("application/json;as=Table;v=v1;g=meta.k8s.io,application/yaml;q=0.1", Some(Encoding::Yaml)),
+            ("application/json;as=Table;v=v1;g=meta.k8s.io,application/yaml;q=0.1", Some(StatusEncoding::Yaml)),
             ("application/json;as=Table;v=v1;g=meta.k8s.io", None),
             ("application/json;stream=other", None),
-            ("application/json;x=\"a,b;c\",application/yaml", Some(Encoding::Json)),
+            ("application/json;x=\"a,b;c\",application/yaml", Some(StatusEncoding::Json)),
             ("text/html", None),
             ("application/json;q=2", None),
             ("application/json;q=NaN", None),
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn json_in_doubt_and_indented_for_people() {
+    fn accept_header_defaults_to_json_and_indents_for_humans() {
         let encoding = |accept: Option<&[u8]>, agent: Option<&str>| {
             let mut headers = HeaderMap::new();
             if let Some(accept) = accept {
@@ -220,20 +221,20 @@ mod tests {
             if let Some(agent) = agent {
                 headers.insert(USER_AGENT, agent.parse().unwrap());
             }
-            Accept::of(&headers).encoding()
+            Accept::from_headers(&headers).encoding()
         };
-        assert_eq!(encoding(None, None), Encoding::Json);
-        assert_eq!(encoding(Some(b"text/html"), None), Encoding::Json);
-        assert_eq!(encoding(Some(b"\xff"), None), Encoding::Json);
-        assert_eq!(encoding(Some(b"*/*"), Some("curl/8.5.0")), Encoding::PrettyJson);
-        assert_eq!(encoding(Some(b"application/yaml"), Some("curl/8.5.0")), Encoding::Yaml);
-        assert_eq!(encoding(Some(b"*/*"), Some("kubectl/v1.36.3")), Encoding::Json);
+        assert_eq!(encoding(None, None), StatusEncoding::Json);
+        assert_eq!(encoding(Some(b"text/html"), None), StatusEncoding::Json);
+        assert_eq!(encoding(Some(b"\xff"), None), StatusEncoding::Json);
+        assert_eq!(encoding(Some(b"*/*"), Some("curl/8.5.0")), StatusEncoding::PrettyJson);
+        assert_eq!(encoding(Some(b"application/yaml"), Some("curl/8.5.0")), StatusEncoding::Yaml);
+        assert_eq!(encoding(Some(b"*/*"), Some("kubectl/v1.36.3")), StatusEncoding::Json);
     }
 
     #[test]
-    fn parameters_can_be_asked_for() {
+    fn accept_header_parameters_are_unquoted() {
         let accept = r#"application/json;g=apidiscovery.k8s.io;v=v2;as="API\"Group""#;
-        let clauses = clauses(accept);
+        let clauses = parse_accept(accept);
         assert_eq!(clauses[0].parameter("g"), Some("apidiscovery.k8s.io"));
         assert_eq!(clauses[0].parameter("as"), Some("API\"Group"));
         assert_eq!(clauses[0].parameter("q"), None);
@@ -242,7 +243,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_header_is_answered(accept in "[a-z*/;=,q.01\" \\\\]{0,40}") {
-            let found = clauses(&accept);
+            let found = parse_accept(&accept);
             prop_assert!(found.iter().all(|clause| clause.quality > 0.0 && clause.quality <= 1.0));
             prop_assert!(found.windows(2).all(|pair| pair[0].quality >= pair[1].quality));
             let _ = negotiate(&accept);

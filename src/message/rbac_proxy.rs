@@ -31,7 +31,7 @@ fn text(refusal: &Refusal) -> Cow<'_, str> {
     if let Some(text) = refusal.rbac_proxy_text() {
         return text.into();
     }
-    if let (Some(judged), Some(what)) = (refusal.judged(), what_became_of_it(status.code)) {
+    if let (Some(judged), Some(what)) = (refusal.attributes(), decision_text(status.code)) {
         let (user, verb, resource, subresource) = (&judged.user, &judged.verb, &judged.resource, &judged.subresource);
         return format!("{what} (user={user}, verb={verb}, resource={resource}, subresource={subresource})").into();
     }
@@ -42,7 +42,7 @@ fn text(refusal: &Refusal) -> Cow<'_, str> {
     }
 }
 
-fn what_became_of_it(code: u16) -> Option<&'static str> {
+fn decision_text(code: u16) -> Option<&'static str> {
     match code {
         403 => Some("Forbidden"),
         500 => Some("Authorization error"),
@@ -57,7 +57,7 @@ mod tests {
 
     use super::*;
     use crate::kubeapi::Status;
-    use crate::message::{Accept, ErrorFormat, Judged};
+    use crate::message::{Accept, ErrorFormat, ReviewedAttributes};
 
     async fn read(refusal: &Refusal) -> (u16, HeaderMap, String) {
         let response = crate::message::respond(refusal, &Accept::default(), ErrorFormat::KubeRbacProxy);
@@ -67,12 +67,17 @@ mod tests {
     }
 
     fn judged(status: Status) -> Refusal {
-        let judged = Judged { user: "jane".into(), verb: "*".into(), resource: "pods".into(), subresource: "".into() };
-        Refusal::new(Blame::Client, status).because("secret").of(judged)
+        let judged = ReviewedAttributes {
+            user: "jane".into(),
+            verb: "*".into(),
+            resource: "pods".into(),
+            subresource: "".into(),
+        };
+        Refusal::new(Blame::Client, status).with_cause("secret").with_attributes(judged)
     }
 
     #[tokio::test]
-    async fn each_in_its_words() {
+    async fn rbac_proxy_error_texts() {
         let asked = Refusal::new(Blame::Client, Status::bad_request("x")).with_rbac_proxy_text("Bad Request.");
         for (refusal, code, body) in [
             (Refusal::new(Blame::Client, Status::unauthorized()), 401, "Unauthorized\n"),
@@ -96,7 +101,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_did_not_answer_is_a_502_without_a_body() {
+    async fn rbac_proxy_backend_failure_is_502_without_body() {
         for status in
             [Status::service_unavailable("x").with_retry_after(1), Status::bad_gateway("x").with_retry_after(1)]
         {

@@ -37,13 +37,13 @@ struct Inner {
     cause: String,
     text: Option<&'static str>,
     rbac_proxy_text: Option<&'static str>,
-    judged: Option<Judged>,
+    attributes: Option<ReviewedAttributes>,
     warning: Option<&'static str>,
 }
 
 /// The authorization attributes of a refused request, for kube-rbac-proxy's error texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Judged {
+pub struct ReviewedAttributes {
     /// Name of the user.
     pub user: String,
     /// `get`, `list`, …
@@ -58,12 +58,20 @@ impl Refusal {
     /// Creates a refusal with `status` for the client.
     pub fn new(blame: Blame, status: Status) -> Refusal {
         let (text, rbac_proxy_text, judged, warning) = (None, None, None, None);
-        Refusal(Box::new(Inner { blame, status, cause: String::new(), text, rbac_proxy_text, judged, warning }))
+        Refusal(Box::new(Inner {
+            blame,
+            status,
+            cause: String::new(),
+            text,
+            rbac_proxy_text,
+            attributes: judged,
+            warning,
+        }))
     }
 
     /// Adds the cause, which goes to the log and the access record, never to the client.
     #[must_use]
-    pub fn because(mut self, cause: impl std::fmt::Display) -> Refusal {
+    pub fn with_cause(mut self, cause: impl std::fmt::Display) -> Refusal {
         self.0.cause = cause.to_string();
         self
     }
@@ -94,14 +102,14 @@ impl Refusal {
 
     /// Adds the authorization attributes, for `--error-format=kube-rbac-proxy`.
     #[must_use]
-    pub fn of(mut self, judged: Judged) -> Refusal {
-        self.0.judged = Some(judged);
+    pub fn with_attributes(mut self, judged: ReviewedAttributes) -> Refusal {
+        self.0.attributes = Some(judged);
         self
     }
 
     /// The authorization attributes, if the refusal is about authorization.
-    pub fn judged(&self) -> Option<&Judged> {
-        self.0.judged.as_ref()
+    pub fn attributes(&self) -> Option<&ReviewedAttributes> {
+        self.0.attributes.as_ref()
     }
 
     /// Adds a `Warning: 299` header, which kubectl prints.

@@ -25,7 +25,7 @@ pub fn respond(refusal: &Refusal, accept: &Accept, format: ErrorFormat) -> Respo
         return rbac_proxy::respond(refusal);
     }
     let status = refusal.status();
-    let (content_type, bytes) = match text_of(refusal, format) {
+    let (content_type, bytes) = match plain_text(refusal, format) {
         Some(text) => (HeaderValue::from_static("text/plain; charset=utf-8"), format!("{text}\n").into()),
         None => {
             let encoding = accept.encoding();
@@ -55,7 +55,7 @@ pub fn warning(text: &str) -> Option<HeaderValue> {
     HeaderValue::from_str(&format!("299 - \"{text}\"")).ok()
 }
 
-fn text_of(refusal: &Refusal, format: ErrorFormat) -> Option<&str> {
+fn plain_text(refusal: &Refusal, format: ErrorFormat) -> Option<&str> {
     if format == ErrorFormat::Status {
         return None;
     }
@@ -83,15 +83,15 @@ mod tests {
     }
 
     fn accept(value: &'static str) -> Accept {
-        Accept::of(&HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(value))]))
+        Accept::from_headers(&HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(value))]))
     }
 
     #[tokio::test]
-    async fn a_status_in_the_client_s_encoding() {
+    async fn status_encoded_as_client_accepts() {
         let status = Status::service_unavailable("the server is currently unable to handle the request")
             .with_cause("MissingEndpoints", "no ready endpoints")
             .with_retry_after(5);
-        let refusal = Refusal::new(Blame::Backend, status).because("10.0.0.1 refused");
+        let refusal = Refusal::new(Blame::Backend, status).with_cause("10.0.0.1 refused");
         let (code, headers, body) = read(respond(&refusal, &accept("application/yaml"), ErrorFormat::Status)).await;
         assert_eq!(code, 503);
         assert_eq!(headers[CONTENT_TYPE], "application/yaml");
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_warning_is_quoted() {
+    async fn warning_header_is_quoted() {
         let refusal = Refusal::new(Blame::Client, Status::unauthorized()).with_warning("say \"hi\"");
         let (_, headers, _) = read(respond(&refusal, &Accept::default(), ErrorFormat::Status)).await;
         assert_eq!(headers[WARNING], r#"299 - "say \"hi\"""#);
@@ -111,8 +111,9 @@ mod tests {
 
     /// Internal errors go to the log only.
     #[tokio::test]
-    async fn the_private_cause_reaches_no_client() {
-        let refusal = Refusal::new(Blame::Backend, Status::bad_gateway("no answer")).because("dial tcp 10.96.0.1:443");
+    async fn refusal_cause_not_sent_to_client() {
+        let refusal =
+            Refusal::new(Blame::Backend, Status::bad_gateway("no answer")).with_cause("dial tcp 10.96.0.1:443");
         for format in [ErrorFormat::Status, ErrorFormat::Text] {
             let (_, headers, body) = read(respond(&refusal, &accept("*/*"), format)).await;
             assert!(!body.contains("10.96"));
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn texts_of_the_aggregator_only_where_it_has_them() {
+    async fn error_format_text_equals_kube_aggregator() {
         let status = Status::service_unavailable("long").with_retry_after(3);
         let unavailable = Refusal::new(Blame::Gateway, status);
         let (code, headers, body) = read(respond(&unavailable, &accept("*/*"), ErrorFormat::Text)).await;
@@ -149,8 +150,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unauthorized_is_upstream_s_to_the_byte() {
-        let refusal = Refusal::new(Blame::Client, Status::unauthorized()).because("bearer token: unknown");
+    async fn unauthorized_status_equals_upstream() {
+        let refusal = Refusal::new(Blame::Client, Status::unauthorized()).with_cause("bearer token: unknown");
         let (code, headers, body) = read(respond(&refusal, &Accept::default(), ErrorFormat::Status)).await;
         assert_eq!(code, 401);
         assert!(!headers.contains_key("www-authenticate"));

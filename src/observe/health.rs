@@ -15,45 +15,45 @@ const MAX_OTHERS: usize = 1000;
 
 /// One named health check.
 #[derive(Clone)]
-pub struct Check {
+pub struct HealthCheck {
     name: &'static str,
-    judge: Arc<dyn Fn() -> Result<Option<Cow<'static, str>>, String> + Send + Sync>,
+    run: Arc<dyn Fn() -> Result<Option<Cow<'static, str>>, String> + Send + Sync>,
 }
 
 /// The health checks of one path.
 #[derive(Clone)]
-pub struct Health {
+pub struct HealthChecks {
     name: &'static str,
-    checks: Arc<[Check]>,
+    checks: Arc<[HealthCheck]>,
 }
 
-impl Check {
+impl HealthCheck {
     /// Creates a check that runs on every request. Its error is shown without authentication to requests for this check
     /// alone: it must contain no internal address and no library error.
-    pub fn new(name: &'static str, judge: impl Fn() -> Result<(), String> + Send + Sync + 'static) -> Check {
-        Check::noting(name, move || judge().map(|()| None))
+    pub fn new(name: &'static str, judge: impl Fn() -> Result<(), String> + Send + Sync + 'static) -> HealthCheck {
+        HealthCheck::with_note(name, move || judge().map(|()| None))
     }
 
     /// Creates a check that may pass with a note. With a note it is listed as excluded; the note is shown without
     /// authentication.
-    pub fn noting(
+    pub fn with_note(
         name: &'static str,
         judge: impl Fn() -> Result<Option<Cow<'static, str>>, String> + Send + Sync + 'static,
-    ) -> Check {
-        Check { name, judge: Arc::new(judge) }
+    ) -> HealthCheck {
+        HealthCheck { name, run: Arc::new(judge) }
     }
 
     /// The check `ping`, which always passes.
-    pub fn ping() -> Check {
-        Check::new("ping", || Ok(()))
+    pub fn ping() -> HealthCheck {
+        HealthCheck::new("ping", || Ok(()))
     }
 }
 
-impl Health {
+impl HealthChecks {
     /// Creates the checks of the path `name` (without its slash): `livez`, `readyz` or `healthz`. They are listed in
     /// the order given, and logged by name when they fail.
-    pub fn new(name: &'static str, checks: impl IntoIterator<Item = Check>) -> Health {
-        Health { name, checks: checks.into_iter().collect() }
+    pub fn new(name: &'static str, checks: impl IntoIterator<Item = HealthCheck>) -> HealthChecks {
+        HealthChecks { name, checks: checks.into_iter().collect() }
     }
 
     /// The path without its slash: `livez`, `readyz` or `healthz`.
@@ -62,18 +62,18 @@ impl Health {
     }
 
     /// Responds to a GET or HEAD of `path` with `query` (without its question mark); `None` for other paths.
-    pub fn answer(&self, path: &str, query: Option<&str>) -> Option<Response<Bytes>> {
-        self.answer_with(path, query, "")
+    pub fn respond(&self, path: &str, query: Option<&str>) -> Option<Response<Bytes>> {
+        self.respond_with_others(path, query, "")
     }
 
-    /// Like [`Health::answer`]; a listing is followed by the checks of another server in `others`. They do not affect
+    /// Like [`HealthChecks::respond`]; a listing is followed by the checks of another server in `others`. They do not affect
     /// the result.
-    pub fn answer_with(&self, path: &str, query: Option<&str>, others: &str) -> Option<Response<Bytes>> {
+    pub fn respond_with_others(&self, path: &str, query: Option<&str>, others: &str) -> Option<Response<Bytes>> {
         let rest = path.strip_prefix('/')?.strip_prefix(self.name)?;
         match rest.strip_prefix('/') {
-            None if rest.is_empty() => Some(self.all(query.unwrap_or(""), others)),
-            Some("") => Some(self.all(query.unwrap_or(""), others)),
-            Some(name) => Some(self.one(self.checks.iter().find(|check| check.name == name)?)),
+            None if rest.is_empty() => Some(self.respond_all(query.unwrap_or(""), others)),
+            Some("") => Some(self.respond_all(query.unwrap_or(""), others)),
+            Some(name) => Some(self.respond_one(self.checks.iter().find(|check| check.name == name)?)),
             None => None,
         }
     }
@@ -81,31 +81,31 @@ impl Health {
     /// Whether a GET of `path` with `query` lists all checks.
     pub fn lists_all(&self, path: &str, query: Option<&str>) -> bool {
         let rest = path.strip_prefix('/').and_then(|path| path.strip_prefix(self.name));
-        matches!(rest, Some("" | "/")) && parameters(query.unwrap_or(""), "verbose").next().is_some()
+        matches!(rest, Some("" | "/")) && query_values(query.unwrap_or(""), "verbose").next().is_some()
     }
 
     /// The failing checks, as `name: reason`; for the status page.
-    pub fn failing(&self) -> Vec<String> {
+    pub fn failing_checks(&self) -> Vec<String> {
         let failed = self.checks.iter().filter_map(|check| {
-            let error = (check.judge)().err()?;
+            let error = (check.run)().err()?;
             Some(format!("{}: {error}", check.name))
         });
         failed.collect()
     }
 
-    fn one(&self, check: &Check) -> Response<Bytes> {
-        match (check.judge)() {
-            Ok(_) => text(StatusCode::OK, "ok".to_owned()),
-            Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {error}\n")),
+    fn respond_one(&self, check: &HealthCheck) -> Response<Bytes> {
+        match (check.run)() {
+            Ok(_) => text_response(StatusCode::OK, "ok".to_owned()),
+            Err(error) => text_response(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {error}\n")),
         }
     }
 
-    fn all(&self, query: &str, others: &str) -> Response<Bytes> {
-        let excluded: BTreeSet<String> = parameters(query, "exclude").collect();
+    fn respond_all(&self, query: &str, others: &str) -> Response<Bytes> {
+        let excluded: BTreeSet<String> = query_values(query, "exclude").collect();
         let mut unknown: BTreeSet<&str> = excluded.iter().map(String::as_str).collect();
         let mut lines = String::new();
         let mut failed = Vec::new();
-        for Check { name, judge } in self.checks.iter() {
+        for HealthCheck { name, run: judge } in self.checks.iter() {
             if excluded.contains(*name) {
                 unknown.remove(name);
                 lines.push_str(&format!("[+]{name} excluded: ok\n"));
@@ -134,7 +134,7 @@ impl Health {
             }
         }
         if !unknown.is_empty() {
-            let names: Vec<String> = unknown.iter().map(|name| quoted(name)).collect();
+            let names: Vec<String> = unknown.iter().map(|name| go_quote(name)).collect();
             lines.push_str(&format!(
                 "warn: some health checks cannot be excluded: no matches for {}\n",
                 names.join(",")
@@ -143,14 +143,14 @@ impl Health {
         let name = self.name;
         if !failed.is_empty() {
             tracing::debug!(checks = failed.join("; "), "{name} check failed");
-            return text(StatusCode::INTERNAL_SERVER_ERROR, format!("{lines}{name} check failed\n"));
+            return text_response(StatusCode::INTERNAL_SERVER_ERROR, format!("{lines}{name} check failed\n"));
         }
-        let verbose = parameters(query, "verbose").next().is_some();
-        text(StatusCode::OK, if verbose { format!("{lines}{name} check passed\n") } else { "ok".to_owned() })
+        let verbose = query_values(query, "verbose").next().is_some();
+        text_response(StatusCode::OK, if verbose { format!("{lines}{name} check passed\n") } else { "ok".to_owned() })
     }
 }
 
-fn text(status: StatusCode, body: String) -> Response<Bytes> {
+fn text_response(status: StatusCode, body: String) -> Response<Bytes> {
     let mut response = Response::new(Bytes::from(body));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
@@ -159,20 +159,20 @@ fn text(status: StatusCode, body: String) -> Response<Bytes> {
 }
 
 /// The form-decoded values of parameter `name`; pairs that cannot be decoded are skipped, as in Go.
-fn parameters<'q>(query: &'q str, name: &'q str) -> impl Iterator<Item = String> + 'q {
+fn query_values<'q>(query: &'q str, name: &'q str) -> impl Iterator<Item = String> + 'q {
     query.split('&').filter(|pair| !pair.contains(';')).filter_map(move |pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (!pair.is_empty() && decoded(key)? == name).then(|| decoded(value))?
+        (!pair.is_empty() && form_decode(key)? == name).then(|| form_decode(value))?
     })
 }
 
-fn decoded(text: &str) -> Option<String> {
+fn form_decode(text: &str) -> Option<String> {
     let text = text.replace('+', " ");
     percent_decode_str(&text).decode_utf8().ok().map(|text| text.into_owned())
 }
 
 /// `text` as Go's `%q` prints it.
-fn quoted(text: &str) -> String {
+fn go_quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');
     for character in text.chars() {
@@ -200,21 +200,21 @@ fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn health(well: bool) -> Health {
-        let bad = Check::new("bad", move || if well { Ok(()) } else { Err("why".to_owned()) });
-        Health::new("readyz", [Check::ping(), bad])
+    fn health(well: bool) -> HealthChecks {
+        let bad = HealthCheck::new("bad", move || if well { Ok(()) } else { Err("why".to_owned()) });
+        HealthChecks::new("readyz", [HealthCheck::ping(), bad])
     }
 
     #[track_caller]
-    fn assert_answer(health: &Health, path: &str, query: &str, status: u16, body: &str) {
-        let answer = health.answer(path, Some(query)).unwrap();
+    fn assert_answer(health: &HealthChecks, path: &str, query: &str, status: u16, body: &str) {
+        let answer = health.respond(path, Some(query)).unwrap();
         assert_eq!((answer.status().as_u16(), std::str::from_utf8(answer.body()).unwrap()), (status, body));
         assert_eq!(answer.headers()[CONTENT_TYPE], "text/plain; charset=utf-8");
         assert_eq!(answer.headers()[X_CONTENT_TYPE_OPTIONS], "nosniff");
     }
 
     #[test]
-    fn answers_are_upstreams_bytes() {
+    fn health_responses_match_upstream_byte_for_byte() {
         assert_answer(&health(true), "/readyz", "", 200, "ok");
         assert_answer(&health(true), "/readyz", "verbose", 200, "[+]ping ok\n[+]bad ok\nreadyz check passed\n");
         assert_answer(&health(true), "/readyz", "verbose=false", 200, "[+]ping ok\n[+]bad ok\nreadyz check passed\n");
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_exclusion_is_told() {
+    fn health_unknown_exclusion_is_warned_about() {
         assert_answer(
             &health(true),
             "/readyz",
@@ -250,10 +250,10 @@ mod tests {
     }
 
     #[test]
-    fn other_checks_are_listed_and_do_not_decide() {
+    fn health_checks_of_another_server_are_listed_only() {
         let theirs = "[+]ping ok\n[-]etcd failed: reason withheld\n[+]bad excluded: ok\nwarn: x\nreadyz check failed\n";
-        let answer = |health: Health, query| {
-            let answer = health.answer_with("/readyz", Some(query), theirs).unwrap();
+        let answer = |health: HealthChecks, query| {
+            let answer = health.respond_with_others("/readyz", Some(query), theirs).unwrap();
             (answer.status().as_u16(), String::from_utf8(answer.body().to_vec()).unwrap())
         };
         let fine = "[+]ping ok\n[+]bad ok\n[-]etcd failed: reason withheld\n[+]bad excluded: ok\nreadyz check passed\n";
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn all_checks_are_listed_where_verbose_says_so() {
+    fn health_lists_all_checks_when_verbose() {
         let lists = |path: &str, query: Option<&str>| health(true).lists_all(path, query);
         assert!(lists("/readyz", Some("verbose")) && lists("/readyz/", Some("a=b&verbose=1")));
         assert!(
@@ -275,14 +275,14 @@ mod tests {
     }
 
     #[test]
-    fn other_paths_are_nobodys() {
+    fn health_other_paths_are_not_answered() {
         for path in ["/readyzz", "/livez", "/readyz/none", "/", "readyz"] {
-            assert!(health(true).answer(path, None).is_none(), "{path}");
+            assert!(health(true).respond(path, None).is_none(), "{path}");
         }
     }
 
     #[test]
-    fn the_status_page_reads_why() {
-        assert_eq!(health(false).failing(), ["bad: why"]);
+    fn health_failing_checks_carry_reasons() {
+        assert_eq!(health(false).failing_checks(), ["bad: why"]);
     }
 }

@@ -18,7 +18,7 @@ use crate::process::Problem;
 
 /// Log format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
+pub enum LogFormat {
     /// Time, level, module, message, `key=value`.
     #[default]
     Text,
@@ -30,7 +30,7 @@ pub enum Format {
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// `--log-format`.
-    pub format: Format,
+    pub format: LogFormat,
     /// `--log-level`: a level, a klog verbosity, or filter directives; empty for `info`.
     pub level: String,
     /// `NARTHEX_LOG`, in tracing's filter syntax; overrides the level.
@@ -48,18 +48,19 @@ struct Inner {
 
 /// Libraries with debug lines that are suppressed at level `debug`. Level `trace` shows them, as far as compiled
 /// in (a release build contains their debug lines, but no trace lines).
-const CHATTY: &[&str] = &["h2", "hickory_proto", "hickory_resolver", "hyper", "hyper_util", "mio", "notify", "rustls"];
+const NOISY_LIBRARIES: &[&str] =
+    &["h2", "hickory_proto", "hickory_resolver", "hyper", "hyper_util", "mio", "notify", "rustls"];
 
 /// Sends the log of this process to standard error. May be called once per process.
 pub fn install(settings: &Settings) -> Result<LogLevel, Problem> {
-    let (subscriber, level) = build(settings, || StandardError)?;
+    let (subscriber, level) = build_subscriber(settings, || StderrWriter)?;
     tracing::subscriber::set_global_default(subscriber)
         .map_err(|_| Problem::new("--log-format", "the log of this process is already set up"))?;
     Ok(level)
 }
 
 /// The level for klog's `-v` number: `info` up to 2, `debug` up to 5, `trace` from 6.
-pub fn level_of_verbosity(verbosity: u8) -> &'static str {
+pub fn level_for_verbosity(verbosity: u8) -> &'static str {
     match verbosity {
         0..=2 => "info",
         3..=5 => "debug",
@@ -67,7 +68,7 @@ pub fn level_of_verbosity(verbosity: u8) -> &'static str {
     }
 }
 
-fn build<W>(settings: &Settings, writer: W) -> Result<(impl Subscriber + Send + Sync, LogLevel), Problem>
+fn build_subscriber<W>(settings: &Settings, writer: W) -> Result<(impl Subscriber + Send + Sync, LogLevel), Problem>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
@@ -76,14 +77,14 @@ where
         None => ("--log-level", settings.level.as_str()),
     };
     let filter = match &settings.filter {
-        Some(filter) => directives(place, filter)?,
-        None => parse(place, text)?,
+        Some(filter) => parse_directives(place, filter)?,
+        None => parse_filter(place, text)?,
     };
     let (filter, handle) = reload::Layer::new(filter);
-    let format = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(OneLine(writer));
+    let format = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(SingleLineWriter(writer));
     let format: Box<dyn Layer<_> + Send + Sync> = match settings.format {
-        Format::Text => Box::new(format.fmt_fields(debug_fn(write_field).delimited(" "))),
-        Format::Json => Box::new(format.json().flatten_event(true)),
+        LogFormat::Text => Box::new(format.fmt_fields(debug_fn(write_field).delimited(" "))),
+        LogFormat::Json => Box::new(format.json().flatten_event(true)),
     };
     let level = LogLevel(Arc::new(Inner {
         current: Mutex::new(if text.is_empty() { "info".to_owned() } else { text.to_owned() }),
@@ -106,32 +107,32 @@ impl LogLevel {
     /// Sets the level: `error`, `warn`, `info`, `debug`, `trace`, `off`, a klog verbosity, or filter directives.
     pub fn set(&self, level: &str) -> Result<(), Problem> {
         let level = level.trim();
-        let filter = parse("log level", level)?;
+        let filter = parse_filter("log level", level)?;
         (self.0.reload)(filter).map_err(|error| Problem::new("log level", error))?;
         *self.0.current.lock() = level.to_owned();
         Ok(())
     }
 }
 
-fn parse(place: &str, text: &str) -> Result<EnvFilter, Problem> {
+fn parse_filter(place: &str, text: &str) -> Result<EnvFilter, Problem> {
     let text = if text.is_empty() { "info" } else { text };
     let level = match text.parse::<u8>() {
-        Ok(verbosity) => level_of_verbosity(verbosity),
+        Ok(verbosity) => level_for_verbosity(verbosity),
         Err(_) => text,
     };
     match level {
-        "trace" | "off" | "error" => directives(place, level),
+        "trace" | "off" | "error" => parse_directives(place, level),
         "info" | "debug" => {
-            let quiet: String = CHATTY.iter().map(|library| format!(",{library}=info")).collect();
-            directives(place, &format!("{level}{quiet}"))
+            let quiet: String = NOISY_LIBRARIES.iter().map(|library| format!(",{library}=info")).collect();
+            parse_directives(place, &format!("{level}{quiet}"))
         }
-        "warn" | "warning" => directives(place, "warn"),
-        _ => directives(place, level),
+        "warn" | "warning" => parse_directives(place, "warn"),
+        _ => parse_directives(place, level),
     }
 }
 
 /// Parses filter directives. An unknown level is an error; tracing would take it for the name of a module.
-fn directives(place: &str, text: &str) -> Result<EnvFilter, Problem> {
+fn parse_directives(place: &str, text: &str) -> Result<EnvFilter, Problem> {
     const LEVELS: &[&str] = &["error", "warn", "info", "debug", "trace", "off"];
     for directive in text.split(',').map(str::trim).filter(|directive| !directive.contains(['=', '['])) {
         if !LEVELS.contains(&directive.to_ascii_lowercase().as_str()) {
@@ -145,13 +146,13 @@ fn directives(place: &str, text: &str) -> Result<EnvFilter, Problem> {
             ));
         }
     }
-    let possible: Vec<String> = text.split(',').map(as_built).collect();
+    let possible: Vec<String> = text.split(',').map(cap_at_built_level).collect();
     EnvFilter::builder().parse(possible.join(",")).map_err(|error| Problem::new(place, format!("{text:?}: {error}")))
 }
 
 /// Replaces the level `trace` of a directive by the finest level compiled into this build. Otherwise tracing would
 /// print advice to rebuild.
-fn as_built(directive: &str) -> String {
+fn cap_at_built_level(directive: &str) -> String {
     let level = directive.rsplit('=').next().unwrap_or_default();
     if !level.trim().eq_ignore_ascii_case("trace") {
         return directive.to_owned();
@@ -185,9 +186,9 @@ fn is_quoted(text: &str) -> bool {
 }
 
 /// Writes to standard error.
-struct StandardError;
+struct StderrWriter;
 
-impl Write for StandardError {
+impl Write for StderrWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // In one call, so that the lines of two threads do not interleave.
         io::stderr().write_all(bytes)?;
@@ -200,28 +201,28 @@ impl Write for StandardError {
 }
 
 /// Keeps every event on one line: data from the network can neither start a new line nor control a terminal.
-struct OneLine<W>(W);
+struct SingleLineWriter<W>(W);
 
-impl<'w, W: MakeWriter<'w>> MakeWriter<'w> for OneLine<W> {
-    type Writer = OneLine<W::Writer>;
+impl<'w, W: MakeWriter<'w>> MakeWriter<'w> for SingleLineWriter<W> {
+    type Writer = SingleLineWriter<W::Writer>;
 
     fn make_writer(&'w self) -> Self::Writer {
-        OneLine(self.0.make_writer())
+        SingleLineWriter(self.0.make_writer())
     }
 }
 
-impl<W: Write> Write for OneLine<W> {
+impl<W: Write> Write for SingleLineWriter<W> {
     /// The format layer writes each event in one call, ending with the line end.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         let event = text.strip_suffix('\n').unwrap_or(&text);
-        if !event.contains(steers) {
+        if !event.contains(is_unprintable) {
             self.0.write_all(bytes)?;
             return Ok(bytes.len());
         }
         let mut line = String::with_capacity(text.len() + 16);
         for character in event.chars() {
-            if steers(character) {
+            if is_unprintable(character) {
                 // Four digits, so that the escape is valid in JSON, too.
                 line.push_str(&format!("\\u{:04x}", character as u32));
             } else {
@@ -239,7 +240,7 @@ impl<W: Write> Write for OneLine<W> {
 }
 
 /// Whether a character is a control character, changes the text direction, or breaks a line.
-fn steers(character: char) -> bool {
+fn is_unprintable(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -249,9 +250,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
+    struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Written {
+    impl Write for CapturedLog {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -263,16 +264,16 @@ mod tests {
     }
 
     fn log(settings: &Settings, speak: impl FnOnce(&LogLevel)) -> String {
-        let written = Written::default();
+        let written = CapturedLog::default();
         let writer = written.clone();
-        let (subscriber, level) = build(settings, move || writer.clone()).unwrap();
+        let (subscriber, level) = build_subscriber(settings, move || writer.clone()).unwrap();
         tracing::subscriber::with_default(subscriber, || speak(&level));
         let text = written.0.lock().clone();
         String::from_utf8(text).unwrap()
     }
 
     #[test]
-    fn the_level_can_be_changed_while_running() {
+    fn log_level_changes_at_runtime() {
         let text = log(&Settings::default(), |level| {
             tracing::debug!("first");
             level.set("debug").unwrap();
@@ -288,18 +289,18 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_one_line_whatever_it_holds() {
-        for format in [Format::Text, Format::Json] {
+    fn log_event_is_always_one_line() {
+        for format in [LogFormat::Text, LogFormat::Json] {
             let text = log(&Settings { format, ..Settings::default() }, |_| {
                 tracing::info!(agent = %"a\nb\u{1b}[2J\u{9b}\u{202e}", "was\r\nhere");
             });
             assert_eq!(text.matches('\n').count(), 1, "{text}");
-            assert!(!text.trim_end_matches('\n').contains(steers), "{text}");
+            assert!(!text.trim_end_matches('\n').contains(is_unprintable), "{text}");
         }
     }
 
     #[test]
-    fn text_values_with_spaces_are_quoted() {
+    fn log_text_values_with_spaces_are_quoted() {
         let text = log(&Settings::default(), |_| {
             tracing::info!(
                 problem = %"service/a in \"b\" is not present",
@@ -318,8 +319,8 @@ mod tests {
     }
 
     #[test]
-    fn json_is_flat() {
-        let settings = Settings { format: Format::Json, ..Settings::default() };
+    fn log_json_is_flat() {
+        let settings = Settings { format: LogFormat::Json, ..Settings::default() };
         let text = log(&settings, |_| tracing::info!(port = 6443, "serving"));
         let line: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(line["message"], "serving");
@@ -329,13 +330,13 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_overrides_the_level() {
+    fn log_filter_variable_overrides_level() {
         let settings = Settings { level: "off".into(), filter: Some("narthex=debug".into()), ..Settings::default() };
         assert!(log(&settings, |_| tracing::debug!("seen")).ends_with("seen\n"));
     }
 
     #[test]
-    fn libraries_are_heard_at_trace_alone() {
+    fn log_library_lines_only_at_trace() {
         let heard = |level: &str| {
             let settings = Settings { level: level.into(), ..Settings::default() };
             log(&settings, |_| tracing::debug!(target: "h2", "frame")).contains("frame")
@@ -345,27 +346,27 @@ mod tests {
     }
 
     #[test]
-    fn trace_is_the_finest_level_of_the_build() {
+    fn log_trace_is_capped_at_the_built_level() {
         for (asked, before) in [("trace", ""), ("h2=TRACE", "h2="), ("[span{a=b}]=trace", "[span{a=b}]=")] {
-            assert_eq!(as_built(asked), format!("{before}{STATIC_MAX_LEVEL}"));
+            assert_eq!(cap_at_built_level(asked), format!("{before}{STATIC_MAX_LEVEL}"));
         }
         for other in ["", "info", "h2=debug", "[span{a=trace}]=info"] {
-            assert_eq!(as_built(other), other);
+            assert_eq!(cap_at_built_level(other), other);
         }
     }
 
     #[test]
-    fn unknown_levels_name_the_place_and_the_known_ones() {
+    fn log_unknown_level_error_names_flag_and_known_levels() {
         let wrong = Settings { level: "verbose".into(), ..Settings::default() };
-        let problem = build(&wrong, || StandardError).err().unwrap();
-        assert_eq!(problem.place, "--log-level");
+        let problem = build_subscriber(&wrong, || StderrWriter).err().unwrap();
+        assert_eq!(problem.location, "--log-level");
         assert!(problem.message.contains("\"verbose\"") && problem.message.contains("debug"), "{problem}");
         let wrong = Settings { filter: Some("narthex=shout".into()), ..Settings::default() };
-        assert_eq!(build(&wrong, || StandardError).err().unwrap().place, "NARTHEX_LOG");
+        assert_eq!(build_subscriber(&wrong, || StderrWriter).err().unwrap().location, "NARTHEX_LOG");
     }
 
     #[test]
-    fn verbosity_reads_as_klogs() {
-        assert_eq!([0, 2, 4, 6, 10].map(level_of_verbosity), ["info", "info", "debug", "trace", "trace"]);
+    fn log_verbosity_matches_klog() {
+        assert_eq!([0, 2, 4, 6, 10].map(level_for_verbosity), ["info", "info", "debug", "trace", "trace"]);
     }
 }

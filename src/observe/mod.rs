@@ -11,8 +11,8 @@ pub mod log;
 // Metrics, with Kubernetes' names where it has an equivalent.
 pub mod metrics;
 
-pub use access::{AccessLog, AccessRecord, End, Opening, Worker};
+pub use access::{AccessLog, AccessRecord, ConnectTimings, EndReason, WorkerRecorder};
 pub use audit::Auditor;
-pub use health::{Check, Health};
+pub use health::{HealthCheck, HealthChecks};
 pub use log::LogLevel;
 pub use metrics::Metrics;

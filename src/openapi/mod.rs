@@ -6,14 +6,14 @@
 //! from the index, and kubectl works without it.
 
 mod aggregation;
+mod document_hash;
 mod index;
-mod own;
-mod relay;
+mod local_document;
 mod serve;
-mod version2;
+mod v2;
 
-pub use aggregation::OpenApi;
+pub use aggregation::OpenApiAggregator;
+pub use document_hash::{mark_immutable, split_hash};
 pub use index::Index;
-pub use relay::{seal, split_hash};
 pub use serve::answer;
-pub use version2::{Aggregation2, Version2, merge_documents};
+pub use v2::{OpenApiV2, OpenApiV2Aggregator, merge_documents};

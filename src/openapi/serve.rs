@@ -4,9 +4,9 @@ use std::time::SystemTime;
 
 use http::{HeaderMap, Method, Response};
 
+use super::document_hash::{mark_immutable, split_hash};
 use super::index::Index;
-use super::relay::{seal, split_hash};
-use crate::discovery::{Document, Reply, accepted, not_acceptable, not_allowed};
+use crate::discovery::{DocumentReply, EncodedDocument, accepted, not_acceptable, not_allowed};
 use crate::kubeapi::Status;
 use crate::message::{Blame, Body, Refusal};
 
@@ -28,8 +28,8 @@ pub fn answer(
     let key = key.trim_start_matches('/');
     let document = match key.strip_suffix('/').unwrap_or(key) {
         "" => Some(index.document()),
-        super::own::KEY if index.own.is_some() => index.own.as_deref(),
-        key => index.made(key),
+        super::local_document::KEY if index.local_document.is_some() => index.local_document.as_deref(),
+        key => index.converted(key),
     };
     let Some(document) = document else {
         return Some(Err(Refusal::new(Blame::Client, Status::not_found())));
@@ -44,10 +44,11 @@ pub fn answer(
     Some(Ok(respond(document, method, query, headers)))
 }
 
-fn respond(document: &Document, method: &Method, query: Option<&str>, headers: &HeaderMap) -> Response<Body> {
-    let reply = Reply { content_type: "application/json", cache: "no-cache, private", document, other: None };
-    let mut response = reply.to(method, headers);
-    seal(response.headers_mut(), split_hash(query).1, SystemTime::now());
+fn respond(document: &EncodedDocument, method: &Method, query: Option<&str>, headers: &HeaderMap) -> Response<Body> {
+    let reply =
+        DocumentReply { content_type: "application/json", cache: "no-cache, private", document, alternate: None };
+    let mut response = reply.into_response(method, headers);
+    mark_immutable(response.headers_mut(), split_hash(query).1, SystemTime::now());
     response
 }
 
@@ -58,15 +59,15 @@ mod tests {
 
     use super::super::index::tests::{index, known};
     use super::*;
-    use crate::discovery::Own;
+    use crate::discovery::LocalGroups;
 
-    fn ask(
+    fn request(
         method: &Method,
         path: &str,
         query: Option<&str>,
         header: Option<(HeaderName, &HeaderValue)>,
     ) -> Option<Result<Response<Body>, Refusal>> {
-        let index = index(&[known("g", "v1", "a")], Own::default(), |_| None);
+        let index = index(&[known("g", "v1", "a")], LocalGroups::default(), |_| None);
         let headers = header.into_iter().map(|(name, value)| (name, value.clone())).collect();
         answer(&index, method, path, query, &headers)
     }
@@ -79,25 +80,25 @@ mod tests {
     }
 
     #[test]
-    fn the_index_has_a_tag_and_says_that_it_is_json() {
-        let first = ask(&Method::GET, "/openapi/v3", None, None).unwrap().unwrap();
+    fn openapi_index_has_etag_and_content_type() {
+        let first = request(&Method::GET, "/openapi/v3", None, None).unwrap().unwrap();
         assert_eq!(first.headers()[CONTENT_TYPE], "application/json");
         assert_eq!(first.headers()[CACHE_CONTROL], "no-cache, private");
         let etag = first.headers()[ETAG].clone();
-        let again = ask(&Method::GET, "/openapi/v3/", None, Some((IF_NONE_MATCH, &etag))).unwrap().unwrap();
+        let again = request(&Method::GET, "/openapi/v3/", None, Some((IF_NONE_MATCH, &etag))).unwrap().unwrap();
         assert_eq!(again.status(), 304);
         assert!(json(first)["paths"]["apis/apiregistration.k8s.io/v1"].is_object());
     }
 
     #[test]
-    fn our_own_document_is_kept_for_ever_under_its_hash() {
+    fn openapi_local_document_immutable_under_its_hash() {
         let path = "/openapi/v3/apis/apiregistration.k8s.io/v1";
-        let plain = ask(&Method::GET, path, None, None).unwrap().unwrap();
+        let plain = request(&Method::GET, path, None, None).unwrap().unwrap();
         assert!(!plain.headers().contains_key(EXPIRES));
         let hash = plain.headers()[ETAG].to_str().unwrap().trim_matches('"').to_owned();
-        let current = ask(&Method::GET, path, Some(&format!("hash={hash}")), None).unwrap().unwrap();
+        let current = request(&Method::GET, path, Some(&format!("hash={hash}")), None).unwrap().unwrap();
         assert_eq!(current.headers()[CACHE_CONTROL], "public, immutable");
-        let old = ask(&Method::GET, path, Some("hash=OLD"), None).unwrap().unwrap();
+        let old = request(&Method::GET, path, Some("hash=OLD"), None).unwrap().unwrap();
         assert_eq!((old.status().as_u16(), old.headers().contains_key(EXPIRES)), (200, false), "no redirect");
 
         let document = json(current);
@@ -122,10 +123,10 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_is_relayed_or_refused() {
+    fn openapi_other_paths_relayed_or_refused() {
         let code = |method: &Method, path, accept: Option<&'static str>| {
             let accept = accept.map(HeaderValue::from_static);
-            let answer = ask(method, path, None, accept.as_ref().map(|accept| (ACCEPT, accept)));
+            let answer = request(method, path, None, accept.as_ref().map(|accept| (ACCEPT, accept)));
             answer.map(|answer| {
                 answer.map_or_else(|refusal| refusal.status().code, |response| response.status().as_u16())
             })

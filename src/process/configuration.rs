@@ -3,10 +3,10 @@
 
 use std::cell::RefCell;
 
-use super::{Fields, Problem, Problems, documents};
+use super::{FieldReader, Problem, Problems, parse_documents};
 
 /// Accepted versions, newest first. Older ones are equal in every field that is read here.
-const VERSIONS: [&str; 3] =
+const API_VERSIONS: [&str; 3] =
     ["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];
 
 /// Parses the single `apiserver.config.k8s.io` object of `kind` in `text`. `place` names the file, `json` selects JSON
@@ -14,29 +14,29 @@ const VERSIONS: [&str; 3] =
 ///
 /// # Errors
 /// All problems at once, including fields that `read` did not read.
-pub fn configuration<T>(
+pub fn parse_configuration<T>(
     place: &str,
     text: &str,
     json: bool,
     kind: &str,
-    read: impl FnOnce(&mut Fields<'_>) -> T,
+    read: impl FnOnce(&mut FieldReader<'_>) -> T,
 ) -> Result<T, Problems> {
-    one_object(place, text, json, &VERSIONS, kind, read)
+    parse_single_object(place, text, json, &API_VERSIONS, kind, read)
 }
 
-/// Like [`configuration`], for an object whose `apiVersion` is one of `versions`, the preferred one first.
+/// Like [`parse_configuration`], for an object whose `apiVersion` is one of `versions`, the preferred one first.
 ///
 /// # Errors
-/// See [`configuration`].
-pub fn one_object<T>(
+/// See [`parse_configuration`].
+pub fn parse_single_object<T>(
     place: &str,
     text: &str,
     json: bool,
     versions: &[&str],
     kind: &str,
-    read: impl FnOnce(&mut Fields<'_>) -> T,
+    read: impl FnOnce(&mut FieldReader<'_>) -> T,
 ) -> Result<T, Problems> {
-    let (found, mut problems) = documents(place, text, json);
+    let (found, mut problems) = parse_documents(place, text, json);
     let [document] = &found[..] else {
         if problems.0.is_empty() {
             let message = format_args!("expected exactly one {kind}, found {}", found.len());
@@ -45,16 +45,16 @@ pub fn one_object<T>(
         return Err(problems);
     };
     let problems = RefCell::new(problems);
-    let mut fields = Fields::new(place, &document.value, &problems);
-    if fields.text("kind") != kind {
-        fields.problem("kind", format_args!("{:?} does not fit; {kind} is needed", document.kind));
+    let mut fields = FieldReader::new(place, &document.value, &problems);
+    if fields.string("kind") != kind {
+        fields.add_problem("kind", format_args!("{:?} does not fit; {kind} is needed", document.kind));
     }
-    let version = fields.text("apiVersion");
+    let version = fields.string("apiVersion");
     if !versions.contains(&version.as_str()) {
         let best = versions.first().copied().unwrap_or_default();
-        fields.problem("apiVersion", format_args!("{version:?} does not fit; {best} is needed"));
+        fields.add_problem("apiVersion", format_args!("{version:?} does not fit; {best} is needed"));
     }
     let value = read(&mut fields);
-    fields.end();
-    problems.into_inner().or(value)
+    fields.finish();
+    problems.into_inner().into_result(value)
 }

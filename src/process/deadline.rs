@@ -13,21 +13,21 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(250);
 
 /// Awaits `future` until `end`; `None` on timeout, which is noticed up to [`TICK`] late. Requires a `LocalSet`.
-pub async fn within<F: Future + Unpin>(end: Option<Instant>, future: F) -> Option<F::Output> {
+pub async fn with_deadline<F: Future + Unpin>(end: Option<Instant>, future: F) -> Option<F::Output> {
     match end {
         None => Some(future.await),
-        Some(end) => Within { future, end, deadline: None }.await,
+        Some(end) => DeadlineFuture { future, end, deadline: None }.await,
     }
 }
 
-struct Within<F> {
+struct DeadlineFuture<F> {
     future: F,
     end: Instant,
     /// Set when the future was pending for the first time.
     deadline: Option<Deadline>,
 }
 
-impl<F: Future + Unpin> Future for Within<F> {
+impl<F: Future + Unpin> Future for DeadlineFuture<F> {
     type Output = Option<F::Output>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -35,7 +35,7 @@ impl<F: Future + Unpin> Future for Within<F> {
             return Poll::Ready(Some(output));
         }
         let end = self.end;
-        if self.deadline.get_or_insert_with(|| Deadline::at(end)).is_over(cx.waker()) {
+        if self.deadline.get_or_insert_with(|| Deadline::at(end)).has_elapsed(cx.waker()) {
             return Poll::Ready(None);
         }
         Poll::Pending
@@ -44,20 +44,20 @@ impl<F: Future + Unpin> Future for Within<F> {
 
 /// All deadlines of one thread.
 #[derive(Default)]
-struct Waiting {
-    places: RefCell<Vec<State>>,
+struct DeadlineSlots {
+    slots: RefCell<Vec<DeadlineSlot>>,
     free: RefCell<Vec<usize>>,
-    watched: Cell<bool>,
+    timer_running: Cell<bool>,
 }
 
-enum State {
+enum DeadlineSlot {
     Free,
-    Waits { end: Instant, waker: Option<Waker> },
-    Over,
+    Pending { end: Instant, waker: Option<Waker> },
+    Elapsed,
 }
 
 thread_local! {
-    static WAITING: Waiting = Waiting::default();
+    static DEADLINE_SLOTS: DeadlineSlots = DeadlineSlots::default();
 }
 
 /// A deadline, registered in a slot of this thread until it is dropped.
@@ -66,12 +66,12 @@ pub struct Deadline(usize);
 impl Deadline {
     /// Registers a deadline at `end`. Requires a `LocalSet`.
     pub fn at(end: Instant) -> Deadline {
-        WAITING.with(|waiting| {
-            if !waiting.watched.replace(true) {
-                tokio::task::spawn_local(watch());
+        DEADLINE_SLOTS.with(|waiting| {
+            if !waiting.timer_running.replace(true) {
+                tokio::task::spawn_local(run_timer());
             }
-            let state = State::Waits { end, waker: None };
-            let mut places = waiting.places.borrow_mut();
+            let state = DeadlineSlot::Pending { end, waker: None };
+            let mut places = waiting.slots.borrow_mut();
             if let Some(at) = waiting.free.borrow_mut().pop() {
                 places[at] = state;
                 return Deadline(at);
@@ -82,17 +82,17 @@ impl Deadline {
     }
 
     /// Whether the deadline has passed, noticed up to [`TICK`] late. If not, `waker` is woken when it has.
-    pub fn is_over(&self, waker: &Waker) -> bool {
-        WAITING.with(|waiting| match &mut waiting.places.borrow_mut()[self.0] {
-            State::Waits { waker: Some(known), .. } => {
+    pub fn has_elapsed(&self, waker: &Waker) -> bool {
+        DEADLINE_SLOTS.with(|waiting| match &mut waiting.slots.borrow_mut()[self.0] {
+            DeadlineSlot::Pending { waker: Some(known), .. } => {
                 known.clone_from(waker);
                 false
             }
-            State::Waits { waker: empty, .. } => {
+            DeadlineSlot::Pending { waker: empty, .. } => {
                 *empty = Some(waker.clone());
                 false
             }
-            State::Free | State::Over => true,
+            DeadlineSlot::Free | DeadlineSlot::Elapsed => true,
         })
     }
 }
@@ -100,53 +100,54 @@ impl Deadline {
 impl Drop for Deadline {
     fn drop(&mut self) {
         // While the thread ends, the slots may be gone already.
-        let _ = WAITING.try_with(|waiting| {
-            waiting.places.borrow_mut()[self.0] = State::Free;
+        let _ = DEADLINE_SLOTS.try_with(|waiting| {
+            waiting.slots.borrow_mut()[self.0] = DeadlineSlot::Free;
             waiting.free.borrow_mut().push(self.0);
         });
     }
 }
 
 /// Wakes every future on this thread that waits with a deadline; for rare events.
-pub fn wake_waiting() {
-    let wakers: Vec<Waker> = WAITING.with(|waiting| {
-        let places = waiting.places.borrow();
-        let waker = |state: &State| if let State::Waits { waker, .. } = state { waker.clone() } else { None };
+pub fn wake_pending_deadlines() {
+    let wakers: Vec<Waker> = DEADLINE_SLOTS.with(|waiting| {
+        let places = waiting.slots.borrow();
+        let waker =
+            |state: &DeadlineSlot| if let DeadlineSlot::Pending { waker, .. } = state { waker.clone() } else { None };
         places.iter().filter_map(waker).collect()
     });
     wakers.into_iter().for_each(Waker::wake);
 }
 
 /// Expires deadlines until none is pending.
-async fn watch() {
+async fn run_timer() {
     /// Resets the flag if the task is dropped with its `LocalSet`, so that the next deadline starts a new task.
-    struct Leaves;
-    impl Drop for Leaves {
+    struct TimerRunningReset;
+    impl Drop for TimerRunningReset {
         fn drop(&mut self) {
-            let _ = WAITING.try_with(|waiting| waiting.watched.set(false));
+            let _ = DEADLINE_SLOTS.try_with(|waiting| waiting.timer_running.set(false));
         }
     }
-    let _leaves = Leaves;
+    let _leaves = TimerRunningReset;
     loop {
         tokio::time::sleep(TICK).await;
-        if WAITING.with(|waiting| waiting.look(tokio::time::Instant::now().into_std())) == 0 {
+        if DEADLINE_SLOTS.with(|waiting| waiting.expire(tokio::time::Instant::now().into_std())) == 0 {
             return;
         }
     }
 }
 
-impl Waiting {
+impl DeadlineSlots {
     /// Wakes the futures whose deadline has passed; returns the number of pending deadlines.
-    fn look(&self, now: Instant) -> usize {
+    fn expire(&self, now: Instant) -> usize {
         let mut woken = Vec::new();
         let mut waits = 0;
-        for state in self.places.borrow_mut().iter_mut() {
-            let State::Waits { end, waker } = state else { continue };
+        for state in self.slots.borrow_mut().iter_mut() {
+            let DeadlineSlot::Pending { end, waker } = state else { continue };
             if *end > now {
                 waits += 1;
             } else {
                 woken.extend(waker.take());
-                *state = State::Over;
+                *state = DeadlineSlot::Elapsed;
             }
         }
         // After the loop: a woken future may access the slots immediately.
@@ -168,23 +169,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_too_long_is_told_and_nobody_else() {
+    async fn deadline_ends_only_futures_past_their_time() {
         LocalSet::new()
             .run_until(async {
-                assert_eq!(within(None, ready(1)).await, Some(1));
-                assert_eq!(within(after(5), ready(2)).await, Some(2));
+                assert_eq!(with_deadline(None, ready(1)).await, Some(1));
+                assert_eq!(with_deadline(after(5), ready(2)).await, Some(2));
                 let waits: Vec<_> = [3, 9, 6]
                     .map(|seconds| {
                         tokio::task::spawn_local(async move {
                             let began = tokio::time::Instant::now();
-                            let told = within(after(seconds), pending::<()>()).await;
+                            let told = with_deadline(after(seconds), pending::<()>()).await;
                             (told, seconds, began.elapsed())
                         })
                     })
                     .into();
                 // A pending deadline does not delay the result.
                 let slow = Box::pin(tokio::time::sleep(Duration::from_secs(4)));
-                assert_eq!(within(after(5), slow).await, Some(()));
+                assert_eq!(with_deadline(after(5), slow).await, Some(()));
                 for wait in waits {
                     let (told, seconds, took) = wait.await.unwrap();
                     let seconds = Duration::from_secs(seconds);
@@ -193,9 +194,9 @@ mod tests {
                 // The task has ended; a later deadline starts it again.
                 tokio::time::sleep(TICK * 2).await;
                 yield_now().await;
-                assert!(WAITING.with(|waiting| !waiting.watched.get()));
-                assert_eq!(within(after(1), pending::<()>()).await, None);
-                assert_eq!(WAITING.with(|waiting| waiting.places.borrow().len()), 4);
+                assert!(DEADLINE_SLOTS.with(|waiting| !waiting.timer_running.get()));
+                assert_eq!(with_deadline(after(1), pending::<()>()).await, None);
+                assert_eq!(DEADLINE_SLOTS.with(|waiting| waiting.slots.borrow().len()), 4);
             })
             .await;
     }

@@ -4,7 +4,7 @@ use tokio::sync::watch;
 
 /// Phase of the graceful shutdown; phases only advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub enum ShutdownPhase {
     /// Normal operation.
     Serving,
     /// A signal was received: readiness fails, requests are still accepted (`--shutdown-delay-duration`).
@@ -14,37 +14,37 @@ pub enum Phase {
     /// Watches and tunnels are terminated as well.
     Ending,
     /// The shutdown timeout has passed: remaining requests are aborted.
-    Over,
+    TimedOut,
 }
 
 /// Observes the shutdown phase; cheap to clone.
 #[derive(Clone)]
-pub struct Drain(watch::Receiver<Phase>);
+pub struct Drain(watch::Receiver<ShutdownPhase>);
 
 /// Advances the shutdown phase; there is one per process.
-pub struct Drainer(watch::Sender<Phase>);
+pub struct Drainer(watch::Sender<ShutdownPhase>);
 
 impl Drain {
-    /// Creates both sides in phase [`Phase::Serving`].
+    /// Creates both sides in phase [`ShutdownPhase::Serving`].
     pub fn new() -> (Drainer, Drain) {
-        let (sender, receiver) = watch::channel(Phase::Serving);
+        let (sender, receiver) = watch::channel(ShutdownPhase::Serving);
         (Drainer(sender), Drain(receiver))
     }
 
     /// The current phase.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> ShutdownPhase {
         *self.0.borrow()
     }
 
-    /// Waits until the phase is `phase` or later. A dropped [`Drainer`] counts as [`Phase::Ending`].
-    pub async fn reached(&mut self, phase: Phase) {
+    /// Waits until the phase is `phase` or later. A dropped [`Drainer`] counts as [`ShutdownPhase::Ending`].
+    pub async fn wait_for(&mut self, phase: ShutdownPhase) {
         let _ = self.0.wait_for(|now| *now >= phase).await;
     }
 }
 
 impl Drainer {
     /// Advances to `phase`; an earlier phase is ignored.
-    pub fn advance(&self, phase: Phase) {
+    pub fn advance(&self, phase: ShutdownPhase) {
         self.0.send_if_modified(|now| {
             let forward = phase > *now;
             if forward {

@@ -1,34 +1,34 @@
 //! Process-wide services: graceful shutdown, watched files, published snapshots, socket options, deadlines, and
 //! problems found in configuration.
 
+mod atomic_write;
+mod change_log;
 mod configuration;
 mod deadline;
 mod document;
 mod drain;
-mod fields;
-mod follow;
-mod followed_file;
-mod lately;
+mod fair_budget;
+mod field_reader;
+mod file_watcher;
 mod problem;
 mod published;
-mod sharded;
-mod shares;
+mod sharded_map;
 mod socket;
 mod user_turns;
-mod written;
+mod watched_file;
 
-pub use configuration::{configuration, one_object};
-pub use deadline::{Deadline, wake_waiting, within};
-pub use document::{Document, documents, is_json, read_text, text_of};
-pub use drain::{Drain, Drainer, Phase};
-pub use fields::Fields;
-pub use follow::{Follower, is_passing};
-pub use followed_file::{Followed, FollowedFile, OnFailure, Readings};
-pub use lately::Lately;
+pub use atomic_write::{replace_file, write_new};
+pub use change_log::ChangeLog;
+pub use configuration::{parse_configuration, parse_single_object};
+pub use deadline::{Deadline, wake_pending_deadlines, with_deadline};
+pub use document::{ManifestDocument, is_json, parse_documents, read_text_file, read_text_with_metadata};
+pub use drain::{Drain, Drainer, ShutdownPhase};
+pub use fair_budget::{BudgetShare, FairBudget, Reservation};
+pub use field_reader::FieldReader;
+pub use file_watcher::{FileWatcher, is_temporary_name};
 pub use problem::{Problem, Problems};
-pub use published::{Published, Publisher, changed_if_any};
-pub use sharded::Sharded;
-pub use shares::{Reservation, Share, Shares};
-pub use socket::{set_up, set_up_with};
+pub use published::{Published, Publisher, changed_or_pending};
+pub use sharded_map::ShardedMap;
+pub use socket::{configure_socket, configure_socket_with_keep_alive};
 pub use user_turns::{UserTurn, UserTurns};
-pub use written::{replace, write_new};
+pub use watched_file::{OnFailure, ReloadReporter, WatchedFile, WatchedFileContent};

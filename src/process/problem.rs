@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The file (with document number or line where known), flag or environment variable.
-    pub place: String,
+    pub location: String,
     /// Path of the field inside the file, for example `spec.service.port`; empty for a problem of the whole file.
     pub field: String,
     /// What is wrong and what is expected.
@@ -16,18 +16,18 @@ pub struct Problem {
 impl Problem {
     /// Creates a problem of the whole `place`.
     pub fn new(place: impl fmt::Display, message: impl fmt::Display) -> Problem {
-        Problem { place: place.to_string(), field: String::new(), message: message.to_string() }
+        Problem { location: place.to_string(), field: String::new(), message: message.to_string() }
     }
 
     /// Creates a problem of one field of `place`.
-    pub fn field(place: impl fmt::Display, field: impl fmt::Display, message: impl fmt::Display) -> Problem {
-        Problem { place: place.to_string(), field: field.to_string(), message: message.to_string() }
+    pub fn at_field(place: impl fmt::Display, field: impl fmt::Display, message: impl fmt::Display) -> Problem {
+        Problem { location: place.to_string(), field: field.to_string(), message: message.to_string() }
     }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: ", self.place)?;
+        write!(f, "{}: ", self.location)?;
         if !self.field.is_empty() {
             write!(f, "{}: ", self.field)?;
         }
@@ -43,7 +43,7 @@ pub struct Problems(pub Vec<Problem>);
 
 impl Problems {
     /// Returns the value of `result`, or adds its problem.
-    pub fn keep<T>(&mut self, result: Result<T, Problem>) -> Option<T> {
+    pub fn collect<T>(&mut self, result: Result<T, Problem>) -> Option<T> {
         result.map_err(|problem| self.0.push(problem)).ok()
     }
 
@@ -55,7 +55,7 @@ impl Problems {
     }
 
     /// Returns `value` if there are no problems.
-    pub fn or<T>(self, value: T) -> Result<T, Problems> {
+    pub fn into_result<T>(self, value: T) -> Result<T, Problems> {
         if self.0.is_empty() { Ok(value) } else { Err(self) }
     }
 }

@@ -50,7 +50,7 @@ impl<T> Published<T> {
 }
 
 /// Like [`Published::changed`]; pends forever for `None`.
-pub async fn changed_if_any<T>(published: &mut Option<Published<T>>) {
+pub async fn changed_or_pending<T>(published: &mut Option<Published<T>>) {
     match published {
         Some(published) => published.changed().await,
         None => std::future::pending().await,

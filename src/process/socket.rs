@@ -7,25 +7,25 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
 /// Default of Go's `net.Dialer` and `net.ListenConfig`.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+const DEFAULT_KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Disables Nagle's algorithm and enables keep-alive, so that the watches of a vanished peer end.
 ///
 /// # Errors
 /// The socket is closed already.
-pub fn set_up(socket: &TcpStream) -> io::Result<()> {
-    set_up_with(socket, KEEP_ALIVE)
+pub fn configure_socket(socket: &TcpStream) -> io::Result<()> {
+    configure_socket_with_keep_alive(socket, DEFAULT_KEEP_ALIVE)
 }
 
-/// Like [`set_up`], with a configured keep-alive period. Zero is the default, as for Go's `net.Dialer`. The resolution
+/// Like [`configure_socket`], with a configured keep-alive period. Zero is the default, as for Go's `net.Dialer`. The resolution
 /// is one second.
 ///
 /// # Errors
 /// The socket is closed already.
-pub fn set_up_with(socket: &TcpStream, keep_alive: Duration) -> io::Result<()> {
+pub fn configure_socket_with_keep_alive(socket: &TcpStream, keep_alive: Duration) -> io::Result<()> {
     socket.set_nodelay(true)?;
     // The kernel takes whole seconds, and rejects zero.
-    let keep_alive = if keep_alive.is_zero() { KEEP_ALIVE } else { keep_alive.max(Duration::from_secs(1)) };
+    let keep_alive = if keep_alive.is_zero() { DEFAULT_KEEP_ALIVE } else { keep_alive.max(Duration::from_secs(1)) };
     let keep_alive = TcpKeepalive::new().with_time(keep_alive).with_interval(keep_alive);
     SockRef::from(socket).set_tcp_keepalive(&keep_alive)
 }
@@ -35,19 +35,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn small_messages_are_not_held_back_and_silence_is_noticed() {
+    async fn socket_has_nodelay_and_keep_alive() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        set_up(&socket).unwrap();
+        configure_socket(&socket).unwrap();
         assert!(socket.nodelay().unwrap());
         let times = || {
             let socket = SockRef::from(&socket);
             assert!(socket.keepalive().unwrap());
             (socket.tcp_keepalive_time().unwrap(), socket.tcp_keepalive_interval().unwrap())
         };
-        assert_eq!(times(), (KEEP_ALIVE, KEEP_ALIVE));
+        assert_eq!(times(), (DEFAULT_KEEP_ALIVE, DEFAULT_KEEP_ALIVE));
         for (wanted, seconds) in [(40_000, 40), (0, 15), (10, 1)] {
-            set_up_with(&socket, Duration::from_millis(wanted)).unwrap();
+            configure_socket_with_keep_alive(&socket, Duration::from_millis(wanted)).unwrap();
             assert_eq!(times(), (Duration::from_secs(seconds), Duration::from_secs(seconds)));
         }
     }

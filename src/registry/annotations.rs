@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use super::long_running::LongRunning;
-use super::names;
+use super::name_validation;
 use super::snapshot::Settings;
 use crate::kubeapi::duration;
 use crate::message::{AllowedHeaders, hop_by_hop};
@@ -30,7 +30,7 @@ pub struct BackendSettings {
     /// Allowed tokens of the header `Upgrade`.
     pub upgrade_protocols: UpgradeProtocols,
     /// Which requests are retried.
-    pub retry: Retry,
+    pub retry: RetryMode,
     /// Number of consecutive failed probes that make an available APIService unavailable.
     pub failure_threshold: u32,
     /// Number of consecutive successful probes that make an unavailable APIService available.
@@ -51,19 +51,19 @@ pub struct BackendSettings {
     /// Response headers and trailers that are forwarded although they affect the web origin shared by all APIs.
     pub allowed_response_headers: AllowedHeaders,
     /// Headers of a reverse proxy about the client that are forwarded to the backend
-    /// ([`hop_by_hop::is_proxy_claim`]). Not set by an annotation.
+    /// ([`hop_by_hop::is_proxy_identity_header`]). Not set by an annotation.
     pub allowed_request_headers: AllowedHeaders,
 }
 
 /// Which requests may be retried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Retry {
+pub enum RetryMode {
     /// GET, HEAD and OPTIONS, and any request that the backend provably did not start.
     #[default]
     Safe,
     /// Any request that the backend provably did not start. Also a GET, HEAD or OPTIONS on a reused connection that
     /// closed before the first byte of a response. Not set by an annotation.
-    Unbegun,
+    NotStarted,
     /// None.
     Never,
 }
@@ -94,7 +94,7 @@ pub(super) const URL: &str = "narthex.dev/url";
 /// Annotation of certificate files. Their content may change while the manifest stays the same.
 pub(super) const CLIENT_CERTIFICATE: &str = "client-certificate";
 
-const KNOWN: [&str; 16] = [
+const KNOWN_ANNOTATIONS: [&str; 16] = [
     "allow-response-headers",
     "url",
     "server-name",
@@ -114,10 +114,10 @@ const KNOWN: [&str; 16] = [
 ];
 
 /// Maximum of all timeouts. Endless requests are configured with `long-running`.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
+const MAX_DURATION: Duration = Duration::from_secs(24 * 3600);
 
 /// Reads the annotations, with the defaults of `settings` for missing ones.
-pub(super) fn read(
+pub(super) fn parse_annotations(
     place: &str,
     annotations: &BTreeMap<String, String>,
     settings: &Settings,
@@ -131,7 +131,7 @@ pub(super) fn read(
         max_request_bytes: None,
         long_running: LongRunning::default(),
         upgrade_protocols: UpgradeProtocols::parse("SPDY/3.1,websocket"),
-        retry: Retry::Safe,
+        retry: RetryMode::Safe,
         failure_threshold: 3,
         success_threshold: 1,
         probe_interval: Duration::from_secs(30),
@@ -145,21 +145,21 @@ pub(super) fn read(
     };
     for (name, value) in annotations {
         let Some(key) = name.strip_prefix(PREFIX) else { continue };
-        if let Err(message) = set(&mut ours, key, value.trim(), settings) {
-            problems.0.push(Problem::field(place, format_args!("metadata.annotations[{name}]"), message));
+        if let Err(message) = set_annotation(&mut ours, key, value.trim(), settings) {
+            problems.0.push(Problem::at_field(place, format_args!("metadata.annotations[{name}]"), message));
         }
     }
     ours
 }
 
-fn set(ours: &mut BackendSettings, key: &str, value: &str, settings: &Settings) -> Result<(), String> {
+fn set_annotation(ours: &mut BackendSettings, key: &str, value: &str, settings: &Settings) -> Result<(), String> {
     match key {
         "allow-response-headers" => {
             let names = value.split(',').map(str::trim).filter(|name| !name.is_empty());
-            ours.allowed_response_headers = AllowedHeaders::parse(names, hop_by_hop::is_untrusted)?;
+            ours.allowed_response_headers = AllowedHeaders::parse(names, hop_by_hop::is_untrusted_response_header)?;
         }
         "server-name" => {
-            if !names::is_host_name(value) && value.parse::<std::net::IpAddr>().is_err() {
+            if !name_validation::is_host_name(value) && value.parse::<std::net::IpAddr>().is_err() {
                 return Err(format!("{value:?} is neither a DNS name nor an IP address"));
             }
             ours.server_name = Some(value.to_owned());
@@ -167,36 +167,36 @@ fn set(ours: &mut BackendSettings, key: &str, value: &str, settings: &Settings) 
         "request-timeout" => {
             ours.request_timeout = duration::parse(value)
                 .ok()
-                .filter(|all| *all <= LONGEST)
+                .filter(|all| *all <= MAX_DURATION)
                 .ok_or_else(|| format!("{value:?} is not a duration such as 30s or 1m30s (0 for none, at most 24h)"))?;
         }
-        "connect-timeout" => ours.connect_timeout = wait(value)?,
+        "connect-timeout" => ours.connect_timeout = parse_timeout(value)?,
         "probe-interval" => {
             // A typing error must not turn the probe into a load test.
-            ours.probe_interval = wait(value)?;
+            ours.probe_interval = parse_timeout(value)?;
             if ours.probe_interval < Duration::from_millis(100) {
                 return Err(format!("{value:?} is too short: at least 100ms"));
             }
         }
-        "probe-timeout" => ours.probe_timeout = wait(value)?,
+        "probe-timeout" => ours.probe_timeout = parse_timeout(value)?,
         "max-inflight" => {
             ours.max_inflight = value.parse().map_err(|_| format!("{value:?} is not an integer (0 for no limit)"))?;
         }
         "max-request-bytes" => {
             ours.max_request_bytes =
-                Some(bytes(value).ok_or_else(|| format!("{value:?} is not a size such as 1048576 or 1Mi"))?);
+                Some(parse_byte_size(value).ok_or_else(|| format!("{value:?} is not a size such as 1048576 or 1Mi"))?);
         }
         "long-running" => ours.long_running = LongRunning::parse(value)?,
         "upgrade-protocols" => ours.upgrade_protocols = UpgradeProtocols::parse(value),
         "retry" => {
             ours.retry = match value {
-                "safe" => Retry::Safe,
-                "never" => Retry::Never,
+                "safe" => RetryMode::Safe,
+                "never" => RetryMode::Never,
                 _ => return Err(format!("{value:?} is neither \"safe\" nor \"never\"")),
             };
         }
-        "failure-threshold" => ours.failure_threshold = threshold(value)?,
-        "success-threshold" => ours.success_threshold = threshold(value)?,
+        "failure-threshold" => ours.failure_threshold = parse_threshold(value)?,
+        "success-threshold" => ours.success_threshold = parse_threshold(value)?,
         "egress" => {
             if value.is_empty() {
                 return Err("must name an egress selection".to_owned());
@@ -204,25 +204,25 @@ fn set(ours: &mut BackendSettings, key: &str, value: &str, settings: &Settings) 
             // Names of selections are case-insensitive (`k8s.io/apiserver/pkg/server/egressselector`).
             ours.egress = value.to_ascii_lowercase();
         }
-        CLIENT_CERTIFICATE => ours.client_certificate = Some(below(&settings.dir, value)?),
+        CLIENT_CERTIFICATE => ours.client_certificate = Some(resolve_pair_files(&settings.dir, value)?),
         // Read together with spec.service.
         "url" => {}
         _ => {
-            let near = nearest(key, &KNOWN).map(|known| format!(", did you mean {PREFIX}{known}?"));
+            let near = closest_match(key, &KNOWN_ANNOTATIONS).map(|known| format!(", did you mean {PREFIX}{known}?"));
             return Err(format!("unknown annotation{}", near.unwrap_or_default()));
         }
     }
     Ok(())
 }
 
-fn wait(value: &str) -> Result<Duration, String> {
+fn parse_timeout(value: &str) -> Result<Duration, String> {
     duration::parse(value)
         .ok()
-        .filter(|all| !all.is_zero() && *all <= LONGEST)
+        .filter(|all| !all.is_zero() && *all <= MAX_DURATION)
         .ok_or_else(|| format!("{value:?} is not a duration such as 500ms or 1m30s, above 0 and at most 24h"))
 }
 
-fn threshold(value: &str) -> Result<u32, String> {
+fn parse_threshold(value: &str) -> Result<u32, String> {
     value
         .parse()
         .ok()
@@ -231,7 +231,7 @@ fn threshold(value: &str) -> Result<u32, String> {
 }
 
 /// Parses a size in bytes: an integer with an optional suffix `k`, `M`, `G` (1000s) or `Ki`, `Mi`, `Gi` (1024s).
-fn bytes(text: &str) -> Option<u64> {
+fn parse_byte_size(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor: u64 = match &text[digits.len()..] {
         "" => 1,
@@ -250,7 +250,7 @@ fn bytes(text: &str) -> Option<u64> {
 }
 
 /// The certificate and key files named `path` below `dir`. They are checked when they are loaded.
-fn below(dir: &Path, path: &str) -> Result<PairFiles, String> {
+fn resolve_pair_files(dir: &Path, path: &str) -> Result<PairFiles, String> {
     if dir == Path::new("") {
         return Err("must be a path below --registry-dir, which is not set".to_owned());
     }
@@ -268,12 +268,12 @@ fn below(dir: &Path, path: &str) -> Result<PairFiles, String> {
 }
 
 /// The entry of `known` that is closest to the misspelled `word`, if one is close enough.
-pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
-    let scored = known.iter().map(|one| (distance(word, one), *one)).min();
+pub(super) fn closest_match<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+    let scored = known.iter().map(|one| (edit_distance(word, one), *one)).min();
     scored.filter(|(steps, one)| *steps <= 2.max(one.len() / 3)).map(|(_, one)| one)
 }
 
-fn distance(a: &str, b: &str) -> usize {
+fn edit_distance(a: &str, b: &str) -> usize {
     // Bounds the cost: a name in a file may have any length, and a long one is no typing error.
     if a.len() > 100 {
         return usize::MAX;
@@ -298,12 +298,12 @@ mod tests {
     fn read_all(pairs: &[(&str, &str)], settings: &Settings) -> (BackendSettings, Vec<String>) {
         let annotations = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let mut problems = Problems::default();
-        let ours = read("f", &annotations, settings, &mut problems);
+        let ours = parse_annotations("f", &annotations, settings, &mut problems);
         (ours, problems.0.iter().map(ToString::to_string).collect())
     }
 
     #[test]
-    fn every_annotation_is_read() {
+    fn annotations_all_parsed() {
         let settings = Settings { dir: PathBuf::from("dir"), ..Settings::default() };
         let (ours, problems) = read_all(
             &[
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!((ours.max_inflight, ours.max_request_bytes), (7, Some(3 << 20)));
         assert!(ours.long_running.matches("list", "", ""));
         assert!(!ours.upgrade_protocols.allows("websocket"));
-        assert_eq!(ours.retry, Retry::Never);
+        assert_eq!(ours.retry, RetryMode::Never);
         assert_eq!((ours.failure_threshold, ours.success_threshold), (1, 2));
         assert_eq!((ours.probe_interval, ours.probe_timeout), (Duration::from_secs(1), Duration::from_secs(2)));
         assert_eq!(ours.egress, "dmz");
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_the_interface_pages() {
+    fn annotation_defaults_match_the_reference() {
         let (ours, _) = read_all(&[], &Settings::default());
         assert_eq!((ours.failure_threshold, ours.success_threshold), (3, 1));
         assert_eq!((ours.probe_interval, ours.probe_timeout), (Duration::from_secs(30), Duration::from_secs(5)));
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_the_annotation_and_what_would_be_right() {
+    fn annotation_errors_name_annotation_and_suggestion() {
         let (_, problems) = read_all(
             &[
                 ("narthex.dev/request-timout", "1s"),
@@ -379,18 +379,18 @@ mod tests {
     }
 
     #[test]
-    fn sizes() {
-        assert_eq!(bytes("0"), Some(0));
-        assert_eq!(bytes("3Mi"), Some(3 << 20));
-        assert_eq!(bytes("5k"), Some(5000));
+    fn byte_sizes_parsed() {
+        assert_eq!(parse_byte_size("0"), Some(0));
+        assert_eq!(parse_byte_size("3Mi"), Some(3 << 20));
+        assert_eq!(parse_byte_size("5k"), Some(5000));
         for wrong in ["", "Mi", "-1", "1.5Mi", "1 Mi", "1T", "99999999999999999999", "99999999999999Gi"] {
-            assert_eq!(bytes(wrong), None, "{wrong}");
+            assert_eq!(parse_byte_size(wrong), None, "{wrong}");
         }
     }
 
     #[test]
-    fn distances() {
-        assert_eq!(distance("kitten", "sitting"), 3);
-        assert_eq!(distance("", "ab"), 2);
+    fn edit_distance_counts_changes() {
+        assert_eq!(edit_distance("kitten", "sitting"), 3);
+        assert_eq!(edit_distance("", "ab"), 2);
     }
 }

@@ -8,13 +8,13 @@ use base64::Engine as _;
 use serde_json::Value;
 
 use super::annotations::{self, BackendSettings};
-use super::manifest::{self, ApiServiceManifest, ServiceRef};
-use super::names;
-use super::service::Origin;
+use super::layered_sources::service_key;
+use super::manifest::{self, ApiServiceManifest, ServiceReferenceManifest};
+use super::name_validation;
+use super::service::ObjectSource;
 use super::snapshot::Settings;
-use super::source::service_key;
 use super::url_backend::UrlBackend;
-use crate::process::Document;
+use crate::process::ManifestDocument;
 use crate::process::{Problem, Problems};
 use crate::tls::{Bundle, KeyPair};
 
@@ -32,7 +32,7 @@ pub struct ApiService {
     /// 1 to 1000.
     pub version_priority: i32,
     /// Its backend.
-    pub backend: Backend,
+    pub backend: ApiServiceBackend,
     /// CA certificates that verify the backend; the system's when `None`.
     pub ca_bundle: Option<Bundle>,
     /// Whether any certificate is accepted.
@@ -50,7 +50,7 @@ pub struct ApiService {
     /// The whole document.
     pub manifest: Value,
     /// The source it was read from.
-    pub origin: Origin,
+    pub source: ObjectSource,
 }
 
 /// Shows the name only: a private key must not be logged.
@@ -61,15 +61,15 @@ impl fmt::Debug for ApiService {
 }
 
 /// Name of an APIService or upstream in messages to clients.
-pub struct Called<'n>(pub &'n str);
+pub struct DisplayName<'n>(pub &'n str);
 
-impl fmt::Display for Called<'_> {
+impl fmt::Display for DisplayName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", if self.is_upstream() { "upstream" } else { "aggregated API" }, self.0)
     }
 }
 
-impl Called<'_> {
+impl DisplayName<'_> {
     /// Whether it is an upstream of a sidecar.
     pub fn is_upstream(&self) -> bool {
         // Names of upstreams begin with a slash, names of APIServices never do.
@@ -84,14 +84,14 @@ pub enum ClientCertificate {
     #[default]
     Shared,
     /// This pair (annotation `narthex.dev/client-certificate`).
-    Own(Arc<KeyPair>),
+    Dedicated(Arc<KeyPair>),
     /// No client certificate.
     None,
 }
 
 /// Backend of an APIService.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Backend {
+pub enum ApiServiceBackend {
     /// No `spec.service`: served by the delegate.
     Local,
     /// A Service.
@@ -100,12 +100,12 @@ pub enum Backend {
     Url(UrlBackend),
 }
 
-impl Backend {
+impl ApiServiceBackend {
     /// Key of its Service; `None` for other backends.
-    pub(super) fn key(&self) -> Option<String> {
+    pub(super) fn service_key(&self) -> Option<String> {
         match self {
-            Backend::Service(reference) => Some(service_key(&reference.namespace, &reference.name)),
-            Backend::Local | Backend::Url(_) => None,
+            ApiServiceBackend::Service(reference) => Some(service_key(&reference.namespace, &reference.name)),
+            ApiServiceBackend::Local | ApiServiceBackend::Url(_) => None,
         }
     }
 }
@@ -122,7 +122,7 @@ pub struct ServiceReference {
 }
 
 /// Group of the API that Narthex itself serves.
-const OWN_GROUP: &str = "apiregistration.k8s.io";
+const APIREGISTRATION_GROUP: &str = "apiregistration.k8s.io";
 
 impl ApiService {
     /// Path prefix of its requests: `/apis/<group>/<version>`, or `/api` for the legacy core group.
@@ -136,28 +136,28 @@ impl ApiService {
     }
 
     /// Whether `other` is the same, ignoring the creation time.
-    pub(super) fn same(&self, other: &ApiService) -> bool {
+    pub(super) fn is_equivalent(&self, other: &ApiService) -> bool {
         self.manifest == other.manifest
             // The delegate's egress route is not in its manifest.
             && self.backend == other.backend
-            && self.origin == other.origin
+            && self.source == other.source
             && self.settings == other.settings
             && self.client_certificate == other.client_certificate
     }
 
     /// Parses and validates `document`. Adds all errors to `problems`.
-    pub(super) fn read(
-        document: Document,
+    pub(super) fn parse(
+        document: ManifestDocument,
         created: SystemTime,
         settings: &Settings,
         problems: &mut Problems,
     ) -> Option<ApiService> {
-        let Document { place, value, .. } = document;
-        let manifest: ApiServiceManifest = problems.keep(manifest::read(&place, &value))?;
+        let ManifestDocument { location: place, value, .. } = document;
+        let manifest: ApiServiceManifest = problems.collect(manifest::parse(&place, &value))?;
         let before = problems.0.len();
         let (metadata, spec) = (manifest.metadata, manifest.spec);
         let annotations = metadata.annotations.unwrap_or_default();
-        let mut wrong = |field: &str, message: String| problems.0.push(Problem::field(&place, field, message));
+        let mut wrong = |field: &str, message: String| problems.0.push(Problem::at_field(&place, field, message));
 
         let name = format!("{}.{}", spec.version, spec.group);
         if metadata.name != name {
@@ -168,11 +168,11 @@ impl ApiService {
                 "spec.group",
                 "required: only v1 may have an empty group, and it is the legacy core group".to_owned(),
             );
-        } else if !spec.group.is_empty() && !names::is_subdomain(&spec.group) {
-            wrong("spec.group", format!("{:?} {}", spec.group, names::SUBDOMAIN));
+        } else if !spec.group.is_empty() && !name_validation::is_dns1123_subdomain(&spec.group) {
+            wrong("spec.group", format!("{:?} {}", spec.group, name_validation::SUBDOMAIN));
         }
-        if !names::is_letter_label(&spec.version) {
-            wrong("spec.version", format!("{:?} {}", spec.version, names::LETTER_LABEL));
+        if !name_validation::is_dns1035_label(&spec.version) {
+            wrong("spec.version", format!("{:?} {}", spec.version, name_validation::LETTER_LABEL));
         }
         for (field, value, most) in [
             ("spec.groupPriorityMinimum", spec.group_priority_minimum, 20_000),
@@ -182,9 +182,9 @@ impl ApiService {
                 wrong(field, format!("{value} is out of range: from 1 to {most}"));
             }
         }
-        let backend = backend(spec.service, annotations.get(annotations::URL), settings, &mut wrong);
+        let backend = parse_backend(spec.service, annotations.get(annotations::URL), settings, &mut wrong);
         let ca_bundle = spec.ca_bundle.filter(|bundle| !bundle.is_empty());
-        let ca_bundle = ca_bundle.and_then(|bundle| match read_bundle(&bundle, &metadata.name) {
+        let ca_bundle = ca_bundle.and_then(|bundle| match parse_ca_bundle(&bundle, &metadata.name) {
             Ok(bundle) => Some(bundle),
             Err(message) => {
                 wrong("spec.caBundle", message);
@@ -194,26 +194,29 @@ impl ApiService {
         if spec.insecure_skip_tls_verify && ca_bundle.is_some() {
             wrong("spec.insecureSkipTLSVerify", "may not be true if caBundle is present".to_owned());
         }
-        if backend == Some(Backend::Local) {
+        if backend == Some(ApiServiceBackend::Local) {
             if ca_bundle.is_some() {
                 wrong("spec.caBundle", "an APIService without a Service may not have a caBundle".to_owned());
             }
             if spec.insecure_skip_tls_verify {
                 wrong("spec.insecureSkipTLSVerify", "may not be true without a Service".to_owned());
             }
-        } else if spec.group == OWN_GROUP {
-            wrong("spec.group", format!("{OWN_GROUP} is served by Narthex itself and cannot have a backend"));
+        } else if spec.group == APIREGISTRATION_GROUP {
+            wrong(
+                "spec.group",
+                format!("{APIREGISTRATION_GROUP} is served by Narthex itself and cannot have a backend"),
+            );
         }
-        let backend_settings = annotations::read(&place, &annotations, settings, problems);
+        let backend_settings = annotations::parse_annotations(&place, &annotations, settings, problems);
         let pair = backend_settings.client_certificate.as_ref().map(KeyPair::load);
         let client_certificate = pair.and_then(|pair| {
             let field = "metadata.annotations[narthex.dev/client-certificate]";
-            problems.keep(pair.map_err(|problem| Problem::field(&place, field, problem))).map(Arc::new)
+            problems.collect(pair.map_err(|problem| Problem::at_field(&place, field, problem))).map(Arc::new)
         });
-        let client_certificate = client_certificate.map_or(ClientCertificate::Shared, ClientCertificate::Own);
+        let client_certificate = client_certificate.map_or(ClientCertificate::Shared, ClientCertificate::Dedicated);
         let backend = backend.filter(|_| problems.0.len() == before)?;
         Some(ApiService {
-            uid: uid(&name),
+            uid: uid_for_name(&name),
             name,
             group: spec.group,
             version: spec.version,
@@ -227,20 +230,20 @@ impl ApiService {
             created,
             labels: metadata.labels.unwrap_or_default(),
             manifest: value,
-            origin: Origin::Directory,
+            source: ObjectSource::Directory,
         })
     }
 }
 
-fn backend(
-    service: Option<ServiceRef>,
+fn parse_backend(
+    service: Option<ServiceReferenceManifest>,
     url: Option<&String>,
     settings: &Settings,
     wrong: &mut impl FnMut(&str, String),
-) -> Option<Backend> {
+) -> Option<ApiServiceBackend> {
     let url_field = format!("metadata.annotations[{}]", annotations::URL);
     match (service, url) {
-        (None, None) => Some(Backend::Local),
+        (None, None) => Some(ApiServiceBackend::Local),
         (Some(_), Some(_)) => {
             wrong(&url_field, "spec.service is set too: only one of them can be the backend".to_owned());
             None
@@ -250,7 +253,7 @@ fn backend(
             None
         }
         (None, Some(url)) => match UrlBackend::parse(url) {
-            Ok(url) => Some(Backend::Url(url)),
+            Ok(url) => Some(ApiServiceBackend::Url(url)),
             Err(message) => {
                 wrong(&url_field, message);
                 None
@@ -258,8 +261,13 @@ fn backend(
         },
         (Some(service), None) => {
             for (field, value, right, words) in [
-                ("spec.service.namespace", &service.namespace, names::is_label as fn(&str) -> bool, names::LABEL),
-                ("spec.service.name", &service.name, names::is_label, names::LABEL),
+                (
+                    "spec.service.namespace",
+                    &service.namespace,
+                    name_validation::is_dns1123_label as fn(&str) -> bool,
+                    name_validation::LABEL,
+                ),
+                ("spec.service.name", &service.name, name_validation::is_dns1123_label, name_validation::LABEL),
             ] {
                 if value.is_empty() {
                     wrong(field, "required".to_owned());
@@ -272,14 +280,18 @@ fn backend(
             if port.is_none() {
                 wrong("spec.service.port", format!("{number} is not a port: from 1 to 65535"));
             }
-            Some(Backend::Service(ServiceReference { namespace: service.namespace, name: service.name, port: port? }))
+            Some(ApiServiceBackend::Service(ServiceReference {
+                namespace: service.namespace,
+                name: service.name,
+                port: port?,
+            }))
         }
     }
 }
 
 /// Parses `spec.caBundle`: base64 of PEM with at least one certificate. Upstream accepts an invalid bundle and then
 /// fails every request.
-fn read_bundle(text: &str, name: &str) -> Result<Bundle, String> {
+fn parse_ca_bundle(text: &str, name: &str) -> Result<Bundle, String> {
     if text.trim_start().starts_with("-----BEGIN") {
         return Err("is PEM text; it must be the base64 of it (base64 -w0 ca.crt)".to_owned());
     }
@@ -290,7 +302,7 @@ fn read_bundle(text: &str, name: &str) -> Result<Bundle, String> {
 }
 
 /// UUID (version 8) derived from the SHA-256 of the name.
-fn uid(name: &str) -> String {
+fn uid_for_name(name: &str) -> String {
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, format!("apiservice/{name}").as_bytes());
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest.as_ref()[..16]);
@@ -300,13 +312,13 @@ fn uid(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::documents;
+    use crate::process::parse_documents;
 
     fn read(text: &str, settings: &Settings) -> Result<ApiService, Vec<String>> {
-        let (mut found, problems) = documents("f.yaml", text, false);
+        let (mut found, problems) = parse_documents("f.yaml", text, false);
         assert_eq!(problems.0, []);
         let mut problems = Problems::default();
-        let read = ApiService::read(found.remove(0), SystemTime::UNIX_EPOCH, settings, &mut problems);
+        let read = ApiService::parse(found.remove(0), SystemTime::UNIX_EPOCH, settings, &mut problems);
         let problems: Vec<String> = problems.0.iter().map(ToString::to_string).collect();
         read.ok_or(problems)
     }
@@ -318,28 +330,28 @@ mod tests {
     }
 
     #[test]
-    fn a_good_one_is_read_with_upstreams_defaults() {
+    fn api_service_parsed_with_upstream_defaults() {
         let one = read(&manifest("  service: {name: api, namespace: wardle}\n"), &Settings::default()).unwrap();
         assert_eq!(
             one.backend,
-            Backend::Service(ServiceReference { namespace: "wardle".into(), name: "api".into(), port: 443 })
+            ApiServiceBackend::Service(ServiceReference { namespace: "wardle".into(), name: "api".into(), port: 443 })
         );
         assert_eq!(one.path(), "/apis/wardle.example.com/v1alpha1");
-        assert_eq!(one.uid, uid("v1alpha1.wardle.example.com"));
+        assert_eq!(one.uid, uid_for_name("v1alpha1.wardle.example.com"));
         assert_eq!(one.uid.len(), 36);
         let local = read(&manifest(""), &Settings::default()).unwrap();
-        assert_eq!(local.backend, Backend::Local);
+        assert_eq!(local.backend, ApiServiceBackend::Local);
     }
 
     #[test]
-    fn the_legacy_group() {
+    fn api_service_of_legacy_core_group_parsed() {
         let text = "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {name: v1.}\nspec: {version: v1, groupPriorityMinimum: 18000, versionPriority: 1}\n";
         let one = read(text, &Settings::default()).unwrap();
         assert_eq!((one.path(), one.discovery_path()), ("/api".to_owned(), "/api/v1".to_owned()));
     }
 
     #[test]
-    fn all_mistakes_come_at_once_with_their_fields() {
+    fn api_service_errors_reported_together_with_fields() {
         let text = "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {name: wrong}\nspec:\n  group: Wardle\n  version: 1v\n  groupPriorityMinimum: 20001\n  versionPriority: 0\n  service: {name: '', namespace: A, port: 70000}\n  caBundle: '%%%'\n";
         let problems = read(text, &Settings::default()).unwrap_err();
         let all = problems.join("\n");
@@ -360,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn types_and_unknown_fields_name_their_path() {
+    fn api_service_type_errors_and_unknown_fields_name_path() {
         let problems =
             read(&manifest("  service: {name: api, namespace: wardle, port: https}\n"), &Settings::default());
         assert!(
@@ -377,13 +389,13 @@ mod tests {
     }
 
     #[test]
-    fn trust_must_be_possible() {
+    fn api_service_ca_bundle_and_insecure_validated() {
         let service = "  service: {name: api, namespace: wardle}\n";
         let key = rcgen::KeyPair::generate().unwrap();
         let pem = rcgen::CertificateParams::default().self_signed(&key).unwrap().pem();
         let good = base64::engine::general_purpose::STANDARD.encode(&pem);
         let one = read(&manifest(&format!("{service}  caBundle: {good}\n")), &Settings::default()).unwrap();
-        assert_eq!(one.ca_bundle.unwrap().facts().len(), 1);
+        assert_eq!(one.ca_bundle.unwrap().certificate_infos().len(), 1);
         let problems = read(
             &manifest(&format!("{service}  caBundle: {good}\n  insecureSkipTLSVerify: true\n")),
             &Settings::default(),
@@ -406,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_needs_leave_and_stands_alone() {
+    fn api_service_url_backend_needs_flag_and_no_service() {
         let with_url = |spec: &str| {
             manifest(spec)
                 .replace("metadata: {", "metadata: {annotations: {narthex.dev/url: 'https://api.example.com/base'}, ")
@@ -415,15 +427,15 @@ mod tests {
         assert!(problems[0].contains("--allow-url-backends"), "{problems:?}");
         let allowed = Settings { allow_url_backends: true, ..Settings::default() };
         let one = read(&with_url(""), &allowed).unwrap();
-        assert!(matches!(one.backend, Backend::Url(UrlBackend { plain: None, .. })));
+        assert!(matches!(one.backend, ApiServiceBackend::Url(UrlBackend { plaintext_protocol: None, .. })));
         let problems = read(&with_url("  service: {name: api, namespace: wardle}\n"), &allowed).unwrap_err();
         assert!(problems[0].contains("only one of them"), "{problems:?}");
     }
 
     #[test]
-    fn our_own_group_cannot_stand_elsewhere() {
+    fn api_service_apiregistration_group_must_be_local() {
         let text = manifest("  service: {name: api, namespace: wardle}\n")
-            .replace("wardle.example.com", OWN_GROUP)
+            .replace("wardle.example.com", APIREGISTRATION_GROUP)
             .replace("v1alpha1", "v1");
         assert!(read(&text, &Settings::default()).unwrap_err()[0].contains("served by Narthex itself"));
         let local = text.replace("  service: {name: api, namespace: wardle}\n", "");

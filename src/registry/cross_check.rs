@@ -6,28 +6,28 @@
 use std::collections::BTreeSet;
 
 use super::last_good::LastGood;
-use super::resolve::{Rules, resolve};
+use super::layered_sources::RegistrySource as _;
+use super::resolve::{ResolveRules, resolve};
 use super::snapshot::Registry;
-use super::source::Source as _;
-use crate::egress::Ways;
+use crate::egress::EgressRoutes;
 use crate::process::{Problem, Problems};
-use crate::registry::{Backend, ServiceReference};
+use crate::registry::{ApiServiceBackend, ServiceReference};
 
 /// Reports inconsistent objects. `elsewhere`: Services may also come from another source, so that a missing one is no
 /// error; neither is one that may be among the invalid objects. Without `ways` the egress selections are unknown.
 pub(super) fn cross_check(
     state: &LastGood,
     registry: &Registry,
-    (rules, ways): (Rules, Option<&Ways>),
+    (rules, ways): (ResolveRules, Option<&EgressRoutes>),
     elsewhere: bool,
 ) -> Problems {
-    let (mut problems, no_ways) = (Vec::new(), Ways::default());
-    for name in state.all().api_services {
+    let (mut problems, no_ways) = (Vec::new(), EgressRoutes::default());
+    for name in state.all_names().api_services {
         let Some((place, one)) = state.api_service(&name) else { continue };
         let Err(unavailable) = resolve(&one, registry, rules, ways.unwrap_or(&no_ways)) else { continue };
         let service = match &one.backend {
-            Backend::Service(reference) => Some(reference),
-            Backend::Local | Backend::Url(_) => None,
+            ApiServiceBackend::Service(reference) => Some(reference),
+            ApiServiceBackend::Local | ApiServiceBackend::Url(_) => None,
         };
         let doubtful = service.is_some_and(|of| state.may_be_wrong(&of.namespace, &of.name));
         let message = match (unavailable.reason, &one.backend) {
@@ -35,11 +35,13 @@ pub(super) fn cross_check(
             ("ServiceNotFound", _) if elsewhere => continue,
             ("EgressSelectionNotFound", _) if ways.is_none() => continue,
             ("ServiceNotFound" | "EndpointsNotFound" | "MissingEndpoints", _) if doubtful => continue,
-            ("MissingEndpoints", Backend::Service(reference)) => match port_names(registry, reference) {
-                // The endpoints exist and are not ready: no error.
-                None => continue,
-                Some(names) => format!("{}; they have {names}", unavailable.message),
-            },
+            ("MissingEndpoints", ApiServiceBackend::Service(reference)) => {
+                match mismatched_port_names(registry, reference) {
+                    // The endpoints exist and are not ready: no error.
+                    None => continue,
+                    Some(names) => format!("{}; they have {names}", unavailable.message),
+                }
+            }
             _ => unavailable.message,
         };
         let field = if unavailable.reason == "EgressSelectionNotFound" {
@@ -47,7 +49,7 @@ pub(super) fn cross_check(
         } else {
             "spec.service"
         };
-        problems.push(Problem::field(place, field, format_args!("{}: {message}", unavailable.reason)));
+        problems.push(Problem::at_field(place, field, format_args!("{}: {message}", unavailable.reason)));
     }
     if !elsewhere {
         for (place, slice) in state.endpoint_slices_in_order() {
@@ -55,7 +57,7 @@ pub(super) fn cross_check(
             if registry.service(namespace, service).is_none() && !state.may_be_wrong(namespace, service) {
                 let field = if slice.legacy { "metadata.name" } else { "metadata.labels[kubernetes.io/service-name]" };
                 let message = format_args!("service/{service} in {namespace:?} is not present");
-                problems.push(Problem::field(place, field, message));
+                problems.push(Problem::at_field(place, field, message));
             }
         }
     }
@@ -63,7 +65,10 @@ pub(super) fn cross_check(
 }
 
 /// Port names of the endpoints of a Service, for a message. `None` if one of them matches the Service's port.
-fn port_names(registry: &Registry, ServiceReference { namespace, name, port }: &ServiceReference) -> Option<String> {
+fn mismatched_port_names(
+    registry: &Registry,
+    ServiceReference { namespace, name, port }: &ServiceReference,
+) -> Option<String> {
     let wanted = &registry.service(namespace, name)?.port(*port)?.name;
     let slices = registry.endpoint_slices_of(namespace, name);
     let subsets = slices.iter().flat_map(|slice| &slice.subsets).filter(|subset| !subset.endpoints.is_empty());
@@ -77,17 +82,18 @@ fn port_names(registry: &Registry, ServiceReference { namespace, name, port }: &
 
 #[cfg(test)]
 mod tests {
-    use super::super::scan::Scan;
+    use super::super::layered_sources::LayeredSources;
+    use super::super::scan::DirectoryScan;
     use super::super::snapshot::{Settings, tests::api_service};
-    use super::super::source::Layers;
     use super::*;
 
     fn findings(text: &str, elsewhere: bool) -> Vec<String> {
         let mut state = LastGood::new(Settings::default());
-        state.update(Scan::fixed(&[("f", text)]));
+        state.update(DirectoryScan::from_texts(&[("f", text)]));
         assert_eq!(state.problems().to_string(), "");
-        let registry = Registry::of(Layers::only(&state));
-        let found = cross_check(&state, &registry, (Rules::default(), Some(&Ways::default())), elsewhere);
+        let registry = Registry::from_sources(LayeredSources::single(&state));
+        let found =
+            cross_check(&state, &registry, (ResolveRules::default(), Some(&EgressRoutes::default())), elsewhere);
         found.0.iter().map(ToString::to_string).collect()
     }
 
@@ -104,10 +110,10 @@ mod tests {
     fn cross_check_is_silent_of_what_a_wrong_object_may_be() {
         let of = |text: &str| {
             let mut state = LastGood::new(Settings::default());
-            state.update(Scan::fixed(&[("f", text)]));
+            state.update(DirectoryScan::from_texts(&[("f", text)]));
             assert_eq!(state.problems().0.len(), 1, "{}", state.problems());
-            let registry = Registry::of(Layers::only(&state));
-            let found = cross_check(&state, &registry, (Rules::default(), None), false);
+            let registry = Registry::from_sources(LayeredSources::single(&state));
+            let found = cross_check(&state, &registry, (ResolveRules::default(), None), false);
             found.0.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         let others = APISERVICE.replace("PORT", "443").replace("v1.a.io", "v1.b.io").replace("a.io", "b.io");
@@ -127,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn cross_check_finds_what_does_not_belong_together() {
+    fn cross_check_reports_inconsistent_objects() {
         let whole = |port: &str| format!("{}{SERVICE}{SLICE}", APISERVICE.replace("PORT", port));
         assert_eq!(findings(&whole("443"), false), [""; 0]);
         assert_eq!(

@@ -6,22 +6,22 @@ use std::sync::Arc;
 
 use super::api_service::{ApiService, ClientCertificate};
 use super::snapshot::Settings;
-use super::upstream::{self, Trust};
+use super::static_backend::{self, BackendTrust};
 use super::url_backend::UrlBackend;
 use crate::egress::{Address, CONTROL_PLANE};
-use crate::kubeclient::{Server, Source};
+use crate::kubeclient::{KubeconfigServer, KubeconfigSource};
 use crate::message::AllowedHeaders;
-use crate::process::{Drain, Follower, OnFailure, Phase, Problems, Publisher, Readings};
+use crate::process::{Drain, FileWatcher, OnFailure, Problems, Publisher, ReloadReporter, ShutdownPhase};
 
 /// Name of the delegate in logs and metrics. No APIService can have it: all their names contain a dot.
 pub const DELEGATE: &str = "delegate";
 
 /// The delegate's kubeconfig, watched for changes. It was valid when opened.
 pub struct Delegate {
-    source: Source,
+    source: KubeconfigSource,
     settings: Settings,
     files: Vec<PathBuf>,
-    follower: Follower,
+    follower: FileWatcher,
 }
 
 impl Delegate {
@@ -30,13 +30,13 @@ impl Delegate {
     ///
     /// # Errors
     /// All problems in what is read.
-    pub fn open((source, settings): (Source, Settings)) -> Result<(Delegate, ApiService), Problems> {
+    pub fn open((source, settings): (KubeconfigSource, Settings)) -> Result<(Delegate, ApiService), Problems> {
         // Watched before the first read, so that no change is missed between them.
-        let mut follower = Follower::new(source.files());
-        let server = Server::load(&source)?;
+        let mut follower = FileWatcher::new(source.files());
+        let server = KubeconfigServer::load(&source)?;
         follower.add(&server.files);
         let files = server.files.clone();
-        let delegate = of(server, &settings);
+        let delegate = delegate_api_service(server, &settings);
         Ok((Delegate { source, settings, files, follower }, delegate))
     }
 
@@ -44,19 +44,19 @@ impl Delegate {
     /// valid one stays in use.
     pub async fn follow(mut self, publisher: Publisher<ApiService>, on_failure: OnFailure, mut drain: Drain) {
         let reader = publisher.reader();
-        const UNUSABLE: &str = "the delegate's kubeconfig changed and is not usable; the last good one stays";
-        let mut readings = Readings::new(UNUSABLE, on_failure);
+        const UNUSABLE: &str = "the delegate's kubeconfig changed and is invalid; the last good one stays in use";
+        let mut readings = ReloadReporter::new(UNUSABLE, on_failure);
         loop {
             tokio::select! {
                 () = self.follower.changed() => {}
-                () = drain.reached(Phase::Ending) => return,
+                () = drain.wait_for(ShutdownPhase::Ending) => return,
             }
-            let Some(server) = readings.usable(Server::load(&self.source)) else { continue };
+            let Some(server) = readings.report(KubeconfigServer::load(&self.source)) else { continue };
             if server.files != self.files {
                 self.files.clone_from(&server.files);
                 self.follower.add(&server.files);
             }
-            let delegate = of(server, &self.settings);
+            let delegate = delegate_api_service(server, &self.settings);
             let before = reader.get();
             if delegate.manifest != before.manifest || delegate.backend != before.backend {
                 tracing::info!(file = %self.source, "the delegate's kubeconfig changed and was reloaded");
@@ -67,18 +67,25 @@ impl Delegate {
 }
 
 /// The delegate as an APIService that serves no group.
-fn of(server: Server, settings: &Settings) -> ApiService {
+fn delegate_api_service(server: KubeconfigServer, settings: &Settings) -> ApiService {
     let url = UrlBackend {
         address: Address::Tcp(server.destination.clone()),
-        plain: None,
+        plaintext_protocol: None,
         prefix: server.prefix.clone(),
         way: server.proxy.clone(),
     };
     // No limit per APIService: the delegate has its own limits, and serves nearly all requests. Half of ours
     // (`--max-requests-inflight`) would only halve the throughput.
     let unbounded = Settings { default_max_inflight: 0, ..settings.clone() };
-    let trust = Trust { authorities: server.authorities, insecure_skip_verify: server.insecure_skip_verify };
-    let mut delegate = upstream::of(DELEGATE, url, Some(server.name), trust, ClientCertificate::Shared, &unbounded);
+    let trust = BackendTrust { authorities: server.authorities, insecure_skip_verify: server.insecure_skip_verify };
+    let mut delegate = static_backend::static_api_service(
+        DELEGATE,
+        url,
+        Some(server.server_name),
+        trust,
+        ClientCertificate::Shared,
+        &unbounded,
+    );
     delegate.settings.egress = CONTROL_PLANE.to_owned();
     // Servers behind the delegate's proxy subresources may need these headers.
     delegate.settings.allowed_request_headers = AllowedHeaders::All;
@@ -89,7 +96,7 @@ fn of(server: Server, settings: &Settings) -> ApiService {
 mod tests {
     use super::*;
     use crate::process::Published;
-    use crate::registry::Backend;
+    use crate::registry::ApiServiceBackend;
     use crate::tls::Authority;
 
     fn kubeconfig(server: &str) -> String {
@@ -101,13 +108,13 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_server_without_its_user() {
+    fn delegate_reads_server_without_user() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kubeconfig");
-        std::fs::write(dir.path().join("ca.crt"), Authority::made("api").pem()).unwrap();
+        std::fs::write(dir.path().join("ca.crt"), Authority::generate("api").pem()).unwrap();
         std::fs::write(&path, kubeconfig("https://api.example:6443/tenant/")).unwrap();
         let (_, delegate) = Delegate::open((path.clone().into(), Settings::default())).unwrap();
-        let Backend::Url(url) = &delegate.backend else { panic!("no URL") };
+        let ApiServiceBackend::Url(url) = &delegate.backend else { panic!("no URL") };
         assert_eq!(url.to_string(), "https://api.example:6443/tenant");
         assert_eq!(delegate.settings.server_name.as_deref(), Some("api.example"));
         assert_eq!((delegate.settings.max_inflight, delegate.insecure_skip_tls_verify), (0, false));
@@ -123,10 +130,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_authority_is_taken_over_and_a_mistake_is_not() {
+    async fn delegate_reload_takes_new_ca_and_ignores_invalid_one() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kubeconfig");
-        std::fs::write(dir.path().join("ca.crt"), Authority::made("api").pem()).unwrap();
+        std::fs::write(dir.path().join("ca.crt"), Authority::generate("api").pem()).unwrap();
         std::fs::write(&path, kubeconfig("https://a")).unwrap();
         let (delegate, first) = Delegate::open((path.clone().into(), Settings::default())).unwrap();
         let before = first.manifest.clone();
@@ -140,12 +147,12 @@ mod tests {
             std::fs::write(dir.path().join("ca.crt"), "nonsense").unwrap();
             assert_eq!(heard.recv().await, Some(1));
             assert_eq!(published.get().manifest, before);
-            std::fs::write(dir.path().join("ca.crt"), Authority::made("other").pem()).unwrap();
+            std::fs::write(dir.path().join("ca.crt"), Authority::generate("other").pem()).unwrap();
             assert_eq!(heard.recv().await, Some(0));
             while published.get().manifest == before {
                 published.changed().await;
             }
-            drainer.advance(Phase::Ending);
+            drainer.advance(ShutdownPhase::Ending);
         };
         tokio::join!(delegate.follow(publisher, on_failure, drain), scenario);
     }

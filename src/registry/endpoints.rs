@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::manifest::{self, AddressManifest, EndpointPortManifest, EndpointSliceManifest, EndpointsManifest};
 use super::service::name_and_namespace;
-use crate::process::Document;
+use crate::process::ManifestDocument;
 use crate::process::{Problem, Problems};
 
 /// One `discovery.k8s.io/v1 EndpointSlice` or `v1 Endpoints`.
@@ -19,12 +19,12 @@ pub struct EndpointSlice {
     /// Whether it is a `v1 Endpoints`, used only for a Service without an EndpointSlice.
     pub legacy: bool,
     /// Its subsets; an EndpointSlice has exactly one, Endpoints any number.
-    pub subsets: Vec<Subset>,
+    pub subsets: Vec<EndpointSubset>,
 }
 
 /// Endpoints with the same ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subset {
+pub struct EndpointSubset {
     /// The TCP ports.
     pub ports: Vec<EndpointPort>,
     /// The endpoints.
@@ -48,7 +48,7 @@ pub struct SliceEndpoint {
     /// Whether it is ready. Unknown counts as ready.
     pub ready: bool,
     /// Whether it is terminating and still serving.
-    pub leaving: bool,
+    pub is_draining: bool,
     /// Zone hints (`hints.forZones`).
     pub zones: Vec<String>,
 }
@@ -57,35 +57,35 @@ pub struct SliceEndpoint {
 pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 impl EndpointSlice {
-    pub(super) fn read(document: Document, problems: &mut Problems) -> Option<EndpointSlice> {
-        let place = document.place;
-        let manifest: EndpointSliceManifest = problems.keep(manifest::read(&place, &document.value))?;
+    pub(super) fn parse(document: ManifestDocument, problems: &mut Problems) -> Option<EndpointSlice> {
+        let place = document.location;
+        let manifest: EndpointSliceManifest = problems.collect(manifest::parse(&place, &document.value))?;
         let before = problems.0.len();
         let (namespace, name) = name_and_namespace(&place, &manifest.metadata, problems);
         let labels = manifest.metadata.labels.unwrap_or_default();
         let service = labels.get(SERVICE_NAME).cloned().unwrap_or_default();
         if service.is_empty() {
             let message = "required: name of the Service that the endpoints belong to";
-            problems.0.push(Problem::field(&place, format_args!("metadata.labels[{SERVICE_NAME}]"), message));
+            problems.0.push(Problem::at_field(&place, format_args!("metadata.labels[{SERVICE_NAME}]"), message));
         }
         let family = match manifest.address_type.as_str() {
             "IPv4" => Some(false),
             "IPv6" => Some(true),
             other => {
                 let message = format!("{other:?} is not supported: IPv4 or IPv6");
-                problems.0.push(Problem::field(&place, "addressType", message));
+                problems.0.push(Problem::at_field(&place, "addressType", message));
                 None
             }
         };
-        let ports = ports(&place, "ports", manifest.ports, problems);
+        let ports = parse_ports(&place, "ports", manifest.ports, problems);
         let mut endpoints = Vec::new();
         for (n, one) in manifest.endpoints.unwrap_or_default().into_iter().enumerate() {
             let mut addresses = Vec::new();
             for (m, text) in one.addresses.iter().enumerate() {
                 let field = format!("endpoints[{n}].addresses[{m}]");
-                let Some(ip) = problems.keep(address(&place, &field, text)) else { continue };
+                let Some(ip) = problems.collect(parse_address(&place, &field, text)) else { continue };
                 if family.is_some_and(|ipv6| ipv6 != ip.is_ipv6()) {
-                    problems.0.push(Problem::field(
+                    problems.0.push(Problem::at_field(
                         &place,
                         field,
                         format_args!("{ip} is not {}", manifest.address_type),
@@ -101,40 +101,40 @@ impl EndpointSlice {
             });
             let zones = one.hints.and_then(|hints| hints.for_zones).unwrap_or_default();
             let zones = zones.into_iter().map(|zone| zone.name).collect();
-            endpoints.push(SliceEndpoint { addresses, ready, leaving, zones });
+            endpoints.push(SliceEndpoint { addresses, ready, is_draining: leaving, zones });
         }
-        let subsets = vec![Subset { ports, endpoints }];
+        let subsets = vec![EndpointSubset { ports, endpoints }];
         (problems.0.len() == before).then_some(EndpointSlice { namespace, name, service, legacy: false, subsets })
     }
 
-    pub(super) fn read_endpoints(document: Document, problems: &mut Problems) -> Option<EndpointSlice> {
-        let place = document.place;
-        let manifest: EndpointsManifest = problems.keep(manifest::read(&place, &document.value))?;
+    pub(super) fn parse_endpoints(document: ManifestDocument, problems: &mut Problems) -> Option<EndpointSlice> {
+        let place = document.location;
+        let manifest: EndpointsManifest = problems.collect(manifest::parse(&place, &document.value))?;
         let before = problems.0.len();
         let (namespace, name) = name_and_namespace(&place, &manifest.metadata, problems);
         let mut subsets = Vec::new();
         for (n, subset) in manifest.subsets.unwrap_or_default().into_iter().enumerate() {
-            let ports = ports(&place, &format!("subsets[{n}].ports"), subset.ports, problems);
+            let ports = parse_ports(&place, &format!("subsets[{n}].ports"), subset.ports, problems);
             let mut endpoints = Vec::new();
             let mut add = |list: Option<Vec<AddressManifest>>, field: &str, ready| {
                 for (m, one) in list.unwrap_or_default().iter().enumerate() {
                     let field = format!("subsets[{n}].{field}[{m}].ip");
-                    if let Some(ip) = problems.keep(address(&place, &field, &one.ip)) {
+                    if let Some(ip) = problems.collect(parse_address(&place, &field, &one.ip)) {
                         let (leaving, zones) = (false, Vec::new());
-                        endpoints.push(SliceEndpoint { addresses: vec![ip], ready, leaving, zones });
+                        endpoints.push(SliceEndpoint { addresses: vec![ip], ready, is_draining: leaving, zones });
                     }
                 }
             };
             add(subset.addresses, "addresses", true);
             add(subset.not_ready_addresses, "notReadyAddresses", false);
-            subsets.push(Subset { ports, endpoints });
+            subsets.push(EndpointSubset { ports, endpoints });
         }
         let service = name.clone();
         (problems.0.len() == before).then_some(EndpointSlice { namespace, name, service, legacy: true, subsets })
     }
 }
 
-fn ports(
+fn parse_ports(
     place: &str,
     field: &str,
     list: Option<Vec<EndpointPortManifest>>,
@@ -151,7 +151,7 @@ fn ports(
             Some(_) => {}
             None => {
                 let message = format!("{number} is not a port: from 1 to 65535");
-                problems.0.push(Problem::field(place, format_args!("{field}[{n}].port"), message));
+                problems.0.push(Problem::at_field(place, format_args!("{field}[{n}].port"), message));
             }
         }
     }
@@ -162,11 +162,11 @@ fn ports(
 ///
 /// Unlike Kubernetes, it allows loopback and link-local addresses, for a directory on a developer's machine. It rejects
 /// unspecified and multicast addresses.
-fn address(place: &str, field: &str, text: &str) -> Result<IpAddr, Problem> {
+fn parse_address(place: &str, field: &str, text: &str) -> Result<IpAddr, Problem> {
     let ip: IpAddr =
-        text.parse().map_err(|_| Problem::field(place, field, format_args!("{text:?} is not an IP address")))?;
+        text.parse().map_err(|_| Problem::at_field(place, field, format_args!("{text:?} is not an IP address")))?;
     if ip.is_unspecified() || ip.is_multicast() {
-        return Err(Problem::field(place, field, format_args!("{ip} cannot be the address of a server")));
+        return Err(Problem::at_field(place, field, format_args!("{ip} cannot be the address of a server")));
     }
     Ok(ip)
 }
@@ -174,12 +174,12 @@ fn address(place: &str, field: &str, text: &str) -> Result<IpAddr, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::documents;
+    use crate::process::parse_documents;
 
-    type Read = fn(Document, &mut Problems) -> Option<EndpointSlice>;
+    type ParseSlice = fn(ManifestDocument, &mut Problems) -> Option<EndpointSlice>;
 
-    fn read(text: &str, how: Read) -> Result<EndpointSlice, Vec<String>> {
-        let (mut found, _) = documents("f", text, false);
+    fn read(text: &str, how: ParseSlice) -> Result<EndpointSlice, Vec<String>> {
+        let (mut found, _) = parse_documents("f", text, false);
         let mut problems = Problems::default();
         let read = how(found.remove(0), &mut problems);
         let problems: Vec<String> = problems.0.iter().map(ToString::to_string).collect();
@@ -187,9 +187,9 @@ mod tests {
     }
 
     #[test]
-    fn a_slice() {
+    fn endpoint_slice_parsed() {
         let text = "kind: EndpointSlice\nmetadata: {name: api-1, labels: {kubernetes.io/service-name: api}}\naddressType: IPv4\nports: [{name: https, port: 8443}, {name: dns, port: 53, protocol: UDP}, {name: any}]\nendpoints:\n- {addresses: [127.0.0.1]}\n- {addresses: [127.0.0.2], conditions: {ready: false}}\n- {addresses: [127.0.0.3], conditions: {}}\n";
-        let slice = read(text, EndpointSlice::read).unwrap();
+        let slice = read(text, EndpointSlice::parse).unwrap();
         assert_eq!((slice.service.as_str(), slice.legacy), ("api", false));
         assert_eq!(slice.subsets[0].ports, [EndpointPort { name: "https".into(), port: 8443 }]);
         let ready: Vec<bool> = slice.subsets[0].endpoints.iter().map(|one| one.ready).collect();
@@ -197,18 +197,18 @@ mod tests {
     }
 
     #[test]
-    fn endpoints_are_slices_of_their_own_name() {
+    fn endpoints_parsed_as_slice_of_same_name() {
         let text = "kind: Endpoints\nmetadata: {name: api, namespace: ns}\nsubsets:\n- addresses: [{ip: 10.0.0.1}, {ip: 'fd00::1'}]\n  notReadyAddresses: [{ip: 10.0.0.2}]\n  ports: [{port: 443}]\n- addresses: [{ip: 10.0.0.3}]\n  ports: [{port: 444}]\n";
-        let slice = read(text, EndpointSlice::read_endpoints).unwrap();
+        let slice = read(text, EndpointSlice::parse_endpoints).unwrap();
         assert_eq!((slice.service.as_str(), slice.legacy, slice.subsets.len()), ("api", true, 2));
         assert_eq!(slice.subsets[0].endpoints.len(), 3);
         assert!(!slice.subsets[0].endpoints[2].ready);
     }
 
     #[test]
-    fn mistakes_name_their_fields() {
+    fn endpoint_slice_errors_name_fields() {
         let text = "kind: EndpointSlice\nmetadata: {name: a}\naddressType: IPv4\nports: [{port: 70000}]\nendpoints:\n- {addresses: ['::1', 0.0.0.0, x]}\n";
-        let all = read(text, EndpointSlice::read).unwrap_err().join("\n");
+        let all = read(text, EndpointSlice::parse).unwrap_err().join("\n");
         for field in [
             "metadata.labels[kubernetes.io/service-name]: required",
             "ports[0].port: 70000",
@@ -220,13 +220,13 @@ mod tests {
         }
         let all = read(
             "kind: EndpointSlice\nmetadata: {name: a, labels: {kubernetes.io/service-name: b}}\naddressType: FQDN\n",
-            EndpointSlice::read,
+            EndpointSlice::parse,
         )
         .unwrap_err();
         assert!(all[0].contains("addressType: \"FQDN\" is not supported"), "{all:?}");
         let all = read(
             "kind: Endpoints\nmetadata: {name: a}\nsubsets: [{addresses: [{ip: ''}]}]\n",
-            EndpointSlice::read_endpoints,
+            EndpointSlice::parse_endpoints,
         )
         .unwrap_err();
         assert!(all[0].contains("subsets[0].addresses[0].ip: "), "{all:?}");

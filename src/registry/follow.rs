@@ -5,58 +5,58 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::cluster::{ClusterState, Followed, Statuses, Watching};
+use super::cluster::{ApiServiceStatuses, ClusterClient, ClusterFollower, ClusterState};
 use super::cross_check::cross_check;
 use super::last_good::LastGood;
-use super::resolve::Rules;
+use super::layered_sources::{DirtySet, LayeredSources, RegistrySource};
+use super::resolve::ResolveRules;
 use super::saved_manifests::SavedManifests;
-use super::scan::Scan;
-use super::snapshot::{News, Registry, Settings};
-use super::source::{Layers, Source, Touched};
-use crate::egress::Ways;
-use crate::process::{Drain, Follower, Phase, Problem, Problems, Publisher};
+use super::scan::DirectoryScan;
+use super::snapshot::{Registry, Settings, SnapshotUpdate};
+use crate::egress::EgressRoutes;
+use crate::process::{Drain, FileWatcher, Problem, Problems, Publisher, ShutdownPhase};
 
 /// A registry directory. It was valid when opened, or its last valid state was restored from disk.
-pub struct Directory {
+pub struct RegistryDirectory {
     settings: Settings,
     state: LastGood,
     saved: Option<SavedManifests>,
-    follower: Follower,
+    follower: FileWatcher,
 }
 
-impl Directory {
+impl RegistryDirectory {
     /// Reads the directory. If it has errors, the saved last valid state is used and the registry holds the errors.
     ///
     /// # Errors
     /// All errors of the directory, if there is no saved state.
-    pub fn open(settings: Settings) -> Result<(Directory, Registry), Problems> {
+    pub fn open(settings: Settings) -> Result<(RegistryDirectory, Registry), Problems> {
         // Watched before the first read, so that no change is missed between them.
-        let follower = Follower::directory(&settings.dir);
+        let follower = FileWatcher::for_directory(&settings.dir);
         let saved = settings.last_good.clone().map(|place| SavedManifests::new(place, settings.dir.clone()));
-        let scan = Scan::of(&settings.dir);
-        let texts = saved.is_some().then(|| ScannedTexts::of(&scan));
+        let scan = DirectoryScan::read_directory(&settings.dir);
+        let texts = saved.is_some().then(|| ScannedTexts::new(&scan));
         let mut state = LastGood::new(settings.clone());
         state.update(scan);
         let problems = state.problems();
         if !problems.0.is_empty() {
-            state = saved.as_ref().and_then(|saved| restored(&settings, saved)).ok_or(problems)?;
+            state = saved.as_ref().and_then(|saved| restore_saved(&settings, saved)).ok_or(problems)?;
         }
         // After the checks: a failed start saves nothing.
         if let (Some(saved), Some(texts)) = (&saved, texts) {
             texts.save(saved, &state);
         }
-        let mut registry = Registry::of(Layers::only(&state));
+        let mut registry = Registry::from_sources(LayeredSources::single(&state));
         registry.problems = Arc::new(state.problems());
-        Ok((Directory { settings, state, saved, follower }, registry))
+        Ok((RegistryDirectory { settings, state, saved, follower }, registry))
     }
 
     /// Reads the valid objects of the directory for `narthex check`.
-    pub fn check(settings: Settings) -> (Directory, Registry, Problems) {
-        let follower = Follower::directory(&settings.dir);
+    pub fn check(settings: Settings) -> (RegistryDirectory, Registry, Problems) {
+        let follower = FileWatcher::for_directory(&settings.dir);
         let mut state = LastGood::new(settings.clone());
-        state.update(Scan::of(&settings.dir));
-        let (registry, problems) = (Registry::of(Layers::only(&state)), state.problems());
-        (Directory { settings, state, saved: None, follower }, registry, problems)
+        state.update(DirectoryScan::read_directory(&settings.dir));
+        let (registry, problems) = (Registry::from_sources(LayeredSources::single(&state)), state.problems());
+        (RegistryDirectory { settings, state, saved: None, follower }, registry, problems)
     }
 
     /// File and document of the APIService `name`.
@@ -66,20 +66,26 @@ impl Directory {
 
     /// Reports inconsistent objects of the directory, of which `registry` was built. `elsewhere`: whether Services may
     /// also come from another source.
-    pub fn cross_check(&self, registry: &Registry, rules: Rules, ways: Option<&Ways>, elsewhere: bool) -> Problems {
+    pub fn cross_check(
+        &self,
+        registry: &Registry,
+        rules: ResolveRules,
+        ways: Option<&EgressRoutes>,
+        elsewhere: bool,
+    ) -> Problems {
         cross_check(&self.state, registry, (rules, ways), elsewhere)
     }
 
     /// Reads changed files. Returns the objects that may have changed.
-    fn update(&mut self) -> Touched {
-        let scan = match self.follower.take_changed() {
+    fn update(&mut self) -> DirtySet {
+        let scan = match self.follower.take_changed_paths() {
             Some(mut paths) => {
-                paths.extend(self.state.dependent().cloned());
-                Scan::some(paths)
+                paths.extend(self.state.files_with_references().cloned());
+                DirectoryScan::read_paths(paths)
             }
-            None => Scan::of(&self.settings.dir),
+            None => DirectoryScan::read_directory(&self.settings.dir),
         };
-        let texts = self.saved.is_some().then(|| ScannedTexts::of(&scan));
+        let texts = self.saved.is_some().then(|| ScannedTexts::new(&scan));
         let touched = self.state.update(scan);
         if let (Some(saved), Some(texts)) = (&self.saved, texts) {
             texts.save(saved, &self.state);
@@ -88,10 +94,10 @@ impl Directory {
     }
 
     /// Reports the Services referenced by the directory to the follower of the kube-apiserver.
-    fn tell(&self, cluster: Option<&Followed>, touched: &Touched) {
+    fn report_references(&self, cluster: Option<&ClusterFollower>, touched: &DirtySet) {
         let Some(cluster) = cluster else { return };
         for name in &touched.api_services {
-            cluster.also(name, self.state.api_service(name).as_ref().map(|(_, one)| one.as_ref()));
+            cluster.set_directory_reference(name, self.state.api_service(name).as_ref().map(|(_, one)| one.as_ref()));
         }
     }
 }
@@ -104,7 +110,7 @@ struct ScannedTexts {
 }
 
 impl ScannedTexts {
-    fn of(scan: &Scan) -> ScannedTexts {
+    fn new(scan: &DirectoryScan) -> ScannedTexts {
         let texts = scan.files.iter().filter_map(|file| Some((file.path.clone(), file.text.as_ref().ok()?.clone())));
         let present = || scan.files.iter().map(|file| file.path.clone()).collect();
         ScannedTexts { texts: texts.collect(), only: scan.only.clone(), present: scan.only.is_none().then(present) }
@@ -112,46 +118,46 @@ impl ScannedTexts {
 
     /// Saves the files that are valid in `state`, and removes deleted ones.
     fn save(self, saved: &SavedManifests, state: &LastGood) {
-        let right = self.texts.into_iter().filter(|(path, _)| state.is_right(path));
+        let right = self.texts.into_iter().filter(|(path, _)| state.is_file_valid(path));
         let right = right.map(|(path, text)| (path, Some(text)));
-        let gone = self.only.into_iter().flatten().filter(|path| !state.has(path)).map(|path| (path, None));
+        let gone = self.only.into_iter().flatten().filter(|path| !state.contains_file(path)).map(|path| (path, None));
         saved.save(right.chain(gone).collect(), self.present);
     }
 }
 
 /// Restores the saved manifests, then applies the valid files of the directory. `None` if any saved manifest is
 /// invalid: a partial registry is not used.
-fn restored(settings: &Settings, saved: &SavedManifests) -> Option<LastGood> {
+fn restore_saved(settings: &Settings, saved: &SavedManifests) -> Option<LastGood> {
     let mut state = LastGood::new(settings.clone());
     state.update(saved.load()?);
-    if !state.is_all_right() {
+    if !state.is_valid() {
         return None;
     }
-    state.update(Scan::of(&settings.dir));
+    state.update(DirectoryScan::read_directory(&settings.dir));
     Some(state)
 }
 
 /// The sources of the registry: a directory, a kube-apiserver, both, or none.
 #[derive(Default)]
-pub struct Following {
+pub struct RegistryFollower {
     /// The directory. It takes precedence where both have an object of the same name.
-    pub directory: Option<Directory>,
+    pub directory: Option<RegistryDirectory>,
     /// The kube-apiserver, the publisher of its state, and the statuses stored there.
-    pub cluster: Option<(Watching, Publisher<ClusterState>, Statuses)>,
+    pub cluster: Option<(ClusterClient, Publisher<ClusterState>, ApiServiceStatuses)>,
 }
 
-impl Following {
+impl RegistryFollower {
     /// Publishes a snapshot at each change, until the process ends. Calls `mistake` once for each new problem. Needs a
     /// `LocalSet`.
     pub async fn run(self, publisher: Publisher<Registry>, mut drain: Drain, mut mistake: impl FnMut(&Problem)) {
-        let Following { mut directory, cluster } = self;
-        let mut cluster = cluster.map(|(cluster, state, statuses)| cluster.begin(state, statuses));
+        let RegistryFollower { mut directory, cluster } = self;
+        let mut cluster = cluster.map(|(cluster, state, statuses)| cluster.start(state, statuses));
         let mut registry = Registry::clone(&publisher.reader().get());
         // The registry of the directory alone is published already.
-        tell_warnings(&registry.warnings());
+        log_warnings(&registry.warnings());
         let mut problems = (Problems::default(), Problems::default());
         if let Some(directory) = &directory {
-            directory.tell(cluster.as_ref(), &directory.state.all());
+            directory.report_references(cluster.as_ref(), &directory.state.all_names());
             problems.0 = directory.state.problems();
             for problem in &problems.0.0 {
                 tracing::warn!("registry: {problem}; the last good state is used, as saved in --data-dir");
@@ -159,33 +165,33 @@ impl Following {
             }
         }
         loop {
-            let mut touched = Touched::default();
+            let mut touched = DirtySet::default();
             tokio::select! {
-                () = changed(directory.as_mut()) => {
+                () = directory_changed(directory.as_mut()) => {
                     if let Some(directory) = &mut directory {
                         touched = directory.update();
-                        directory.tell(cluster.as_ref(), &touched);
+                        directory.report_references(cluster.as_ref(), &touched);
                         problems.0 = directory.state.problems();
                     }
                 }
-                () = said(cluster.as_ref()) => {}
-                () = drain.reached(Phase::Ending) => return,
+                () = cluster_changed(cluster.as_ref()) => {}
+                () = drain.wait_for(ShutdownPhase::Ending) => return,
             }
             let mut complete = true;
             if let Some(cluster) = &mut cluster {
-                let taken = cluster.take();
-                touched.extend(taken.touched);
+                let taken = cluster.take_update();
+                touched.extend(taken.dirty);
                 (problems.1, complete) = (taken.problems, taken.complete);
             }
             let news = {
-                let known = cluster.as_ref().map(Followed::known);
-                let upper = directory.as_ref().map(|directory| &directory.state as &dyn Source);
+                let known = cluster.as_ref().map(ClusterFollower::store);
+                let upper = directory.as_ref().map(|directory| &directory.state as &dyn RegistrySource);
                 // An incomplete source is not used: requests would be refused for objects not listed yet.
-                let layers = Layers { upper, lower: known.as_deref().filter(|_| complete) };
+                let layers = LayeredSources { upper, lower: known.as_deref().filter(|_| complete) };
                 if complete && !registry.complete {
-                    touched.extend(layers.all());
+                    touched.extend(layers.all_names());
                 }
-                registry.look(&touched, layers)
+                registry.update(&touched, layers)
             };
             let now = Problems(problems.0.0.iter().chain(&problems.1.0).cloned().collect());
             let (same_problems, same_completeness) = (*registry.problems == now, registry.complete == complete);
@@ -193,39 +199,39 @@ impl Following {
                 continue;
             }
             if !same_problems {
-                tell_problems(&registry.problems, &now, &mut mistake);
+                log_problems(&registry.problems, &now, &mut mistake);
                 registry.problems = Arc::new(now);
             }
             registry.complete = complete;
             registry.version += u64::from(news.is_none() && !same_completeness);
-            if let Some(News { only_endpoints, warnings }) = news {
+            if let Some(SnapshotUpdate { only_endpoints, new_warnings: warnings }) = news {
                 if only_endpoints {
                     tracing::debug!(version = registry.version, "endpoints changed");
                 } else {
                     tracing::info!(api_services = registry.len(), "registry changed");
                 }
-                tell_warnings(&warnings);
+                log_warnings(&warnings);
             }
             publisher.publish(Arc::new(registry.clone()));
         }
     }
 }
 
-async fn changed(directory: Option<&mut Directory>) {
+async fn directory_changed(directory: Option<&mut RegistryDirectory>) {
     match directory {
         Some(directory) => directory.follower.changed().await,
         None => std::future::pending().await,
     }
 }
 
-async fn said(cluster: Option<&Followed>) {
+async fn cluster_changed(cluster: Option<&ClusterFollower>) {
     match cluster {
         Some(cluster) => cluster.changed().await,
         None => std::future::pending().await,
     }
 }
 
-fn tell_problems(before: &Problems, now: &Problems, mistake: &mut impl FnMut(&Problem)) {
+fn log_problems(before: &Problems, now: &Problems, mistake: &mut impl FnMut(&Problem)) {
     for problem in now.0.iter().filter(|problem| !before.0.contains(problem)) {
         tracing::warn!("registry: {problem}; the last valid version stays in use");
         mistake(problem);
@@ -235,7 +241,7 @@ fn tell_problems(before: &Problems, now: &Problems, mistake: &mut impl FnMut(&Pr
     }
 }
 
-fn tell_warnings(warnings: &[Problem]) {
+fn log_warnings(warnings: &[Problem]) {
     for warning in warnings {
         tracing::warn!("registry: {warning}");
     }
@@ -260,44 +266,44 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn changes_mistakes_and_their_mending_are_published() {
+    async fn registry_directory_changes_and_errors_published() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a.yaml");
         let local =
             |priority: u32| api_service("v1.a.io", &format!("groupPriorityMinimum: {priority}, versionPriority: 1"));
         fs::write(&file, local(1)).unwrap();
         let (directory, registry) =
-            Directory::open(Settings { dir: dir.path().to_owned(), ..Settings::default() }).unwrap();
+            RegistryDirectory::open(Settings { dir: dir.path().to_owned(), ..Settings::default() }).unwrap();
         let (publisher, mut published) = Published::new(registry);
         let (drainer, drain) = Drain::new();
         let mut mistakes = 0;
         let scenario = async {
             fs::write(&file, local(7)).unwrap();
-            until(&mut published, |now| now.in_order()[0].group_priority_minimum == 7).await;
+            until(&mut published, |now| now.sorted_api_services()[0].group_priority_minimum == 7).await;
             fs::write(&file, local(0)).unwrap();
             until(&mut published, |now| now.problems.0.len() == 1).await;
-            assert_eq!(published.get().in_order()[0].group_priority_minimum, 7);
+            assert_eq!(published.get().sorted_api_services()[0].group_priority_minimum, 7);
             fs::write(dir.path().join("b.yaml"), api_service("v1.b.io", "groupPriorityMinimum: 1, versionPriority: 1"))
                 .unwrap();
             until(&mut published, |now| now.len() == 2).await;
             fs::remove_file(&file).unwrap();
             until(&mut published, |now| now.len() == 1 && now.problems.0.is_empty()).await;
-            drainer.advance(Phase::Ending);
+            drainer.advance(ShutdownPhase::Ending);
         };
-        let following = Following { directory: Some(directory), cluster: None };
+        let following = RegistryFollower { directory: Some(directory), cluster: None };
         tokio::join!(following.run(publisher, drain, |_| mistakes += 1), scenario);
         assert_eq!(mistakes, 1);
     }
 
     #[test]
-    fn a_wrong_start_says_all() {
+    fn registry_directory_invalid_at_start_reports_all_errors() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["a.yaml", "b.yaml"] {
             fs::write(dir.path().join(name), "kind: Pod\napiVersion: v1\nmetadata: {name: x}\n").unwrap();
         }
         let settings = Settings { dir: dir.path().to_owned(), ..Settings::default() };
-        let problems = Directory::open(settings.clone()).err().unwrap();
+        let problems = RegistryDirectory::open(settings.clone()).err().unwrap();
         assert_eq!(problems.0.len(), 2);
-        assert_eq!(crate::registry::load(&settings).err().unwrap(), problems);
+        assert_eq!(crate::registry::load_directory(&settings).err().unwrap(), problems);
     }
 }

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::annotations::{self, nearest};
+use super::annotations::{self, closest_match};
 use super::api_service::ApiService;
 use super::endpoints::EndpointSlice;
-use super::scan::{ManifestFile, Scan};
+use super::layered_sources::{DirtySet, LayeredSources, RegistrySource, service_key, split_service_key};
+use super::scan::{DirectoryScan, ManifestFile};
 use super::service::Service;
 use super::snapshot::{Registry, Settings};
-use super::source::{Layers, Source, Touched, of_key, service_key};
-use crate::process::{Document, documents, is_json};
+use crate::process::{ManifestDocument, is_json, parse_documents};
 use crate::process::{Problem, Problems};
 
 /// The last valid objects of the registry directory.
@@ -23,30 +23,30 @@ use crate::process::{Problem, Problems};
 /// error, none of the objects read from it is removed.
 pub(super) struct LastGood {
     settings: Settings,
-    files: BTreeMap<PathBuf, Judged>,
+    files: BTreeMap<PathBuf, ParsedFile>,
     /// The valid objects in the files now, by name, in the order of files.
-    claims: BTreeMap<Key, Vec<Known>>,
+    claims: BTreeMap<ManifestKey, Vec<KnownObject>>,
     /// The objects in use: one claim of each name, or an earlier object that is kept.
-    objects: BTreeMap<Key, Known>,
+    objects: BTreeMap<ManifestKey, KnownObject>,
     /// The names of `objects` by the file they were read from.
-    came_from: BTreeMap<PathBuf, BTreeSet<Key>>,
+    objects_by_file: BTreeMap<PathBuf, BTreeSet<ManifestKey>>,
     /// The names of endpoints among `objects` by the key of their Service.
-    endpoints: BTreeMap<String, BTreeSet<Key>>,
+    endpoints: BTreeMap<String, BTreeSet<ManifestKey>>,
     /// Duplicates that are not used, by name: their file, and the error.
-    twice: BTreeMap<Key, Vec<(PathBuf, Problem)>>,
+    duplicates: BTreeMap<ManifestKey, Vec<(PathBuf, Problem)>>,
     /// Number of errors of each file that has any.
-    wrong: BTreeMap<PathBuf, usize>,
+    error_counts: BTreeMap<PathBuf, usize>,
 }
 
 /// Kind, namespace and name of an object.
-type Key = (&'static str, String, String);
+type ManifestKey = (&'static str, String, String);
 
 /// Result of reading one file.
-struct Judged {
-    names: BTreeSet<Key>,
+struct ParsedFile {
+    names: BTreeSet<ManifestKey>,
     problems: Vec<Problem>,
     /// Whether it names other files. Their content may change while this file stays the same.
-    depends: bool,
+    references_files: bool,
     /// Objects that are wrong.
     wrong: Vec<WrongObject>,
 }
@@ -60,14 +60,14 @@ struct WrongObject {
 }
 
 #[derive(Clone)]
-struct Known {
+struct KnownObject {
     file: PathBuf,
-    place: String,
-    object: Object,
+    location: String,
+    object: RegistryObject,
 }
 
 #[derive(Clone)]
-enum Object {
+enum RegistryObject {
     ApiService(Arc<ApiService>),
     Service(Arc<Service>),
     EndpointSlice(Arc<EndpointSlice>),
@@ -90,32 +90,32 @@ impl LastGood {
             files: BTreeMap::new(),
             claims: BTreeMap::new(),
             objects: BTreeMap::new(),
-            came_from: BTreeMap::new(),
+            objects_by_file: BTreeMap::new(),
             endpoints: BTreeMap::new(),
-            twice: BTreeMap::new(),
-            wrong: BTreeMap::new(),
+            duplicates: BTreeMap::new(),
+            error_counts: BTreeMap::new(),
         }
     }
 
     /// Builds the registry of `scan`. Fails with all errors found.
-    pub(super) fn of(settings: Settings, scan: Scan) -> Result<Registry, Problems> {
+    pub(super) fn build_registry(settings: Settings, scan: DirectoryScan) -> Result<Registry, Problems> {
         let mut state = LastGood::new(settings);
         state.update(scan);
-        state.problems().or(Registry::of(Layers::only(&state)))
+        state.problems().into_result(Registry::from_sources(LayeredSources::single(&state)))
     }
 
     /// Whether a file exists and has no errors.
-    pub(super) fn is_right(&self, path: &Path) -> bool {
+    pub(super) fn is_file_valid(&self, path: &Path) -> bool {
         self.files.get(path).is_some_and(|judged| judged.problems.is_empty())
     }
 
     /// Whether a file exists, valid or not.
-    pub(super) fn has(&self, path: &Path) -> bool {
+    pub(super) fn contains_file(&self, path: &Path) -> bool {
         self.files.contains_key(path)
     }
 
     /// Whether no file has an error in itself. There may still be duplicates across files.
-    pub(super) fn is_all_right(&self) -> bool {
+    pub(super) fn is_valid(&self) -> bool {
         self.files.values().all(|judged| judged.problems.is_empty())
     }
 
@@ -132,18 +132,18 @@ impl LastGood {
     /// All EndpointSlices and Endpoints with their locations.
     pub(super) fn endpoint_slices_in_order(&self) -> impl Iterator<Item = (&str, &EndpointSlice)> {
         self.objects.values().filter_map(|known| match &known.object {
-            Object::EndpointSlice(one) => Some((known.place.as_str(), one.as_ref())),
+            RegistryObject::EndpointSlice(one) => Some((known.location.as_str(), one.as_ref())),
             _ => None,
         })
     }
 
     /// Files that must be read again when any other file changes.
-    pub(super) fn dependent(&self) -> impl Iterator<Item = &PathBuf> {
-        self.files.iter().filter(|(_, judged)| judged.depends).map(|(path, _)| path)
+    pub(super) fn files_with_references(&self) -> impl Iterator<Item = &PathBuf> {
+        self.files.iter().filter(|(_, judged)| judged.references_files).map(|(path, _)| path)
     }
 
     /// Applies the content of the files in `scan`. Returns the objects that may have changed.
-    pub(super) fn update(&mut self, scan: Scan) -> Touched {
+    pub(super) fn update(&mut self, scan: DirectoryScan) -> DirtySet {
         let there: BTreeSet<&Path> = scan.files.iter().map(|file| file.path.as_path()).collect();
         let mut gone: Vec<PathBuf> = match &scan.only {
             None => self.files.keys().cloned().collect(),
@@ -152,19 +152,19 @@ impl LastGood {
         gone.retain(|path| !there.contains(path.as_path()));
         let mut names = BTreeSet::new();
         for path in gone {
-            self.forget(&path, &mut names);
+            self.remove_file(&path, &mut names);
         }
         for file in scan.files {
-            self.forget(&file.path, &mut names);
+            self.remove_file(&file.path, &mut names);
             self.read_file(file, &mut names);
         }
-        let mut touched = Touched::default();
+        let mut touched = DirtySet::default();
         // Duplicates first: they are errors of their file, and a file with errors keeps its objects.
         let mut unclaimed = BTreeSet::new();
         for key in names {
             let claims = self.claims.get(&key).map(Vec::as_slice).unwrap_or_default();
-            let (chosen, twice) = choose(claims, self.objects.get(&key));
-            self.says_twice(&key, twice, &mut unclaimed);
+            let (chosen, twice) = select_claim(claims, self.objects.get(&key));
+            self.set_duplicates(&key, twice, &mut unclaimed);
             match chosen {
                 Some(chosen) => self.put(key, chosen, &mut touched),
                 None => drop(unclaimed.insert(key)),
@@ -173,7 +173,7 @@ impl LastGood {
         for key in unclaimed {
             let Some(known) = self.objects.get(&key).filter(|_| !self.claims.contains_key(&key)) else { continue };
             // A path that cannot be read may be a directory: objects below it are kept.
-            if !known.file.ancestors().any(|path| self.wrong.contains_key(path)) {
+            if !known.file.ancestors().any(|path| self.error_counts.contains_key(path)) {
                 self.remove(&key, &mut touched);
             }
         }
@@ -183,18 +183,18 @@ impl LastGood {
     /// All errors, in the order of files.
     pub(super) fn problems(&self) -> Problems {
         let mut all: BTreeMap<&Path, Vec<&Problem>> = BTreeMap::new();
-        for path in self.wrong.keys() {
+        for path in self.error_counts.keys() {
             let problems = self.files.get(path).map(|judged| judged.problems.as_slice()).unwrap_or_default();
             all.entry(path).or_default().extend(problems);
         }
-        for (path, problem) in self.twice.values().flatten() {
+        for (path, problem) in self.duplicates.values().flatten() {
             all.entry(path).or_default().push(problem);
         }
         Problems(all.into_values().flatten().cloned().collect())
     }
 
     /// Removes the claims of a file. Adds the names concerned to `names`.
-    fn forget(&mut self, path: &Path, names: &mut BTreeSet<Key>) {
+    fn remove_file(&mut self, path: &Path, names: &mut BTreeSet<ManifestKey>) {
         let Some(judged) = self.files.remove(path) else { return };
         for key in &judged.names {
             if let Some(claims) = self.claims.get_mut(key) {
@@ -206,37 +206,38 @@ impl LastGood {
         }
         names.extend(judged.names);
         if !judged.problems.is_empty() {
-            self.is_less_wrong(path, names);
+            self.decrement_error_count(path, names);
         }
     }
 
     /// Decrements the number of errors of a file. At zero, adds the names kept only because of them to `names`.
-    fn is_less_wrong(&mut self, path: &Path, names: &mut BTreeSet<Key>) {
-        let Some(count) = self.wrong.get_mut(path) else { return };
+    fn decrement_error_count(&mut self, path: &Path, names: &mut BTreeSet<ManifestKey>) {
+        let Some(count) = self.error_counts.get_mut(path) else { return };
         *count -= 1;
         if *count == 0 {
-            self.wrong.remove(path);
-            let below = self.came_from.range(path.to_owned()..).take_while(|(file, _)| file.starts_with(path));
+            self.error_counts.remove(path);
+            let below = self.objects_by_file.range(path.to_owned()..).take_while(|(file, _)| file.starts_with(path));
             names.extend(below.flat_map(|(_, keys)| keys).filter(|key| !self.claims.contains_key(*key)).cloned());
         }
     }
 
-    fn read_file(&mut self, file: ManifestFile, names: &mut BTreeSet<Key>) {
+    fn read_file(&mut self, file: ManifestFile, names: &mut BTreeSet<ManifestKey>) {
         let ManifestFile { path, text, modified } = file;
         let mut problems = Problems::default();
-        let mut judged = Judged { names: BTreeSet::new(), problems: Vec::new(), depends: false, wrong: Vec::new() };
+        let mut judged =
+            ParsedFile { names: BTreeSet::new(), problems: Vec::new(), references_files: false, wrong: Vec::new() };
         if text.is_err() {
             judged.wrong.push(WrongObject::default());
         }
-        if let Some(text) = problems.keep(text) {
-            judged.depends = text.contains(annotations::CLIENT_CERTIFICATE);
-            let (found, mut wrong) = documents(&path.display().to_string(), &text, is_json(&path));
+        if let Some(text) = problems.collect(text) {
+            judged.references_files = text.contains(annotations::CLIENT_CERTIFICATE);
+            let (found, mut wrong) = parse_documents(&path.display().to_string(), &text, is_json(&path));
             judged.wrong.extend(wrong.0.iter().map(|_| WrongObject::default()));
             problems.0.append(&mut wrong.0);
             for document in found {
-                let place = document.place.clone();
+                let place = document.location.clone();
                 let of = WrongObject::of(&document);
-                let Some(object) = self.judge(document, modified, &mut problems) else {
+                let Some(object) = self.parse_document(document, modified, &mut problems) else {
                     judged.wrong.push(of);
                     continue;
                 };
@@ -244,71 +245,81 @@ impl LastGood {
                 let claims = self.claims.entry(key.clone()).or_default();
                 // After claims of earlier files, and earlier claims of this file.
                 let at = claims.partition_point(|claim| claim.file <= path);
-                claims.insert(at, Known { file: path.clone(), place, object });
+                claims.insert(at, KnownObject { file: path.clone(), location: place, object });
                 names.insert(key.clone());
                 judged.names.insert(key);
             }
         }
         judged.problems = problems.0;
         if !judged.problems.is_empty() {
-            *self.wrong.entry(path.clone()).or_default() += 1;
+            *self.error_counts.entry(path.clone()).or_default() += 1;
         }
         // Objects that this file no longer contains are in `names` already: their claims, or the file's errors, ended.
         self.files.insert(path, judged);
     }
 
-    fn says_twice(&mut self, key: &Key, twice: Vec<(PathBuf, Problem)>, unclaimed: &mut BTreeSet<Key>) {
+    fn set_duplicates(
+        &mut self,
+        key: &ManifestKey,
+        twice: Vec<(PathBuf, Problem)>,
+        unclaimed: &mut BTreeSet<ManifestKey>,
+    ) {
         for (path, _) in &twice {
-            *self.wrong.entry(path.clone()).or_default() += 1;
+            *self.error_counts.entry(path.clone()).or_default() += 1;
         }
         let before = match twice.is_empty() {
-            true => self.twice.remove(key),
-            false => self.twice.insert(key.clone(), twice),
+            true => self.duplicates.remove(key),
+            false => self.duplicates.insert(key.clone(), twice),
         };
         for (path, _) in before.into_iter().flatten() {
-            self.is_less_wrong(&path, unclaimed);
+            self.decrement_error_count(&path, unclaimed);
         }
     }
 
-    fn put(&mut self, key: Key, mut known: Known, touched: &mut Touched) {
+    fn put(&mut self, key: ManifestKey, mut known: KnownObject, touched: &mut DirtySet) {
         if let Some(before) = self.objects.get(&key) {
-            let same = known.object.same(&before.object);
+            let same = known.object.is_same(&before.object);
             if same {
                 known.object = before.object.clone();
             }
-            if same && known.place == before.place && known.file == before.file {
+            if same && known.location == before.location && known.file == before.file {
                 return;
             }
             self.remove(&key, touched);
         }
-        touched.touch(&known.object);
-        if let Object::EndpointSlice(one) = &known.object {
+        touched.add_object(&known.object);
+        if let RegistryObject::EndpointSlice(one) = &known.object {
             self.endpoints.entry(service_key(&one.namespace, &one.service)).or_default().insert(key.clone());
         }
-        self.came_from.entry(known.file.clone()).or_default().insert(key.clone());
+        self.objects_by_file.entry(known.file.clone()).or_default().insert(key.clone());
         self.objects.insert(key, known);
     }
 
-    fn remove(&mut self, key: &Key, touched: &mut Touched) {
+    fn remove(&mut self, key: &ManifestKey, touched: &mut DirtySet) {
         let Some(known) = self.objects.remove(key) else { return };
-        touched.touch(&known.object);
-        without(&mut self.came_from, &known.file, key);
-        if let Object::EndpointSlice(one) = &known.object {
-            without(&mut self.endpoints, &service_key(&one.namespace, &one.service), key);
+        touched.add_object(&known.object);
+        remove_from_set(&mut self.objects_by_file, &known.file, key);
+        if let RegistryObject::EndpointSlice(one) = &known.object {
+            remove_from_set(&mut self.endpoints, &service_key(&one.namespace, &one.service), key);
         }
     }
 
-    fn judge(&self, document: Document, modified: SystemTime, problems: &mut Problems) -> Option<Object> {
-        let place = &document.place;
+    fn parse_document(
+        &self,
+        document: ManifestDocument,
+        modified: SystemTime,
+        problems: &mut Problems,
+    ) -> Option<RegistryObject> {
+        let place = &document.location;
         let known = KINDS.iter().find(|(kind, _)| *kind == document.kind);
         match known {
             _ if document.kind.is_empty() => {
-                problems.0.push(Problem::field(place, "kind", "required"));
+                problems.0.push(Problem::at_field(place, "kind", "required"));
                 return None;
             }
             None => {
                 let kinds: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).collect();
-                let near = nearest(&document.kind, &kinds).map(|kind| format!(", did you mean {kind}?"));
+                let near = closest_match(&document.kind, &kinds).map(|kind| format!(", did you mean {kind}?"));
                 let message = format!(
                     "unknown kind {:?} ({:?}){}: a registry directory holds {} and List",
                     document.kind,
@@ -316,12 +327,12 @@ impl LastGood {
                     near.unwrap_or_default(),
                     kinds.join(", ")
                 );
-                problems.0.push(Problem::field(place, "kind", message));
+                problems.0.push(Problem::at_field(place, "kind", message));
                 return None;
             }
             Some((kind, version)) if *version != document.api_version => {
                 let message = format!("{kind} is supported as {version}, not as {:?}", document.api_version);
-                problems.0.push(Problem::field(place, "apiVersion", message));
+                problems.0.push(Problem::at_field(place, "apiVersion", message));
                 return None;
             }
             Some(_) => {}
@@ -330,24 +341,31 @@ impl LastGood {
         unknown_fields(&document, problems);
         if problems.0.len() > before {
             // Parsed nevertheless, so that all errors are reported at once.
-            self.read(document, modified, problems);
+            self.parse_object(document, modified, problems);
             return None;
         }
-        self.read(document, modified, problems)
+        self.parse_object(document, modified, problems)
     }
 
-    fn read(&self, document: Document, modified: SystemTime, problems: &mut Problems) -> Option<Object> {
+    fn parse_object(
+        &self,
+        document: ManifestDocument,
+        modified: SystemTime,
+        problems: &mut Problems,
+    ) -> Option<RegistryObject> {
         match document.kind.as_str() {
-            "APIService" => ApiService::read(document, modified, &self.settings, problems).map(Object::api_service),
-            "Service" => Service::read(document, problems).map(|one| Object::Service(Arc::new(one))),
-            "EndpointSlice" => EndpointSlice::read(document, problems).map(Object::endpoint_slice),
-            _ => EndpointSlice::read_endpoints(document, problems).map(Object::endpoint_slice),
+            "APIService" => {
+                ApiService::parse(document, modified, &self.settings, problems).map(RegistryObject::api_service)
+            }
+            "Service" => Service::parse(document, problems).map(|one| RegistryObject::Service(Arc::new(one))),
+            "EndpointSlice" => EndpointSlice::parse(document, problems).map(RegistryObject::endpoint_slice),
+            _ => EndpointSlice::parse_endpoints(document, problems).map(RegistryObject::endpoint_slice),
         }
     }
 }
 
 impl WrongObject {
-    fn of(document: &Document) -> WrongObject {
+    fn of(document: &ManifestDocument) -> WrongObject {
         let namespace = document.value.pointer("/metadata/namespace").and_then(|it| it.as_str()).unwrap_or_default();
         WrongObject { kind: document.kind.clone(), namespace: namespace.to_owned(), name: document.name.clone() }
     }
@@ -355,19 +373,22 @@ impl WrongObject {
 
 /// Selects one of several objects with the same name: the one of the file that was used `before`, else the first.
 /// Returns an error for each of the others, with its file.
-fn choose(claims: &[Known], before: Option<&Known>) -> (Option<Known>, Vec<(PathBuf, Problem)>) {
+fn select_claim(
+    claims: &[KnownObject],
+    before: Option<&KnownObject>,
+) -> (Option<KnownObject>, Vec<(PathBuf, Problem)>) {
     let Some((first, others)) = claims.split_first() else { return (None, Vec::new()) };
     let (mut chosen, mut twice) = (first, Vec::new());
     for new in others {
         let was = before.is_some_and(|before| before.file == new.file && before.file != chosen.file);
         let passed_over = if was { std::mem::replace(&mut chosen, new) } else { new };
-        let message = format!("the same object is already in {}", chosen.place);
-        twice.push((passed_over.file.clone(), Problem::field(&passed_over.place, "metadata.name", message)));
+        let message = format!("the same object is already in {}", chosen.location);
+        twice.push((passed_over.file.clone(), Problem::at_field(&passed_over.location, "metadata.name", message)));
     }
     (Some(chosen.clone()), twice)
 }
 
-fn without<K: Ord + Clone>(all: &mut BTreeMap<K, BTreeSet<Key>>, of: &K, key: &Key) {
+fn remove_from_set<K: Ord + Clone>(all: &mut BTreeMap<K, BTreeSet<ManifestKey>>, of: &K, key: &ManifestKey) {
     if let Some(keys) = all.get_mut(of) {
         keys.remove(key);
         if keys.is_empty() {
@@ -376,54 +397,56 @@ fn without<K: Ord + Clone>(all: &mut BTreeMap<K, BTreeSet<Key>>, of: &K, key: &K
     }
 }
 
-impl Source for LastGood {
+impl RegistrySource for LastGood {
     fn api_service(&self, name: &str) -> Option<(String, Arc<ApiService>)> {
         match self.objects.get(&(API_SERVICE, String::new(), name.to_owned()))? {
-            Known { place, object: Object::ApiService(one), .. } => Some((place.clone(), one.clone())),
+            KnownObject { location: place, object: RegistryObject::ApiService(one), .. } => {
+                Some((place.clone(), one.clone()))
+            }
             _ => None,
         }
     }
 
     fn service(&self, key: &str) -> Option<Arc<Service>> {
-        let (namespace, name) = of_key(key);
+        let (namespace, name) = split_service_key(key);
         match &self.objects.get(&(SERVICE, namespace.to_owned(), name.to_owned()))?.object {
-            Object::Service(one) => Some(one.clone()),
+            RegistryObject::Service(one) => Some(one.clone()),
             _ => None,
         }
     }
 
     fn endpoint_slices(&self, key: &str) -> Vec<Arc<EndpointSlice>> {
-        let slice = |key: &Key| match &self.objects.get(key)?.object {
-            Object::EndpointSlice(one) => Some(one.clone()),
+        let slice = |key: &ManifestKey| match &self.objects.get(key)?.object {
+            RegistryObject::EndpointSlice(one) => Some(one.clone()),
             _ => None,
         };
         self.endpoints.get(key).into_iter().flatten().filter_map(slice).collect()
     }
 
-    fn trouble(&self, _: &str) -> Option<String> {
+    fn lookup_error(&self, _: &str) -> Option<String> {
         None
     }
 
-    fn all(&self) -> Touched {
-        let mut all = Touched::default();
-        self.objects.values().for_each(|known| all.touch(&known.object));
+    fn all_names(&self) -> DirtySet {
+        let mut all = DirtySet::default();
+        self.objects.values().for_each(|known| all.add_object(&known.object));
         all
     }
 }
 
-impl Touched {
-    fn touch(&mut self, object: &Object) {
+impl DirtySet {
+    fn add_object(&mut self, object: &RegistryObject) {
         match object {
-            Object::ApiService(one) => drop(self.api_services.insert(one.name.clone())),
-            Object::Service(one) => drop(self.services.insert(service_key(&one.namespace, &one.name))),
-            Object::EndpointSlice(one) => drop(self.services.insert(service_key(&one.namespace, &one.service))),
+            RegistryObject::ApiService(one) => drop(self.api_services.insert(one.name.clone())),
+            RegistryObject::Service(one) => drop(self.services.insert(service_key(&one.namespace, &one.name))),
+            RegistryObject::EndpointSlice(one) => drop(self.services.insert(service_key(&one.namespace, &one.service))),
         }
     }
 }
 
 /// Reports unknown fields at the top level and in `metadata`, which would be ignored silently otherwise. Below that,
 /// only the spec of an APIService is read strictly.
-fn unknown_fields(document: &Document, problems: &mut Problems) {
+fn unknown_fields(document: &ManifestDocument, problems: &mut Problems) {
     const METADATA: [&str; 15] = [
         "annotations",
         "creationTimestamp",
@@ -451,9 +474,9 @@ fn unknown_fields(document: &Document, problems: &mut Problems) {
     {
         let fields = value.and_then(serde_json::Value::as_object).into_iter().flat_map(|fields| fields.keys());
         for field in fields.filter(|field| !known.contains(&field.as_str())) {
-            let near = nearest(field, known).map(|known| format!(", did you mean {known}?")).unwrap_or_default();
-            problems.0.push(Problem::field(
-                &document.place,
+            let near = closest_match(field, known).map(|known| format!(", did you mean {known}?")).unwrap_or_default();
+            problems.0.push(Problem::at_field(
+                &document.location,
                 format_args!("{path}{field}"),
                 format_args!("unknown field{near}"),
             ));
@@ -461,31 +484,31 @@ fn unknown_fields(document: &Document, problems: &mut Problems) {
     }
 }
 
-impl Object {
-    fn api_service(one: ApiService) -> Object {
-        Object::ApiService(Arc::new(one))
+impl RegistryObject {
+    fn api_service(one: ApiService) -> RegistryObject {
+        RegistryObject::ApiService(Arc::new(one))
     }
 
-    fn endpoint_slice(one: EndpointSlice) -> Object {
-        Object::EndpointSlice(Arc::new(one))
+    fn endpoint_slice(one: EndpointSlice) -> RegistryObject {
+        RegistryObject::EndpointSlice(Arc::new(one))
     }
 
-    fn key(&self) -> Key {
+    fn key(&self) -> ManifestKey {
         match self {
-            Object::ApiService(one) => (API_SERVICE, String::new(), one.name.clone()),
-            Object::Service(one) => (SERVICE, one.namespace.clone(), one.name.clone()),
-            Object::EndpointSlice(one) => {
+            RegistryObject::ApiService(one) => (API_SERVICE, String::new(), one.name.clone()),
+            RegistryObject::Service(one) => (SERVICE, one.namespace.clone(), one.name.clone()),
+            RegistryObject::EndpointSlice(one) => {
                 let kind = if one.legacy { "Endpoints" } else { "EndpointSlice" };
                 (kind, one.namespace.clone(), one.name.clone())
             }
         }
     }
 
-    fn same(&self, other: &Object) -> bool {
+    fn is_same(&self, other: &RegistryObject) -> bool {
         match (self, other) {
-            (Object::ApiService(a), Object::ApiService(b)) => a.same(b),
-            (Object::Service(a), Object::Service(b)) => a == b,
-            (Object::EndpointSlice(a), Object::EndpointSlice(b)) => a == b,
+            (RegistryObject::ApiService(a), RegistryObject::ApiService(b)) => a.is_equivalent(b),
+            (RegistryObject::Service(a), RegistryObject::Service(b)) => a == b,
+            (RegistryObject::EndpointSlice(a), RegistryObject::EndpointSlice(b)) => a == b,
             _ => false,
         }
     }
@@ -501,91 +524,91 @@ mod tests {
     }
 
     /// The last valid objects, and the registry built from them.
-    struct State(LastGood, Registry);
+    struct TestState(LastGood, Registry);
 
-    impl State {
-        fn new(settings: Settings) -> State {
-            State(LastGood::new(settings), Registry::nothing())
+    impl TestState {
+        fn new(settings: Settings) -> TestState {
+            TestState(LastGood::new(settings), Registry::empty())
         }
 
-        fn update(&mut self, scan: Scan) -> Registry {
+        fn update(&mut self, scan: DirectoryScan) -> Registry {
             let touched = self.0.update(scan);
-            self.1.look(&touched, Layers::only(&self.0));
+            self.1.update(&touched, LayeredSources::single(&self.0));
             self.1.problems = Arc::new(self.0.problems());
             self.1.clone()
         }
     }
 
     fn names(registry: &Registry) -> Vec<String> {
-        registry.in_order().iter().map(|one| one.name.clone()).collect()
+        registry.sorted_api_services().iter().map(|one| one.name.clone()).collect()
     }
 
     #[test]
-    fn what_did_not_change_stays_the_same_object() {
-        let mut state = State::new(Settings::default());
+    fn last_good_unchanged_object_keeps_its_arc() {
+        let mut state = TestState::new(Settings::default());
         let (a, b) = (local("v1.a.io", "1"), local("v1.b.io", "1"));
-        let one = state.update(Scan::fixed(&[("a", &a), ("b", &b)]));
+        let one = state.update(DirectoryScan::from_texts(&[("a", &a), ("b", &b)]));
         // Moved to another file: still the same object.
-        let two = state.update(Scan::fixed(&[("c", &format!("{b}{a}"))]));
+        let two = state.update(DirectoryScan::from_texts(&[("c", &format!("{b}{a}"))]));
         assert_eq!((one.version, two.version), (1, 1));
-        assert!(Arc::ptr_eq(&one.in_order()[0], &two.in_order()[0]));
-        let three = state.update(Scan::fixed(&[("c", &format!("{b}{}", local("v1.a.io", "2")))]));
+        assert!(Arc::ptr_eq(&one.sorted_api_services()[0], &two.sorted_api_services()[0]));
+        let three = state.update(DirectoryScan::from_texts(&[("c", &format!("{b}{}", local("v1.a.io", "2")))]));
         assert_eq!(three.version, 2);
         assert!(!Arc::ptr_eq(two.api_service("v1.a.io").unwrap(), three.api_service("v1.a.io").unwrap()));
         assert!(Arc::ptr_eq(two.api_service("v1.b.io").unwrap(), three.api_service("v1.b.io").unwrap()));
-        let none = state.update(Scan::fixed(&[]));
+        let none = state.update(DirectoryScan::from_texts(&[]));
         assert_eq!((none.version, none.len()), (3, 0));
     }
 
     #[test]
-    fn wrong_later_keeps_what_was_right_and_takes_what_is() {
-        let mut state = State::new(Settings::default());
+    fn last_good_invalid_object_kept_and_valid_ones_updated() {
+        let mut state = TestState::new(Settings::default());
         let (a, b) = (local("v1.a.io", "1"), local("v1.b.io", "1"));
-        let good = state.update(Scan::fixed(&[("f", &format!("{a}{b}"))]));
+        let good = state.update(DirectoryScan::from_texts(&[("f", &format!("{a}{b}"))]));
         // a is invalid, b is valid and changed, c is new.
         let mixed = format!("{}{}{}", local("v1.a.io", "0"), local("v1.b.io", "7"), local("v1.c.io", "1"));
-        let now = state.update(Scan::fixed(&[("f", &mixed)]));
+        let now = state.update(DirectoryScan::from_texts(&[("f", &mixed)]));
         assert_eq!(now.problems.0.len(), 1);
         assert_eq!(names(&now), ["v1.b.io", "v1.a.io", "v1.c.io"]);
         assert!(Arc::ptr_eq(good.api_service("v1.a.io").unwrap(), now.api_service("v1.a.io").unwrap()));
         // Not YAML: all objects stay.
-        let now = state.update(Scan::fixed(&[("f", "kind: [")]));
+        let now = state.update(DirectoryScan::from_texts(&[("f", "kind: [")]));
         assert_eq!(names(&now).len(), 3);
         // Fixed: absent objects are removed.
-        let now = state.update(Scan::fixed(&[("f", &b)]));
+        let now = state.update(DirectoryScan::from_texts(&[("f", &b)]));
         assert_eq!((names(&now), now.problems.0.len()), (vec!["v1.b.io".to_owned()], 0));
     }
 
     #[test]
-    fn an_unreadable_directory_takes_nothing_away() {
-        let mut state = State::new(Settings::default());
-        state.update(Scan::fixed(&[("dir/sub/f", &local("v1.a.io", "1"))]));
-        let mut scan = Scan::fixed(&[("dir", "")]);
+    fn last_good_unreadable_directory_removes_nothing() {
+        let mut state = TestState::new(Settings::default());
+        state.update(DirectoryScan::from_texts(&[("dir/sub/f", &local("v1.a.io", "1"))]));
+        let mut scan = DirectoryScan::from_texts(&[("dir", "")]);
         scan.files[0].text = Err(Problem::new("dir", "cannot be read"));
         let now = state.update(scan);
         assert_eq!((names(&now), now.version), (vec!["v1.a.io".to_owned()], 1));
     }
 
     #[test]
-    fn a_name_twice_is_named_with_both_places() {
-        let mut state = State::new(Settings::default());
+    fn last_good_duplicate_name_reports_both_locations() {
+        let mut state = TestState::new(Settings::default());
         let (one, two) = (local("v1.a.io", "1"), local("v1.a.io", "2"));
-        let now = state.update(Scan::fixed(&[("b", &one)]));
+        let now = state.update(DirectoryScan::from_texts(&[("b", &one)]));
         assert!(now.problems.0.is_empty());
         // A duplicate in a file that sorts first does not replace it.
-        let now = state.update(Scan::fixed(&[("a", &two), ("b", &one)]));
+        let now = state.update(DirectoryScan::from_texts(&[("a", &two), ("b", &one)]));
         assert_eq!(
             now.problems.to_string(),
             "a, document 1, APIService \"v1.a.io\": metadata.name: the same object is already in b, document 1, APIService \"v1.a.io\""
         );
-        assert_eq!(now.in_order()[0].group_priority_minimum, 1);
+        assert_eq!(now.sorted_api_services()[0].group_priority_minimum, 1);
     }
 
     #[test]
-    fn kinds_that_are_not_ours() {
-        let mut state = State::new(Settings::default());
+    fn last_good_unknown_kinds_reported() {
+        let mut state = TestState::new(Settings::default());
         let text = "kind: Deployment\napiVersion: apps/v1\nmetadata: {name: x}\n---\napiVersion: v1\n---\nkind: ApiService\napiVersion: v1\n---\nkind: APIService\napiVersion: apiregistration.k8s.io/v1beta1\n";
-        let now = state.update(Scan::fixed(&[("f.yaml", text)]));
+        let now = state.update(DirectoryScan::from_texts(&[("f.yaml", text)]));
         let problems: Vec<String> = now.problems.0.iter().map(ToString::to_string).collect();
         assert!(
             problems[0]
@@ -601,24 +624,24 @@ mod tests {
     }
 
     #[test]
-    fn slips_in_field_names_are_found() {
-        let mut state = State::new(Settings::default());
+    fn last_good_misspelled_fields_reported() {
+        let mut state = TestState::new(Settings::default());
         let text = local("v1.a.io", "0").replace("metadata: {", "metadata: {anotations: {}, ")
             + "kind: Service\napiVersion: v1\nmetadata: {name: a}\nsepc: {}\n";
-        let problems = state.update(Scan::fixed(&[("f", &text)])).problems.to_string();
+        let problems = state.update(DirectoryScan::from_texts(&[("f", &text)])).problems.to_string();
         assert!(problems.contains("metadata.anotations: unknown field, did you mean annotations?"), "{problems}");
         assert!(problems.contains("spec.groupPriorityMinimum: 0 is out of range"), "{problems}");
         assert!(problems.contains("Service \"a\": sepc: unknown field, did you mean spec?"), "{problems}");
     }
 
     #[test]
-    fn a_client_certificate_that_is_replaced_is_another_api_service() {
+    fn last_good_renewed_client_certificate_changes_api_service() {
         let dir = tempfile::tempdir().unwrap();
-        let mut state = State::new(Settings { dir: dir.path().to_owned(), ..Settings::default() });
+        let mut state = TestState::new(Settings { dir: dir.path().to_owned(), ..Settings::default() });
         let text = local("v1.a.io", "1")
             .replace("metadata: {", "metadata: {annotations: {narthex.dev/client-certificate: pairs/a}, ");
         std::fs::create_dir(dir.path().join("pairs")).unwrap();
-        let problems = state.update(Scan::fixed(&[("f", &text)])).problems;
+        let problems = state.update(DirectoryScan::from_texts(&[("f", &text)])).problems;
         assert!(problems.to_string().contains("metadata.annotations[narthex.dev/client-certificate]: "), "{problems}");
         let renew = || {
             let key = rcgen::KeyPair::generate().unwrap();
@@ -627,12 +650,12 @@ mod tests {
             std::fs::write(dir.path().join("pairs/a.key"), key.serialize_pem()).unwrap();
         };
         renew();
-        let one = state.update(Scan::fixed(&[("f", &text)]));
+        let one = state.update(DirectoryScan::from_texts(&[("f", &text)]));
         assert_eq!(one.problems.to_string(), "");
-        let same = state.update(Scan::fixed(&[("f", &text)]));
-        assert!(Arc::ptr_eq(&one.in_order()[0], &same.in_order()[0]));
+        let same = state.update(DirectoryScan::from_texts(&[("f", &text)]));
+        assert!(Arc::ptr_eq(&one.sorted_api_services()[0], &same.sorted_api_services()[0]));
         renew();
-        let other = state.update(Scan::fixed(&[("f", &text)]));
-        assert!(!Arc::ptr_eq(&one.in_order()[0], &other.in_order()[0]));
+        let other = state.update(DirectoryScan::from_texts(&[("f", &text)]));
+        assert!(!Arc::ptr_eq(&one.sorted_api_services()[0], &other.sorted_api_services()[0]));
     }
 }

@@ -39,11 +39,11 @@ impl LongRunning {
     pub fn matches(&self, verb: &str, subresource: &str, path: &str) -> bool {
         self.verbs.iter().any(|one| one == verb)
             || (!subresource.is_empty() && self.subresources.iter().any(|one| one == subresource))
-            || self.paths.iter().any(|pattern| fits(pattern, path))
+            || self.paths.iter().any(|pattern| pattern_matches(pattern, path))
     }
 }
 
-fn fits(pattern: &str, path: &str) -> bool {
+fn pattern_matches(pattern: &str, path: &str) -> bool {
     let (pattern, open) = match pattern.strip_suffix('*') {
         Some(prefix) => (prefix, true),
         None => (pattern, false),
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_match_what_they_say() {
+    fn long_running_entries_match_requests() {
         let all =
             LongRunning::parse("verb:list, subresource:stream,/apis/g/v1/namespaces/*/logs/*/tail,/apis/g/v1/big*")
                 .unwrap();
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nothing_is_refused() {
+    fn long_running_invalid_entries_rejected() {
         for wrong in ["watch", "verb:", "subresource: x", "verbs:get"] {
             assert!(LongRunning::parse(wrong).is_err(), "{wrong}");
         }

@@ -12,11 +12,15 @@ use serde_json::Value;
 use crate::process::Problem;
 
 /// Reads `value` as `T`. The error names the path of the invalid field.
-pub(super) fn read<T: DeserializeOwned>(place: &str, value: &Value) -> Result<T, Problem> {
+pub(super) fn parse<T: DeserializeOwned>(place: &str, value: &Value) -> Result<T, Problem> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         let field = if path == "." { String::new() } else { path };
-        Problem::field(place, field, error.into_inner().to_string().replace("expected i64", "expected a whole number"))
+        Problem::at_field(
+            place,
+            field,
+            error.into_inner().to_string().replace("expected i64", "expected a whole number"),
+        )
     })
 }
 
@@ -44,7 +48,7 @@ pub(super) struct ApiServiceManifest {
 #[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "a mapping")]
 pub(super) struct ApiServiceSpec {
     #[serde(default)]
-    pub(super) service: Option<ServiceRef>,
+    pub(super) service: Option<ServiceReferenceManifest>,
     #[serde(default)]
     pub(super) group: String,
     #[serde(default)]
@@ -61,7 +65,7 @@ pub(super) struct ApiServiceSpec {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "a mapping")]
-pub(super) struct ServiceRef {
+pub(super) struct ServiceReferenceManifest {
     #[serde(default)]
     pub(super) namespace: String,
     #[serde(default)]
@@ -121,14 +125,14 @@ pub(super) struct EndpointSliceManifest {
 pub(super) struct EndpointManifest {
     pub(super) addresses: Vec<String>,
     #[serde(default)]
-    pub(super) conditions: Option<Conditions>,
+    pub(super) conditions: Option<EndpointConditions>,
     #[serde(default)]
-    pub(super) hints: Option<Hints>,
+    pub(super) hints: Option<EndpointHints>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", expecting = "a mapping")]
-pub(super) struct Hints {
+pub(super) struct EndpointHints {
     #[serde(default)]
     pub(super) for_zones: Option<Vec<ForZone>>,
 }
@@ -141,7 +145,7 @@ pub(super) struct ForZone {
 
 #[derive(Deserialize)]
 #[serde(expecting = "a mapping")]
-pub(super) struct Conditions {
+pub(super) struct EndpointConditions {
     #[serde(default)]
     pub(super) ready: Option<bool>,
     #[serde(default)]

@@ -6,33 +6,33 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::api_service::{ApiService, Backend, ServiceReference};
+use super::api_service::{ApiService, ApiServiceBackend, ServiceReference};
 use super::endpoints::{EndpointSlice, SliceEndpoint};
-use super::service::{Origin, Service, ServiceType};
+use super::service::{ObjectSource, Service, ServiceType};
 use super::snapshot::Registry;
-use crate::egress::{Address, Destination, Host, Protocol, Way, Ways};
+use crate::egress::{Address, Destination, EgressRoute, EgressRoutes, Host, HttpVersion};
 
 /// Endpoints of a backend and how to connect to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resolved {
+pub struct ResolvedBackend {
     /// The endpoints, preferred ones first. Never empty, without duplicates.
     pub endpoints: Vec<Address>,
     /// Number of preferred endpoints at the start of `endpoints`, which are load-balanced. The rest, of other zones or
     /// of the other address family, are used when these fail.
-    pub preferred: usize,
+    pub preferred_count: usize,
     /// DNS name or IP address that the backend's certificate must have.
     pub server_name: String,
     /// Path prefix of a URL backend; empty otherwise.
     pub prefix: String,
     /// The HTTP version without TLS; `None` with TLS.
-    pub plain: Option<Protocol>,
+    pub plaintext_protocol: Option<HttpVersion>,
     /// Egress route to the endpoints.
-    pub way: Way,
+    pub way: EgressRoute,
 }
 
 /// Why an APIService has no endpoint. The message names objects, never addresses: clients may read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unavailable {
+pub struct ResolveError {
     /// The reason of the `Available` condition.
     pub reason: &'static str,
     /// Human-readable message.
@@ -41,11 +41,11 @@ pub struct Unavailable {
 
 /// Settings of the operator for resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub struct ResolveRules {
     /// Whether endpoints are used instead of the cluster IP (`--enable-aggregator-routing`).
-    pub endpoints: bool,
+    pub routes_to_endpoints: bool,
     /// Whether ExternalName Services are allowed (`--allow-external-name`).
-    pub external_name: bool,
+    pub allows_external_name: bool,
     /// The zone of this process (`--zone`).
     pub zone: Option<Zone>,
 }
@@ -53,22 +53,22 @@ pub struct Rules {
 /// Name of a zone, a value of the label `topology.kubernetes.io/zone`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Zone {
-    text: [u8; Zone::MOST],
+    text: [u8; Zone::MAX_LENGTH],
     length: usize,
 }
 
 impl Zone {
     /// Maximum length of a label value.
-    const MOST: usize = 63;
+    const MAX_LENGTH: usize = 63;
 
     /// A zone of this name. `None` if it is empty or longer than a label value may be.
     pub fn new(name: &str) -> Option<Zone> {
-        let mut text = [0; Zone::MOST];
+        let mut text = [0; Zone::MAX_LENGTH];
         text.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
         (!name.is_empty()).then_some(Zone { text, length: name.len() })
     }
 
-    fn is(&self, name: &str) -> bool {
+    fn matches(&self, name: &str) -> bool {
         self.text[..self.length] == *name.as_bytes()
     }
 }
@@ -79,81 +79,88 @@ impl fmt::Debug for Zone {
     }
 }
 
-impl Default for Rules {
-    fn default() -> Rules {
-        Rules { endpoints: true, external_name: true, zone: None }
+impl Default for ResolveRules {
+    fn default() -> ResolveRules {
+        ResolveRules { routes_to_endpoints: true, allows_external_name: true, zone: None }
     }
 }
 
 /// Resolves `api_service` to its endpoints.
 ///
 /// # Errors
-/// [`Unavailable`]. An APIService without Service or URL has the reason `Local`: only the delegate can serve it.
+/// [`ResolveError`]. An APIService without Service or URL has the reason `Local`: only the delegate can serve it.
 pub fn resolve(
     api_service: &ApiService,
     registry: &Registry,
-    rules: Rules,
-    ways: &Ways,
-) -> Result<Resolved, Unavailable> {
+    rules: ResolveRules,
+    ways: &EgressRoutes,
+) -> Result<ResolvedBackend, ResolveError> {
     let overridden = api_service.settings.server_name.clone();
     let way = |plain: bool| {
         let name = &api_service.settings.egress;
         // A missing egress selection is an error: a configured route must not be bypassed.
-        let way = if plain { ways.of_plain(name) } else { ways.of(name) };
-        way.cloned().ok_or_else(|| Unavailable {
+        let way = if plain { ways.get_plaintext(name) } else { ways.get(name) };
+        way.cloned().ok_or_else(|| ResolveError {
             reason: "EgressSelectionNotFound",
             message: format!("egress selection {name:?} not found"),
         })
     };
     match &api_service.backend {
-        Backend::Local => {
-            Err(Unavailable { reason: "Local", message: "Local APIServices have no backend of their own".to_owned() })
+        ApiServiceBackend::Local => {
+            Err(ResolveError { reason: "Local", message: "Local APIServices have no backend of their own".to_owned() })
         }
-        Backend::Url(url) => Ok(Resolved {
-            server_name: overridden.unwrap_or_else(|| url.host_text()),
+        ApiServiceBackend::Url(url) => Ok(ResolvedBackend {
+            server_name: overridden.unwrap_or_else(|| url.certificate_host()),
             endpoints: vec![url.address.clone()],
-            preferred: 1,
+            preferred_count: 1,
             prefix: url.prefix.clone(),
-            plain: url.plain,
+            plaintext_protocol: url.plaintext_protocol,
             way: match (&url.way, &url.address) {
                 (Some(way), _) => way.clone(),
                 // A Unix domain socket is on this machine.
-                (None, Address::Unix(_)) => Way::Direct,
-                (None, Address::Tcp(_)) => way(url.plain.is_some())?,
+                (None, Address::Unix(_)) => EgressRoute::Direct,
+                (None, Address::Tcp(_)) => way(url.plaintext_protocol.is_some())?,
             },
         }),
-        Backend::Service(reference) => {
-            let (endpoints, preferred) = places(reference, registry, rules)?;
+        ApiServiceBackend::Service(reference) => {
+            let (endpoints, preferred) = service_addresses(reference, registry, rules)?;
             let server_name = overridden.unwrap_or_else(|| format!("{}.{}.svc", reference.name, reference.namespace));
             let endpoints = endpoints.into_iter().map(Address::Tcp).collect();
-            Ok(Resolved { endpoints, preferred, server_name, prefix: String::new(), plain: None, way: way(false)? })
+            Ok(ResolvedBackend {
+                endpoints,
+                preferred_count: preferred,
+                server_name,
+                prefix: String::new(),
+                plaintext_protocol: None,
+                way: way(false)?,
+            })
         }
     }
 }
 
-fn places(
+fn service_addresses(
     reference: &ServiceReference,
     registry: &Registry,
-    rules: Rules,
-) -> Result<(Vec<Destination>, usize), Unavailable> {
+    rules: ResolveRules,
+) -> Result<(Vec<Destination>, usize), ResolveError> {
     let ServiceReference { namespace, name, port } = reference;
-    let unavailable = |reason, message| Err(Unavailable { reason, message });
+    let unavailable = |reason, message| Err(ResolveError { reason, message });
     let unknown = |why: &str| {
         let message = format!("service/{name} in {namespace:?} cannot be checked due to: {why}");
         unavailable("ServiceAccessError", message)
     };
     let Some(service) = registry.service(namespace, name) else {
-        if let Some(why) = registry.trouble(namespace, name) {
+        if let Some(why) = registry.lookup_error(namespace, name) {
             return unknown(why);
         }
         return unavailable("ServiceNotFound", format!("service/{name} in {namespace:?} is not present"));
     };
     if service.kind == ServiceType::ExternalName {
-        if !rules.external_name {
+        if !rules.allows_external_name {
             let message = format!("service/{name} in {namespace:?} is an ExternalName, which is not allowed");
             return unavailable("ServiceAccessError", message);
         }
-        let host = name_or_ip(&service.external_name);
+        let host = parse_host(&service.external_name);
         return Ok((vec![Destination { host, port: *port }], 1));
     }
     let Some(service_port) = service.port(*port) else {
@@ -163,18 +170,18 @@ fn places(
     let slices = registry.endpoint_slices_of(namespace, name);
     // A Service of the directory may have no slices. In a cluster, controllers write slices for each ClusterIP Service
     // with endpoints; NodePort and LoadBalancer Services are left to external balancing, as upstream.
-    if slices.is_empty() && service.origin == Origin::Cluster && service.kind == ServiceType::ClusterIp {
-        if let Some(why) = registry.trouble(namespace, name) {
+    if slices.is_empty() && service.source == ObjectSource::Cluster && service.kind == ServiceType::ClusterIp {
+        if let Some(why) = registry.lookup_error(namespace, name) {
             return unknown(why);
         }
         let message = format!("cannot find endpointslices for service/{name} in {namespace:?}");
         return unavailable("EndpointsNotFound", message);
     }
-    let serving = |of: fn(&SliceEndpoint) -> bool| serving(&slices, &service_port.name, of);
+    let serving = |of: fn(&SliceEndpoint) -> bool| endpoints_matching(&slices, &service_port.name, of);
     let mut ready = serving(|one| one.ready);
     if ready.is_empty() {
         // As kube-proxy (KEP-1669): without ready endpoints, terminating ones that still serve are used.
-        ready = serving(|one| one.leaving);
+        ready = serving(|one| one.is_draining);
     }
     if !slices.is_empty() && ready.is_empty() {
         let port_name = &service_port.name;
@@ -183,8 +190,8 @@ fn places(
         );
         return unavailable("MissingEndpoints", message);
     }
-    if rules.endpoints && !ready.is_empty() {
-        return Ok(best_first(service, ready, rules.zone));
+    if rules.routes_to_endpoints && !ready.is_empty() {
+        return Ok(sort_by_preference(service, ready, rules.zone));
     }
     if service.headless {
         let message = format!("cannot route to service/{name} in {namespace:?} with ClusterIP \"None\"");
@@ -195,19 +202,19 @@ fn places(
         return unavailable("EndpointsNotFound", message);
     }
     let at = |ip: &IpAddr| (Destination { host: Host::Ip(*ip), port: *port }, [].as_slice());
-    Ok(best_first(service, service.cluster_ips.iter().map(at).collect(), None))
+    Ok(sort_by_preference(service, service.cluster_ips.iter().map(at).collect(), None))
 }
 
 /// An endpoint and its zone hints.
-type Place<'r> = (Destination, &'r [String]);
+type ZonedEndpoint<'r> = (Destination, &'r [String]);
 
 /// Endpoints that satisfy `of` and have a port of this name, without duplicates.
-fn serving<'r, S: AsRef<EndpointSlice>>(
+fn endpoints_matching<'r, S: AsRef<EndpointSlice>>(
     slices: &'r [S],
     port_name: &str,
     of: impl Fn(&SliceEndpoint) -> bool,
-) -> Vec<Place<'r>> {
-    let mut found: Vec<Place<'_>> = Vec::new();
+) -> Vec<ZonedEndpoint<'r>> {
+    let mut found: Vec<ZonedEndpoint<'_>> = Vec::new();
     let mut seen = std::collections::HashSet::new();
     for subset in slices.iter().flat_map(|slice| &slice.as_ref().subsets) {
         let Some(port) = subset.ports.iter().find(|port| port.name == port_name) else { continue };
@@ -224,7 +231,11 @@ fn serving<'r, S: AsRef<EndpointSlice>>(
 }
 
 /// Sorts by the Service's primary address family, then by zone hints. Also returns the number of preferred endpoints.
-fn best_first(service: &Service, endpoints: Vec<Place<'_>>, zone: Option<Zone>) -> (Vec<Destination>, usize) {
+fn sort_by_preference(
+    service: &Service,
+    endpoints: Vec<ZonedEndpoint<'_>>,
+    zone: Option<Zone>,
+) -> (Vec<Destination>, usize) {
     let ipv6 = service.prefers_ipv6.unwrap_or(false);
     let (mut first, mut other): (Vec<_>, Vec<_>) =
         endpoints.into_iter().partition(|(one, _)| matches!(one.host, Host::Ip(ip) if ip.is_ipv6() == ipv6));
@@ -236,7 +247,7 @@ fn best_first(service: &Service, endpoints: Vec<Place<'_>>, zone: Option<Zone>) 
     if let Some(zone) = zone
         && first.iter().all(|(_, zones)| !zones.is_empty())
     {
-        let ours = |(_, zones): &Place<'_>| zones.iter().any(|name| zone.is(name));
+        let ours = |(_, zones): &ZonedEndpoint<'_>| zones.iter().any(|name| zone.matches(name));
         let near = first.iter().filter(|place| ours(place)).count();
         if near > 0 {
             first.sort_by_key(|place| !ours(place));
@@ -247,11 +258,11 @@ fn best_first(service: &Service, endpoints: Vec<Place<'_>>, zone: Option<Zone>) 
     (first.into_iter().map(|(endpoint, _)| endpoint).collect(), preferred)
 }
 
-fn name_or_ip(text: &str) -> Host {
+fn parse_host(text: &str) -> Host {
     text.parse().map_or_else(|_| Host::Name(text.to_ascii_lowercase()), Host::Ip)
 }
 
-impl fmt::Display for Unavailable {
+impl fmt::Display for ResolveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.reason, self.message)
     }
@@ -264,9 +275,9 @@ mod tests {
 
     const API: &str = "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {name: v1.g.io}\nspec: {group: g.io, version: v1, groupPriorityMinimum: 1, versionPriority: 1, service: {name: api, namespace: ns, port: 443}}\n---\n";
 
-    fn go(rest: &str, rules: Rules) -> Result<Resolved, Unavailable> {
+    fn resolve_text(rest: &str, rules: ResolveRules) -> Result<ResolvedBackend, ResolveError> {
         let registry = registry(&format!("{API}{rest}"));
-        resolve(&registry.in_order()[0], &registry, rules, &Ways::default())
+        resolve(&registry.sorted_api_services()[0], &registry, rules, &EgressRoutes::default())
     }
 
     fn service(spec: &str) -> String {
@@ -279,63 +290,73 @@ mod tests {
         )
     }
 
-    fn reason(result: Result<Resolved, Unavailable>) -> (&'static str, String) {
+    fn reason(result: Result<ResolvedBackend, ResolveError>) -> (&'static str, String) {
         let unavailable = result.unwrap_err();
         (unavailable.reason, unavailable.message)
     }
 
-    fn addresses(result: Result<Resolved, Unavailable>) -> Vec<String> {
+    fn addresses(result: Result<ResolvedBackend, ResolveError>) -> Vec<String> {
         result.unwrap().endpoints.iter().map(ToString::to_string).collect()
     }
 
     const PORT: &str = "clusterIP: 10.0.0.1, ports: [{name: https, port: 443}]";
 
     #[test]
-    fn reasons_in_upstreams_order_and_words() {
-        let rules = Rules::default();
-        assert_eq!(reason(go("", rules)), ("ServiceNotFound", "service/api in \"ns\" is not present".into()));
+    fn resolve_errors_match_upstream_reasons() {
+        let rules = ResolveRules::default();
+        assert_eq!(reason(resolve_text("", rules)), ("ServiceNotFound", "service/api in \"ns\" is not present".into()));
         assert_eq!(
-            reason(go(&service("clusterIP: 10.0.0.1, ports: [{port: 80}]"), rules)),
+            reason(resolve_text(&service("clusterIP: 10.0.0.1, ports: [{port: 80}]"), rules)),
             ("ServicePortError", "service/api in \"ns\" is not listening on port 443".into())
         );
         assert_eq!(
-            reason(go(&service("ports: [{port: 443}]"), rules)),
+            reason(resolve_text(&service("ports: [{port: 443}]"), rules)),
             ("EndpointsNotFound", "cannot find endpointslices for service/api in \"ns\"".into())
         );
         let none = slice("a", "IPv4", "ports: [{name: other, port: 1}]\nendpoints: [{addresses: [10.1.0.1]}]\n");
         assert_eq!(
-            reason(go(&(service(PORT) + &none), rules)),
+            reason(resolve_text(&(service(PORT) + &none), rules)),
             (
                 "MissingEndpoints",
                 "endpointslices for service/api in \"ns\" have no addresses with port name \"https\"".into()
             )
         );
-        assert_eq!(reason(go(&service("clusterIP: None, ports: [{port: 443}]"), rules)).0, "EndpointsNotFound");
+        assert_eq!(
+            reason(resolve_text(&service("clusterIP: None, ports: [{port: 443}]"), rules)).0,
+            "EndpointsNotFound"
+        );
         let external = service("type: ExternalName, externalName: Api.Example.com");
-        assert_eq!(reason(go(&external, Rules { external_name: false, ..rules })).0, "ServiceAccessError");
+        assert_eq!(
+            reason(resolve_text(&external, ResolveRules { allows_external_name: false, ..rules })).0,
+            "ServiceAccessError"
+        );
     }
 
     #[test]
-    fn an_egress_selection_that_is_not_there_leads_nowhere() {
+    fn resolve_unknown_egress_selection_fails() {
         let annotated = API.replace("{name: v1.g.io}", "{name: v1.g.io, annotations: {narthex.dev/egress: DMZ}}");
         let registry = registry(&format!("{annotated}{}", service(PORT)));
-        let go = |ways: &Ways| resolve(&registry.in_order()[0], &registry, Rules::default(), ways);
+        let go =
+            |ways: &EgressRoutes| resolve(&registry.sorted_api_services()[0], &registry, ResolveRules::default(), ways);
         let nowhere = ("EgressSelectionNotFound", "egress selection \"dmz\" not found".to_owned());
-        assert_eq!(reason(go(&Ways::default())), nowhere);
-        assert_eq!(go(&Ways::new([("dmz".to_owned(), Way::Direct)], Way::Direct)).unwrap().way, Way::Direct);
+        assert_eq!(reason(go(&EgressRoutes::default())), nowhere);
+        assert_eq!(
+            go(&EgressRoutes::new([("dmz".to_owned(), EgressRoute::Direct)], EgressRoute::Direct)).unwrap().way,
+            EgressRoute::Direct
+        );
     }
 
     #[test]
-    fn without_slices_the_cluster_ip_and_for_an_external_name_the_name() {
-        let resolved = go(&service(PORT), Rules::default()).unwrap();
+    fn resolve_without_slices_uses_cluster_ip_or_external_name() {
+        let resolved = resolve_text(&service(PORT), ResolveRules::default()).unwrap();
         assert_eq!(resolved.server_name, "api.ns.svc");
         assert_eq!(resolved.endpoints[0].to_string(), "10.0.0.1:443");
         let external = service("type: ExternalName, externalName: Api.Example.com");
-        assert_eq!(addresses(go(&external, Rules::default())), ["api.example.com:443"]);
+        assert_eq!(addresses(resolve_text(&external, ResolveRules::default())), ["api.example.com:443"]);
     }
 
     #[test]
-    fn ready_endpoints_by_port_name_primary_family_first() {
+    fn resolve_ready_endpoints_by_port_name_primary_family_first() {
         let both = "clusterIP: 10.0.0.1, ipFamilies: [IPv6, IPv4], ports: [{name: https, port: 443}]";
         let ports = "ports: [{name: metrics, port: 9}, {name: https, port: 8443}]\n";
         let four = slice(
@@ -350,19 +371,19 @@ mod tests {
             "IPv6",
             &format!("{ports}endpoints: [{{addresses: ['fd00::1']}}, {{addresses: ['fd00::1']}}]\n"),
         );
-        let resolved = go(&(service(both) + &four + &six), Rules::default());
-        assert_eq!(resolved.as_ref().unwrap().preferred, 1);
+        let resolved = resolve_text(&(service(both) + &four + &six), ResolveRules::default());
+        assert_eq!(resolved.as_ref().unwrap().preferred_count, 1);
         assert_eq!(addresses(resolved), ["[fd00::1]:8443", "10.1.0.1:8443"]);
         // Only the other family is ready: all of its endpoints are preferred.
-        let resolved = go(&(service(both) + &four), Rules::default()).unwrap();
-        assert_eq!((resolved.preferred, resolved.endpoints.len()), (1, 1));
+        let resolved = resolve_text(&(service(both) + &four), ResolveRules::default()).unwrap();
+        assert_eq!((resolved.preferred_count, resolved.endpoints.len()), (1, 1));
         // Cluster IPs if configured, as long as an endpoint is ready.
-        let cluster = Rules { endpoints: false, ..Rules::default() };
-        assert_eq!(addresses(go(&(service(both) + &four), cluster)), ["10.0.0.1:443"]);
+        let cluster = ResolveRules { routes_to_endpoints: false, ..ResolveRules::default() };
+        assert_eq!(addresses(resolve_text(&(service(both) + &four), cluster)), ["10.0.0.1:443"]);
     }
 
     #[test]
-    fn endpoints_for_our_zone_come_first_if_all_have_hints() {
+    fn resolve_zone_hints_order_endpoints() {
         let hinted = |hints: [&str; 3]| {
             let endpoints: String = hints
                 .iter()
@@ -370,10 +391,10 @@ mod tests {
                 .map(|(number, zones)| format!("- {{addresses: [10.1.0.{number}], hints: {{forZones: [{zones}]}}}}\n"))
                 .collect();
             let text = format!("ports: [{{name: https, port: 1}}]\nendpoints:\n{endpoints}");
-            let rules = Rules { zone: Zone::new("here"), ..Rules::default() };
-            let resolved = go(&(service(PORT) + &slice("a", "IPv4", &text)), rules).unwrap();
+            let rules = ResolveRules { zone: Zone::new("here"), ..ResolveRules::default() };
+            let resolved = resolve_text(&(service(PORT) + &slice("a", "IPv4", &text)), rules).unwrap();
             assert_eq!(resolved.endpoints.len(), 3, "the others are there for when these fail");
-            (resolved.preferred, resolved.endpoints[0].to_string())
+            (resolved.preferred_count, resolved.endpoints[0].to_string())
         };
         assert_eq!(
             hinted(["{name: there}", "{name: elsewhere}, {name: here}", "{name: there}"]),
@@ -390,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_on_the_way_out_serves_when_nobody_else_does() {
+    fn resolve_terminating_endpoints_used_when_none_is_ready() {
         let leaving = "{addresses: [10.1.0.1], conditions: {ready: false, serving: true, terminating: true}}";
         let starting = "{addresses: [10.1.0.2], conditions: {ready: false, serving: false}}";
         let text = |endpoints: &str| {
@@ -398,17 +419,17 @@ mod tests {
                 + &slice("a", "IPv4", &format!("ports: [{{name: https, port: 1}}]\nendpoints: [{endpoints}]\n"))
         };
         let both = text(&format!("{leaving}, {starting}"));
-        assert_eq!(addresses(go(&both, Rules::default())), ["10.1.0.1:1"]);
+        assert_eq!(addresses(resolve_text(&both, ResolveRules::default())), ["10.1.0.1:1"]);
         let ready = text(&format!("{leaving}, {{addresses: [10.1.0.3]}}"));
-        assert_eq!(addresses(go(&ready, Rules::default())), ["10.1.0.3:1"]);
-        assert_eq!(reason(go(&text(starting), Rules::default())).0, "MissingEndpoints");
+        assert_eq!(addresses(resolve_text(&ready, ResolveRules::default())), ["10.1.0.3:1"]);
+        assert_eq!(reason(resolve_text(&text(starting), ResolveRules::default())).0, "MissingEndpoints");
     }
 
     #[test]
-    fn legacy_endpoints_count_only_without_slices() {
+    fn resolve_legacy_endpoints_used_only_without_slices() {
         let legacy = "apiVersion: v1\nkind: Endpoints\nmetadata: {name: api, namespace: ns}\nsubsets: [{addresses: [{ip: 10.9.0.1}], ports: [{name: https, port: 1}]}]\n---\n";
-        assert_eq!(addresses(go(&(service(PORT) + legacy), Rules::default())), ["10.9.0.1:1"]);
+        assert_eq!(addresses(resolve_text(&(service(PORT) + legacy), ResolveRules::default())), ["10.9.0.1:1"]);
         let four = slice("a", "IPv4", "ports: [{name: https, port: 2}]\nendpoints: [{addresses: [10.1.0.1]}]\n");
-        assert_eq!(addresses(go(&(service(PORT) + legacy + &four), Rules::default())), ["10.1.0.1:2"]);
+        assert_eq!(addresses(resolve_text(&(service(PORT) + legacy + &four), ResolveRules::default())), ["10.1.0.1:2"]);
     }
 }

@@ -16,11 +16,11 @@ use aws_lc_rs::digest;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::scan::{LARGEST, ManifestFile, Scan};
-use crate::process::replace;
+use super::scan::{DirectoryScan, MAX_MANIFEST_BYTES, ManifestFile};
+use crate::process::replace_file;
 
 /// Format version of the saved files. Files of another version are ignored.
-const FORM: u32 = 1;
+const FORMAT_VERSION: u32 = 1;
 
 /// Saved manifests of one registry directory. Several registry directories may share one `directory`.
 pub(super) struct SavedManifests {
@@ -28,12 +28,12 @@ pub(super) struct SavedManifests {
     directory: PathBuf,
     /// The registry directory, as the flag names it.
     registry: PathBuf,
-    pending: Arc<Mutex<Pending>>,
+    pending: Arc<Mutex<PendingWrites>>,
 }
 
 /// Writes that are queued for the writer thread.
 #[derive(Default)]
-struct Pending {
+struct PendingWrites {
     /// By absolute path of the manifest; `None` removes its saved file.
     manifests: BTreeMap<PathBuf, Option<String>>,
     /// Absolute paths of all manifests that exist. Saved files of others are removed.
@@ -44,7 +44,7 @@ struct Pending {
 
 /// First line of a saved file. The manifest follows.
 #[derive(Serialize, Deserialize)]
-struct Heading {
+struct SavedManifestHeader {
     form: u32,
     /// The manifest's absolute path.
     path: PathBuf,
@@ -57,9 +57,9 @@ impl SavedManifests {
     }
 
     /// Reads the saved manifests of this registry directory. `None` if there are none.
-    pub(super) fn load(&self) -> Option<Scan> {
+    pub(super) fn load(&self) -> Option<DirectoryScan> {
         let registry = std::path::absolute(&self.registry).ok()?;
-        let mut files: Vec<ManifestFile> = entries(&self.directory)
+        let mut files: Vec<ManifestFile> = saved_files(&self.directory)
             .filter_map(|file| {
                 let (heading, text) = read(&file).ok()?;
                 // The same paths as in a scan of the registry directory.
@@ -68,7 +68,7 @@ impl SavedManifests {
             })
             .collect();
         files.sort_by(|a, b| a.path.cmp(&b.path));
-        (!files.is_empty()).then_some(Scan { files, only: None })
+        (!files.is_empty()).then_some(DirectoryScan { files, only: None })
     }
 
     /// Saves these manifests in the background; `None` removes one. After a full scan, `present` holds all manifests:
@@ -99,18 +99,18 @@ impl SavedManifests {
 }
 
 /// Writes until nothing is pending.
-fn write_all(directory: &Path, registry: &Path, pending: &Mutex<Pending>) {
+fn write_all(directory: &Path, registry: &Path, pending: &Mutex<PendingWrites>) {
     loop {
         let mut now = pending.lock();
         let done = if let Some((path, text)) = now.manifests.pop_first() {
             drop(now);
             match text {
                 Some(text) => write(directory, &path, &text),
-                None => remove(&file(directory, &path)),
+                None => remove(&saved_path(directory, &path)),
             }
         } else if let Some(present) = now.present.take() {
             drop(now);
-            sweep(directory, registry, &present);
+            remove_stale(directory, registry, &present);
             Ok(())
         } else {
             now.is_writing = false;
@@ -128,7 +128,7 @@ fn write_all(directory: &Path, registry: &Path, pending: &Mutex<Pending>) {
 }
 
 /// The completely written files of `directory`.
-fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
+fn saved_files(directory: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter(|entry| !is_temporary(entry)).map(|entry| entry.path())
 }
@@ -138,7 +138,7 @@ fn is_temporary(entry: &fs::DirEntry) -> bool {
 }
 
 /// Path of the saved file of the manifest with this absolute path.
-fn file(directory: &Path, path: &Path) -> PathBuf {
+fn saved_path(directory: &Path, path: &Path) -> PathBuf {
     let digest = digest::digest(&digest::SHA256, path.as_os_str().as_encoded_bytes());
     let mut name = String::with_capacity(64);
     for byte in digest.as_ref() {
@@ -147,25 +147,25 @@ fn file(directory: &Path, path: &Path) -> PathBuf {
     directory.join(name)
 }
 
-fn read(file: &Path) -> io::Result<(Heading, String)> {
+fn read(file: &Path) -> io::Result<(SavedManifestHeader, String)> {
     let mut content = String::new();
-    File::open(file)?.take(LARGEST + (1 << 20)).read_to_string(&mut content)?;
+    File::open(file)?.take(MAX_MANIFEST_BYTES + (1 << 20)).read_to_string(&mut content)?;
     let (heading, text) = content.split_once('\n').unwrap_or_default();
-    let heading: Heading = serde_json::from_str(heading)?;
+    let heading: SavedManifestHeader = serde_json::from_str(heading)?;
     match heading.form {
-        FORM => Ok((heading, text.to_owned())),
+        FORMAT_VERSION => Ok((heading, text.to_owned())),
         _ => Err(io::Error::other("unknown format version")),
     }
 }
 
 fn write(directory: &Path, path: &Path, text: &str) -> io::Result<()> {
-    let file = file(directory, path);
+    let file = saved_path(directory, path);
     if read(&file).is_ok_and(|(_, saved)| saved == text) {
         return Ok(());
     }
-    let heading = serde_json::to_string(&Heading { form: FORM, path: path.to_owned() })?;
+    let heading = serde_json::to_string(&SavedManifestHeader { form: FORMAT_VERSION, path: path.to_owned() })?;
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    replace(&file, format!("{heading}\n{text}"), 0o600).map_err(io::Error::other)
+    replace_file(&file, format!("{heading}\n{text}"), 0o600).map_err(io::Error::other)
 }
 
 fn remove(file: &Path) -> io::Result<()> {
@@ -177,9 +177,9 @@ fn remove(file: &Path) -> io::Result<()> {
 
 /// Removes saved files of manifests of `registry` that are not `present`. A present path that cannot be read may be a
 /// directory: saved files below it stay.
-fn sweep(directory: &Path, registry: &Path, present: &BTreeSet<PathBuf>) {
-    for file in entries(directory) {
-        let Ok((Heading { path, .. }, _)) = read(&file) else { continue };
+fn remove_stale(directory: &Path, registry: &Path, present: &BTreeSet<PathBuf>) {
+    for file in saved_files(directory) {
+        let Ok((SavedManifestHeader { path, .. }, _)) = read(&file) else { continue };
         if path.starts_with(registry) && !path.ancestors().any(|path| present.contains(path)) {
             let _ = remove(&file);
         }
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn saved_manifests_are_those_of_their_registry_directory() {
+    fn saved_manifests_kept_apart_by_registry_directory() {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("saved");
         let of = |registry: &str| SavedManifests::new(place.clone(), registry.into());
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(loaded(&one), [pair("one/a.yaml", "a"), pair("one/b/c.yaml", "c\nd")]);
         assert_eq!(loaded(&other), [pair("/other/a.yaml", "other's")]);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&place), mode(&entries(&place).next().unwrap())), (0o700, 0o600));
+        assert_eq!((mode(&place), mode(&saved_files(&place).next().unwrap())), (0o700, 0o600));
 
         save(&one, &[("a.yaml", None), ("never.yaml", None)], None);
         assert_eq!(loaded(&one), [pair("one/b/c.yaml", "c\nd")]);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn saved_manifests_that_are_broken_are_ignored() {
+    fn saved_manifests_corrupt_files_ignored() {
         let dir = tempfile::tempdir().unwrap();
         let saved = SavedManifests::new(dir.path().to_owned(), "/r".into());
         for (number, text) in

@@ -6,10 +6,10 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::process::{Problem, is_passing, read_text};
+use crate::process::{Problem, is_temporary_name, read_text_with_metadata};
 
 /// The manifests of a directory, in the order of their paths.
-pub(super) struct Scan {
+pub(super) struct DirectoryScan {
     pub(super) files: Vec<ManifestFile>,
     /// The paths read, if only some were. A path that is not among `files` then no longer exists.
     pub(super) only: Option<BTreeSet<PathBuf>>,
@@ -23,18 +23,18 @@ pub(super) struct ManifestFile {
 }
 
 /// Maximum bytes of a manifest file. An API server accepts no object above 3 MiB.
-pub(super) const LARGEST: u64 = 16 << 20;
+pub(super) const MAX_MANIFEST_BYTES: u64 = 16 << 20;
 /// Maximum number of files below the directory.
-const MOST: usize = 20_000;
+const MAX_FILES: usize = 20_000;
 /// Maximum depth of directories.
-const DEEPEST: usize = 16;
+const MAX_DEPTH: usize = 16;
 
-impl Scan {
+impl DirectoryScan {
     /// Reads all manifests below `dir`.
-    pub(super) fn of(dir: &Path) -> Scan {
+    pub(super) fn read_directory(dir: &Path) -> DirectoryScan {
         let mut files = Vec::new();
         for entry in walk(dir) {
-            let file = match entry.found {
+            let file = match entry.metadata {
                 Ok(found) if is_manifest(&entry.path) => ManifestFile::read(entry.path, &found),
                 Ok(_) => continue,
                 Err(message) => {
@@ -44,40 +44,40 @@ impl Scan {
             };
             files.push(file);
         }
-        Scan { files, only: None }
+        DirectoryScan { files, only: None }
     }
 
     /// Reads the manifests among `paths`, which are paths that a scan of the directory finds.
-    pub(super) fn some(paths: BTreeSet<PathBuf>) -> Scan {
+    pub(super) fn read_paths(paths: BTreeSet<PathBuf>) -> DirectoryScan {
         let read = |path: &PathBuf| match fs::metadata(path) {
             Ok(found) if found.is_file() => Some(ManifestFile::read(path.clone(), &found)),
             _ => None,
         };
         let files = paths.iter().filter(|path| is_manifest(path)).filter_map(read).collect();
-        Scan { files, only: Some(paths) }
+        DirectoryScan { files, only: Some(paths) }
     }
 
     /// A scan of these paths and texts, without I/O.
-    pub(super) fn fixed(files: &[(&str, &str)]) -> Scan {
+    pub(super) fn from_texts(files: &[(&str, &str)]) -> DirectoryScan {
         let file = |(path, text): &(&str, &str)| ManifestFile {
             path: PathBuf::from(path),
             text: Ok((*text).to_owned()),
             modified: SystemTime::UNIX_EPOCH,
         };
-        Scan { files: files.iter().map(file).collect(), only: None }
+        DirectoryScan { files: files.iter().map(file).collect(), only: None }
     }
 }
 
 impl ManifestFile {
     fn read(path: PathBuf, found: &Metadata) -> ManifestFile {
-        let text = read_text(&path, found, LARGEST);
+        let text = read_text_with_metadata(&path, found, MAX_MANIFEST_BYTES);
         ManifestFile { text, modified: found.modified().unwrap_or(SystemTime::UNIX_EPOCH), path }
     }
 }
 
 struct Entry {
     path: PathBuf,
-    found: Result<Metadata, String>,
+    metadata: Result<Metadata, String>,
 }
 
 fn walk(dir: &Path) -> Vec<Entry> {
@@ -91,12 +91,12 @@ fn descend(dir: &Path, depth: usize, seen: &mut HashSet<(u64, u64)>, entries: &m
     let (found, listed) = match listed {
         Ok(listed) => listed,
         Err(error) => {
-            entries.push(Entry { path: dir.to_owned(), found: Err(format!("cannot be read: {error}")) });
+            entries.push(Entry { path: dir.to_owned(), metadata: Err(format!("cannot be read: {error}")) });
             return;
         }
     };
     // A symlink may lead back up.
-    if depth > DEEPEST || !seen.insert((found.dev(), found.ino())) {
+    if depth > MAX_DEPTH || !seen.insert((found.dev(), found.ino())) {
         return;
     }
     let mut paths: Vec<PathBuf> = Vec::new();
@@ -107,26 +107,26 @@ fn descend(dir: &Path, depth: usize, seen: &mut HashSet<(u64, u64)>, entries: &m
             Ok(one) if one.file_name().as_encoded_bytes().starts_with(b".") => {}
             Ok(one) => paths.push(one.path()),
             Err(error) => {
-                entries.push(Entry { path: dir.to_owned(), found: Err(format!("cannot be read: {error}")) });
+                entries.push(Entry { path: dir.to_owned(), metadata: Err(format!("cannot be read: {error}")) });
             }
         }
     }
     paths.sort();
     for path in paths {
-        if entries.len() >= MOST {
-            let found = Err(format!("more than {MOST} files below it: this is not a registry directory"));
-            entries.push(Entry { path: dir.to_owned(), found });
+        if entries.len() >= MAX_FILES {
+            let found = Err(format!("more than {MAX_FILES} files below it: this is not a registry directory"));
+            entries.push(Entry { path: dir.to_owned(), metadata: found });
             return;
         }
         match fs::metadata(&path) {
             Ok(found) if found.is_dir() => descend(&path, depth + 1, seen, entries),
-            Ok(found) if found.is_file() && !path.file_name().is_some_and(is_passing) => {
-                entries.push(Entry { path, found: Ok(found) });
+            Ok(found) if found.is_file() && !path.file_name().is_some_and(is_temporary_name) => {
+                entries.push(Entry { path, metadata: Ok(found) });
             }
             Ok(_) => {}
             // A file deleted after the listing is skipped. A manifest that is a dangling symlink is an error.
             Err(_) if !is_manifest(&path) || path.symlink_metadata().is_err() => {}
-            Err(error) => entries.push(Entry { path, found: Err(format!("cannot be read: {error}")) }),
+            Err(error) => entries.push(Entry { path, metadata: Err(format!("cannot be read: {error}")) }),
         }
     }
 }
@@ -140,12 +140,12 @@ mod tests {
     use super::*;
 
     fn names(dir: &Path) -> Vec<String> {
-        let files = Scan::of(dir).files;
+        let files = DirectoryScan::read_directory(dir).files;
         files.iter().map(|file| file.path.strip_prefix(dir).unwrap().display().to_string()).collect()
     }
 
     #[test]
-    fn manifests_at_any_depth_and_nothing_else() {
+    fn scan_finds_manifests_at_any_depth() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("b/c")).unwrap();
         fs::create_dir(dir.path().join(".git")).unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mounted_config_map_is_its_visible_names() {
+    fn scan_reads_mounted_config_map_by_visible_names() {
         let dir = tempfile::tempdir().unwrap();
         let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, dir.path().join(name)).unwrap();
         fs::create_dir(dir.path().join("..1")).unwrap();
@@ -179,19 +179,22 @@ mod tests {
         fs::write(dir.path().join("..2/a.yaml"), "two").unwrap();
         link("..2", "..data_tmp");
         fs::rename(dir.path().join("..data_tmp"), dir.path().join("..data")).unwrap();
-        assert_eq!(Scan::of(dir.path()).files[0].text, Ok("two".to_owned()));
+        assert_eq!(DirectoryScan::read_directory(dir.path()).files[0].text, Ok("two".to_owned()));
     }
 
     #[test]
-    fn what_cannot_be_read_says_so() {
+    fn scan_unreadable_files_reported() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("a.yaml"), b"x: \xff").unwrap();
         std::os::unix::fs::symlink("nowhere", dir.path().join("b.yaml")).unwrap();
-        let problems: Vec<String> =
-            Scan::of(dir.path()).files.into_iter().map(|file| file.text.unwrap_err().message).collect();
+        let problems: Vec<String> = DirectoryScan::read_directory(dir.path())
+            .files
+            .into_iter()
+            .map(|file| file.text.unwrap_err().message)
+            .collect();
         assert_eq!(problems[0], "not UTF-8 after byte 3");
         assert!(problems[1].starts_with("cannot be read: "), "{problems:?}");
-        let missing = Scan::of(&dir.path().join("missing")).files;
+        let missing = DirectoryScan::read_directory(&dir.path().join("missing")).files;
         assert!(missing[0].text.as_ref().unwrap_err().message.starts_with("cannot be read: "));
     }
 }

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use super::manifest::{self, ServiceManifest};
-use super::names;
-use crate::process::Document;
+use super::name_validation;
+use crate::process::ManifestDocument;
 use crate::process::{Problem, Problems};
 
 /// One `v1 Service`.
@@ -27,12 +27,12 @@ pub struct Service {
     /// Its ports.
     pub ports: Vec<ServicePort>,
     /// The source it was read from.
-    pub origin: Origin,
+    pub source: ObjectSource,
 }
 
 /// The source an object was read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum ObjectSource {
     /// The registry directory. Its Services need no EndpointSlices.
     Directory,
     /// A kube-apiserver. Its controllers write EndpointSlices.
@@ -62,12 +62,12 @@ pub struct ServicePort {
 }
 
 impl Service {
-    pub(super) fn read(document: Document, problems: &mut Problems) -> Option<Service> {
-        let place = document.place;
-        let ServiceManifest { metadata, spec } = problems.keep(manifest::read(&place, &document.value))?;
+    pub(super) fn parse(document: ManifestDocument, problems: &mut Problems) -> Option<Service> {
+        let place = document.location;
+        let ServiceManifest { metadata, spec } = problems.collect(manifest::parse(&place, &document.value))?;
         let before = problems.0.len();
         let (namespace, name) = name_and_namespace(&place, &metadata, problems);
-        let mut wrong = |field: String, message: String| problems.0.push(Problem::field(&place, field, message));
+        let mut wrong = |field: String, message: String| problems.0.push(Problem::at_field(&place, field, message));
         let kind = match spec.kind.as_deref() {
             None | Some("" | "ClusterIP") => ServiceType::ClusterIp,
             Some("NodePort") => ServiceType::NodePort,
@@ -102,7 +102,7 @@ impl Service {
         }
         let external_name = spec.external_name.unwrap_or_default();
         let external_name = external_name.trim_end_matches('.');
-        if kind == ServiceType::ExternalName && !names::is_host_name(external_name) {
+        if kind == ServiceType::ExternalName && !name_validation::is_host_name(external_name) {
             wrong("spec.externalName".to_owned(), format!("{external_name:?} is not a DNS name"));
         }
         let mut ports: Vec<ServicePort> = Vec::new();
@@ -139,7 +139,7 @@ impl Service {
             prefers_ipv6,
             external_name: external_name.to_owned(),
             ports,
-            origin: Origin::Directory,
+            source: ObjectSource::Directory,
         })
     }
 
@@ -156,16 +156,20 @@ pub(super) fn name_and_namespace(
     problems: &mut Problems,
 ) -> (String, String) {
     let namespace = metadata.namespace.as_deref().filter(|namespace| !namespace.is_empty()).unwrap_or("default");
-    if !names::is_label(namespace) {
-        problems.0.push(Problem::field(place, "metadata.namespace", format_args!("{namespace:?} {}", names::LABEL)));
+    if !name_validation::is_dns1123_label(namespace) {
+        problems.0.push(Problem::at_field(
+            place,
+            "metadata.namespace",
+            format_args!("{namespace:?} {}", name_validation::LABEL),
+        ));
     }
     if metadata.name.is_empty() {
-        problems.0.push(Problem::field(place, "metadata.name", "required"));
-    } else if !names::is_subdomain(&metadata.name) {
-        problems.0.push(Problem::field(
+        problems.0.push(Problem::at_field(place, "metadata.name", "required"));
+    } else if !name_validation::is_dns1123_subdomain(&metadata.name) {
+        problems.0.push(Problem::at_field(
             place,
             "metadata.name",
-            format_args!("{:?} {}", metadata.name, names::SUBDOMAIN),
+            format_args!("{:?} {}", metadata.name, name_validation::SUBDOMAIN),
         ));
     }
     (namespace.to_owned(), metadata.name.clone())
@@ -174,18 +178,18 @@ pub(super) fn name_and_namespace(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::documents;
+    use crate::process::parse_documents;
 
     fn read(text: &str) -> Result<Service, Vec<String>> {
-        let (mut found, _) = documents("f", text, false);
+        let (mut found, _) = parse_documents("f", text, false);
         let mut problems = Problems::default();
-        let read = Service::read(found.remove(0), &mut problems);
+        let read = Service::parse(found.remove(0), &mut problems);
         let problems: Vec<String> = problems.0.iter().map(ToString::to_string).collect();
         read.ok_or(problems)
     }
 
     #[test]
-    fn what_a_service_says() {
+    fn service_parsed() {
         let one = read("kind: Service\nmetadata: {name: api}\nspec: {clusterIP: 'fd00::1', clusterIPs: ['fd00::1', 10.0.0.1], ports: [{port: 443, name: https, targetPort: 8443}, {port: 53, name: dns, protocol: UDP}]}\n").unwrap();
         assert_eq!((one.namespace.as_str(), one.kind), ("default", ServiceType::ClusterIp));
         assert_eq!(one.cluster_ips.len(), 2);
@@ -197,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_their_fields() {
+    fn service_errors_name_fields() {
         let problems = read("kind: Service\nmetadata: {name: A_b, namespace: x.y}\nspec: {type: Cluster, clusterIP: 1.2.3, ipFamilies: [IP4], ports: [{port: 0}, {port: 1, name: a}, {port: 1, name: b}]}\n").unwrap_err();
         let all = problems.join("\n");
         for field in [

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::api_service::{ApiService, Backend};
+use super::api_service::{ApiService, ApiServiceBackend};
 use super::endpoints::EndpointSlice;
 use super::last_good::LastGood;
-use super::scan::Scan;
+use super::layered_sources::{DirtySet, EffectiveApiService, LayeredSources, service_key};
+use super::scan::DirectoryScan;
 use super::service::{Service, ServiceType};
-use super::source::{Counting, Layers, Touched, service_key};
 use crate::kubeapi::compare_kube_aware;
-use crate::process::{Lately, Problem, Problems, Sharded};
+use crate::process::{ChangeLog, Problem, Problems, ShardedMap};
 
 /// Location of the registry directory, what its manifests may contain, and defaults.
 #[derive(Clone, Debug)]
@@ -43,13 +43,13 @@ impl Default for Settings {
 }
 
 /// Reads the directory once. The error holds all problems found.
-pub fn load(settings: &Settings) -> Result<Registry, Problems> {
-    LastGood::of(settings.clone(), Scan::of(&settings.dir))
+pub fn load_directory(settings: &Settings) -> Result<Registry, Problems> {
+    LastGood::build_registry(settings.clone(), DirectoryScan::read_directory(&settings.dir))
 }
 
 /// Reads `text` as the only file of the directory, named `file`.
-pub fn read(settings: &Settings, file: &str, text: &str) -> Result<Registry, Problems> {
-    LastGood::of(settings.clone(), Scan::fixed(&[(file, text)]))
+pub fn parse_manifests(settings: &Settings, file: &str, text: &str) -> Result<Registry, Problems> {
+    LastGood::build_registry(settings.clone(), DirectoryScan::from_texts(&[(file, text)]))
 }
 
 /// A snapshot of the registry.
@@ -64,48 +64,48 @@ pub struct Registry {
     pub problems: Arc<Problems>,
     /// Whether every source has been read completely at least once: an object that is absent here does not exist.
     pub complete: bool,
-    api_services: Sharded<Arc<ApiService>>,
+    api_services: ShardedMap<Arc<ApiService>>,
     /// Names of the APIServices that reference a Service, by [`service_key`].
-    naming: Sharded<Arc<[Arc<str>]>>,
+    api_services_by_service: ShardedMap<Arc<[Arc<str>]>>,
     /// By [`service_key`].
-    services: Sharded<Arc<Service>>,
+    services: ShardedMap<Arc<Service>>,
     /// By [`service_key`].
-    endpoint_slices: Sharded<Arc<[Arc<EndpointSlice>]>>,
+    endpoint_slices: ShardedMap<Arc<[Arc<EndpointSlice>]>>,
     /// Errors of Services that could not be read, by [`service_key`].
-    unknown: Sharded<Arc<str>>,
+    lookup_errors: ShardedMap<Arc<str>>,
     /// Warnings about valid but risky settings, by name of the APIService.
-    warnings: Sharded<Arc<[Problem]>>,
+    warnings: ShardedMap<Arc<[Problem]>>,
     /// Identical for all snapshots of one sequence.
     lineage: Arc<()>,
-    lately: Lately<Change>,
+    change_log: ChangeLog<SnapshotChange>,
 }
 
 /// Summary of an update of the registry, for the log.
 #[derive(Default)]
-pub(super) struct News {
+pub(super) struct SnapshotUpdate {
     /// Whether nothing but endpoints changed.
     pub(super) only_endpoints: bool,
     /// Warnings that the snapshot before did not have.
-    pub(super) warnings: Vec<Problem>,
+    pub(super) new_warnings: Vec<Problem>,
 }
 
 /// An object that may differ from an earlier snapshot.
 #[derive(Clone)]
-enum Change {
+enum SnapshotChange {
     ApiService(Arc<str>),
     Service(Arc<str>),
 }
 
 /// Identifies a snapshot, to compare a later one with it.
 #[derive(Clone)]
-pub struct Mark {
+pub struct Revision {
     lineage: Arc<()>,
     version: u64,
 }
 
-/// APIServices that may have changed since a [`Mark`], by name.
+/// APIServices that may have changed since a [`Revision`], by name.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Changes<'r> {
+pub struct RegistryChanges<'r> {
     /// APIServices that were added, removed or changed.
     pub api_services: BTreeSet<&'r str>,
     /// `api_services`, and APIServices with a changed Service or changed endpoints.
@@ -114,7 +114,7 @@ pub struct Changes<'r> {
 
 impl Registry {
     /// A complete registry without objects.
-    pub fn nothing() -> Registry {
+    pub fn empty() -> Registry {
         Registry { complete: true, ..Registry::default() }
     }
 
@@ -140,7 +140,7 @@ impl Registry {
 
     /// All APIServices in the order of discovery: groups by their highest `groupPriorityMinimum`, versions by
     /// `versionPriority`, then as Kubernetes orders versions. Sorts at each call.
-    pub fn in_order(&self) -> Vec<Arc<ApiService>> {
+    pub fn sorted_api_services(&self) -> Vec<Arc<ApiService>> {
         let mut all: Vec<_> = self.api_services.values().cloned().collect();
         sort_by_api_service(&mut all, |one| one);
         all
@@ -172,74 +172,77 @@ impl Registry {
     }
 
     /// Identifies this snapshot for [`Registry::changes_since`].
-    pub fn mark(&self) -> Mark {
-        Mark { lineage: self.lineage.clone(), version: self.version }
+    pub fn revision(&self) -> Revision {
+        Revision { lineage: self.lineage.clone(), version: self.version }
     }
 
     /// Whether this is the snapshot that `mark` identifies.
-    pub fn is_at(&self, mark: &Mark) -> bool {
+    pub fn is_at(&self, mark: &Revision) -> bool {
         Arc::ptr_eq(&self.lineage, &mark.lineage) && mark.version == self.version
     }
 
     /// What changed since `mark`. `None` if `mark` is too old: everything may have changed.
-    pub fn changes_since(&self, mark: &Mark) -> Option<Changes<'_>> {
+    pub fn changes_since(&self, mark: &Revision) -> Option<RegistryChanges<'_>> {
         if !Arc::ptr_eq(&self.lineage, &mark.lineage) {
             return None;
         }
-        let mut changes = Changes::default();
-        for change in self.lately.since(mark.version)? {
+        let mut changes = RegistryChanges::default();
+        for change in self.change_log.changes_since(mark.version)? {
             match change {
-                Change::ApiService(name) => {
+                SnapshotChange::ApiService(name) => {
                     changes.api_services.insert(name);
                     changes.affected.insert(name);
                 }
-                Change::Service(key) => changes.affected.extend(self.naming(key).iter().map(AsRef::as_ref)),
+                SnapshotChange::Service(key) => {
+                    changes.affected.extend(self.api_services_of_service(key).iter().map(AsRef::as_ref))
+                }
             }
         }
         Some(changes)
     }
 
     /// The names of the APIServices that reference the Service of this key.
-    fn naming(&self, key: &str) -> &[Arc<str>] {
-        self.naming.get(key).map(AsRef::as_ref).unwrap_or_default()
+    fn api_services_of_service(&self, key: &str) -> &[Arc<str>] {
+        self.api_services_by_service.get(key).map(AsRef::as_ref).unwrap_or_default()
     }
 
     /// The error that prevents reading a Service or its endpoints, if there is one.
-    pub(super) fn trouble(&self, namespace: &str, service: &str) -> Option<&str> {
-        self.unknown.get(&service_key(namespace, service)).map(AsRef::as_ref)
+    pub(super) fn lookup_error(&self, namespace: &str, service: &str) -> Option<&str> {
+        self.lookup_errors.get(&service_key(namespace, service)).map(AsRef::as_ref)
     }
 
     /// Builds a registry of all objects of `layers`.
-    pub(super) fn of(layers: Layers<'_>) -> Registry {
-        let mut registry = Registry::nothing();
-        registry.look(&layers.all(), layers);
+    pub(super) fn from_sources(layers: LayeredSources<'_>) -> Registry {
+        let mut registry = Registry::empty();
+        registry.update(&layers.all_names(), layers);
         // A reader of another snapshot must take this one as completely changed.
-        registry.lately.settle(registry.version);
+        registry.change_log.reset(registry.version);
         registry
     }
 
     /// Updates the objects named in `touched`, and no others. `None` if nothing changed.
-    pub(super) fn look(&mut self, touched: &Touched, layers: Layers<'_>) -> Option<News> {
+    pub(super) fn update(&mut self, touched: &DirtySet, layers: LayeredSources<'_>) -> Option<SnapshotUpdate> {
         let (mut changes, mut only_endpoints) = (Vec::new(), true);
         let mut doubtful: BTreeSet<Arc<str>> = BTreeSet::new();
         for key in &touched.services {
-            if let Some(endpoints) = self.look_at_service(key, layers) {
+            if let Some(endpoints) = self.update_service(key, layers) {
                 only_endpoints &= endpoints;
-                doubtful.extend(self.naming(key).iter().cloned());
-                changes.push(Change::Service(key.as_str().into()));
+                doubtful.extend(self.api_services_of_service(key).iter().cloned());
+                changes.push(SnapshotChange::Service(key.as_str().into()));
             }
         }
         for name in &touched.api_services {
             let name: Arc<str> = name.as_str().into();
-            if self.look_at_api_service(&name, layers) {
-                changes.push(Change::ApiService(name.clone()));
+            if self.update_api_service(&name, layers) {
+                changes.push(SnapshotChange::ApiService(name.clone()));
             }
             // Another source's APIService of this name may be hidden now.
             doubtful.insert(name);
         }
         let mut more = Vec::new();
         for name in doubtful {
-            let warnings = layers.api_service(&name).map(|counting| self.warn(&counting)).unwrap_or_default();
+            let warnings =
+                layers.api_service(&name).map(|counting| self.collect_warnings(&counting)).unwrap_or_default();
             let before = self.warnings_of(&name);
             if *before == *warnings {
                 continue;
@@ -249,73 +252,74 @@ impl Registry {
                 true => self.warnings.remove(&name),
                 false => self.warnings.insert(&name, warnings.into()),
             }
-            changes.push(Change::ApiService(name));
+            changes.push(SnapshotChange::ApiService(name));
         }
         if changes.is_empty() {
             return None;
         }
         self.version += 1;
-        only_endpoints &= !changes.iter().any(|change| matches!(change, Change::ApiService(_)));
-        changes.into_iter().for_each(|change| self.lately.note(self.version, change));
-        Some(News { only_endpoints, warnings: more })
+        only_endpoints &= !changes.iter().any(|change| matches!(change, SnapshotChange::ApiService(_)));
+        changes.into_iter().for_each(|change| self.change_log.record(self.version, change));
+        Some(SnapshotUpdate { only_endpoints, new_warnings: more })
     }
 
     /// Updates one Service. `None` if it did not change, else whether only its endpoints changed.
-    fn look_at_service(&mut self, key: &str, layers: Layers<'_>) -> Option<bool> {
-        let (service, slices, trouble) = (layers.service(key), layers.endpoint_slices(key), layers.trouble(key));
-        let same_service = same(self.services.get(key), service.as_ref());
+    fn update_service(&mut self, key: &str, layers: LayeredSources<'_>) -> Option<bool> {
+        let (service, slices, trouble) = (layers.service(key), layers.endpoint_slices(key), layers.lookup_error(key));
+        let same_service = is_same_arc(self.services.get(key), service.as_ref());
         let before = self.endpoint_slices.get(key).map(AsRef::as_ref).unwrap_or_default();
         let same_slices = before.len() == slices.len() && before.iter().zip(&slices).all(|(a, b)| Arc::ptr_eq(a, b));
-        let same_trouble = self.unknown.get(key).map(AsRef::as_ref) == trouble.as_deref();
+        let same_trouble = self.lookup_errors.get(key).map(AsRef::as_ref) == trouble.as_deref();
         if !same_service {
-            put(&mut self.services, key, service);
+            set_or_remove(&mut self.services, key, service);
         }
         if !same_slices {
-            put(&mut self.endpoint_slices, key, (!slices.is_empty()).then(|| slices.into()));
+            set_or_remove(&mut self.endpoint_slices, key, (!slices.is_empty()).then(|| slices.into()));
         }
         if !same_trouble {
-            put(&mut self.unknown, key, trouble.map(Arc::from));
+            set_or_remove(&mut self.lookup_errors, key, trouble.map(Arc::from));
         }
         let same = same_service && same_trouble;
         (!(same && same_slices)).then_some(same)
     }
 
     /// Updates one APIService. True if it changed.
-    fn look_at_api_service(&mut self, name: &Arc<str>, layers: Layers<'_>) -> bool {
-        let now = layers.api_service(name).map(|counting| counting.one);
+    fn update_api_service(&mut self, name: &Arc<str>, layers: LayeredSources<'_>) -> bool {
+        let now = layers.api_service(name).map(|counting| counting.api_service);
         let before = self.api_services.get(name);
-        if same(before, now.as_ref()) {
+        if is_same_arc(before, now.as_ref()) {
             return false;
         }
-        let (was, is) = (before.and_then(|one| one.backend.key()), now.as_ref().and_then(|one| one.backend.key()));
+        let (was, is) =
+            (before.and_then(|one| one.backend.service_key()), now.as_ref().and_then(|one| one.backend.service_key()));
         if was != is {
             let others = |key: &str, also: Option<&Arc<str>>| {
                 let mut names: Vec<_> =
-                    self.naming(key).iter().filter(|one| *one != name).chain(also).cloned().collect();
+                    self.api_services_of_service(key).iter().filter(|one| *one != name).chain(also).cloned().collect();
                 names.sort_unstable();
                 (!names.is_empty()).then(|| names.into())
             };
             let (left, joined) =
                 (was.map(|key| (others(&key, None), key)), is.map(|key| (others(&key, Some(name)), key)));
             for (names, key) in left.into_iter().chain(joined) {
-                put(&mut self.naming, &key, names);
+                set_or_remove(&mut self.api_services_by_service, &key, names);
             }
         }
-        put(&mut self.api_services, name, now);
+        set_or_remove(&mut self.api_services, name, now);
         true
     }
 
-    fn warn(&self, counting: &Counting) -> Vec<Problem> {
-        let Counting { place, one, hides } = counting;
+    fn collect_warnings(&self, counting: &EffectiveApiService) -> Vec<Problem> {
+        let EffectiveApiService { location: place, api_service: one, hidden_location: hides } = counting;
         let mut warnings = Vec::new();
         let mut external = false;
-        if let Backend::Service(reference) = &one.backend {
+        if let ApiServiceBackend::Service(reference) = &one.backend {
             let (name, namespace) = (&reference.name, &reference.namespace);
             match self.service(namespace, name) {
-                None if self.trouble(namespace, name).is_some() => {}
+                None if self.lookup_error(namespace, name).is_some() => {}
                 None => {
                     let message = format!("service/{name} in {namespace:?} not found: unavailable until it exists");
-                    warnings.push(Problem::field(place, "spec.service", message));
+                    warnings.push(Problem::at_field(place, "spec.service", message));
                 }
                 Some(service) => external = service.kind == ServiceType::ExternalName,
             }
@@ -326,10 +330,10 @@ impl Registry {
             } else {
                 "the backend's certificate is not verified: an impostor can read and forge requests and responses"
             };
-            warnings.push(Problem::field(place, "spec.insecureSkipTLSVerify", message));
-        } else if one.ca_bundle.is_none() && matches!(one.backend, Backend::Service(_)) {
+            warnings.push(Problem::at_field(place, "spec.insecureSkipTLSVerify", message));
+        } else if one.ca_bundle.is_none() && matches!(one.backend, ApiServiceBackend::Service(_)) {
             let message = "not set: the backend's certificate is verified with the system's CA certificates";
-            warnings.push(Problem::field(place, "spec.caBundle", message));
+            warnings.push(Problem::at_field(place, "spec.caBundle", message));
         }
         let hidden = "ignored: the registry directory has an APIService of the same name";
         warnings.extend(hides.iter().map(|place| Problem::new(place, hidden)));
@@ -337,14 +341,14 @@ impl Registry {
     }
 }
 
-fn same<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
+fn is_same_arc<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
     match (one, other) {
         (Some(one), Some(other)) => Arc::ptr_eq(one, other),
         (one, other) => one.is_none() && other.is_none(),
     }
 }
 
-fn put<V: Clone>(all: &mut Sharded<V>, key: &str, value: Option<V>) {
+fn set_or_remove<V: Clone>(all: &mut ShardedMap<V>, key: &str, value: Option<V>) {
     match value {
         Some(value) => all.insert(key, value),
         None => all.remove(key),
@@ -380,7 +384,7 @@ pub(crate) mod tests {
     /// A registry of these documents, which must be valid. Also used by tests of other modules.
     pub(crate) fn registry(text: &str) -> Registry {
         let settings = Settings { allow_url_backends: true, ..Settings::default() };
-        read(&settings, "registry.yaml", text).unwrap_or_else(|problems| panic!("{problems}"))
+        parse_manifests(&settings, "registry.yaml", text).unwrap_or_else(|problems| panic!("{problems}"))
     }
 
     pub(crate) fn api_service(name: &str, rest: &str) -> String {
@@ -391,15 +395,22 @@ pub(crate) mod tests {
     }
 
     /// The content of a registry as text, to compare it with another.
-    pub(crate) fn shape(registry: &Registry) -> Vec<String> {
+    pub(crate) fn dump(registry: &Registry) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
-        all.extend(registry.in_order().iter().map(|one| format!("{one:?} {} {:?}", one.manifest, one.origin)));
+        all.extend(
+            registry.sorted_api_services().iter().map(|one| format!("{one:?} {} {:?}", one.manifest, one.source)),
+        );
         let mut rest = Vec::new();
         rest.extend(registry.services.values().map(|one| format!("{one:?}")));
         rest.extend(registry.endpoint_slices.values().map(|all| format!("{all:?}")));
-        let unknown = |key: &str| format!("{key} unknown: {}", registry.unknown.get(key).unwrap());
-        rest.extend(registry.unknown.names().map(unknown));
-        rest.extend(registry.naming.names().map(|key| format!("{key} is named by {:?}", registry.naming(key))));
+        let unknown = |key: &str| format!("{key} unknown: {}", registry.lookup_errors.get(key).unwrap());
+        rest.extend(registry.lookup_errors.names().map(unknown));
+        rest.extend(
+            registry
+                .api_services_by_service
+                .names()
+                .map(|key| format!("{key} is named by {:?}", registry.api_services_of_service(key))),
+        );
         rest.sort();
         all.append(&mut rest);
         all.extend(registry.warnings().iter().map(ToString::to_string));
@@ -407,7 +418,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn groups_and_versions_are_in_the_order_of_discovery() {
+    fn registry_sorts_groups_and_versions_as_discovery() {
         let text: String = [
             ("v1.b.io", 10, 1),
             ("v1alpha1.a.io", 10, 1),
@@ -421,12 +432,12 @@ pub(crate) mod tests {
             api_service(name, &format!("groupPriorityMinimum: {group}, versionPriority: {version}"))
         })
         .collect();
-        let names: Vec<String> = registry(&text).in_order().iter().map(|one| one.name.clone()).collect();
+        let names: Vec<String> = registry(&text).sorted_api_services().iter().map(|one| one.name.clone()).collect();
         assert_eq!(names, ["v1.z.io", "v1.b.io", "v1.a.io", "v10.a.io", "v2.a.io", "v1alpha1.a.io"]);
     }
 
     #[test]
-    fn what_is_allowed_but_risky_is_a_warning() {
+    fn registry_risky_settings_are_warnings() {
         let priorities = "groupPriorityMinimum: 1, versionPriority: 1";
         let text = api_service("v1.a.io", &format!("{priorities}, service: {{name: a, namespace: ns}}"))
             + &api_service(
@@ -442,10 +453,11 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_sample_is_right() {
+    fn registry_sample_manifests_are_valid() {
         let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy/registry");
-        let registry = load(&Settings { dir, ..Settings::default() }).unwrap_or_else(|problems| panic!("{problems}"));
-        let all = registry.in_order();
+        let registry =
+            load_directory(&Settings { dir, ..Settings::default() }).unwrap_or_else(|problems| panic!("{problems}"));
+        let all = registry.sorted_api_services();
         let names: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
         assert_eq!(names, ["v1beta1.wardle.example.com", "v1alpha1.wardle.example.com", "v1beta1.metrics.k8s.io"]);
         for one in &all {

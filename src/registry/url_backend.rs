@@ -3,8 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::names;
-use crate::egress::{Address, Destination, Host, Protocol, Way};
+use super::name_validation;
+use crate::egress::{Address, Destination, EgressRoute, Host, HttpVersion};
 
 /// `https://host[:port][/prefix]`, the same with `http`, or `unix:/path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,17 +12,17 @@ pub struct UrlBackend {
     /// Its address. The default port is 443, or 80 for `http`.
     pub address: Address,
     /// The HTTP version without TLS; `None` with TLS.
-    pub plain: Option<Protocol>,
+    pub plaintext_protocol: Option<HttpVersion>,
     /// Path prefix. Begins with `/` and does not end with it; empty for none.
     pub prefix: String,
     /// Egress route to it. `None`: the egress selection determines the route.
-    pub way: Option<Way>,
+    pub way: Option<EgressRoute>,
 }
 
 impl fmt::Display for UrlBackend {
     /// The URL, without the scheme's default port.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (scheme, own) = scheme(self.plain.is_some());
+        let (scheme, own) = scheme_and_port(self.plaintext_protocol.is_some());
         match &self.address {
             Address::Unix(_) => write!(f, "{}", self.address),
             Address::Tcp(destination) => {
@@ -36,7 +36,7 @@ impl fmt::Display for UrlBackend {
 }
 
 /// Scheme of a URL, and its default port.
-fn scheme(plain: bool) -> (&'static str, u16) {
+fn scheme_and_port(plain: bool) -> (&'static str, u16) {
     if plain { ("http://", 80) } else { ("https://", 443) }
 }
 
@@ -44,11 +44,11 @@ impl UrlBackend {
     /// Parses `https://host[:port][/prefix]`.
     pub fn parse(url: &str) -> Result<UrlBackend, String> {
         let rest = url.strip_prefix("https://").ok_or_else(|| format!("{url:?} must begin with https://"))?;
-        UrlBackend::read(url, rest, None)
+        UrlBackend::parse_after_scheme(url, rest, None)
     }
 
     /// Its host as in a certificate, without brackets.
-    pub(super) fn host_text(&self) -> String {
+    pub(super) fn certificate_host(&self) -> String {
         match &self.address {
             Address::Tcp(Destination { host: Host::Ip(ip), .. }) => ip.to_string(),
             Address::Tcp(Destination { host: Host::Name(name), .. }) => name.clone(),
@@ -57,8 +57,8 @@ impl UrlBackend {
     }
 
     /// Parses `rest`, the part of `url` after the scheme: `http://` if `plain`, else `https://`.
-    pub(super) fn read(url: &str, rest: &str, plain: Option<Protocol>) -> Result<UrlBackend, String> {
-        let (scheme, own) = scheme(plain.is_some());
+    pub(super) fn parse_after_scheme(url: &str, rest: &str, plain: Option<HttpVersion>) -> Result<UrlBackend, String> {
+        let (scheme, own) = scheme_and_port(plain.is_some());
         let (authority, prefix) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         if authority.contains('@') {
             return Err("a URL with a user or password in it is not accepted".to_owned());
@@ -85,7 +85,7 @@ impl UrlBackend {
         };
         let host = match (host.parse::<IpAddr>(), bracketed.is_some()) {
             (Ok(ip), brackets) if ip.is_ipv6() == brackets => Host::Ip(ip),
-            (Err(_), false) if names::is_host_name(host) => Host::Name(host.to_ascii_lowercase()),
+            (Err(_), false) if name_validation::is_host_name(host) => Host::Name(host.to_ascii_lowercase()),
             _ => return Err(format!("{host:?} is neither a DNS name nor an IP address")),
         };
         let prefix = prefix.trim_end_matches('/');
@@ -98,7 +98,12 @@ impl UrlBackend {
         if !prefix.is_empty() && !prefix[1..].split('/').all(is_plain) {
             return Err(format!("{prefix:?} must be a plain path: no empty or dot segments, nothing percent-encoded"));
         }
-        Ok(UrlBackend { address: Address::tcp(host, port), plain, prefix: prefix.to_owned(), way: None })
+        Ok(UrlBackend {
+            address: Address::tcp(host, port),
+            plaintext_protocol: plain,
+            prefix: prefix.to_owned(),
+            way: None,
+        })
     }
 }
 
@@ -107,8 +112,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls() {
-        let read = |url| UrlBackend::parse(url).map(|url| (url.host_text(), url.address.to_string(), url.prefix));
+    fn url_backend_urls_parsed() {
+        let read =
+            |url| UrlBackend::parse(url).map(|url| (url.certificate_host(), url.address.to_string(), url.prefix));
         let is = |name: &str, address: &str, prefix: &str| Ok((name.into(), address.into(), prefix.into()));
         assert_eq!(read("https://Example.com:8443/a/b/"), is("example.com", "example.com:8443", "/a/b"));
         assert_eq!(read("https://[::1]:1"), is("::1", "[::1]:1", ""));

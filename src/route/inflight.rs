@@ -1,6 +1,6 @@
 //! Limits of requests in flight, in total and per user.
 //!
-//! A user may take another permit while holding fewer than [`GENEROSITY`] times the permits that are still free
+//! A user may take another permit while holding fewer than [`USER_SHARE_FACTOR`] times the permits that are still free
 //! (dynamic thresholds, as in switches that share a buffer among ports). A single user gets at most three quarters of
 //! all permits, two greedy users three sevenths each, three users three tenths; some are always left for a user without
 //! any. There is no queue, and no state is kept of users without requests.
@@ -9,22 +9,22 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-use crate::observe::metrics::Turned;
+use crate::observe::metrics::RejectReason;
 
 /// A user's share: this many times the free permits.
-const GENEROSITY: usize = 3;
+const USER_SHARE_FACTOR: usize = 3;
 /// An APIService's share of the gateway's own limits: this many times the free permits. A single one gets eight ninths,
 /// two slow ones eight seventeenths each. Larger than a user's, so that one greedy user does not block an APIService.
-const MODESTY: usize = 8;
+const APISERVICE_SHARE_FACTOR: usize = 8;
 /// Counters per row.
 const CELLS: usize = 256;
 
 /// Requests in flight of one limit, shared by all threads (and, for an APIService, by all its routes over time).
 #[derive(Clone, Default)]
-pub struct Inflight(Arc<Counts>);
+pub struct Inflight(Arc<InflightCounts>);
 
 /// Permit of a request in flight; released when dropped.
-pub struct Place {
+pub struct InflightPermit {
     inflight: Inflight,
     hand: Hand,
     mutating: bool,
@@ -40,8 +40,8 @@ pub struct Hand([u8; 2]);
 #[derive(Clone, Default)]
 pub struct Dealer(RandomState);
 
-struct Counts {
-    all: AtomicUsize,
+struct InflightCounts {
+    total: AtomicUsize,
     /// Requests of an APIService that count against the gateway's limit for mutating requests.
     mutating: AtomicUsize,
     rows: [[AtomicU32; CELLS]; 2],
@@ -57,7 +57,7 @@ impl Dealer {
 
 impl Hand {
     /// The hand as a number.
-    pub(super) fn number(self) -> u16 {
+    pub(super) fn as_u16(self) -> u16 {
         u16::from_ne_bytes(self.0)
     }
 }
@@ -68,43 +68,43 @@ impl Inflight {
     ///
     /// # Errors
     /// Why there is none. Rejected requests do not affect other users.
-    pub fn enter(&self, hand: Hand, most: usize) -> Result<Place, Turned> {
+    pub fn try_acquire(&self, hand: Hand, most: usize) -> Result<InflightPermit, RejectReason> {
         if most > 0 {
             let free = most.saturating_sub(self.count());
             if free == 0 {
-                return Err(Turned::Full);
+                return Err(RejectReason::LimitReached);
             }
             // Two threads may both take the last permit of a share, which then is slightly exceeded; the limit itself
             // is not.
-            if self.held(hand) >= GENEROSITY * free {
-                return Err(Turned::Share);
+            if self.held_by(hand) >= USER_SHARE_FACTOR * free {
+                return Err(RejectReason::FairShare);
             }
         }
-        let before = self.0.all.fetch_add(1, Relaxed);
+        let before = self.0.total.fetch_add(1, Relaxed);
         for cell in self.cells(hand) {
             cell.fetch_add(1, Relaxed);
         }
         // The guard comes first: it also undoes the count of a rejected request.
-        let place = Place { inflight: self.clone(), hand, mutating: false };
-        if most == 0 || before < most { Ok(place) } else { Err(Turned::Full) }
+        let place = InflightPermit { inflight: self.clone(), hand, mutating: false };
+        if most == 0 || before < most { Ok(place) } else { Err(RejectReason::LimitReached) }
     }
 
-    /// As [`Inflight::enter`], for a request that already has a permit of a gateway's limit, for `mutating` requests or
+    /// As [`Inflight::try_acquire`], for a request that already has a permit of a gateway's limit, for `mutating` requests or
     /// the others, of which `free` are left: this APIService may hold only its share of those. A slow backend must not
     /// use up the permits that all share.
-    pub(super) fn enter_with(
+    pub(super) fn try_acquire_shared(
         &self,
         hand: Hand,
         most: usize,
         mutating: bool,
         free: Option<usize>,
-    ) -> Result<Place, Turned> {
+    ) -> Result<InflightPermit, RejectReason> {
         let changes = self.0.mutating.load(Relaxed);
         let held = if mutating { changes } else { self.count().saturating_sub(changes) };
-        if free.is_some_and(|free| held >= MODESTY * (free + 1)) {
-            return Err(Turned::Full);
+        if free.is_some_and(|free| held >= APISERVICE_SHARE_FACTOR * (free + 1)) {
+            return Err(RejectReason::LimitReached);
         }
-        let mut place = self.enter(hand, most)?;
+        let mut place = self.try_acquire(hand, most)?;
         if mutating {
             place.mutating = true;
             self.0.mutating.fetch_add(1, Relaxed);
@@ -119,10 +119,10 @@ impl Inflight {
 
     /// Requests in flight.
     pub fn count(&self) -> usize {
-        self.0.all.load(Relaxed)
+        self.0.total.load(Relaxed)
     }
 
-    fn held(&self, hand: Hand) -> usize {
+    fn held_by(&self, hand: Hand) -> usize {
         self.cells(hand).map(|cell| cell.load(Relaxed)).into_iter().min().unwrap_or_default() as usize
     }
 
@@ -132,14 +132,14 @@ impl Inflight {
     }
 }
 
-impl Default for Counts {
+impl Default for InflightCounts {
     fn default() -> Self {
         let row = || std::array::from_fn(|_| AtomicU32::new(0));
-        Counts { all: AtomicUsize::new(0), mutating: AtomicUsize::new(0), rows: [row(), row()] }
+        InflightCounts { total: AtomicUsize::new(0), mutating: AtomicUsize::new(0), rows: [row(), row()] }
     }
 }
 
-impl Drop for Place {
+impl Drop for InflightPermit {
     fn drop(&mut self) {
         for cell in self.inflight.cells(self.hand) {
             cell.fetch_sub(1, Relaxed);
@@ -147,7 +147,7 @@ impl Drop for Place {
         if self.mutating {
             self.inflight.0.mutating.fetch_sub(1, Relaxed);
         }
-        self.inflight.0.all.fetch_sub(1, Relaxed);
+        self.inflight.0.total.fetch_sub(1, Relaxed);
     }
 }
 
@@ -160,42 +160,42 @@ mod tests {
     const C: Hand = Hand([2, 1]);
 
     /// Takes as many permits as possible.
-    fn greedy(inflight: &Inflight, hand: Hand, most: usize) -> Vec<Place> {
-        std::iter::from_fn(|| inflight.enter(hand, most).ok()).take(10_000).collect()
+    fn greedy(inflight: &Inflight, hand: Hand, most: usize) -> Vec<InflightPermit> {
+        std::iter::from_fn(|| inflight.try_acquire(hand, most).ok()).take(10_000).collect()
     }
 
     #[test]
-    fn places_are_given_back() {
+    fn inflight_permits_are_returned_on_drop() {
         let inflight = Inflight::default();
-        let one = inflight.enter(A, 1);
-        assert!(one.is_ok() && inflight.enter(A, 1).err() == Some(Turned::Full));
+        let one = inflight.try_acquire(A, 1);
+        assert!(one.is_ok() && inflight.try_acquire(A, 1).err() == Some(RejectReason::LimitReached));
         assert_eq!(inflight.count(), 1);
-        assert!(inflight.enter(A, 0).is_ok());
+        assert!(inflight.try_acquire(A, 0).is_ok());
         drop(one);
-        assert!(inflight.enter(A, 1).is_ok());
-        assert_eq!((inflight.count(), inflight.held(A)), (0, 0));
+        assert!(inflight.try_acquire(A, 1).is_ok());
+        assert_eq!((inflight.count(), inflight.held_by(A)), (0, 0));
     }
 
     #[test]
-    fn one_user_leaves_places_to_others() {
+    fn inflight_one_user_leaves_permits_to_others() {
         // Limits too small for shares are first come, first served.
         for (most, alone) in [(1, 1), (2, 2), (3, 3), (4, 3), (20, 15), (200, 150), (400, 300)] {
             let inflight = Inflight::default();
             let taken = greedy(&inflight, A, most);
             assert_eq!(taken.len(), alone, "of {most}");
-            let expected = if alone < most { Turned::Share } else { Turned::Full };
-            assert_eq!(inflight.enter(A, most).err(), Some(expected));
+            let expected = if alone < most { RejectReason::FairShare } else { RejectReason::LimitReached };
+            assert_eq!(inflight.try_acquire(A, most).err(), Some(expected));
             if alone < most {
                 // B and C each share a cell with A, but not both.
-                assert!(inflight.enter(B, most).is_ok() && inflight.enter(C, most).is_ok());
+                assert!(inflight.try_acquire(B, most).is_ok() && inflight.try_acquire(C, most).is_ok());
             }
         }
     }
 
     #[test]
-    fn greedy_users_come_to_equal_shares_and_leave_some() {
+    fn inflight_greedy_users_get_equal_shares() {
         let inflight = Inflight::default();
-        let mut taken: Vec<(Hand, Vec<Place>)> = vec![(A, greedy(&inflight, A, 100))];
+        let mut taken: Vec<(Hand, Vec<InflightPermit>)> = vec![(A, greedy(&inflight, A, 100))];
         assert_eq!(taken[0].1.len(), 75);
         taken.push((Hand([7, 7]), Vec::new()));
         taken.push((Hand([8, 8]), Vec::new()));
@@ -205,24 +205,24 @@ mod tests {
             taken[ending].1.pop();
             for user in [(round + 1) % 3, (round + 2) % 3, ending] {
                 let (hand, places) = &mut taken[user];
-                places.extend(inflight.enter(*hand, 100).ok());
+                places.extend(inflight.try_acquire(*hand, 100).ok());
             }
         }
         for (hand, places) in &taken {
             assert!((28..=32).contains(&places.len()), "{hand:?} holds {}", places.len());
         }
-        assert!(inflight.enter(Hand([9, 9]), 100).is_ok());
+        assert!(inflight.try_acquire(Hand([9, 9]), 100).is_ok());
     }
 
     #[test]
-    fn no_limit_is_nobodys_share() {
+    fn inflight_without_limit_admits_all() {
         let inflight = Inflight::default();
         let taken = greedy(&inflight, A, 0);
         assert_eq!((taken.len(), inflight.count()), (10_000, 10_000));
     }
 
     #[test]
-    fn threads_do_not_go_over_the_limit() {
+    fn inflight_limit_holds_across_threads() {
         let inflight = Inflight::default();
         let (dealer, most) = (Dealer::default(), 50);
         std::thread::scope(|scope| {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_one_hand_and_a_process_its_own() {
+    fn inflight_hand_is_stable_per_process() {
         let dealer = Dealer::default();
         assert_eq!(dealer.hand("jane"), dealer.hand("jane"));
         let names: Vec<String> = (0..64).map(|number| format!("user-{number}")).collect();

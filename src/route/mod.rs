@@ -3,5 +3,5 @@
 mod inflight;
 mod table;
 
-pub use inflight::{Dealer, Hand, Inflight, Place};
-pub use table::{Route, Sources, Table, Target, follow};
+pub use inflight::{Dealer, Hand, Inflight, InflightPermit};
+pub use table::{Route, RouteSources, RouteTable, RouteTarget, publish_route_tables};

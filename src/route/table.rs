@@ -2,18 +2,20 @@
 
 use std::sync::Arc;
 
-use crate::availability::{Availability, Board, ConnectionSettings, Obstacle, Passage, Standing};
-use crate::egress::{Allowance, Way, Ways};
+use crate::availability::{
+    Availability, AvailabilityMap, CircuitPermit, ConnectionSettings, EndpointHealth, Rejection,
+};
+use crate::egress::{ConnectionCounter, EgressRoute, EgressRoutes};
 use crate::kubeapi::Status;
 use crate::message::{Blame, Refusal};
-use crate::observe::metrics::{Circuit, Turned};
-use crate::process::{Drain, Phase, Published, Publisher, Sharded, changed_if_any};
+use crate::observe::metrics::{CircuitState, RejectReason};
+use crate::process::{Drain, Published, Publisher, ShardedMap, ShutdownPhase, changed_or_pending};
 use crate::registry::{
-    ApiService, Backend, Called, DELEGATE, Mark, Registry, Resolved, Rules, Unavailable, Upstream, Upstreams, resolve,
-    sort_by_api_service,
+    ApiService, ApiServiceBackend, DELEGATE, DisplayName, Registry, ResolveError, ResolveRules, ResolvedBackend,
+    Revision, SidecarUpstream, SidecarUpstreams, resolve, sort_by_api_service,
 };
 
-use super::inflight::{Hand, Inflight, Place};
+use super::inflight::{Hand, Inflight, InflightPermit};
 
 /// One APIService and where its requests go. The `Arc` is reused while neither changes, so that connections and counts
 /// attached to it are kept.
@@ -21,78 +23,85 @@ pub struct Route {
     /// The APIService.
     pub api_service: Arc<ApiService>,
     /// Resolved endpoints, or why there are none.
-    pub resolved: Result<Resolved, Unavailable>,
+    pub resolved: Result<ResolvedBackend, ResolveError>,
     /// Availability and circuit breaker.
     pub availability: Arc<Availability>,
-    /// Health of its endpoints, in the order of [`Resolved::endpoints`].
-    pub standings: Vec<Arc<Standing>>,
+    /// Health of its endpoints, in the order of [`ResolvedBackend::endpoints`].
+    pub endpoint_health: Vec<Arc<EndpointHealth>>,
     /// Requests in flight.
     pub inflight: Inflight,
     /// Connections of all workers.
-    pub connections: Allowance,
+    pub connections: ConnectionCounter,
 }
 
 /// All routes, by group and version. Immutable; the next table shares unchanged routes.
 #[derive(Clone, Default)]
-pub struct Table {
-    by_group: Sharded<Arc<[Arc<Route>]>>,
+pub struct RouteTable {
+    by_group: ShardedMap<Arc<[Arc<Route>]>>,
     /// All routes by APIService, including those without a backend.
-    by_name: Sharded<Arc<Route>>,
+    by_name: ShardedMap<Arc<Route>>,
     delegate: Option<Arc<Route>>,
     /// Routes of a sidecar, by path prefix, longest first. If there are any, they own all paths.
     upstreams: Vec<Arc<Route>>,
     /// Whether every source of the registry is synced: an unknown path then belongs to no APIService.
     pub complete: bool,
     /// The registry it was built from.
-    of: Option<Mark>,
+    built_from: Option<Revision>,
     /// The egress routes it was built with.
-    ways: Arc<Ways>,
+    egress_routes: Arc<EgressRoutes>,
 }
 
 /// A route that can be used now: it has endpoints and is not known to be unavailable.
 /// Only [`Route::target`] makes one.
-pub struct Target {
+pub struct RouteTarget {
     route: Arc<Route>,
-    passage: Option<Box<Passage>>,
+    circuit_permit: Option<Box<CircuitPermit>>,
 }
 
 /// `retryAfterSeconds` of an unavailable APIService.
 const RETRY_AFTER: u32 = 5;
 
-impl Table {
+impl RouteTable {
     /// Builds the routes of `registry`, reusing unchanged ones of `previous`.
     pub fn build(
         registry: &Registry,
-        rules: Rules,
-        ways: &Arc<Ways>,
-        board: &Board,
-        previous: Option<&Table>,
-    ) -> Table {
-        let mut table = Table { ways: ways.clone(), ..Table::default() };
-        let same_ways = |previous: &&Table| Arc::ptr_eq(&previous.ways, ways);
-        let since = |previous: &Table| registry.changes_since(previous.of.as_ref()?);
+        rules: ResolveRules,
+        ways: &Arc<EgressRoutes>,
+        board: &AvailabilityMap,
+        previous: Option<&RouteTable>,
+    ) -> RouteTable {
+        let mut table = RouteTable { egress_routes: ways.clone(), ..RouteTable::default() };
+        let same_ways = |previous: &&RouteTable| Arc::ptr_eq(&previous.egress_routes, ways);
+        let since = |previous: &RouteTable| registry.changes_since(previous.built_from.as_ref()?);
         match previous.filter(same_ways).and_then(|previous| Some((previous, since(previous)?))) {
             Some((previous, changes)) => {
                 table = previous.clone();
                 for name in changes.affected {
-                    table.look(name, registry, rules, board, previous.by_name(name));
+                    table.update_route(name, registry, rules, board, previous.by_name(name));
                 }
             }
             None => {
                 for api_service in registry.api_services() {
                     let name = &api_service.name;
-                    table.look(name, registry, rules, board, previous.and_then(|table| table.by_name(name)));
+                    table.update_route(name, registry, rules, board, previous.and_then(|table| table.by_name(name)));
                 }
             }
         }
-        (table.complete, table.of) = (registry.complete, Some(registry.mark()));
+        (table.complete, table.built_from) = (registry.complete, Some(registry.revision()));
         table
     }
 
     /// Updates the route of the APIService `name`; `before` is its previous one.
-    fn look(&mut self, name: &str, registry: &Registry, rules: Rules, board: &Board, before: Option<&Arc<Route>>) {
+    fn update_route(
+        &mut self,
+        name: &str,
+        registry: &Registry,
+        rules: ResolveRules,
+        board: &AvailabilityMap,
+        before: Option<&Arc<Route>>,
+    ) {
         let route = registry.api_service(name).map(|api_service| {
-            let resolved = resolve(api_service, registry, rules, &self.ways);
+            let resolved = resolve(api_service, registry, rules, &self.egress_routes);
             Route::new(api_service, resolved, board, before)
         });
         let had = self.by_name.get(name).cloned();
@@ -101,7 +110,7 @@ impl Table {
             None => self.by_name.remove(name),
         }
         // An APIService without a backend claims no path: those go to the delegate.
-        let claims = |route: &&Arc<Route>| route.api_service.backend != Backend::Local;
+        let claims = |route: &&Arc<Route>| route.api_service.backend != ApiServiceBackend::Local;
         let route = route.as_ref().filter(claims);
         // The name determines the group.
         let Some(group) = had.as_ref().or(route).map(|route| route.api_service.group.as_str()) else { return };
@@ -118,21 +127,26 @@ impl Table {
     pub fn with_delegate(
         mut self,
         delegate: Option<&Arc<ApiService>>,
-        board: &Board,
-        previous: Option<&Table>,
-    ) -> Table {
-        let before = previous.and_then(Table::delegate);
+        board: &AvailabilityMap,
+        previous: Option<&RouteTable>,
+    ) -> RouteTable {
+        let before = previous.and_then(RouteTable::delegate);
         let nothing = Registry::default();
-        let resolved = |delegate| resolve(delegate, &nothing, Rules::default(), &self.ways);
+        let resolved = |delegate| resolve(delegate, &nothing, ResolveRules::default(), &self.egress_routes);
         self.delegate = delegate.map(|delegate| Route::new(delegate, resolved(delegate), board, before));
         self
     }
 
     /// Adds `upstreams` as the owners of all paths, if there are any.
-    pub fn with_upstreams(mut self, upstreams: &[Upstream], board: &Board, previous: Option<&Table>) -> Table {
+    pub fn with_upstreams(
+        mut self,
+        upstreams: &[SidecarUpstream],
+        board: &AvailabilityMap,
+        previous: Option<&RouteTable>,
+    ) -> RouteTable {
         let nothing = Registry::default();
-        let route = |upstream: &Upstream| {
-            let resolved = resolve(&upstream.api_service, &nothing, Rules::default(), &self.ways);
+        let route = |upstream: &SidecarUpstream| {
+            let resolved = resolve(&upstream.api_service, &nothing, ResolveRules::default(), &self.egress_routes);
             let before = previous.and_then(|table| table.by_name(&upstream.path));
             Route::new(&upstream.api_service, resolved, board, before)
         };
@@ -176,8 +190,8 @@ impl Table {
     }
 
     /// Whether it was built from exactly this `registry`.
-    pub fn is_of(&self, registry: &Registry) -> bool {
-        self.of.as_ref().is_some_and(|mark| registry.is_at(mark))
+    pub fn is_built_from(&self, registry: &Registry) -> bool {
+        self.built_from.as_ref().is_some_and(|mark| registry.is_at(mark))
     }
 
     /// The route of the APIService `name`, even without a backend. For [`DELEGATE`] it is the delegate's, for a path
@@ -204,7 +218,7 @@ impl Table {
     }
 
     /// All routes in the order of discovery, then the delegate's and those of upstreams. Sorts on each call.
-    pub fn in_order(&self) -> Vec<Arc<Route>> {
+    pub fn sorted_routes(&self) -> Vec<Arc<Route>> {
         let mut all: Vec<_> = self.by_name.values().cloned().collect();
         sort_by_api_service(&mut all, |route| &route.api_service);
         all.extend(self.delegate.iter().chain(&self.upstreams).cloned());
@@ -216,17 +230,17 @@ impl Route {
     /// The route of `api_service`; `before` itself if unchanged.
     fn new(
         api_service: &Arc<ApiService>,
-        resolved: Result<Resolved, Unavailable>,
-        board: &Board,
+        resolved: Result<ResolvedBackend, ResolveError>,
+        board: &AvailabilityMap,
         before: Option<&Arc<Route>>,
     ) -> Arc<Route> {
         match before {
             Some(route) if Arc::ptr_eq(&route.api_service, api_service) && route.resolved == resolved => route.clone(),
             _ => Arc::new(Route {
                 api_service: api_service.clone(),
-                standings: standings(api_service, &resolved, &board.of(&api_service.name)),
+                endpoint_health: endpoint_health(api_service, &resolved, &board.get_or_insert(&api_service.name)),
                 resolved,
-                availability: board.of(&api_service.name),
+                availability: board.get_or_insert(&api_service.name),
                 inflight: before.map(|route| route.inflight.clone()).unwrap_or_default(),
                 connections: before.map(|route| route.connections.clone()).unwrap_or_default(),
             }),
@@ -234,41 +248,44 @@ impl Route {
     }
 
     /// Proof that a request of the user with this hand can be sent now, or the 503 that says why not.
-    pub fn target(self: &Arc<Self>, hand: impl FnOnce() -> Hand) -> Result<Target, Refusal> {
+    pub fn target(self: &Arc<Self>, hand: impl FnOnce() -> Hand) -> Result<RouteTarget, Refusal> {
         match &self.resolved {
             Err(unavailable) => Err(self.unavailable(unavailable.reason, &unavailable.message, "")),
-            Ok(_) => match self.availability.pass(|| hand().number()) {
-                Ok(passage) => Ok(Target { route: self.clone(), passage }),
-                Err(obstacle) => Err(self.held(&obstacle)),
+            Ok(_) => match self.availability.admit(|| hand().as_u16()) {
+                Ok(passage) => Ok(RouteTarget { route: self.clone(), circuit_permit: passage }),
+                Err(obstacle) => Err(self.circuit_rejection(&obstacle)),
             },
         }
     }
 
     /// Whether new requests are served, as far as is known: it has endpoints, its circuit is closed, and not all
     /// endpoints are ejected.
-    pub fn takes_on(&self) -> bool {
+    pub fn is_serving(&self) -> bool {
         self.resolved.is_ok()
             && self.availability.is_available()
-            && self.availability.circuit() == Circuit::Closed
-            && self.standings.iter().any(|standing| !standing.is_out())
+            && self.availability.circuit_state() == CircuitState::Closed
+            && self.endpoint_health.iter().any(|standing| !standing.is_ejected())
     }
 
-    fn held(&self, obstacle: &Obstacle) -> Refusal {
+    fn circuit_rejection(&self, obstacle: &Rejection) -> Refusal {
         let name = &self.api_service.name;
         let (cause, message, after) = match obstacle {
-            Obstacle::Unavailable(condition) => {
+            Rejection::Unavailable(condition) => {
                 return self.unavailable(&condition.reason, &condition.message, &condition.detail);
             }
-            Obstacle::Open { reason, after } => {
+            Rejection::CircuitOpen { reason, after } => {
                 let after = u32::try_from(after.as_secs()).unwrap_or(u32::MAX).saturating_add(1);
                 ("CircuitOpen", format!("its recent requests got no response: {reason}"), after)
             }
-            Obstacle::Recovering => ("Recovering", "it has just recovered, and gets requests gradually".to_owned(), 1),
+            Rejection::Recovering => ("Recovering", "it has just recovered, and gets requests gradually".to_owned(), 1),
         };
         let text =
-            format!("the server is currently unable to handle the request ({}: {cause}: {message})", Called(name));
-        let status = self.named(Status::service_unavailable(text)).with_cause(cause, &*message).with_retry_after(after);
-        Refusal::new(Blame::Backend, status).because(message)
+            format!("the server is currently unable to handle the request ({}: {cause}: {message})", DisplayName(name));
+        let status = self
+            .with_api_service_details(Status::service_unavailable(text))
+            .with_cause(cause, &*message)
+            .with_retry_after(after);
+        Refusal::new(Blame::Backend, status).with_cause(message)
     }
 
     /// Acquires an in-flight permit of this APIService for the user with `hand`. Long-running requests need none.
@@ -276,35 +293,39 @@ impl Route {
     /// is one.
     ///
     /// # Errors
-    /// Why there is none; [`Route::crowded`] makes the response.
-    pub fn enter(&self, hand: Hand, mutating: bool, free: Option<usize>) -> Result<Place, Turned> {
-        self.inflight.enter_with(hand, self.api_service.settings.max_inflight, mutating, free)
+    /// Why there is none; [`Route::too_many_requests`] makes the response.
+    pub fn try_acquire(&self, hand: Hand, mutating: bool, free: Option<usize>) -> Result<InflightPermit, RejectReason> {
+        self.inflight.try_acquire_shared(hand, self.api_service.settings.max_inflight, mutating, free)
     }
 
     /// The 429 for a request without a permit.
-    pub fn crowded(&self, turned: Turned) -> Refusal {
+    pub fn too_many_requests(&self, turned: RejectReason) -> Refusal {
         let name = &self.api_service.name;
-        let called = Called(name);
+        let called = DisplayName(name);
         let message = format!("too many requests for {called}, please try again later");
         let why = match turned {
-            Turned::Full => format!("max-inflight of {name} is reached, or its share of the gateway's limit"),
-            Turned::Share => format!("the user exceeds the fair share of max-inflight of {name}"),
+            RejectReason::LimitReached => {
+                format!("max-inflight of {name} is reached, or its share of the gateway's limit")
+            }
+            RejectReason::FairShare => format!("the user exceeds the fair share of max-inflight of {name}"),
         };
-        Refusal::new(Blame::Gateway, Status::too_many_requests(message, 1)).because(why)
+        Refusal::new(Blame::Gateway, Status::too_many_requests(message, 1)).with_cause(why)
     }
 
     /// Adds the APIService to the details of `status`, unless this is an upstream's route.
-    fn named(&self, status: Status) -> Status {
+    fn with_api_service_details(&self, status: Status) -> Status {
         let name = &self.api_service.name;
-        if name.starts_with('/') { status } else { status.about("apiregistration.k8s.io", "apiservices", name) }
+        if name.starts_with('/') { status } else { status.with_resource("apiregistration.k8s.io", "apiservices", name) }
     }
 
     fn unavailable(&self, reason: &str, message: &str, detail: &str) -> Refusal {
-        let called = Called(&self.api_service.name);
+        let called = DisplayName(&self.api_service.name);
         let text = format!("the server is currently unable to handle the request ({called}: {reason}: {message})");
-        let status =
-            self.named(Status::service_unavailable(text)).with_cause(reason, message).with_retry_after(RETRY_AFTER);
-        Refusal::new(Blame::Backend, status).because(if detail.is_empty() { message } else { detail })
+        let status = self
+            .with_api_service_details(Status::service_unavailable(text))
+            .with_cause(reason, message)
+            .with_retry_after(RETRY_AFTER);
+        Refusal::new(Blame::Backend, status).with_cause(if detail.is_empty() { message } else { detail })
     }
 }
 
@@ -313,16 +334,16 @@ fn is_below(path: &str, prefix: &str) -> bool {
     prefix == "/" || path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-fn standings(
+fn endpoint_health(
     api_service: &ApiService,
-    resolved: &Result<Resolved, Unavailable>,
+    resolved: &Result<ResolvedBackend, ResolveError>,
     availability: &Availability,
-) -> Vec<Arc<Standing>> {
+) -> Vec<Arc<EndpointHealth>> {
     let Ok(resolved) = resolved else { return Vec::new() };
-    availability.standings(ConnectionSettings::of(api_service, resolved), &resolved.endpoints)
+    availability.track_endpoints(ConnectionSettings::new(api_service, resolved), &resolved.endpoints)
 }
 
-impl Target {
+impl RouteTarget {
     /// The route.
     pub fn route(&self) -> &Arc<Route> {
         &self.route
@@ -330,52 +351,58 @@ impl Target {
 
     /// The circuit permit of the request until its response head, if the circuit is not closed. Dropping an unused
     /// target returns it.
-    pub fn passage(self) -> Option<Box<Passage>> {
-        self.passage
+    pub fn circuit_permit(self) -> Option<Box<CircuitPermit>> {
+        self.circuit_permit
     }
 
     /// The resolved endpoints.
-    pub fn resolved(&self) -> &Resolved {
+    pub fn resolved(&self) -> &ResolvedBackend {
         // `Route::target` makes no target without endpoints; an empty list would still be safe.
-        static NOWHERE: Resolved = Resolved {
+        static NOWHERE: ResolvedBackend = ResolvedBackend {
             endpoints: Vec::new(),
-            preferred: 0,
+            preferred_count: 0,
             server_name: String::new(),
             prefix: String::new(),
-            plain: None,
-            way: Way::Direct,
+            plaintext_protocol: None,
+            way: EgressRoute::Direct,
         };
         self.route.resolved.as_ref().unwrap_or(&NOWHERE)
     }
 }
 
 /// Inputs of the route table.
-pub struct Sources {
+pub struct RouteSources {
     /// APIServices, Services and endpoints.
     pub registry: Published<Registry>,
     /// The delegate, which owns paths that no APIService claims.
     pub delegate: Option<Published<ApiService>>,
     /// Upstreams of a sidecar, which own all paths.
-    pub upstreams: Option<Published<Upstreams>>,
+    pub upstreams: Option<Published<SidecarUpstreams>>,
     /// Egress routes.
-    pub ways: Published<Ways>,
+    pub egress_routes: Published<EgressRoutes>,
 }
 
 /// Publishes a new table whenever an input changes, until the process ends.
-pub async fn follow(sources: Sources, rules: Rules, board: Board, publisher: Publisher<Table>, mut drain: Drain) {
-    let Sources { mut registry, mut delegate, mut upstreams, mut ways } = sources;
+pub async fn publish_route_tables(
+    sources: RouteSources,
+    rules: ResolveRules,
+    board: AvailabilityMap,
+    publisher: Publisher<RouteTable>,
+    mut drain: Drain,
+) {
+    let RouteSources { mut registry, mut delegate, mut upstreams, egress_routes: mut ways } = sources;
     let reader = publisher.reader();
     loop {
         tokio::select! {
             () = registry.changed() => {}
-            () = changed_if_any(&mut delegate) => {}
-            () = changed_if_any(&mut upstreams) => {}
+            () = changed_or_pending(&mut delegate) => {}
+            () = changed_or_pending(&mut upstreams) => {}
             () = ways.changed() => {}
-            () = drain.reached(Phase::Ending) => return,
+            () = drain.wait_for(ShutdownPhase::Ending) => return,
         }
         let before = reader.get();
         let delegate = delegate.as_ref().map(Published::get);
-        let table = Table::build(&registry.get(), rules, &ways.get(), &board, Some(&before));
+        let table = RouteTable::build(&registry.get(), rules, &ways.get(), &board, Some(&before));
         let mut table = table.with_delegate(delegate.as_ref(), &board, Some(&before));
         if let Some(upstreams) = &upstreams {
             table = table.with_upstreams(&upstreams.get(), &board, Some(&before));
@@ -387,8 +414,8 @@ pub async fn follow(sources: Sources, rules: Rules, board: Board, publisher: Pub
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::availability::Fate;
-    use crate::registry::history::{self, History};
+    use crate::availability::BackendOutcome;
+    use crate::registry::proptest_model::{self, RegistryModel};
     use crate::registry::snapshot::tests::{api_service, registry};
 
     fn text(name: &str, priority: u32) -> String {
@@ -402,16 +429,22 @@ mod tests {
 
     const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: api, namespace: ns}\nspec: {clusterIP: 10.0.0.1, ports: [{port: 443}]}\n---\n";
 
-    fn build(documents: &str, previous: Option<&Table>) -> Table {
-        Table::build(&registry(documents), Rules::default(), &Arc::default(), &Board::default(), previous)
+    fn build(documents: &str, previous: Option<&RouteTable>) -> RouteTable {
+        RouteTable::build(
+            &registry(documents),
+            ResolveRules::default(),
+            &Arc::default(),
+            &AvailabilityMap::default(),
+            previous,
+        )
     }
 
-    fn found<'t>(table: &'t Table, path: &str) -> Option<&'t str> {
+    fn found<'t>(table: &'t RouteTable, path: &str) -> Option<&'t str> {
         table.find_path(path).map(|route| route.api_service.name.as_str())
     }
 
     #[test]
-    fn paths_find_their_api_service() {
+    fn route_table_finds_api_service_by_path() {
         let local = api_service("v1.local.io", "groupPriorityMinimum: 1, versionPriority: 1");
         let legacy = text("v1.", 1);
         let table = build(&format!("{}{}{legacy}{local}", text("v1.a.io", 1), text("v2.a.io", 1)), None);
@@ -431,15 +464,15 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_change_keeps_its_route_and_what_did_its_count() {
-        let rules = Rules::default();
-        let board = Board::default();
+    fn route_table_reuses_unchanged_routes_and_counts() {
+        let rules = ResolveRules::default();
+        let board = AvailabilityMap::default();
         let registry = registry(&format!("{}{}{SERVICE}", text("v1.a.io", 1), text("v1.b.io", 1)));
         let ways = Arc::default();
-        let one = Table::build(&registry, rules, &ways, &board, None);
-        let two = Table::build(&registry, rules, &ways, &board, Some(&one));
+        let one = RouteTable::build(&registry, rules, &ways, &board, None);
+        let two = RouteTable::build(&registry, rules, &ways, &board, Some(&one));
         assert!(Arc::ptr_eq(one.find("a.io", "v1").unwrap(), two.find("a.io", "v1").unwrap()));
-        let place = two.find("a.io", "v1").unwrap().enter(hand(), false, None).ok().unwrap();
+        let place = two.find("a.io", "v1").unwrap().try_acquire(hand(), false, None).ok().unwrap();
         // Another registry: other objects with the same names.
         let other = build(&format!("{}{SERVICE}", text("v1.a.io", 2)), Some(&two));
         let (before, after) = (two.find("a.io", "v1").unwrap(), other.find("a.io", "v1").unwrap());
@@ -451,21 +484,21 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn whatever_happens_to_the_registry_it_is_as_if_it_were_made_anew(events in history::events()) {
-            let (rules, ways, board) = (Rules::default(), Arc::default(), Board::default());
-            let mut history = History::new();
-            let mut table = Table::build(&history.registry, rules, &ways, &board, None);
-            let shape = |table: &Table| {
+        fn whatever_happens_to_the_registry_it_is_as_if_it_were_made_anew(events in proptest_model::events()) {
+            let (rules, ways, board) = (ResolveRules::default(), Arc::default(), AvailabilityMap::default());
+            let mut history = RegistryModel::new();
+            let mut table = RouteTable::build(&history.registry, rules, &ways, &board, None);
+            let shape = |table: &RouteTable| {
                 let line = |route: &Arc<Route>| format!("{} {:?}", route.api_service.manifest, route.resolved);
                 let find = |(group, version)| table.find(group, version).map(|route| route.api_service.name.clone());
                 let found = ["a.io", "b.io"].map(|group| ["v1", "v2", "v3"].map(|version| find((group, version))));
-                (table.in_order().iter().map(line).collect::<Vec<_>>(), found, table.has_group("a.io"), table.complete)
+                (table.sorted_routes().iter().map(line).collect::<Vec<_>>(), found, table.has_group("a.io"), table.complete)
             };
             for event in &events {
-                history.happens(event);
+                history.apply(event);
                 let before = table.clone();
-                table = Table::build(&history.registry, rules, &ways, &board, Some(&before));
-                let anew = Table::build(&history.anew(), rules, &ways, &board, None);
+                table = RouteTable::build(&history.registry, rules, &ways, &board, Some(&before));
+                let anew = RouteTable::build(&history.rebuild(), rules, &ways, &board, None);
                 proptest::prop_assert_eq!(shape(&table).0, shape(&anew).0, "after {:?}", event);
                 proptest::prop_assert_eq!(shape(&table).1, shape(&anew).1, "after {:?}", event);
                 proptest::prop_assert_eq!(table.complete, history.registry.complete);
@@ -483,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn nowhere_to_go_is_a_503_that_says_why() {
+    fn route_without_backend_is_503_with_cause() {
         let table = build(&text("v1.a.io", 1), None);
         let refusal = table.find("a.io", "v1").unwrap().target(hand).err().unwrap();
         let status = refusal.status();
@@ -495,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_leads_somewhere() {
+    fn route_target_has_endpoints() {
         let table = build(&format!("{}{SERVICE}", text("v1.a.io", 1)), None);
         let target = table.find("a.io", "v1").unwrap().target(hand).ok().unwrap();
         assert_eq!(target.resolved().endpoints[0].to_string(), "10.0.0.1:443");
@@ -503,28 +536,28 @@ mod tests {
     }
 
     #[test]
-    fn who_is_in_doubt_or_has_no_endpoint_that_serves_takes_nobody_on() {
+    fn route_is_not_serving_while_circuit_open_or_all_ejected() {
         let table = build(&format!("{}{SERVICE}", text("v1.a.io", 1)), None);
         let route = table.find("a.io", "v1").unwrap();
-        assert!(route.takes_on());
-        assert!(!build(&text("v1.a.io", 1), None).find("a.io", "v1").unwrap().takes_on(), "no endpoints");
-        while !route.standings[0].failed(|| true) {}
-        assert!(!route.takes_on(), "all endpoints are ejected");
-        route.standings[0].answered();
-        assert!(route.takes_on());
-        route.availability.failed(Fate::Unreachable, "NoEndpoints");
-        assert!(!route.takes_on(), "its circuit is open");
+        assert!(route.is_serving());
+        assert!(!build(&text("v1.a.io", 1), None).find("a.io", "v1").unwrap().is_serving(), "no endpoints");
+        while !route.endpoint_health[0].record_failure(|| true) {}
+        assert!(!route.is_serving(), "all endpoints are ejected");
+        route.endpoint_health[0].record_success();
+        assert!(route.is_serving());
+        route.availability.record_failure(BackendOutcome::Unreachable, "NoEndpoints");
+        assert!(!route.is_serving(), "its circuit is open");
     }
 
     #[test]
-    fn one_too_many_is_a_429() {
+    fn route_inflight_limit_exceeded_is_429() {
         let limited =
             text("v1.a.io", 1).replace("metadata: {", "metadata: {annotations: {narthex.dev/max-inflight: '1'}, ");
         let table = build(&format!("{limited}{SERVICE}"), None);
         let route = table.find("a.io", "v1").unwrap();
-        let place = route.enter(hand(), false, None).ok();
+        let place = route.try_acquire(hand(), false, None).ok();
         assert!(place.is_some());
-        let turned = route.enter(hand(), false, None).err().unwrap();
-        assert_eq!((turned, route.crowded(turned).status().code), (Turned::Full, 429));
+        let turned = route.try_acquire(hand(), false, None).err().unwrap();
+        assert_eq!((turned, route.too_many_requests(turned).status().code), (RejectReason::LimitReached, 429));
     }
 }

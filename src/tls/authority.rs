@@ -10,7 +10,7 @@ use rcgen::{
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 
-use super::certificate::Facts;
+use super::certificate::CertificateInfo;
 use super::der;
 use super::key_pair::{KeyPair, PairFiles};
 use crate::process::Problem;
@@ -33,7 +33,7 @@ macro_rules! moment {
 
 /// The purpose of a certificate, which determines its extended key usage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum CertificateUsage {
     /// Server authentication.
     Serving,
     /// Client authentication.
@@ -42,7 +42,7 @@ pub enum Purpose {
 
 /// Description of a certificate to issue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct CertificateSpec {
     /// The common name; for a client, the user's name.
     pub common_name: String,
     /// The organizations; for a client, the groups.
@@ -50,7 +50,7 @@ pub struct Request {
     /// DNS names (a leading `*.` is allowed) and IP addresses. A serving certificate needs at least one.
     pub names: Vec<String>,
     /// The purpose.
-    pub purpose: Purpose,
+    pub usage: CertificateUsage,
     /// Lifetime in days, limited by the authority's.
     pub days: u32,
 }
@@ -66,29 +66,29 @@ pub struct Issued {
 /// A certificate authority with its key. It has no `Debug`, because it contains a key.
 pub struct Authority {
     certificate: CertificateDer<'static>,
-    facts: Facts,
+    info: CertificateInfo,
     issuer: Issuer<'static, PrivateKey>,
 }
 
-impl Request {
+impl CertificateSpec {
     /// A serving certificate for `names`, the first of which becomes the common name.
-    pub fn serving(names: &[String]) -> Request {
-        Request {
+    pub fn serving(names: &[String]) -> CertificateSpec {
+        CertificateSpec {
             common_name: names.first().cloned().unwrap_or_default(),
             organizations: Vec::new(),
             names: names.to_vec(),
-            purpose: Purpose::Serving,
+            usage: CertificateUsage::Serving,
             days: CERTIFICATE_DAYS,
         }
     }
 
     /// A client certificate for a user and the user's groups.
-    pub fn client(user: &str, groups: &[&str]) -> Request {
-        Request {
+    pub fn client(user: &str, groups: &[&str]) -> CertificateSpec {
+        CertificateSpec {
             common_name: user.to_owned(),
             organizations: groups.iter().map(|&group| group.to_owned()).collect(),
             names: Vec::new(),
-            purpose: Purpose::Client,
+            usage: CertificateUsage::Client,
             days: CERTIFICATE_DAYS,
         }
     }
@@ -113,30 +113,30 @@ impl Authority {
             vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let certificate = params.self_signed(&key).map_err(failed)?;
         let issued = Issued { certificate: certificate.pem(), key: key.serialize_pem() };
-        let facts = Facts::of(certificate.der()).map_err(failed)?;
+        let facts = CertificateInfo::parse(certificate.der()).map_err(failed)?;
         let certificate = certificate.der().clone();
-        Ok((Authority { certificate, facts, issuer: Issuer::new(params, key) }, issued))
+        Ok((Authority { certificate, info: facts, issuer: Issuer::new(params, key) }, issued))
     }
 
     /// Loads an authority's certificate and key; a problem names both files.
     pub fn load(files: &PairFiles) -> Result<Authority, Problem> {
         let pair = KeyPair::load(files)?;
         let place = files.place();
-        if !pair.facts().is_authority {
+        if !pair.info().is_authority {
             let message =
-                format!("\"{}\" is not a certificate authority and cannot issue certificates", pair.facts().subject);
+                format!("\"{}\" is not a certificate authority and cannot issue certificates", pair.info().subject);
             return Err(Problem::new(place, message));
         }
         let pem = std::fs::read_to_string(&files.key).map_err(|error| Problem::new(&place, error))?;
-        let key = PrivateKey::from_pem(&pem).map_err(|_| broken(&place))?;
+        let key = PrivateKey::from_pem(&pem).map_err(|_| unusable_issuer(&place))?;
         let certificate = pair.chain()[0].clone();
-        let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|_| broken(&place))?;
-        Ok(Authority { certificate, facts: pair.facts().clone(), issuer })
+        let issuer = Issuer::from_ca_cert_der(&certificate, key).map_err(|_| unusable_issuer(&place))?;
+        Ok(Authority { certificate, info: pair.info().clone(), issuer })
     }
 
     /// Information about the authority's certificate.
-    pub fn facts(&self) -> &Facts {
-        &self.facts
+    pub fn info(&self) -> &CertificateInfo {
+        &self.info
     }
 
     /// The authority's certificate.
@@ -145,33 +145,33 @@ impl Authority {
     }
 
     /// Issues a certificate with a new key.
-    pub fn issue(&self, request: &Request, now: SystemTime) -> Result<Issued, Problem> {
-        self.issue_with(request, Vec::new(), now)
+    pub fn issue(&self, request: &CertificateSpec, now: SystemTime) -> Result<Issued, Problem> {
+        self.issue_with_extensions(request, Vec::new(), now)
     }
 
     /// Issues a certificate with additional extensions.
-    pub(crate) fn issue_with(
+    pub(crate) fn issue_with_extensions(
         &self,
-        request: &Request,
+        request: &CertificateSpec,
         extensions: Vec<CustomExtension>,
         now: SystemTime,
     ) -> Result<Issued, Problem> {
         if request.common_name.is_empty() {
             return Err(Problem::new("certificate", "a name is required"));
         }
-        if request.purpose == Purpose::Serving && request.names.is_empty() {
+        if request.usage == CertificateUsage::Serving && request.names.is_empty() {
             let message = "a serving certificate needs at least one DNS name or IP address, because clients ignore the common name";
             return Err(Problem::new("certificate", message));
         }
         let mut params = parameters(now, request.days)?;
-        let end = UNIX_EPOCH + Duration::from_secs(self.facts.not_after.as_secs());
+        let end = UNIX_EPOCH + Duration::from_secs(self.info.not_after.as_secs());
         params.not_after = params.not_after.min(moment!(end));
         params.is_ca = IsCa::ExplicitNoCa;
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![match request.purpose {
-            Purpose::Serving => ExtendedKeyUsagePurpose::ServerAuth,
-            Purpose::Client => ExtendedKeyUsagePurpose::ClientAuth,
+        params.extended_key_usages = vec![match request.usage {
+            CertificateUsage::Serving => ExtendedKeyUsagePurpose::ServerAuth,
+            CertificateUsage::Client => ExtendedKeyUsagePurpose::ClientAuth,
         }];
         params.subject_alt_names = request.names.iter().map(|name| alternative_name(name)).collect::<Result<_, _>>()?;
         params.custom_extensions = extensions;
@@ -180,7 +180,7 @@ impl Authority {
         // rcgen keeps one value per attribute type, in the subject and in the issuer it copies from a loaded
         // certificate. A user may be in several groups, so both names are encoded here.
         let issuer = super::certificate::parse(&self.certificate).map_err(failed)?.subject().as_raw().to_vec();
-        let certificate = der::rename(draft.der(), &issuer, &subject(request), self.issuer.key())
+        let certificate = der::replace_names(draft.der(), &issuer, &subject(request), self.issuer.key())
             .ok_or_else(|| failed("the certificate could not be encoded"))?;
         Ok(Issued { certificate: der::pem("CERTIFICATE", &certificate), key: key.serialize_pem() })
     }
@@ -193,13 +193,13 @@ impl Issued {
     }
 }
 
-fn subject(request: &Request) -> Vec<u8> {
+fn subject(request: &CertificateSpec) -> Vec<u8> {
     const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
     const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
     let mut parts: Vec<(&[u8], &str)> =
         request.organizations.iter().map(|organization| (ORGANIZATION, organization.as_str())).collect();
     parts.push((COMMON_NAME, &request.common_name));
-    der::name(&parts)
+    der::distinguished_name(&parts)
 }
 
 fn parameters(now: SystemTime, days: u32) -> Result<CertificateParams, Problem> {
@@ -237,25 +237,25 @@ pub(super) fn failed(error: impl std::fmt::Display) -> Problem {
     Problem::new("certificate", format!("could not be created: {error}"))
 }
 
-fn broken(place: &str) -> Problem {
+fn unusable_issuer(place: &str) -> Problem {
     Problem::new(place, "cannot issue with this authority's key or certificate; supported keys are ECDSA and RSA")
 }
 
 #[cfg(test)]
 impl Authority {
     /// Creates an authority that is valid now.
-    pub(crate) fn made(common_name: &str) -> Authority {
+    pub(crate) fn generate(common_name: &str) -> Authority {
         Authority::new(common_name, SystemTime::now()).unwrap().0
     }
 
     /// A pair issued by this authority at `now`.
-    pub(crate) fn pair_at(&self, request: &Request, now: SystemTime) -> KeyPair {
+    pub(crate) fn pair_at(&self, request: &CertificateSpec, now: SystemTime) -> KeyPair {
         let issued = self.issue(request, now).unwrap();
         KeyPair::from_pem(issued.certificate.as_bytes(), issued.key.as_bytes(), "made by a test").unwrap()
     }
 
     /// A pair issued by this authority now.
-    pub(crate) fn pair(&self, request: &Request) -> KeyPair {
+    pub(crate) fn pair(&self, request: &CertificateSpec) -> KeyPair {
         self.pair_at(request, SystemTime::now())
     }
 
@@ -281,13 +281,14 @@ mod tests {
     use crate::tls::PeerCertificate;
 
     #[test]
-    fn a_client_certificate_carries_the_user_and_all_groups() {
-        let authority = Authority::made("clients");
-        let issued = authority.issue(&Request::client("jane", &["dev", "ops", "büro"]), SystemTime::now()).unwrap();
+    fn issued_client_certificate_has_user_and_groups() {
+        let authority = Authority::generate("clients");
+        let issued =
+            authority.issue(&CertificateSpec::client("jane", &["dev", "ops", "büro"]), SystemTime::now()).unwrap();
         let peer = PeerCertificate::parse(&issued.der().unwrap()).unwrap();
         assert_eq!(peer.common_name.as_deref(), Some("jane"));
         assert_eq!(peer.organizations, ["dev", "ops", "büro"]);
-        let facts = Facts::of(&issued.der().unwrap()).unwrap();
+        let facts = CertificateInfo::parse(&issued.der().unwrap()).unwrap();
         assert_eq!(facts.usages, ["digital signature", "client authentication"]);
         assert_eq!(facts.key, "ECDSA P-256");
         assert!(!facts.is_authority);
@@ -295,23 +296,23 @@ mod tests {
     }
 
     #[test]
-    fn no_certificate_outlives_its_authority() {
-        let authority = Authority::made("clients");
-        let request = Request { days: 2 * AUTHORITY_DAYS, ..Request::client("jane", &[]) };
-        assert_eq!(authority.pair(&request).not_after(), authority.facts().not_after);
+    fn issued_certificate_ends_with_authority() {
+        let authority = Authority::generate("clients");
+        let request = CertificateSpec { days: 2 * AUTHORITY_DAYS, ..CertificateSpec::client("jane", &[]) };
+        assert_eq!(authority.pair(&request).not_after(), authority.info().not_after);
     }
 
     #[test]
-    fn a_serving_certificate_needs_proper_names() {
-        let authority = Authority::made("servers");
+    fn issued_serving_certificate_requires_valid_names() {
+        let authority = Authority::generate("servers");
         for wrong in [&[][..], &["a b"], &["-"], &["a", "*.*"]] {
             let names: Vec<_> = wrong.iter().map(|&name| name.to_owned()).collect();
-            let mut request = Request::serving(&names);
+            let mut request = CertificateSpec::serving(&names);
             request.common_name = "x".to_owned();
             assert!(authority.issue(&request, SystemTime::now()).is_err(), "{wrong:?}");
         }
         let names = ["Localhost", "*.example.com", "127.0.0.1", "[::1]"].map(str::to_owned);
-        let pair = authority.pair(&Request::serving(&names));
-        assert_eq!(pair.facts().names, ["localhost", "*.example.com", "127.0.0.1", "::1"]);
+        let pair = authority.pair(&CertificateSpec::serving(&names));
+        assert_eq!(pair.info().names, ["localhost", "*.example.com", "127.0.0.1", "::1"]);
     }
 }

@@ -8,7 +8,7 @@ use rustls::DistinguishedName;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 
-use super::certificate::Facts;
+use super::certificate::CertificateInfo;
 use crate::process::Problem;
 
 /// A set of trusted certificates. Cheap to clone. Two bundles are equal if they have the same certificates,
@@ -20,57 +20,64 @@ pub(super) struct Inner {
     /// Sorted, without duplicates: what equality compares.
     pub(super) certificates: Vec<CertificateDer<'static>>,
     /// Parallel to `certificates`.
-    pub(super) facts: Vec<Facts>,
+    pub(super) certificate_infos: Vec<CertificateInfo>,
     /// Parallel to `certificates`.
     pub(super) anchors: Vec<TrustAnchor<'static>>,
-    pub(super) origin: String,
+    pub(super) source: String,
 }
 
 impl Bundle {
     /// Parses a bundle. Problems and log lines name `origin` (a file, a field).
     ///
     /// A certificate that is not an authority's is kept, because a backend may present exactly that one.
-    /// Where only authorities are allowed, check [`Bundle::strangers`].
+    /// Where only authorities are allowed, check [`Bundle::non_authority_subjects`].
     pub fn from_pem(pem: &[u8], origin: impl fmt::Display) -> Result<Bundle, Problem> {
         let problem = |message: String| Problem::new(&origin, message);
         let certificates = CertificateDer::pem_slice_iter(pem)
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| problem(format!("not proper PEM: {error}")))?;
         if certificates.is_empty() {
-            return Err(problem(empty_complaint(pem).to_owned()));
+            return Err(problem(explain_empty_bundle(pem).to_owned()));
         }
         let mut entries = Vec::with_capacity(certificates.len());
         for (position, certificate) in certificates.into_iter().enumerate() {
-            let entry = entry(certificate)
+            let entry = parse_entry(certificate)
                 .map_err(|why| problem(format!("certificate {} of the bundle cannot be used: {why}", position + 1)))?;
             entries.push(entry);
         }
-        Ok(Bundle::of(entries, origin.to_string()))
+        Ok(Bundle::from_entries(entries, origin.to_string()))
     }
 
     /// The system's roots, loaded once per process. A problem if there are none.
     pub fn system() -> Result<Bundle, Problem> {
         static SYSTEM: LazyLock<Result<Bundle, Problem>> = LazyLock::new(|| {
             // Unusable roots are skipped, as other programs do.
-            let entries: Vec<_> =
-                rustls_native_certs::load_native_certs().certs.into_iter().filter_map(|it| entry(it).ok()).collect();
+            let entries: Vec<_> = rustls_native_certs::load_native_certs()
+                .certs
+                .into_iter()
+                .filter_map(|it| parse_entry(it).ok())
+                .collect();
             if entries.is_empty() {
                 let message = "no certificate authorities found on this system; install ca-certificates, or configure a \
                                bundle";
                 return Err(Problem::new("system roots", message));
             }
-            Ok(Bundle::of(entries, "system roots".to_owned()))
+            Ok(Bundle::from_entries(entries, "system roots".to_owned()))
         });
         SYSTEM.clone()
     }
 
-    fn of(mut entries: Vec<(CertificateDer<'static>, Facts, TrustAnchor<'static>)>, origin: String) -> Bundle {
+    fn from_entries(
+        mut entries: Vec<(CertificateDer<'static>, CertificateInfo, TrustAnchor<'static>)>,
+        origin: String,
+    ) -> Bundle {
         entries.sort_by(|a, b| a.0.as_ref().cmp(b.0.as_ref()));
         entries.dedup_by(|a, b| a.0 == b.0);
-        let mut inner = Inner { certificates: Vec::new(), facts: Vec::new(), anchors: Vec::new(), origin };
+        let mut inner =
+            Inner { certificates: Vec::new(), certificate_infos: Vec::new(), anchors: Vec::new(), source: origin };
         for (certificate, facts, anchor) in entries {
             inner.certificates.push(certificate);
-            inner.facts.push(facts);
+            inner.certificate_infos.push(facts);
             inner.anchors.push(anchor);
         }
         Bundle(Arc::new(inner))
@@ -92,18 +99,23 @@ impl Bundle {
     }
 
     /// Where the bundle came from.
-    pub fn origin(&self) -> &str {
-        &self.0.origin
+    pub fn source(&self) -> &str {
+        &self.0.source
     }
 
     /// Information about each certificate.
-    pub fn facts(&self) -> &[Facts] {
-        &self.0.facts
+    pub fn certificate_infos(&self) -> &[CertificateInfo] {
+        &self.0.certificate_infos
     }
 
     /// The subjects of certificates that are not authorities.
-    pub fn strangers(&self) -> Vec<&str> {
-        self.0.facts.iter().filter(|facts| !facts.is_authority).map(|facts| facts.subject.as_str()).collect()
+    pub fn non_authority_subjects(&self) -> Vec<&str> {
+        self.0
+            .certificate_infos
+            .iter()
+            .filter(|facts| !facts.is_authority)
+            .map(|facts| facts.subject.as_str())
+            .collect()
     }
 
     /// The distinguished names of the authorities, sent in the handshake so that a client can choose
@@ -113,26 +125,27 @@ impl Bundle {
     }
 
     /// Problems of the certificates that are not valid at `now`.
-    pub fn untimely(&self, now: UnixTime) -> impl Iterator<Item = Problem> {
-        self.0.facts.iter().filter_map(move |facts| {
-            let why = facts.untimely(now)?;
-            Some(Problem::new(&self.0.origin, format_args!("the certificate ({}) is not valid: {why}", facts.subject)))
+    pub fn validity_problems(&self, now: UnixTime) -> impl Iterator<Item = Problem> {
+        self.0.certificate_infos.iter().filter_map(move |facts| {
+            let why = facts.validity_error(now)?;
+            Some(Problem::new(&self.0.source, format_args!("the certificate ({}) is not valid: {why}", facts.subject)))
         })
     }
 
     /// Whether both bundles trust a common key.
-    pub fn overlaps(&self, other: &Bundle) -> bool {
+    pub fn shares_key_with(&self, other: &Bundle) -> bool {
         self.0.anchors.iter().any(|anchor| {
             other.0.anchors.iter().any(|there| there.subject_public_key_info == anchor.subject_public_key_info)
         })
     }
 
     /// Some of the subjects, for a log line.
-    pub(super) fn names(&self) -> String {
-        const MOST: usize = 4;
-        let mut names: Vec<_> = self.0.facts.iter().take(MOST).map(|it| format!("\"{}\"", it.subject)).collect();
-        if self.0.facts.len() > MOST {
-            names.push(format!("and {} more", self.0.facts.len() - MOST));
+    pub(super) fn subjects_summary(&self) -> String {
+        const MAX_NAMES: usize = 4;
+        let mut names: Vec<_> =
+            self.0.certificate_infos.iter().take(MAX_NAMES).map(|it| format!("\"{}\"", it.subject)).collect();
+        if self.0.certificate_infos.len() > MAX_NAMES {
+            names.push(format!("and {} more", self.0.certificate_infos.len() - MAX_NAMES));
         }
         names.join(", ")
     }
@@ -148,21 +161,21 @@ impl Eq for Bundle {}
 
 impl fmt::Debug for Bundle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Bundle({}: {})", self.0.origin, self.names())
+        write!(f, "Bundle({}: {})", self.0.source, self.subjects_summary())
     }
 }
 
-fn entry(
+fn parse_entry(
     certificate: CertificateDer<'static>,
-) -> Result<(CertificateDer<'static>, Facts, TrustAnchor<'static>), String> {
-    let facts = Facts::of(&certificate)?;
+) -> Result<(CertificateDer<'static>, CertificateInfo, TrustAnchor<'static>), String> {
+    let facts = CertificateInfo::parse(&certificate)?;
     let anchor = webpki::anchor_from_trusted_cert(&certificate)
         .map_err(|_| format!("\"{}\" cannot be a trust anchor", facts.subject))?
         .to_owned();
     Ok((certificate, facts, anchor))
 }
 
-fn empty_complaint(pem: &[u8]) -> &'static str {
+fn explain_empty_bundle(pem: &[u8]) -> &'static str {
     if pem.iter().all(u8::is_ascii_whitespace) {
         "is empty; a bundle of PEM certificates is expected"
     } else if pem.windows(11).any(|window| window == b"PRIVATE KEY") {
@@ -179,12 +192,12 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::tls::{Authority, Request};
+    use crate::tls::{Authority, CertificateSpec};
 
     #[test]
-    fn a_bundle_says_what_is_wrong_with_it() {
-        let authority = Authority::made("clients");
-        let pair = authority.issue(&Request::client("jane", &[]), SystemTime::now()).unwrap();
+    fn ca_bundle_invalid_pem_messages() {
+        let authority = Authority::generate("clients");
+        let pair = authority.issue(&CertificateSpec::client("jane", &[]), SystemTime::now()).unwrap();
         let cut = &authority.pem()[..200];
         for (pem, expected) in [
             ("", "is empty"),
@@ -195,19 +208,19 @@ mod tests {
         ] {
             let problem = Bundle::from_pem(pem.as_bytes(), "ca.crt").unwrap_err();
             assert!(problem.message.contains(expected), "{expected}: {problem}");
-            assert_eq!(problem.place, "ca.crt");
+            assert_eq!(problem.location, "ca.crt");
         }
         let leaf = Bundle::from_pem(pair.certificate.as_bytes(), "ca.crt").unwrap();
-        assert_eq!(leaf.strangers().len(), 1);
+        assert_eq!(leaf.non_authority_subjects().len(), 1);
     }
 
     #[test]
-    fn equality_is_of_content() {
-        let (a, b) = (Authority::made("a").pem(), Authority::made("b").pem());
+    fn ca_bundle_equality_ignores_order_and_comments() {
+        let (a, b) = (Authority::generate("a").pem(), Authority::generate("b").pem());
         let bundle = |pem: String| Bundle::from_pem(pem.as_bytes(), "x").unwrap();
         assert_eq!(bundle([a.as_str(), &b].concat()), bundle([b.as_str(), "# and\n", &a, &b].concat()));
         assert_ne!(bundle(a.clone()), bundle([a.as_str(), &b].concat()));
-        assert!(bundle(a.clone()).overlaps(&bundle([b.as_str(), &a].concat())));
-        assert!(!bundle(a).overlaps(&bundle(b)));
+        assert!(bundle(a.clone()).shares_key_with(&bundle([b.as_str(), &a].concat())));
+        assert!(!bundle(a).shares_key_with(&bundle(b)));
     }
 }

@@ -12,7 +12,7 @@ use x509_parser::time::ASN1Time;
 /// Readable information about a certificate. All strings are safe to print: control characters are escaped,
 /// and the length is bounded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct CertificateInfo {
     /// The subject, for example `CN=jane, O=dev`.
     pub subject: String,
     /// The issuer, in the same form.
@@ -34,18 +34,18 @@ pub struct Facts {
     pub key: String,
 }
 
-impl Facts {
+impl CertificateInfo {
     /// Parses a DER certificate; the error is a message.
-    pub fn of(der: &[u8]) -> Result<Facts, String> {
+    pub fn parse(der: &[u8]) -> Result<CertificateInfo, String> {
         let certificate = parse(der)?;
         let mut names = Vec::new();
         let mut usages = Vec::new();
         for extension in certificate.extensions() {
             match extension.parsed_extension() {
                 ParsedExtension::SubjectAlternativeName(alternatives) => {
-                    names.extend(alternatives.general_names.iter().filter_map(name_text));
+                    names.extend(alternatives.general_names.iter().filter_map(alternative_name_text));
                 }
-                ParsedExtension::KeyUsage(usage) => usages.extend(usage_words(usage)),
+                ParsedExtension::KeyUsage(usage) => usages.extend(usage_names(usage)),
                 ParsedExtension::ExtendedKeyUsage(usage) => {
                     let known = [
                         (usage.any, "any purpose"),
@@ -62,21 +62,21 @@ impl Facts {
                 _ => {}
             }
         }
-        Ok(Facts {
-            subject: printable(&certificate.subject().to_string()),
-            issuer: printable(&certificate.issuer().to_string()),
+        Ok(CertificateInfo {
+            subject: escape_for_log(&certificate.subject().to_string()),
+            issuer: escape_for_log(&certificate.issuer().to_string()),
             serial: hex(certificate.raw_serial()),
             names,
-            not_before: unix(certificate.validity().not_before),
-            not_after: unix(certificate.validity().not_after),
+            not_before: to_unix_time(certificate.validity().not_before),
+            not_after: to_unix_time(certificate.validity().not_after),
             is_authority: is_authority(&certificate),
             usages,
-            key: key_words(&certificate),
+            key: key_description(&certificate),
         })
     }
 
     /// Whether the extended key usage allows `purpose`, for example `server authentication`; none allows all.
-    pub fn is_for(&self, purpose: &str) -> bool {
+    pub fn allows_usage(&self, purpose: &str) -> bool {
         let mut purposes = self.usages.iter().filter(|usage| {
             usage.ends_with("authentication")
                 || usage.starts_with("purpose ")
@@ -88,9 +88,9 @@ impl Facts {
     }
 
     /// A message if `now` is before or after the certificate's lifetime.
-    pub fn untimely(&self, now: UnixTime) -> Option<String> {
+    pub fn validity_error(&self, now: UnixTime) -> Option<String> {
         if now.as_secs() > self.not_after.as_secs() {
-            return Some(format!("it expired on {}", date(self.not_after)));
+            return Some(format!("it expired on {}", format_date(self.not_after)));
         }
         self.early(now)
     }
@@ -98,7 +98,9 @@ impl Facts {
     /// That the clock stands before the certificate's life, in words, if it does.
     pub fn early(&self, now: UnixTime) -> Option<String> {
         let early = now.as_secs() < self.not_before.as_secs();
-        early.then(|| format!("it is not valid before {} (is this machine's clock right?)", date(self.not_before)))
+        early.then(|| {
+            format!("it is not valid before {} (is this machine's clock right?)", format_date(self.not_before))
+        })
     }
 }
 
@@ -119,13 +121,13 @@ fn is_authority(certificate: &X509Certificate<'_>) -> bool {
     }
 }
 
-pub(super) fn unix(time: ASN1Time) -> UnixTime {
+pub(super) fn to_unix_time(time: ASN1Time) -> UnixTime {
     let seconds = u64::try_from(time.timestamp()).unwrap_or(0);
     UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds))
 }
 
 /// Formats a time as in RFC 3339: `2027-10-21T12:00:00Z`.
-pub(crate) fn date(time: UnixTime) -> String {
+pub(crate) fn format_date(time: UnixTime) -> String {
     i64::try_from(time.as_secs())
         .ok()
         .and_then(|seconds| jiff::Timestamp::from_second(seconds).ok())
@@ -133,11 +135,11 @@ pub(crate) fn date(time: UnixTime) -> String {
 }
 
 /// Escapes untrusted text for a log line or a terminal.
-pub(super) fn printable(text: &str) -> String {
-    const LONGEST: usize = 256;
+pub(super) fn escape_for_log(text: &str) -> String {
+    const MAX_LEN: usize = 256;
     let mut safe = String::new();
     for character in text.chars() {
-        if safe.len() >= LONGEST {
+        if safe.len() >= MAX_LEN {
             safe.push('…');
             break;
         }
@@ -157,9 +159,9 @@ pub(super) fn hex(bytes: &[u8]) -> String {
     })
 }
 
-fn name_text(name: &GeneralName<'_>) -> Option<String> {
+fn alternative_name_text(name: &GeneralName<'_>) -> Option<String> {
     match name {
-        GeneralName::DNSName(name) => Some(printable(name)),
+        GeneralName::DNSName(name) => Some(escape_for_log(name)),
         GeneralName::IPAddress(bytes) => {
             let address = <[u8; 4]>::try_from(*bytes)
                 .map(IpAddr::from)
@@ -170,7 +172,7 @@ fn name_text(name: &GeneralName<'_>) -> Option<String> {
     }
 }
 
-fn usage_words(usage: &KeyUsage) -> Vec<String> {
+fn usage_names(usage: &KeyUsage) -> Vec<String> {
     let words = [
         (usage.digital_signature(), "digital signature"),
         (usage.key_encipherment(), "key encipherment"),
@@ -182,14 +184,14 @@ fn usage_words(usage: &KeyUsage) -> Vec<String> {
     words.iter().filter(|(is, _)| *is).map(|(_, word)| (*word).to_owned()).collect()
 }
 
-fn key_words(certificate: &X509Certificate<'_>) -> String {
+fn key_description(certificate: &X509Certificate<'_>) -> String {
     use x509_parser::public_key::PublicKey;
     match certificate.public_key().parsed() {
         Ok(PublicKey::RSA(key)) => format!("RSA {}", key.key_size()),
         Ok(PublicKey::EC(point)) => format!("ECDSA P-{}", point.key_size()),
         _ => match certificate.public_key().algorithm.algorithm.to_id_string().as_str() {
             "1.3.101.112" => "Ed25519".to_owned(),
-            other => format!("algorithm {}", printable(other)),
+            other => format!("algorithm {}", escape_for_log(other)),
         },
     }
 }
@@ -199,14 +201,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_from_outside_cannot_write_a_log_line() {
-        assert_eq!(printable("CN=a\nlevel=info \u{1b}[31m"), "CN=a\\u{a}level=info \\u{1b}[31m");
-        assert!(printable(&"x".repeat(10_000)).len() < 300);
+    fn certificate_text_is_escaped_for_log() {
+        assert_eq!(escape_for_log("CN=a\nlevel=info \u{1b}[31m"), "CN=a\\u{a}level=info \\u{1b}[31m");
+        assert!(escape_for_log(&"x".repeat(10_000)).len() < 300);
     }
 
     #[test]
-    fn rubbish_is_an_error_in_words() {
-        assert!(Facts::of(b"rubbish").unwrap_err().contains("well-formed"));
-        assert!(Facts::of(b"").is_err());
+    fn certificate_malformed_is_error() {
+        assert!(CertificateInfo::parse(b"rubbish").unwrap_err().contains("well-formed"));
+        assert!(CertificateInfo::parse(b"").is_err());
     }
 }

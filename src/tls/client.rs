@@ -10,11 +10,11 @@ use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, Error};
 
 use super::bundle::Bundle;
-use super::failure::{certificate_error, explain_in_this_poll};
-use super::judge::Role;
+use super::connection_failure::{remember_explanation, to_rustls_error};
 use super::key_pair::KeyPair;
 use super::provider;
 use super::signature::signature_checks;
+use super::verify::PeerRole;
 use crate::process::Problem;
 
 /// All settings that bear on trust in a backend, except its name, which is an argument of each
@@ -22,7 +22,7 @@ use crate::process::Problem;
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClientSettings {
     /// CA bundle for the backend's certificate; `None` means the system's roots.
-    pub authorities: Option<Bundle>,
+    pub ca_bundle: Option<Bundle>,
     /// Accepts any certificate (`insecureSkipTLSVerify`); possession of the key is still verified.
     pub insecure_skip_verify: bool,
     /// Client certificate, presented if the backend requests one.
@@ -35,8 +35,8 @@ pub struct ClientSettings {
 /// one configuration, and building it is expensive.
 ///
 /// Returns a problem if the system's roots are needed and there are none.
-pub fn config(settings: &ClientSettings) -> Result<Arc<ClientConfig>, Problem> {
-    let verifier = Backend { authorities: backend_authorities(settings)? };
+pub fn build_config(settings: &ClientSettings) -> Result<Arc<ClientConfig>, Problem> {
+    let verifier = BackendVerifier { ca_bundle: backend_ca_bundle(settings)? };
     // The provider's order of key exchanges is kept: the hybrid one first, with an X25519 share. With an X25519 share
     // alone, a Go server (from 1.24 on) requests the hybrid one by another round trip
     // (crypto/tls handshake_server_tls13.go).
@@ -67,8 +67,8 @@ fn builder(
         .map_err(|error| Problem::new("TLS", error))
 }
 
-fn backend_authorities(settings: &ClientSettings) -> Result<Option<Bundle>, Problem> {
-    match &settings.authorities {
+fn backend_ca_bundle(settings: &ClientSettings) -> Result<Option<Bundle>, Problem> {
+    match &settings.ca_bundle {
         _ if settings.insecure_skip_verify => Ok(None),
         Some(bundle) => Ok(Some(bundle.clone())),
         None => Bundle::system().map(Some),
@@ -77,12 +77,12 @@ fn backend_authorities(settings: &ClientSettings) -> Result<Option<Bundle>, Prob
 
 /// Verifies a backend's certificate.
 #[derive(Debug)]
-struct Backend {
+struct BackendVerifier {
     /// `None` accepts any certificate.
-    authorities: Option<Bundle>,
+    ca_bundle: Option<Bundle>,
 }
 
-impl ServerCertVerifier for Backend {
+impl ServerCertVerifier for BackendVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -91,11 +91,11 @@ impl ServerCertVerifier for Backend {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        if let Some(authorities) = &self.authorities {
-            authorities.judge_server(end_entity, intermediates, server_name, now).map_err(|error| {
-                let text = authorities.explain(Role::Server, end_entity, &error);
-                let error = certificate_error(error);
-                explain_in_this_poll(&error, text, end_entity);
+        if let Some(authorities) = &self.ca_bundle {
+            authorities.verify_server(end_entity, intermediates, server_name, now).map_err(|error| {
+                let text = authorities.describe_rejection(PeerRole::Server, end_entity, &error);
+                let error = to_rustls_error(error);
+                remember_explanation(&error, text, end_entity);
                 Error::InvalidCertificate(error)
             })?;
         }

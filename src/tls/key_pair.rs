@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys};
 
-use super::certificate::Facts;
+use super::certificate::CertificateInfo;
 use super::provider;
 use crate::process::Problem;
 
@@ -27,7 +27,7 @@ pub struct PairFiles {
 /// key). It has no `Debug`, so that keys do not get into logs.
 pub struct KeyPair {
     certified: Arc<CertifiedKey>,
-    facts: Facts,
+    info: CertificateInfo,
     place: String,
 }
 
@@ -66,8 +66,9 @@ impl KeyPair {
         let Some(leaf) = chain.first() else {
             return Err(problem("the certificate file has no \"BEGIN CERTIFICATE\" block".to_owned()));
         };
-        let facts = Facts::of(leaf).map_err(|why| problem(format!("the certificate cannot be used: {why}")))?;
-        let private = PrivateKeyDer::from_pem_slice(key).map_err(|_| problem(key_complaint(key)))?;
+        let facts =
+            CertificateInfo::parse(leaf).map_err(|why| problem(format!("the certificate cannot be used: {why}")))?;
+        let private = PrivateKeyDer::from_pem_slice(key).map_err(|_| problem(explain_missing_key(key)))?;
         let certified = CertifiedKey::from_der(chain, private, &provider()).map_err(|error| {
             problem(match error {
                 Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => format!(
@@ -85,7 +86,7 @@ impl KeyPair {
                     .to_owned(),
             })
         })?;
-        Ok(KeyPair { certified: Arc::new(certified), facts, place: place.to_owned() })
+        Ok(KeyPair { certified: Arc::new(certified), info: facts, place: place.to_owned() })
     }
 
     /// The pair for rustls, server or client side.
@@ -99,19 +100,19 @@ impl KeyPair {
     }
 
     /// Information about the leaf certificate.
-    pub fn facts(&self) -> &Facts {
-        &self.facts
+    pub fn info(&self) -> &CertificateInfo {
+        &self.info
     }
 
     /// Last second in which the leaf certificate is valid.
     pub fn not_after(&self) -> UnixTime {
-        self.facts.not_after
+        self.info.not_after
     }
 
     /// A problem if the certificate is not valid at `now`.
-    pub fn untimely(&self, now: UnixTime) -> Option<Problem> {
-        let why = self.facts.untimely(now)?;
-        Some(Problem::new(&self.place, format_args!("the certificate ({}) is not valid: {why}", self.facts.subject)))
+    pub fn validity_problem(&self, now: UnixTime) -> Option<Problem> {
+        let why = self.info.validity_error(now)?;
+        Some(Problem::new(&self.place, format_args!("the certificate ({}) is not valid: {why}", self.info.subject)))
     }
 
     /// The files it came from.
@@ -129,7 +130,7 @@ impl PartialEq for KeyPair {
 impl Eq for KeyPair {}
 
 /// Why no key was found, without quoting the file's content.
-fn key_complaint(pem: &[u8]) -> String {
+fn explain_missing_key(pem: &[u8]) -> String {
     let text = String::from_utf8_lossy(pem);
     if text.contains("ENCRYPTED") {
         "the key is encrypted with a passphrase, which is not supported; remove it with \"openssl pkey\"".to_owned()
@@ -159,15 +160,15 @@ mod tests {
     use std::time::SystemTime;
 
     use super::*;
-    use crate::tls::{Authority, Request};
+    use crate::tls::{Authority, CertificateSpec};
 
     #[test]
-    fn every_problem_names_both_files() {
+    fn key_pair_problems_name_both_files() {
         let dir = tempfile::tempdir().unwrap();
         let files = PairFiles::new(dir.path().join("a.crt"), dir.path().join("a.key"));
-        let authority = Authority::made("test");
-        let one = authority.issue(&Request::client("jane", &[]), SystemTime::now()).unwrap();
-        let two = authority.issue(&Request::client("jim", &[]), SystemTime::now()).unwrap();
+        let authority = Authority::generate("test");
+        let one = authority.issue(&CertificateSpec::client("jane", &[]), SystemTime::now()).unwrap();
+        let two = authority.issue(&CertificateSpec::client("jim", &[]), SystemTime::now()).unwrap();
         let encrypted = "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
         let odd = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
         for (certificate, key, expected) in [
@@ -188,7 +189,7 @@ mod tests {
                 }
             }
             let problem = KeyPair::load(&files).err().unwrap();
-            assert!(problem.place.contains("a.crt") && problem.place.contains("a.key"), "{problem}");
+            assert!(problem.location.contains("a.crt") && problem.location.contains("a.key"), "{problem}");
             assert!(problem.message.contains(expected), "{expected}: {problem}");
             assert!(!problem.message.contains("AAAA"), "{problem}");
         }

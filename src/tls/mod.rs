@@ -1,43 +1,45 @@
 //! TLS: key pairs, CA bundles, certificate authorities, and verification of peer certificates.
 
-mod asked_for;
 mod authority;
 mod bundle;
 mod certificate;
+mod certificate_store;
 pub mod client;
+mod client_identity;
+mod connection_failure;
+mod csr;
 mod der;
-mod explain;
-mod failure;
-#[cfg(test)]
-mod handshakes;
-mod identity;
-mod judge;
+mod generated_certs;
 mod key_pair;
 mod peer_certificate;
-mod self_made;
 pub mod server;
 mod signature;
-mod store;
+#[cfg(test)]
+mod tests;
+mod verify;
+mod verify_error;
 
 use std::sync::{Arc, LazyLock};
 
 use rustls::crypto::CryptoProvider;
 
-pub use asked_for::{AskedFor, Asking};
-pub use authority::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, Issued, Purpose, Request};
+pub use authority::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, CertificateSpec, CertificateUsage, Issued};
 pub use bundle::Bundle;
-pub use certificate::Facts;
-pub(crate) use certificate::date;
-pub use failure::{Failure, classify, describe, refused_certificate, rustls_error};
-pub(crate) use failure::{PeerAlert, without_manual};
-pub use identity::Identity;
-pub use judge::{Judged, Untrusted};
+pub use certificate::CertificateInfo;
+pub(crate) use certificate::format_date;
+pub(crate) use certificate_store::already_exists;
+pub use certificate_store::{CertificateKind, CertificateStore};
+pub use client_identity::ClientIdentity;
+pub use connection_failure::{ConnectionFailure, describe_error, failure_reason, refused_certificate, rustls_error};
+pub(crate) use connection_failure::{PeerAlert, strip_docs_link};
+pub use csr::{PendingCertificate, RequestedCertificate};
+pub use generated_certs::{
+    FRONT_PROXY, GeneratedCertificates, ManagedCertificate, in_memory_serving_names, serving_names, write_kubeconfig,
+};
 pub use key_pair::{KeyPair, PairFiles};
 pub use peer_certificate::PeerCertificate;
-pub use self_made::{FRONT_PROXY, SelfMade, Wanted, serving_names, unwritten_names, write_kubeconfig};
-pub use server::Trust;
-pub(crate) use store::exists;
-pub use store::{Kind, Store};
+pub use server::ClientTrust;
+pub use verify::{UntrustedChain, VerifiedChain};
 
 /// The only cryptography provider of this process, aws-lc-rs. It is passed explicitly everywhere, so that no
 /// process-wide default is needed.

@@ -9,7 +9,7 @@ use x509_parser::asn1_rs::{Oid, Tag, oid};
 use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME};
 use x509_parser::x509::AttributeTypeAndValue;
 
-use super::certificate::{hex, parse, unix};
+use super::certificate::{hex, parse, to_unix_time};
 
 /// Kubernetes' object identifier of a user's UID (KEP-4940).
 const UID: Oid<'static> = oid!(1.3.6.1.4.1.57683.2);
@@ -42,8 +42,8 @@ impl PeerCertificate {
             uid: Ok(None),
             fingerprint: hex(digest::digest(&digest::SHA256, der).as_ref()),
             serial: hex(certificate.raw_serial()),
-            not_before: unix(certificate.validity().not_before),
-            not_after: unix(certificate.validity().not_after),
+            not_before: to_unix_time(certificate.validity().not_before),
+            not_after: to_unix_time(certificate.validity().not_after),
         };
         for attribute in certificate.subject().iter_attributes() {
             let kind = attribute.attr_type();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_uid_is_read_by_its_identifier() {
+    fn peer_certificate_uid() {
         let found = peer(&[(&[2, 5, 4, 3], utf8("jane")), (UID_PARTS, utf8("42"))]).unwrap();
         assert_eq!((found.common_name.as_deref(), found.uid()), (Some("jane"), Ok(Some("42"))));
         assert_eq!(found.fingerprint.len(), 64);
@@ -136,13 +136,13 @@ mod tests {
     }
 
     #[test]
-    fn a_uid_that_is_no_string_or_not_alone_is_an_error() {
-        let name = |parts: &[(&[u8], &str)]| super::super::der::name(parts);
+    fn peer_certificate_uid_invalid_or_repeated_is_error() {
+        let name = |parts: &[(&[u8], &str)]| super::super::der::distinguished_name(parts);
         let uid: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x83, 0xc2, 0x53, 0x02];
         let key = KeyPair::generate().unwrap();
         let draft = CertificateParams::default().self_signed(&key).unwrap();
         let with = |subject: &[u8]| {
-            let der = super::super::der::rename(draft.der(), subject, subject, &key).unwrap();
+            let der = super::super::der::replace_names(draft.der(), subject, subject, &key).unwrap();
             PeerCertificate::parse(&der).unwrap()
         };
         assert_eq!(with(&name(&[(uid, "1")])).uid(), Ok(Some("1")));
@@ -154,20 +154,20 @@ mod tests {
     }
 
     #[test]
-    fn the_last_common_name_counts_as_in_go() {
+    fn peer_certificate_last_common_name_is_used() {
         let key = KeyPair::generate().unwrap();
         let draft = CertificateParams::default().self_signed(&key).unwrap();
         let common: &[u8] = &[0x55, 0x04, 0x03];
         for (names, expected) in [(&["a", "b"][..], Some("b")), (&["a", ""], None), (&[], None)] {
             let parts: Vec<_> = names.iter().map(|&name| (common, name)).collect();
-            let subject = super::super::der::name(&parts);
-            let der = super::super::der::rename(draft.der(), &subject, &subject, &key).unwrap();
+            let subject = super::super::der::distinguished_name(&parts);
+            let der = super::super::der::replace_names(draft.der(), &subject, &subject, &key).unwrap();
             assert_eq!(PeerCertificate::parse(&der).unwrap().common_name.as_deref(), expected, "{names:?}");
         }
     }
 
     #[test]
-    fn old_string_kinds_are_read_and_broken_ones_refused() {
+    fn peer_certificate_legacy_string_types() {
         let bmp = DnValue::BmpString("jäne".try_into().unwrap());
         let found = peer(&[(&[2, 5, 4, 3], bmp), (&[2, 5, 4, 10], DnValue::TeletexString("dev".try_into().unwrap()))]);
         let found = found.unwrap();
@@ -176,10 +176,10 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_make_it_panic() {
-        let authority = crate::tls::Authority::made("clients");
+    fn peer_certificate_parse_never_panics() {
+        let authority = crate::tls::Authority::generate("clients");
         let bundle = authority.bundle();
-        let good = authority.pair(&crate::tls::Request::client("jane", &["dev"])).chain()[0].to_vec();
+        let good = authority.pair(&crate::tls::CertificateSpec::client("jane", &["dev"])).chain()[0].to_vec();
         bolero::check!().with_type::<(Vec<(u16, u8)>, u16)>().for_each(|(changes, cut)| {
             let mut der = good.clone();
             for (position, byte) in changes.iter().take(8) {
@@ -191,7 +191,7 @@ mod tests {
             }
             let _ = PeerCertificate::parse(&der);
             let changed = der != good;
-            let judged = bundle.judge_client(&[der.into()], UnixTime::now());
+            let judged = bundle.verify_client(&[der.into()], UnixTime::now());
             assert!(judged.is_err() || !changed, "a changed certificate is not trusted");
         });
     }

@@ -10,61 +10,66 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json as value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::authorizers;
-use crate::backend::{Backend, Settings, data, json, watched};
-use crate::client::{Client, admin, get, next, request, sample};
-use crate::reviewer::{Reviewer, access, failure};
-use crate::scene::{Scene, THINGS, watch};
-use crate::served;
-use crate::world::{Gateway, PATIENCE, World, eventually, narthex};
+use crate::authorization_config;
+use crate::backend::{Backend, BackendSettings, data_frame, json_response, start_watch_backend};
+use crate::client::{Client, admin_request, get, metric_value, next_chunk, request};
+use crate::fake_review_server::{FakeReviewServer, access_review_reply, failure_reply};
+use crate::fixtures::{GatewayProcess, TEST_TIMEOUT, TestEnvironment, eventually, run_narthex};
+use crate::gateway_fixture::{GatewayFixture, THINGS, open_watch};
+use crate::serve_delegation;
 
-const POLICY: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\n";
+const POLICY_HEADER: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\n";
 
 /// The whole of every request that is none of health, discovery and the like.
-pub(crate) const EVERYTHING: &str = "rules:\n- {level: RequestResponse, resources: [{group: '*'}]}\n";
+pub(crate) const LOG_ALL_RULES: &str = "rules:\n- {level: RequestResponse, resources: [{group: '*'}]}\n";
 
-/// Writes `policy.yaml`.
-fn policy(world: &World, text: &str) {
-    policy_at(world, "policy.yaml", text);
+/// Writes `write_policy.yaml`.
+fn write_policy(world: &TestEnvironment, text: &str) {
+    write_policy_file(world, "policy.yaml", text);
 }
 
-fn policy_at(world: &World, name: &str, text: &str) {
+fn write_policy_file(world: &TestEnvironment, name: &str, text: &str) {
     let path = world.path(name);
-    fs::write(path.with_extension("tmp"), format!("{POLICY}{text}")).unwrap();
+    fs::write(path.with_extension("tmp"), format!("{POLICY_HEADER}{text}")).unwrap();
     fs::rename(path.with_extension("tmp"), path).unwrap();
 }
 
-/// The flags that write `audit/audit.log` by `policy.yaml`.
-fn to_log(world: &World) -> [String; 2] {
+/// The flags that write `audit/audit.log` by `write_policy.yaml`.
+fn audit_log_flags(world: &TestEnvironment) -> [String; 2] {
     [
         format!("--audit-policy-file={}", world.path("policy.yaml").display()),
         format!("--audit-log-path={}", world.path("audit/audit.log").display()),
     ]
 }
 
-fn start(world: &World, flags: &[String]) -> Gateway {
-    world.gateway(&flags.iter().map(String::as_str).collect::<Vec<_>>())
+fn start_gateway(world: &TestEnvironment, flags: &[String]) -> GatewayProcess {
+    world.start_gateway(&flags.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// A stage whose gateway writes `audit/audit.log` by `text`.
-pub(crate) fn scene(world: World, backend: &Backend, text: &str, more: &[&str]) -> Scene {
-    policy(&world, text);
-    let flags = to_log(&world);
+pub(crate) fn start_audited_gateway(
+    world: TestEnvironment,
+    backend: &Backend,
+    text: &str,
+    more: &[&str],
+) -> GatewayFixture {
+    write_policy(&world, text);
+    let flags = audit_log_flags(&world);
     let flags: Vec<&str> = flags.iter().map(String::as_str).chain(more.iter().copied()).collect();
-    Scene::with(world, &[backend], &[], &flags)
+    GatewayFixture::with_flags(world, &[backend], &[], &flags)
 }
 
-fn events(world: &World) -> Vec<Value> {
+fn read_events(world: &TestEnvironment) -> Vec<Value> {
     let text = fs::read_to_string(world.path("audit/audit.log")).unwrap_or_default();
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     whole.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
 }
 
 /// The events of the request whose URI ends with `end`, once there are so many.
-pub(crate) async fn of(world: &World, end: &str, count: usize) -> Vec<Value> {
+pub(crate) async fn wait_for_events(world: &TestEnvironment, end: &str, count: usize) -> Vec<Value> {
     eventually(&format!("{count} events of {end}"), async || {
         let ends = |event: &Value| event["requestURI"].as_str().unwrap().ends_with(end);
-        let found: Vec<Value> = events(world).into_iter().filter(ends).collect();
+        let found: Vec<Value> = read_events(world).into_iter().filter(ends).collect();
         assert!(found.len() <= count, "{found:#?}");
         (found.len() == count).then_some(found)
     })
@@ -76,32 +81,32 @@ fn stages(events: &[Value]) -> Vec<&str> {
 }
 
 /// Answers what was asked with what it was asked for, a failure to what is called `broken`.
-async fn things(world: &World) -> Backend {
-    Backend::start(world, Settings::default(), async |request| {
+async fn start_echo_backend(world: &TestEnvironment) -> Backend {
+    Backend::start(world, BackendSettings::default(), async |request| {
         let (head, body) = request.into_parts();
         let sent = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
         match head.uri.path() {
-            path if path.ends_with("/broken") => json(
+            path if path.ends_with("/broken") => json_response(
                 409,
                 r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no","reason":"Conflict","code":409}"#,
             ),
-            _ if sent.is_empty() => json(200, r#"{"kind":"Thing","metadata":{"name":"a","managedFields":[{}]}}"#),
-            _ => json(201, &String::from_utf8_lossy(&sent)),
+            _ if sent.is_empty() => json_response(200, r#"{"kind":"Thing","metadata":{"name":"a","managedFields":[{}]}}"#),
+            _ => json_response(201, &String::from_utf8_lossy(&sent)),
         }
     })
     .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_told_from_its_beginning_to_its_end() {
-    let world = World::new();
-    let backend = things(&world).await;
-    let scene = scene(world, &backend, EVERYTHING, &[]);
-    for (client, name) in scene.both().await.iter().zip(["one", "two"]) {
+async fn audit_request_has_received_and_complete_stages() {
+    let world = TestEnvironment::new();
+    let backend = start_echo_backend(&world).await;
+    let scene = start_audited_gateway(world, &backend, LOG_ALL_RULES, &[]);
+    for (client, name) in scene.both_protocols().await.iter().zip(["one", "two"]) {
         let headers = [("user-agent", "kubectl/v1.36.3"), ("x-forwarded-for", "198.51.100.7"), ("audit-id", name)];
         let path = format!("{THINGS}/{name}?fieldManager=x&token=s3cret");
-        assert_eq!(client.ask(get(&path, &headers)).await.status, 200);
-        let events = of(&scene.world, &format!("/{name}?fieldManager=x&token=***"), 2).await;
+        assert_eq!(client.send_and_read(get(&path, &headers)).await.status, 200);
+        let events = wait_for_events(&scene.world, &format!("/{name}?fieldManager=x&token=***"), 2).await;
         assert_eq!(stages(&events), ["RequestReceived", "ResponseComplete"]);
         let mut last = events[1].clone();
         for time in ["requestReceivedTimestamp", "stageTimestamp"] {
@@ -138,46 +143,46 @@ async fn a_request_is_told_from_its_beginning_to_its_end() {
             assert!(first.get(absent).is_none(), "{first}");
         }
     }
-    assert_eq!(sample(&scene.gateway, "apiserver_audit_event_total").await, Some(4.0));
-    assert_eq!(sample(&scene.gateway, "apiserver_audit_level_total{level=\"RequestResponse\"}").await, Some(2.0));
-    assert_eq!(sample(&scene.gateway, "apiserver_audit_requests_rejected_total").await, Some(0.0));
+    assert_eq!(metric_value(&scene.gateway, "apiserver_audit_event_total").await, Some(4.0));
+    assert_eq!(metric_value(&scene.gateway, "apiserver_audit_level_total{level=\"RequestResponse\"}").await, Some(2.0));
+    assert_eq!(metric_value(&scene.gateway, "apiserver_audit_requests_rejected_total").await, Some(0.0));
     let mode = fs::metadata(scene.world.path("audit/audit.log")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn objects_are_written_as_far_as_the_level_goes() {
-    let world = World::new();
-    let backend = things(&world).await;
+async fn audit_objects_written_according_to_level() {
+    let world = TestEnvironment::new();
+    let backend = start_echo_backend(&world).await;
     let rules = "omitStages: [RequestReceived]\nrules:\n\
                  - {level: Metadata, resources: [{group: things.example.com, resources: [things], resourceNames: [met, broken]}]}\n\
                  - {level: Request, verbs: [update], omitManagedFields: true}\n- {level: RequestResponse}\n";
-    let scene = scene(world, &backend, rules, &[]);
+    let scene = start_audited_gateway(world, &backend, rules, &[]);
     let client = scene.http2().await;
     let object = value!({"kind": "Thing", "metadata": {"name": "made", "uid": "u-1", "managedFields": [{"a": 1}]}});
     let send = async |method: Method, name: &str, kind: &str, body: &str| {
         let headers = [("content-type", kind)];
-        client.ask(request(method, &format!("{THINGS}{name}"), &headers, body)).await;
+        client.send_and_read(request(method, &format!("{THINGS}{name}"), &headers, body)).await;
     };
     // Its name is in the object only.
     send(Method::POST, "", "application/json", &object.to_string()).await;
-    let made = of(&scene.world, "/things", 1).await.remove(0);
+    let made = wait_for_events(&scene.world, "/things", 1).await.remove(0);
     assert_eq!((&made["requestObject"], &made["responseObject"]), (&object, &object));
     assert_eq!((&made["objectRef"]["name"], &made["objectRef"]["uid"]), (&value!("made"), &value!("u-1")));
     assert_eq!(made["responseStatus"], value!({"metadata": {}, "code": 201}));
 
     send(Method::PUT, "/put", "application/yaml", "kind: Thing\nmetadata: {name: put, managedFields: [{}]}\n").await;
-    let put = of(&scene.world, "/put", 1).await.remove(0);
+    let put = wait_for_events(&scene.world, "/put", 1).await.remove(0);
     assert_eq!(put["requestObject"], value!({"kind": "Thing", "metadata": {"name": "put"}}));
     assert!(put.get("responseObject").is_none(), "{put}");
 
     send(Method::PUT, "/met", "application/json", &object.to_string()).await;
-    let met = of(&scene.world, "/met", 1).await.remove(0);
+    let met = wait_for_events(&scene.world, "/met", 1).await.remove(0);
     assert!(met.get("requestObject").is_none() && met.get("responseObject").is_none(), "{met}");
 
     // A failure is told in the backend's words, also where its object is not written.
     send(Method::GET, "/broken", "", "").await;
-    let broken = of(&scene.world, "/broken", 1).await.remove(0);
+    let broken = wait_for_events(&scene.world, "/broken", 1).await.remove(0);
     assert_eq!(
         broken["responseStatus"],
         value!({"metadata": {}, "status": "Failure", "message": "no", "reason": "Conflict", "code": 409})
@@ -185,30 +190,30 @@ async fn objects_are_written_as_far_as_the_level_goes() {
 
     // What cannot be made JSON, or is too large, is missed and said to be.
     send(Method::PATCH, "/pb", "application/vnd.kubernetes.protobuf", "k8s\0").await;
-    let annotations = of(&scene.world, "/pb", 1).await.remove(0)["annotations"].take();
+    let annotations = wait_for_events(&scene.world, "/pb", 1).await.remove(0)["annotations"].take();
     assert_eq!(
         annotations["audit.narthex.dev/request-object"],
         "omitted: cannot convert application/vnd.kubernetes.protobuf to JSON"
     );
     let large = value!({"large": "x".repeat(1 << 20)}).to_string();
     send(Method::PATCH, "/large", "application/merge-patch+json", &large).await;
-    let event = of(&scene.world, "/large", 1).await.remove(0);
+    let event = wait_for_events(&scene.world, "/large", 1).await.remove(0);
     assert_eq!(event["annotations"]["audit.k8s.io/truncated"], "true");
     assert!(event.get("requestObject").is_none() && event["responseStatus"]["code"] == 201, "{event}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_turned_away_is_told_as_upstream_tells_it() {
-    let world = World::new();
-    let backend = things(&world).await;
-    let scene = scene(world, &backend, EVERYTHING, &["--authorization-mode=AlwaysDeny"]);
+async fn audit_denied_and_unauthenticated_requests_as_upstream() {
+    let world = TestEnvironment::new();
+    let backend = start_echo_backend(&world).await;
+    let scene = start_audited_gateway(world, &backend, LOG_ALL_RULES, &["--authorization-mode=AlwaysDeny"]);
     let jane = scene.http2().await;
     let nobody = Client::http1(&scene.world, &scene.gateway, None).await;
-    jane.get(&format!("{THINGS}/denied")).await.refused(403, "Forbidden");
-    jane.get(&format!("{THINGS}?watch=1&a=denied")).await.refused(403, "Forbidden");
-    nobody.get(&format!("{THINGS}/unknown")).await.refused(401, "Unauthorized");
+    jane.get(&format!("{THINGS}/denied")).await.assert_failure(403, "Forbidden");
+    jane.get(&format!("{THINGS}?watch=1&a=denied")).await.assert_failure(403, "Forbidden");
+    nobody.get(&format!("{THINGS}/unknown")).await.assert_failure(401, "Unauthorized");
 
-    let denied = of(&scene.world, "/denied", 2).await;
+    let denied = wait_for_events(&scene.world, "/denied", 2).await;
     assert_eq!(stages(&denied), ["RequestReceived", "ResponseComplete"]);
     let annotations = value!({
         "authorization.k8s.io/decision": "forbid",
@@ -224,38 +229,38 @@ async fn who_is_turned_away_is_told_as_upstream_tells_it() {
     );
     assert_eq!(denied[1]["responseObject"]["kind"], "Status");
 
-    let watching = of(&scene.world, "a=denied", 3).await;
+    let watching = wait_for_events(&scene.world, "a=denied", 3).await;
     assert_eq!(stages(&watching), ["RequestReceived", "ResponseStarted", "ResponseComplete"]);
     assert!(watching[1..].iter().all(|event| event["responseStatus"]["code"] == 403), "{watching:#?}");
 
     // Nobody is known: one event, and no user.
-    let unknown = of(&scene.world, "/unknown", 1).await.remove(0);
+    let unknown = wait_for_events(&scene.world, "/unknown", 1).await.remove(0);
     assert_eq!((&unknown["stage"], &unknown["user"]), (&value!("ResponseStarted"), &value!({})));
     assert_eq!(unknown["responseStatus"]["code"], 401);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn watches_and_tunnels_are_told_when_they_begin_and_when_they_end() {
-    let world = World::new();
-    let (backend, writers) = watched(&world, Settings::default()).await;
-    let scene = scene(world, &backend, EVERYTHING, &[]);
+async fn audit_watch_has_response_started_and_complete_stages() {
+    let world = TestEnvironment::new();
+    let (backend, writers) = start_watch_backend(&world, BackendSettings::default()).await;
+    let scene = start_audited_gateway(world, &backend, LOG_ALL_RULES, &[]);
     let client = scene.http2().await;
-    let mut body = watch(&client).await;
-    let events = of(&scene.world, "?watch=1", 2).await;
+    let mut body = open_watch(&client).await;
+    let events = wait_for_events(&scene.world, "?watch=1", 2).await;
     assert_eq!(stages(&events), ["RequestReceived", "ResponseStarted"]);
     let writer = writers.lock().unwrap().pop().unwrap();
-    writer.send(data("second\n")).unwrap();
-    next(&mut body).await.unwrap().unwrap();
+    writer.send(data_frame("second\n")).unwrap();
+    next_chunk(&mut body).await.unwrap().unwrap();
     drop(writer);
-    assert!(next(&mut body).await.is_none());
-    let events = of(&scene.world, "?watch=1", 3).await;
+    assert!(next_chunk(&mut body).await.is_none());
+    let events = wait_for_events(&scene.world, "?watch=1", 3).await;
     assert_eq!(stages(&events)[2], "ResponseComplete");
     assert_eq!((&events[2]["verb"], &events[2]["responseStatus"]["code"]), (&value!("watch"), &value!(200)));
     // Never a body, whatever the level.
     assert!(events.iter().all(|event| event.get("responseObject").is_none()), "{events:#?}");
 
     // One that the client leaves.
-    drop(watch(&client).await);
+    drop(open_watch(&client).await);
     let left = eventually("the end of the second watch", async || {
         events_of_stage(&scene.world, "ResponseComplete").into_iter().nth(1)
     })
@@ -264,18 +269,18 @@ async fn watches_and_tunnels_are_told_when_they_begin_and_when_they_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_acts_as_somebody_else_is_told_and_what_we_answer_ourselves_is_too() {
-    let world = World::new();
-    let backend = things(&world).await;
+async fn audit_impersonated_user_and_local_responses_recorded() {
+    let world = TestEnvironment::new();
+    let backend = start_echo_backend(&world).await;
     let rbac = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: none}\nrules: []\n";
     fs::write(world.path("rbac.yaml"), rbac).unwrap();
     let flag = format!("--authorization-policy-file={}", world.path("rbac.yaml").display());
-    let scene = scene(world, &backend, EVERYTHING, &["--authorization-mode=Static", &flag]);
-    let root = scene.world.user("root", &["system:masters"]);
+    let scene = start_audited_gateway(world, &backend, LOG_ALL_RULES, &["--authorization-mode=Static", &flag]);
+    let root = scene.world.issue_user("root", &["system:masters"]);
     let root = Client::http2(&scene.world, &scene.gateway, Some(&root)).await;
     let as_bob = [("impersonate-user", "bob"), ("impersonate-group", "friends")];
-    root.ask(get(&format!("{THINGS}/one"), &as_bob)).await.refused(403, "Forbidden");
-    let events = of(&scene.world, "/one", 2).await;
+    root.send_and_read(get(&format!("{THINGS}/one"), &as_bob)).await.assert_failure(403, "Forbidden");
+    let events = wait_for_events(&scene.world, "/one", 2).await;
     assert!(events[0].get("impersonatedUser").is_none());
     assert_eq!(events[1]["user"]["username"], "root");
     let bob = value!({"username": "bob", "groups": ["friends", "system:authenticated"]});
@@ -285,31 +290,31 @@ async fn who_acts_as_somebody_else_is_told_and_what_we_answer_ourselves_is_too()
     let review = value!({"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1"});
     let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
     let headers = [("content-type", "application/json")];
-    assert_eq!(root.ask(request(Method::POST, path, &headers, &review.to_string())).await.status, 201);
-    let event = of(&scene.world, "/selfsubjectreviews", 2).await.remove(1);
+    assert_eq!(root.send_and_read(request(Method::POST, path, &headers, &review.to_string())).await.status, 201);
+    let event = wait_for_events(&scene.world, "/selfsubjectreviews", 2).await.remove(1);
     assert_eq!(event["requestObject"], review);
     assert_eq!(event["responseObject"]["status"]["userInfo"]["username"], "root");
 }
 
-fn events_of_stage(world: &World, stage: &str) -> Vec<Value> {
-    events(world).into_iter().filter(|event| event["stage"] == stage).collect()
+fn events_of_stage(world: &TestEnvironment, stage: &str) -> Vec<Value> {
+    read_events(world).into_iter().filter(|event| event["stage"] == stage).collect()
 }
 
 /// As the union of authorizers in `k8s.io/apiserver/pkg/authorization/union`: who decides gives the reason, and where
 /// nobody does, everybody.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_chain_the_reason_is_that_of_who_decided() {
-    let world = World::new();
-    let (first, last) = (Reviewer::start(&world).await, Reviewer::start(&world).await);
-    first.behave(|question| match question["spec"]["user"].as_str() {
-        Some("ann") => access(value!({"allowed": true, "reason": "a friend"})),
-        Some("eve") => access(value!({"allowed": false, "denied": true, "reason": "never eve"})),
-        Some("fay") => access(value!({"allowed": true, "denied": true, "reason": "both"})),
-        _ => access(value!({"allowed": false, "reason": "first does not know"})),
+async fn audit_authorization_reason_from_deciding_authorizer() {
+    let world = TestEnvironment::new();
+    let (first, last) = (FakeReviewServer::start(&world).await, FakeReviewServer::start(&world).await);
+    first.set_behavior(|question| match question["spec"]["user"].as_str() {
+        Some("ann") => access_review_reply(value!({"allowed": true, "reason": "a friend"})),
+        Some("eve") => access_review_reply(value!({"allowed": false, "denied": true, "reason": "never eve"})),
+        Some("fay") => access_review_reply(value!({"allowed": true, "denied": true, "reason": "both"})),
+        _ => access_review_reply(value!({"allowed": false, "reason": "first does not know"})),
     });
-    last.behave(|question| match question["spec"]["user"].as_str() {
-        Some("gus") => failure(403, "Forbidden"),
-        _ => access(value!({"allowed": false, "reason": "last does not know"})),
+    last.set_behavior(|question| match question["spec"]["user"].as_str() {
+        Some("gus") => failure_reply(403, "Forbidden"),
+        _ => access_review_reply(value!({"allowed": false, "reason": "last does not know"})),
     });
     let rbac = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: reader}\n\
                 rules: [{apiGroups: ['*'], resources: ['*'], verbs: [get]}]\n---\n\
@@ -317,18 +322,22 @@ async fn of_a_chain_the_reason_is_that_of_who_decided() {
                 roleRef: {kind: ClusterRole, name: reader}\nsubjects: [{kind: Group, name: devs}]\n";
     fs::write(world.path("rbac.yaml"), rbac).unwrap();
     let chain = [
-        authorizers::webhook("first", &first.write_kubeconfig(&world, "first", ""), &value!({})),
-        authorizers::rbac(),
-        authorizers::webhook("last", &last.write_kubeconfig(&world, "last", ""), &value!({"failurePolicy": "Deny"})),
+        authorization_config::webhook_entry("first", &first.write_kubeconfig(&world, "first", ""), &value!({})),
+        authorization_config::rbac_entry(),
+        authorization_config::webhook_entry(
+            "last",
+            &last.write_kubeconfig(&world, "last", ""),
+            &value!({"failurePolicy": "Deny"}),
+        ),
     ];
-    authorizers::write(&world.path("chain.yaml"), &chain);
+    authorization_config::write_configuration(&world.path("chain.yaml"), &chain);
     let flags = [
         format!("--authorization-config={}", world.path("chain.yaml").display()),
         format!("--authorization-policy-file={}", world.path("rbac.yaml").display()),
     ];
-    let backend = things(&world).await;
+    let backend = start_echo_backend(&world).await;
     let rules = "omitStages: [RequestReceived]\nrules:\n- {level: Metadata}\n";
-    let scene = scene(world, &backend, rules, &flags.each_ref().map(String::as_str));
+    let scene = start_audited_gateway(world, &backend, rules, &flags.each_ref().map(String::as_str));
 
     let by_role = r#"RBAC: allowed by ClusterRoleBinding "devs" of ClusterRole "reader" to Group "devs""#;
     for (name, groups, code, decision, reason) in [
@@ -341,12 +350,12 @@ async fn of_a_chain_the_reason_is_that_of_who_decided() {
         ("gus", &["ops"], 500, Value::Null, "internal error"),
         ("root", &["system:masters"], 200, value!("allow"), ""),
     ] {
-        let client = Client::http2(&scene.world, &scene.gateway, Some(&scene.world.user(name, groups))).await;
+        let client = Client::http2(&scene.world, &scene.gateway, Some(&scene.world.issue_user(name, groups))).await;
         // What is remembered has the same reason.
         for time in ["once", "again"] {
             let path = format!("{THINGS}/{name}-{time}");
             assert_eq!(client.get(&path).await.status, code, "{name}");
-            let event = of(&scene.world, &path, 1).await.remove(0);
+            let event = wait_for_events(&scene.world, &path, 1).await.remove(0);
             let annotations = &event["annotations"];
             assert_eq!(annotations["authorization.k8s.io/decision"], decision, "{name} {annotations}");
             assert_eq!(annotations["authorization.k8s.io/reason"], reason, "{name}");
@@ -357,42 +366,43 @@ async fn of_a_chain_the_reason_is_that_of_who_decided() {
 /// A TokenReview holds a token. kube-apiserver writes it at level `Request`, as any object, so policies leave it at
 /// `Metadata`: the sample does.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_backends_ask_is_told_like_any_request() {
-    let world = World::new();
-    policy_at(&world, "whole.yaml", "omitStages: [RequestReceived]\nrules:\n- {level: Request}\n");
+async fn audit_delegation_requests_recorded_by_policy() {
+    let world = TestEnvironment::new();
+    write_policy_file(&world, "whole.yaml", "omitStages: [RequestReceived]\nrules:\n- {level: Request}\n");
     let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/audit/policy.yaml");
     let whole = world.path("whole.yaml").display().to_string();
-    let token = served::question("TokenReview", &value!({"token": "s3cret"}));
+    let token = serve_delegation::review_object("TokenReview", &value!({"token": "s3cret"}));
     let attributes = value!({"verb": "get", "path": "/metrics"});
     let access = value!({"user": "jane", "nonResourceAttributes": attributes});
-    let access = served::question("SubjectAccessReview", &access);
+    let access = serve_delegation::review_object("SubjectAccessReview", &access);
     for (policy, objects) in [(sample, false), (&*whole, true)] {
-        let flags = [format!("--audit-policy-file={policy}"), to_log(&world)[1].clone()];
+        let flags = [format!("--audit-policy-file={policy}"), audit_log_flags(&world)[1].clone()];
         let _ = fs::remove_dir_all(world.path("audit"));
-        let gateway = served::gateway(&world, &flags.each_ref().map(String::as_str));
-        let wardle = served::wardle(&world, &gateway).await;
-        let config_map = format!("{}/{}", served::CONFIG_MAPS, served::NAME);
+        let gateway = serve_delegation::start_gateway(&world, &flags.each_ref().map(String::as_str));
+        let wardle = serve_delegation::connect_as_wardle(&world, &gateway).await;
+        let config_map = format!("{}/{}", serve_delegation::CONFIG_MAPS, serve_delegation::CONFIG_MAP_NAME);
         assert_eq!(wardle.get(&config_map).await.status, 200);
-        for (path, question) in [(served::TOKEN_REVIEWS, &token), (served::ACCESS_REVIEWS, &access)] {
-            assert_eq!(served::post(&wardle, path, question).await.status, 201);
-            let event = of(&world, path, 1).await.remove(0);
+        for (path, question) in [(serve_delegation::TOKEN_REVIEWS, &token), (serve_delegation::ACCESS_REVIEWS, &access)]
+        {
+            assert_eq!(serve_delegation::post(&wardle, path, question).await.status, 201);
+            let event = wait_for_events(&world, path, 1).await.remove(0);
             assert_eq!((&event["verb"], &event["user"]["username"]), (&value!("create"), &value!("wardle")));
             assert_eq!(event["responseStatus"], value!({"metadata": {}, "code": 201}));
             assert_eq!(event["annotations"]["authorization.k8s.io/decision"], "allow");
             let object = if objects { question } else { &Value::Null };
             assert_eq!((&event["requestObject"], &event["responseObject"]), (object, &Value::Null));
         }
-        let event = of(&world, &config_map, 1).await.remove(0);
-        assert_eq!(event["objectRef"]["name"], served::NAME);
+        let event = wait_for_events(&world, &config_map, 1).await.remove(0);
+        assert_eq!(event["objectRef"]["name"], serve_delegation::CONFIG_MAP_NAME);
         assert_eq!(fs::read_to_string(world.path("audit/audit.log")).unwrap().contains("s3cret"), objects);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tunnel_is_an_answer_that_goes_on() {
-    let world = World::new();
-    let settings = Settings::http1();
-    let backend = Backend::raw(&world, settings, async |mut stream| {
+async fn audit_tunnel_recorded_as_long_running_response() {
+    let world = TestEnvironment::new();
+    let settings = BackendSettings::http1();
+    let backend = Backend::start_raw(&world, settings, async |mut stream| {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             let Ok(byte) = stream.read_u8().await else { return };
@@ -417,7 +427,7 @@ async fn a_tunnel_is_an_answer_that_goes_on() {
         let _ = stream.shutdown().await;
     })
     .await;
-    let scene = scene(world, &backend, EVERYTHING, &[]);
+    let scene = start_audited_gateway(world, &backend, LOG_ALL_RULES, &[]);
     let mut stream = scene.connect("http/1.1").await;
     let request = format!(
         "GET {THINGS}/one/exec?command=sh HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\
@@ -425,11 +435,11 @@ async fn a_tunnel_is_an_answer_that_goes_on() {
     );
     stream.write_all(request.as_bytes()).await.unwrap();
     stream.flush().await.unwrap();
-    let events = of(&scene.world, "exec?command=sh", 2).await;
+    let events = wait_for_events(&scene.world, "exec?command=sh", 2).await;
     assert_eq!(stages(&events), ["RequestReceived", "ResponseStarted"]);
     assert_eq!(events[1]["responseStatus"]["code"], 101);
     drop(stream);
-    let events = of(&scene.world, "exec?command=sh", 3).await;
+    let events = wait_for_events(&scene.world, "exec?command=sh", 3).await;
     assert_eq!(
         (&events[2]["stage"], &events[2]["objectRef"]["subresource"]),
         (&value!("ResponseComplete"), &value!("exec"))
@@ -437,49 +447,54 @@ async fn a_tunnel_is_an_answer_that_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_policy_says_what_is_left_out_and_is_followed() {
-    let world = World::new();
-    let backend = things(&world).await;
+async fn audit_policy_rules_applied_and_reloaded() {
+    let world = TestEnvironment::new();
+    let backend = start_echo_backend(&world).await;
     let rules = "omitStages: [RequestReceived]\nrules:\n- {level: None, users: [jane]}\n- {level: Metadata}\n";
-    let scene = scene(world, &backend, rules, &[]);
+    let scene = start_audited_gateway(world, &backend, rules, &[]);
     let jane = scene.http2().await;
-    let bob = Client::http2(&scene.world, &scene.gateway, Some(&scene.world.user("bob", &[]))).await;
+    let bob = Client::http2(&scene.world, &scene.gateway, Some(&scene.world.issue_user("bob", &[]))).await;
     jane.get(&format!("{THINGS}/unheard")).await;
     bob.get(&format!("{THINGS}/heard")).await;
-    assert_eq!(stages(&of(&scene.world, "/heard", 1).await), ["ResponseComplete"]);
-    assert_eq!(sample(&scene.gateway, "apiserver_audit_level_total{level=\"None\"}").await, Some(1.0));
+    assert_eq!(stages(&wait_for_events(&scene.world, "/heard", 1).await), ["ResponseComplete"]);
+    assert_eq!(metric_value(&scene.gateway, "apiserver_audit_level_total{level=\"None\"}").await, Some(1.0));
 
-    policy(&scene.world, "rules:\n- {level: Everything}\n");
-    scene.gateway.said(&["audit policy changed and is invalid", "rules[0].level"]).await;
-    let problems = async || admin(&scene.gateway, get("/status.json", &[])).await.json()["fileProblems"].take();
+    write_policy(&scene.world, "rules:\n- {level: Everything}\n");
+    scene.gateway.wait_for_log(&["audit policy changed and is invalid", "rules[0].level"]).await;
+    let problems = async || admin_request(&scene.gateway, get("/status.json", &[])).await.json()["fileProblems"].take();
     let told = eventually("the status to tell the mistake", async || problems().await[0].as_str().map(str::to_owned));
     assert!(told.await.contains("rules[0].level"));
     jane.get(&format!("{THINGS}/unheard")).await;
-    policy(&scene.world, "rules:\n- {level: Metadata, omitStages: [ResponseComplete]}\n");
-    scene.gateway.said(&["audit policy reloaded"]).await;
+    write_policy(&scene.world, "rules:\n- {level: Metadata, omitStages: [ResponseComplete]}\n");
+    scene.gateway.wait_for_log(&["audit policy reloaded"]).await;
     eventually("the status to forget it", async || (problems().await == value!([])).then_some(())).await;
     eventually("the new policy to hold", async || {
         jane.get(&format!("{THINGS}/heard/too")).await;
-        let found = events(&scene.world).into_iter().find(|event| event["requestURI"] == format!("{THINGS}/heard/too"));
+        let found =
+            read_events(&scene.world).into_iter().find(|event| event["requestURI"] == format!("{THINGS}/heard/too"));
         found.filter(|event| event["stage"] == "RequestReceived")
     })
     .await;
-    assert!(!events(&scene.world).iter().any(|event| event["requestURI"].as_str().unwrap().ends_with("/unheard")));
+    assert!(!read_events(&scene.world).iter().any(|event| event["requestURI"].as_str().unwrap().ends_with("/unheard")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_log_is_set_aside_when_it_is_full_and_old_ones_go() {
-    let world = World::new();
-    let backend = things(&world).await;
+async fn audit_log_rotated_by_size_and_old_backups_removed() {
+    let world = TestEnvironment::new();
+    let backend = start_echo_backend(&world).await;
     let flags = ["--audit-log-maxsize=1", "--audit-log-maxbackup=2"];
-    let scene =
-        scene(world, &backend, "omitStages: [RequestReceived]\nrules:\n- {level: Request, verbs: [create]}\n", &flags);
+    let scene = start_audited_gateway(
+        world,
+        &backend,
+        "omitStages: [RequestReceived]\nrules:\n- {level: Request, verbs: [create]}\n",
+        &flags,
+    );
     let client = scene.http2().await;
     let body = value!({"filling": "x".repeat(700 << 10)}).to_string();
     for n in 1..=5 {
         let path = format!("{THINGS}?n={n}");
-        client.ask(request(Method::POST, &path, &[("content-type", "application/json")], &body)).await;
-        of(&scene.world, &format!("?n={n}"), 1).await;
+        client.send_and_read(request(Method::POST, &path, &[("content-type", "application/json")], &body)).await;
+        wait_for_events(&scene.world, &format!("?n={n}"), 1).await;
     }
     let mut names: Vec<String> = fs::read_dir(scene.world.path("audit"))
         .unwrap()
@@ -497,18 +512,18 @@ async fn the_log_is_set_aside_when_it_is_full_and_old_ones_go() {
 }
 
 /// A webhook that does as it is told.
-pub(crate) struct Sink {
+pub(crate) struct AuditWebhook {
     backend: Backend,
     lists: Arc<Mutex<Vec<Value>>>,
 }
 
-impl Sink {
+impl AuditWebhook {
     /// Answers the first lists with these codes and all others with 200; 0 is no answer at all. Its kubeconfig is
     /// `sink.kubeconfig`.
-    pub(crate) async fn start(world: &World, codes: &[u16]) -> Sink {
+    pub(crate) async fn listen(world: &TestEnvironment, codes: &[u16]) -> AuditWebhook {
         let lists: Arc<Mutex<Vec<Value>>> = Arc::default();
         let (heard, codes) = (lists.clone(), Arc::new(Mutex::new(VecDeque::from(codes.to_vec()))));
-        let settings = Settings { names: vec!["127.0.0.1"], all: true, ..Settings::default() };
+        let settings = BackendSettings { names: vec!["127.0.0.1"], handles_probes: true, ..BackendSettings::default() };
         let backend = Backend::start(world, settings, move |request| {
             let (heard, codes) = (heard.clone(), codes.clone());
             async move {
@@ -521,7 +536,7 @@ impl Sink {
                 if code == 200 {
                     heard.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
                 }
-                json(code, "{}")
+                json_response(code, "{}")
             }
         })
         .await;
@@ -541,11 +556,11 @@ impl Sink {
             "current-context": "x",
         });
         fs::write(world.path("sink.kubeconfig"), document.to_string()).unwrap();
-        Sink { backend, lists }
+        AuditWebhook { backend, lists }
     }
 
-    /// The flags that send to it by `policy.yaml`.
-    pub(crate) fn flags(&self, world: &World, more: &[&str]) -> Vec<String> {
+    /// The flags that send to it by `write_policy.yaml`.
+    pub(crate) fn flags(&self, world: &TestEnvironment, more: &[&str]) -> Vec<String> {
         let mut flags = vec![
             format!("--audit-policy-file={}", world.path("policy.yaml").display()),
             format!("--audit-webhook-config-file={}", world.path("sink.kubeconfig").display()),
@@ -555,7 +570,7 @@ impl Sink {
     }
 
     /// The paths of the events that came, in their order.
-    pub(crate) fn heard(&self) -> Vec<String> {
+    pub(crate) fn received_paths(&self) -> Vec<String> {
         let lists = self.lists.lock().unwrap();
         let items = lists.iter().flat_map(|list| {
             assert_eq!((&list["kind"], &list["apiVersion"]), (&value!("EventList"), &value!("audit.k8s.io/v1")));
@@ -566,29 +581,29 @@ impl Sink {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_webhook_gets_batches_and_one_that_fails_gets_them_again() {
-    let world = World::new();
-    let backend = things(&world).await;
-    world.register("things.example.com", "v1", &[&backend]);
-    policy(&world, "omitStages: [RequestReceived]\nrules:\n- {level: Metadata, users: [jane]}\n");
-    let sink = Sink::start(&world, &[503, 500, 404]).await;
+async fn audit_webhook_batches_events_and_retries_failures() {
+    let world = TestEnvironment::new();
+    let backend = start_echo_backend(&world).await;
+    world.register_apiservice("things.example.com", "v1", &[&backend]);
+    write_policy(&world, "omitStages: [RequestReceived]\nrules:\n- {level: Metadata, users: [jane]}\n");
+    let sink = AuditWebhook::listen(&world, &[503, 500, 404]).await;
     let flags = ["--audit-webhook-batch-max-size=3", "--audit-webhook-initial-backoff=10ms"];
-    let gateway = start(&world, &sink.flags(&world, &flags));
-    let client = Client::http2(&world, &gateway, Some(&world.user("jane", &[]))).await;
+    let gateway = start_gateway(&world, &sink.flags(&world, &flags));
+    let client = Client::http2(&world, &gateway, Some(&world.issue_user("jane", &[]))).await;
     let paths: Vec<String> = (0..3).map(|n| format!("{THINGS}/{n}")).collect();
     for path in &paths {
         assert_eq!(client.get(path).await.status, 200);
     }
-    eventually("the batch", async || (sink.heard() == paths).then_some(())).await;
-    assert_eq!(sink.backend.seen().len(), 4);
-    assert_eq!(sink.backend.last().all("authorization"), ["Bearer of-the-sink"]);
-    assert_eq!(sample(&gateway, "apiserver_audit_error_total{plugin=\"webhook\"}").await, None);
+    eventually("the batch", async || (sink.received_paths() == paths).then_some(())).await;
+    assert_eq!(sink.backend.received().len(), 4);
+    assert_eq!(sink.backend.last_request().header_values("authorization"), ["Bearer of-the-sink"]);
+    assert_eq!(metric_value(&gateway, "apiserver_audit_error_total{plugin=\"webhook\"}").await, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_on_the_same_machine_needs_no_tls() {
-    let world = World::new();
-    policy(&world, "omitStages: [RequestReceived]\nrules:\n- {level: Metadata}\n");
+async fn audit_webhook_over_plain_http_on_loopback() {
+    let world = TestEnvironment::new();
+    write_policy(&world, "omitStages: [RequestReceived]\nrules:\n- {level: Metadata}\n");
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (heard, mut lists) = tokio::sync::mpsc::unbounded_channel();
@@ -601,7 +616,7 @@ async fn a_collector_on_the_same_machine_needs_no_tls() {
                     let (head, body) = request.into_parts();
                     let list: Value = serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap();
                     heard.send((head, list)).unwrap();
-                    Ok::<_, std::convert::Infallible>(json(200, ""))
+                    Ok::<_, std::convert::Infallible>(json_response(200, ""))
                 }
             });
             let connection = hyper::server::conn::http1::Builder::new();
@@ -614,69 +629,69 @@ async fn a_collector_on_the_same_machine_needs_no_tls() {
         "current-context": "x",
     });
     fs::write(world.path("sink.kubeconfig"), document.to_string()).unwrap();
-    let gateway = start(
+    let gateway = start_gateway(
         &world,
         &[
-            to_log(&world)[0].clone(),
+            audit_log_flags(&world)[0].clone(),
             format!("--audit-webhook-config-file={}", world.path("sink.kubeconfig").display()),
             "--audit-webhook-batch-max-wait=1ms".to_owned(),
         ],
     );
     let nobody = Client::http1(&world, &gateway, None).await;
     nobody.get("/livez").await;
-    let (head, list) = tokio::time::timeout(PATIENCE, lists.recv()).await.unwrap().unwrap();
+    let (head, list) = tokio::time::timeout(TEST_TIMEOUT, lists.recv()).await.unwrap().unwrap();
     assert_eq!(head.uri.path(), "/k8s-audit");
     assert_eq!(head.headers["host"], address.to_string());
     assert_eq!((&list["kind"], &list["items"][0]["requestURI"]), (&value!("EventList"), &value!("/livez")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_for_company_is_sent_at_the_end() {
-    let world = World::new();
-    let backend = things(&world).await;
-    world.register("things.example.com", "v1", &[&backend]);
-    policy(&world, "omitStages: [RequestReceived]\nrules:\n- {level: Metadata, users: [jane]}\n");
-    let sink = Sink::start(&world, &[]).await;
-    let mut gateway = start(&world, &sink.flags(&world, &["--audit-webhook-batch-max-wait=1h"]));
-    let client = Client::http2(&world, &gateway, Some(&world.user("jane", &[]))).await;
+async fn audit_webhook_partial_batch_sent_at_shutdown() {
+    let world = TestEnvironment::new();
+    let backend = start_echo_backend(&world).await;
+    world.register_apiservice("things.example.com", "v1", &[&backend]);
+    write_policy(&world, "omitStages: [RequestReceived]\nrules:\n- {level: Metadata, users: [jane]}\n");
+    let sink = AuditWebhook::listen(&world, &[]).await;
+    let mut gateway = start_gateway(&world, &sink.flags(&world, &["--audit-webhook-batch-max-wait=1h"]));
+    let client = Client::http2(&world, &gateway, Some(&world.issue_user("jane", &[]))).await;
     client.get(THINGS).await;
     drop(client);
     gateway.signal("TERM");
-    assert!(gateway.ended().await.success());
-    assert_eq!(sink.heard(), [THINGS]);
+    assert!(gateway.wait_for_exit().await.success());
+    assert_eq!(sink.received_paths(), [THINGS]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_waits_for_a_webhook_that_is_stuck() {
-    let world = World::new();
-    let backend = things(&world).await;
-    world.register("things.example.com", "v1", &[&backend]);
-    policy(&world, "omitStages: [RequestReceived]\nrules:\n- {level: Metadata, users: [jane]}\n");
-    let sink = Sink::start(&world, &[0; 100]).await;
+async fn audit_webhook_hang_does_not_block_requests_and_drops_are_counted() {
+    let world = TestEnvironment::new();
+    let backend = start_echo_backend(&world).await;
+    world.register_apiservice("things.example.com", "v1", &[&backend]);
+    write_policy(&world, "omitStages: [RequestReceived]\nrules:\n- {level: Metadata, users: [jane]}\n");
+    let sink = AuditWebhook::listen(&world, &[0; 100]).await;
     let flags = ["--audit-webhook-batch-max-size=2", "--audit-webhook-batch-buffer-size=10"];
     let mut flags = sink.flags(&world, &flags);
-    flags.push(to_log(&world)[1].clone());
-    let mut gateway = start(&world, &flags);
-    let client = Client::http2(&world, &gateway, Some(&world.user("jane", &[]))).await;
+    flags.push(audit_log_flags(&world)[1].clone());
+    let mut gateway = start_gateway(&world, &flags);
+    let client = Client::http2(&world, &gateway, Some(&world.issue_user("jane", &[]))).await;
     for n in 0..50 {
         assert_eq!(client.get(&format!("{THINGS}/{n}")).await.status, 200);
     }
-    assert_eq!(sample(&gateway, "apiserver_audit_error_total{plugin=\"buffered\"}").await, Some(40.0));
-    assert_eq!(sample(&gateway, "apiserver_audit_event_total").await, Some(50.0));
+    assert_eq!(metric_value(&gateway, "apiserver_audit_error_total{plugin=\"buffered\"}").await, Some(40.0));
+    assert_eq!(metric_value(&gateway, "apiserver_audit_event_total").await, Some(50.0));
     // The log beside it misses nothing.
-    eventually("all events in the log", async || (events(&world).len() == 50).then_some(())).await;
+    eventually("all events in the log", async || (read_events(&world).len() == 50).then_some(())).await;
     // Nor does the end wait for ever, and says what was lost.
     gateway.signal("TERM");
-    assert!(tokio::time::timeout(PATIENCE, gateway.ended()).await.unwrap().success());
-    gateway.said(&["audit events lost: not delivered before shutdown", "\"events\":10", "webhook"]).await;
+    assert!(tokio::time::timeout(TEST_TIMEOUT, gateway.wait_for_exit()).await.unwrap().success());
+    gateway.wait_for_log(&["audit events lost: not delivered before shutdown", "\"events\":10", "webhook"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_of_standard_output_are_lines_and_the_legacy_format_is_text() {
-    let world = World::new();
-    policy(&world, "rules:\n- {level: Metadata, nonResourceURLs: [/livez], omitStages: [RequestReceived]}\n");
-    let mut flags = world.arguments(&["--audit-log-path=-", "--audit-log-format=legacy"]);
-    flags.push(to_log(&world)[0].clone());
+async fn audit_log_to_stdout_in_legacy_text_format() {
+    let world = TestEnvironment::new();
+    write_policy(&world, "rules:\n- {level: Metadata, nonResourceURLs: [/livez], omitStages: [RequestReceived]}\n");
+    let mut flags = world.gateway_arguments(&["--audit-log-path=-", "--audit-log-format=legacy"]);
+    flags.push(audit_log_flags(&world)[0].clone());
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_narthex"))
         .arg("gateway")
         .args(&flags)
@@ -692,7 +707,7 @@ async fn events_of_standard_output_are_lines_and_the_legacy_format_is_text() {
         if line["message"] == "serving" { line["address"].as_str()?.parse().ok() } else { None }
     });
     let stream = crate::client::connect(&world, address.unwrap(), None, &["http/1.1"]).await;
-    assert_eq!(Client::over(stream, true).await.get("/livez").await.status, 200);
+    assert_eq!(Client::from_stream(stream, true).await.get("/livez").await.status, 200);
     let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     std::io::BufRead::read_line(&mut output, &mut line).unwrap();
@@ -705,16 +720,16 @@ async fn events_of_standard_output_are_lines_and_the_legacy_format_is_text() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_mistake_is_told_before_anything_listens() {
-    let world = World::new();
-    policy(&world, "omitStages: [Late]\nrules:\n- {level: All}\n- {level: None, paths: [/]}\n");
+async fn audit_configuration_errors_reported_before_listening() {
+    let world = TestEnvironment::new();
+    write_policy(&world, "omitStages: [Late]\nrules:\n- {level: All}\n- {level: None, paths: [/]}\n");
     fs::write(world.path("sink.kubeconfig"), "current-context: x\n").unwrap();
-    let mut flags = world.arguments(&["--audit-log-format=xml"]);
-    flags.extend(to_log(&world));
+    let mut flags = world.gateway_arguments(&["--audit-log-format=xml"]);
+    flags.extend(audit_log_flags(&world));
     flags.push(format!("--audit-webhook-config-file={}", world.path("sink.kubeconfig").display()));
     for command in [&["gateway"][..], &["check", "gateway"]] {
         let line: Vec<String> = command.iter().map(|word| (*word).to_owned()).chain(flags.clone()).collect();
-        let output = narthex(&line);
+        let output = run_narthex(&line);
         assert_eq!(output.status.code(), Some(1));
         let said = String::from_utf8(output.stderr).unwrap();
         for words in [
@@ -729,12 +744,12 @@ async fn every_mistake_is_told_before_anything_listens() {
         assert!(!world.path("audit").exists());
     }
     // A log that cannot be written.
-    policy(&world, "rules:\n- {level: Metadata}\n");
+    write_policy(&world, "rules:\n- {level: Metadata}\n");
     fs::write(world.path("audit"), "a file").unwrap();
     let mut line = vec!["gateway".to_owned()];
-    line.extend(world.arguments(&[]));
-    line.extend(to_log(&world));
-    let output = narthex(&line);
+    line.extend(world.gateway_arguments(&[]));
+    line.extend(audit_log_flags(&world));
+    let output = run_narthex(&line);
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("--audit-log-path: ") && said.contains("audit.log cannot be written"), "{said}");

@@ -16,14 +16,15 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_rustls::server::TlsStream;
 
-use crate::world::{Pair, World};
+use crate::fixtures::{CertKeyPair, TestEnvironment};
 
-pub(crate) type Answer = Response<BoxBody<Bytes, std::io::Error>>;
-type Handler = Arc<dyn Fn(Request<Incoming>) -> futures_util::future::BoxFuture<'static, Answer> + Send + Sync>;
+pub(crate) type BackendResponse = Response<BoxBody<Bytes, std::io::Error>>;
+type BackendHandler =
+    Arc<dyn Fn(Request<Incoming>) -> futures_util::future::BoxFuture<'static, BackendResponse> + Send + Sync>;
 
 /// A request as it reached the backend.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequest {
     pub(crate) method: Method,
     pub(crate) uri: Uri,
     pub(crate) headers: HeaderMap,
@@ -31,9 +32,9 @@ pub(crate) struct Seen {
     pub(crate) peer: String,
 }
 
-impl Seen {
+impl ReceivedRequest {
     /// All values of a header.
-    pub(crate) fn all(&self, name: &str) -> Vec<String> {
+    pub(crate) fn header_values(&self, name: &str) -> Vec<String> {
         self.headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
     }
 }
@@ -41,14 +42,14 @@ impl Seen {
 /// A listening backend; it stops when dropped.
 pub(crate) struct Backend {
     pub(crate) address: SocketAddr,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    received: Arc<Mutex<Vec<ReceivedRequest>>>,
     connections: Arc<Mutex<usize>>,
     tasks: tokio::task::JoinHandle<()>,
 }
 
 /// How a backend listens.
 #[derive(Clone)]
-pub(crate) struct Settings {
+pub(crate) struct BackendSettings {
     pub(crate) protocols: Vec<&'static str>,
     /// HTTP/2 streams on one connection.
     pub(crate) streams: u32,
@@ -58,15 +59,15 @@ pub(crate) struct Settings {
     /// Authorities of front proxies that it believes instead of the world's; none for that one.
     pub(crate) front_proxies: Vec<CertificateDer<'static>>,
     /// A certificate of the test's own making instead of one for `names`.
-    pub(crate) pair: Option<Pair>,
+    pub(crate) pair: Option<CertKeyPair>,
     pub(crate) address: SocketAddr,
     /// Whether the test answers the gateway's own questions too: probes, discovery, OpenAPI.
-    pub(crate) all: bool,
+    pub(crate) handles_probes: bool,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
+impl Default for BackendSettings {
+    fn default() -> BackendSettings {
+        BackendSettings {
             protocols: vec!["h2", "http/1.1"],
             streams: 250,
             window: 1 << 20,
@@ -74,50 +75,50 @@ impl Default for Settings {
             front_proxies: Vec::new(),
             pair: None,
             address: "127.0.0.1:0".parse().unwrap(),
-            all: false,
+            handles_probes: false,
         }
     }
 }
 
-impl Settings {
-    pub(crate) fn http1() -> Settings {
-        Settings { protocols: vec!["http/1.1"], ..Settings::default() }
+impl BackendSettings {
+    pub(crate) fn http1() -> BackendSettings {
+        BackendSettings { protocols: vec!["http/1.1"], ..BackendSettings::default() }
     }
 
-    pub(crate) fn http2() -> Settings {
-        Settings { protocols: vec!["h2"], ..Settings::default() }
+    pub(crate) fn http2() -> BackendSettings {
+        BackendSettings { protocols: vec!["h2"], ..BackendSettings::default() }
     }
 }
 
 impl Backend {
     /// Serves `handler`; discovery and probes of `things.example.com/v1` are answered before it is asked.
     pub(crate) async fn start<F>(
-        world: &World,
-        settings: Settings,
+        world: &TestEnvironment,
+        settings: BackendSettings,
         handler: impl Fn(Request<Incoming>) -> F + Send + Sync + 'static,
     ) -> Backend
     where
-        F: Future<Output = Answer> + Send + 'static,
+        F: Future<Output = BackendResponse> + Send + 'static,
     {
-        let pair = settings.pair.clone().unwrap_or_else(|| world.backend_pair(&settings.names));
-        Backend::start_as(world.request_header.certificate(), &pair, settings, handler).await
+        let pair = settings.pair.clone().unwrap_or_else(|| world.issue_backend(&settings.names));
+        Backend::start_as(world.request_header_ca.certificate(), &pair, settings, handler).await
     }
 
     /// As [`Backend::start`], where there is no world: `pair` is its certificate, `front_proxies` the authority of
     /// those whom it believes.
     pub(crate) async fn start_as<F>(
         front_proxies: &CertificateDer<'static>,
-        pair: &Pair,
-        settings: Settings,
+        pair: &CertKeyPair,
+        settings: BackendSettings,
         handler: impl Fn(Request<Incoming>) -> F + Send + Sync + 'static,
     ) -> Backend
     where
-        F: Future<Output = Answer> + Send + 'static,
+        F: Future<Output = BackendResponse> + Send + 'static,
     {
-        let handler: Handler = Arc::new(move |request| Box::pin(handler(request)));
+        let handler: BackendHandler = Arc::new(move |request| Box::pin(handler(request)));
         let seen = Arc::new(Mutex::new(Vec::new()));
         let kept = seen.clone();
-        let (streams, window, all) = (settings.streams, settings.window, settings.all);
+        let (streams, window, all) = (settings.streams, settings.window, settings.handles_probes);
         Backend::listen(front_proxies, pair, settings, seen, move |stream| {
             let (handler, kept) = (handler.clone(), kept.clone());
             async move { serve(stream, handler, kept, streams, window, all).await }
@@ -126,23 +127,23 @@ impl Backend {
     }
 
     /// Hands every connection, its TLS handshake done, to `handler`.
-    pub(crate) async fn raw<F>(
-        world: &World,
-        settings: Settings,
+    pub(crate) async fn start_raw<F>(
+        world: &TestEnvironment,
+        settings: BackendSettings,
         handler: impl Fn(TlsStream<TcpStream>) -> F + Send + Sync + 'static,
     ) -> Backend
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let pair = settings.pair.clone().unwrap_or_else(|| world.backend_pair(&settings.names));
-        Backend::listen(world.request_header.certificate(), &pair, settings, Arc::default(), handler).await
+        let pair = settings.pair.clone().unwrap_or_else(|| world.issue_backend(&settings.names));
+        Backend::listen(world.request_header_ca.certificate(), &pair, settings, Arc::default(), handler).await
     }
 
     async fn listen<F>(
         front_proxies: &CertificateDer<'static>,
-        pair: &Pair,
-        settings: Settings,
-        seen: Arc<Mutex<Vec<Seen>>>,
+        pair: &CertKeyPair,
+        settings: BackendSettings,
+        seen: Arc<Mutex<Vec<ReceivedRequest>>>,
         handler: impl Fn(TlsStream<TcpStream>) -> F + Send + Sync + 'static,
     ) -> Backend
     where
@@ -173,17 +174,17 @@ impl Backend {
                 while running.try_join_next().is_some() {}
             }
         });
-        Backend { address, seen, connections, tasks }
+        Backend { address, received: seen, connections, tasks }
     }
 
     /// The requests so far, probes and discovery left out.
-    pub(crate) fn seen(&self) -> Vec<Seen> {
-        self.seen.lock().unwrap().clone()
+    pub(crate) fn received(&self) -> Vec<ReceivedRequest> {
+        self.received.lock().unwrap().clone()
     }
 
     /// The latest request, probes and discovery left out.
-    pub(crate) fn last(&self) -> Seen {
-        self.seen().pop().expect("a request reached the backend")
+    pub(crate) fn last_request(&self) -> ReceivedRequest {
+        self.received().pop().expect("a request reached the backend")
     }
 
     /// Connections so far.
@@ -207,8 +208,8 @@ impl Drop for Backend {
 
 async fn serve(
     stream: TlsStream<TcpStream>,
-    handler: Handler,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    handler: BackendHandler,
+    seen: Arc<Mutex<Vec<ReceivedRequest>>>,
     streams: u32,
     window: u32,
     all: bool,
@@ -224,11 +225,11 @@ async fn serve(
             let system = request.headers().get("x-remote-user").is_some_and(|user| user == "system:kube-aggregator");
             if system
                 && !all
-                && let Some(answer) = discovery(request.uri().path())
+                && let Some(answer) = discovery_response(request.uri().path())
             {
                 return Ok::<_, Infallible>(answer);
             }
-            seen.lock().unwrap().push(Seen {
+            seen.lock().unwrap().push(ReceivedRequest {
                 method: request.method().clone(),
                 uri: request.uri().clone(),
                 headers: request.headers().clone(),
@@ -237,7 +238,7 @@ async fn serve(
             let head = request.method() == Method::HEAD;
             let answer = handler(request).await;
             // Over HTTP/2 hyper would send the body to HEAD, too.
-            Ok(if head { without_body(answer).await } else { answer })
+            Ok(if head { drop_body(answer).await } else { answer })
         }
     });
     if http2 {
@@ -253,7 +254,7 @@ async fn serve(
     }
 }
 
-async fn without_body(answer: Answer) -> Answer {
+async fn drop_body(answer: BackendResponse) -> BackendResponse {
     let (mut parts, body) = answer.into_parts();
     let length = body.collect().await.unwrap().to_bytes().len();
     parts.headers.insert("content-length", length.into());
@@ -261,15 +262,15 @@ async fn without_body(answer: Answer) -> Answer {
 }
 
 /// What any extension API server says of itself; here of `things` in one version.
-fn discovery(path: &str) -> Option<Answer> {
-    if let Some(text) = resources(path) {
-        return Some(json(200, &text));
+fn discovery_response(path: &str) -> Option<BackendResponse> {
+    if let Some(text) = api_resource_list(path) {
+        return Some(json_response(200, &text));
     }
-    (path.starts_with("/apis") || path.starts_with("/openapi")).then(|| json(404, "{}"))
+    (path.starts_with("/apis") || path.starts_with("/openapi")).then(|| json_response(404, "{}"))
 }
 
 /// The resources of `/apis/GROUP/VERSION`.
-pub(crate) fn resources(path: &str) -> Option<String> {
+pub(crate) fn api_resource_list(path: &str) -> Option<String> {
     let mut words = path.trim_matches('/').split('/');
     match (words.next(), words.next(), words.next(), words.next()) {
         (Some("apis"), Some(group), Some(version), None) => Some(format!(
@@ -279,7 +280,11 @@ pub(crate) fn resources(path: &str) -> Option<String> {
     }
 }
 
-fn server_config(front_proxies: &[CertificateDer<'static>], pair: &Pair, protocols: &[&str]) -> rustls::ServerConfig {
+fn server_config(
+    front_proxies: &[CertificateDer<'static>],
+    pair: &CertKeyPair,
+    protocols: &[&str],
+) -> rustls::ServerConfig {
     let mut roots = rustls::RootCertStore::empty();
     front_proxies.iter().for_each(|authority| roots.add(authority.clone()).unwrap());
     let verifier =
@@ -298,13 +303,13 @@ fn server_config(front_proxies: &[CertificateDer<'static>], pair: &Pair, protoco
 }
 
 /// A JSON answer.
-pub(crate) fn json(status: u16, text: &str) -> Answer {
+pub(crate) fn json_response(status: u16, text: &str) -> BackendResponse {
     let body = Full::new(Bytes::from(text.to_owned())).map_err(|never| match never {}).boxed();
     Response::builder().status(status).header("content-type", "application/json").body(body).unwrap()
 }
 
 /// An answer whose body the test writes; an error breaks it off.
-pub(crate) fn streamed(status: u16) -> (Writer, Answer) {
+pub(crate) fn streamed_response(status: u16) -> (BodyWriter, BackendResponse) {
     let (sender, mut receiver) = mpsc::unbounded_channel();
     let stream = futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx));
     let body = BodyExt::boxed(StreamBody::new(stream));
@@ -312,13 +317,16 @@ pub(crate) fn streamed(status: u16) -> (Writer, Answer) {
 }
 
 /// What a test writes an answer with.
-pub(crate) type Writer = mpsc::UnboundedSender<Result<Frame<Bytes>, std::io::Error>>;
+pub(crate) type BodyWriter = mpsc::UnboundedSender<Result<Frame<Bytes>, std::io::Error>>;
 
 /// A backend whose answers the test writes, in the order in which they are asked for.
-pub(crate) async fn told(world: &World, settings: Settings) -> (Backend, mpsc::UnboundedReceiver<Writer>) {
+pub(crate) async fn start_scripted_backend(
+    world: &TestEnvironment,
+    settings: BackendSettings,
+) -> (Backend, mpsc::UnboundedReceiver<BodyWriter>) {
     let (send, writers) = mpsc::unbounded_channel();
     let backend = Backend::start(world, settings, move |_| {
-        let (sender, answer) = streamed(200);
+        let (sender, answer) = streamed_response(200);
         // A test that is over takes no more writers.
         let _ = send.send(sender);
         async { answer }
@@ -329,17 +337,20 @@ pub(crate) async fn told(world: &World, settings: Settings) -> (Backend, mpsc::U
 
 /// A backend whose watches begin with a line `first` and then are the test's to write, in the order in which they
 /// began; everything else is answered with `{}`.
-pub(crate) async fn watched(world: &World, settings: Settings) -> (Backend, Arc<Mutex<Vec<Writer>>>) {
+pub(crate) async fn start_watch_backend(
+    world: &TestEnvironment,
+    settings: BackendSettings,
+) -> (Backend, Arc<Mutex<Vec<BodyWriter>>>) {
     let writers = Arc::new(Mutex::new(Vec::new()));
     let kept = writers.clone();
     let backend = Backend::start(world, settings, move |request| {
         let answer = if request.uri().query() == Some("watch=1") {
-            let (writer, answer) = streamed(200);
-            writer.send(data("first\n")).unwrap();
+            let (writer, answer) = streamed_response(200);
+            writer.send(data_frame("first\n")).unwrap();
             kept.lock().unwrap().push(writer);
             answer
         } else {
-            json(200, "{}")
+            json_response(200, "{}")
         };
         async { answer }
     })
@@ -347,7 +358,7 @@ pub(crate) async fn watched(world: &World, settings: Settings) -> (Backend, Arc<
     (backend, writers)
 }
 
-/// A frame of data for [`streamed`].
-pub(crate) fn data(text: &str) -> Result<Frame<Bytes>, std::io::Error> {
+/// A frame of data for [`streamed_response`].
+pub(crate) fn data_frame(text: &str) -> Result<Frame<Bytes>, std::io::Error> {
     Ok(Frame::data(Bytes::from(text.to_owned())))
 }

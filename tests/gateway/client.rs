@@ -12,7 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
-use crate::world::{Gateway, PATIENCE, Pair, World};
+use crate::fixtures::{CertKeyPair, GatewayProcess, TEST_TIMEOUT, TestEnvironment};
 
 pub(crate) type RequestBody = BoxBody<Bytes, std::io::Error>;
 
@@ -25,15 +25,15 @@ pub(crate) enum Client {
 
 /// An answer read to its end.
 #[derive(Debug)]
-pub(crate) struct Read {
+pub(crate) struct ClientResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
     /// Whether the body ended as it should; if not, `body` is what came before it broke.
-    pub(crate) whole: bool,
+    pub(crate) is_complete: bool,
 }
 
-impl Read {
+impl ClientResponse {
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
@@ -44,7 +44,7 @@ impl Read {
 
     /// Asserts that the answer is a `metav1.Status` of this code and reason, and gives it.
     #[track_caller]
-    pub(crate) fn refused(&self, code: u16, reason: &str) -> serde_json::Value {
+    pub(crate) fn assert_failure(&self, code: u16, reason: &str) -> serde_json::Value {
         assert_eq!(self.status, code, "{}", self.text());
         let status = self.json();
         assert_eq!((status["kind"].as_str(), status["apiVersion"].as_str()), (Some("Status"), Some("v1")), "{status}");
@@ -56,28 +56,28 @@ impl Read {
 
 /// A TLS connection to the gateway that offers `protocols`.
 pub(crate) async fn connect(
-    world: &World,
+    world: &TestEnvironment,
     address: SocketAddr,
-    pair: Option<&Pair>,
+    pair: Option<&CertKeyPair>,
     protocols: &[&str],
 ) -> TlsStream<TcpStream> {
     let socket = TcpStream::connect(address).await.unwrap();
     socket.set_nodelay(true).unwrap();
-    handshake(world, socket, pair, protocols).await.unwrap()
+    tls_handshake(world, socket, pair, protocols).await.unwrap()
 }
 
 /// The same over a connection that stands.
 ///
 /// # Errors
 /// The handshake's.
-pub(crate) async fn handshake(
-    world: &World,
+pub(crate) async fn tls_handshake(
+    world: &TestEnvironment,
     socket: TcpStream,
-    pair: Option<&Pair>,
+    pair: Option<&CertKeyPair>,
     protocols: &[&str],
 ) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = rustls::RootCertStore::empty();
-    roots.add(world.serving.certificate().clone()).unwrap();
+    roots.add(world.serving_ca.certificate().clone()).unwrap();
     let builder = rustls::ClientConfig::builder_with_provider(narthex::tls::provider())
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -91,16 +91,16 @@ pub(crate) async fn handshake(
 }
 
 impl Client {
-    pub(crate) async fn http1(world: &World, gateway: &Gateway, pair: Option<&Pair>) -> Client {
-        Client::over(connect(world, gateway.address, pair, &["http/1.1"]).await, true).await
+    pub(crate) async fn http1(world: &TestEnvironment, gateway: &GatewayProcess, pair: Option<&CertKeyPair>) -> Client {
+        Client::from_stream(connect(world, gateway.address, pair, &["http/1.1"]).await, true).await
     }
 
-    pub(crate) async fn http2(world: &World, gateway: &Gateway, pair: Option<&Pair>) -> Client {
-        Client::over(connect(world, gateway.address, pair, &["h2"]).await, false).await
+    pub(crate) async fn http2(world: &TestEnvironment, gateway: &GatewayProcess, pair: Option<&CertKeyPair>) -> Client {
+        Client::from_stream(connect(world, gateway.address, pair, &["h2"]).await, false).await
     }
 
     /// A client over a connection whose TLS handshake is done.
-    pub(crate) async fn over(stream: TlsStream<TcpStream>, http1: bool) -> Client {
+    pub(crate) async fn from_stream(stream: TlsStream<TcpStream>, http1: bool) -> Client {
         if http1 {
             let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
             tokio::spawn(connection.with_upgrades());
@@ -133,21 +133,21 @@ impl Client {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, sent).await.expect("an answer in time")
+        tokio::time::timeout(TEST_TIMEOUT, sent).await.expect("an answer in time")
     }
 
     /// Sends a request and reads its answer to the end.
-    pub(crate) async fn ask(&self, request: Request<RequestBody>) -> Read {
-        read(self.send(request).await.unwrap()).await
+    pub(crate) async fn send_and_read(&self, request: Request<RequestBody>) -> ClientResponse {
+        read_response(self.send(request).await.unwrap()).await
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Read {
-        self.ask(get(path, &[])).await
+    pub(crate) async fn get(&self, path: &str) -> ClientResponse {
+        self.send_and_read(get(path, &[])).await
     }
 }
 
 /// Reads an answer to its end, good or bad.
-pub(crate) async fn read(response: Response<Incoming>) -> Read {
+pub(crate) async fn read_response(response: Response<Incoming>) -> ClientResponse {
     let (parts, mut body) = response.into_parts();
     let mut bytes = Vec::new();
     let mut whole = true;
@@ -162,8 +162,8 @@ pub(crate) async fn read(response: Response<Incoming>) -> Read {
             }
         }
     };
-    tokio::time::timeout(PATIENCE, reading).await.expect("the answer's end in time");
-    Read { status: parts.status, headers: parts.headers, body: bytes.into(), whole }
+    tokio::time::timeout(TEST_TIMEOUT, reading).await.expect("the answer's end in time");
+    ClientResponse { status: parts.status, headers: parts.headers, body: bytes.into(), is_complete: whole }
 }
 
 /// A GET with headers.
@@ -186,9 +186,9 @@ pub(crate) fn request(method: Method, path: &str, headers: &[(&str, &str)], body
 }
 
 /// The next frame of data of a streaming answer; `None` at its end, an error when it broke.
-pub(crate) async fn next(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
+pub(crate) async fn next_chunk(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
     loop {
-        let frame = tokio::time::timeout(PATIENCE, body.frame()).await.expect("a frame in time")?;
+        let frame = tokio::time::timeout(TEST_TIMEOUT, body.frame()).await.expect("a frame in time")?;
         match frame.map(|frame| frame.into_data().unwrap_or_default()) {
             // Trailers, or no more than the end of the stream.
             Ok(data) if data.is_empty() => {}
@@ -198,25 +198,25 @@ pub(crate) async fn next(body: &mut Incoming) -> Option<Result<Bytes, hyper::Err
 }
 
 /// An error and what it comes from.
-pub(crate) fn story(error: &dyn std::error::Error) -> String {
-    let more = error.source().map_or_else(String::new, |source| format!(": {}", story(source)));
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
+    let more = error.source().map_or_else(String::new, |source| format!(": {}", error_chain(source)));
     format!("{error}{more}")
 }
 
 /// Asks the operator's door, over a connection of its own.
-pub(crate) async fn admin(gateway: &Gateway, mut request: Request<RequestBody>) -> Read {
+pub(crate) async fn admin_request(gateway: &GatewayProcess, mut request: Request<RequestBody>) -> ClientResponse {
     let socket = TcpStream::connect(gateway.admin).await.unwrap();
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(socket)).await.unwrap();
     tokio::spawn(connection);
     if !request.headers().contains_key("host") {
         request.headers_mut().insert("host", gateway.admin.to_string().parse().unwrap());
     }
-    let sent = tokio::time::timeout(PATIENCE, sender.send_request(request)).await.expect("an answer in time");
-    read(sent.unwrap()).await
+    let sent = tokio::time::timeout(TEST_TIMEOUT, sender.send_request(request)).await.expect("an answer in time");
+    read_response(sent.unwrap()).await
 }
 
 /// The value of a sample of `/metrics`, by its name and labels as they stand there.
-pub(crate) async fn sample(gateway: &Gateway, name: &str) -> Option<f64> {
-    let text = admin(gateway, get("/metrics", &[])).await.text();
+pub(crate) async fn metric_value(gateway: &GatewayProcess, name: &str) -> Option<f64> {
+    let text = admin_request(gateway, get("/metrics", &[])).await.text();
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }

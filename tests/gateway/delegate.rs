@@ -1,18 +1,20 @@
 //! Delegation of every path that no APIService claims to a kube-apiserver.
 
 use http::Method;
-use narthex::tls::{Authority, Request as CertificateRequest};
+use narthex::tls::{Authority, CertificateSpec as CertificateRequest};
 use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
 
-use crate::backend::{Answer, Backend, Settings, data, json as answer, watched};
-use crate::client::{Client, admin, get, next, request};
-use crate::scene::{Scene, THINGS, register};
-use crate::world::{World, eventually, narthex};
+use crate::backend::{
+    Backend, BackendResponse, BackendSettings, data_frame, json_response as answer, start_watch_backend,
+};
+use crate::client::{Client, admin_request, get, next_chunk, request};
+use crate::fixtures::{TestEnvironment, eventually, run_narthex};
+use crate::gateway_fixture::{GatewayFixture, THINGS, register_things};
 
 const V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
-fn group(name: &str, version: &str, resource: &str) -> Value {
+fn discovery_group(name: &str, version: &str, resource: &str) -> Value {
     let kind = json!({"group": name, "version": version, "kind": "Kind"});
     json!({"metadata": {"name": name}, "versions": [{"version": version, "freshness": "Current", "resources": [
         {"resource": resource, "responseKind": kind, "scope": "Namespaced", "singularResource": "", "verbs": ["get"]},
@@ -20,7 +22,7 @@ fn group(name: &str, version: &str, resource: &str) -> Value {
 }
 
 /// A cluster with pods and deployments; it knows (and so should not be asked for) `things.example.com` as well.
-fn cluster(path: &str, accept: &str) -> Answer {
+fn apiserver_response(path: &str, accept: &str) -> BackendResponse {
     let list = |items: Value| {
         let list = json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "items": items});
         let mut list = answer(200, &list.to_string());
@@ -28,12 +30,12 @@ fn cluster(path: &str, accept: &str) -> Answer {
         list
     };
     match path {
-        "/api" if accept.contains("as=APIGroupDiscoveryList") => list(json!([group("", "v1", "pods")])),
+        "/api" if accept.contains("as=APIGroupDiscoveryList") => list(json!([discovery_group("", "v1", "pods")])),
         "/apis" if accept.contains("as=APIGroupDiscoveryList") => list(json!([
-            group("apiregistration.k8s.io", "v1", "apiservices"),
-            group("apps", "v1", "deployments"),
-            group("things.example.com", "v1", "stolen"),
-            group("authentication.k8s.io", "v1", "tokenreviews"),
+            discovery_group("apiregistration.k8s.io", "v1", "apiservices"),
+            discovery_group("apps", "v1", "deployments"),
+            discovery_group("things.example.com", "v1", "stolen"),
+            discovery_group("authentication.k8s.io", "v1", "tokenreviews"),
         ])),
         "/openapi/v3" => answer(
             200,
@@ -62,19 +64,19 @@ fn cluster(path: &str, accept: &str) -> Answer {
     }
 }
 
-/// The cluster, and `cluster.kubeconfig`, whose user has a token.
-async fn start(world: &World) -> Backend {
-    let settings = Settings { names: vec!["127.0.0.1"], all: true, ..Settings::default() };
+/// The cluster, and `apiserver_response.kubeconfig`, whose user has a token.
+async fn start_apiserver(world: &TestEnvironment) -> Backend {
+    let settings = BackendSettings { names: vec!["127.0.0.1"], handles_probes: true, ..BackendSettings::default() };
     let backend = Backend::start(world, settings, async |request| {
         let accept = request.headers().get("accept").map_or("", |accept| accept.to_str().unwrap()).to_owned();
-        cluster(request.uri().path(), &accept)
+        apiserver_response(request.uri().path(), &accept)
     })
     .await;
-    write(world, &format!("https://{}", backend.address));
+    write_kubeconfig(world, &format!("https://{}", backend.address));
     backend
 }
 
-pub(crate) fn write(world: &World, server: &str) {
+pub(crate) fn write_kubeconfig(world: &TestEnvironment, server: &str) {
     let document = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "x",
         "clusters": [{"name": "c", "cluster": {"server": server, "certificate-authority": "backend-ca.crt"}}],
@@ -84,24 +86,28 @@ pub(crate) fn write(world: &World, server: &str) {
     std::fs::write(world.path("cluster.kubeconfig"), document.to_string()).unwrap();
 }
 
-pub(crate) fn flag(world: &World) -> String {
+pub(crate) fn kubeconfig_flag(world: &TestEnvironment) -> String {
     format!("--delegate-kubeconfig={}", world.path("cluster.kubeconfig").display())
 }
 
 /// What people asked for, as the cluster saw it; our own questions left out.
-fn asked(cluster: &Backend) -> Vec<crate::backend::Seen> {
-    cluster.seen().into_iter().filter(|seen| seen.all("x-remote-user") != ["system:kube-aggregator"]).collect()
+fn client_requests(cluster: &Backend) -> Vec<crate::backend::ReceivedRequest> {
+    cluster
+        .received()
+        .into_iter()
+        .filter(|seen| seen.header_values("x-remote-user") != ["system:kube-aggregator"])
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_claims_is_the_delegates_and_it_sees_a_front_proxy() {
-    let world = World::new();
-    let cluster = start(&world).await;
-    let things = Backend::start(&world, Settings::default(), async |_| answer(200, r#"{"things":1}"#)).await;
-    register(&world, &[things.address], &[]);
-    let flag = flag(&world);
-    let scene = Scene::of(world, &[&flag]);
-    for client in scene.both().await {
+async fn delegate_receives_unclaimed_paths_from_front_proxy() {
+    let world = TestEnvironment::new();
+    let cluster = start_apiserver(&world).await;
+    let things = Backend::start(&world, BackendSettings::default(), async |_| answer(200, r#"{"things":1}"#)).await;
+    register_things(&world, &[things.address], &[]);
+    let flag = kubeconfig_flag(&world);
+    let scene = GatewayFixture::from_registry(world, &[&flag]);
+    for client in scene.both_protocols().await {
         for path in [
             "/api/v1/namespaces/default/pods",
             "/apis/apps/v1/deployments",
@@ -118,34 +124,34 @@ async fn what_nobody_claims_is_the_delegates_and_it_sees_a_front_proxy() {
         let headers =
             [("authorization", "Bearer stolen"), ("x-remote-user", "root"), ("x_remote_group", "system:masters")];
         let review = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
-        let posted = client.ask(request(Method::POST, review, &headers, "{}")).await;
+        let posted = client.send_and_read(request(Method::POST, review, &headers, "{}")).await;
         assert_eq!(posted.json(), json!({"cluster": review}));
-        let seen = asked(&cluster).pop().unwrap();
+        let seen = client_requests(&cluster).pop().unwrap();
         assert_eq!(
-            (seen.all("x-remote-user"), seen.all("x-remote-group")),
+            (seen.header_values("x-remote-user"), seen.header_values("x-remote-group")),
             (vec!["jane".to_owned()], vec!["devs".to_owned(), "system:authenticated".to_owned()],)
         );
         assert_eq!(seen.peer, "narthex-front-proxy");
         for never in ["authorization", "x_remote_group"] {
-            assert!(seen.all(never).is_empty(), "{never}: {seen:?}");
+            assert!(seen.header_values(never).is_empty(), "{never}: {seen:?}");
         }
     }
     // The user of the kubeconfig is nobody's credentials.
-    assert!(cluster.seen().iter().all(|seen| seen.all("authorization").is_empty()));
+    assert!(cluster.received().iter().all(|seen| seen.header_values("authorization").is_empty()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn discovery_is_both_and_a_backend_keeps_what_it_claims() {
-    let world = World::new();
-    let cluster = start(&world).await;
-    let things = Backend::start(&world, Settings::default(), async |_| answer(200, "{}")).await;
-    register(&world, &[things.address], &[]);
-    let flag = flag(&world);
-    let scene = Scene::of(world, &[&flag]);
+async fn delegate_discovery_merged_with_apiservices() {
+    let world = TestEnvironment::new();
+    let cluster = start_apiserver(&world).await;
+    let things = Backend::start(&world, BackendSettings::default(), async |_| answer(200, "{}")).await;
+    register_things(&world, &[things.address], &[]);
+    let flag = kubeconfig_flag(&world);
+    let scene = GatewayFixture::from_registry(world, &[&flag]);
     let client = scene.http2().await;
     eventually("readiness", async || (client.get("/readyz").await.status == 200).then_some(())).await;
     let shown = async |path: &str| {
-        let list = client.ask(get(path, &[("accept", V2)])).await.json();
+        let list = client.send_and_read(get(path, &[("accept", V2)])).await.json();
         let items = list["items"].as_array().unwrap().clone();
         let line = |item: &Value| {
             let (group, version) = (item["metadata"]["name"].as_str().unwrap_or_default(), &item["versions"][0]);
@@ -180,7 +186,7 @@ async fn discovery_is_both_and_a_backend_keeps_what_it_claims() {
     }
 
     let shown_to_the_operator = async || {
-        let report = admin(&scene.gateway, get("/status.json", &[])).await.json();
+        let report = admin_request(&scene.gateway, get("/status.json", &[])).await.json();
         let all = report["apiservices"].as_array().unwrap();
         let delegate = all.iter().find(|one| one["name"] == "delegate").unwrap();
         (delegate["available"].as_bool(), delegate["service"].as_str().unwrap().to_owned())
@@ -191,17 +197,19 @@ async fn discovery_is_both_and_a_backend_keeps_what_it_claims() {
     let address = cluster.stop().await;
     eventually("staleness", async || (shown("/apis").await[1] == "apps Stale deployments").then_some(())).await;
     assert_eq!(shown("/apis").await[3], all[3]);
-    client.get("/version").await.refused(503, "ServiceUnavailable");
+    client.get("/version").await.assert_failure(503, "ServiceUnavailable");
     assert_eq!(shown_to_the_operator().await.0, Some(false));
     assert_eq!(client.get(THINGS).await.text(), "{}");
-    let settings = Settings { names: vec!["127.0.0.1"], all: true, address, ..Settings::default() };
-    let _back = Backend::start(&scene.world, settings, async |request| cluster_again(request.uri().path())).await;
+    let settings =
+        BackendSettings { names: vec!["127.0.0.1"], handles_probes: true, address, ..BackendSettings::default() };
+    let _back =
+        Backend::start(&scene.world, settings, async |request| legacy_apiserver_response(request.uri().path())).await;
     eventually("it is back", async || (client.get("/version").await.status == 200).then_some(())).await;
     eventually("another list", async || (shown("/apis").await.get(1)? == "batch Current jobs").then_some(())).await;
 }
 
 /// A cluster that knows only the older form of discovery.
-fn cluster_again(path: &str) -> Answer {
+fn legacy_apiserver_response(path: &str) -> BackendResponse {
     match path {
         "/api" => answer(200, r#"{"kind":"APIVersions","versions":[]}"#),
         "/apis" => answer(200, r#"{"kind":"APIGroupList","groups":[{"name":"batch","versions":[{"version":"v1"}]}]}"#),
@@ -215,43 +223,43 @@ fn cluster_again(path: &str) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_of_the_delegate_lasts_and_another_server_is_taken_over() {
-    let world = World::new();
-    let settings = || Settings { names: vec!["127.0.0.1"], all: true, ..Settings::default() };
-    let (first, writers) = watched(&world, settings()).await;
-    write(&world, &format!("https://{}", first.address));
-    let flag = flag(&world);
-    let scene = Scene::of(world, &[&flag]);
+async fn delegate_kubeconfig_change_keeps_open_watches() {
+    let world = TestEnvironment::new();
+    let settings = || BackendSettings { names: vec!["127.0.0.1"], handles_probes: true, ..BackendSettings::default() };
+    let (first, writers) = start_watch_backend(&world, settings()).await;
+    write_kubeconfig(&world, &format!("https://{}", first.address));
+    let flag = kubeconfig_flag(&world);
+    let scene = GatewayFixture::from_registry(world, &[&flag]);
     let client = scene.http2().await;
     let mut body = client.send(get("/api/v1/pods?watch=1", &[])).await.unwrap().into_body();
-    assert_eq!(next(&mut body).await.unwrap().unwrap(), "first\n");
+    assert_eq!(next_chunk(&mut body).await.unwrap().unwrap(), "first\n");
 
     let second = Backend::start(&scene.world, settings(), async |_| answer(200, "second")).await;
-    write(&scene.world, "http://nowhere");
-    let told = |text: &str| scene.gateway.log().iter().any(|line| line.contains(text));
+    write_kubeconfig(&scene.world, "http://nowhere");
+    let told = |text: &str| scene.gateway.log_lines().iter().any(|line| line.contains(text));
     eventually("the mistake is told", async || told("clusters[0].cluster.server").then_some(())).await;
-    write(&scene.world, &format!("https://{}", second.address));
+    write_kubeconfig(&scene.world, &format!("https://{}", second.address));
     eventually("the other server", async || (client.get("/version").await.text() == "second").then_some(())).await;
     // Who was served by the first one still is.
-    writers.lock().unwrap()[0].send(data("more\n")).unwrap();
-    assert_eq!(next(&mut body).await.unwrap().unwrap(), "more\n");
+    writers.lock().unwrap()[0].send(data_frame("more\n")).unwrap();
+    assert_eq!(next_chunk(&mut body).await.unwrap().unwrap(), "more\n");
 }
 
 #[test]
-fn wrong_files_and_wrong_company_are_refused_at_the_start() {
-    let world = World::new();
-    write(&world, "http://plain");
+fn delegate_configuration_errors_refused_at_start() {
+    let world = TestEnvironment::new();
+    write_kubeconfig(&world, "http://plain");
     std::fs::write(world.path("policy.yaml"), "{}").unwrap();
     let refused = |more: &[&str]| {
-        let flag = flag(&world);
+        let flag = kubeconfig_flag(&world);
         let more: Vec<&str> = more.iter().copied().chain([flag.as_str()]).collect();
-        let output = narthex(&[vec!["gateway".to_owned()], world.arguments(&more)].concat());
+        let output = run_narthex(&[vec!["gateway".to_owned()], world.gateway_arguments(&more)].concat());
         assert_eq!(output.status.code(), Some(1));
         String::from_utf8(output.stderr).unwrap()
     };
     let told = refused(&[]);
     assert!(told.contains("cluster.kubeconfig: clusters[0].cluster.server: must be https"), "{told}");
-    let in_cluster = narthex(&["gateway".to_owned(), "--delegate-kubeconfig=in-cluster".to_owned()]);
+    let in_cluster = run_narthex(&["gateway".to_owned(), "--delegate-kubeconfig=in-cluster".to_owned()]);
     assert_eq!(in_cluster.status.code(), Some(1));
     let told = String::from_utf8(in_cluster.stderr).unwrap();
     assert!(told.contains("unable to load in-cluster configuration"), "{told}");
@@ -260,24 +268,24 @@ fn wrong_files_and_wrong_company_are_refused_at_the_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_is_not_who_it_should_be_gets_nothing() {
-    let world = World::new();
-    let settings = Settings { names: vec!["other.example"], all: true, ..Settings::default() };
+async fn delegate_with_untrusted_certificate_receives_no_request() {
+    let world = TestEnvironment::new();
+    let settings = BackendSettings { names: vec!["other.example"], handles_probes: true, ..BackendSettings::default() };
     let wrong = Backend::start(&world, settings, async |_| answer(200, "{}")).await;
-    write(&world, &format!("https://{}", wrong.address));
-    let flag = flag(&world);
-    let scene = Scene::of(world, &[&flag]);
+    write_kubeconfig(&world, &format!("https://{}", wrong.address));
+    let flag = kubeconfig_flag(&world);
+    let scene = GatewayFixture::from_registry(world, &[&flag]);
     let client: Client = scene.http1().await;
-    let status = client.get("/api/v1/secrets").await.refused(503, "ServiceUnavailable");
+    let status = client.get("/api/v1/secrets").await.assert_failure(503, "ServiceUnavailable");
     assert!(!status.to_string().contains(&wrong.address.to_string()), "{status}");
-    assert!(wrong.seen().is_empty());
+    assert!(wrong.received().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn openapi_of_version_2_is_the_cluster_s_but_for_what_others_claim() {
-    let world = World::new();
-    let _cluster = start(&world).await;
-    let settings = Settings { all: true, ..Settings::default() };
+async fn delegate_openapi_v2_merged_with_apiservices() {
+    let world = TestEnvironment::new();
+    let _cluster = start_apiserver(&world).await;
+    let settings = BackendSettings { handles_probes: true, ..BackendSettings::default() };
     let things = Backend::start(&world, settings, async |request| match request.uri().path() {
         "/openapi/v2" => answer(
             200,
@@ -290,9 +298,9 @@ async fn openapi_of_version_2_is_the_cluster_s_but_for_what_others_claim() {
         _ => answer(404, "{}"),
     })
     .await;
-    register(&world, &[things.address], &[]);
-    let flag = flag(&world);
-    let scene = Scene::of(world, &[&flag]);
+    register_things(&world, &[things.address], &[]);
+    let flag = kubeconfig_flag(&world);
+    let scene = GatewayFixture::from_registry(world, &[&flag]);
     let client = scene.http2().await;
     let whole = eventually("both", async || {
         let whole = client.get("/openapi/v2").await.json();
@@ -315,29 +323,33 @@ async fn openapi_of_version_2_is_the_cluster_s_but_for_what_others_claim() {
 /// A cluster believes its own front proxies alone. What is in front of both it and servers that believe ours shows each
 /// a certificate it trusts; the README has these cases.
 #[tokio::test(flavor = "multi_thread")]
-async fn delegate_and_backends_each_trust_the_front_proxy_pair_they_are_shown() {
-    let world = World::new();
+async fn delegate_and_backends_shown_separate_front_proxy_certificates() {
+    let world = TestEnvironment::new();
     let now = std::time::SystemTime::now();
     let (authority, _) = Authority::new("cluster-front-proxy-ca", now).unwrap();
-    let (theirs, ours) = (authority.certificate().clone(), world.request_header.certificate().clone());
+    let (theirs, ours) = (authority.certificate().clone(), world.request_header_ca.certificate().clone());
     let cluster_s = authority.issue(&CertificateRequest::client("front-proxy-client", &[]), now).unwrap();
-    world.keep("front-proxy-client", &cluster_s);
-    world.keep("registry/own", &world.request_header.issue(&CertificateRequest::client("own", &[]), now).unwrap());
+    world.write_pair("front-proxy-client", &cluster_s);
+    world.write_pair(
+        "registry/own",
+        &world.request_header_ca.issue(&CertificateRequest::client("own", &[]), now).unwrap(),
+    );
     let delegate = async |front_proxies: &[CertificateDer<'static>]| {
-        let settings = Settings {
+        let settings = BackendSettings {
             names: vec!["127.0.0.1"],
             front_proxies: front_proxies.to_vec(),
-            all: true,
-            ..Settings::default()
+            handles_probes: true,
+            ..BackendSettings::default()
         };
-        let backend = Backend::start(&world, settings, async |request| cluster(request.uri().path(), "")).await;
-        write(&world, &format!("https://{}", backend.address));
+        let backend =
+            Backend::start(&world, settings, async |request| apiserver_response(request.uri().path(), "")).await;
+        write_kubeconfig(&world, &format!("https://{}", backend.address));
         backend
     };
     let things = async |front_proxies: &[CertificateDer<'static>], annotations: &[(&str, &str)]| {
-        let settings = Settings { front_proxies: front_proxies.to_vec(), ..Settings::default() };
+        let settings = BackendSettings { front_proxies: front_proxies.to_vec(), ..BackendSettings::default() };
         let backend = Backend::start(&world, settings, async |_| answer(200, "{}")).await;
-        register(&world, &[backend.address], annotations);
+        register_things(&world, &[backend.address], annotations);
         backend
     };
     let (only_theirs, only_ours, both) = ([theirs.clone()], [ours.clone()], [theirs, ours]);
@@ -345,10 +357,10 @@ async fn delegate_and_backends_each_trust_the_front_proxy_pair_they_are_shown() 
         let file = |suffix| world.path(&format!("{name}.{suffix}")).display().to_string();
         [format!("--proxy-client-cert-file={}", file("crt")), format!("--proxy-client-key-file={}", file("key"))]
     };
-    let jane = world.user("jane", &[]);
+    let jane = world.issue_user("jane", &[]);
     let asked = async |name: &str, expected: (u16, u16)| {
         let [certificate, key] = pair(name);
-        let gateway = world.gateway(&[&flag(&world), &certificate, &key]);
+        let gateway = world.start_gateway(&[&kubeconfig_flag(&world), &certificate, &key]);
         let client = Client::http2(&world, &gateway, Some(&jane)).await;
         eventually(&format!("{expected:?}"), async || {
             let statuses = (client.get("/api/v1/pods").await.status, client.get(THINGS).await.status);
@@ -365,27 +377,30 @@ async fn delegate_and_backends_each_trust_the_front_proxy_pair_they_are_shown() 
     let like_cluster = things(&only_theirs, &[]).await;
     asked("front-proxy-client", (200, 200)).await;
     assert_eq!(
-        (asked_by(&behind), asked_by(&like_cluster)),
+        (last_client_name(&behind), last_client_name(&like_cluster)),
         ("front-proxy-client".into(), "front-proxy-client".into())
     );
     // Servers with a bundle of their own do not, until it has both authorities.
-    register(&world, &[backend.address], &[]);
+    register_things(&world, &[backend.address], &[]);
     asked("front-proxy-client", (200, 503)).await;
     let with_both = things(&both, &[]).await;
     asked("front-proxy-client", (200, 200)).await;
-    assert_eq!(asked_by(&with_both), "front-proxy-client");
+    assert_eq!(last_client_name(&with_both), "front-proxy-client");
     // Or they are shown a pair of their own.
-    register(&world, &[backend.address], &[("client-certificate", "own")]);
+    register_things(&world, &[backend.address], &[("client-certificate", "own")]);
     asked("front-proxy-client", (200, 200)).await;
-    assert_eq!((asked_by(&behind), asked_by(&backend)), ("front-proxy-client".into(), "own".into()));
+    assert_eq!((last_client_name(&behind), last_client_name(&backend)), ("front-proxy-client".into(), "own".into()));
     // Or the kube-apiserver's bundle has both, and all of them see ours.
     let behind = delegate(&both).await;
-    register(&world, &[backend.address], &[]);
+    register_things(&world, &[backend.address], &[]);
     asked("front-proxy", (200, 200)).await;
-    assert_eq!((asked_by(&behind), asked_by(&backend)), ("narthex-front-proxy".into(), "narthex-front-proxy".into()));
+    assert_eq!(
+        (last_client_name(&behind), last_client_name(&backend)),
+        ("narthex-front-proxy".into(), "narthex-front-proxy".into())
+    );
 }
 
 /// The name in the certificate that the latest request came with.
-fn asked_by(backend: &Backend) -> String {
-    backend.last().peer
+fn last_client_name(backend: &Backend) -> String {
+    backend.last_request().peer
 }

@@ -4,24 +4,24 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::backend::{Backend, Seen, Settings, json};
-use crate::client::{Client, admin, get, sample};
-use crate::delegate::{flag, write};
-use crate::scene::Scene;
-use crate::world::{World, eventually};
+use crate::backend::{Backend, BackendSettings, ReceivedRequest, json_response};
+use crate::client::{Client, admin_request, get, metric_value};
+use crate::delegate::{kubeconfig_flag, write_kubeconfig};
+use crate::fixtures::{TestEnvironment, eventually};
+use crate::gateway_fixture::GatewayFixture;
 
 const PATHS: [&str; 3] = ["/healthz", "/livez", "/readyz"];
 
 /// A kube-apiserver with a check of its own, which fails while `ill` is set.
-async fn start(world: &World, ill: &Arc<AtomicBool>) -> Backend {
-    let settings = Settings { names: vec!["127.0.0.1"], all: true, ..Settings::default() };
+async fn start_apiserver(world: &TestEnvironment, ill: &Arc<AtomicBool>) -> Backend {
+    let settings = BackendSettings { names: vec!["127.0.0.1"], handles_probes: true, ..BackendSettings::default() };
     let ill = ill.clone();
     let backend = Backend::start(world, settings, move |request| {
         let ill = ill.load(Ordering::SeqCst);
         let query = request.uri().query().unwrap_or_default().to_owned();
         async move {
             match request.uri().path() {
-                "/metrics" => json(200, "# of the delegate\n"),
+                "/metrics" => json_response(200, "# of the delegate\n"),
                 path @ ("/healthz" | "/livez" | "/readyz") => {
                     let name = &path[1..];
                     let etcd = match (query.contains("exclude=etcd"), ill) {
@@ -30,34 +30,34 @@ async fn start(world: &World, ill: &Arc<AtomicBool>) -> Backend {
                         (false, false) => "[+]etcd ok",
                     };
                     let (code, verdict) = if etcd.starts_with("[-]") { (500, "failed") } else { (200, "passed") };
-                    json(code, &format!("[+]ping ok\n[+]log ok\n{etcd}\n{name} check {verdict}\n"))
+                    json_response(code, &format!("[+]ping ok\n[+]log ok\n{etcd}\n{name} check {verdict}\n"))
                 }
-                "/readyz/etcd" => json(if ill { 500 } else { 200 }, "of the delegate"),
-                _ => json(404, "{}"),
+                "/readyz/etcd" => json_response(if ill { 500 } else { 200 }, "of the delegate"),
+                _ => json_response(404, "{}"),
             }
         }
     })
     .await;
-    write(world, &format!("https://{}", backend.address));
+    write_kubeconfig(world, &format!("https://{}", backend.address));
     backend
 }
 
 /// Requests for health checks, as the kube-apiserver saw them.
-fn asked(cluster: &Backend) -> Vec<Seen> {
-    cluster.seen().into_iter().filter(|seen| PATHS.iter().any(|path| seen.uri.path().starts_with(path))).collect()
+fn health_requests(cluster: &Backend) -> Vec<ReceivedRequest> {
+    cluster.received().into_iter().filter(|seen| PATHS.iter().any(|path| seen.uri.path().starts_with(path))).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn health_verbose_lists_checks_of_delegate() {
-    let world = World::new();
+    let world = TestEnvironment::new();
     let ill = Arc::new(AtomicBool::new(false));
-    let cluster = start(&world, &ill).await;
-    let flag = flag(&world);
-    let scene = Scene::of(world, &[&flag, "--anonymous-auth=false"]);
-    for client in scene.both().await {
-        let before = asked(&cluster).len();
+    let cluster = start_apiserver(&world, &ill).await;
+    let flag = kubeconfig_flag(&world);
+    let scene = GatewayFixture::from_registry(world, &[&flag, "--anonymous-auth=false"]);
+    for client in scene.both_protocols().await {
+        let before = health_requests(&cluster).len();
         eventually("readiness", async || (client.get("/readyz").await.status == 200).then_some(())).await;
-        assert_eq!(asked(&cluster).len(), before, "only a list of all checks has those of the delegate");
+        assert_eq!(health_requests(&cluster).len(), before, "only a list of all checks has those of the delegate");
         for path in PATHS {
             ill.store(false, Ordering::SeqCst);
             let name = &path[1..];
@@ -70,7 +70,7 @@ async fn health_verbose_lists_checks_of_delegate() {
             assert!(text.contains("[+]etcd ok\n") && text.contains("[+]log ok\n"), "{text}");
             assert_eq!(text.matches("[+]ping ok\n").count(), 1, "{text}");
             assert!(text.ends_with(&format!("\n{name} check passed\n")), "{text}");
-            assert_eq!(asked(&cluster).pop().unwrap().all("x-remote-user"), ["jane"]);
+            assert_eq!(health_requests(&cluster).pop().unwrap().header_values("x-remote-user"), ["jane"]);
             ill.store(true, Ordering::SeqCst);
             let text = list("verbose").await;
             assert!(text.contains("[-]etcd failed: reason withheld\n"), "{text}");
@@ -83,16 +83,16 @@ async fn health_verbose_lists_checks_of_delegate() {
         assert_eq!((answer.status.as_u16(), &*answer.text()), (500, "of the delegate"));
         assert_eq!(client.get("/readyz/ping").await.text(), "ok");
     }
-    let before = asked(&cluster).len();
+    let before = health_requests(&cluster).len();
     // Whom we do not know, nobody asks for.
     let nobody = Client::http1(&scene.world, &scene.gateway, None).await;
     for headers in [&[][..], &[("authorization", "Bearer wrong")]] {
-        let answer = nobody.ask(get("/readyz?verbose", headers)).await;
+        let answer = nobody.send_and_read(get("/readyz?verbose", headers)).await;
         let text = answer.text();
         assert!(answer.status == 200 && text.contains("[+]ping ok\n") && !text.contains("etcd"), "{text}");
     }
-    nobody.get("/readyz/etcd").await.refused(401, "Unauthorized");
-    assert_eq!(asked(&cluster).len(), before);
+    nobody.get("/readyz/etcd").await.assert_failure(401, "Unauthorized");
+    assert_eq!(health_requests(&cluster).len(), before);
     cluster.stop().await;
     let answer = scene.http2().await.get("/readyz?verbose").await;
     let text = answer.text();
@@ -102,55 +102,55 @@ async fn health_verbose_lists_checks_of_delegate() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn serving_metrics_are_those_of_delegate_unless_told() {
-    let world = World::new();
-    let _cluster = start(&world, &Arc::default()).await;
-    let flag = flag(&world);
-    let scene = Scene::of(world, &[&flag]);
+async fn metrics_on_serving_port_relayed_from_delegate_by_default() {
+    let world = TestEnvironment::new();
+    let _cluster = start_apiserver(&world, &Arc::default()).await;
+    let flag = kubeconfig_flag(&world);
+    let scene = GatewayFixture::from_registry(world, &[&flag]);
     let ours = |text: &str| text.contains("apiserver_request_total");
-    for client in scene.both().await {
+    for client in scene.both_protocols().await {
         eventually("metrics", async || (client.get("/metrics").await.text() == "# of the delegate\n").then_some(()))
             .await;
     }
-    assert!(ours(&admin(&scene.gateway, get("/metrics", &[])).await.text()));
-    let gateway = scene.world.gateway(&[&flag, "--serving-metrics=gateway"]);
+    assert!(ours(&admin_request(&scene.gateway, get("/metrics", &[])).await.text()));
+    let gateway = scene.world.start_gateway(&[&flag, "--serving-metrics=gateway"]);
     let client = Client::http2(&scene.world, &gateway, Some(&scene.jane)).await;
     eventually("our metrics", async || ours(&client.get("/metrics").await.text()).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn delegate_refusing_our_certificate_is_explained_and_counted() {
-    let world = World::new();
+async fn delegate_rejecting_front_proxy_certificate_explained_and_counted() {
+    let world = TestEnvironment::new();
     let refuses = Arc::new(AtomicBool::new(true));
     let told = refuses.clone();
-    let settings = Settings { names: vec!["127.0.0.1"], all: true, ..Settings::default() };
+    let settings = BackendSettings { names: vec!["127.0.0.1"], handles_probes: true, ..BackendSettings::default() };
     let cluster = Backend::start(&world, settings, move |_| {
         let refuses = told.load(Ordering::SeqCst);
         let list = r#"{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","items":[]}"#;
         async move {
-            let mut answer = json(if refuses { 401 } else { 200 }, list);
+            let mut answer = json_response(if refuses { 401 } else { 200 }, list);
             let kind = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
             answer.headers_mut().insert("content-type", kind.parse().unwrap());
             answer
         }
     })
     .await;
-    write(&world, &format!("https://{}", cluster.address));
-    let flag = flag(&world);
-    let scene = Scene::of(world, &[&flag]);
+    write_kubeconfig(&world, &format!("https://{}", cluster.address));
+    let flag = kubeconfig_flag(&world);
+    let scene = GatewayFixture::from_registry(world, &[&flag]);
     let is = async |unavailable: f64| {
         let name = "aggregator_unavailable_apiservice{name=\"delegate\"}";
         let what = format!("{name} to be {unavailable}");
-        eventually(&what, async || (sample(&scene.gateway, name).await == Some(unavailable)).then_some(())).await;
+        eventually(&what, async || (metric_value(&scene.gateway, name).await == Some(unavailable)).then_some(())).await;
     };
     is(1.0).await;
     let why = "401: the delegate does not accept our front-proxy certificate";
-    let report = admin(&scene.gateway, get("/status.json", &[])).await.json();
+    let report = admin_request(&scene.gateway, get("/status.json", &[])).await.json();
     let all = report["apiservices"].as_array().unwrap();
     let delegate = all.iter().find(|one| one["name"] == "delegate").unwrap();
     assert_eq!(delegate["available"], false, "{delegate}");
     assert!(delegate["message"].as_str().unwrap().contains(why), "{delegate}");
-    scene.gateway.said(&["WARN", why, "\"delegate\""]).await;
+    scene.gateway.wait_for_log(&["WARN", why, "\"delegate\""]).await;
     // kubectl prints warnings.
     let answer = scene.http2().await.get("/api/v1/pods").await;
     let warning = answer.headers["warning"].to_str().unwrap();
@@ -162,15 +162,15 @@ async fn delegate_refusing_our_certificate_is_explained_and_counted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn delegate_that_is_back_is_not_shown_with_an_open_circuit_until_somebody_asks() {
-    let world = World::new();
-    let settings = Settings { names: vec!["127.0.0.1"], all: true, ..Settings::default() };
-    let cluster = Backend::start(&world, settings.clone(), async |_| json(404, "{}")).await;
-    write(&world, &format!("https://{}", cluster.address));
-    let flag = flag(&world);
-    let scene = Scene::of(world, &[&flag]);
+    let world = TestEnvironment::new();
+    let settings = BackendSettings { names: vec!["127.0.0.1"], handles_probes: true, ..BackendSettings::default() };
+    let cluster = Backend::start(&world, settings.clone(), async |_| json_response(404, "{}")).await;
+    write_kubeconfig(&world, &format!("https://{}", cluster.address));
+    let flag = kubeconfig_flag(&world);
+    let scene = GatewayFixture::from_registry(world, &[&flag]);
     let client = scene.http2().await;
     let circuit = async || {
-        let report = admin(&scene.gateway, get("/status.json", &[])).await.json();
+        let report = admin_request(&scene.gateway, get("/status.json", &[])).await.json();
         let all = report["apiservices"].as_array().unwrap();
         all.iter().find(|one| one["name"] == "delegate").unwrap()["circuit"].clone()
     };
@@ -181,6 +181,7 @@ async fn delegate_that_is_back_is_not_shown_with_an_open_circuit_until_somebody_
         (circuit().await == "open").then_some(())
     })
     .await;
-    let _back = Backend::start(&scene.world, Settings { address, ..settings }, async |_| json(404, "{}")).await;
+    let _back =
+        Backend::start(&scene.world, BackendSettings { address, ..settings }, async |_| json_response(404, "{}")).await;
     eventually("its polls to close it", async || (circuit().await != "open").then_some(())).await;
 }

@@ -3,24 +3,25 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::backend::{Answer, Backend, Settings, json as answer};
-use crate::client::{Client, Read, get, next, request};
-use crate::world::{Gateway, World, eventually};
+use crate::backend::{Backend, BackendResponse, BackendSettings, json_response as answer};
+use crate::client::{Client, ClientResponse, get, next_chunk, request};
+use crate::fixtures::{GatewayProcess, TestEnvironment, eventually};
 
 const V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 const V2BETA1: &str = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 const APISERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 /// Probes so often that a test need not wait.
-const OFTEN: &str = "  annotations: {narthex.dev/probe-interval: 100ms}";
+const FREQUENT_PROBES: &str = "  annotations: {narthex.dev/probe-interval: 100ms}";
 /// And gives up as soon.
-const IMPATIENTLY: &str = "  annotations: {narthex.dev/probe-interval: 100ms, narthex.dev/probe-timeout: 300ms}";
+const FREQUENT_SHORT_PROBES: &str =
+    "  annotations: {narthex.dev/probe-interval: 100ms, narthex.dev/probe-timeout: 300ms}";
 
-fn settings(service: &'static str) -> Settings {
-    Settings { names: vec![service], all: true, ..Settings::default() }
+fn settings(service: &'static str) -> BackendSettings {
+    BackendSettings { names: vec![service], handles_probes: true, ..BackendSettings::default() }
 }
 
-/// What a backend of `things` says of itself, in every form there is.
-fn things(path: &str, accept: &str) -> Answer {
+/// What a backend of `things_response` says of itself, in every form there is.
+fn things_response(path: &str, accept: &str) -> BackendResponse {
     let v2 = json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": [
         {"metadata": {"name": "things.example.com"}, "versions": [{"version": "v1", "freshness": "Current", "resources": [
             {"resource": "things", "responseKind": {"group": "things.example.com", "version": "v1", "kind": "Thing"},
@@ -51,30 +52,30 @@ fn things(path: &str, accept: &str) -> Answer {
     }
 }
 
-async fn good(world: &World, mut settings: Settings) -> Backend {
-    settings.all = true;
+async fn start_things_backend(world: &TestEnvironment, mut settings: BackendSettings) -> Backend {
+    settings.handles_probes = true;
     let backend = Backend::start(world, settings, async |request| {
         let accept = request.headers().get("accept").map_or("", |accept| accept.to_str().unwrap()).to_owned();
-        things(request.uri().path(), &accept)
+        things_response(request.uri().path(), &accept)
     })
     .await;
-    let text = world.manifests("things.example.com", "v1", &[backend.address], OFTEN);
-    world.registry("v1.things.example.com.yaml", &text);
+    let text = world.apiservice_manifests("things.example.com", "v1", &[backend.address], FREQUENT_PROBES);
+    world.write_registry("v1.things.example.com.yaml", &text);
     backend
 }
 
-async fn jane(world: &World, gateway: &Gateway) -> Client {
-    Client::http2(world, gateway, Some(&world.user("jane", &[]))).await
+async fn connect_as_jane(world: &TestEnvironment, gateway: &GatewayProcess) -> Client {
+    Client::http2(world, gateway, Some(&world.issue_user("jane", &[]))).await
 }
 
-async fn aggregated(client: &Client) -> Value {
-    let read = client.ask(get("/apis", &[("accept", V2)])).await;
+async fn aggregated_discovery(client: &Client) -> Value {
+    let read = client.send_and_read(get("/apis", &[("accept", V2)])).await;
     assert_eq!((read.status.as_u16(), read.headers["content-type"].to_str().unwrap()), (200, V2));
     read.json()
 }
 
 /// Group, freshness and the names of resources of each version in an aggregated document.
-fn shown(list: &Value) -> Vec<String> {
+fn discovery_lines(list: &Value) -> Vec<String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut lines = Vec::new();
     for group in list["items"].as_array().unwrap() {
@@ -94,7 +95,7 @@ fn shown(list: &Value) -> Vec<String> {
 }
 
 /// Waits until discovery shows these, and after them what is always there.
-async fn shows(client: &Client, wanted: &[&str]) {
+async fn wait_for_discovery(client: &Client, wanted: &[&str]) {
     let always = [
         "authentication.k8s.io v1 Current selfsubjectreviews",
         "authorization.k8s.io v1 Current selfsubjectaccessreviews,selfsubjectrulesreviews",
@@ -102,14 +103,14 @@ async fn shows(client: &Client, wanted: &[&str]) {
     let wanted = [wanted, &always].concat();
     let mut last = Vec::new();
     eventually(&format!("discovery to show {wanted:?}"), async || {
-        last = shown(&aggregated(client).await);
+        last = discovery_lines(&aggregated_discovery(client).await);
         (last == wanted).then_some(())
     })
     .await;
 }
 
 /// The condition `Available` of an APIService.
-async fn available(client: &Client, name: &str) -> (String, String, String) {
+async fn available_condition(client: &Client, name: &str) -> (String, String, String) {
     let object = client.get(&format!("{APISERVICES}/{name}")).await.json();
     let condition = object["status"]["conditions"]
         .as_array()
@@ -120,22 +121,26 @@ async fn available(client: &Client, name: &str) -> (String, String, String) {
     (text("status"), text("reason"), text("message"))
 }
 
-async fn becomes(client: &Client, name: &str, status: &str, reason: &str) {
+async fn wait_for_condition(client: &Client, name: &str, status: &str, reason: &str) {
     eventually(&format!("{name} to become {status}"), async || {
-        let now = available(client, name).await;
+        let now = available_condition(client, name).await;
         (now.0 == status && now.1 == reason).then_some(())
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_moved_is_stale_until_its_new_backend_speaks_and_the_old_one_is_not_asked() {
-    let world = World::new();
-    let old = good(&world, Settings::default()).await;
-    let gateway = world.gateway(&[]);
-    let client = jane(&world, &gateway).await;
-    shows(&client, &["apiregistration.k8s.io v1 Current apiservices", "things.example.com v1 Current things"]).await;
-    let asked = |backend: &Backend| backend.seen().iter().filter(|seen| seen.uri.path() == "/apis").count();
+async fn discovery_stale_after_apiservice_moves_until_new_backend_answers() {
+    let world = TestEnvironment::new();
+    let old = start_things_backend(&world, BackendSettings::default()).await;
+    let gateway = world.start_gateway(&[]);
+    let client = connect_as_jane(&world, &gateway).await;
+    wait_for_discovery(
+        &client,
+        &["apiregistration.k8s.io v1 Current apiservices", "things.example.com v1 Current things"],
+    )
+    .await;
+    let asked = |backend: &Backend| backend.received().iter().filter(|seen| seen.uri.path() == "/apis").count();
     let before = asked(&old);
 
     let (speaks, heard) = tokio::sync::watch::channel(false);
@@ -146,43 +151,54 @@ async fn what_moved_is_stale_until_its_new_backend_speaks_and_the_old_one_is_not
             if path == "/apis" {
                 heard.wait_for(|speaks| *speaks).await.unwrap();
             }
-            things(&path, V2)
+            things_response(&path, V2)
         }
     })
     .await;
     let annotations = "  annotations: {narthex.dev/server-name: things-v1.things.svc}";
-    let text = world.manifests("things.example.com", "v1", &[new.address], annotations);
-    world.registry(
+    let text = world.apiservice_manifests("things.example.com", "v1", &[new.address], annotations);
+    world.write_registry(
         "v1.things.example.com.yaml",
         &text
             .replace("things, name: things-v1", "things, name: new")
             .replace("service-name: things-v1", "service-name: new"),
     );
     // Long before anybody gave up on it.
-    shows(&client, &["apiregistration.k8s.io v1 Current apiservices", "things.example.com v1 Stale things"]).await;
+    wait_for_discovery(
+        &client,
+        &["apiregistration.k8s.io v1 Current apiservices", "things.example.com v1 Stale things"],
+    )
+    .await;
     speaks.send_replace(true);
-    shows(&client, &["apiregistration.k8s.io v1 Current apiservices", "things.example.com v1 Current things"]).await;
+    wait_for_discovery(
+        &client,
+        &["apiregistration.k8s.io v1 Current apiservices", "things.example.com v1 Current things"],
+    )
+    .await;
     assert!(asked(&new) > 0);
     assert_eq!(asked(&old), before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_dead_and_one_stalled_backend_spoil_nothing_for_the_others() {
-    let world = World::new();
-    let _things = good(&world, Settings::default()).await;
+async fn discovery_unaffected_by_dead_and_stalled_backends() {
+    let world = TestEnvironment::new();
+    let _things = start_things_backend(&world, BackendSettings::default()).await;
     let dead = Backend::start(&world, settings("parts-v1.parts.svc"), async |_| answer(200, "{}")).await.stop().await;
-    world.registry("v1.parts.example.com.yaml", &world.manifests("parts.example.com", "v1", &[dead], OFTEN));
+    world.write_registry(
+        "v1.parts.example.com.yaml",
+        &world.apiservice_manifests("parts.example.com", "v1", &[dead], FREQUENT_PROBES),
+    );
     // It shakes hands and then says nothing.
     let stalled =
-        Backend::raw(&world, settings("knots-v1.knots.svc"), async |_stream| std::future::pending().await).await;
-    let text = world.manifests("knots.example.com", "v1", &[stalled.address], IMPATIENTLY);
-    world.registry("v1.knots.example.com.yaml", &text);
+        Backend::start_raw(&world, settings("knots-v1.knots.svc"), async |_stream| std::future::pending().await).await;
+    let text = world.apiservice_manifests("knots.example.com", "v1", &[stalled.address], FREQUENT_SHORT_PROBES);
+    world.write_registry("v1.knots.example.com.yaml", &text);
 
-    let gateway = world.gateway(&[]);
-    let client = jane(&world, &gateway).await;
+    let gateway = world.start_gateway(&[]);
+    let client = connect_as_jane(&world, &gateway).await;
     // Asked once is enough; that it does not answer is not waited for.
     eventually("readiness", async || (client.get("/readyz").await.status == 200).then_some(())).await;
-    shows(
+    wait_for_discovery(
         &client,
         &[
             "apiregistration.k8s.io v1 Current apiservices",
@@ -200,52 +216,56 @@ async fn one_dead_and_one_stalled_backend_spoil_nothing_for_the_others() {
     assert_eq!(client.get("/apis/knots.example.com").await.json()["kind"], "APIGroup");
     assert_eq!(client.get("/openapi/v3").await.status, 200);
     assert_eq!(client.get("/apis/things.example.com/v1/things").await.text(), "{}");
-    let refused = client.get("/apis/parts.example.com/v1").await.refused(503, "ServiceUnavailable");
+    let refused = client.get("/apis/parts.example.com/v1").await.assert_failure(503, "ServiceUnavailable");
     assert!(refused["message"].as_str().unwrap().contains("v1.parts.example.com"), "{refused}");
 
-    becomes(&client, "v1.things.example.com", "True", "Passed").await;
-    becomes(&client, "v1.parts.example.com", "False", "FailedDiscoveryCheck").await;
-    becomes(&client, "v1.knots.example.com", "False", "FailedDiscoveryCheck").await;
+    wait_for_condition(&client, "v1.things.example.com", "True", "Passed").await;
+    wait_for_condition(&client, "v1.parts.example.com", "False", "FailedDiscoveryCheck").await;
+    wait_for_condition(&client, "v1.knots.example.com", "False", "FailedDiscoveryCheck").await;
     for name in ["v1.parts.example.com", "v1.knots.example.com"] {
-        let message = available(&client, name).await.2;
+        let message = available_condition(&client, name).await.2;
         assert!(!message.contains("127.0.0.1"), "{message}");
     }
     assert_eq!(client.get("/readyz").await.text(), "ok");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_last_good_document_stays_as_stale_and_is_current_again_with_its_backend() {
-    let world = World::new();
-    let backend = good(&world, Settings::default()).await;
-    let gateway = world.gateway(&[]);
-    let client = jane(&world, &gateway).await;
+async fn discovery_last_good_document_marked_stale_during_outage() {
+    let world = TestEnvironment::new();
+    let backend = start_things_backend(&world, BackendSettings::default()).await;
+    let gateway = world.start_gateway(&[]);
+    let client = connect_as_jane(&world, &gateway).await;
     let own = "apiregistration.k8s.io v1 Current apiservices";
-    shows(&client, &[own, "things.example.com v1 Current things"]).await;
-    becomes(&client, "v1.things.example.com", "True", "Passed").await;
+    wait_for_discovery(&client, &[own, "things.example.com v1 Current things"]).await;
+    wait_for_condition(&client, "v1.things.example.com", "True", "Passed").await;
     let address = backend.stop().await;
-    shows(&client, &[own, "things.example.com v1 Stale things"]).await;
-    becomes(&client, "v1.things.example.com", "False", "FailedDiscoveryCheck").await;
+    wait_for_discovery(&client, &[own, "things.example.com v1 Stale things"]).await;
+    wait_for_condition(&client, "v1.things.example.com", "False", "FailedDiscoveryCheck").await;
     assert_eq!(client.get("/readyz").await.text(), "ok");
-    let _back = good(&world, Settings { address, ..Settings::default() }).await;
-    shows(&client, &[own, "things.example.com v1 Current things"]).await;
-    becomes(&client, "v1.things.example.com", "True", "Passed").await;
+    let _back = start_things_backend(&world, BackendSettings { address, ..BackendSettings::default() }).await;
+    wait_for_discovery(&client, &[own, "things.example.com v1 Current things"]).await;
+    wait_for_condition(&client, "v1.things.example.com", "True", "Passed").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn documents_in_every_form_with_their_tags() {
-    let world = World::new();
-    let backend = good(&world, Settings::default()).await;
-    let gateway = world.gateway(&[]);
-    let client = jane(&world, &gateway).await;
-    shows(&client, &["apiregistration.k8s.io v1 Current apiservices", "things.example.com v1 Current things"]).await;
+async fn discovery_aggregated_and_plain_forms_with_etags() {
+    let world = TestEnvironment::new();
+    let backend = start_things_backend(&world, BackendSettings::default()).await;
+    let gateway = world.start_gateway(&[]);
+    let client = connect_as_jane(&world, &gateway).await;
+    wait_for_discovery(
+        &client,
+        &["apiregistration.k8s.io v1 Current apiservices", "things.example.com v1 Current things"],
+    )
+    .await;
 
-    let beta = client.ask(get("/apis", &[("accept", V2BETA1)])).await;
+    let beta = client.send_and_read(get("/apis", &[("accept", V2BETA1)])).await;
     assert_eq!(beta.headers["content-type"], V2BETA1);
     assert_eq!(beta.json()["apiVersion"], "apidiscovery.k8s.io/v2beta1");
-    assert_eq!(shown(&beta.json()), shown(&aggregated(&client).await));
+    assert_eq!(discovery_lines(&beta.json()), discovery_lines(&aggregated_discovery(&client).await));
     // kubectl names all three; the first wins.
     let accept = format!("{V2},{V2BETA1},application/json");
-    let whole = client.ask(get("/apis", &[("accept", &accept)])).await;
+    let whole = client.send_and_read(get("/apis", &[("accept", &accept)])).await;
     assert_eq!(whole.headers["content-type"], V2);
     assert_eq!(whole.headers["vary"], "Accept");
     let thing = &whole.json()["items"][1]["versions"][0]["resources"][0];
@@ -253,16 +273,16 @@ async fn documents_in_every_form_with_their_tags() {
     assert_eq!(thing["subresources"][0]["subresource"], "status");
     let tag = whole.headers["etag"].to_str().unwrap().to_owned();
     assert!(tag.starts_with('"') && tag.len() > 100, "{tag}");
-    let again = client.ask(get("/apis", &[("accept", &accept), ("if-none-match", &tag)])).await;
+    let again = client.send_and_read(get("/apis", &[("accept", &accept), ("if-none-match", &tag)])).await;
     assert_eq!((again.status.as_u16(), again.body.len(), again.headers["etag"].to_str().unwrap()), (304, 0, &*tag));
-    let other = client.ask(get("/apis", &[("accept", &accept), ("if-none-match", "\"another\"")])).await;
+    let other = client.send_and_read(get("/apis", &[("accept", &accept), ("if-none-match", "\"another\"")])).await;
     assert_eq!(other.status, 200);
-    let core = client.ask(get("/api", &[("accept", V2)])).await;
+    let core = client.send_and_read(get("/api", &[("accept", V2)])).await;
     assert_eq!((core.headers["content-type"].to_str().unwrap(), &core.json()["items"]), (V2, &json!([])));
 
     let binary = "application/vnd.kubernetes.protobuf";
     for form in ["", V2.trim_start_matches("application/json")] {
-        let read = client.ask(get("/apis", &[("accept", &format!("{binary}{form},application/json"))])).await;
+        let read = client.send_and_read(get("/apis", &[("accept", &format!("{binary}{form},application/json"))])).await;
         assert_eq!(read.headers["content-type"], format!("{binary}{form}"));
         assert!(read.body.starts_with(b"k8s\0"), "{:?}", read.body);
         assert!(read.body.windows(18).any(|bytes| bytes == b"things.example.com"));
@@ -277,15 +297,18 @@ async fn documents_in_every_form_with_their_tags() {
     assert_eq!(client.get("/api").await.json()["kind"], "APIVersions");
     let group = client.get("/apis/things.example.com").await.json();
     assert_eq!((group["kind"].as_str(), group["name"].as_str()), (Some("APIGroup"), Some("things.example.com")));
-    let seen = backend.seen().len();
+    let seen = backend.received().len();
     let version = client.get("/apis/things.example.com/v1").await.json();
     assert_eq!(version["groupVersion"], "things.example.com/v1");
-    let relayed = &backend.seen()[seen..];
-    assert!(relayed.iter().any(|seen| seen.all("x-remote-user") == ["jane"]), "the version's document is relayed");
-    let yaml = client.ask(get("/apis", &[("accept", "application/yaml")])).await;
+    let relayed = &backend.received()[seen..];
+    assert!(
+        relayed.iter().any(|seen| seen.header_values("x-remote-user") == ["jane"]),
+        "the version's document is relayed"
+    );
+    let yaml = client.send_and_read(get("/apis", &[("accept", "application/yaml")])).await;
     assert!(yaml.text().contains("kind: APIGroupList"), "{}", yaml.text());
-    client.ask(request(Method::POST, "/apis", &[], "{}")).await.refused(405, "MethodNotAllowed");
-    client.get("/apis/unknown.example.com").await.refused(404, "NotFound");
+    client.send_and_read(request(Method::POST, "/apis", &[], "{}")).await.assert_failure(405, "MethodNotAllowed");
+    client.get("/apis/unknown.example.com").await.assert_failure(404, "NotFound");
 
     // Our own group.
     let own = client.get("/apis/apiregistration.k8s.io").await.json();
@@ -296,11 +319,11 @@ async fn documents_in_every_form_with_their_tags() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn openapi_has_one_index_and_relays_documents_to_their_owners() {
-    let world = World::new();
-    let backend = good(&world, Settings::default()).await;
-    let gateway = world.gateway(&[]);
-    let client = jane(&world, &gateway).await;
+async fn openapi_v3_index_merged_and_documents_relayed() {
+    let world = TestEnvironment::new();
+    let backend = start_things_backend(&world, BackendSettings::default()).await;
+    let gateway = world.start_gateway(&[]);
+    let client = connect_as_jane(&world, &gateway).await;
     let key = "apis/things.example.com/v1";
     let index = eventually("the index", async || {
         let index = client.get("/openapi/v3").await;
@@ -317,23 +340,24 @@ async fn openapi_has_one_index_and_relays_documents_to_their_owners() {
     assert_eq!(document.status, 200, "{}", document.text());
     assert_eq!(document.json()["info"]["title"], "things");
     assert!(document.headers["cache-control"].to_str().unwrap().contains("immutable"), "{:?}", document.headers);
-    let seen = backend.seen().into_iter().rev().find(|seen| seen.all("x-remote-user") == ["jane"]).unwrap();
+    let seen =
+        backend.received().into_iter().rev().find(|seen| seen.header_values("x-remote-user") == ["jane"]).unwrap();
     assert_eq!(seen.uri.path_and_query().unwrap(), "/openapi/v3/apis/things.example.com/v1");
     let own = client.get(paths["apis/apiregistration.k8s.io/v1"]["serverRelativeURL"].as_str().unwrap()).await;
     assert_eq!(own.json()["openapi"], "3.0.0");
     let tag = index.headers["etag"].to_str().unwrap();
-    assert_eq!(client.ask(get("/openapi/v3", &[("if-none-match", tag)])).await.status, 304);
-    client.get("/openapi/v3/apis/unknown.example.com/v1").await.refused(404, "NotFound");
+    assert_eq!(client.send_and_read(get("/openapi/v3", &[("if-none-match", tag)])).await.status, 304);
+    client.get("/openapi/v3/apis/unknown.example.com/v1").await.assert_failure(404, "NotFound");
     assert_eq!(client.get("/openapi/v2").await.json()["swagger"], "2.0");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn api_services_are_read_like_any_other_resource() {
-    let world = World::new();
-    let _backend = good(&world, Settings::default()).await;
-    let gateway = world.gateway(&[]);
-    let client = jane(&world, &gateway).await;
-    becomes(&client, "v1.things.example.com", "True", "Passed").await;
+async fn apiservices_readable_as_objects_lists_and_tables() {
+    let world = TestEnvironment::new();
+    let _backend = start_things_backend(&world, BackendSettings::default()).await;
+    let gateway = world.start_gateway(&[]);
+    let client = connect_as_jane(&world, &gateway).await;
+    wait_for_condition(&client, "v1.things.example.com", "True", "Passed").await;
     let list = client.get(APISERVICES).await.json();
     assert_eq!(
         (list["kind"].as_str(), list["apiVersion"].as_str()),
@@ -342,8 +366,10 @@ async fn api_services_are_read_like_any_other_resource() {
     let item = &list["items"][0];
     assert_eq!(item["metadata"]["name"], "v1.things.example.com");
     assert_eq!(item["spec"]["service"], json!({"namespace": "things", "name": "things-v1", "port": 443}));
-    let table =
-        client.ask(get(APISERVICES, &[("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")])).await.json();
+    let table = client
+        .send_and_read(get(APISERVICES, &[("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")]))
+        .await
+        .json();
     assert_eq!(table["kind"], "Table");
     let columns: Vec<_> = table["columnDefinitions"].as_array().unwrap().iter().map(|c| c["name"].clone()).collect();
     assert_eq!(columns, ["Name", "Service", "Available", "Age"]);
@@ -357,32 +383,33 @@ async fn api_services_are_read_like_any_other_resource() {
         (Method::DELETE, format!("{APISERVICES}/v1.things.example.com")),
         (Method::PUT, format!("{APISERVICES}/v1.things.example.com/status")),
     ] {
-        let status = client.ask(request(method, &path, &[], "{}")).await.refused(405, "MethodNotAllowed");
+        let status =
+            client.send_and_read(request(method, &path, &[], "{}")).await.assert_failure(405, "MethodNotAllowed");
         assert!(status["message"].as_str().unwrap().contains("registry directory"), "{status}");
     }
-    let absent = client.get(&format!("{APISERVICES}/v1.nothing")).await.refused(404, "NotFound");
+    let absent = client.get(&format!("{APISERVICES}/v1.nothing")).await.assert_failure(404, "NotFound");
     assert_eq!(absent["message"], "apiservices.apiregistration.k8s.io \"v1.nothing\" not found");
 }
 
 /// The next event of a watch, read across frames.
-async fn event(body: &mut hyper::body::Incoming, rest: &mut String) -> Value {
+async fn next_event(body: &mut hyper::body::Incoming, rest: &mut String) -> Value {
     loop {
         if let Some((line, later)) = rest.split_once('\n') {
             let value = serde_json::from_str(line).unwrap();
             *rest = later.to_owned();
             return value;
         }
-        rest.push_str(std::str::from_utf8(&next(body).await.unwrap().unwrap()).unwrap());
+        rest.push_str(std::str::from_utf8(&next_chunk(body).await.unwrap().unwrap()).unwrap());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_of_api_services_tells_of_death_and_return_and_of_no_more() {
-    let world = World::new();
-    let backend = good(&world, Settings::default()).await;
-    let mut gateway = world.gateway(&["--shutdown-watch-termination-grace-period=10m"]);
-    let client = jane(&world, &gateway).await;
-    becomes(&client, "v1.things.example.com", "True", "Passed").await;
+async fn apiservice_watch_reports_availability_changes_only() {
+    let world = TestEnvironment::new();
+    let backend = start_things_backend(&world, BackendSettings::default()).await;
+    let mut gateway = world.start_gateway(&["--shutdown-watch-termination-grace-period=10m"]);
+    let client = connect_as_jane(&world, &gateway).await;
+    wait_for_condition(&client, "v1.things.example.com", "True", "Passed").await;
     let list = client.get(APISERVICES).await.json();
     let version = list["metadata"]["resourceVersion"].as_str().unwrap();
     let watch = client.send(get(&format!("{APISERVICES}?watch=1&resourceVersion={version}"), &[])).await.unwrap();
@@ -392,29 +419,30 @@ async fn a_watch_of_api_services_tells_of_death_and_return_and_of_no_more() {
         event["object"]["status"]["conditions"][0]["status"].as_str().unwrap().to_owned()
     };
     let address = backend.stop().await;
-    assert_eq!(status(&event(&mut body, &mut rest).await), "False");
-    let back = Backend::start(&world, Settings { address, ..settings("things-v1.things.svc") }, async |request| {
-        things(request.uri().path(), "")
-    })
-    .await;
-    assert_eq!(status(&event(&mut body, &mut rest).await), "True");
+    assert_eq!(status(&next_event(&mut body, &mut rest).await), "False");
+    let back =
+        Backend::start(&world, BackendSettings { address, ..settings("things-v1.things.svc") }, async |request| {
+            things_response(request.uri().path(), "")
+        })
+        .await;
+    assert_eq!(status(&next_event(&mut body, &mut rest).await), "True");
     std::fs::remove_file(world.path("registry/v1.things.example.com.yaml")).unwrap();
-    let gone = event(&mut body, &mut rest).await;
+    let gone = next_event(&mut body, &mut rest).await;
     assert_eq!(
         (gone["type"].as_str(), gone["object"]["metadata"]["name"].as_str()),
         (Some("DELETED"), Some("v1.things.example.com"))
     );
     drop(back);
     gateway.signal("TERM");
-    assert!(next(&mut body).await.is_none(), "the watch ends at once: it stands between two events");
+    assert!(next_chunk(&mut body).await.is_none(), "the watch ends at once: it stands between two events");
     drop(client);
-    assert_eq!(gateway.ended().await.code(), Some(0));
+    assert_eq!(gateway.wait_for_exit().await.code(), Some(0));
 }
 
 /// A single slip is no outage; as many in a row as the annotation says are.
 #[tokio::test(flavor = "multi_thread")]
-async fn slips_below_the_threshold_change_nothing() {
-    let world = World::new();
+async fn availability_failures_below_threshold_ignored() {
+    let world = TestEnvironment::new();
     let (plan, probes) =
         (std::sync::Arc::new(std::sync::Mutex::new(0_u32)), std::sync::Arc::new(std::sync::Mutex::new(0_u32)));
     let (failing, counted) = (plan.clone(), probes.clone());
@@ -432,16 +460,16 @@ async fn slips_below_the_threshold_change_nothing() {
                     return answer(500, "{}");
                 }
             }
-            things(&path, &accept)
+            things_response(&path, &accept)
         }
     })
     .await;
     let annotations = "  annotations: {narthex.dev/probe-interval: 100ms, narthex.dev/failure-threshold: \"3\"}";
-    let text = world.manifests("things.example.com", "v1", &[backend.address], annotations);
-    world.registry("v1.things.example.com.yaml", &text);
-    let gateway = world.gateway(&[]);
-    let client = jane(&world, &gateway).await;
-    becomes(&client, "v1.things.example.com", "True", "Passed").await;
+    let text = world.apiservice_manifests("things.example.com", "v1", &[backend.address], annotations);
+    world.write_registry("v1.things.example.com.yaml", &text);
+    let gateway = world.start_gateway(&[]);
+    let client = connect_as_jane(&world, &gateway).await;
+    wait_for_condition(&client, "v1.things.example.com", "True", "Passed").await;
     let object = client.get(&format!("{APISERVICES}/v1.things.example.com")).await.json();
     *plan.lock().unwrap() = 2;
     let before = *probes.lock().unwrap();
@@ -455,20 +483,20 @@ async fn slips_below_the_threshold_change_nothing() {
     ));
     let (mut body, mut rest) = (watch.await.unwrap().into_body(), String::new());
     for wanted in ["False", "True"] {
-        let event = event(&mut body, &mut rest).await;
+        let event = next_event(&mut body, &mut rest).await;
         assert_eq!(event["object"]["status"]["conditions"][0]["status"], wanted, "{event}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn paths_of_our_own_need_authentication_but_for_health() {
-    let world = World::new();
-    let _backend = good(&world, Settings::default()).await;
-    let gateway = world.gateway(&[]);
-    let client = jane(&world, &gateway).await;
-    let nobody = async |path: &str| -> Read { Client::http1(&world, &gateway, None).await.get(path).await };
+async fn local_paths_require_authentication_except_health() {
+    let world = TestEnvironment::new();
+    let _backend = start_things_backend(&world, BackendSettings::default()).await;
+    let gateway = world.start_gateway(&[]);
+    let client = connect_as_jane(&world, &gateway).await;
+    let nobody = async |path: &str| -> ClientResponse { Client::http1(&world, &gateway, None).await.get(path).await };
     for path in ["/", "/version", "/metrics", "/apis", "/api", "/openapi/v3", APISERVICES, "/nothing"] {
-        nobody(path).await.refused(401, "Unauthorized");
+        nobody(path).await.assert_failure(401, "Unauthorized");
     }
     eventually("readiness", async || (nobody("/readyz").await.status == 200).then_some(())).await;
     for path in ["/livez", "/readyz", "/healthz", "/livez/ping"] {
@@ -513,7 +541,7 @@ async fn paths_of_our_own_need_authentication_but_for_health() {
         "/api/v1/pods",
         "/logs",
     ] {
-        client.get(path).await.refused(404, "NotFound");
+        client.get(path).await.assert_failure(404, "NotFound");
     }
-    client.ask(request(Method::POST, "/version", &[], "{}")).await.refused(405, "MethodNotAllowed");
+    client.send_and_read(request(Method::POST, "/version", &[], "{}")).await.assert_failure(405, "MethodNotAllowed");
 }

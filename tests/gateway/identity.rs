@@ -5,27 +5,27 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::backend::{Backend, Seen, Settings, json};
+use crate::backend::{Backend, BackendSettings, ReceivedRequest, json_response};
+use crate::bad_certs::BadCertIssuer;
 use crate::client::{Client, RequestBody, connect, get, request};
-use crate::forger::Forger;
-use crate::world::{Gateway, PATIENCE, Pair, World, eventually};
+use crate::fixtures::{CertKeyPair, GatewayProcess, TEST_TIMEOUT, TestEnvironment, eventually};
 
 const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
 
 /// A backend of things that is always content, registered.
-async fn things(world: &World) -> Backend {
-    let backend = Backend::start(world, Settings::default(), async |_| json(200, "{}")).await;
-    world.register("things.example.com", "v1", &[&backend]);
+async fn start_things_backend(world: &TestEnvironment) -> Backend {
+    let backend = Backend::start(world, BackendSettings::default(), async |_| json_response(200, "{}")).await;
+    world.register_apiservice("things.example.com", "v1", &[&backend]);
     backend
 }
 
 /// One client for each protocol.
-async fn both(world: &World, gateway: &Gateway, pair: Option<&Pair>) -> [Client; 2] {
+async fn both_protocols(world: &TestEnvironment, gateway: &GatewayProcess, pair: Option<&CertKeyPair>) -> [Client; 2] {
     [Client::http1(world, gateway, pair).await, Client::http2(world, gateway, pair).await]
 }
 
 /// Every header at the backend that any server could take for somebody's identity, in order of names.
-pub(crate) fn identity(seen: &Seen) -> Vec<String> {
+pub(crate) fn identity_headers(seen: &ReceivedRequest) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, value) in &seen.headers {
         let canonical = name.as_str().replace('_', "-");
@@ -42,8 +42,8 @@ pub(crate) fn identity(seen: &Seen) -> Vec<String> {
 }
 
 /// The same without the extra that names a certificate.
-fn who(seen: &Seen) -> Vec<String> {
-    let mut lines = identity(seen);
+fn caller_headers(seen: &ReceivedRequest) -> Vec<String> {
+    let mut lines = identity_headers(seen);
     lines.retain(|line| !line.starts_with("x-remote-extra-authentication.kubernetes.io%2fcredential-id: X509SHA256="));
     lines
 }
@@ -52,58 +52,59 @@ fn who(seen: &Seen) -> Vec<String> {
 const CN: rcgen::DnType = rcgen::DnType::CommonName;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_says_name_groups_and_uid() {
-    let world = World::new();
-    let forger = Forger::trusted_by(&world, "client-ca.crt");
-    let backend = things(&world).await;
-    let gateway = world.gateway(&[]);
+async fn client_certificate_gives_name_groups_and_uid() {
+    let world = TestEnvironment::new();
+    let forger = BadCertIssuer::new_trusted(&world, "client-ca.crt");
+    let backend = start_things_backend(&world).await;
+    let gateway = world.start_gateway(&[]);
     let uid = rcgen::DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]);
     let jane = forger.issue(&[(CN, "jane"), (rcgen::DnType::OrganizationName, "devs"), (uid, "42")]);
-    for client in both(&world, &gateway, Some(&jane)).await {
+    for client in both_protocols(&world, &gateway, Some(&jane)).await {
         assert_eq!(client.get(THINGS).await.status, 200);
-        let seen = backend.last();
+        let seen = backend.last_request();
         assert_eq!(
-            who(&seen),
+            caller_headers(&seen),
             ["x-remote-group: devs", "x-remote-group: system:authenticated", "x-remote-uid: 42", "x-remote-user: jane"]
         );
-        assert_eq!(seen.all("x-remote-extra-authentication.kubernetes.io%2fcredential-id").len(), 1);
+        assert_eq!(seen.header_values("x-remote-extra-authentication.kubernetes.io%2fcredential-id").len(), 1);
     }
 }
 
 /// A name that cannot be passed on unchanged is nobody's: a backend would take the front proxy itself for the
 /// caller, or somebody else.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_without_a_speakable_name_is_nobody() {
-    let world = World::new();
-    let forger = Forger::trusted_by(&world, "client-ca.crt");
-    let backend = things(&world).await;
-    let gateway = world.gateway(&[]);
+async fn client_certificate_name_invalid_in_header_is_401() {
+    let world = TestEnvironment::new();
+    let forger = BadCertIssuer::new_trusted(&world, "client-ca.crt");
+    let backend = start_things_backend(&world).await;
+    let gateway = world.start_gateway(&[]);
     for name in
         [&[][..], &[(CN, "")], &[(CN, "jane\r\nX-Remote-Group: system:masters")], &[(CN, "jane\0")], &[(CN, " jane")]]
     {
         let pair = forger.issue(name);
-        for client in both(&world, &gateway, Some(&pair)).await {
-            client.get(THINGS).await.refused(401, "Unauthorized");
+        for client in both_protocols(&world, &gateway, Some(&pair)).await {
+            client.get(THINGS).await.assert_failure(401, "Unauthorized");
         }
     }
-    assert!(backend.seen().is_empty());
+    assert!(backend.received().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_of_the_file_says_who_and_stays_here() {
-    let world = World::new();
-    let backend = things(&world).await;
+async fn token_file_authenticates_and_token_is_not_forwarded() {
+    let world = TestEnvironment::new();
+    let backend = start_things_backend(&world).await;
     let file = world.path("tokens.csv");
     std::fs::write(&file, "s3cret,jane,uid-1,\"devs,ops\"\n").unwrap();
-    let gateway = world.gateway(&[&format!("--token-auth-file={}", file.display())]);
-    for client in both(&world, &gateway, None).await {
+    let gateway = world.start_gateway(&[&format!("--token-auth-file={}", file.display())]);
+    for client in both_protocols(&world, &gateway, None).await {
         for authorization in ["Bearer s3cret", "bearer s3cret"] {
-            let answer =
-                client.ask(get(THINGS, &[("Authorization", authorization), ("authorization", "Basic eA==")])).await;
+            let answer = client
+                .send_and_read(get(THINGS, &[("Authorization", authorization), ("authorization", "Basic eA==")]))
+                .await;
             assert_eq!(answer.status, 200);
-            let seen = backend.last();
+            let seen = backend.last_request();
             assert_eq!(
-                identity(&seen),
+                identity_headers(&seen),
                 [
                     "x-remote-group: devs",
                     "x-remote-group: ops",
@@ -112,21 +113,24 @@ async fn a_token_of_the_file_says_who_and_stays_here() {
                     "x-remote-user: jane"
                 ]
             );
-            assert!(seen.all("authorization").is_empty());
+            assert!(seen.header_values("authorization").is_empty());
         }
     }
-    for client in both(&world, &gateway, None).await {
-        client.ask(get(THINGS, &[("authorization", "Bearer s3cre")])).await.refused(401, "Unauthorized");
+    for client in both_protocols(&world, &gateway, None).await {
+        client
+            .send_and_read(get(THINGS, &[("authorization", "Bearer s3cre")]))
+            .await
+            .assert_failure(401, "Unauthorized");
     }
-    gateway.said(&["invalid bearer token"]).await;
-    assert!(!gateway.log().iter().any(|line| line.contains("s3cre")), "a token stands in the log");
+    gateway.wait_for_log(&["invalid bearer token"]).await;
+    assert!(!gateway.log_lines().iter().any(|line| line.contains("s3cre")), "a token stands in the log");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_front_proxy_speaks_for_others_if_its_authority_and_its_name_are_right() {
-    let world = World::new();
-    let backend = things(&world).await;
-    let gateway = world.gateway(&["--requestheader-uid-headers=X-Remote-Uid"]);
+async fn request_header_identity_accepted_from_trusted_front_proxy_only() {
+    let world = TestEnvironment::new();
+    let backend = start_things_backend(&world).await;
+    let gateway = world.start_gateway(&["--requestheader-uid-headers=X-Remote-Uid"]);
     let word = [
         ("x-remote-user", "jane"),
         ("X-Remote-User", "root"),
@@ -147,35 +151,38 @@ async fn a_front_proxy_speaks_for_others_if_its_authority_and_its_name_are_right
         "x-remote-uid: 7",
         "x-remote-user: jane",
     ];
-    let proxy = world.front_proxy("outer-proxy");
-    for client in both(&world, &gateway, Some(&proxy)).await {
-        assert_eq!(client.ask(get(THINGS, &word)).await.status, 200);
-        assert_eq!(identity(&backend.last()), as_jane);
+    let proxy = world.issue_front_proxy("outer-proxy");
+    for client in both_protocols(&world, &gateway, Some(&proxy)).await {
+        assert_eq!(client.send_and_read(get(THINGS, &word)).await.status, 200);
+        assert_eq!(identity_headers(&backend.last_request()), as_jane);
     }
     // Nobody named: neither the proxy's own name nor anybody's.
     for nobody in [&[("x-remote-group", "system:masters")][..], &[("x-remote-user", "")], &[]] {
-        for client in both(&world, &gateway, Some(&proxy)).await {
-            client.ask(get(THINGS, nobody)).await.refused(401, "Unauthorized");
+        for client in both_protocols(&world, &gateway, Some(&proxy)).await {
+            client.send_and_read(get(THINGS, nobody)).await.assert_failure(401, "Unauthorized");
         }
     }
-    let asked = backend.seen().len();
-    for client in both(&world, &gateway, Some(&world.front_proxy("other-proxy"))).await {
-        client.ask(get(THINGS, &word)).await.refused(401, "Unauthorized");
+    let asked = backend.received().len();
+    for client in both_protocols(&world, &gateway, Some(&world.issue_front_proxy("other-proxy"))).await {
+        client.send_and_read(get(THINGS, &word)).await.assert_failure(401, "Unauthorized");
     }
-    gateway.said(&["x509: subject with cn=other-proxy is not in the allowed list"]).await;
-    assert_eq!(backend.seen().len(), asked);
-    for client in both(&world, &gateway, Some(&world.user("outer-proxy", &[]))).await {
-        assert_eq!(client.ask(get(THINGS, &word)).await.status, 200);
-        assert_eq!(who(&backend.last()), ["x-remote-group: system:authenticated", "x-remote-user: outer-proxy"]);
+    gateway.wait_for_log(&["x509: subject with cn=other-proxy is not in the allowed list"]).await;
+    assert_eq!(backend.received().len(), asked);
+    for client in both_protocols(&world, &gateway, Some(&world.issue_user("outer-proxy", &[]))).await {
+        assert_eq!(client.send_and_read(get(THINGS, &word)).await.status, 200);
+        assert_eq!(
+            caller_headers(&backend.last_request()),
+            ["x-remote-group: system:authenticated", "x-remote-user: outer-proxy"]
+        );
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_front_proxy_that_names_what_no_header_carries_is_refused() {
-    let world = World::new();
-    let backend = things(&world).await;
-    let gateway = world.gateway(&world.anonymous().each_ref().map(String::as_str));
-    let proxy = world.front_proxy("outer-proxy");
+async fn request_header_name_invalid_in_header_is_401() {
+    let world = TestEnvironment::new();
+    let backend = start_things_backend(&world).await;
+    let gateway = world.start_gateway(&world.anonymous_flags().each_ref().map(String::as_str));
+    let proxy = world.issue_front_proxy("outer-proxy");
     for (name, value) in [
         ("x-remote-user", &b"jane\xff"[..]),
         ("x-remote-user", b"ja\tne"),
@@ -183,23 +190,23 @@ async fn a_front_proxy_that_names_what_no_header_carries_is_refused() {
         ("x-remote-group", b"a\tb"),
         ("x-remote-extra-a", b"\xff"),
     ] {
-        for client in both(&world, &gateway, Some(&proxy)).await {
+        for client in both_protocols(&world, &gateway, Some(&proxy)).await {
             let mut request = get(THINGS, &[]);
             request.headers_mut().insert("x-remote-user", HeaderValue::from_static("jane"));
             request.headers_mut().insert(name, HeaderValue::from_bytes(value).unwrap());
-            client.ask(request).await.refused(401, "Unauthorized");
+            client.send_and_read(request).await.assert_failure(401, "Unauthorized");
         }
     }
-    assert!(backend.seen().is_empty());
+    assert!(backend.received().is_empty());
 }
 
 /// Without credentials, exactly what kube-apiserver answers.
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_is_let_in_as_nobody() {
-    let world = World::new();
-    let backend = things(&world).await;
-    let gateway = world.gateway(&[]);
-    for client in both(&world, &gateway, None).await {
+async fn unauthenticated_request_is_401_as_kube_apiserver() {
+    let world = TestEnvironment::new();
+    let backend = start_things_backend(&world).await;
+    let gateway = world.start_gateway(&[]);
+    for client in both_protocols(&world, &gateway, None).await {
         let answer = client.get(THINGS).await;
         assert_eq!(answer.status, 401);
         assert_eq!(
@@ -211,72 +218,75 @@ async fn nobody_is_let_in_as_nobody() {
         assert!(!answer.headers.contains_key("www-authenticate"));
     }
     for path in ["/", "/version", "/metrics", "/api", "/apis", "/openapi/v3", "/nowhere", "/apis/none.example.com/v1"] {
-        Client::http1(&world, &gateway, None).await.get(path).await.refused(401, "Unauthorized");
+        Client::http1(&world, &gateway, None).await.get(path).await.assert_failure(401, "Unauthorized");
     }
     let health = async |path: &str| Client::http1(&world, &gateway, None).await.get(path).await.status;
     eventually("readiness", async || (health("/readyz").await == 200).then_some(())).await;
     for path in ["/livez", "/readyz", "/healthz", "/readyz?verbose"] {
         assert_eq!(health(path).await, 200, "{path}");
     }
-    assert!(backend.seen().is_empty());
+    assert!(backend.received().is_empty());
 }
 
 /// With `--anonymous-auth`, whoever shows nothing is nobody in particular; whoever shows something wrong is
 /// still refused.
 #[tokio::test(flavor = "multi_thread")]
-async fn anonymous_is_who_shows_no_credentials_not_who_shows_wrong_ones() {
-    let world = World::new();
-    let backend = things(&world).await;
-    let gateway = world.gateway(&world.anonymous().each_ref().map(String::as_str));
-    for client in both(&world, &gateway, None).await {
+async fn anonymous_auth_applies_only_without_credentials() {
+    let world = TestEnvironment::new();
+    let backend = start_things_backend(&world).await;
+    let gateway = world.start_gateway(&world.anonymous_flags().each_ref().map(String::as_str));
+    for client in both_protocols(&world, &gateway, None).await {
         let forged = [("x-remote-user", "admin"), ("x-remote-group", "system:masters")];
-        assert_eq!(client.ask(get(THINGS, &forged)).await.status, 200);
+        assert_eq!(client.send_and_read(get(THINGS, &forged)).await.status, 200);
         assert_eq!(
-            identity(&backend.last()),
+            identity_headers(&backend.last_request()),
             ["x-remote-group: system:unauthenticated", "x-remote-user: system:anonymous"]
         );
     }
-    let asked = backend.seen().len();
-    let stranger = World::new().user("jane", &["system:masters"]);
-    for client in both(&world, &gateway, Some(&stranger)).await {
-        client.get(THINGS).await.refused(401, "Unauthorized");
+    let asked = backend.received().len();
+    let stranger = TestEnvironment::new().issue_user("jane", &["system:masters"]);
+    for client in both_protocols(&world, &gateway, Some(&stranger)).await {
+        client.get(THINGS).await.assert_failure(401, "Unauthorized");
     }
-    for client in both(&world, &gateway, None).await {
-        client.ask(get(THINGS, &[("authorization", "Bearer nonsense")])).await.refused(401, "Unauthorized");
+    for client in both_protocols(&world, &gateway, None).await {
+        client
+            .send_and_read(get(THINGS, &[("authorization", "Bearer nonsense")]))
+            .await
+            .assert_failure(401, "Unauthorized");
     }
     let not_text = HeaderValue::from_bytes(b"Bearer \xff").unwrap();
     let mut request = get(THINGS, &[]);
     request.headers_mut().insert("authorization", not_text);
-    Client::http1(&world, &gateway, None).await.ask(request).await.refused(401, "Unauthorized");
-    assert_eq!(backend.seen().len(), asked);
+    Client::http1(&world, &gateway, None).await.send_and_read(request).await.assert_failure(401, "Unauthorized");
+    assert_eq!(backend.received().len(), asked);
 }
 
 /// The first who knows wins; an error of another does not take that away.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_good_credential_is_enough() {
-    let world = World::new();
-    let backend = things(&world).await;
+async fn authentication_succeeds_with_one_valid_credential() {
+    let world = TestEnvironment::new();
+    let backend = start_things_backend(&world).await;
     let file = world.path("tokens.csv");
     std::fs::write(&file, "s3cret,tom,1\n").unwrap();
-    let gateway = world.gateway(&[&format!("--token-auth-file={}", file.display())]);
-    let stranger = World::new().user("mallory", &["system:masters"]);
+    let gateway = world.start_gateway(&[&format!("--token-auth-file={}", file.display())]);
+    let stranger = TestEnvironment::new().issue_user("mallory", &["system:masters"]);
     for (pair, token, expected) in [
-        (world.user("jane", &[]), "nonsense", "x-remote-user: jane"),
-        (world.user("jane", &[]), "s3cret", "x-remote-user: jane"),
+        (world.issue_user("jane", &[]), "nonsense", "x-remote-user: jane"),
+        (world.issue_user("jane", &[]), "s3cret", "x-remote-user: jane"),
         (stranger, "s3cret", "x-remote-user: tom"),
     ] {
-        for client in both(&world, &gateway, Some(&pair)).await {
+        for client in both_protocols(&world, &gateway, Some(&pair)).await {
             let authorization = format!("Bearer {token}");
-            assert_eq!(client.ask(get(THINGS, &[("authorization", &authorization)])).await.status, 200);
-            let seen = backend.last();
-            assert!(identity(&seen).contains(&expected.to_owned()), "{:?}", identity(&seen));
-            assert!(seen.all("authorization").is_empty());
+            assert_eq!(client.send_and_read(get(THINGS, &[("authorization", &authorization)])).await.status, 200);
+            let seen = backend.last_request();
+            assert!(identity_headers(&seen).contains(&expected.to_owned()), "{:?}", identity_headers(&seen));
+            assert!(seen.header_values("authorization").is_empty());
         }
     }
 }
 
 /// Names a forger may try; every value says `evil`.
-pub(crate) const FORGERIES: &[&str] = &[
+pub(crate) const FORGED_HEADERS: &[&str] = &[
     "X-Remote-User",
     "x-remote-user",
     "X-REMOTE-USER",
@@ -310,7 +320,7 @@ pub(crate) const FORGERIES: &[&str] = &[
     "X_Forwarded_Client_Cert",
 ];
 
-pub(crate) const CUSTOM: &[&str] = &[
+pub(crate) const CUSTOM_HEADER_FLAGS: &[&str] = &[
     "--requestheader-username-headers=X-Remote-User,X-Corp-User",
     "--requestheader-uid-headers=X-Remote-Uid,X-Corp-Uid",
     "--requestheader-group-headers=X-Remote-Group,X-Corp-Group",
@@ -319,9 +329,9 @@ pub(crate) const CUSTOM: &[&str] = &[
 
 /// Asserts that nothing of a forgery arrived, and that jane did.
 #[track_caller]
-fn only_jane(seen: &Seen, what: &str) {
+fn assert_only_jane(seen: &ReceivedRequest, what: &str) {
     assert_eq!(
-        who(seen),
+        caller_headers(seen),
         ["x-remote-group: devs", "x-remote-group: system:authenticated", "x-remote-user: jane"],
         "{what}"
     );
@@ -331,13 +341,13 @@ fn only_jane(seen: &Seen, what: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_forged_header_reaches_a_backend() {
-    let world = World::new();
-    let backend = things(&world).await;
-    let gateway = world.gateway(CUSTOM);
-    let jane = world.user("jane", &["devs"]);
-    for client in both(&world, &gateway, Some(&jane)).await {
-        for name in FORGERIES {
+async fn forged_identity_headers_removed() {
+    let world = TestEnvironment::new();
+    let backend = start_things_backend(&world).await;
+    let gateway = world.start_gateway(CUSTOM_HEADER_FLAGS);
+    let jane = world.issue_user("jane", &["devs"]);
+    for client in both_protocols(&world, &gateway, Some(&jane)).await {
+        for name in FORGED_HEADERS {
             // Alone, twice, with a body, and named as belonging to the hop.
             let lines = [(*name, "evil"), (*name, "also evil")];
             for mut forged in
@@ -348,28 +358,28 @@ async fn no_forged_header_reaches_a_backend() {
                         HeaderValue::from_str(&format!("keep-alive, {name}, X-Remote-User, x-remote-group")).unwrap();
                     forged.headers_mut().insert("connection", hop);
                 }
-                assert_eq!(client.ask(forged).await.status, 200, "{name}");
-                only_jane(&backend.last(), name);
+                assert_eq!(client.send_and_read(forged).await.status, 200, "{name}");
+                assert_only_jane(&backend.last_request(), name);
             }
         }
-        let all: Vec<_> = FORGERIES.iter().map(|name| (*name, "evil")).collect();
-        assert_eq!(client.ask(get(THINGS, &all)).await.status, 200);
-        only_jane(&backend.last(), "all at once");
+        let all: Vec<_> = FORGED_HEADERS.iter().map(|name| (*name, "evil")).collect();
+        assert_eq!(client.send_and_read(get(THINGS, &all)).await.status, 200);
+        assert_only_jane(&backend.last_request(), "all at once");
     }
 }
 
 /// Without the custom names being configured, the standard ones still go, and those of a token's holder, too.
 #[tokio::test(flavor = "multi_thread")]
-async fn standard_names_are_removed_when_others_are_configured() {
-    let world = World::new();
-    let backend = things(&world).await;
-    let gateway = world.gateway(&[
+async fn standard_identity_headers_removed_with_custom_names_configured() {
+    let world = TestEnvironment::new();
+    let backend = start_things_backend(&world).await;
+    let gateway = world.start_gateway(&[
         "--requestheader-username-headers=X-Corp-User",
         "--requestheader-group-headers=X-Corp-Group",
         "--requestheader-extra-headers-prefix=X-Corp-Extra-",
     ]);
-    let proxy = world.front_proxy("outer-proxy");
-    for client in both(&world, &gateway, Some(&proxy)).await {
+    let proxy = world.issue_front_proxy("outer-proxy");
+    for client in both_protocols(&world, &gateway, Some(&proxy)).await {
         let lines = [
             ("x-corp-user", "jane"),
             ("x-corp-group", "devs"),
@@ -379,31 +389,32 @@ async fn standard_names_are_removed_when_others_are_configured() {
             ("x-remote-extra-evil", "evil"),
             ("x_remote_user", "evil"),
         ];
-        assert_eq!(client.ask(get(THINGS, &lines)).await.status, 200);
-        only_jane(&backend.last(), "standard names beside custom ones");
+        assert_eq!(client.send_and_read(get(THINGS, &lines)).await.status, 200);
+        assert_only_jane(&backend.last_request(), "standard names beside custom ones");
         // Over HTTP/2 this is the last request of its connection.
-        client.ask(get(THINGS, &[("x-remote-user", "evil")])).await.refused(401, "Unauthorized");
+        client.send_and_read(get(THINGS, &[("x-remote-user", "evil")])).await.assert_failure(401, "Unauthorized");
     }
 }
 
 /// What stands behind a body may be merged into the header by a backend.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_forged_trailer_reaches_a_backend() {
-    let world = World::new();
-    let backend = Backend::start(&world, Settings::default(), async |request: Request<hyper::body::Incoming>| {
-        let body = request.into_body().collect().await.unwrap();
-        let trailers = body.trailers().cloned().unwrap_or_default();
-        let names: Vec<_> = trailers.keys().map(http::HeaderName::as_str).collect();
-        json(200, &names.join(","))
-    })
-    .await;
-    world.register("things.example.com", "v1", &[&backend]);
-    let gateway = world.gateway(CUSTOM);
-    let jane = world.user("jane", &["devs"]);
-    for client in both(&world, &gateway, Some(&jane)).await {
+async fn forged_identity_trailers_removed() {
+    let world = TestEnvironment::new();
+    let backend =
+        Backend::start(&world, BackendSettings::default(), async |request: Request<hyper::body::Incoming>| {
+            let body = request.into_body().collect().await.unwrap();
+            let trailers = body.trailers().cloned().unwrap_or_default();
+            let names: Vec<_> = trailers.keys().map(http::HeaderName::as_str).collect();
+            json_response(200, &names.join(","))
+        })
+        .await;
+    world.register_apiservice("things.example.com", "v1", &[&backend]);
+    let gateway = world.start_gateway(CUSTOM_HEADER_FLAGS);
+    let jane = world.issue_user("jane", &["devs"]);
+    for client in both_protocols(&world, &gateway, Some(&jane)).await {
         let mut trailers = HeaderMap::new();
         let mut names = vec!["x-checksum".to_owned()];
-        names.extend(FORGERIES.iter().map(|name| name.to_ascii_lowercase()));
+        names.extend(FORGED_HEADERS.iter().map(|name| name.to_ascii_lowercase()));
         names.extend(["impersonate-user".to_owned(), "impersonate_group".to_owned(), "x-forwarded-for".to_owned()]);
         for name in &names {
             trailers.insert(http::HeaderName::try_from(name).unwrap(), HeaderValue::from_static("evil"));
@@ -413,14 +424,19 @@ async fn no_forged_trailer_reaches_a_backend() {
         let mut request =
             request(Method::POST, THINGS, &[("trailer", &names.join(", ")), ("te", "trailers")], "").map(|_| body);
         request.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
-        let answer = client.ask(request).await;
+        let answer = client.send_and_read(request).await;
         assert_eq!((answer.status.as_u16(), answer.text().as_str()), (200, "x-checksum"));
-        only_jane(&backend.last(), "trailers");
+        assert_only_jane(&backend.last_request(), "trailers");
     }
 }
 
 /// Sends `text` on a connection of its own and gives what is answered until the end of the header.
-pub(crate) async fn raw(world: &World, gateway: &Gateway, pair: Option<&Pair>, text: &str) -> String {
+pub(crate) async fn send_raw(
+    world: &TestEnvironment,
+    gateway: &GatewayProcess,
+    pair: Option<&CertKeyPair>,
+    text: &str,
+) -> String {
     let mut stream = connect(world, gateway.address, pair, &["http/1.1"]).await;
     stream.write_all(text.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
@@ -432,31 +448,31 @@ pub(crate) async fn raw(world: &World, gateway: &Gateway, pair: Option<&Pair>, t
             }
         }
     };
-    tokio::time::timeout(PATIENCE, reading).await.expect("an answer in time");
+    tokio::time::timeout(TEST_TIMEOUT, reading).await.expect("an answer in time");
     String::from_utf8(answer).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn upgrades_carry_the_caller_and_nothing_forged() {
-    let world = World::new();
-    let backend = Backend::start(&world, Settings::http1(), async |_| json(418, "{}")).await;
-    world.register("things.example.com", "v1", &[&backend]);
-    let gateway = world.gateway(CUSTOM);
-    let jane = world.user("jane", &["devs"]);
+async fn upgrade_carries_identity_headers_without_forged_ones() {
+    let world = TestEnvironment::new();
+    let backend = Backend::start(&world, BackendSettings::http1(), async |_| json_response(418, "{}")).await;
+    world.register_apiservice("things.example.com", "v1", &[&backend]);
+    let gateway = world.start_gateway(CUSTOM_HEADER_FLAGS);
+    let jane = world.issue_user("jane", &["devs"]);
     for protocol in ["SPDY/3.1", "websocket"] {
         let mut text = format!(
             "GET {THINGS}/one/exec HTTP/1.1\r\nHost: localhost\r\nUpgrade: {protocol}\r\n\
              Connection: X-Remote-Group, Upgrade, X-Remote-User\r\nConnection: x-remote-extra-a\r\n"
         );
-        for name in FORGERIES {
+        for name in FORGED_HEADERS {
             text += &format!("{name}: evil\r\n");
         }
-        let answer = raw(&world, &gateway, Some(&jane), &(text + "\r\n")).await;
+        let answer = send_raw(&world, &gateway, Some(&jane), &(text + "\r\n")).await;
         assert!(answer.starts_with("HTTP/1.1 418 "), "{answer}");
-        let seen = backend.last();
-        only_jane(&seen, protocol);
+        let seen = backend.last_request();
+        assert_only_jane(&seen, protocol);
         assert_eq!(
-            (seen.all("connection"), seen.all("upgrade")),
+            (seen.header_values("connection"), seen.header_values("upgrade")),
             (vec!["Upgrade".to_owned()], vec![protocol.to_owned()])
         );
     }
@@ -464,13 +480,13 @@ async fn upgrades_carry_the_caller_and_nothing_forged() {
 
 /// The token that a browser hides among WebSocket protocols says who is asking, and does not go on.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_among_websocket_protocols_stays_here() {
-    let world = World::new();
-    let backend = Backend::start(&world, Settings::http1(), async |_| json(418, "{}")).await;
-    world.register("things.example.com", "v1", &[&backend]);
+async fn websocket_protocol_token_authenticates_and_is_removed() {
+    let world = TestEnvironment::new();
+    let backend = Backend::start(&world, BackendSettings::http1(), async |_| json_response(418, "{}")).await;
+    world.register_apiservice("things.example.com", "v1", &[&backend]);
     let file = world.path("tokens.csv");
     std::fs::write(&file, "token,tom,1\n").unwrap();
-    let gateway = world.gateway(&[&format!("--token-auth-file={}", file.display())]);
+    let gateway = world.start_gateway(&[&format!("--token-auth-file={}", file.display())]);
     let ask = |protocols: &str| {
         format!(
             "GET {THINGS}/one/exec HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -478,63 +494,63 @@ async fn a_token_among_websocket_protocols_stays_here() {
         )
     };
     let token = "base64url.bearer.authorization.k8s.io.dG9rZW4"; // "token"
-    let answer = raw(&world, &gateway, None, &ask(&format!("v4.channel.k8s.io, {token}"))).await;
+    let answer = send_raw(&world, &gateway, None, &ask(&format!("v4.channel.k8s.io, {token}"))).await;
     assert!(answer.starts_with("HTTP/1.1 418 "), "{answer}");
-    let seen = backend.last();
-    assert_eq!(seen.all("x-remote-user"), ["tom"]);
-    assert_eq!(seen.all("sec-websocket-protocol"), ["v4.channel.k8s.io"]);
+    let seen = backend.last_request();
+    assert_eq!(seen.header_values("x-remote-user"), ["tom"]);
+    assert_eq!(seen.header_values("sec-websocket-protocol"), ["v4.channel.k8s.io"]);
     // Also when somebody else vouches for the request, and where it has no meaning.
-    let jane = world.user("jane", &[]);
-    raw(&world, &gateway, Some(&jane), &ask(&format!("{token}, v4.channel.k8s.io"))).await;
-    assert_eq!(backend.last().all("x-remote-user"), ["jane"]);
-    assert_eq!(backend.last().all("sec-websocket-protocol"), ["v4.channel.k8s.io"]);
+    let jane = world.issue_user("jane", &[]);
+    send_raw(&world, &gateway, Some(&jane), &ask(&format!("{token}, v4.channel.k8s.io"))).await;
+    assert_eq!(backend.last_request().header_values("x-remote-user"), ["jane"]);
+    assert_eq!(backend.last_request().header_values("sec-websocket-protocol"), ["v4.channel.k8s.io"]);
     let plain = Client::http1(&world, &gateway, Some(&jane)).await;
-    plain.ask(get(THINGS, &[("sec-websocket-protocol", token)])).await;
-    assert!(backend.last().all("sec-websocket-protocol").is_empty());
-    let asked = backend.seen().len();
+    plain.send_and_read(get(THINGS, &[("sec-websocket-protocol", token)])).await;
+    assert!(backend.last_request().header_values("sec-websocket-protocol").is_empty());
+    let asked = backend.received().len();
     for wrong in
         [token.to_owned(), format!("{token},{token},a"), "base64url.bearer.authorization.k8s.io.eA,a".to_owned()]
     {
-        let answer = raw(&world, &gateway, None, &ask(&wrong)).await;
+        let answer = send_raw(&world, &gateway, None, &ask(&wrong)).await;
         assert!(answer.starts_with("HTTP/1.1 401 "), "{wrong}: {answer}");
     }
-    assert_eq!(backend.seen().len(), asked);
+    assert_eq!(backend.received().len(), asked);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_wants_to_be_somebody_else_is_told_that_nobody_judges_it() {
-    let world = World::new();
-    let backend = things(&world).await;
-    let gateway = world.gateway(&[]);
-    let admin = world.user("admin", &["system:masters"]);
+async fn impersonation_is_403_without_deciding_authorizer() {
+    let world = TestEnvironment::new();
+    let backend = start_things_backend(&world).await;
+    let gateway = world.start_gateway(&[]);
+    let admin = world.issue_user("admin", &["system:masters"]);
     for name in
         ["Impersonate-User", "Impersonate-Group", "impersonate-uid", "Impersonate-Extra-Scopes", "Impersonate_User"]
     {
-        for client in both(&world, &gateway, Some(&admin)).await {
-            let status = client.ask(get(THINGS, &[(name, "jane")])).await.refused(403, "Forbidden");
+        for client in both_protocols(&world, &gateway, Some(&admin)).await {
+            let status = client.send_and_read(get(THINGS, &[(name, "jane")])).await.assert_failure(403, "Forbidden");
             assert!(status["message"].as_str().unwrap().to_lowercase().contains("impersonat"), "{status}");
         }
         let text = format!(
             "GET {THINGS}/one/exec HTTP/1.1\r\nHost: localhost\r\nUpgrade: SPDY/3.1\r\n\
              Connection: Upgrade, {name}\r\n{name}: jane\r\n\r\n"
         );
-        let answer = raw(&world, &gateway, Some(&admin), &text).await;
+        let answer = send_raw(&world, &gateway, Some(&admin), &text).await;
         assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
     }
-    assert!(backend.seen().is_empty());
+    assert!(backend.received().is_empty());
 }
 
 /// As kube-apiserver, which does not let everybody in as nobody.
 #[tokio::test(flavor = "multi_thread")]
-async fn anonymous_auth_turned_off_with_a_warning_where_always_allow_decides() {
-    let world = World::new();
-    let backend = things(&world).await;
+async fn anonymous_auth_disabled_with_warning_under_always_allow() {
+    let world = TestEnvironment::new();
+    let backend = start_things_backend(&world).await;
     for mode in ["--authorization-mode=AlwaysAllow", "--log-level=info"] {
-        let gateway = world.gateway(&["--anonymous-auth", mode]);
-        for client in both(&world, &gateway, None).await {
-            client.get(THINGS).await.refused(401, "Unauthorized");
+        let gateway = world.start_gateway(&["--anonymous-auth", mode]);
+        for client in both_protocols(&world, &gateway, None).await {
+            client.get(THINGS).await.assert_failure(401, "Unauthorized");
         }
-        gateway.said(&["warning", "--anonymous-auth", "AlwaysAllow"]).await;
+        gateway.wait_for_log(&["warning", "--anonymous-auth", "AlwaysAllow"]).await;
     }
-    assert!(backend.seen().is_empty());
+    assert!(backend.received().is_empty());
 }

@@ -3,15 +3,15 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::backend::{Backend, Settings, json as answer};
-use crate::client::{Client, Read, get, request, sample};
-use crate::identity::{identity, raw};
-use crate::reviewer::{Reply, Reviewer, access, failure, kindly};
-use crate::scene::{Scene, THINGS};
-use crate::world::{World, eventually};
+use crate::backend::{Backend, BackendSettings, json_response as answer};
+use crate::client::{Client, ClientResponse, get, metric_value, request};
+use crate::fake_review_server::{FakeReviewServer, ReviewReply, access_review_reply, default_reply, failure_reply};
+use crate::fixtures::{TestEnvironment, eventually};
+use crate::gateway_fixture::{GatewayFixture, THINGS};
+use crate::identity::{identity_headers, send_raw};
 
 /// The sample that we ship, and jane's right to be bob, in the way there always was.
-const RIGHTS: &str = "
+const EXTRA_POLICY: &str = "
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -30,36 +30,36 @@ roleRef: {kind: ClusterRole, name: be-bob}
 subjects: [{kind: User, name: jane}]
 ";
 
-struct Stage {
-    scene: Scene,
+struct ImpersonationPolicyFixture {
+    scene: GatewayFixture,
     backend: Backend,
 }
 
-impl Stage {
-    /// Judged by the sample policy and [`RIGHTS`].
-    async fn set(settings: Settings, code: u16, more: &[&str]) -> Stage {
-        let world = World::new();
+impl ImpersonationPolicyFixture {
+    /// Judged by the sample policy and [`EXTRA_POLICY`].
+    async fn new(settings: BackendSettings, code: u16, more: &[&str]) -> ImpersonationPolicyFixture {
+        let world = TestEnvironment::new();
         let backend = Backend::start(&world, settings, move |_| async move { answer(code, "{}") }).await;
         let policy = world.path("policy.yaml");
         let sample = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/standalone/policy.yaml"));
-        std::fs::write(&policy, format!("{sample}{RIGHTS}")).unwrap();
+        std::fs::write(&policy, format!("{sample}{EXTRA_POLICY}")).unwrap();
         let file = format!("--authorization-policy-file={}", policy.display());
         let mut flags = vec!["--authorization-mode=Static", &*file];
         flags.extend(more);
-        let scene = Scene::with(world, &[&backend], &[], &flags);
-        Stage { scene, backend }
+        let scene = GatewayFixture::with_flags(world, &[&backend], &[], &flags);
+        ImpersonationPolicyFixture { scene, backend }
     }
 
-    async fn of(&self, name: &str, groups: &[&str]) -> Client {
-        Client::http1(&self.scene.world, &self.scene.gateway, Some(&self.scene.world.user(name, groups))).await
+    async fn client_as(&self, name: &str, groups: &[&str]) -> Client {
+        Client::http1(&self.scene.world, &self.scene.gateway, Some(&self.scene.world.issue_user(name, groups))).await
     }
 
-    async fn count(&self, name: &str) -> f64 {
-        sample(&self.scene.gateway, name).await.unwrap_or_default()
+    async fn metric(&self, name: &str) -> f64 {
+        metric_value(&self.scene.gateway, name).await.unwrap_or_default()
     }
 }
 
-const BOB: &[(&str, &str)] = &[
+const IMPERSONATE_BOB: &[(&str, &str)] = &[
     ("Impersonate-User", "bob"),
     ("Impersonate-Uid", "b-1"),
     ("Impersonate-Group", "devs"),
@@ -68,7 +68,7 @@ const BOB: &[(&str, &str)] = &[
     ("Impersonate-Extra-scopes", "z"),
 ];
 
-const SEEN: &[&str] = &[
+const EXPECTED_BOB_HEADERS: &[&str] = &[
     "x-remote-extra-a.b%2fc: y",
     "x-remote-extra-scopes: x",
     "x-remote-extra-scopes: z",
@@ -79,7 +79,7 @@ const SEEN: &[&str] = &[
 ];
 
 /// What is no impersonation header but might be taken for one.
-const ODD: &[(&str, &str)] = &[
+const LOOKALIKE_HEADERS: &[(&str, &str)] = &[
     ("Impersonate_User", "root"),
     ("Impersonate_Group", "system:masters"),
     ("Impersonate.Uid", "0"),
@@ -91,58 +91,59 @@ const ODD: &[(&str, &str)] = &[
 ];
 
 #[tokio::test]
-async fn a_backend_sees_whom_they_act_as_and_nothing_of_who_they_are() {
-    let stage = Stage::set(Settings::default(), 200, &["--access-log=all"]).await;
-    let lines: Vec<(&str, &str)> = BOB.iter().chain(ODD).copied().collect();
-    for client in stage.scene.both().await {
-        let read = client.ask(get(THINGS, &lines)).await;
+async fn impersonation_backend_sees_impersonated_user_only() {
+    let stage = ImpersonationPolicyFixture::new(BackendSettings::default(), 200, &["--access-log=all"]).await;
+    let lines: Vec<(&str, &str)> = IMPERSONATE_BOB.iter().chain(LOOKALIKE_HEADERS).copied().collect();
+    for client in stage.scene.both_protocols().await {
+        let read = client.send_and_read(get(THINGS, &lines)).await;
         assert_eq!(read.status, 200, "{}", read.text());
-        assert_eq!(identity(&stage.backend.last()), SEEN);
+        assert_eq!(identity_headers(&stage.backend.last_request()), EXPECTED_BOB_HEADERS);
     }
     // The record names both.
-    stage.scene.gateway.said(&["access", "user=\"jane\" groups=2 as=\"bob\" as_groups=2 verb=LIST"]).await;
+    stage.scene.gateway.wait_for_log(&["access", "user=\"jane\" groups=2 as=\"bob\" as_groups=2 verb=LIST"]).await;
     let allowed = "apiserver_impersonation_attempts_total{decision=\"allowed\",mode=\"legacy\"}";
-    assert_eq!(stage.count(allowed).await, 2.0);
+    assert_eq!(stage.metric(allowed).await, 2.0);
 }
 
 /// As themselves again on the same connection.
 #[tokio::test]
-async fn odd_spellings_name_nobody_and_go_no_further() {
-    let stage = Stage::set(Settings::default(), 200, &[]).await;
+async fn impersonation_lookalike_headers_ignored_and_removed() {
+    let stage = ImpersonationPolicyFixture::new(BackendSettings::default(), 200, &[]).await;
     let empty = [("Impersonate-User", ""), ("Impersonate-Uid", "")];
-    for client in stage.scene.both().await {
-        for lines in [ODD, &empty] {
-            client.ask(get(THINGS, BOB)).await;
-            let read = client.ask(get(THINGS, lines)).await;
+    for client in stage.scene.both_protocols().await {
+        for lines in [LOOKALIKE_HEADERS, &empty] {
+            client.send_and_read(get(THINGS, IMPERSONATE_BOB)).await;
+            let read = client.send_and_read(get(THINGS, lines)).await;
             assert_eq!(read.status, 200, "{}", read.text());
-            let seen = stage.backend.last();
-            assert_eq!(seen.all("x-remote-user"), ["jane"]);
-            assert_eq!(seen.all("x-remote-group"), ["devs", "system:authenticated"]);
-            assert!(identity(&seen).iter().all(|line| !line.starts_with("impersonate")), "{seen:?}");
+            let seen = stage.backend.last_request();
+            assert_eq!(seen.header_values("x-remote-user"), ["jane"]);
+            assert_eq!(seen.header_values("x-remote-group"), ["devs", "system:authenticated"]);
+            assert!(identity_headers(&seen).iter().all(|line| !line.starts_with("impersonate")), "{seen:?}");
         }
     }
 }
 
 #[tokio::test]
-async fn upgrades_carry_whom_they_act_as() {
-    let stage = Stage::set(Settings::http1(), 418, &[]).await;
+async fn impersonation_applies_to_upgrades() {
+    let stage = ImpersonationPolicyFixture::new(BackendSettings::http1(), 418, &[]).await;
     for protocol in ["SPDY/3.1", "websocket"] {
         let mut text = format!(
             "GET {THINGS}/one HTTP/1.1\r\nHost: localhost\r\nUpgrade: {protocol}\r\n\
              Connection: Impersonate-Group, Upgrade, Impersonate-User\r\n"
         );
-        for (name, value) in BOB.iter().chain(ODD) {
+        for (name, value) in IMPERSONATE_BOB.iter().chain(LOOKALIKE_HEADERS) {
             text += &format!("{name}: {value}\r\n");
         }
-        let answer = raw(&stage.scene.world, &stage.scene.gateway, Some(&stage.scene.jane), &(text + "\r\n")).await;
+        let answer =
+            send_raw(&stage.scene.world, &stage.scene.gateway, Some(&stage.scene.jane), &(text + "\r\n")).await;
         assert!(answer.starts_with("HTTP/1.1 418 "), "{answer}");
-        assert_eq!(identity(&stage.backend.last()), SEEN, "{protocol}");
+        assert_eq!(identity_headers(&stage.backend.last_request()), EXPECTED_BOB_HEADERS, "{protocol}");
     }
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_400() {
-    let stage = Stage::set(Settings::default(), 200, &[]).await;
+async fn impersonation_inconsistent_headers_are_400() {
+    let stage = ImpersonationPolicyFixture::new(BackendSettings::default(), 200, &[]).await;
     let nobody = |dump: &str| format!("requested &user.DefaultInfo{{{dump}}} without impersonating a user name");
     let cases: Vec<(Vec<(&str, &str)>, String)> = vec![
         (
@@ -162,9 +163,9 @@ async fn what_makes_no_sense_is_400() {
             nobody(r#"Name:"", UID:"", Groups:[]string{"a"}, Extra:map[string][]string(nil)"#),
         ),
     ];
-    for client in stage.scene.both().await {
+    for client in stage.scene.both_protocols().await {
         for (lines, message) in &cases {
-            let status = client.ask(get(THINGS, lines)).await.refused(400, "BadRequest");
+            let status = client.send_and_read(get(THINGS, lines)).await.assert_failure(400, "BadRequest");
             let expected = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
                 "message": message, "reason": "BadRequest", "code": 400});
             assert_eq!(status, expected);
@@ -172,15 +173,15 @@ async fn what_makes_no_sense_is_400() {
     }
     let mut odd = get(THINGS, &[("Impersonate-User", "bob")]);
     odd.headers_mut().insert("impersonate-group", http::HeaderValue::from_bytes(b"\xff\xfe").unwrap());
-    stage.scene.http2().await.ask(odd).await.refused(400, "BadRequest");
-    assert!(stage.backend.seen().is_empty());
+    stage.scene.http2().await.send_and_read(odd).await.assert_failure(400, "BadRequest");
+    assert!(stage.backend.received().is_empty());
 }
 
 #[tokio::test]
-async fn who_may_not_is_told_so_word_for_word() {
-    let stage = Stage::set(Settings::default(), 200, &[]).await;
+async fn impersonation_denied_with_upstream_message() {
+    let stage = ImpersonationPolicyFixture::new(BackendSettings::default(), 200, &[]).await;
     let jane = stage.scene.http1().await;
-    let status = jane.ask(get(&format!("{THINGS}/door"), &[("Impersonate-User", "root")])).await;
+    let status = jane.send_and_read(get(&format!("{THINGS}/door"), &[("Impersonate-User", "root")])).await;
     let expected = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": "things.things.example.com \"door\" is forbidden: User \"jane\" cannot impersonate-on:user-info:get \
@@ -188,13 +189,13 @@ async fn who_may_not_is_told_so_word_for_word() {
         "reason": "Forbidden", "details": {"name": "door", "group": "things.example.com", "kind": "things"},
         "code": 403,
     });
-    assert_eq!(status.refused(403, "Forbidden"), expected);
+    assert_eq!(status.assert_failure(403, "Forbidden"), expected);
     // Support may look as a developer, and no more; what the developer may not, neither.
-    let sue = stage.of("sue", &["support"]).await;
+    let sue = stage.client_as("sue", &["support"]).await;
     let as_jane = [("Impersonate-User", "jane"), ("Impersonate-Group", "devs")];
-    assert_eq!(sue.ask(get(THINGS, &as_jane)).await.status, 200);
+    assert_eq!(sue.send_and_read(get(THINGS, &as_jane)).await.status, 200);
     assert_eq!(
-        identity(&stage.backend.last()),
+        identity_headers(&stage.backend.last_request()),
         ["x-remote-group: devs", "x-remote-group: system:authenticated", "x-remote-user: jane"]
     );
     for (ask, message) in [
@@ -215,52 +216,63 @@ async fn who_may_not_is_told_so_word_for_word() {
              \"things.example.com\" in the namespace \"default\"",
         ),
     ] {
-        assert_eq!(sue.ask(ask).await.refused(403, "Forbidden")["message"], message);
+        assert_eq!(sue.send_and_read(ask).await.assert_failure(403, "Forbidden")["message"], message);
     }
-    assert_eq!(stage.backend.seen().len(), 1);
+    assert_eq!(stage.backend.received().len(), 1);
 }
 
 #[tokio::test]
-async fn groups_that_nobody_brings_in_come_in_no_other_way() {
+async fn impersonation_of_dropped_groups_ignored() {
     let masters = [("Impersonate-User", "bob"), ("Impersonate-Group", "system:masters"), ("Impersonate-Group", "devs")];
-    let stage = Stage::set(Settings::default(), 200, &[]).await;
+    let stage = ImpersonationPolicyFixture::new(BackendSettings::default(), 200, &[]).await;
     assert_eq!(
-        stage.scene.http1().await.ask(request(Method::PUT, &format!("{THINGS}/x/status"), &masters, "{}")).await.status,
+        stage
+            .scene
+            .http1()
+            .await
+            .send_and_read(request(Method::PUT, &format!("{THINGS}/x/status"), &masters, "{}"))
+            .await
+            .status,
         200
     );
-    let stage = Stage::set(Settings::default(), 200, &["--authentication-drop-groups=system:masters,other*"]).await;
-    for client in stage.scene.both().await {
+    let stage = ImpersonationPolicyFixture::new(
+        BackendSettings::default(),
+        200,
+        &["--authentication-drop-groups=system:masters,other*"],
+    )
+    .await;
+    for client in stage.scene.both_protocols().await {
         let write = request(Method::PUT, &format!("{THINGS}/x/status"), &masters, "{}");
-        client.ask(write).await.refused(403, "Forbidden");
-        assert_eq!(client.ask(get(THINGS, &masters)).await.status, 200);
-        assert_eq!(stage.backend.last().all("x-remote-group"), ["devs", "system:authenticated"]);
+        client.send_and_read(write).await.assert_failure(403, "Forbidden");
+        assert_eq!(client.send_and_read(get(THINGS, &masters)).await.status, 200);
+        assert_eq!(stage.backend.last_request().header_values("x-remote-group"), ["devs", "system:authenticated"]);
         // Dropped is not the same as not judged.
         client
-            .ask(get(THINGS, &[("Impersonate-User", "bob"), ("Impersonate-Group", "others")]))
+            .send_and_read(get(THINGS, &[("Impersonate-User", "bob"), ("Impersonate-Group", "others")]))
             .await
-            .refused(403, "Forbidden");
+            .assert_failure(403, "Forbidden");
     }
 }
 
 #[tokio::test]
-async fn questions_about_oneself_are_answered_for_whom_they_act_as() {
-    let stage = Stage::set(Settings::default(), 200, &[]).await;
+async fn impersonation_self_reviews_answered_for_impersonated_user() {
+    let stage = ImpersonationPolicyFixture::new(BackendSettings::default(), 200, &[]).await;
     let jane = stage.scene.http1().await;
     let ask = async |group: &str, kind: &str, spec: Value, lines: &[(&str, &str)]| {
         let path = format!("/apis/{group}/v1/{}s", kind.to_lowercase());
         let body = json!({"kind": kind, "apiVersion": format!("{group}/v1"), "spec": spec}).to_string();
         let lines: Vec<_> = lines.iter().copied().chain([("content-type", "application/json")]).collect();
-        let read = jane.ask(request(Method::POST, &path, &lines, &body)).await;
+        let read = jane.send_and_read(request(Method::POST, &path, &lines, &body)).await;
         assert_eq!(read.status, 201, "{}", read.text());
         read.json()["status"].clone()
     };
     assert_eq!(
-        ask("authentication.k8s.io", "SelfSubjectReview", json!({}), BOB).await,
+        ask("authentication.k8s.io", "SelfSubjectReview", json!({}), IMPERSONATE_BOB).await,
         json!({"userInfo": {"username": "bob", "uid": "b-1", "groups": ["devs", "system:authenticated"],
             "extra": {"scopes": ["x", "z"], "a.b/c": ["y"]}}})
     );
     let may = json!({"resourceAttributes": {"verb": "list", "group": "things.example.com", "resource": "things"}});
-    for (lines, allowed) in [(&[][..], true), (BOB, true), (&BOB[..1], false)] {
+    for (lines, allowed) in [(&[][..], true), (IMPERSONATE_BOB, true), (&IMPERSONATE_BOB[..1], false)] {
         let status = ask("authorization.k8s.io", "SelfSubjectAccessReview", may.clone(), lines).await;
         assert_eq!(status["allowed"], allowed, "{lines:?}");
     }
@@ -271,32 +283,32 @@ async fn questions_about_oneself_are_answered_for_whom_they_act_as() {
 }
 
 /// Asks a reviewer about everything.
-struct Reviewed {
-    scene: Scene,
-    reviewer: Reviewer,
+struct ImpersonationReviewFixture {
+    scene: GatewayFixture,
+    reviewer: FakeReviewServer,
     backend: Backend,
 }
 
-impl Reviewed {
-    async fn set(more: &[&str]) -> Reviewed {
-        let world = World::new();
-        let backend = Backend::start(&world, Settings::http2(), |_| async { answer(200, "{}") }).await;
-        let reviewer = Reviewer::start(&world).await;
+impl ImpersonationReviewFixture {
+    async fn new(more: &[&str]) -> ImpersonationReviewFixture {
+        let world = TestEnvironment::new();
+        let backend = Backend::start(&world, BackendSettings::http2(), |_| async { answer(200, "{}") }).await;
+        let reviewer = FakeReviewServer::start(&world).await;
         let kubeconfig = format!("--authorization-kubeconfig={}", world.path("reviewer.kubeconfig").display());
         let mut flags = vec!["--authorization-mode=Webhook", &*kubeconfig];
         flags.extend(more);
-        let scene = Scene::with(world, &[&backend], &[], &flags);
-        Reviewed { scene, reviewer, backend }
+        let scene = GatewayFixture::with_flags(world, &[&backend], &[], &flags);
+        ImpersonationReviewFixture { scene, reviewer, backend }
     }
 
     /// The questions so far: `verb resource.group/name subresource`, in order.
-    fn asked(&self) -> Vec<String> {
-        let reviews = self.reviewer.asked("SubjectAccessReview");
-        reviews.iter().map(question).collect()
+    fn review_questions(&self) -> Vec<String> {
+        let reviews = self.reviewer.reviews("SubjectAccessReview");
+        reviews.iter().map(describe_review).collect()
     }
 }
 
-fn question(review: &Value) -> String {
+fn describe_review(review: &Value) -> String {
     let asked = &review["spec"]["resourceAttributes"];
     let word = |key: &str| asked[key].as_str().unwrap_or_default().to_owned();
     let user = review["spec"]["user"].as_str().unwrap_or_default();
@@ -304,14 +316,14 @@ fn question(review: &Value) -> String {
 }
 
 #[tokio::test]
-async fn a_reviewer_is_asked_what_upstream_asks() {
-    let stage = Reviewed::set(&["--authorization-webhook-cache-authorized-ttl=1h"]).await;
+async fn impersonation_access_reviews_as_upstream() {
+    let stage = ImpersonationReviewFixture::new(&["--authorization-webhook-cache-authorized-ttl=1h"]).await;
     let jane = stage.scene.http2().await;
     for _ in 0..2 {
-        let read = jane.ask(get(THINGS, &[("Impersonate-User", "bob"), ("Impersonate-Uid", "7")])).await;
+        let read = jane.send_and_read(get(THINGS, &[("Impersonate-User", "bob"), ("Impersonate-Uid", "7")])).await;
         assert_eq!(read.status, 200, "{}", read.text());
     }
-    let mut asked = stage.asked();
+    let mut asked = stage.review_questions();
     asked[1..3].sort_unstable();
     assert_eq!(
         asked,
@@ -322,25 +334,25 @@ async fn a_reviewer_is_asked_what_upstream_asks() {
             "bob: list things.things.example.com /",
         ]
     );
-    let first = &stage.reviewer.asked("SubjectAccessReview")[3];
+    let first = &stage.reviewer.reviews("SubjectAccessReview")[3];
     assert_eq!(
         first["spec"],
         json!({"resourceAttributes": {"namespace": "default", "verb": "list", "group": "things.example.com",
             "version": "v1", "resource": "things"}, "user": "bob", "uid": "7", "groups": ["system:authenticated"]})
     );
-    assert_eq!(identity(&stage.backend.last())[1..], ["x-remote-uid: 7", "x-remote-user: bob"]);
+    assert_eq!(identity_headers(&stage.backend.last_request())[1..], ["x-remote-uid: 7", "x-remote-user: bob"]);
     // Only the old right: the constrained one is asked for once, and from then on the old one first.
-    let stage = Reviewed::set(&["--authorization-webhook-cache-unauthorized-ttl=1h"]).await;
-    stage.reviewer.behave(|review| {
+    let stage = ImpersonationReviewFixture::new(&["--authorization-webhook-cache-unauthorized-ttl=1h"]).await;
+    stage.reviewer.set_behavior(|review| {
         let verb = review["spec"]["resourceAttributes"]["verb"].as_str().unwrap_or_default();
-        access(json!({"allowed": !verb.contains(':'), "reason": "no constraints"}))
+        access_review_reply(json!({"allowed": !verb.contains(':'), "reason": "no constraints"}))
     });
     let jane = stage.scene.http1().await;
     for user in ["bob", "eve"] {
         let lines = [("Impersonate-User", user), ("Impersonate-Extra-Scopes", "a"), ("Impersonate-Extra-Scopes", "b")];
-        assert_eq!(jane.ask(get(THINGS, &lines)).await.status, 200);
+        assert_eq!(jane.send_and_read(get(THINGS, &lines)).await.status, 200);
     }
-    let mut asked = stage.asked();
+    let mut asked = stage.review_questions();
     asked[1..4].sort_unstable();
     asked[5..].sort_unstable();
     assert_eq!(
@@ -359,34 +371,34 @@ async fn a_reviewer_is_asked_what_upstream_asks() {
 
 /// Whatever is wrong with a review, nobody becomes somebody else.
 #[tokio::test]
-async fn what_cannot_be_found_out_is_403() {
-    let stage = Reviewed::set(&[]).await;
-    let cases: Vec<(&str, Reply, &str)> = vec![
-        ("no", access(json!({"allowed": false})), ""),
-        ("no, with a reason", access(json!({"allowed": false, "reason": "go away"})), ": go away"),
-        ("never", access(json!({"allowed": false, "denied": true, "reason": "never"})), ": never"),
-        ("yes and no", access(json!({"allowed": true, "denied": true})), ": an authorizer failed"),
-        ("no status", Reply::Text(201, r#"{"kind":"SubjectAccessReview"}"#), ": an authorizer failed"),
-        ("no JSON", Reply::Text(200, "<html>secret words</html>"), ": an authorizer failed"),
-        ("we may not ask", failure(403, "Forbidden"), ": an authorizer failed"),
-        ("an internal error", failure(500, "InternalError"), ": an authorizer failed"),
+async fn impersonation_review_failure_is_403() {
+    let stage = ImpersonationReviewFixture::new(&[]).await;
+    let cases: Vec<(&str, ReviewReply, &str)> = vec![
+        ("no", access_review_reply(json!({"allowed": false})), ""),
+        ("no, with a reason", access_review_reply(json!({"allowed": false, "reason": "go away"})), ": go away"),
+        ("never", access_review_reply(json!({"allowed": false, "denied": true, "reason": "never"})), ": never"),
+        ("yes and no", access_review_reply(json!({"allowed": true, "denied": true})), ": an authorizer failed"),
+        ("no status", ReviewReply::Text(201, r#"{"kind":"SubjectAccessReview"}"#), ": an authorizer failed"),
+        ("no JSON", ReviewReply::Text(200, "<html>secret words</html>"), ": an authorizer failed"),
+        ("we may not ask", failure_reply(403, "Forbidden"), ": an authorizer failed"),
+        ("an internal error", failure_reply(500, "InternalError"), ": an authorizer failed"),
     ];
-    let replies: Vec<Reply> = cases.iter().map(|(_, reply, _)| reply.clone()).collect();
-    stage.reviewer.behave(move |review| {
+    let replies: Vec<ReviewReply> = cases.iter().map(|(_, reply, _)| reply.clone()).collect();
+    stage.reviewer.set_behavior(move |review| {
         let name = review["spec"]["resourceAttributes"]["name"].as_str().unwrap_or_default();
         match name.strip_prefix("case-").and_then(|number| replies.get(number.parse::<usize>().ok()?)) {
             Some(reply) => reply.clone(),
-            None => kindly(review),
+            None => default_reply(review),
         }
     });
     let jane = stage.scene.http2().await;
     let asking = (0..cases.len()).map(|number| {
         let jane = jane.clone();
-        async move { jane.ask(get(THINGS, &[("Impersonate-User", &*format!("case-{number}"))])).await }
+        async move { jane.send_and_read(get(THINGS, &[("Impersonate-User", &*format!("case-{number}"))])).await }
     });
-    let answers: Vec<Read> = futures_util::future::join_all(asking).await;
+    let answers: Vec<ClientResponse> = futures_util::future::join_all(asking).await;
     for (number, (answer, (name, _, reason))) in answers.iter().zip(&cases).enumerate() {
-        let status = answer.refused(403, "Forbidden");
+        let status = answer.assert_failure(403, "Forbidden");
         assert_eq!(
             status["message"],
             format!(
@@ -397,36 +409,38 @@ async fn what_cannot_be_found_out_is_403() {
         );
         assert!(!answer.text().contains("secret"), "{name}");
     }
-    assert!(stage.backend.seen().is_empty());
+    assert!(stage.backend.received().is_empty());
     // Nobody answers: the client's own time ends it.
-    stage.reviewer.behave(|_| Reply::Hang);
+    stage.reviewer.set_behavior(|_| ReviewReply::Hang);
     let late = get(&format!("{THINGS}?timeout=300ms"), &[("Impersonate-User", "somebody")]);
-    jane.ask(late).await.refused(504, "Timeout");
-    assert!(stage.backend.seen().is_empty());
+    jane.send_and_read(late).await.assert_failure(504, "Timeout");
+    assert!(stage.backend.received().is_empty());
 }
 
 /// Ten groups do not take ten times as long, and a hundred are not asked for all at once.
 #[tokio::test]
-async fn several_questions_wait_together() {
-    let stage = Reviewed::set(&[]).await;
+async fn impersonation_reviews_run_concurrently_with_limit() {
+    let stage = ImpersonationReviewFixture::new(&[]).await;
     let (release, until) = tokio::sync::watch::channel(());
-    stage.reviewer.behave(move |review| {
+    stage.reviewer.set_behavior(move |review| {
         let asked = &review["spec"]["resourceAttributes"];
         if asked["resource"] == "groups" && asked["name"] != "*" {
-            return Reply::Wait(until.clone(), Box::new(kindly(review)));
+            return ReviewReply::Delay(until.clone(), Box::new(default_reply(review)));
         }
-        access(json!({"allowed": asked["name"] != "*"}))
+        access_review_reply(json!({"allowed": asked["name"] != "*"}))
     });
     let names: Vec<String> = (0..30).map(|number| format!("g{number}")).collect();
     let mut lines = vec![("Impersonate-User", "bob")];
     lines.extend(names.iter().map(|name| ("Impersonate-Group", &**name)));
     let jane = stage.scene.http1().await;
-    let (read, ()) = tokio::join!(jane.ask(get(THINGS, &lines)), async {
-        let waiting = || stage.asked().iter().filter(|asked| asked.contains("groups.") && !asked.contains('*')).count();
+    let (read, ()) = tokio::join!(jane.send_and_read(get(THINGS, &lines)), async {
+        let waiting = || {
+            stage.review_questions().iter().filter(|asked| asked.contains("groups.") && !asked.contains('*')).count()
+        };
         eventually("several to wait", async || (waiting() == 8).then_some(())).await;
         drop(release);
     });
     assert_eq!(read.status, 200, "{}", read.text());
-    let groups = stage.backend.last().all("x-remote-group");
+    let groups = stage.backend.last_request().header_values("x-remote-group");
     assert_eq!(groups[..30], names);
 }

@@ -7,15 +7,15 @@ use std::time::{Duration, SystemTime};
 
 use http::Request;
 use hyper::body::Incoming;
-use narthex::tls::Request as CertificateRequest;
+use narthex::tls::CertificateSpec as CertificateRequest;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
-use crate::backend::{Answer, Backend, Settings, data, json, streamed};
-use crate::world::{Pair, World};
+use crate::backend::{Backend, BackendResponse, BackendSettings, data_frame, json_response, streamed_response};
+use crate::fixtures::{CertKeyPair, TestEnvironment};
 
 /// A running backend; killed when dropped. Its answers are `{"by":"NAME"}`, its watches lines of that.
-pub(crate) struct Process {
+pub(crate) struct BackendProcess {
     child: Child,
     pub(crate) address: SocketAddr,
 }
@@ -26,11 +26,14 @@ const NAME: &str = "NARTHEX_TEST_BACKEND_NAME";
 const PROTOCOL: &str = "NARTHEX_TEST_BACKEND_PROTOCOL";
 const ADDRESS: &str = "NARTHEX_TEST_BACKEND_ADDRESS";
 
-impl Process {
+impl BackendProcess {
     /// Begins to serve at `settings.address`; `name` is what it signs its answers with.
-    pub(crate) fn start(world: &World, name: &str, settings: &Settings) -> Process {
+    pub(crate) fn start(world: &TestEnvironment, name: &str, settings: &BackendSettings) -> BackendProcess {
         let names: Vec<String> = settings.names.iter().map(|name| (*name).to_owned()).collect();
-        world.keep(name, &world.backend.issue(&CertificateRequest::serving(&names), SystemTime::now()).unwrap());
+        world.write_pair(
+            name,
+            &world.backend_ca.issue(&CertificateRequest::serving(&names), SystemTime::now()).unwrap(),
+        );
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "process::serves", "--ignored", "--nocapture", "--test-threads=1"])
             .env(FOLDER, world.folder.path())
@@ -45,15 +48,15 @@ impl Process {
         // The test harness speaks first, and on the same line.
         let address = lines.find_map(|line| line.unwrap().split_once("listens at ")?.1.parse().ok()).unwrap();
         std::thread::spawn(move || lines.for_each(drop));
-        Process { child, address }
+        BackendProcess { child, address }
     }
 
     /// It neither reads nor writes from now on; the kernel goes on for it.
-    pub(crate) fn stop(&self) {
+    pub(crate) fn pause(&self) {
         self.signal("STOP");
     }
 
-    pub(crate) fn go_on(&self) {
+    pub(crate) fn resume(&self) {
         self.signal("CONT");
     }
 
@@ -70,7 +73,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for BackendProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -78,14 +81,14 @@ impl Drop for Process {
 }
 
 /// What every backend of these tests answers: who it is, after `?wait=` milliseconds; a watch says it every 50 ms.
-pub(crate) async fn signed(name: &str, request: Request<Incoming>) -> Answer {
+pub(crate) async fn signed_response(name: &str, request: Request<Incoming>) -> BackendResponse {
     let query = request.uri().query().unwrap_or_default().to_owned();
     if query.contains("watch=1") {
-        let (writer, answer) = streamed(200);
+        let (writer, answer) = streamed_response(200);
         let name = name.to_owned();
         tokio::spawn(async move {
             for number in 0.. {
-                if writer.send(data(&format!("{{\"by\":\"{name}\",\"number\":{number}}}\n"))).is_err() {
+                if writer.send(data_frame(&format!("{{\"by\":\"{name}\",\"number\":{number}}}\n"))).is_err() {
                     break;
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -96,7 +99,7 @@ pub(crate) async fn signed(name: &str, request: Request<Incoming>) -> Answer {
     if let Some(wait) = query.split('&').find_map(|pair| pair.strip_prefix("wait=")?.parse().ok()) {
         tokio::time::sleep(Duration::from_millis(wait)).await;
     }
-    json(200, &format!("{{\"by\":\"{name}\"}}"))
+    json_response(200, &format!("{{\"by\":\"{name}\"}}"))
 }
 
 #[test]
@@ -109,14 +112,15 @@ fn serves() {
         ["h2", "http/1.1"].into_iter().filter(|one| value(PROTOCOL).split(',').any(|asked| asked == *one)).collect();
     let file = |name: &str| format!("{folder}/{name}");
     let front_proxies = CertificateDer::from_pem_file(file("requestheader-ca.crt")).unwrap();
-    let pair = Pair::read(&file(&name));
-    let settings = Settings { protocols, address: value(ADDRESS).parse().unwrap(), ..Settings::default() };
+    let pair = CertKeyPair::from_files(&file(&name));
+    let settings =
+        BackendSettings { protocols, address: value(ADDRESS).parse().unwrap(), ..BackendSettings::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let signature = name.clone();
         let handler = move |request| {
             let name = signature.clone();
-            async move { signed(&name, request).await }
+            async move { signed_response(&name, request).await }
         };
         let backend = Backend::start_as(&front_proxies, &pair, settings, handler).await;
         println!("listens at {}", backend.address);

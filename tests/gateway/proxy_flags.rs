@@ -1,27 +1,28 @@
-//! `narthex proxy` with kubectl's global flags, which override the kubeconfig.
+//! `run_narthex proxy` with kubectl's global flags, which override the kubeconfig.
 
 use std::process::Stdio;
 use std::time::SystemTime;
 
-use narthex::tls::Request as CertificateRequest;
+use narthex::tls::CertificateSpec as CertificateRequest;
 
-use crate::backend::{Backend, Settings, json as answer};
-use crate::proxy::{Door, at_home};
-use crate::world::{World, narthex};
+use crate::backend::{Backend, BackendSettings, json_response as answer};
+use crate::fixtures::{TestEnvironment, run_narthex};
+use crate::proxy::{ProxyProcess, loopback_settings};
 
 /// A kubeconfig that leads nowhere as it stands, and the server that the flags lead to.
-struct Scene {
-    world: World,
+struct ProxyFlagsFixture {
+    world: TestEnvironment,
     server: Backend,
 }
 
-impl Scene {
-    async fn new() -> Scene {
-        let world = World::new();
-        let server = Backend::start(&world, at_home(Settings::http2()), |_| async { answer(200, "{}") }).await;
+impl ProxyFlagsFixture {
+    async fn new() -> ProxyFlagsFixture {
+        let world = TestEnvironment::new();
+        let server =
+            Backend::start(&world, loopback_settings(BackendSettings::http2()), |_| async { answer(200, "{}") }).await;
         // It wants to see a certificate, from whomever.
         let other = CertificateRequest::client("other", &[]);
-        world.keep("other", &world.request_header.issue(&other, SystemTime::now()).unwrap());
+        world.write_pair("other", &world.request_header_ca.issue(&other, SystemTime::now()).unwrap());
         let text = "{current-context: x, contexts: [{name: x, context: {cluster: c, user: u}}], clusters: [{name: c, cluster: \
                     {server: 'https://192.0.2.1', certificate-authority: client-ca.crt, tls-server-name: elsewhere}}, \
                     {name: open, cluster: {server: 'https://SERVER', insecure-skip-tls-verify: true}}], users: [{name: u, \
@@ -30,10 +31,10 @@ impl Scene {
         let text = text.replace("OWN", "client-certificate: front-proxy.crt, client-key: front-proxy.key");
         std::fs::write(world.path("kubeconfig"), text.replace("SERVER", &server.address.to_string())).unwrap();
         std::fs::write(world.path("token"), "written").unwrap();
-        Scene { world, server }
+        ProxyFlagsFixture { world, server }
     }
 
-    fn file(&self, flag: &str, name: &str) -> String {
+    fn file_flag(&self, flag: &str, name: &str) -> String {
         format!("--{flag}={}", self.world.path(name).display())
     }
 
@@ -42,79 +43,86 @@ impl Scene {
     }
 
     /// What the server sees of a request through a door with these flags.
-    async fn seen(&self, more: &[&str]) -> Seen {
+    async fn request_with(&self, more: &[&str]) -> ReceivedCredentials {
         let arguments: Vec<_> = ["-p0"].iter().chain(more).copied().collect();
-        let door = Door::of(&arguments, &[], Stdio::inherit());
+        let door = ProxyProcess::spawn(&arguments, &[], Stdio::inherit());
         let said = door.get("/api").await;
         assert_eq!((said.status, said.body.as_str()), (200, "{}"), "{more:?}");
-        let seen = self.server.last();
-        Seen { token: seen.all("authorization"), user: seen.all("impersonate-user"), seen }
+        let seen = self.server.last_request();
+        ReceivedCredentials {
+            token: seen.header_values("authorization"),
+            user: seen.header_values("impersonate-user"),
+            request: seen,
+        }
     }
 
     /// What is said instead of a start.
-    fn refused(&self, more: &[&str]) -> String {
+    fn run_refused(&self, more: &[&str]) -> String {
         let line: Vec<_> = ["proxy", "-p0"].iter().chain(more).map(|word| (*word).to_owned()).collect();
-        let output = narthex(&line);
+        let output = run_narthex(&line);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{said}");
         said
     }
 }
 
-struct Seen {
+struct ReceivedCredentials {
     token: Vec<String>,
     user: Vec<String>,
-    seen: crate::backend::Seen,
+    request: crate::backend::ReceivedRequest,
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_flag_says_stands_over_what_is_written() {
-    let scene = Scene::new().await;
-    let (kubeconfig, server) = (scene.file("kubeconfig", "kubeconfig"), scene.server());
-    let authority = scene.file("certificate-authority", "backend-ca.crt");
+async fn proxy_flags_override_kubeconfig() {
+    let scene = ProxyFlagsFixture::new().await;
+    let (kubeconfig, server) = (scene.file_flag("kubeconfig", "kubeconfig"), scene.server());
+    let authority = scene.file_flag("certificate-authority", "backend-ca.crt");
     let there = [kubeconfig.as_str(), &server, &authority];
     let with = |more: &[&'static str]| [&there[..], more].concat();
 
     // Of the server's name in the kubeconfig nothing is left; the credentials stay.
-    let seen = scene.seen(&there).await;
+    let seen = scene.request_with(&there).await;
     assert_eq!((seen.token, seen.user), (vec!["Bearer written".to_owned()], vec!["root".to_owned()]));
-    assert_eq!(seen.seen.peer, "narthex-front-proxy");
+    assert_eq!(seen.request.peer, "narthex-front-proxy");
 
     let acting =
         ["--as=jane", "--as-group=a", "--as-group=b,c", "--as-uid=1", "--as-user-extra=k=v", "--as-user-extra=k=w=x"];
-    let seen = scene.seen(&[&with(&["--token=given"])[..], &acting].concat()).await;
+    let seen = scene.request_with(&[&with(&["--token=given"])[..], &acting].concat()).await;
     assert_eq!((seen.token, seen.user), (vec!["Bearer given".to_owned()], vec!["jane".to_owned()]));
     assert_eq!(
-        (seen.seen.all("impersonate-group"), seen.seen.all("impersonate-uid")),
+        (seen.request.header_values("impersonate-group"), seen.request.header_values("impersonate-uid")),
         (vec!["a".into(), "b,c".into()], vec!["1".into()])
     );
-    assert_eq!(seen.seen.all("impersonate-extra-k"), ["v", "w=x"]);
+    assert_eq!(seen.request.header_values("impersonate-extra-k"), ["v", "w=x"]);
 
-    let (certificate, key) = (scene.file("client-certificate", "other.crt"), scene.file("client-key", "other.key"));
-    let seen = scene.seen(&[&there[..], &[&certificate, &key]].concat()).await;
-    assert_eq!(seen.seen.peer, "other");
+    let (certificate, key) =
+        (scene.file_flag("client-certificate", "other.crt"), scene.file_flag("client-key", "other.key"));
+    let seen = scene.request_with(&[&there[..], &[&certificate, &key]].concat()).await;
+    assert_eq!(seen.request.peer, "other");
 
     // By the name that the certificate has, or without a look at it.
-    scene.seen(&[&kubeconfig, &server, &authority, "--tls-server-name=127.0.0.1"]).await;
-    scene.seen(&[&kubeconfig, &server, "--insecure-skip-tls-verify"]).await;
-    let seen = scene.seen(&[&kubeconfig, "--cluster=open", "--user=other", "--username=", "-n", "x"]).await;
+    scene.request_with(&[&kubeconfig, &server, &authority, "--tls-server-name=127.0.0.1"]).await;
+    scene.request_with(&[&kubeconfig, &server, "--insecure-skip-tls-verify"]).await;
+    let seen = scene.request_with(&[&kubeconfig, "--cluster=open", "--user=other", "--username=", "-n", "x"]).await;
     assert_eq!(seen.token, ["Bearer other"]);
 
     let own = [authority.as_str(), &certificate, &key];
     // Without any kubeconfig, and with all that means nothing here.
     let nothing = ["-nx", "--request-timeout=5s", "--cache-dir=/x", "--disable-compression", "--vmodule=a=1", "-v2"];
-    let seen = scene.seen(&[&["-s", &server["--server=".len()..], "--token=t"][..], &own, &nothing].concat()).await;
+    let seen =
+        scene.request_with(&[&["-s", &server["--server=".len()..], "--token=t"][..], &own, &nothing].concat()).await;
     assert_eq!((seen.token, seen.user), (vec!["Bearer t".to_owned()], Vec::<String>::new()));
-    let seen = scene.seen(&[&[server.as_str(), "--username=jane", "--password=secret"][..], &own].concat()).await;
+    let seen =
+        scene.request_with(&[&[server.as_str(), "--username=jane", "--password=secret"][..], &own].concat()).await;
     assert_eq!(seen.token, ["Basic amFuZTpzZWNyZXQ="]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_with_a_flag_is_said_of_the_flag() {
-    let scene = Scene::new().await;
-    let (kubeconfig, server) = (scene.file("kubeconfig", "kubeconfig"), scene.server());
+async fn proxy_flag_errors_name_the_flag() {
+    let scene = ProxyFlagsFixture::new().await;
+    let (kubeconfig, server) = (scene.file_flag("kubeconfig", "kubeconfig"), scene.server());
     let (nowhere, authority) =
-        ("--certificate-authority=/nowhere/ca.crt", scene.file("certificate-authority", "backend-ca.crt"));
+        ("--certificate-authority=/nowhere/ca.crt", scene.file_flag("certificate-authority", "backend-ca.crt"));
     for (more, expected) in [
         (&["--context=nope"][..], "--context: there is no single context \"nope\"; the contexts are \""),
         (&["--cluster=nope"], "--cluster: there is no single cluster \"nope\""),
@@ -134,26 +142,33 @@ async fn what_is_wrong_with_a_flag_is_said_of_the_flag() {
         // Nobody is to listen in on what was meant for the server.
         (&["--server=http://127.0.0.1:1", "--token=t"], "--server: must be https"),
     ] {
-        let said = scene.refused(&[&[kubeconfig.as_str()], more].concat());
+        let said = scene.run_refused(&[&[kubeconfig.as_str()], more].concat());
         assert!(said.contains(expected), "{more:?}: {said}");
     }
-    let said = scene.refused(&["--kubeconfig=/nowhere/kubeconfig", &server]);
+    let said = scene.run_refused(&["--kubeconfig=/nowhere/kubeconfig", &server]);
     assert!(said.contains("--kubeconfig /nowhere/kubeconfig: cannot be read"), "{said}");
 }
 
 /// The credentials of a kubeconfig are for its server, over TLS.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_tls_gets_no_credentials() {
-    let scene = Scene::new().await;
-    let kubeconfig = scene.file("kubeconfig", "kubeconfig");
+async fn proxy_credentials_not_sent_without_tls() {
+    let scene = ProxyFlagsFixture::new().await;
+    let kubeconfig = scene.file_flag("kubeconfig", "kubeconfig");
     let own = [
-        scene.file("certificate-authority", "backend-ca.crt"),
-        scene.file("client-certificate", "other.crt"),
-        scene.file("client-key", "other.key"),
+        scene.file_flag("certificate-authority", "backend-ca.crt"),
+        scene.file_flag("client-certificate", "other.crt"),
+        scene.file_flag("client-key", "other.key"),
     ];
-    let inner = Door::of(&["-p0", &scene.server(), &own[0], &own[1], &own[2]], &[], Stdio::inherit());
-    let outer = Door::of(&["-p0", &kubeconfig, &format!("--server=http://{}", inner.place)], &[], Stdio::inherit());
+    let inner = ProxyProcess::spawn(&["-p0", &scene.server(), &own[0], &own[1], &own[2]], &[], Stdio::inherit());
+    let outer = ProxyProcess::spawn(
+        &["-p0", &kubeconfig, &format!("--server=http://{}", inner.address)],
+        &[],
+        Stdio::inherit(),
+    );
     assert_eq!(outer.get("/api").await.status, 200);
-    let seen = scene.server.last();
-    assert_eq!((seen.all("authorization"), seen.all("impersonate-user")), (vec![], vec!["root".to_owned()]));
+    let seen = scene.server.last_request();
+    assert_eq!(
+        (seen.header_values("authorization"), seen.header_values("impersonate-user")),
+        (vec![], vec!["root".to_owned()])
+    );
 }

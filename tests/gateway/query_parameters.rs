@@ -3,14 +3,14 @@
 use http::Request;
 use hyper::body::Incoming;
 
-use crate::backend::{Answer, Backend, Settings, json};
-use crate::guarded::Guard;
-use crate::plain::{Place, Plain};
-use crate::scene::{Scene, THINGS};
-use crate::world::World;
+use crate::backend::{Backend, BackendResponse, BackendSettings, json_response};
+use crate::fixtures::TestEnvironment;
+use crate::gateway_fixture::{GatewayFixture, THINGS};
+use crate::plaintext_backend::{ListenAddress, PlaintextServer};
+use crate::sidecar_relay::SidecarFixture;
 
-async fn fine(_: Request<Incoming>) -> Answer {
-    json(200, "{}")
+async fn ok_response(_: Request<Incoming>) -> BackendResponse {
+    json_response(200, "{}")
 }
 
 const CASES: [(&str, &str); 10] = [
@@ -36,13 +36,13 @@ const CASES: [(&str, &str); 10] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn duplicate_query_parameters_reduced_to_authorized_value() {
-    let world = World::new();
-    let backend = Backend::start(&world, Settings::default(), fine).await;
-    let scene = Scene::new(world, &[&backend], &[]);
-    for client in scene.both().await {
+    let world = TestEnvironment::new();
+    let backend = Backend::start(&world, BackendSettings::default(), ok_response).await;
+    let scene = GatewayFixture::new(world, &[&backend], &[]);
+    for client in scene.both_protocols().await {
         for (sent, arrived) in CASES {
             assert_eq!(client.get(&format!("{THINGS}?{sent}")).await.status, 200, "{sent}");
-            assert_eq!(backend.last().uri.query(), Some(arrived), "{sent}");
+            assert_eq!(backend.last_request().uri.query(), Some(arrived), "{sent}");
         }
     }
 }
@@ -50,15 +50,15 @@ async fn duplicate_query_parameters_reduced_to_authorized_value() {
 /// A sidecar judges Kubernetes requests in the same way, and queries of others not at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn duplicate_query_parameters_of_other_requests_kept() {
-    let world = World::new();
-    let server = Plain::http1(Place::socket(&world), fine).await;
-    let guard = Guard::before(world, &server.url(), &[]).await;
+    let world = TestEnvironment::new();
+    let server = PlaintextServer::http1(ListenAddress::socket(&world), ok_response).await;
+    let guard = SidecarFixture::new(world, &server.url(), &[]).await;
     let client = guard.http2().await;
     for (sent, arrived) in [
         ("/apis/a.example.com/v1/books?watch=0&watch=1", "watch=0"),
         ("/books?watch=0&watch=1&timeout=1&timeout=2", "watch=0&watch=1&timeout=1&timeout=2"),
     ] {
         assert_eq!(client.get(sent).await.status, 200, "{sent}");
-        assert_eq!(server.last().uri.query(), Some(arrived), "{sent}");
+        assert_eq!(server.last_request().uri.query(), Some(arrived), "{sent}");
     }
 }

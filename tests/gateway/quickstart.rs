@@ -1,4 +1,4 @@
-//! `narthex quickstart`: one command, and the commands it prints work unchanged.
+//! `run_narthex quickstart`: one command, and the commands it prints work unchanged.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -12,17 +12,17 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use crate::client::{get, read};
-use crate::world::PATIENCE;
+use crate::client::{get, read_response};
+use crate::fixtures::TEST_TIMEOUT;
 
 /// A running quickstart, and what it printed.
-struct Quickstart {
+struct QuickstartProcess {
     child: Child,
     text: String,
 }
 
-impl Quickstart {
-    fn start(data: &Path) -> Quickstart {
+impl QuickstartProcess {
+    fn start(data: &Path) -> QuickstartProcess {
         let mut child = Command::new(env!("CARGO_BIN_EXE_narthex"))
             .arg("quickstart")
             .arg(format!("--data-dir={}", data.display()))
@@ -42,11 +42,12 @@ impl Quickstart {
         });
         let mut text = String::new();
         while !text.contains("Ctrl-C ends it.") {
-            let line = receiver.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("the quickstart said only:\n{text}"));
+            let line =
+                receiver.recv_timeout(TEST_TIMEOUT).unwrap_or_else(|_| panic!("the quickstart said only:\n{text}"));
             text.push_str(&line);
             text.push('\n');
         }
-        Quickstart { child, text }
+        QuickstartProcess { child, text }
     }
 
     /// The lines that begin with `word`.
@@ -57,7 +58,7 @@ impl Quickstart {
     /// Ctrl-C; the exit status and what it wrote to standard error.
     fn interrupt(mut self) -> (Option<i32>, String) {
         assert!(Command::new("kill").args(["-INT", &self.child.id().to_string()]).status().unwrap().success());
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TEST_TIMEOUT;
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
@@ -71,7 +72,7 @@ impl Quickstart {
     }
 }
 
-impl Drop for Quickstart {
+impl Drop for QuickstartProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -79,14 +80,14 @@ impl Drop for Quickstart {
 }
 
 /// What a shell makes of a line.
-fn words(line: &str) -> Vec<String> {
+fn shell_words(line: &str) -> Vec<String> {
     let output = Command::new("sh").arg("-c").arg(format!("printf '%s\\n' {line}")).output().unwrap();
     String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }
 
 /// Does what the curl line says, without curl.
-async fn as_curl(line: &str) -> Value {
-    let words = words(line);
+async fn run_curl_line(line: &str) -> Value {
+    let words = shell_words(line);
     let of = |flag: &str| std::fs::read(&words[words.iter().position(|word| word == flag).unwrap() + 1]).unwrap();
     let (authority, certificate, key) = (of("--cacert"), of("--cert"), of("--key"));
     let mut roots = rustls::RootCertStore::empty();
@@ -105,29 +106,29 @@ async fn as_curl(line: &str) -> Value {
     let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, socket).await.unwrap();
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
-    let answer = read(sender.send_request(get(url.path(), &[("host", &host)])).await.unwrap()).await;
+    let answer = read_response(sender.send_request(get(url.path(), &[("host", &host)])).await.unwrap()).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     answer.json()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn its_lines_work_as_they_are() {
+async fn quickstart_printed_commands_work() {
     let folder = tempfile::tempdir().unwrap();
     // A folder whose name needs quotes.
     let data = folder.path().join("it's two words");
-    let first = Quickstart::start(&data);
+    let first = QuickstartProcess::start(&data);
     assert!(first.text.starts_with("Created "), "{}", first.text);
     let (kubectl, curl) = (first.lines("kubectl "), first.lines("curl "));
     assert_eq!((kubectl.len(), curl.len()), (3, 1), "{}", first.text);
     assert_eq!(first.text.matches("kubectl").count(), 3, "{}", first.text);
     let kubeconfig = data.join("admin.kubeconfig").display().to_string();
     for line in &kubectl {
-        let words = words(line);
+        let words = shell_words(line);
         assert_eq!(words[..3], ["kubectl".to_owned(), "--kubeconfig".to_owned(), kubeconfig.clone()], "{line}");
     }
     assert!(std::fs::read_to_string(&kubeconfig).unwrap().contains("current-context"));
 
-    let list = as_curl(&curl[0]).await;
+    let list = run_curl_line(&curl[0]).await;
     assert_eq!(list["kind"], "GreetingList", "{list}");
     assert!(!list["items"].as_array().unwrap().is_empty(), "there is something from the start: {list}");
     if Command::new("curl").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success()) {
@@ -138,15 +139,15 @@ async fn its_lines_work_as_they_are() {
     }
     let page = first.lines("Status page: ")[0].clone();
     let address = page.trim_start_matches("Status page: http://").trim_end_matches('/').to_owned();
-    let status = crate::world::narthex(&["status".to_owned(), format!("--admin-address={address}")]);
+    let status = crate::fixtures::run_narthex(&["status".to_owned(), format!("--admin-address={address}")]);
     assert!(String::from_utf8_lossy(&status.stdout).contains("v1.example.narthex.dev"));
 
     let certificate = std::fs::read(data.join("pki/admin.crt")).unwrap();
     assert_eq!(first.interrupt(), (Some(0), String::new()));
 
-    let second = Quickstart::start(&data);
+    let second = QuickstartProcess::start(&data);
     assert!(second.text.starts_with("Found "), "{}", second.text);
     assert_eq!(std::fs::read(data.join("pki/admin.crt")).unwrap(), certificate);
-    assert_eq!(as_curl(&second.lines("curl ")[0]).await["kind"], "GreetingList");
+    assert_eq!(run_curl_line(&second.lines("curl ")[0]).await["kind"], "GreetingList");
     assert_eq!(second.interrupt(), (Some(0), String::new()));
 }

@@ -2,20 +2,20 @@
 
 use serde_json::Value;
 
-use crate::backend::{Backend, Settings, json as answer};
-use crate::client::{Client, admin, get};
-use crate::scene::{Scene, THINGS};
-use crate::world::{World, eventually, narthex};
+use crate::backend::{Backend, BackendSettings, json_response as answer};
+use crate::client::{Client, admin_request, get};
+use crate::fixtures::{TestEnvironment, eventually, run_narthex};
+use crate::gateway_fixture::{GatewayFixture, THINGS};
 
-async fn refusals(scene: &Scene) -> Vec<Value> {
-    let report = admin(&scene.gateway, get("/status.json", &[])).await.json();
+async fn refusals(scene: &GatewayFixture) -> Vec<Value> {
+    let report = admin_request(&scene.gateway, get("/status.json", &[])).await.json();
     report["refusals"].as_array().unwrap().clone()
 }
 
 #[tokio::test]
 async fn refusal_log_has_user_verb_status_cause_and_audit_id_and_no_secret() {
-    let world = World::new();
-    let backend = Backend::start(&world, Settings::http2(), |request| {
+    let world = TestEnvironment::new();
+    let backend = Backend::start(&world, BackendSettings::http2(), |request| {
         let fails = request.uri().path().ends_with("/broken");
         async move { if fails { answer(502, "{}") } else { answer(200, "{}") } }
     })
@@ -29,21 +29,21 @@ async fn refusal_log_has_user_verb_status_cause_and_audit_id_and_no_secret() {
     std::fs::write(&policy, text).unwrap();
     let flag = format!("--authorization-policy-file={}", policy.display());
     let flags = ["--authorization-mode=Static", flag.as_str(), "--access-log=off"];
-    let scene = Scene::with(world, &[&backend], &[], &flags);
+    let scene = GatewayFixture::with_flags(world, &[&backend], &[], &flags);
     let jane = scene.http2().await;
 
     assert_eq!(jane.get(&format!("{THINGS}/good?token=s3cret")).await.status, 200);
     assert_eq!(refusals(&scene).await, Vec::<Value>::new(), "what succeeds leaves nothing");
 
     for _ in 0..3 {
-        jane.get(&format!("{THINGS}?token=s3cret")).await.refused(403, "Forbidden");
+        jane.get(&format!("{THINGS}?token=s3cret")).await.assert_failure(403, "Forbidden");
     }
     let last = jane.get(&format!("{THINGS}?token=s3cret")).await;
     let audit_id = last.headers["audit-id"].to_str().unwrap().to_owned();
     assert_eq!(jane.get(&format!("{THINGS}/broken")).await.status, 502);
     let anybody = Client::http1(&scene.world, &scene.gateway, None).await;
-    let read = anybody.ask(get(THINGS, &[("authorization", "Bearer s3cret-token")])).await;
-    read.refused(401, "Unauthorized");
+    let read = anybody.send_and_read(get(THINGS, &[("authorization", "Bearer s3cret-token")])).await;
+    read.assert_failure(401, "Unauthorized");
 
     let all = refusals(&scene).await;
     let short: Vec<_> =
@@ -58,7 +58,7 @@ async fn refusal_log_has_user_verb_status_cause_and_audit_id_and_no_secret() {
 
     let address = format!("--admin-address={}", scene.gateway.admin);
     let show = |form: &str| {
-        let output = narthex(&["status".to_owned(), "refusals".to_owned(), address.clone(), format!("-o{form}")]);
+        let output = run_narthex(&["status".to_owned(), "refusals".to_owned(), address.clone(), format!("-o{form}")]);
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
@@ -70,13 +70,13 @@ async fn refusal_log_has_user_verb_status_cause_and_audit_id_and_no_secret() {
     let mut socket = tokio::net::TcpStream::connect(scene.gateway.address).await.unwrap();
     tokio::io::AsyncWriteExt::write_all(&mut socket, b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
     eventually("the failed handshake to be counted", async || {
-        let report = admin(&scene.gateway, get("/status.json", &[])).await.json();
+        let report = admin_request(&scene.gateway, get("/status.json", &[])).await.json();
         (report["handshakeFailures"]["plain_http"] == 1).then_some(())
     })
     .await;
     let table = show("table");
     assert!(table.contains("FAILED HANDSHAKES") && table.contains("plain_http"), "{table}");
-    let page = admin(&scene.gateway, get("/", &[])).await.text();
+    let page = admin_request(&scene.gateway, get("/", &[])).await.text();
     assert!(page.contains("plain_http 1"), "{page}");
     assert!(page.contains("Refused and failed requests") && page.contains(&audit_id), "{page}");
 }

@@ -2,56 +2,57 @@
 
 use http::Method;
 
-use crate::backend::{Backend, Settings, data, json, streamed};
-use crate::client::{Client, connect, get, next, request};
-use crate::world::World;
+use crate::backend::{Backend, BackendSettings, data_frame, json_response, streamed_response};
+use crate::client::{Client, connect, get, next_chunk, request};
+use crate::fixtures::TestEnvironment;
 
 const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_pairing_of_protocols_relays_a_get_with_identity() {
-    let world = World::new();
-    for settings in [Settings::http1(), Settings::http2()] {
-        let backend = Backend::start(&world, settings, async |_| json(200, r#"{"kind":"ThingList"}"#)).await;
-        world.register("things.example.com", "v1", &[&backend]);
-        let gateway = world.gateway(&[]);
-        let jane = world.user("jane", &["devs", "testers"]);
+async fn relay_get_with_identity_over_all_protocol_pairs() {
+    let world = TestEnvironment::new();
+    for settings in [BackendSettings::http1(), BackendSettings::http2()] {
+        let backend = Backend::start(&world, settings, async |_| json_response(200, r#"{"kind":"ThingList"}"#)).await;
+        world.register_apiservice("things.example.com", "v1", &[&backend]);
+        let gateway = world.start_gateway(&[]);
+        let jane = world.issue_user("jane", &["devs", "testers"]);
         for client in
             [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
         {
             let answer = client.get(&format!("{THINGS}?limit=500")).await;
             assert_eq!((answer.status.as_u16(), answer.text().as_str()), (200, r#"{"kind":"ThingList"}"#));
-            let seen = backend.last();
+            let seen = backend.last_request();
             assert_eq!(seen.uri.path_and_query().unwrap().as_str(), format!("{THINGS}?limit=500"));
             assert_eq!(seen.peer, "narthex-front-proxy");
-            assert_eq!(seen.all("x-remote-user"), ["jane"]);
-            assert_eq!(seen.all("x-remote-group"), ["devs", "testers", "system:authenticated"]);
-            assert_eq!(seen.all("x-forwarded-proto"), ["https"]);
-            assert_eq!(seen.all("x-forwarded-for"), ["127.0.0.1"]);
-            assert_eq!(seen.all("audit-id"), [answer.headers["audit-id"].to_str().unwrap()]);
+            assert_eq!(seen.header_values("x-remote-user"), ["jane"]);
+            assert_eq!(seen.header_values("x-remote-group"), ["devs", "testers", "system:authenticated"]);
+            assert_eq!(seen.header_values("x-forwarded-proto"), ["https"]);
+            assert_eq!(seen.header_values("x-forwarded-for"), ["127.0.0.1"]);
+            assert_eq!(seen.header_values("audit-id"), [answer.headers["audit-id"].to_str().unwrap()]);
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_goes_up_and_its_answer_comes_down() {
-    let world = World::new();
-    for settings in [Settings::http1(), Settings::http2()] {
+async fn relay_post_body_and_response() {
+    let world = TestEnvironment::new();
+    for settings in [BackendSettings::http1(), BackendSettings::http2()] {
         let backend = Backend::start(&world, settings, async |request| {
             use http_body_util::BodyExt;
             let body = request.into_body().collect().await.unwrap().to_bytes();
-            json(201, std::str::from_utf8(&body).unwrap())
+            json_response(201, std::str::from_utf8(&body).unwrap())
         })
         .await;
-        world.register("things.example.com", "v1", &[&backend]);
-        let gateway = world.gateway(&[]);
-        let jane = world.user("jane", &[]);
+        world.register_apiservice("things.example.com", "v1", &[&backend]);
+        let gateway = world.start_gateway(&[]);
+        let jane = world.issue_user("jane", &[]);
         let body = format!(r#"{{"data":"{}"}}"#, "x".repeat(300_000));
         for client in
             [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
         {
-            let answer =
-                client.ask(request(Method::POST, THINGS, &[("content-type", "application/json")], &body)).await;
+            let answer = client
+                .send_and_read(request(Method::POST, THINGS, &[("content-type", "application/json")], &body))
+                .await;
             assert_eq!(answer.status, 201);
             assert_eq!(answer.text(), body);
         }
@@ -59,19 +60,19 @@ async fn a_body_goes_up_and_its_answer_comes_down() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_streams_event_by_event_and_breaks_within_one_when_the_backend_does() {
-    let world = World::new();
-    for settings in [Settings::http1(), Settings::http2()] {
+async fn relay_watch_event_by_event_and_abort_within_event() {
+    let world = TestEnvironment::new();
+    for settings in [BackendSettings::http1(), BackendSettings::http2()] {
         let (send, mut senders) = tokio::sync::mpsc::unbounded_channel();
         let backend = Backend::start(&world, settings, move |_| {
-            let (sender, answer) = streamed(200);
+            let (sender, answer) = streamed_response(200);
             send.send(sender).unwrap();
             async { answer }
         })
         .await;
-        world.register("things.example.com", "v1", &[&backend]);
-        let gateway = world.gateway(&[]);
-        let jane = world.user("jane", &[]);
+        world.register_apiservice("things.example.com", "v1", &[&backend]);
+        let gateway = world.start_gateway(&[]);
+        let jane = world.issue_user("jane", &[]);
         for client in
             [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
         {
@@ -80,16 +81,16 @@ async fn a_watch_streams_event_by_event_and_breaks_within_one_when_the_backend_d
                 let asking = client.send(get(&path, &[]));
                 let opening = async {
                     let sender = senders.recv().await.unwrap();
-                    sender.send(data("one\n")).unwrap();
+                    sender.send(data_frame("one\n")).unwrap();
                     sender
                 };
                 let (response, sender) = tokio::join!(asking, opening);
                 let mut body = response.unwrap().into_body();
-                assert_eq!(next(&mut body).await.unwrap().unwrap(), "one\n");
-                sender.send(data(last)).unwrap();
-                assert_eq!(next(&mut body).await.unwrap().unwrap(), last);
+                assert_eq!(next_chunk(&mut body).await.unwrap().unwrap(), "one\n");
+                sender.send(data_frame(last)).unwrap();
+                assert_eq!(next_chunk(&mut body).await.unwrap().unwrap(), last);
                 sender.send(Err(std::io::Error::other("gone"))).unwrap();
-                match next(&mut body).await {
+                match next_chunk(&mut body).await {
                     None => assert_eq!(last, "two\n", "half an event must not look like a whole one"),
                     Some(end) => assert!(end.is_err() && last != "two\n", "its client would list everything anew"),
                 }
@@ -100,13 +101,13 @@ async fn a_watch_streams_event_by_event_and_breaks_within_one_when_the_backend_d
 
 /// However the end falls between the header and the client's next look, it arrives.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_that_ends_without_an_event_ends_for_its_client() {
-    let world = World::new();
-    for settings in [Settings::http1(), Settings::http2()] {
+async fn relay_watch_end_without_events() {
+    let world = TestEnvironment::new();
+    for settings in [BackendSettings::http1(), BackendSettings::http2()] {
         let turn = std::sync::atomic::AtomicU32::new(0);
         let backend = Backend::start(&world, settings, move |_| {
             let turn = turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let (sender, answer) = streamed(200);
+            let (sender, answer) = streamed_response(200);
             tokio::spawn(async move {
                 for _ in 0..turn % 7 {
                     tokio::task::yield_now().await;
@@ -116,29 +117,29 @@ async fn a_watch_that_ends_without_an_event_ends_for_its_client() {
             async { answer }
         })
         .await;
-        world.register("things.example.com", "v1", &[&backend]);
-        let gateway = world.gateway(&[]);
-        let jane = world.user("jane", &[]);
+        world.register_apiservice("things.example.com", "v1", &[&backend]);
+        let gateway = world.start_gateway(&[]);
+        let jane = world.issue_user("jane", &[]);
         for client in
             [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
         {
             for _ in 0..200 {
-                let answer = client.ask(get(&format!("{THINGS}?watch=1"), &[])).await;
-                assert_eq!((answer.status.as_u16(), answer.whole, answer.text()), (200, true, String::new()));
+                let answer = client.send_and_read(get(&format!("{THINGS}?watch=1"), &[])).await;
+                assert_eq!((answer.status.as_u16(), answer.is_complete, answer.text()), (200, true, String::new()));
             }
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_before_the_end_of_the_body_reaches_a_client_that_sends_on() {
+async fn relay_early_response_while_client_still_sends() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let world = World::new();
-    for settings in [Settings::http1(), Settings::http2()] {
-        let backend = Backend::start(&world, settings, async |_| json(413, r#"{"kind":"Status"}"#)).await;
-        world.register("things.example.com", "v1", &[&backend]);
-        let gateway = world.gateway(&[]);
-        let jane = world.user("jane", &[]);
+    let world = TestEnvironment::new();
+    for settings in [BackendSettings::http1(), BackendSettings::http2()] {
+        let backend = Backend::start(&world, settings, async |_| json_response(413, r#"{"kind":"Status"}"#)).await;
+        world.register_apiservice("things.example.com", "v1", &[&backend]);
+        let gateway = world.start_gateway(&[]);
+        let jane = world.issue_user("jane", &[]);
         let mut stream = connect(&world, gateway.address, Some(&jane), &["http/1.1"]).await;
         // More than the sockets hold: a connection that was reset would not take it.
         let body = vec![b'x'; 8 << 20];

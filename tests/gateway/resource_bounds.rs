@@ -15,11 +15,11 @@ use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 
 use crate::audit;
-use crate::backend::{Backend, Settings, json};
-use crate::client::{Client, next, request};
-use crate::frames::{self, Frames, frame, get};
-use crate::scene::{Scene, THINGS};
-use crate::world::{World, eventually};
+use crate::backend::{Backend, BackendSettings, json_response};
+use crate::client::{Client, next_chunk, request};
+use crate::fixtures::{TestEnvironment, eventually};
+use crate::gateway_fixture::{GatewayFixture, THINGS};
+use crate::raw_h2_client::{self, RawH2Client, encode_frame, get_frames};
 
 const SELF_REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 const YAML: (&str, &str) = ("content-type", "application/yaml");
@@ -40,17 +40,17 @@ fn gzip(text: &str) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-fn full(bytes: Vec<u8>) -> BoxBody<Bytes, std::io::Error> {
+fn full_body(bytes: Vec<u8>) -> BoxBody<Bytes, std::io::Error> {
     Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed()
 }
 
 /// Answers with a megabyte of blanks in a kilobyte of gzip whoever asks for `packed`.
-async fn things(world: &World) -> Backend {
-    Backend::start(world, Settings::default(), async |request| {
-        let mut answer = json(200, "{}");
+async fn start_things_backend(world: &TestEnvironment) -> Backend {
+    Backend::start(world, BackendSettings::default(), async |request| {
+        let mut answer = json_response(200, "{}");
         if request.uri().path().ends_with("/packed") {
             let blanks = gzip(&format!("{{\"a\":\"{}\"}}", " ".repeat(900 << 10)));
-            *answer.body_mut() = full(blanks);
+            *answer.body_mut() = full_body(blanks);
             answer.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
         }
         answer
@@ -59,20 +59,20 @@ async fn things(world: &World) -> Backend {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn yaml_review_that_expands_is_refused() {
-    let world = World::new();
-    let backend = things(&world).await;
-    let scene = audit::scene(world, &backend, audit::EVERYTHING, &[]);
+async fn yaml_alias_expansion_in_review_refused() {
+    let world = TestEnvironment::new();
+    let backend = start_things_backend(&world).await;
+    let scene = audit::start_audited_gateway(world, &backend, audit::LOG_ALL_RULES, &[]);
     let client = scene.http2().await;
-    let ask = async |body: &str| client.ask(request(Method::POST, SELF_REVIEWS, &[YAML], body)).await;
-    let before = scene.gateway.cpu();
+    let ask = async |body: &str| client.send_and_read(request(Method::POST, SELF_REVIEWS, &[YAML], body)).await;
+    let before = scene.gateway.cpu_time();
     let yaml = expanding_yaml();
     for _ in 0..20 {
-        let refused = ask(&yaml).await.refused(400, "BadRequest");
+        let refused = ask(&yaml).await.assert_failure(400, "BadRequest");
         assert!(refused["message"].as_str().unwrap().contains("merge keys"), "{refused}");
     }
-    let spent = scene.gateway.cpu() - before;
-    assert!(spent < crate::world::PATIENCE, "{spent:?}");
+    let spent = scene.gateway.cpu_time() - before;
+    assert!(spent < crate::fixtures::TEST_TIMEOUT, "{spent:?}");
     // Others are read as before, also those that are read on another thread.
     let plain = "apiVersion: authorization.k8s.io/v1\nkind: SelfSubjectAccessReview\n\
                  spec: {resourceAttributes: &a {verb: get, resource: things}}\n";
@@ -80,15 +80,15 @@ async fn yaml_review_that_expands_is_refused() {
         let answer = ask(&body).await;
         assert_eq!((answer.status.as_u16(), &answer.json()["status"]["allowed"]), (201, &Value::Bool(true)));
     }
-    ask(&"#".repeat(33 << 10)).await.refused(413, "RequestEntityTooLarge");
+    ask(&"#".repeat(33 << 10)).await.assert_failure(413, "RequestEntityTooLarge");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn yaml_reviews_of_one_user_do_not_hold_up_those_of_another() {
     const MANY: usize = 60;
-    let world = World::new();
-    let backend = things(&world).await;
-    let scene = Scene::new(world, &[&backend], &[]);
+    let world = TestEnvironment::new();
+    let backend = start_things_backend(&world).await;
+    let scene = GatewayFixture::new(world, &[&backend], &[]);
     let review = |filling: String| {
         format!(
             "apiVersion: authorization.k8s.io/v1\nkind: SelfSubjectAccessReview\n\
@@ -97,10 +97,10 @@ async fn yaml_reviews_of_one_user_do_not_hold_up_those_of_another() {
     };
     let [slow, fast] = [review(format!("[{}a]", "a,".repeat(15 << 10))), review("a".repeat(2 << 10))];
     let ask = async |client: &Client, body: &str| {
-        let answer = client.ask(request(Method::POST, SELF_REVIEWS, &[YAML], body)).await;
+        let answer = client.send_and_read(request(Method::POST, SELF_REVIEWS, &[YAML], body)).await;
         assert!(matches!(answer.status.as_u16(), 201 | 429), "{}", answer.text());
     };
-    let mallory = Client::http2(&scene.world, &scene.gateway, Some(&scene.world.user("mallory", &[]))).await;
+    let mallory = Client::http2(&scene.world, &scene.gateway, Some(&scene.world.issue_user("mallory", &[]))).await;
     let jane = scene.http2().await;
     let mut flood: futures_util::stream::FuturesUnordered<_> = (0..MANY).map(|_| ask(&mallory, &slow)).collect();
     flood.next().await.unwrap();
@@ -116,17 +116,20 @@ async fn yaml_reviews_of_one_user_do_not_hold_up_those_of_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn audit_leaves_out_bodies_that_expand() {
+async fn audit_omits_expanding_bodies() {
     const REQUEST: &str = "audit.narthex.dev/request-object";
     const RESPONSE: &str = "audit.narthex.dev/response-object";
-    let world = World::new();
-    let backend = things(&world).await;
-    let rules = format!("omitStages: [RequestReceived]\n{}", audit::EVERYTHING);
-    let scene = audit::scene(world, &backend, &rules, &[]);
+    let world = TestEnvironment::new();
+    let backend = start_things_backend(&world).await;
+    let rules = format!("omitStages: [RequestReceived]\n{}", audit::LOG_ALL_RULES);
+    let scene = audit::start_audited_gateway(world, &backend, &rules, &[]);
     let client = scene.http2().await;
     let yaml = expanding_yaml();
-    assert_eq!(client.ask(request(Method::POST, &format!("{THINGS}/yaml"), &[YAML], &yaml)).await.status, 200);
-    let event = audit::of(&scene.world, "/yaml", 1).await.remove(0);
+    assert_eq!(
+        client.send_and_read(request(Method::POST, &format!("{THINGS}/yaml"), &[YAML], &yaml)).await.status,
+        200
+    );
+    let event = audit::wait_for_events(&scene.world, "/yaml", 1).await.remove(0);
     assert_eq!(event["annotations"][REQUEST], "omitted: it would expand to much more than was sent");
     assert_eq!(event["annotations"]["audit.k8s.io/truncated"], "true");
     assert_eq!((&event["requestObject"], &event["responseObject"]), (&Value::Null, &serde_json::json!({})));
@@ -136,23 +139,27 @@ async fn audit_leaves_out_bodies_that_expand() {
     let packed = http::Request::post(format!("{THINGS}/gzip"))
         .header("content-type", "application/json")
         .header("content-encoding", "gzip")
-        .body(full(packed))
+        .body(full_body(packed))
         .unwrap();
-    assert_eq!(client.ask(packed).await.status, 200);
-    let event = audit::of(&scene.world, "/gzip", 1).await.remove(0);
+    assert_eq!(client.send_and_read(packed).await.status, 200);
+    let event = audit::wait_for_events(&scene.world, "/gzip", 1).await.remove(0);
     assert_eq!(event["annotations"][REQUEST], "omitted: cannot be parsed");
 
     // A response is, to a multiple of its length.
-    let answer =
-        client.ask(request(Method::GET, &format!("{THINGS}/packed"), &[("accept-encoding", "gzip")], "")).await;
+    let answer = client
+        .send_and_read(request(Method::GET, &format!("{THINGS}/packed"), &[("accept-encoding", "gzip")], ""))
+        .await;
     assert!(answer.body.len() < 4 << 10, "{}", answer.body.len());
-    let event = audit::of(&scene.world, "/packed", 1).await.remove(0);
+    let event = audit::wait_for_events(&scene.world, "/packed", 1).await.remove(0);
     assert_eq!(event["annotations"][RESPONSE], "omitted: it would expand to much more than was sent");
 }
 
 /// A backend whose watches never stop talking, in events of so many bytes and forty more; the watches that it serves,
 /// and how many it was asked for.
-async fn talkative(world: &World, size: usize) -> (Backend, Arc<Mutex<HashSet<String>>>, Arc<AtomicUsize>) {
+async fn start_endless_watch_backend(
+    world: &TestEnvironment,
+    size: usize,
+) -> (Backend, Arc<Mutex<HashSet<String>>>, Arc<AtomicUsize>) {
     struct Serving(Arc<Mutex<HashSet<String>>>, String);
     impl Drop for Serving {
         fn drop(&mut self) {
@@ -162,8 +169,8 @@ async fn talkative(world: &World, size: usize) -> (Backend, Arc<Mutex<HashSet<St
     let served = Arc::<Mutex<HashSet<String>>>::default();
     let begun = Arc::<AtomicUsize>::default();
     let (serving, counted) = (served.clone(), begun.clone());
-    let backend = Backend::start(world, Settings::http2(), move |request| {
-        let mut answer = json(200, "{}");
+    let backend = Backend::start(world, BackendSettings::http2(), move |request| {
+        let mut answer = json_response(200, "{}");
         let query = request.uri().query().unwrap_or_default().to_owned();
         if query.starts_with("watch=1") {
             serving.lock().unwrap().insert(query.clone());
@@ -184,30 +191,30 @@ async fn talkative(world: &World, size: usize) -> (Backend, Arc<Mutex<HashSet<St
 
 /// The peak is told to whoever runs this with `--nocapture`.
 #[tokio::test(flavor = "multi_thread")]
-async fn unread_watches_hold_little_memory_and_give_it_back() {
-    let world = World::new();
-    let (backend, served, begun) = talkative(&world, 360).await;
-    let scene = Scene::new(world, &[&backend], &[]);
+async fn unread_watches_memory_bounded_and_released() {
+    let world = TestEnvironment::new();
+    let (backend, served, begun) = start_endless_watch_backend(&world, 360).await;
+    let scene = GatewayFixture::new(world, &[&backend], &[]);
     let bystander = scene.http2().await;
     assert_eq!(bystander.get(THINGS).await.status, 200);
-    let before = scene.gateway.resident();
+    let before = scene.gateway.resident_kilobytes();
     let mut connections = Vec::new();
     for connection in 0..2 {
         // Windows as wide as HTTP/2 allows, for each stream and for all of them.
-        let mut frames = Frames::open(&scene.world, &scene.gateway, Some(&scene.jane), &[(4, 0x7fff_ffff)]).await;
-        assert!(frames.send(&frame(frames::WINDOW_UPDATE, 0, 0, &0x7fff_0000_u32.to_be_bytes())).await);
-        frames.deaf();
-        let watch = |n: u32| get(2 * n + 1, &format!("{THINGS}?watch=1&id={connection}-{n}"), &[]);
+        let mut frames = RawH2Client::open(&scene.world, &scene.gateway, Some(&scene.jane), &[(4, 0x7fff_ffff)]).await;
+        assert!(frames.send(&encode_frame(raw_h2_client::WINDOW_UPDATE, 0, 0, &0x7fff_0000_u32.to_be_bytes())).await);
+        frames.stop_reading();
+        let watch = |n: u32| get_frames(2 * n + 1, &format!("{THINGS}?watch=1&id={connection}-{n}"), &[]);
         assert!(frames.flood((0..240).map(watch)).await);
         connections.push(frames);
     }
     let mut peak = 0;
     eventually("some of 480 watches to end", async || {
-        peak = peak.max(scene.gateway.resident());
+        peak = peak.max(scene.gateway.resident_kilobytes());
         (begun.load(SeqCst) == 480 && served.lock().unwrap().len() <= 130).then_some(())
     })
     .await;
-    peak = peak.max(scene.gateway.resident());
+    peak = peak.max(scene.gateway.resident_kilobytes());
     let grown = (peak - before) >> 10;
     eprintln!("unread watches: {grown} MiB at the peak, {} go on", served.lock().unwrap().len());
     // 120 MiB of windows, which all may fill in the first second, and what it takes to hold them.
@@ -217,7 +224,7 @@ async fn unread_watches_hold_little_memory_and_give_it_back() {
     eventually("all watches to end", async || served.lock().unwrap().is_empty().then_some(())).await;
     // About 40 MiB of 150 stay: what threads keep for their next burst, and pages that are still used in part.
     let left = eventually("memory to be given back", async || {
-        let left = scene.gateway.resident().saturating_sub(before) >> 10;
+        let left = scene.gateway.resident_kilobytes().saturating_sub(before) >> 10;
         (left < grown / 2).then_some(left)
     })
     .await;
@@ -226,9 +233,9 @@ async fn unread_watches_hold_little_memory_and_give_it_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_watches_beyond_the_bound_end_between_two_events() {
-    let world = World::new();
-    let (backend, served, _) = talkative(&world, 360).await;
-    let scene = Scene::new(world, &[&backend], &[]);
+    let world = TestEnvironment::new();
+    let (backend, served, _) = start_endless_watch_backend(&world, 360).await;
+    let scene = GatewayFixture::new(world, &[&backend], &[]);
     let mut watches = Vec::new();
     for connection in 0..2 {
         let client = scene.http2().await;
@@ -247,7 +254,7 @@ async fn unread_watches_beyond_the_bound_end_between_two_events() {
     watches.retain(|(query, _)| !going_on.contains(query));
     for (query, mut body) in watches {
         let mut text = Vec::new();
-        while let Some(data) = next(&mut body).await {
+        while let Some(data) = next_chunk(&mut body).await {
             text.extend_from_slice(&data.unwrap_or_else(|error| panic!("{query}: {error}")));
         }
         assert!(text.is_empty() || text.ends_with(b"\"}\n"), "{query} ended in an event");
@@ -259,17 +266,17 @@ async fn unread_watches_beyond_the_bound_end_between_two_events() {
 /// What of the last event waits for the client is given back when the client does not take it.
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_watches_of_large_events_give_memory_back_while_connected() {
-    let world = World::new();
-    let (backend, served, begun) = talkative(&world, 240 << 10).await;
-    let scene = Scene::new(world, &[&backend], &[]);
+    let world = TestEnvironment::new();
+    let (backend, served, begun) = start_endless_watch_backend(&world, 240 << 10).await;
+    let scene = GatewayFixture::new(world, &[&backend], &[]);
     let bystander = scene.http2().await;
     assert_eq!(bystander.get(THINGS).await.status, 200);
-    let before = scene.gateway.resident();
+    let before = scene.gateway.resident_kilobytes();
     let mut connections = Vec::new();
     for connection in 0..4 {
-        let mut frames = Frames::open(&scene.world, &scene.gateway, Some(&scene.jane), &[]).await;
-        frames.deaf();
-        let watch = |n: u32| get(2 * n + 1, &format!("{THINGS}?watch=1&id={connection}-{n}"), &[]);
+        let mut frames = RawH2Client::open(&scene.world, &scene.gateway, Some(&scene.jane), &[]).await;
+        frames.stop_reading();
+        let watch = |n: u32| get_frames(2 * n + 1, &format!("{THINGS}?watch=1&id={connection}-{n}"), &[]);
         assert!(frames.flood((0..240).map(watch)).await);
         connections.push(frames);
     }
@@ -279,13 +286,13 @@ async fn unread_watches_of_large_events_give_memory_back_while_connected() {
     .await;
     // 32 MiB of windows go on; what waited of the others is gone although their connections stay.
     let left = eventually("memory to be given back", async || {
-        let left = scene.gateway.resident().saturating_sub(before) >> 10;
+        let left = scene.gateway.resident_kilobytes().saturating_sub(before) >> 10;
         (left < 150).then_some(left)
     })
     .await;
     eprintln!("unread watches of large events: {left} MiB left while connected");
     assert_eq!(bystander.get(THINGS).await.status, 200);
-    let metrics = crate::client::admin(&scene.gateway, crate::client::get("/metrics", &[])).await.text();
+    let metrics = crate::client::admin_request(&scene.gateway, crate::client::get("/metrics", &[])).await.text();
     let ended = metrics.lines().find(|line| line.starts_with("apiserver_terminated_watchers_total{")).unwrap();
     assert!(ended.contains("resource=\"things\"") && !ended.ends_with(" 0"), "{ended}");
 }
@@ -293,12 +300,12 @@ async fn unread_watches_of_large_events_give_memory_back_while_connected() {
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_watches_over_http1_hold_little_memory_and_end() {
     const WATCHES: usize = 240;
-    let world = World::new();
-    let (backend, served, begun) = talkative(&world, 60 << 10).await;
-    let scene = Scene::new(world, &[&backend], &[]);
+    let world = TestEnvironment::new();
+    let (backend, served, begun) = start_endless_watch_backend(&world, 60 << 10).await;
+    let scene = GatewayFixture::new(world, &[&backend], &[]);
     let bystander = scene.http2().await;
     assert_eq!(bystander.get(THINGS).await.status, 200);
-    let before = scene.gateway.resident();
+    let before = scene.gateway.resident_kilobytes();
     let mut watches = Vec::new();
     for n in 0..WATCHES {
         // Little room in the kernel for what the client does not read.
@@ -306,7 +313,7 @@ async fn unread_watches_over_http1_hold_little_memory_and_end() {
         socket.set_recv_buffer_size(16 << 10).unwrap();
         let socket = socket.connect(scene.gateway.address).await.unwrap();
         let mut stream =
-            crate::client::handshake(&scene.world, socket, Some(&scene.jane), &["http/1.1"]).await.unwrap();
+            crate::client::tls_handshake(&scene.world, socket, Some(&scene.jane), &["http/1.1"]).await.unwrap();
         let request = format!("GET {THINGS}?watch=1&id={n} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         watches.push(stream);
@@ -314,7 +321,7 @@ async fn unread_watches_over_http1_hold_little_memory_and_end() {
     let mut peak = 0;
     // 32 MiB are for one user alone, of 256 KiB for each watch.
     eventually("watches beyond the bound to end", async || {
-        peak = peak.max(scene.gateway.resident());
+        peak = peak.max(scene.gateway.resident_kilobytes());
         (begun.load(SeqCst) == WATCHES && served.lock().unwrap().len() <= 128).then_some(())
     })
     .await;
@@ -327,18 +334,18 @@ async fn unread_watches_over_http1_hold_little_memory_and_end() {
 
 /// Twelve backends that never stop sending their OpenAPI document.
 #[tokio::test(flavor = "multi_thread")]
-async fn openapi_documents_without_end_take_bounded_memory() {
-    let world = World::new();
+async fn openapi_endless_documents_memory_bounded() {
+    let world = TestEnvironment::new();
     let mut backends = Vec::new();
     for n in 0..12 {
         let (name, group) = (format!("evil{n}"), format!("evil{n}.example.com"));
         let host: &'static str = format!("{name}-v1.{name}.svc").leak();
-        let settings = Settings { names: vec![host], all: true, ..Settings::http2() };
+        let settings = BackendSettings { names: vec![host], handles_probes: true, ..BackendSettings::http2() };
         let text = format!(r#"{{"kind":"APIResourceList","groupVersion":"{group}/v1","resources":[]}}"#);
         let backend = Backend::start(&world, settings, move |request| {
-            let mut answer = json(if request.uri().path().starts_with("/apis/") { 200 } else { 404 }, &text);
+            let mut answer = json_response(if request.uri().path().starts_with("/apis/") { 200 } else { 404 }, &text);
             if request.uri().path() == "/openapi/v2" {
-                answer = json(200, "");
+                answer = json_response(200, "");
                 let blanks = Bytes::from(vec![b' '; 64 << 10]);
                 let blanks = futures_util::stream::repeat_with(move || Ok(Frame::data(blanks.clone())));
                 *answer.body_mut() = BodyExt::boxed(StreamBody::new(blanks));
@@ -346,20 +353,23 @@ async fn openapi_documents_without_end_take_bounded_memory() {
             async { answer }
         })
         .await;
-        world.register(&group, "v1", &[&backend]);
+        world.register_apiservice(&group, "v1", &[&backend]);
         backends.push(backend);
     }
-    let gateway = world.gateway(&[]);
-    let client = Client::http2(&world, &gateway, Some(&world.user("jane", &[]))).await;
+    let gateway = world.start_gateway(&[]);
+    let client = Client::http2(&world, &gateway, Some(&world.issue_user("jane", &[]))).await;
     assert_eq!(client.get("/apis").await.status, 200);
-    let before = gateway.resident();
+    let before = gateway.resident_kilobytes();
     let reading = tokio::spawn(async move { client.get("/openapi/v2").await.status });
     let mut peak = before;
     eventually("every document to be refused", async || {
-        peak = peak.max(gateway.resident());
+        peak = peak.max(gateway.resident_kilobytes());
         let refused = |n: usize| {
             let name = format!("v1.evil{n}.example.com");
-            gateway.log().iter().any(|line| line.contains("OpenAPI v2 of the backend failed") && line.contains(&name))
+            gateway
+                .log_lines()
+                .iter()
+                .any(|line| line.contains("OpenAPI v2 of the backend failed") && line.contains(&name))
         };
         (0..12).all(refused).then_some(())
     })
@@ -371,21 +381,21 @@ async fn openapi_documents_without_end_take_bounded_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn accept_headers_of_a_megabyte_take_little_memory() {
-    let world = World::new();
-    let backend = things(&world).await;
-    let scene = Scene::new(world, &[&backend], &[]);
+async fn accept_header_of_one_megabyte_memory_bounded() {
+    let world = TestEnvironment::new();
+    let backend = start_things_backend(&world).await;
+    let scene = GatewayFixture::new(world, &[&backend], &[]);
     let client = scene.http2().await;
     assert_eq!(client.get("/apis").await.status, 200);
-    let before = scene.gateway.resident();
+    let before = scene.gateway.resident_kilobytes();
     for accept in ["a/b;c=d,".repeat(110_000), format!("a/b{}", ";c=d".repeat(220_000)), "*/x,".repeat(220_000)] {
         for path in ["/apis", "/openapi/v2", "/openapi/v3", "/apis/apiregistration.k8s.io/v1/apiservices"] {
             // None of it is anything that we have.
-            let status = client.ask(crate::client::get(path, &[("accept", &accept)])).await.status;
+            let status = client.send_and_read(crate::client::get(path, &[("accept", &accept)])).await.status;
             assert!([406, 431].contains(&status.as_u16()), "{path}: {status}");
         }
     }
-    let grown = scene.gateway.resident().saturating_sub(before) >> 10;
+    let grown = scene.gateway.resident_kilobytes().saturating_sub(before) >> 10;
     eprintln!("odd Accept headers: {grown} MiB");
     assert!(grown < 40, "{grown} MiB");
 }

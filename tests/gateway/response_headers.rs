@@ -9,13 +9,13 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 
-use crate::backend::{Answer, Backend, Settings, data, streamed};
-use crate::client::{Client, get, next, request, sample};
-use crate::guarded::Guard;
-use crate::plain::{Place, Plain};
-use crate::raw;
-use crate::scene::{Scene, THINGS};
-use crate::world::{World, eventually};
+use crate::backend::{Backend, BackendResponse, BackendSettings, data_frame, streamed_response};
+use crate::client::{Client, get, metric_value, next_chunk, request};
+use crate::fixtures::{TestEnvironment, eventually};
+use crate::gateway_fixture::{GatewayFixture, THINGS};
+use crate::plaintext_backend::{ListenAddress, PlaintextServer};
+use crate::raw_backend;
+use crate::sidecar_relay::SidecarFixture;
 
 /// Names that act on the origin, or on a proxy in front.
 const FORBIDDEN: [&str; 20] = [
@@ -41,13 +41,13 @@ const FORBIDDEN: [&str; 20] = [
     "accept-ch",
 ];
 /// Names that may stand in headers only, and there are ours.
-const OURS: [&str; 2] = ["audit-id", "x-content-type-options"];
+const GATEWAY_HEADERS: [&str; 2] = ["audit-id", "x-content-type-options"];
 const HARMLESS: [&str; 2] = ["x-checksum", "grpc-status"];
 
 /// Says all of them, in headers and behind the body.
-async fn says_all(_: Request<Incoming>) -> Answer {
+async fn respond_with_all_headers(_: Request<Incoming>) -> BackendResponse {
     let mut trailers = HeaderMap::new();
-    for name in FORBIDDEN.iter().chain(&OURS).chain(&HARMLESS) {
+    for name in FORBIDDEN.iter().chain(&GATEWAY_HEADERS).chain(&HARMLESS) {
         trailers.insert(*name, HeaderValue::from_static("evil"));
     }
     let announced = trailers.keys().map(http::HeaderName::as_str).collect::<Vec<_>>().join(", ");
@@ -60,7 +60,7 @@ async fn says_all(_: Request<Incoming>) -> Answer {
 }
 
 /// Which of `names` are in the headers, and which in the trailers, of what `client` gets.
-async fn received(client: &Client, path: &str, names: &[&'static str]) -> [Vec<&'static str>; 2] {
+async fn received_names(client: &Client, path: &str, names: &[&'static str]) -> [Vec<&'static str>; 2] {
     let answer = client.send(get(path, &[("te", "trailers")])).await.unwrap();
     assert_eq!(answer.status(), 200);
     let headers = answer.headers().clone();
@@ -71,31 +71,31 @@ async fn received(client: &Client, path: &str, names: &[&'static str]) -> [Vec<&
 
 #[tokio::test(flavor = "multi_thread")]
 async fn headers_and_trailers_of_shared_origin_removed_unless_allowed() {
-    let names = [&FORBIDDEN[..], &OURS, &HARMLESS].concat();
-    for settings in [Settings::http1(), Settings::http2()] {
-        let world = World::new();
-        let backend = Backend::start(&world, settings, says_all).await;
-        let scene = Scene::new(world, &[&backend], &[]);
-        for client in scene.both().await {
-            assert_eq!(received(&client, THINGS, &names).await, [HARMLESS.to_vec(), HARMLESS.to_vec()]);
+    let names = [&FORBIDDEN[..], &GATEWAY_HEADERS, &HARMLESS].concat();
+    for settings in [BackendSettings::http1(), BackendSettings::http2()] {
+        let world = TestEnvironment::new();
+        let backend = Backend::start(&world, settings, respond_with_all_headers).await;
+        let scene = GatewayFixture::new(world, &[&backend], &[]);
+        for client in scene.both_protocols().await {
+            assert_eq!(received_names(&client, THINGS, &names).await, [HARMLESS.to_vec(), HARMLESS.to_vec()]);
         }
     }
-    let world = World::new();
-    let backend = Backend::start(&world, Settings::http2(), says_all).await;
-    let scene = Scene::new(world, &[&backend], &[("allow-response-headers", "Service-Worker-Allowed, NEL")]);
-    for client in scene.both().await {
+    let world = TestEnvironment::new();
+    let backend = Backend::start(&world, BackendSettings::http2(), respond_with_all_headers).await;
+    let scene = GatewayFixture::new(world, &[&backend], &[("allow-response-headers", "Service-Worker-Allowed, NEL")]);
+    for client in scene.both_protocols().await {
         let expected = vec!["nel", "service-worker-allowed", "x-checksum", "grpc-status"];
-        assert_eq!(received(&client, THINGS, &names).await, [expected.clone(), expected]);
+        assert_eq!(received_names(&client, THINGS, &names).await, [expected.clone(), expected]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn headers_of_own_origin_pass_through_sidecar() {
-    let world = World::new();
-    let server = Plain::http2(Place::socket(&world), says_all).await;
-    let guard = Guard::before(world, &server.url(), &["--upstream-force-h2c"]).await;
-    for client in guard.both().await {
-        let [headers, trailers] = received(&client, "/books", &[&FORBIDDEN[..], &OURS].concat()).await;
+    let world = TestEnvironment::new();
+    let server = PlaintextServer::http2(ListenAddress::socket(&world), respond_with_all_headers).await;
+    let guard = SidecarFixture::new(world, &server.url(), &["--upstream-force-h2c"]).await;
+    for client in guard.both_protocols().await {
+        let [headers, trailers] = received_names(&client, "/books", &[&FORBIDDEN[..], &GATEWAY_HEADERS].concat()).await;
         assert_eq!(headers, [&FORBIDDEN[..], &["x-content-type-options"]].concat());
         let behind: Vec<_> = FORBIDDEN.into_iter().filter(|name| *name != "set-cookie").collect();
         assert_eq!(trailers, behind);
@@ -104,18 +104,18 @@ async fn headers_of_own_origin_pass_through_sidecar() {
 
 /// Over HTTP/2 the end of a body is no matter of its head: DATA may follow whatever the status says.
 #[tokio::test(flavor = "multi_thread")]
-async fn body_behind_status_without_body_dropped() {
-    let world = World::new();
+async fn response_body_of_bodiless_status_dropped() {
+    let world = TestEnvironment::new();
     let resets = Arc::new(AtomicUsize::new(0));
     let reset = resets.clone();
-    let backend = raw::http2(&world, move |mut stream| {
+    let backend = raw_backend::http2(&world, move |mut stream| {
         let resets = reset.clone();
         async move {
             let query = stream.request.uri().query().unwrap_or_default().to_owned();
             let (status, body) = query.split_once(',').unwrap();
             let length = body.len().to_string();
             let headers: &[(&str, &str)] = if body.is_empty() { &[] } else { &[("content-length", &length)] };
-            let mut answer = stream.begin(status.parse().unwrap(), headers);
+            let mut answer = stream.begin_response(status.parse().unwrap(), headers);
             let _ = answer.send_data(Bytes::from(body.to_owned()), body.is_empty());
             if std::future::poll_fn(|cx| answer.poll_reset(cx)).await.is_ok() {
                 resets.fetch_add(1, Ordering::SeqCst);
@@ -123,36 +123,40 @@ async fn body_behind_status_without_body_dropped() {
         }
     })
     .await;
-    let scene = Scene::new(world, &[&backend], &[]);
+    let scene = GatewayFixture::new(world, &[&backend], &[]);
     const COUNTED: &str = "narthex_backend_forbidden_bodies_total{apiservice=\"v1.things.example.com\"}";
-    for client in scene.both().await {
+    for client in scene.both_protocols().await {
         for status in [204, 304] {
             for body in ["", "hello"] {
                 let said = client.get(&format!("{THINGS}?{status},{body}")).await;
-                assert_eq!((said.status.as_u16(), said.text().as_str(), said.whole), (status, "", true));
+                assert_eq!((said.status.as_u16(), said.text().as_str(), said.is_complete), (status, "", true));
                 assert!(status == 304 || !said.headers.contains_key("content-length"), "{body}: {:?}", said.headers);
             }
         }
     }
-    for client in scene.both().await {
-        let said = client.ask(request(Method::HEAD, &format!("{THINGS}?200,hello"), &[], "")).await;
-        assert_eq!((said.status.as_u16(), said.text().as_str(), said.whole), (200, "", true));
+    for client in scene.both_protocols().await {
+        let said = client.send_and_read(request(Method::HEAD, &format!("{THINGS}?200,hello"), &[], "")).await;
+        assert_eq!((said.status.as_u16(), said.text().as_str(), said.is_complete), (200, "", true));
         assert_eq!(said.headers["content-length"], "5");
     }
     eventually("six resets", async || (resets.load(Ordering::SeqCst) == 6).then_some(())).await;
-    eventually("six counted", async || (sample(&scene.gateway, COUNTED).await == Some(6.0)).then_some(())).await;
+    eventually("six counted", async || (metric_value(&scene.gateway, COUNTED).await == Some(6.0)).then_some(())).await;
 }
 
 /// Without this a client chooses by a header that no limit is for it.
 #[tokio::test(flavor = "multi_thread")]
-async fn stream_request_headers_do_not_lift_limits() {
-    let world = World::new();
-    let server = Plain::http1(Place::socket(&world), async |_: Request<Incoming>| std::future::pending().await).await;
+async fn event_stream_request_headers_do_not_lift_limits() {
+    let world = TestEnvironment::new();
+    let server = PlaintextServer::http1(ListenAddress::socket(&world), async |_: Request<Incoming>| {
+        std::future::pending().await
+    })
+    .await;
     let guard =
-        Guard::before(world, &server.url(), &["--upstream-timeout=300ms", "--upstream-long-running=/calls/*"]).await;
+        SidecarFixture::new(world, &server.url(), &["--upstream-timeout=300ms", "--upstream-long-running=/calls/*"])
+            .await;
     let headers = [("accept", "text/event-stream"), ("content-type", "application/grpc")];
-    for client in guard.both().await {
-        client.ask(request(Method::POST, "/books", &headers, "{}")).await.refused(504, "Timeout");
+    for client in guard.both_protocols().await {
+        client.send_and_read(request(Method::POST, "/books", &headers, "{}")).await.assert_failure(504, "Timeout");
     }
     let client = guard.http2().await;
     let unbounded = client.send(request(Method::POST, "/calls/books", &[], "{}"));
@@ -160,29 +164,30 @@ async fn stream_request_headers_do_not_lift_limits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stream_responses_have_no_limit_and_take_no_place() {
-    let world = World::new();
+async fn event_stream_responses_exempt_from_timeout_and_inflight_limit() {
+    let world = TestEnvironment::new();
     let (send, mut writers) = tokio::sync::mpsc::unbounded_channel();
-    let server = Plain::http1(Place::socket(&world), move |request: Request<Incoming>| {
-        let (writer, mut answer) = streamed(200);
+    let server = PlaintextServer::http1(ListenAddress::socket(&world), move |request: Request<Incoming>| {
+        let (writer, mut answer) = streamed_response(200);
         let kind = if request.uri().path() == "/events" { "text/event-stream; charset=utf-8" } else { "text/plain" };
         answer.headers_mut().insert("content-type", HeaderValue::from_static(kind));
         send.send(writer).unwrap();
         async { answer }
     })
     .await;
-    let guard = Guard::before(world, &server.url(), &["--upstream-timeout=3s", "--max-requests-inflight=1"]).await;
+    let guard =
+        SidecarFixture::new(world, &server.url(), &["--upstream-timeout=3s", "--max-requests-inflight=1"]).await;
     let client = guard.http2().await;
     let mut events = client.send(get("/events", &[])).await.unwrap();
     let writer = writers.recv().await.unwrap();
     // Its place is free again; another's is taken until its end.
     let text = client.send(get("/text", &[])).await.unwrap();
     assert_eq!(text.status(), 200);
-    client.get("/more").await.refused(429, "TooManyRequests");
+    client.get("/more").await.assert_failure(429, "TooManyRequests");
     // The text is cut when its time is over, and the events go on.
     assert!(text.into_body().collect().await.is_err());
-    writer.send(data("data: one\n\n")).unwrap();
-    assert_eq!(next(events.body_mut()).await.unwrap().unwrap(), "data: one\n\n");
+    writer.send(data_frame("data: one\n\n")).unwrap();
+    assert_eq!(next_chunk(events.body_mut()).await.unwrap().unwrap(), "data: one\n\n");
     let long = "apiserver_longrunning_requests";
-    assert!(crate::client::admin(&guard.sidecar, get("/metrics", &[])).await.text().contains(long));
+    assert!(crate::client::admin_request(&guard.sidecar, get("/metrics", &[])).await.text().contains(long));
 }

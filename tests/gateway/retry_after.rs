@@ -3,26 +3,26 @@
 
 use http::Method;
 
-use crate::backend::Settings;
+use crate::assert_refused::{assert_cause, first_cause, retry_after_seconds};
+use crate::backend::BackendSettings;
 use crate::client::request;
-use crate::raw::{self, Talk};
-use crate::refused::{cause, retry_after_seconds, says};
-use crate::scene::{Scene, THINGS, register};
-use crate::world::{World, eventually};
+use crate::fixtures::{TestEnvironment, eventually};
+use crate::gateway_fixture::{GatewayFixture, THINGS, register_things};
+use crate::raw_backend::{self, RawConnection};
 
 /// An address where nothing listens.
-fn nobody() -> std::net::SocketAddr {
+fn closed_port() -> std::net::SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_after_header_absent_while_backend_is_down() {
-    let scene = Scene::at(World::new(), &[nobody()], &[]);
-    let clients = scene.both().await;
+    let scene = GatewayFixture::with_addresses(TestEnvironment::new(), &[closed_port()], &[]);
+    let clients = scene.both_protocols().await;
     for client in &clients {
         for method in [Method::GET, Method::POST] {
-            let answer = client.ask(request(method, THINGS, &[], "{}")).await;
-            says(&answer.refused(503, "ServiceUnavailable"), "ConnectionRefused");
+            let answer = client.send_and_read(request(method, THINGS, &[], "{}")).await;
+            assert_cause(&answer.assert_failure(503, "ServiceUnavailable"), "ConnectionRefused");
             assert!(retry_after_seconds(&answer).is_some());
         }
     }
@@ -30,18 +30,18 @@ async fn retry_after_header_absent_while_backend_is_down() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_after_header_absent_while_circuit_is_open() {
-    let world = World::new();
-    let backend = raw::http1(&world, Settings::http1(), async |mut talk: Talk| {
-        talk.say("\0\u{1}\r\n\r\n").await;
+    let world = TestEnvironment::new();
+    let backend = raw_backend::http1(&world, BackendSettings::http1(), async |mut talk: RawConnection| {
+        talk.write("\0\u{1}\r\n\r\n").await;
         talk.close().await;
     })
     .await;
     // No probe of ours makes it unavailable meanwhile.
-    let scene = Scene::new(world, &[&backend], &[("probe-interval", "24h")]);
-    let clients = scene.both().await;
+    let scene = GatewayFixture::new(world, &[&backend], &[("probe-interval", "24h")]);
+    let clients = scene.both_protocols().await;
     eventually("the circuit to open", async || {
         let answer = clients[0].get(THINGS).await;
-        (cause(&answer.json()) == "CircuitOpen").then_some(())
+        (first_cause(&answer.json()) == "CircuitOpen").then_some(())
     })
     .await;
     for client in &clients {
@@ -49,18 +49,18 @@ async fn retry_after_header_absent_while_circuit_is_open() {
         // One of them may be the request that is let through to see whether the backend answers again.
         assert!(matches!(answer.status.as_u16(), 502 | 503), "{}", answer.status);
         assert!(retry_after_seconds(&answer).is_some());
-        let answer = client.ask(request(Method::POST, THINGS, &[], "{}")).await;
+        let answer = client.send_and_read(request(Method::POST, THINGS, &[], "{}")).await;
         assert!(matches!(answer.status.as_u16(), 502 | 503), "{}", answer.status);
-        assert_eq!(retry_after_seconds(&answer).is_some(), cause(&answer.json()) == "CircuitOpen");
+        assert_eq!(retry_after_seconds(&answer).is_some(), first_cause(&answer.json()) == "CircuitOpen");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_after_header_absent_in_text_format() {
-    let world = World::new();
-    register(&world, &[nobody()], &[]);
-    let scene = Scene::of(world, &["--error-format=text"]);
-    for client in scene.both().await {
+    let world = TestEnvironment::new();
+    register_things(&world, &[closed_port()], &[]);
+    let scene = GatewayFixture::from_registry(world, &["--error-format=text"]);
+    for client in scene.both_protocols().await {
         let answer = client.get(THINGS).await;
         assert_eq!((answer.status.as_u16(), &*answer.text()), (503, "service unavailable\n"));
         assert!(!answer.headers.contains_key("retry-after"));

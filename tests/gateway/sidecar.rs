@@ -2,19 +2,19 @@
 
 use serde_json::json;
 
-use crate::backend::{Backend, Settings, json as answer};
-use crate::client::{Client, Read, admin, get};
-use crate::reviewer::{Reviewer, access, kindly};
-use crate::world::{Gateway, World, eventually, narthex};
+use crate::backend::{Backend, BackendSettings, json_response as answer};
+use crate::client::{Client, ClientResponse, admin_request, get};
+use crate::fake_review_server::{FakeReviewServer, access_review_reply, default_reply};
+use crate::fixtures::{GatewayProcess, TestEnvironment, eventually, run_narthex};
 
-pub(crate) struct Stage {
-    pub(crate) world: World,
-    pub(crate) reviewer: Reviewer,
-    pub(crate) sidecar: Gateway,
+pub(crate) struct SidecarStage {
+    pub(crate) world: TestEnvironment,
+    pub(crate) reviewer: FakeReviewServer,
+    pub(crate) sidecar: GatewayProcess,
 }
 
 /// A sidecar's command line: `upstreams` by path, trusted as the world's backends are.
-pub(crate) fn arguments(world: &World, upstreams: &[(&str, &Backend)], more: &[&str]) -> Vec<String> {
+pub(crate) fn sidecar_arguments(world: &TestEnvironment, upstreams: &[(&str, &Backend)], more: &[&str]) -> Vec<String> {
     let file = |name: &str| world.path(name).display().to_string();
     let mut arguments = vec![
         "--secure-listen-address=127.0.0.1:0".to_owned(),
@@ -39,91 +39,101 @@ pub(crate) fn arguments(world: &World, upstreams: &[(&str, &Backend)], more: &[&
 }
 
 /// A server that says which of several it is.
-pub(crate) async fn server(world: &World, name: &'static str) -> Backend {
-    let settings = Settings { names: vec!["127.0.0.1"], all: true, ..Settings::default() };
+pub(crate) async fn start_named_server(world: &TestEnvironment, name: &'static str) -> Backend {
+    let settings = BackendSettings { names: vec!["127.0.0.1"], handles_probes: true, ..BackendSettings::default() };
     Backend::start(world, settings, move |_| async move { answer(200, name) }).await
 }
 
-impl Stage {
-    async fn set(upstreams: &[(&str, &Backend)], world: World, more: &[&str]) -> Stage {
-        Stage::set_as("sidecar", upstreams, world, more).await
+impl SidecarStage {
+    async fn new(upstreams: &[(&str, &Backend)], world: TestEnvironment, more: &[&str]) -> SidecarStage {
+        SidecarStage::with_command("sidecar", upstreams, world, more).await
     }
 
     /// The same under another name.
-    pub(crate) async fn set_as(name: &str, upstreams: &[(&str, &Backend)], world: World, more: &[&str]) -> Stage {
-        let reviewer = Reviewer::start(&world).await;
-        let sidecar = Gateway::start_as(name, &arguments(&world, upstreams, more));
-        Stage { world, reviewer, sidecar }
+    pub(crate) async fn with_command(
+        name: &str,
+        upstreams: &[(&str, &Backend)],
+        world: TestEnvironment,
+        more: &[&str],
+    ) -> SidecarStage {
+        let reviewer = FakeReviewServer::start(&world).await;
+        let sidecar = GatewayProcess::start_as(name, &sidecar_arguments(&world, upstreams, more));
+        SidecarStage { world, reviewer, sidecar }
     }
 
-    pub(crate) async fn ask(&self, path: &str, headers: &[(&str, &str)]) -> Read {
-        Client::http1(&self.world, &self.sidecar, None).await.ask(get(path, headers)).await
+    pub(crate) async fn get(&self, path: &str, headers: &[(&str, &str)]) -> ClientResponse {
+        Client::http1(&self.world, &self.sidecar, None).await.send_and_read(get(path, headers)).await
     }
 }
 
 pub(crate) const TINA: (&str, &str) = ("authorization", "Bearer good");
 
 #[tokio::test]
-async fn who_may_is_relayed_with_an_identity_that_can_be_believed() {
-    let world = World::new();
-    let server = server(&world, "{}").await;
-    let stage = Stage::set(&[("/", &server)], world, &[]).await;
+async fn sidecar_relays_authorized_request_with_identity_headers() {
+    let world = TestEnvironment::new();
+    let server = start_named_server(&world, "{}").await;
+    let stage = SidecarStage::new(&[("/", &server)], world, &[]).await;
     let forged = [TINA, ("x-remote-user", "root"), ("x-remote-group", "system:masters"), ("x_remote_user", "root")];
-    let said = stage.ask("/apis/example.com/v1/namespaces/shop/things?limit=5", &forged).await;
+    let said = stage.get("/apis/example.com/v1/namespaces/shop/things?limit=5", &forged).await;
     assert_eq!(said.status, 200, "{}", said.text());
-    let seen = server.last();
+    let seen = server.last_request();
     assert_eq!(seen.uri.path_and_query().unwrap(), "/apis/example.com/v1/namespaces/shop/things?limit=5");
-    assert_eq!(seen.all("x-remote-user"), ["tina"]);
-    assert_eq!(seen.all("x-remote-uid"), ["t-1"]);
-    assert_eq!(seen.all("x-remote-group"), ["devs", "system:authenticated"]);
-    assert_eq!((seen.all("x_remote_user"), seen.all("authorization")), (vec![], vec![]));
+    assert_eq!(seen.header_values("x-remote-user"), ["tina"]);
+    assert_eq!(seen.header_values("x-remote-uid"), ["t-1"]);
+    assert_eq!(seen.header_values("x-remote-group"), ["devs", "system:authenticated"]);
+    assert_eq!((seen.header_values("x_remote_user"), seen.header_values("authorization")), (vec![], vec![]));
     assert_eq!(seen.peer, "narthex-front-proxy");
-    let asked = stage.reviewer.asked("SubjectAccessReview").pop().unwrap();
+    let asked = stage.reviewer.reviews("SubjectAccessReview").pop().unwrap();
     let expected = json!({"namespace": "shop", "verb": "list", "group": "example.com", "version": "v1",
         "resource": "things"});
     assert_eq!(asked["spec"]["resourceAttributes"], expected);
 }
 
 #[tokio::test]
-async fn nobody_gets_through_who_may_not() {
-    let world = World::new();
-    let server = server(&world, "{}").await;
-    let stage = Stage::set(&[("/", &server)], world, &[]).await;
-    stage.ask("/metrics", &[]).await.refused(401, "Unauthorized");
-    stage.ask("/metrics", &[("authorization", "Bearer wrong")]).await.refused(401, "Unauthorized");
-    stage.reviewer.behave(|question| match question["kind"].as_str() {
-        Some("SubjectAccessReview") => access(json!({"allowed": false, "reason": "not hers"})),
-        _ => kindly(question),
+async fn sidecar_refuses_unauthenticated_and_unauthorized_requests() {
+    let world = TestEnvironment::new();
+    let server = start_named_server(&world, "{}").await;
+    let stage = SidecarStage::new(&[("/", &server)], world, &[]).await;
+    stage.get("/metrics", &[]).await.assert_failure(401, "Unauthorized");
+    stage.get("/metrics", &[("authorization", "Bearer wrong")]).await.assert_failure(401, "Unauthorized");
+    stage.reviewer.set_behavior(|question| match question["kind"].as_str() {
+        Some("SubjectAccessReview") => access_review_reply(json!({"allowed": false, "reason": "not hers"})),
+        _ => default_reply(question),
     });
-    let status = stage.ask("/metrics", &[TINA]).await.refused(403, "Forbidden");
+    let status = stage.get("/metrics", &[TINA]).await.assert_failure(403, "Forbidden");
     let message = status["message"].as_str().unwrap();
     assert!(
         message.contains("User \"tina\" cannot get path \"/metrics\"") && message.contains("not hers"),
         "{message}"
     );
-    assert!(server.seen().is_empty());
+    assert!(server.received().is_empty());
 }
 
 #[tokio::test]
-async fn a_front_proxy_says_who_asks() {
-    let world = World::new();
-    let server = server(&world, "{}").await;
-    let outer = world.front_proxy("outer-proxy");
-    let stage = Stage::set(&[("/", &server)], world, &[]).await;
+async fn sidecar_accepts_request_header_identity_of_front_proxy() {
+    let world = TestEnvironment::new();
+    let server = start_named_server(&world, "{}").await;
+    let outer = world.issue_front_proxy("outer-proxy");
+    let stage = SidecarStage::new(&[("/", &server)], world, &[]).await;
     let client = Client::http2(&stage.world, &stage.sidecar, Some(&outer)).await;
-    let said = client.ask(get("/apis/example.com/v1", &[("x-remote-user", "jane"), ("x-remote-group", "devs")])).await;
+    let said = client
+        .send_and_read(get("/apis/example.com/v1", &[("x-remote-user", "jane"), ("x-remote-group", "devs")]))
+        .await;
     assert_eq!(said.status, 200, "{}", said.text());
-    assert_eq!(server.last().all("x-remote-user"), ["jane"]);
-    assert_eq!(stage.reviewer.asked("TokenReview").len(), 0);
+    assert_eq!(server.last_request().header_values("x-remote-user"), ["jane"]);
+    assert_eq!(stage.reviewer.reviews("TokenReview").len(), 0);
 }
 
 #[tokio::test]
-async fn the_longest_path_says_whose_a_request_is() {
-    let world = World::new();
-    let (all, metrics, deep) =
-        (server(&world, "all").await, server(&world, "metrics").await, server(&world, "deep").await);
+async fn sidecar_upstream_chosen_by_longest_path_prefix() {
+    let world = TestEnvironment::new();
+    let (all, metrics, deep) = (
+        start_named_server(&world, "all").await,
+        start_named_server(&world, "metrics").await,
+        start_named_server(&world, "deep").await,
+    );
     let upstreams = [("/", &all), ("/metrics/deep", &deep), ("/metrics/", &metrics)];
-    let stage = Stage::set(&upstreams, world, &[]).await;
+    let stage = SidecarStage::new(&upstreams, world, &[]).await;
     for (path, whose) in [
         ("/", "all"),
         ("/metric", "all"),
@@ -138,55 +148,55 @@ async fn the_longest_path_says_whose_a_request_is() {
         ("/version", "all"),
         ("/apis/apiregistration.k8s.io/v1/apiservices", "all"),
     ] {
-        let said = stage.ask(path, &[TINA]).await;
+        let said = stage.get(path, &[TINA]).await;
         assert_eq!((said.status.as_u16(), &*said.text()), (200, whose), "{path}");
     }
 }
 
 #[tokio::test]
-async fn with_a_certificate_nothing_is_written() {
-    let world = World::new();
-    let server = server(&world, "{}").await;
-    let reviewer = Reviewer::start(&world).await;
-    let mut line = arguments(&world, &[("/", &server)], &[]);
+async fn sidecar_writes_no_files_with_given_certificate() {
+    let world = TestEnvironment::new();
+    let server = start_named_server(&world, "{}").await;
+    let reviewer = FakeReviewServer::start(&world).await;
+    let mut line = sidecar_arguments(&world, &[("/", &server)], &[]);
     line.retain(|argument| !argument.starts_with("--data-dir"));
     // Nowhere to write to is known, either.
-    let sidecar = Gateway::start_in("sidecar", &line, &[]);
-    let stage = Stage { world, reviewer, sidecar };
-    assert_eq!(stage.ask("/books", &[TINA]).await.status, 200);
+    let sidecar = GatewayProcess::start_with_environment("sidecar", &line, &[]);
+    let stage = SidecarStage { world, reviewer, sidecar };
+    assert_eq!(stage.get("/books", &[TINA]).await.status, 200);
     assert!(!stage.world.path("data").exists());
-    assert_eq!(stage.reviewer.asked("TokenReview").len(), 1);
+    assert_eq!(stage.reviewer.reviews("TokenReview").len(), 1);
 }
 
 #[tokio::test]
-async fn a_path_without_an_upstream_is_nowhere() {
-    let world = World::new();
-    let server = server(&world, "{}").await;
-    let stage = Stage::set(&[("/metrics", &server)], world, &[]).await;
+async fn sidecar_path_without_upstream_is_404() {
+    let world = TestEnvironment::new();
+    let server = start_named_server(&world, "{}").await;
+    let stage = SidecarStage::new(&[("/metrics", &server)], world, &[]).await;
     for path in ["/", "/apis", "/version", "/api/v1/pods", "/openapi/v3"] {
-        stage.ask(path, &[TINA]).await.refused(404, "NotFound");
+        stage.get(path, &[TINA]).await.assert_failure(404, "NotFound");
     }
-    assert_eq!(stage.ask("/metrics", &[TINA]).await.status, 200);
+    assert_eq!(stage.get("/metrics", &[TINA]).await.status, 200);
 }
 
 #[tokio::test]
-async fn health_is_ours_and_needs_nobody() {
-    let world = World::new();
-    let server = server(&world, "{}").await;
-    let stage = Stage::set(&[("/", &server)], world, &[]).await;
-    eventually("readiness", async || (stage.ask("/readyz", &[]).await.status == 200).then_some(())).await;
-    assert_eq!(stage.ask("/livez", &[]).await.text(), "ok");
-    assert!(server.seen().is_empty());
+async fn sidecar_health_served_without_authentication() {
+    let world = TestEnvironment::new();
+    let server = start_named_server(&world, "{}").await;
+    let stage = SidecarStage::new(&[("/", &server)], world, &[]).await;
+    eventually("readiness", async || (stage.get("/readyz", &[]).await.status == 200).then_some(())).await;
+    assert_eq!(stage.get("/livez", &[]).await.text(), "ok");
+    assert!(server.received().is_empty());
 }
 
 #[tokio::test]
-async fn it_lives_while_what_it_guards_is_away() {
-    let world = World::new();
-    let first = server(&world, "first").await;
-    let stage = Stage::set(&[("/", &first)], world, &[]).await;
+async fn sidecar_stays_live_while_upstream_is_down() {
+    let world = TestEnvironment::new();
+    let first = start_named_server(&world, "first").await;
+    let stage = SidecarStage::new(&[("/", &first)], world, &[]).await;
     let ready = async |code: u16| {
         eventually("what /readyz says", async || {
-            let said = stage.ask("/readyz", &[]).await;
+            let said = stage.get("/readyz", &[]).await;
             (said.status == code).then(|| said.text())
         })
         .await
@@ -195,36 +205,37 @@ async fn it_lives_while_what_it_guards_is_away() {
     let address = first.stop().await;
     let said = ready(500).await;
     assert!(said.contains("[-]upstream failed"), "{said}");
-    assert_eq!(stage.ask("/livez", &[]).await.status, 200);
-    let status = stage.ask("/books", &[TINA]).await.refused(503, "ServiceUnavailable");
+    assert_eq!(stage.get("/livez", &[]).await.status, 200);
+    let status = stage.get("/books", &[TINA]).await.assert_failure(503, "ServiceUnavailable");
     assert_eq!(status["details"]["causes"][0]["reason"], "ConnectionRefused", "{status}");
     let message = status["message"].as_str().unwrap();
     assert!(message.contains("(upstream /: ConnectionRefused)"), "{message}");
-    let told: serde_json::Value = admin(&stage.sidecar, get("/status.json", &[])).await.json();
+    let told: serde_json::Value = admin_request(&stage.sidecar, get("/status.json", &[])).await.json();
     assert_eq!(
         (&told["apiservices"][0]["name"], &told["apiservices"][0]["available"]),
         (&json!("/"), &json!(false)),
         "{told}"
     );
     assert_eq!(told["notReady"], json!(["upstream: /: ConnectionRefused (it accepts no connections)"]), "{told}");
-    let settings = Settings { names: vec!["127.0.0.1"], all: true, address, ..Settings::default() };
+    let settings =
+        BackendSettings { names: vec!["127.0.0.1"], handles_probes: true, address, ..BackendSettings::default() };
     let _again = Backend::start(&stage.world, settings, |_| async { answer(200, "again") }).await;
     ready(200).await;
-    let said = stage.ask("/books", &[TINA]).await;
+    let said = stage.get("/books", &[TINA]).await;
     assert_eq!((said.status.as_u16(), &*said.text()), (200, "again"));
 }
 
 /// Who follows what is said comes to a sidecar that knows who asks.
 #[test]
-fn without_a_cluster_it_says_which_flag_names_one() {
-    let world = World::new();
+fn sidecar_missing_kubeconfig_reported_with_flag() {
+    let world = TestEnvironment::new();
     std::fs::write(world.path("a.sock"), "").unwrap();
     let check = |more: &[&str]| {
         let mut line = ["check", "sidecar"].map(str::to_owned).to_vec();
         line.push(format!("--upstream=unix:{}", world.path("a.sock").display()));
         line.push(format!("--data-dir={}", world.path("data").display()));
         line.extend(more.iter().map(|more| (*more).to_owned()));
-        let output = narthex(&line);
+        let output = run_narthex(&line);
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     let (status, said) = check(&[]);
@@ -252,8 +263,8 @@ fn without_a_cluster_it_says_which_flag_names_one() {
 }
 
 #[test]
-fn mistakes_come_all_at_once() {
-    let world = World::new();
+fn sidecar_configuration_errors_all_reported() {
+    let world = TestEnvironment::new();
     let line: Vec<String> = [
         "check",
         "sidecar",
@@ -271,7 +282,7 @@ fn mistakes_come_all_at_once() {
     .map(|word| (*word).to_owned())
     .chain([format!("--data-dir={}", world.path("data").display())])
     .collect();
-    let output = narthex(&line);
+    let output = run_narthex(&line);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     for words in [
         "--upstream: \"ftp://a\"",

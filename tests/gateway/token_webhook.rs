@@ -2,34 +2,36 @@
 
 use serde_json::{Value, json};
 
-use crate::backend::{Backend, Settings, json as answer};
-use crate::client::{Client, Read, get, sample};
-use crate::reviewer::{Reply, Reviewer, failure, token};
-use crate::scene::{Scene, THINGS};
-use crate::world::World;
+use crate::backend::{Backend, BackendSettings, json_response as answer};
+use crate::client::{Client, ClientResponse, get, metric_value};
+use crate::fake_review_server::{FakeReviewServer, ReviewReply, failure_reply, token_review_reply};
+use crate::fixtures::TestEnvironment;
+use crate::gateway_fixture::{GatewayFixture, THINGS};
 
-struct Stage {
-    scene: Scene,
+struct TokenWebhookFixture {
+    scene: GatewayFixture,
     backend: Backend,
-    webhook: Reviewer,
-    api_server: Reviewer,
+    webhook: FakeReviewServer,
+    api_server: FakeReviewServer,
 }
 
-fn holder(name: &str) -> Reply {
-    token(json!({"authenticated": true, "user": {"username": name, "groups": ["hooked"]}}))
+fn authenticated_reply(name: &str) -> ReviewReply {
+    token_review_reply(json!({"authenticated": true, "user": {"username": name, "groups": ["hooked"]}}))
 }
 
-fn unknown() -> Reply {
-    token(json!({"authenticated": false}))
+fn unauthenticated_reply() -> ReviewReply {
+    token_review_reply(json!({"authenticated": false}))
 }
 
-impl Stage {
-    /// A webhook that knows `hooked`, and an API server that knows `good`.
-    async fn set(more: &[&str]) -> Stage {
-        let world = World::new();
-        let (webhook, api_server) = (Reviewer::start(&world).await, Reviewer::start(&world).await);
-        webhook.behave(|question| if question["spec"]["token"] == "hooked" { holder("henry") } else { unknown() });
-        let backend = Backend::start(&world, Settings::http2(), |_| async { answer(200, "{}") }).await;
+impl TokenWebhookFixture {
+    /// A webhook that knows `hooked`, and an API server that knows `start_things_backend`.
+    async fn new(more: &[&str]) -> TokenWebhookFixture {
+        let world = TestEnvironment::new();
+        let (webhook, api_server) = (FakeReviewServer::start(&world).await, FakeReviewServer::start(&world).await);
+        webhook.set_behavior(|question| {
+            if question["spec"]["token"] == "hooked" { authenticated_reply("henry") } else { unauthenticated_reply() }
+        });
+        let backend = Backend::start(&world, BackendSettings::http2(), |_| async { answer(200, "{}") }).await;
         std::fs::write(world.path("tokens.csv"), "static,stan,1\n").unwrap();
         let flags = [
             format!("--token-auth-file={}", world.path("tokens.csv").display()),
@@ -38,39 +40,39 @@ impl Stage {
             "--authentication-skip-lookup".to_owned(),
         ];
         let flags: Vec<&str> = flags.iter().map(String::as_str).chain(more.iter().copied()).collect();
-        let scene = Scene::with(world, &[&backend], &[], &flags);
-        Stage { scene, backend, webhook, api_server }
+        let scene = GatewayFixture::with_flags(world, &[&backend], &[], &flags);
+        TokenWebhookFixture { scene, backend, webhook, api_server }
     }
 
-    async fn ask(&self, token: &str) -> Read {
+    async fn get_with_token(&self, token: &str) -> ClientResponse {
         let client = Client::http1(&self.scene.world, &self.scene.gateway, None).await;
-        client.ask(get(THINGS, &[("authorization", &format!("Bearer {token}"))])).await
+        client.send_and_read(get(THINGS, &[("authorization", &format!("Bearer {token}"))])).await
     }
 
     /// Whom the backend sees.
-    async fn who(&self, token: &str) -> String {
-        let read = self.ask(token).await;
+    async fn user_of_token(&self, token: &str) -> String {
+        let read = self.get_with_token(token).await;
         assert_eq!(read.status, 200, "{token}: {}", read.text());
-        self.backend.last().all("x-remote-user").join(",")
+        self.backend.last_request().header_values("x-remote-user").join(",")
     }
 
-    fn counts(&self) -> (usize, usize) {
-        (self.webhook.count(), self.api_server.count())
+    fn review_counts(&self) -> (usize, usize) {
+        (self.webhook.review_count(), self.api_server.review_count())
     }
 }
 
 #[tokio::test]
-async fn it_is_asked_after_files_and_before_the_api_server() {
-    let stage = Stage::set(&["--authentication-token-webhook-cache-ttl=1h"]).await;
-    assert_eq!(stage.who("static").await, "stan");
-    assert_eq!(stage.counts(), (0, 0));
+async fn token_webhook_consulted_after_files_and_before_api_server() {
+    let stage = TokenWebhookFixture::new(&["--authentication-token-webhook-cache-ttl=1h"]).await;
+    assert_eq!(stage.user_of_token("static").await, "stan");
+    assert_eq!(stage.review_counts(), (0, 0));
     for _ in 0..2 {
-        assert_eq!(stage.who("hooked").await, "henry");
-        assert_eq!(stage.backend.last().all("x-remote-group"), ["hooked", "system:authenticated"]);
-        assert_eq!(stage.counts(), (1, 0), "asked once");
+        assert_eq!(stage.user_of_token("hooked").await, "henry");
+        assert_eq!(stage.backend.last_request().header_values("x-remote-group"), ["hooked", "system:authenticated"]);
+        assert_eq!(stage.review_counts(), (1, 0), "asked once");
     }
     assert_eq!(
-        stage.webhook.last(),
+        stage.webhook.last_review(),
         (
             "/who?timeout=10s".to_owned(),
             json!({"kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1beta1", "metadata": {},
@@ -78,42 +80,45 @@ async fn it_is_asked_after_files_and_before_the_api_server() {
         )
     );
     for _ in 0..2 {
-        assert_eq!(stage.who("good").await, "tina");
-        stage.ask("bad").await.refused(401, "Unauthorized");
+        assert_eq!(stage.user_of_token("good").await, "tina");
+        stage.get_with_token("bad").await.assert_failure(401, "Unauthorized");
     }
-    assert_eq!(stage.counts(), (3, 2), "what nobody holds is remembered, too");
+    assert_eq!(stage.review_counts(), (3, 2), "what nobody holds is remembered, too");
     let delegated = "apiserver_delegated_authn_request_total{code=\"201\"}";
-    assert_eq!(sample(&stage.scene.gateway, delegated).await, Some(2.0));
+    assert_eq!(metric_value(&stage.scene.gateway, delegated).await, Some(2.0));
     let fetched = "authentication_token_cache_fetch_total{status=\"ok\"}";
-    assert_eq!(sample(&stage.scene.gateway, fetched).await, Some(5.0));
+    assert_eq!(metric_value(&stage.scene.gateway, fetched).await, Some(5.0));
 }
 
 #[tokio::test]
-async fn what_it_cannot_say_others_may() {
-    let stage = Stage::set(&["--anonymous-auth", "--authentication-token-webhook-version=v1"]).await;
-    for reply in [failure(403, "Forbidden"), Reply::Text(200, "secret words"), token(json!({"error": "secret words"}))]
-    {
-        stage.webhook.behave(move |_| reply.clone());
-        assert_eq!(stage.who("good").await, "tina");
-        let refused = stage.ask("hooked").await;
-        refused.refused(401, "Unauthorized");
+async fn token_webhook_failure_falls_through_to_next_authenticator() {
+    let stage = TokenWebhookFixture::new(&["--anonymous-auth", "--authentication-token-webhook-version=v1"]).await;
+    for reply in [
+        failure_reply(403, "Forbidden"),
+        ReviewReply::Text(200, "secret words"),
+        token_review_reply(json!({"error": "secret words"})),
+    ] {
+        stage.webhook.set_behavior(move |_| reply.clone());
+        assert_eq!(stage.user_of_token("good").await, "tina");
+        let refused = stage.get_with_token("hooked").await;
+        refused.assert_failure(401, "Unauthorized");
         assert!(!refused.text().contains("secret"));
     }
-    assert_eq!(stage.webhook.last().1["apiVersion"], "authentication.k8s.io/v1");
+    assert_eq!(stage.webhook.last_review().1["apiVersion"], "authentication.k8s.io/v1");
 }
 
 #[tokio::test]
-async fn a_token_for_somebody_else_is_nobody_s() {
-    let stage = Stage::set(&["--api-audiences=us,others"]).await;
-    stage.webhook.behave(|question: &Value| {
+async fn token_webhook_audience_mismatch_is_401() {
+    let stage = TokenWebhookFixture::new(&["--api-audiences=us,others"]).await;
+    stage.webhook.set_behavior(|question: &Value| {
         let mut audiences = json!(["them"]);
         if question["spec"]["token"] == "ours" {
             audiences = json!(["them", "us"]);
         }
         let user = json!({"username": "henry"});
-        token(json!({"authenticated": true, "user": user, "audiences": audiences}))
+        token_review_reply(json!({"authenticated": true, "user": user, "audiences": audiences}))
     });
-    stage.ask("theirs").await.refused(401, "Unauthorized");
-    assert_eq!(stage.who("ours").await, "henry");
-    assert_eq!(stage.webhook.last().1["spec"]["audiences"], json!(["us", "others"]));
+    stage.get_with_token("theirs").await.assert_failure(401, "Unauthorized");
+    assert_eq!(stage.user_of_token("ours").await, "henry");
+    assert_eq!(stage.webhook.last_review().1["spec"]["audiences"], json!(["us", "others"]));
 }

@@ -3,41 +3,41 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::keys::Algorithm;
+use super::jwks::Algorithm;
 use super::url::HttpsUrl;
-use crate::egress::Ways;
-use crate::expression::{Expression, Kind, Variable};
+use crate::egress::EgressRoutes;
+use crate::expression::{Expression, ExpressionType, ExpressionVariable};
 use crate::kubeapi::is_dns_subdomain;
-use crate::process::{Fields, Problem, Problems, configuration, is_json, text_of};
+use crate::process::{FieldReader, Problem, Problems, is_json, parse_configuration, read_text_file};
 use crate::tls::Bundle;
 
 const KIND: &str = "AuthenticationConfiguration";
-const MOST_ISSUERS: usize = 64;
-const LARGEST: u64 = 4 << 20;
+const MAX_ISSUERS: usize = 64;
+const MAX_FILE_BYTES: u64 = 4 << 20;
 
-const CLAIMS: Variable = Variable { name: "claims", fields: None };
-const USER: Variable = Variable {
+const CLAIMS: ExpressionVariable = ExpressionVariable { name: "claims", fields: None };
+const USER: ExpressionVariable = ExpressionVariable {
     name: "user",
     fields: Some(&[
-        ("username", Kind::Text),
-        ("uid", Kind::Text),
-        ("groups", Kind::ListOf(&Kind::Text)),
-        ("extra", Kind::Map),
+        ("username", ExpressionType::String),
+        ("uid", ExpressionType::String),
+        ("groups", ExpressionType::ListOf(&ExpressionType::String)),
+        ("extra", ExpressionType::Map),
     ]),
 };
 
 /// The parsed file.
 #[derive(Debug)]
-pub struct Configuration {
+pub struct AuthenticationConfiguration {
     /// The trusted issuers, each with a unique URL.
     pub issuers: Vec<JwtIssuer>,
     /// Settings of anonymous requests; none if the file has none.
-    pub anonymous: Option<Anonymous>,
+    pub anonymous: Option<AnonymousAuthConfig>,
 }
 
 /// Which anonymous requests are allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Anonymous {
+pub struct AnonymousAuthConfig {
     /// Whether anonymous requests are allowed at all.
     pub enabled: bool,
     /// Paths for which they are allowed; empty for all.
@@ -50,7 +50,7 @@ pub struct JwtIssuer {
     /// The issuer URL, as in the claim `iss`.
     pub url: String,
     /// The URL of its discovery document.
-    pub(super) discovery: HttpsUrl,
+    pub(super) discovery_url: HttpsUrl,
     /// The CAs for its servers; none for the system's roots.
     pub(super) authorities: Option<Bundle>,
     /// The egress selection for fetching its documents; empty for none.
@@ -60,41 +60,41 @@ pub struct JwtIssuer {
     /// Allowed signing algorithms; empty for all supported ones.
     pub(super) algorithms: Vec<Algorithm>,
     /// Whether users get the group `system:authenticated`.
-    pub(super) adds_authenticated: bool,
-    pub(super) username: Source,
-    pub(super) groups: Option<Source>,
-    pub(super) uid: Option<Source>,
+    pub(super) adds_authenticated_group: bool,
+    pub(super) username: ClaimSource,
+    pub(super) groups: Option<ClaimSource>,
+    pub(super) uid: Option<ClaimSource>,
     pub(super) extra: Vec<(String, Expression)>,
-    pub(super) claim_rules: Vec<Rule>,
+    pub(super) claim_rules: Vec<ClaimValidationRule>,
     pub(super) user_rules: Vec<(Expression, String)>,
 }
 
 /// Where a user attribute comes from.
 #[derive(Debug)]
-pub(super) enum Source {
+pub(super) enum ClaimSource {
     Claim { name: String, prefix: String },
     Expression(Expression),
 }
 
 /// A validation rule for claims.
 #[derive(Debug)]
-pub(super) enum Rule {
+pub(super) enum ClaimValidationRule {
     Claim { name: String, value: String },
     Expression { expression: Expression, message: String },
 }
 
-impl Configuration {
+impl AuthenticationConfiguration {
     /// Returns a problem for each issuer whose egress selection is not configured. There is no fallback to a direct
     /// connection, as in `k8s.io/apiserver/plugin/pkg/authenticator/token/oidc`.
-    pub(super) fn lookups(&self, path: &Path, ways: &Ways) -> Problems {
+    pub(super) fn check_egress(&self, path: &Path, ways: &EgressRoutes) -> Problems {
         let missing = self
             .issuers
             .iter()
             .enumerate()
-            .filter(|(_, issuer)| !issuer.egress.is_empty() && ways.configured(&issuer.egress).is_none());
+            .filter(|(_, issuer)| !issuer.egress.is_empty() && ways.get_configured(&issuer.egress).is_none());
         let problems = missing.map(|(number, issuer)| {
             let field = format!("jwt[{number}].issuer.egressSelectorType");
-            Problem::field(
+            Problem::at_field(
                 path.display(),
                 field,
                 format_args!("egress lookup for {:?} is not configured", issuer.egress),
@@ -104,87 +104,87 @@ impl Configuration {
     }
 
     /// Reads the file, and reports all errors at once.
-    pub fn load(path: &Path) -> Result<Configuration, Problems> {
-        let text = text_of(path, LARGEST)?;
-        Configuration::parse(&path.display().to_string(), &text, is_json(path))
+    pub fn load(path: &Path) -> Result<AuthenticationConfiguration, Problems> {
+        let text = read_text_file(path, MAX_FILE_BYTES)?;
+        AuthenticationConfiguration::parse(&path.display().to_string(), &text, is_json(path))
     }
 
     /// Parses the text of such a file; `place` is the file name in problems.
-    pub fn parse(place: &str, text: &str, json: bool) -> Result<Configuration, Problems> {
-        configuration(place, text, json, KIND, |fields| {
-            let issuers = issuers(fields);
-            let anonymous = fields.fields("anonymous").map(anonymous);
-            Configuration { issuers, anonymous }
+    pub fn parse(place: &str, text: &str, json: bool) -> Result<AuthenticationConfiguration, Problems> {
+        parse_configuration(place, text, json, KIND, |fields| {
+            let issuers = parse_issuers(fields);
+            let anonymous = fields.object("anonymous").map(parse_anonymous);
+            AuthenticationConfiguration { issuers, anonymous }
         })
     }
 }
 
 impl JwtIssuer {
     pub(super) fn has_expressions(&self) -> bool {
-        let expression = |source: &Source| matches!(source, Source::Expression(_));
+        let expression = |source: &ClaimSource| matches!(source, ClaimSource::Expression(_));
         expression(&self.username)
             || self.groups.as_ref().is_some_and(expression)
             || self.uid.as_ref().is_some_and(expression)
             || !self.extra.is_empty()
-            || self.claim_rules.iter().any(|rule| matches!(rule, Rule::Expression { .. }))
+            || self.claim_rules.iter().any(|rule| matches!(rule, ClaimValidationRule::Expression { .. }))
     }
 }
 
-fn anonymous(mut fields: Fields<'_>) -> Anonymous {
-    let enabled = fields.switch("enabled").unwrap_or_default();
+fn parse_anonymous(mut fields: FieldReader<'_>) -> AnonymousAuthConfig {
+    let enabled = fields.optional_bool("enabled").unwrap_or_default();
     let mut paths = Vec::new();
-    for mut condition in fields.each("conditions") {
-        paths.push(condition.text("path"));
-        condition.end();
+    for mut condition in fields.object_list("conditions") {
+        paths.push(condition.string("path"));
+        condition.finish();
     }
     if !enabled && !paths.is_empty() {
-        fields.problem("conditions", "enabled should be set to true when conditions are defined");
+        fields.add_problem("conditions", "enabled should be set to true when conditions are defined");
     }
-    fields.end();
-    Anonymous { enabled, paths }
+    fields.finish();
+    AnonymousAuthConfig { enabled, paths }
 }
 
-fn issuers(fields: &mut Fields<'_>) -> Vec<JwtIssuer> {
-    let written = fields.each("jwt");
-    if written.len() > MOST_ISSUERS {
-        fields.problem("jwt", format_args!("{} issuers are too many; the maximum is {MOST_ISSUERS}", written.len()));
+fn parse_issuers(fields: &mut FieldReader<'_>) -> Vec<JwtIssuer> {
+    let written = fields.object_list("jwt");
+    if written.len() > MAX_ISSUERS {
+        fields.add_problem("jwt", format_args!("{} issuers are too many; the maximum is {MAX_ISSUERS}", written.len()));
         return Vec::new();
     }
     let (mut urls, mut discovery_urls) = (BTreeSet::new(), BTreeSet::new());
-    written.into_iter().filter_map(|one| issuer(one, &mut urls, &mut discovery_urls)).collect()
+    written.into_iter().filter_map(|one| parse_issuer(one, &mut urls, &mut discovery_urls)).collect()
 }
 
-fn issuer(
-    mut fields: Fields<'_>,
+fn parse_issuer(
+    mut fields: FieldReader<'_>,
     urls: &mut BTreeSet<String>,
     discovery_urls: &mut BTreeSet<String>,
 ) -> Option<JwtIssuer> {
-    let issuer = match fields.fields("issuer") {
-        Some(issuer) => issuer_fields(issuer, urls, discovery_urls),
+    let issuer = match fields.object("issuer") {
+        Some(issuer) => parse_issuer_fields(issuer, urls, discovery_urls),
         None => {
-            fields.problem("issuer", "required");
+            fields.add_problem("issuer", "required");
             None
         }
     };
-    let mut email = Email::default();
-    let claim_rules = claim_rules(fields.each("claimValidationRules"), &mut email);
-    let mappings = match fields.fields("claimMappings") {
-        Some(mappings) => claim_mappings(mappings, email),
+    let mut email = EmailVerification::default();
+    let claim_rules = parse_claim_rules(fields.object_list("claimValidationRules"), &mut email);
+    let mappings = match fields.object("claimMappings") {
+        Some(mappings) => parse_claim_mappings(mappings, email),
         None => {
-            fields.problem("claimMappings.username", "claim or expression is required");
+            fields.add_problem("claimMappings.username", "claim or expression is required");
             None
         }
     };
-    let user_rules = user_rules(fields.each("userValidationRules"));
-    fields.end();
+    let user_rules = parse_user_rules(fields.object_list("userValidationRules"));
+    fields.finish();
     let ((url, discovery, authorities, audiences, egress), (username, groups, uid, extra)) = (issuer?, mappings?);
     Some(JwtIssuer {
         url,
-        discovery,
+        discovery_url: discovery,
         authorities,
         audiences,
         algorithms: Vec::new(),
-        adds_authenticated: true,
+        adds_authenticated_group: true,
         egress,
         username,
         groups,
@@ -197,230 +197,230 @@ fn issuer(
 
 type IssuerFields = (String, HttpsUrl, Option<Bundle>, Vec<String>, String);
 
-fn issuer_fields(
-    mut fields: Fields<'_>,
+fn parse_issuer_fields(
+    mut fields: FieldReader<'_>,
     urls: &mut BTreeSet<String>,
     discovery_urls: &mut BTreeSet<String>,
 ) -> Option<IssuerFields> {
-    let url = fields.text("url");
+    let url = fields.string("url");
     let well_known = if url.is_empty() {
-        fields.problem("url", "required");
+        fields.add_problem("url", "required");
         None
     } else {
         check_url(&fields, "url", &url)
     };
     if !url.is_empty() && !urls.insert(url.clone()) {
-        fields.problem("url", format_args!("duplicate value {url:?}"));
+        fields.add_problem("url", format_args!("duplicate value {url:?}"));
     }
-    let written = fields.text("discoveryURL");
+    let written = fields.string("discoveryURL");
     let discovery = if written.is_empty() {
         well_known.map(|url| url.join("/.well-known/openid-configuration"))
     } else {
         if url.trim_end_matches('/') == written.trim_end_matches('/') {
-            fields.problem("discoveryURL", "discoveryURL must be different from URL");
+            fields.add_problem("discoveryURL", "discoveryURL must be different from URL");
         }
         if !discovery_urls.insert(written.clone()) {
-            fields.problem("discoveryURL", format_args!("duplicate value {written:?}"));
+            fields.add_problem("discoveryURL", format_args!("duplicate value {written:?}"));
         }
         check_url(&fields, "discoveryURL", &written)
     };
-    let authority = fields.text("certificateAuthority");
+    let authority = fields.string("certificateAuthority");
     let mut authorities = None;
     if !authority.is_empty() {
         match Bundle::from_pem(authority.as_bytes(), fields.path("certificateAuthority")) {
             Ok(bundle) => authorities = Some(bundle),
-            Err(problem) => fields.problem("certificateAuthority", problem.message),
+            Err(problem) => fields.add_problem("certificateAuthority", problem.message),
         }
     }
-    let audiences = audiences(&mut fields);
-    let egress = fields.text("egressSelectorType");
+    let audiences = parse_audiences(&mut fields);
+    let egress = fields.string("egressSelectorType");
     if !matches!(&*egress, "" | "controlplane" | "cluster") {
-        fields.problem("egressSelectorType", "egress selector must be either controlplane or cluster");
+        fields.add_problem("egressSelectorType", "egress selector must be either controlplane or cluster");
     }
-    fields.end();
+    fields.finish();
     Some((url, discovery?, authorities, audiences, egress))
 }
 
-fn check_url(fields: &Fields<'_>, name: &str, url: &str) -> Option<HttpsUrl> {
+fn check_url(fields: &FieldReader<'_>, name: &str, url: &str) -> Option<HttpsUrl> {
     match HttpsUrl::parse(url) {
         Ok(url) => Some(url),
         Err(mistakes) => {
             // The URL may contain a password, which must not be logged.
             let url = if url.contains('@') { "<omitted>" } else { url };
             for mistake in mistakes {
-                fields.problem(name, format_args!("{url:?}: {mistake}"));
+                fields.add_problem(name, format_args!("{url:?}: {mistake}"));
             }
             None
         }
     }
 }
 
-fn audiences(fields: &mut Fields<'_>) -> Vec<String> {
-    let audiences = fields.texts("audiences");
-    let policy = fields.text("audienceMatchPolicy");
+fn parse_audiences(fields: &mut FieldReader<'_>) -> Vec<String> {
+    let audiences = fields.string_list("audiences");
+    let policy = fields.string("audienceMatchPolicy");
     if audiences.is_empty() {
-        if fields.lacks("audiences") {
-            fields.problem("audiences", "at least one audience is required");
+        if fields.is_missing_or_empty("audiences") {
+            fields.add_problem("audiences", "at least one audience is required");
         }
         return audiences;
     }
     for (number, audience) in audiences.iter().enumerate() {
         let field = format!("audiences[{number}]");
         if audience.is_empty() {
-            fields.problem(&field, "must not be empty");
+            fields.add_problem(&field, "must not be empty");
         }
         if audiences.iter().take(number).any(|earlier| earlier == audience) {
-            fields.problem(&field, format_args!("duplicate value {audience:?}"));
+            fields.add_problem(&field, format_args!("duplicate value {audience:?}"));
         }
     }
     if audiences.len() > 1 && policy != "MatchAny" {
-        fields.problem("audienceMatchPolicy", "audienceMatchPolicy must be MatchAny for multiple audiences");
+        fields.add_problem("audienceMatchPolicy", "audienceMatchPolicy must be MatchAny for multiple audiences");
     } else if !matches!(&*policy, "" | "MatchAny") {
-        fields.problem("audienceMatchPolicy", "audienceMatchPolicy must be empty or MatchAny for single audience");
+        fields.add_problem("audienceMatchPolicy", "audienceMatchPolicy must be empty or MatchAny for single audience");
     }
     audiences
 }
 
 /// Whether an expression uses `claims.email_verified`.
 #[derive(Default)]
-struct Email {
+struct EmailVerification {
     verified: bool,
 }
 
-fn compile(fields: &Fields<'_>, name: &str, source: &str, variable: &Variable) -> Option<Expression> {
+fn compile(fields: &FieldReader<'_>, name: &str, source: &str, variable: &ExpressionVariable) -> Option<Expression> {
     match Expression::compile(source, variable) {
         Ok(expression) => Some(expression),
         Err(why) => {
-            fields.problem(name, why);
+            fields.add_problem(name, why);
             None
         }
     }
 }
 
 /// Compiles an expression that must evaluate to a boolean.
-fn condition(fields: &Fields<'_>, source: &str, variable: &Variable) -> Option<Expression> {
+fn compile_condition(fields: &FieldReader<'_>, source: &str, variable: &ExpressionVariable) -> Option<Expression> {
     let expression = compile(fields, "expression", source, variable)?;
-    if expression.kind() != Kind::Bool {
-        fields.problem("expression", "must evaluate to bool");
+    if expression.result_type() != ExpressionType::Bool {
+        fields.add_problem("expression", "must evaluate to bool");
         return None;
     }
     Some(expression)
 }
 
-fn claim_rules(written: Vec<Fields<'_>>, email: &mut Email) -> Vec<Rule> {
+fn parse_claim_rules(written: Vec<FieldReader<'_>>, email: &mut EmailVerification) -> Vec<ClaimValidationRule> {
     let (mut claims, mut expressions) = (BTreeSet::new(), BTreeSet::new());
     let mut rules = Vec::new();
     for mut fields in written {
-        let (name, value) = (fields.text("claim"), fields.text("requiredValue"));
-        let (source, message) = (fields.text("expression"), fields.text("message"));
+        let (name, value) = (fields.string("claim"), fields.string("requiredValue"));
+        let (source, message) = (fields.string("expression"), fields.string("message"));
         match (name.is_empty(), source.is_empty()) {
-            (false, false) => fields.problem_here("claim and expression can't both be set"),
-            (true, true) => fields.problem_here("claim or expression is required"),
+            (false, false) => fields.add_own_problem("claim and expression can't both be set"),
+            (true, true) => fields.add_own_problem("claim or expression is required"),
             (false, true) => {
                 if !message.is_empty() {
-                    fields.problem("message", "may not be specified when claim is set");
+                    fields.add_problem("message", "may not be specified when claim is set");
                 }
                 if !claims.insert(name.clone()) {
-                    fields.problem("claim", format_args!("duplicate value {name:?}"));
+                    fields.add_problem("claim", format_args!("duplicate value {name:?}"));
                 }
-                rules.push(Rule::Claim { name, value });
+                rules.push(ClaimValidationRule::Claim { name, value });
             }
             (true, false) => {
                 if !value.is_empty() {
-                    fields.problem("requiredValue", "may not be specified when expression is set");
+                    fields.add_problem("requiredValue", "may not be specified when expression is set");
                 }
                 if !expressions.insert(source.clone()) {
-                    fields.problem("expression", "duplicate value");
-                } else if let Some(expression) = condition(&fields, &source, &CLAIMS) {
-                    email.verified |= expression.looks_at("email_verified");
-                    rules.push(Rule::Expression { expression, message });
+                    fields.add_problem("expression", "duplicate value");
+                } else if let Some(expression) = compile_condition(&fields, &source, &CLAIMS) {
+                    email.verified |= expression.references_field("email_verified");
+                    rules.push(ClaimValidationRule::Expression { expression, message });
                 }
             }
         }
-        fields.end();
+        fields.finish();
     }
     rules
 }
 
-type Mappings = (Source, Option<Source>, Option<Source>, Vec<(String, Expression)>);
+type ClaimMappings = (ClaimSource, Option<ClaimSource>, Option<ClaimSource>, Vec<(String, Expression)>);
 
-fn claim_mappings(mut fields: Fields<'_>, mut email: Email) -> Option<Mappings> {
-    let username = match fields.fields("username") {
-        Some(username) => claim_or_expression(username, true, true),
+fn parse_claim_mappings(mut fields: FieldReader<'_>, mut email: EmailVerification) -> Option<ClaimMappings> {
+    let username = match fields.object("username") {
+        Some(username) => parse_claim_or_expression(username, true, true),
         None => {
-            fields.problem("username", "claim or expression is required");
+            fields.add_problem("username", "claim or expression is required");
             None
         }
     };
-    let groups = fields.fields("groups").and_then(|groups| claim_or_expression(groups, true, false));
-    let uid = fields.fields("uid").and_then(|uid| claim_or_expression(uid, false, false));
-    let extra = extra(fields.each("extra"), &mut email);
-    if let Some(Source::Expression(expression)) = &username
-        && expression.looks_at("email")
-        && !(email.verified || expression.looks_at("email_verified"))
+    let groups = fields.object("groups").and_then(|groups| parse_claim_or_expression(groups, true, false));
+    let uid = fields.object("uid").and_then(|uid| parse_claim_or_expression(uid, false, false));
+    let extra = parse_extra(fields.object_list("extra"), &mut email);
+    if let Some(ClaimSource::Expression(expression)) = &username
+        && expression.references_field("email")
+        && !(email.verified || expression.references_field("email_verified"))
     {
-        fields.problem(
+        fields.add_problem(
             "username.expression",
             "claims.email_verified must be used in claimMappings.username.expression or \
              claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when claims.email is used in \
              claimMappings.username.expression",
         );
     }
-    fields.end();
+    fields.finish();
     Some((username?, groups, uid, extra))
 }
 
-fn claim_or_expression(mut fields: Fields<'_>, prefixed: bool, required: bool) -> Option<Source> {
-    let (name, source) = (fields.text("claim"), fields.text("expression"));
-    let prefix = if prefixed { fields.text_if_given("prefix") } else { None };
+fn parse_claim_or_expression(mut fields: FieldReader<'_>, prefixed: bool, required: bool) -> Option<ClaimSource> {
+    let (name, source) = (fields.string("claim"), fields.string("expression"));
+    let prefix = if prefixed { fields.optional_string("prefix") } else { None };
     let found = match (name.is_empty(), source.is_empty()) {
         (false, false) => {
-            fields.problem_here("claim and expression can't both be set");
+            fields.add_own_problem("claim and expression can't both be set");
             None
         }
         (true, true) => {
             if required {
-                fields.problem_here("claim or expression is required");
+                fields.add_own_problem("claim or expression is required");
             }
             None
         }
         (true, false) => {
             if prefix.is_some() {
-                fields.problem("prefix", "may not be specified when expression is set");
+                fields.add_problem("prefix", "may not be specified when expression is set");
             }
-            compile(&fields, "expression", &source, &CLAIMS).map(Source::Expression)
+            compile(&fields, "expression", &source, &CLAIMS).map(ClaimSource::Expression)
         }
         (false, true) => {
             if prefixed && prefix.is_none() {
-                fields.problem(
+                fields.add_problem(
                     "prefix",
                     "prefix is required when claim is set. It can be set to an empty string to disable prefixing",
                 );
             }
-            Some(Source::Claim { name, prefix: prefix.unwrap_or_default() })
+            Some(ClaimSource::Claim { name, prefix: prefix.unwrap_or_default() })
         }
     };
-    fields.end();
+    fields.finish();
     found
 }
 
-fn extra(written: Vec<Fields<'_>>, email: &mut Email) -> Vec<(String, Expression)> {
+fn parse_extra(written: Vec<FieldReader<'_>>, email: &mut EmailVerification) -> Vec<(String, Expression)> {
     let mut keys = BTreeSet::new();
     let mut extra = Vec::new();
     for mut fields in written {
-        let (key, source) = (fields.text("key"), fields.text("valueExpression"));
+        let (key, source) = (fields.string("key"), fields.string("valueExpression"));
         if let Err(why) = check_extra_key(&key) {
-            fields.problem("key", format_args!("{key:?}: {why}"));
+            fields.add_problem("key", format_args!("{key:?}: {why}"));
         }
         if !keys.insert(key.clone()) {
-            fields.problem("key", format_args!("duplicate value {key:?}"));
+            fields.add_problem("key", format_args!("duplicate value {key:?}"));
         } else if source.is_empty() {
-            fields.problem("valueExpression", "required");
+            fields.add_problem("valueExpression", "required");
         } else if let Some(expression) = compile(&fields, "valueExpression", &source, &CLAIMS) {
-            email.verified |= expression.looks_at("email_verified");
+            email.verified |= expression.references_field("email_verified");
             extra.push((key, expression));
         }
-        fields.end();
+        fields.finish();
     }
     extra
 }
@@ -443,19 +443,19 @@ fn check_extra_key(key: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-fn user_rules(written: Vec<Fields<'_>>) -> Vec<(Expression, String)> {
+fn parse_user_rules(written: Vec<FieldReader<'_>>) -> Vec<(Expression, String)> {
     let mut expressions = BTreeSet::new();
     let mut rules = Vec::new();
     for mut fields in written {
-        let (source, message) = (fields.text("expression"), fields.text("message"));
+        let (source, message) = (fields.string("expression"), fields.string("message"));
         if source.is_empty() {
-            fields.problem("expression", "required");
+            fields.add_problem("expression", "required");
         } else if !expressions.insert(source.clone()) {
-            fields.problem("expression", "duplicate value");
-        } else if let Some(expression) = condition(&fields, &source, &USER) {
+            fields.add_problem("expression", "duplicate value");
+        } else if let Some(expression) = compile_condition(&fields, &source, &USER) {
             rules.push((expression, message));
         }
-        fields.end();
+        fields.finish();
     }
     rules
 }

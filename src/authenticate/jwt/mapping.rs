@@ -2,26 +2,27 @@
 
 use serde_json::{Value, json};
 
-use super::configuration::{JwtIssuer, Rule, Source};
+use super::configuration::{ClaimSource, ClaimValidationRule, JwtIssuer};
 use super::token::Claims;
 use crate::authenticate::peer::CREDENTIAL_ID;
-use crate::expression::{Expression, Input, Outcome};
+use crate::expression::{EvaluatedValue, Expression, ExpressionInput};
 use crate::kubeapi::User;
 
 /// Maps `claims` to a user by the rules of `issuer`, without `system:authenticated`.
 ///
 /// # Errors
 /// The rule that failed, for the log.
-pub(super) fn user(issuer: &JwtIssuer, claims: &Claims) -> Result<User, String> {
-    let input = if issuer.has_expressions() { Some(Input::of(&Value::Object(claims.clone()))) } else { None };
+pub(super) fn map_user(issuer: &JwtIssuer, claims: &Claims) -> Result<User, String> {
+    let input =
+        if issuer.has_expressions() { Some(ExpressionInput::from_json(&Value::Object(claims.clone()))) } else { None };
     let input = input.as_ref();
     let mut user = User { name: username(issuer, claims, input)?, ..User::default() };
     user.groups = groups(issuer, claims, input)?;
     user.uid = match &issuer.uid {
         None => String::new(),
-        Some(Source::Claim { name, .. }) => text(claims, name).map_err(|why| format!("uid: {why}"))?,
-        Some(Source::Expression(expression)) => match evaluate(expression, input)? {
-            Outcome::Text(uid) => uid,
+        Some(ClaimSource::Claim { name, .. }) => claim_text(claims, name).map_err(|why| format!("uid: {why}"))?,
+        Some(ClaimSource::Expression(expression)) => match evaluate(expression, input)? {
+            EvaluatedValue::String(uid) => uid,
             _ => return Err("uid claim expression must return a string".to_owned()),
         },
     };
@@ -31,7 +32,7 @@ pub(super) fn user(issuer: &JwtIssuer, claims: &Claims) -> Result<User, String> 
         user.extra.insert(CREDENTIAL_ID.to_owned(), vec![format!("JTI={id}")]);
     }
     for (key, expression) in &issuer.extra {
-        let values = texts(evaluate(expression, input)?).ok_or_else(|| {
+        let values = text_list(evaluate(expression, input)?).ok_or_else(|| {
             format!("extra expression '{}' must return a string or a list of strings", expression.source())
         })?;
         if !values.is_empty() {
@@ -40,40 +41,40 @@ pub(super) fn user(issuer: &JwtIssuer, claims: &Claims) -> Result<User, String> 
     }
     for rule in &issuer.claim_rules {
         match rule {
-            Rule::Claim { name, value } => {
-                let found = text(claims, name).map_err(|why| format!("required claim: {why}"))?;
+            ClaimValidationRule::Claim { name, value } => {
+                let found = claim_text(claims, name).map_err(|why| format!("required claim: {why}"))?;
                 if found != *value {
                     return Err(format!("required claim {name} value does not match"));
                 }
             }
-            Rule::Expression { expression, message } => holds(expression, message, input)?,
+            ClaimValidationRule::Expression { expression, message } => check_rule(expression, message, input)?,
         }
     }
     if !issuer.user_rules.is_empty() {
-        let input = Input::of(&json!({
+        let input = ExpressionInput::from_json(&json!({
             "username": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra,
         }));
         for (expression, message) in &issuer.user_rules {
-            holds(expression, message, Some(&input))?;
+            check_rule(expression, message, Some(&input))?;
         }
     }
     Ok(user)
 }
 
-fn username(issuer: &JwtIssuer, claims: &Claims, input: Option<&Input>) -> Result<String, String> {
+fn username(issuer: &JwtIssuer, claims: &Claims, input: Option<&ExpressionInput>) -> Result<String, String> {
     let (name, prefix) = match &issuer.username {
-        Source::Expression(expression) => {
+        ClaimSource::Expression(expression) => {
             return match evaluate(expression, input)? {
-                Outcome::Text(name) if name.is_empty() => {
+                EvaluatedValue::String(name) if name.is_empty() => {
                     Err("empty username via CEL expression is not allowed".to_owned())
                 }
-                Outcome::Text(name) => Ok(name),
+                EvaluatedValue::String(name) => Ok(name),
                 _ => Err("username claim expression must return a string".to_owned()),
             };
         }
-        Source::Claim { name, prefix } => (name, prefix),
+        ClaimSource::Claim { name, prefix } => (name, prefix),
     };
-    let value = text(claims, name).map_err(|why| format!("username: {why}"))?;
+    let value = claim_text(claims, name).map_err(|why| format!("username: {why}"))?;
     // An unverified address is rejected; one without the claim email_verified is accepted.
     if name == "email" {
         match claims.get("email_verified") {
@@ -88,14 +89,14 @@ fn username(issuer: &JwtIssuer, claims: &Claims, input: Option<&Input>) -> Resul
     Ok(format!("{prefix}{value}"))
 }
 
-fn groups(issuer: &JwtIssuer, claims: &Claims, input: Option<&Input>) -> Result<Vec<String>, String> {
+fn groups(issuer: &JwtIssuer, claims: &Claims, input: Option<&ExpressionInput>) -> Result<Vec<String>, String> {
     let (name, prefix) = match &issuer.groups {
         None => return Ok(Vec::new()),
-        Some(Source::Expression(expression)) => {
-            return texts(evaluate(expression, input)?)
+        Some(ClaimSource::Expression(expression)) => {
+            return text_list(evaluate(expression, input)?)
                 .ok_or_else(|| "group expression must return a string or a list of strings".to_owned());
         }
-        Some(Source::Claim { name, prefix }) => (name, prefix),
+        Some(ClaimSource::Claim { name, prefix }) => (name, prefix),
     };
     let found = match claims.get(name) {
         None => {
@@ -116,7 +117,7 @@ fn groups(issuer: &JwtIssuer, claims: &Claims, input: Option<&Input>) -> Result<
     Ok(found.into_iter().map(|group| format!("{prefix}{group}")).collect())
 }
 
-fn text(claims: &Claims, name: &str) -> Result<String, String> {
+fn claim_text(claims: &Claims, name: &str) -> Result<String, String> {
     match claims.get(name) {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(_) => Err(format!("the claim {name} is not a string")),
@@ -124,26 +125,28 @@ fn text(claims: &Claims, name: &str) -> Result<String, String> {
     }
 }
 
-fn evaluate(expression: &Expression, input: Option<&Input>) -> Result<Outcome, String> {
+fn evaluate(expression: &Expression, input: Option<&ExpressionInput>) -> Result<EvaluatedValue, String> {
     expression.evaluate(input.ok_or("no input for the expression")?)
 }
 
 /// Returns a string or a list of strings as a list without empty strings; none for any other value.
-fn texts(outcome: Outcome) -> Option<Vec<String>> {
+fn text_list(outcome: EvaluatedValue) -> Option<Vec<String>> {
     let mut texts = match outcome {
-        Outcome::Null => Vec::new(),
-        Outcome::Text(text) => vec![text],
-        Outcome::Texts(texts) => texts,
-        Outcome::Bool(_) | Outcome::Other(_) => return None,
+        EvaluatedValue::Null => Vec::new(),
+        EvaluatedValue::String(text) => vec![text],
+        EvaluatedValue::StringList(texts) => texts,
+        EvaluatedValue::Bool(_) | EvaluatedValue::Other(_) => return None,
     };
     texts.retain(|text| !text.is_empty());
     Some(texts)
 }
 
-fn holds(expression: &Expression, message: &str, input: Option<&Input>) -> Result<(), String> {
+fn check_rule(expression: &Expression, message: &str, input: Option<&ExpressionInput>) -> Result<(), String> {
     match evaluate(expression, input)? {
-        Outcome::Bool(true) => Ok(()),
-        Outcome::Bool(false) => Err(format!("validation expression '{}' failed: {message}", expression.source())),
+        EvaluatedValue::Bool(true) => Ok(()),
+        EvaluatedValue::Bool(false) => {
+            Err(format!("validation expression '{}' failed: {message}", expression.source()))
+        }
         _ => Err("validation expression must return a boolean".to_owned()),
     }
 }

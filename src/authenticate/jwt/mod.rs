@@ -6,12 +6,12 @@
 
 mod configuration;
 mod fetch;
-#[cfg(test)]
-mod forge;
-mod keyring;
-mod keys;
+mod jwks;
+mod jwks_cache;
 mod mapping;
 mod openid;
+#[cfg(test)]
+mod test_signer;
 mod token;
 mod url;
 
@@ -23,55 +23,55 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-pub use configuration::{Anonymous, Configuration, JwtIssuer};
-use fetch::Origin;
-use keyring::{Keeper, Keyring, Known};
-use keys::Signature;
-pub use openid::OpenIdConnect;
-use token::{Claims, Token};
+pub use configuration::{AnonymousAuthConfig, AuthenticationConfiguration, JwtIssuer};
+use fetch::JwksSource;
+use jwks::SignatureVerification;
+use jwks_cache::{JwksCache, JwksRefresher, JwksSnapshot};
+pub use openid::OidcFlags;
+use token::{Claims, UnverifiedToken};
 
 use super::token_review::size_of_user;
-use super::{AUTHENTICATED, speakable};
-use crate::egress::{Dialler, Ways};
+use super::{AUTHENTICATED, header_safe};
+use crate::decision_cache::{CacheLimits, CachedDecision, DecisionCache, DigestSecret};
+use crate::egress::{Dialer, EgressRoutes};
 use crate::kubeapi::User;
-use crate::observe::metrics::{self, CallKind, Lookup, Metrics};
-use crate::process::{Drain, Follower, OnFailure, Phase, Problem, Problems, Published, Publisher};
-use crate::review::{DecisionCache, Kept, Limits, Secret};
+use crate::observe::metrics::{self, CacheResult, CallKind, Metrics};
+use crate::process::{Drain, FileWatcher, OnFailure, Problem, Problems, Published, Publisher, ShutdownPhase};
 
 /// Parsers that are exposed to the fuzz targets.
 #[doc(hidden)]
 pub mod parsers {
-    pub use super::keys::{Keys, Signature};
-    pub use super::token::{Token, claims};
+    pub use super::jwks::{Jwks, SignatureVerification};
+    pub use super::token::{UnverifiedToken, claims};
 }
 
 /// Cache TTL of verified tokens.
-const REMEMBERED: Duration = Duration::from_secs(60);
+const VERIFIED_TTL: Duration = Duration::from_secs(60);
 /// Limits of the cache of verified tokens.
-const VERIFIED: Limits = Limits { entries: 32_768, bytes: 32 << 20 };
+const VERIFIED_CACHE_LIMITS: CacheLimits = CacheLimits { entries: 32_768, bytes: 32 << 20 };
 /// How often expired tokens are removed from the cache.
-const SWEEP: Duration = Duration::from_secs(10);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 /// Allowed clock skew for `nbf` in seconds, as in go-oidc; there is none for `exp`.
 const NOT_BEFORE_LEEWAY: f64 = 300.0;
 
 /// Authenticates JWTs; shared by all threads.
-pub struct Jwt {
+pub struct JwtAuthenticator {
     issuers: Published<Issuers>,
-    secret: Secret,
-    verified: DecisionCache<Verified>,
+    secret: DigestSecret,
+    verified: DecisionCache<VerifiedToken>,
     metrics: Arc<Metrics>,
 }
 
 /// A verified token: its user, and what it was verified with.
 #[derive(Clone, Debug, PartialEq)]
-struct Verified {
+struct VerifiedToken {
     user: Arc<User>,
-    by: VouchedBy,
+    issuer: IssuerRevision,
 }
 
 /// Identifies the configuration, the issuer and the key set with which a token was verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct VouchedBy {
+struct IssuerRevision {
     configuration: u64,
     issuer: usize,
     keys: u64,
@@ -83,158 +83,168 @@ pub struct Issuers {
     /// Unique for each loaded configuration of this process.
     id: u64,
     list: Vec<Issuer>,
-    anonymous: Option<Anonymous>,
+    anonymous: Option<AnonymousAuthConfig>,
 }
 
 #[derive(Debug)]
 struct Issuer {
     rules: JwtIssuer,
-    keys: Arc<Keyring>,
+    keys: Arc<JwksCache>,
 }
 
 /// A configuration that was valid when it was opened.
-pub struct ConfigurationFile {
-    written: Written,
-    follower: Follower,
-    configuration: Configuration,
+pub struct AuthenticationConfigFile {
+    source: AuthenticationConfigSource,
+    follower: FileWatcher,
+    configuration: AuthenticationConfiguration,
 }
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug)]
-enum Written {
+enum AuthenticationConfigSource {
     /// An `AuthenticationConfiguration` file.
     File(PathBuf),
     /// Flags, which may name a CA file.
-    Flags(OpenIdConnect),
+    Flags(OidcFlags),
 }
 
-impl Written {
-    fn load(&self) -> Result<Configuration, Problems> {
+impl AuthenticationConfigSource {
+    fn load(&self) -> Result<AuthenticationConfiguration, Problems> {
         match self {
-            Written::File(path) => Configuration::load(path),
-            Written::Flags(flags) => flags.configuration(),
+            AuthenticationConfigSource::File(path) => AuthenticationConfiguration::load(path),
+            AuthenticationConfigSource::Flags(flags) => flags.configuration(),
         }
     }
 
     /// The file to watch, if any.
     fn file(&self) -> Option<&Path> {
         match self {
-            Written::File(path) => Some(path),
-            Written::Flags(flags) => flags.authorities.as_deref(),
+            AuthenticationConfigSource::File(path) => Some(path),
+            AuthenticationConfigSource::Flags(flags) => flags.authorities.as_deref(),
         }
     }
 
-    fn lookups(&self, configuration: &Configuration, ways: &Ways) -> Problems {
+    fn check_egress(&self, configuration: &AuthenticationConfiguration, ways: &EgressRoutes) -> Problems {
         match self {
-            Written::File(path) => configuration.lookups(path, ways),
+            AuthenticationConfigSource::File(path) => configuration.check_egress(path, ways),
             // Connections for flags are always direct.
-            Written::Flags(_) => Problems::default(),
+            AuthenticationConfigSource::Flags(_) => Problems::default(),
         }
     }
 }
 
 /// Watches the configuration file, and refreshes the issuers' keys; for the background thread.
-pub struct Following {
-    written: Written,
-    follower: Follower,
-    jwt: Arc<Jwt>,
+pub struct AuthenticationConfigWatcher {
+    source: AuthenticationConfigSource,
+    follower: FileWatcher,
+    jwt: Arc<JwtAuthenticator>,
     publisher: Publisher<Issuers>,
-    keepers: Vec<Keeper>,
+    refreshers: Vec<JwksRefresher>,
 }
 
 /// The result of authenticating a token.
 #[derive(Debug)]
-pub enum Holder {
+pub enum JwtResult {
     /// The token is valid; its user.
-    Known(Arc<User>),
+    User(Arc<User>),
     /// The token is not of a configured issuer.
     Unknown,
     /// The token names a configured issuer but is invalid; with the error for the log.
-    Wrong(String),
+    Invalid(String),
 }
 
-impl ConfigurationFile {
+impl AuthenticationConfigFile {
     /// Checks that the egress selections of the issuers are configured.
-    pub fn lookups(&self, ways: &Ways) -> Problems {
-        self.written.lookups(&self.configuration, ways)
+    pub fn check_egress(&self, ways: &EgressRoutes) -> Problems {
+        self.source.check_egress(&self.configuration, ways)
     }
 
     /// Reads the file.
     ///
     /// # Errors
     /// All errors in it.
-    pub fn open(path: &Path) -> Result<ConfigurationFile, Problems> {
-        ConfigurationFile::read(Written::File(path.to_owned()))
+    pub fn open(path: &Path) -> Result<AuthenticationConfigFile, Problems> {
+        AuthenticationConfigFile::read(AuthenticationConfigSource::File(path.to_owned()))
     }
 
     /// Creates the configuration of one issuer from flags.
     ///
     /// # Errors
     /// All errors in the flags, and in the CA file.
-    pub fn of_flags(flags: OpenIdConnect) -> Result<ConfigurationFile, Problems> {
-        ConfigurationFile::read(Written::Flags(flags))
+    pub fn from_flags(flags: OidcFlags) -> Result<AuthenticationConfigFile, Problems> {
+        AuthenticationConfigFile::read(AuthenticationConfigSource::Flags(flags))
     }
 
-    fn read(written: Written) -> Result<ConfigurationFile, Problems> {
+    fn read(written: AuthenticationConfigSource) -> Result<AuthenticationConfigFile, Problems> {
         // Before the first read, so that no change is missed.
-        let follower = Follower::new(written.file());
+        let follower = FileWatcher::new(written.file());
         let configuration = written.load()?;
-        Ok(ConfigurationFile { written, follower, configuration })
+        Ok(AuthenticationConfigFile { source: written, follower, configuration })
     }
 
     /// Returns the configuration.
-    pub fn configuration(&self) -> &Configuration {
+    pub fn configuration(&self) -> &AuthenticationConfiguration {
         &self.configuration
     }
 
-    /// Creates the authenticator. The returned [`Following`] must be run.
+    /// Creates the authenticator. The returned [`AuthenticationConfigWatcher`] must be run.
     ///
     /// # Errors
     /// When the system has no random numbers.
-    pub fn start(self, metrics: &Arc<Metrics>) -> Result<(Arc<Jwt>, Following), Problem> {
+    pub fn start(
+        self,
+        metrics: &Arc<Metrics>,
+    ) -> Result<(Arc<JwtAuthenticator>, AuthenticationConfigWatcher), Problem> {
         let (issuers, keepers) = Issuers::new(self.configuration, None);
         let (publisher, issuers) = Published::new(issuers);
-        let verified = DecisionCache::new(metrics::DecisionCache::Jwt, VERIFIED, metrics.clone());
-        let jwt = Arc::new(Jwt { issuers, secret: Secret::new()?, verified, metrics: metrics.clone() });
-        let following =
-            Following { written: self.written, follower: self.follower, jwt: jwt.clone(), publisher, keepers };
+        let verified = DecisionCache::new(metrics::DecisionCacheKind::Jwt, VERIFIED_CACHE_LIMITS, metrics.clone());
+        let jwt =
+            Arc::new(JwtAuthenticator { issuers, secret: DigestSecret::new()?, verified, metrics: metrics.clone() });
+        let following = AuthenticationConfigWatcher {
+            source: self.source,
+            follower: self.follower,
+            jwt: jwt.clone(),
+            publisher,
+            refreshers: keepers,
+        };
         Ok((jwt, following))
     }
 }
 
-impl Jwt {
+impl JwtAuthenticator {
     /// Authenticates `token`. Waits only if the issuer's keys may have changed.
-    pub async fn holder(&self, token: &str) -> Holder {
+    pub async fn authenticate(&self, token: &str) -> JwtResult {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let key = self.secret.key(|digest| digest.text(token));
         let issuers = self.issuers.load();
-        let known = self.verified.fresh(&key, Instant::now()).filter(|known| issuers.vouch(known.by));
-        let lookup = if known.is_some() { Lookup::Hit } else { Lookup::Miss };
-        self.metrics.reviews().looked_up(metrics::DecisionCache::Jwt, lookup);
+        let known = self.verified.get_fresh(&key, Instant::now()).filter(|known| issuers.is_current(known.issuer));
+        let lookup = if known.is_some() { CacheResult::Hit } else { CacheResult::Miss };
+        self.metrics.reviews().record_lookup(metrics::DecisionCacheKind::Jwt, lookup);
         if let Some(known) = known {
-            return Holder::Known(known.user);
+            return JwtResult::User(known.user);
         }
         let issuers = arc_swap::Guard::into_inner(issuers);
         // Boxed, to keep the futures of requests with a cached token small.
-        match Box::pin(issuers.judge(token, now)).await {
-            Ok(None) => Holder::Unknown,
+        match Box::pin(issuers.authenticate(token, now)).await {
+            Ok(None) => JwtResult::Unknown,
             Ok(Some((verified, left))) => {
-                let until = Instant::now() + left.min(REMEMBERED);
+                let until = Instant::now() + left.min(VERIFIED_TTL);
                 let (bytes, owner) = (size_of_user(&verified.user), verified.user.name.clone());
-                let kept = Kept { value: verified, owner: &owner, bytes, fresh_until: until, stale_until: until };
-                Holder::Known(self.verified.keep(key, kept, Instant::now()).user)
+                let kept =
+                    CachedDecision { value: verified, owner: &owner, bytes, fresh_until: until, stale_until: until };
+                JwtResult::User(self.verified.insert(key, kept, Instant::now()).user)
             }
-            Err(why) => Holder::Wrong(why),
+            Err(why) => JwtResult::Invalid(why),
         }
     }
 
     /// Removes expired entries. Call it periodically.
-    pub fn sweep(&self) {
-        self.verified.sweep(Instant::now());
+    pub fn remove_expired(&self) {
+        self.verified.remove_expired(Instant::now());
     }
 
     /// Whether the configuration allows anonymous requests for `path`; none if it has no such setting.
-    pub fn lets_anonymous_in(&self, path: &str) -> Option<bool> {
+    pub fn allows_anonymous(&self, path: &str) -> Option<bool> {
         let issuers = self.issuers.load();
         let anonymous = issuers.anonymous.as_ref()?;
         Some(anonymous.enabled && (anonymous.paths.is_empty() || anonymous.paths.iter().any(|known| known == path)))
@@ -243,19 +253,19 @@ impl Jwt {
 
 impl Issuers {
     /// Creates the issuers of a configuration. An issuer with the same key source as one in `before` shares its keys.
-    fn new(configuration: Configuration, before: Option<&Issuers>) -> (Issuers, Vec<Keeper>) {
+    fn new(configuration: AuthenticationConfiguration, before: Option<&Issuers>) -> (Issuers, Vec<JwksRefresher>) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let mut keepers = Vec::new();
         let issuer = |rules: JwtIssuer| {
-            let origin = Origin {
+            let origin = JwksSource {
                 issuer: rules.url.clone(),
-                discovery: rules.discovery.clone(),
+                discovery_url: rules.discovery_url.clone(),
                 authorities: rules.authorities.clone(),
                 egress: rules.egress.clone(),
             };
-            let same = before.and_then(|before| before.list.iter().find(|issuer| issuer.keys.origin == origin));
+            let same = before.and_then(|before| before.list.iter().find(|issuer| issuer.keys.source == origin));
             let keys = same.map(|issuer| issuer.keys.clone()).unwrap_or_else(|| {
-                let (keys, keeper) = Keyring::new(origin);
+                let (keys, keeper) = JwksCache::new(origin);
                 keepers.push(keeper);
                 keys
             });
@@ -267,53 +277,53 @@ impl Issuers {
     }
 
     /// Whether a cached verification is still valid: same configuration, same key set.
-    fn vouch(&self, by: VouchedBy) -> bool {
-        let keys = || self.list.get(by.issuer)?.keys.known().keys.as_ref().map(|keys| keys.id);
+    fn is_current(&self, by: IssuerRevision) -> bool {
+        let keys = || self.list.get(by.issuer)?.keys.snapshot().keys.as_ref().map(|keys| keys.id);
         by.configuration == self.id && keys() == Some(by.keys)
     }
 
     /// Verifies a token; returns the user and the remaining validity. None if the issuer is not configured.
-    async fn judge(&self, token: &str, now: Duration) -> Result<Option<(Verified, Duration)>, String> {
+    async fn authenticate(&self, token: &str, now: Duration) -> Result<Option<(VerifiedToken, Duration)>, String> {
         let Some(claims) = token::claims(token) else { return Ok(None) };
         let Some(Value::String(says)) = claims.get("iss") else { return Ok(None) };
         // Google's tokens may leave the scheme out (OpenID Connect Core 1.0, section 15.6.2).
         let says = if says == "accounts.google.com" { "https://accounts.google.com" } else { says.as_str() };
         let found = self.list.iter().enumerate().find(|(_, issuer)| issuer.rules.url == says);
         let Some((number, issuer)) = found else { return Ok(None) };
-        let token = Token::parse(token, claims)?;
+        let token = UnverifiedToken::parse(token, claims)?;
         let wanted = &issuer.rules.algorithms;
         if !wanted.is_empty() && !wanted.contains(&token.algorithm) {
             return Err("signing algorithm not allowed for this issuer".to_owned());
         }
         let keys = issuer.verify(&token).await?;
-        let left = issuer.check(&token.claims, now)?;
-        let mut user = mapping::user(&issuer.rules, &token.claims)?;
-        if issuer.rules.adds_authenticated {
+        let left = issuer.check_claims(&token.claims, now)?;
+        let mut user = mapping::map_user(&issuer.rules, &token.claims)?;
+        if issuer.rules.adds_authenticated_group {
             super::authenticator::add_group(&mut user.groups, AUTHENTICATED);
         }
-        speakable::check(&user)?;
-        let by = VouchedBy { configuration: self.id, issuer: number, keys };
-        Ok(Some((Verified { user: Arc::new(user), by }, left)))
+        header_safe::check_header_safe(&user)?;
+        let by = IssuerRevision { configuration: self.id, issuer: number, keys };
+        Ok(Some((VerifiedToken { user: Arc::new(user), issuer: by }, left)))
     }
 }
 
 impl Issuer {
     /// Verifies the signature; returns the ID of the key set.
-    async fn verify(&self, token: &Token<'_>) -> Result<u64, String> {
-        let mut known = self.keys.known();
-        let mut judged = judged(&known, token);
+    async fn verify(&self, token: &UnverifiedToken<'_>) -> Result<u64, String> {
+        let mut known = self.keys.snapshot();
+        let mut judged = verify_signature(&known, token);
         // The issuer may sign with a key added after the last fetch, or the last fetch failed. An invalid signature may
         // come from a new key under the same name.
-        if judged != Some(Signature::Good) {
-            let newer = self.keys.newer(&known).await;
+        if judged != Some(SignatureVerification::Valid) {
+            let newer = self.keys.wait_for_newer(&known).await;
             if !Arc::ptr_eq(&newer, &known) {
                 known = newer;
-                judged = self::judged(&known, token);
+                judged = verify_signature(&known, token);
             }
         }
         match (judged, &known.keys) {
-            (Some(Signature::Good), Some(keys)) => Ok(keys.id),
-            (Some(Signature::Bad), _) => Err("invalid signature".to_owned()),
+            (Some(SignatureVerification::Valid), Some(keys)) => Ok(keys.id),
+            (Some(SignatureVerification::Invalid), _) => Err("invalid signature".to_owned()),
             (Some(_), _) => Err("signing key not found in the issuer's key set".to_owned()),
             (None, _) => {
                 let why = known.failure.as_deref().unwrap_or("not fetched yet");
@@ -323,7 +333,7 @@ impl Issuer {
     }
 
     /// Checks audience, expiry and not-before; returns the remaining validity.
-    fn check(&self, claims: &Claims, now: Duration) -> Result<Duration, String> {
+    fn check_claims(&self, claims: &Claims, now: Duration) -> Result<Duration, String> {
         let is_ours =
             |audience: &Value| audience.as_str().is_some_and(|it| self.rules.audiences.iter().any(|us| us == it));
         let meant = match claims.get("aud") {
@@ -350,36 +360,36 @@ impl Issuer {
     }
 }
 
-fn judged(known: &Known, token: &Token<'_>) -> Option<Signature> {
+fn verify_signature(known: &JwksSnapshot, token: &UnverifiedToken<'_>) -> Option<SignatureVerification> {
     known.keys.as_ref().map(|keys| keys.verify(token))
 }
 
 /// A key refresh task; dropping it aborts it.
-struct Task {
-    origin: Origin,
+struct JwksTask {
+    origin: JwksSource,
     handle: JoinHandle<()>,
 }
 
-impl Drop for Task {
+impl Drop for JwksTask {
     fn drop(&mut self) {
         self.handle.abort();
     }
 }
 
-impl Following {
+impl AuthenticationConfigWatcher {
     /// Reloads the file until the process ends. An invalid file keeps the last good configuration. Needs a `LocalSet`.
-    pub async fn run(mut self, dialler: Dialler, on_failure: OnFailure, drain: Drain) {
-        let mut round = tokio::time::interval(SWEEP);
-        let (mut tasks, metrics): (Vec<Task>, _) = (Vec::new(), self.jwt.metrics.clone());
-        let start = |tasks: &mut Vec<Task>, keepers: Vec<Keeper>| {
+    pub async fn run(mut self, dialler: Dialer, on_failure: OnFailure, drain: Drain) {
+        let mut round = tokio::time::interval(SWEEP_INTERVAL);
+        let (mut tasks, metrics): (Vec<JwksTask>, _) = (Vec::new(), self.jwt.metrics.clone());
+        let start = |tasks: &mut Vec<JwksTask>, keepers: Vec<JwksRefresher>| {
             for keeper in keepers {
-                let origin = keeper.origin().clone();
+                let origin = keeper.source().clone();
                 let health = metrics.calls().register(CallKind::Issuer, &origin.issuer);
-                let handle = tokio::task::spawn_local(keeper.keep(dialler.clone(), health, drain.clone()));
-                tasks.push(Task { origin, handle });
+                let handle = tokio::task::spawn_local(keeper.run(dialler.clone(), health, drain.clone()));
+                tasks.push(JwksTask { origin, handle });
             }
         };
-        start(&mut tasks, std::mem::take(&mut self.keepers));
+        start(&mut tasks, std::mem::take(&mut self.refreshers));
         let mut told: Option<Problems> = None;
         let mut ending = drain.clone();
         loop {
@@ -390,20 +400,20 @@ impl Following {
                 loop {
                     tokio::select! {
                         () = &mut changed => break,
-                        _ = round.tick() => self.jwt.sweep(),
-                        () = ending.reached(Phase::Ending) => return,
+                        _ = round.tick() => self.jwt.remove_expired(),
+                        () = ending.wait_for(ShutdownPhase::Ending) => return,
                     }
                 }
             }
-            let loaded = self.written.load();
-            let loaded = loaded.and_then(|it| self.written.lookups(&it, &dialler.ways().load()).or(it));
+            let loaded = self.source.load();
+            let loaded = loaded.and_then(|it| self.source.check_egress(&it, &dialler.routes().load()).into_result(it));
             match loaded {
                 Ok(configuration) => {
                     let before = self.jwt.issuers.get();
                     let (now, keepers) = Issuers::new(configuration, Some(&before));
-                    let file = self.written.file().unwrap_or(Path::new("")).display();
+                    let file = self.source.file().unwrap_or(Path::new("")).display();
                     tracing::info!(%file, issuers = now.list.len(), "authentication configuration reloaded");
-                    tasks.retain(|task| now.list.iter().any(|issuer| issuer.keys.origin == task.origin));
+                    tasks.retain(|task| now.list.iter().any(|issuer| issuer.keys.source == task.origin));
                     start(&mut tasks, keepers);
                     self.publisher.publish(Arc::new(now));
                     if told.take().is_some() {

@@ -3,15 +3,15 @@
 
 use std::path::PathBuf;
 
-use super::configuration::{Configuration, JwtIssuer, Source};
-use super::keys::Algorithm;
+use super::configuration::{AuthenticationConfiguration, ClaimSource, JwtIssuer};
+use super::jwks::Algorithm;
 use super::url::HttpsUrl;
 use crate::process::{Problem, Problems};
 use crate::tls::Bundle;
 
 /// The `--oidc-*` flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenIdConnect {
+pub struct OidcFlags {
     /// `--oidc-issuer`: the issuer URL, as in the claim `iss`.
     pub issuer: String,
     /// `--oidc-clientID`: the accepted audience, as in the claim `aud`.
@@ -30,12 +30,12 @@ pub struct OpenIdConnect {
     pub algorithms: Vec<String>,
 }
 
-impl OpenIdConnect {
+impl OidcFlags {
     /// Returns the equivalent configuration file.
     ///
     /// # Errors
     /// All errors, by flag or file.
-    pub(super) fn configuration(&self) -> Result<Configuration, Problems> {
+    pub(super) fn configuration(&self) -> Result<AuthenticationConfiguration, Problems> {
         let mut problems = Problems::default();
         let url = HttpsUrl::parse(&self.issuer).map_err(|mistakes| {
             problems.0.extend(mistakes.into_iter().map(|mistake| Problem::new("--oidc-issuer", mistake)));
@@ -52,27 +52,27 @@ impl OpenIdConnect {
         }
         let mut algorithms = Vec::new();
         for name in &self.algorithms {
-            let known = Algorithm::named(name).ok_or_else(|| {
+            let known = Algorithm::parse(name).ok_or_else(|| {
                 Problem::new("--oidc-sign-alg", format_args!("{name:?} is not an asymmetric algorithm, such as RS256"))
             });
-            algorithms.extend(problems.keep(known));
+            algorithms.extend(problems.collect(known));
         }
         let authorities = self.authorities.as_ref().map(|path| {
             let pem = std::fs::read(path).map_err(|error| Problem::new(path.display(), error))?;
             Bundle::from_pem(&pem, path.display())
         });
-        let authorities = problems.keep(authorities.transpose()).flatten();
+        let authorities = problems.collect(authorities.transpose()).flatten();
         let Ok(url) = url else { return Err(problems) };
-        let claim = |name: &str, prefix: &str| Source::Claim { name: name.to_owned(), prefix: prefix.to_owned() };
+        let claim = |name: &str, prefix: &str| ClaimSource::Claim { name: name.to_owned(), prefix: prefix.to_owned() };
         let issuer = JwtIssuer {
             url: self.issuer.clone(),
-            discovery: url.join("/.well-known/openid-configuration"),
+            discovery_url: url.join("/.well-known/openid-configuration"),
             authorities,
             egress: String::new(),
             audiences: vec![self.client_id.clone()],
             algorithms,
             // kube-rbac-proxy does not add the group to users of tokens that it verifies itself.
-            adds_authenticated: false,
+            adds_authenticated_group: false,
             username: claim(&self.username_claim, &self.username_prefix),
             groups: Some(claim(&self.groups_claim, &self.groups_prefix)).filter(|_| !self.groups_claim.is_empty()),
             uid: None,
@@ -80,7 +80,7 @@ impl OpenIdConnect {
             claim_rules: Vec::new(),
             user_rules: Vec::new(),
         };
-        problems.or(Configuration { issuers: vec![issuer], anonymous: None })
+        problems.into_result(AuthenticationConfiguration { issuers: vec![issuer], anonymous: None })
     }
 }
 
@@ -88,8 +88,8 @@ impl OpenIdConnect {
 mod tests {
     use super::*;
 
-    fn flags() -> OpenIdConnect {
-        OpenIdConnect {
+    fn flags() -> OidcFlags {
+        OidcFlags {
             issuer: "https://issuer.example/realm".to_owned(),
             client_id: "client".to_owned(),
             authorities: None,
@@ -102,19 +102,19 @@ mod tests {
     }
 
     #[test]
-    fn it_is_one_issuer() {
+    fn oidc_flags_configure_one_issuer() {
         let configuration = flags().configuration().unwrap();
         let [issuer] = &configuration.issuers[..] else { panic!("{configuration:?}") };
-        assert_eq!(issuer.discovery.path, "/realm/.well-known/openid-configuration");
+        assert_eq!(issuer.discovery_url.path, "/realm/.well-known/openid-configuration");
         assert_eq!(issuer.audiences, ["client"]);
         assert_eq!(issuer.algorithms, [Algorithm::RS256, Algorithm::ES256]);
-        let groups = OpenIdConnect { groups_claim: String::new(), ..flags() }.configuration().unwrap();
+        let groups = OidcFlags { groups_claim: String::new(), ..flags() }.configuration().unwrap();
         assert!(groups.issuers[0].groups.is_none());
     }
 
     #[test]
-    fn all_mistakes_at_once() {
-        let wrong = OpenIdConnect {
+    fn oidc_flag_errors_reported_together() {
+        let wrong = OidcFlags {
             issuer: "http://issuer.example".to_owned(),
             client_id: String::new(),
             authorities: Some("/nonexistent".into()),

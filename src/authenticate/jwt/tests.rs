@@ -4,8 +4,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::json;
 
-use super::forge::{SigningKey, key_set, unsigned};
-use super::keys::Keys;
+use super::jwks::Jwks;
+use super::test_signer::{SigningKey, key_set, unsigned};
 use super::*;
 
 const ISSUER: &str = "https://issuer.example";
@@ -23,7 +23,8 @@ fn file(more: &Value) -> String {
 }
 
 fn rules(more: &Value) -> JwtIssuer {
-    let configuration = Configuration::parse("a.yaml", &file(more), false).unwrap_or_else(|wrong| panic!("{wrong}"));
+    let configuration =
+        AuthenticationConfiguration::parse("a.yaml", &file(more), false).unwrap_or_else(|wrong| panic!("{wrong}"));
     configuration.issuers.into_iter().next().unwrap()
 }
 
@@ -35,13 +36,13 @@ fn claims(more: &Value) -> Claims {
     claims.as_object().unwrap().clone()
 }
 
-fn verify(keys: &Keys, token: &str) -> Result<Signature, &'static str> {
+fn verify(keys: &Jwks, token: &str) -> Result<SignatureVerification, &'static str> {
     let claims = token::claims(token).ok_or("no token")?;
-    Token::parse(token, claims).map(|token| keys.verify(&token))
+    UnverifiedToken::parse(token, claims).map(|token| keys.verify(&token))
 }
 
 #[test]
-fn every_algorithm_verifies_its_own_and_no_other() {
+fn jwt_algorithm_verifies_only_its_own_signatures() {
     let rsa = SigningKey::rsa();
     let (p256, p384, p521) = (SigningKey::ec("P-256"), SigningKey::ec("P-384"), SigningKey::ec("P-521"));
     let ed = SigningKey::ed();
@@ -58,9 +59,9 @@ fn every_algorithm_verifies_its_own_and_no_other() {
         ("EdDSA", &ed),
     ];
     for (algorithm, key) in all {
-        let keys = Keys::parse(key_set(&[key.jwk("a")]).as_bytes()).unwrap();
+        let keys = Jwks::parse(key_set(&[key.jwk("a")]).as_bytes()).unwrap();
         let token = key.token(algorithm, "a", &json!({"sub": "jane"}));
-        assert_eq!(verify(&keys, &token), Ok(Signature::Good), "{algorithm}");
+        assert_eq!(verify(&keys, &token), Ok(SignatureVerification::Valid), "{algorithm}");
         // Another key with that ID, another key ID, another payload.
         let others = [
             SigningKey::rsa(),
@@ -70,21 +71,21 @@ fn every_algorithm_verifies_its_own_and_no_other() {
             SigningKey::ed(),
         ];
         let others: Vec<Value> = others.iter().map(|key| key.jwk("a")).collect();
-        let other = Keys::parse(key_set(&others).as_bytes()).unwrap();
-        assert_eq!(verify(&other, &token), Ok(Signature::Bad), "{algorithm}");
-        let renamed = Keys::parse(key_set(&[key.jwk("b")]).as_bytes()).unwrap();
-        assert_eq!(verify(&renamed, &token), Ok(Signature::NoSuchKey), "{algorithm}");
+        let other = Jwks::parse(key_set(&others).as_bytes()).unwrap();
+        assert_eq!(verify(&other, &token), Ok(SignatureVerification::Invalid), "{algorithm}");
+        let renamed = Jwks::parse(key_set(&[key.jwk("b")]).as_bytes()).unwrap();
+        assert_eq!(verify(&renamed, &token), Ok(SignatureVerification::UnknownKey), "{algorithm}");
         let (header, rest) = token.split_once('.').unwrap();
         let (_, signature) = rest.split_once('.').unwrap();
         let forged = format!("{header}.{}.{signature}", URL_SAFE_NO_PAD.encode(r#"{"sub":"root"}"#));
-        assert_eq!(verify(&keys, &forged), Ok(Signature::Bad), "{algorithm}");
+        assert_eq!(verify(&keys, &forged), Ok(SignatureVerification::Invalid), "{algorithm}");
         // The header of one algorithm over the signature of another.
         for (claimed, _) in all.iter().filter(|(claimed, _)| *claimed != algorithm) {
             let signed = unsigned(&json!({"alg": claimed, "kid": "a"}), &json!({}));
             let signature = URL_SAFE_NO_PAD.encode(key.sign(algorithm, signed.as_bytes()));
             assert_ne!(
                 verify(&keys, &format!("{signed}.{signature}")),
-                Ok(Signature::Good),
+                Ok(SignatureVerification::Valid),
                 "{algorithm} as {claimed}"
             );
         }
@@ -92,19 +93,19 @@ fn every_algorithm_verifies_its_own_and_no_other() {
 }
 
 #[test]
-fn a_token_without_a_key_name_is_tried_with_each() {
+fn jwt_without_kid_is_tried_with_each_key() {
     let (one, other) = (SigningKey::ec("P-256"), SigningKey::ec("P-256"));
-    let keys = Keys::parse(key_set(&[one.jwk("a"), other.jwk("b")]).as_bytes()).unwrap();
+    let keys = Jwks::parse(key_set(&[one.jwk("a"), other.jwk("b")]).as_bytes()).unwrap();
     let signed = unsigned(&json!({"alg": "ES256"}), &json!({}));
     let token = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(other.sign("ES256", signed.as_bytes())));
-    assert_eq!(verify(&keys, &token), Ok(Signature::Good));
+    assert_eq!(verify(&keys, &token), Ok(SignatureVerification::Valid));
 }
 
 /// Known attacks: the public key as a shared secret, no signature, and a key inside the token.
 #[test]
-fn the_old_tricks() {
+fn jwt_known_attacks_are_rejected() {
     let key = SigningKey::rsa();
-    let keys = Keys::parse(key_set(&[key.jwk("a")]).as_bytes()).unwrap();
+    let keys = Jwks::parse(key_set(&[key.jwk("a")]).as_bytes()).unwrap();
     let jwk = key.jwk("a");
     let secret = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, jwk["n"].as_str().unwrap().as_bytes());
     let signed = unsigned(&json!({"alg": "HS256", "kid": "a"}), &json!({}));
@@ -118,20 +119,20 @@ fn the_old_tricks() {
     let header = json!({"alg": "RS256", "kid": "mine", "jwk": mine.jwk("mine"), "jku": "https://evil.example/keys"});
     let signed = unsigned(&header, &json!({}));
     let token = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(mine.sign("RS256", signed.as_bytes())));
-    assert_eq!(verify(&keys, &token), Ok(Signature::NoSuchKey));
+    assert_eq!(verify(&keys, &token), Ok(SignatureVerification::UnknownKey));
     for name in ["../../etc/passwd", "a' OR '1'='1", "a\u{0}", "A"] {
         let signed = unsigned(&json!({"alg": "RS256", "kid": name}), &json!({}));
         let token = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(key.sign("RS256", signed.as_bytes())));
-        assert_eq!(verify(&keys, &token), Ok(Signature::NoSuchKey), "{name}");
+        assert_eq!(verify(&keys, &token), Ok(SignatureVerification::UnknownKey), "{name}");
     }
     assert_eq!(
         verify(&keys, &format!("{}.", unsigned(&json!({"alg": "RS256", "kid": "a"}), &json!({})))),
-        Ok(Signature::Bad)
+        Ok(SignatureVerification::Invalid)
     );
 }
 
 #[test]
-fn what_is_no_key_set() {
+fn jwks_malformed_is_rejected() {
     let key = SigningKey::ec("P-256").jwk("a");
     let with = |name: &str, value: Value| {
         let mut key = key.clone();
@@ -153,27 +154,27 @@ fn what_is_no_key_set() {
         with("x", json!(1)),
         key_set(&vec![key.clone(); 200]),
     ] {
-        assert!(Keys::parse(text.as_bytes()).is_err(), "{}", &text[..text.len().min(80)]);
+        assert!(Jwks::parse(text.as_bytes()).is_err(), "{}", &text[..text.len().min(80)]);
     }
     // Unknown keys are skipped.
     let mixed = key_set(&[json!({"kty": "oct", "k": "AAAA"}), json!("?"), key.clone()]);
-    let (mixed, alone) = (Keys::parse(mixed.as_bytes()).unwrap(), Keys::parse(key_set(&[key]).as_bytes()).unwrap());
-    assert!(mixed.same(&alone) && mixed.id != alone.id);
+    let (mixed, alone) = (Jwks::parse(mixed.as_bytes()).unwrap(), Jwks::parse(key_set(&[key]).as_bytes()).unwrap());
+    assert!(mixed.has_same_keys(&alone) && mixed.id != alone.id);
 }
 
 #[test]
-fn audience_and_time() {
+fn jwt_audience_and_validity_period_checked() {
     let (rules, (keys, _keeper)) = (
         rules(&json!({})),
-        Keyring::new(Origin {
+        JwksCache::new(JwksSource {
             issuer: ISSUER.to_owned(),
-            discovery: url::HttpsUrl::parse(ISSUER).unwrap(),
+            discovery_url: url::HttpsUrl::parse(ISSUER).unwrap(),
             authorities: None,
             egress: String::new(),
         }),
     );
     let issuer = Issuer { rules, keys };
-    let check = |more: Value| issuer.check(&claims(&more), Duration::from_millis(1_000_500));
+    let check = |more: Value| issuer.check_claims(&claims(&more), Duration::from_millis(1_000_500));
     assert_eq!(check(json!({})), Ok(Duration::from_millis(999_500)));
     for good in [
         json!({"aud": ["x", "them"]}),
@@ -202,11 +203,11 @@ fn audience_and_time() {
 }
 
 fn map(more: &Value, of: &Value) -> Result<User, String> {
-    mapping::user(&rules(more), &claims(of))
+    mapping::map_user(&rules(more), &claims(of))
 }
 
 #[test]
-fn claims_become_a_user() {
+fn jwt_claims_mapped_to_user() {
     let everything = json!({
         "claimMappings": {
             "username": {"claim": "sub", "prefix": "oidc:"},
@@ -244,7 +245,7 @@ fn claims_become_a_user() {
 }
 
 #[test]
-fn who_cannot_be_mapped_is_refused() {
+fn jwt_claims_that_cannot_be_mapped_are_rejected() {
     let groups = |claim: Value| {
         let mapping = json!({"claimMappings": {
             "username": {"claim": "sub", "prefix": ""}, "groups": {"claim": "roles", "prefix": "p:"},
@@ -279,7 +280,7 @@ fn who_cannot_be_mapped_is_refused() {
 }
 
 #[test]
-fn rules_must_hold() {
+fn jwt_validation_rules_enforced() {
     let with = |rules: Value, of: Value| map(&rules, &of).map(|_| ());
     let required = || json!({"claimValidationRules": [{"claim": "hd", "requiredValue": "example.com"}]});
     assert_eq!(with(required(), json!({"hd": "example.com"})), Ok(()));
@@ -344,21 +345,21 @@ jwt:
   claimMappings: {username: {claim: sub}}
 - issuer: {url: https://a.example}
 "#;
-    insta::assert_snapshot!(Configuration::parse("a.yaml", text, false).unwrap_err());
+    insta::assert_snapshot!(AuthenticationConfiguration::parse("a.yaml", text, false).unwrap_err());
     for text in ["", "---\n", "{}", "[]", "kind: [", &format!("{}\n---\n{}", file(&json!({})), file(&json!({})))] {
-        assert!(Configuration::parse("a.yaml", text, false).is_err(), "{text}");
+        assert!(AuthenticationConfiguration::parse("a.yaml", text, false).is_err(), "{text}");
     }
 }
 
 #[test]
-fn older_versions_and_no_issuer_at_all_are_good() {
+fn authentication_configuration_accepts_older_versions_and_no_issuer() {
     for version in ["v1", "v1beta1", "v1alpha1"] {
         let text =
             format!("apiVersion: apiserver.config.k8s.io/{version}\nkind: AuthenticationConfiguration\njwt: []\n");
-        assert!(Configuration::parse("a.yaml", &text, false).unwrap().issuers.is_empty());
+        assert!(AuthenticationConfiguration::parse("a.yaml", &text, false).unwrap().issuers.is_empty());
     }
     let text = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n\
                 anonymous: {enabled: true, conditions: [{path: /livez}, {path: /readyz}]}\n";
-    let anonymous = Configuration::parse("a.yaml", text, false).unwrap().anonymous.unwrap();
+    let anonymous = AuthenticationConfiguration::parse("a.yaml", text, false).unwrap().anonymous.unwrap();
     assert_eq!((anonymous.enabled, anonymous.paths), (true, vec!["/livez".to_owned(), "/readyz".to_owned()]));
 }

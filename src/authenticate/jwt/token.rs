@@ -4,19 +4,19 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 
-use super::keys::Algorithm;
+use super::jwks::Algorithm;
 
 /// The maximum length of a token; the longest in use have a few hundred groups.
-const LONGEST: usize = 64 << 10;
+const MAX_TOKEN_BYTES: usize = 64 << 10;
 
 /// The claims of a token, by name.
 pub(super) type Claims = Map<String, Value>;
 
 /// A parsed, unverified token.
 #[derive(Debug)]
-pub struct Token<'t> {
+pub struct UnverifiedToken<'t> {
     /// The signed part: header and payload as received.
-    pub signed: &'t str,
+    pub signing_input: &'t str,
     /// The algorithm of the header.
     pub algorithm: Algorithm,
     /// The key ID of the header; may be empty.
@@ -29,18 +29,18 @@ pub struct Token<'t> {
 
 /// Returns the unverified claims of a token, for finding its issuer; none if it is no JWT.
 pub fn claims(token: &str) -> Option<Claims> {
-    let (_, payload, _) = parts(token)?;
-    object(payload)
+    let (_, payload, _) = split_parts(token)?;
+    decode_object(payload)
 }
 
-impl<'t> Token<'t> {
+impl<'t> UnverifiedToken<'t> {
     /// Parses a token whose claims were read by [`claims`].
     ///
     /// # Errors
     /// Why it is invalid, without any part of the token.
-    pub fn parse(token: &'t str, claims: Claims) -> Result<Token<'t>, &'static str> {
-        let (header, payload, signature) = parts(token).ok_or("not a compact JWT")?;
-        let header_fields = object(header).ok_or("the header is not a JSON object")?;
+    pub fn parse(token: &'t str, claims: Claims) -> Result<UnverifiedToken<'t>, &'static str> {
+        let (header, payload, signature) = split_parts(token).ok_or("not a compact JWT")?;
+        let header_fields = decode_object(header).ok_or("the header is not a JSON object")?;
         // RFC 7515, section 4.1.11: a token with unsupported critical extensions must be rejected.
         if header_fields.contains_key("crit") {
             return Err("critical header extensions are not supported");
@@ -51,16 +51,16 @@ impl<'t> Token<'t> {
             Some(_) => Err("a header field is not a string"),
         };
         // Other header fields are ignored: a token must not bring its own key (jwk, jku, x5c).
-        let algorithm = Algorithm::named(text("alg")?).ok_or("signing algorithm not supported")?;
+        let algorithm = Algorithm::parse(text("alg")?).ok_or("signing algorithm not supported")?;
         let key_id = text("kid")?.to_owned();
         let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| "the signature is not base64url")?;
         let signed = token.get(..header.len() + 1 + payload.len()).ok_or("not a compact JWT")?;
-        Ok(Token { signed, algorithm, key_id, signature, claims })
+        Ok(UnverifiedToken { signing_input: signed, algorithm, key_id, signature, claims })
     }
 }
 
-fn parts(token: &str) -> Option<(&str, &str, &str)> {
-    if token.len() > LONGEST {
+fn split_parts(token: &str) -> Option<(&str, &str, &str)> {
+    if token.len() > MAX_TOKEN_BYTES {
         return None;
     }
     let mut parts = token.split('.');
@@ -68,7 +68,7 @@ fn parts(token: &str) -> Option<(&str, &str, &str)> {
     parts.next().is_none().then_some(found)
 }
 
-fn object(part: &str) -> Option<Claims> {
+fn decode_object(part: &str) -> Option<Claims> {
     match serde_json::from_slice(&URL_SAFE_NO_PAD.decode(part).ok()?).ok()? {
         Value::Object(fields) => Some(fields),
         _ => None,
@@ -85,12 +85,12 @@ mod tests {
 
     fn parse(header: &str) -> Result<(Algorithm, String), &'static str> {
         let token = format!("{}.{}.c2ln", encoded(header), encoded("{}"));
-        let token = Token::parse(&token, claims(&token).unwrap())?;
+        let token = UnverifiedToken::parse(&token, claims(&token).unwrap())?;
         Ok((token.algorithm, token.key_id))
     }
 
     #[test]
-    fn only_signatures_by_a_key_pair_are_accepted() {
+    fn jwt_symmetric_and_none_algorithms_are_rejected() {
         assert_eq!(parse(r#"{"alg":"RS256","kid":"a"}"#), Ok((Algorithm::RS256, "a".to_owned())));
         assert_eq!(parse(r#"{"alg":"EdDSA","typ":"JWT"}"#), Ok((Algorithm::EdDSA, String::new())));
         for algorithm in ["none", "None", "NONE", "nOnE", "", "HS256", "HS512", "rs256", "RS1", "ES256K", "A128KW"] {
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_has_no_claims() {
+    fn jwt_claims_absent_in_malformed_token() {
         let payload = encoded("{\"iss\":\"x\"}");
         for token in [
             String::new(),
@@ -125,7 +125,7 @@ mod tests {
             format!("a. {payload}.b"),
             format!("a.{}.b", encoded("[]")),
             format!("a.{}.b", encoded("{")),
-            format!("a.{payload}.{}", "b".repeat(LONGEST)),
+            format!("a.{payload}.{}", "b".repeat(MAX_TOKEN_BYTES)),
         ] {
             assert!(claims(&token).is_none(), "{}", &token[..token.len().min(40)]);
         }
@@ -133,10 +133,10 @@ mod tests {
     }
 
     #[test]
-    fn the_signature_is_over_header_and_payload_as_they_came() {
+    fn jwt_signing_input_is_original_header_and_payload() {
         let token = format!("{}.{}.c2ln", encoded(r#"{ "alg" : "ES256" }"#), encoded("{}"));
-        let parsed = Token::parse(&token, claims(&token).unwrap()).unwrap();
-        assert_eq!(parsed.signed, token.rsplit_once('.').unwrap().0);
+        let parsed = UnverifiedToken::parse(&token, claims(&token).unwrap()).unwrap();
+        assert_eq!(parsed.signing_input, token.rsplit_once('.').unwrap().0);
         assert_eq!(parsed.signature, b"sig");
     }
 }

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn https_and_nothing_else() {
+    fn https_url_rejects_other_schemes() {
         for (url, destination, path) in [
             ("https://a.example", "a.example:443", ""),
             ("https://A.example:8443/x/y", "a.example:8443", "/x/y"),

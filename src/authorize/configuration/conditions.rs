@@ -3,35 +3,42 @@
 use serde_json::{Value, json};
 
 use crate::authorize::Attributes;
-use crate::authorize::access_review::Requirements;
-use crate::expression::{Expression, Input, Kind, Outcome, Variable};
+use crate::authorize::access_review::SelectorRequirements;
+use crate::expression::{EvaluatedValue, Expression, ExpressionInput, ExpressionType, ExpressionVariable};
 
 /// A `SubjectAccessReviewSpec` of `authorization.k8s.io/v1`.
-const REQUEST: Variable = Variable {
+const REQUEST: ExpressionVariable = ExpressionVariable {
     name: "request",
     fields: Some(&[
-        ("resourceAttributes", Kind::Fields(RESOURCE)),
-        ("nonResourceAttributes", Kind::Fields(&[("path", Kind::Text), ("verb", Kind::Text)])),
-        ("user", Kind::Text),
+        ("resourceAttributes", ExpressionType::Fields(RESOURCE)),
+        (
+            "nonResourceAttributes",
+            ExpressionType::Fields(&[("path", ExpressionType::String), ("verb", ExpressionType::String)]),
+        ),
+        ("user", ExpressionType::String),
         ("groups", TEXTS),
-        ("extra", Kind::Map),
-        ("uid", Kind::Text),
+        ("extra", ExpressionType::Map),
+        ("uid", ExpressionType::String),
     ]),
 };
-const RESOURCE: &[(&str, Kind)] = &[
-    ("namespace", Kind::Text),
-    ("verb", Kind::Text),
-    ("group", Kind::Text),
-    ("version", Kind::Text),
-    ("resource", Kind::Text),
-    ("subresource", Kind::Text),
-    ("name", Kind::Text),
+const RESOURCE: &[(&str, ExpressionType)] = &[
+    ("namespace", ExpressionType::String),
+    ("verb", ExpressionType::String),
+    ("group", ExpressionType::String),
+    ("version", ExpressionType::String),
+    ("resource", ExpressionType::String),
+    ("subresource", ExpressionType::String),
+    ("name", ExpressionType::String),
     ("fieldSelector", SELECTOR),
     ("labelSelector", SELECTOR),
 ];
-const SELECTOR: Kind = Kind::Fields(&[("rawSelector", Kind::Text), ("requirements", Kind::ListOf(&REQUIREMENT))]);
-const REQUIREMENT: Kind = Kind::Fields(&[("key", Kind::Text), ("operator", Kind::Text), ("values", TEXTS)]);
-const TEXTS: Kind = Kind::ListOf(&Kind::Text);
+const SELECTOR: ExpressionType = ExpressionType::Fields(&[
+    ("rawSelector", ExpressionType::String),
+    ("requirements", ExpressionType::ListOf(&REQUIREMENT)),
+]);
+const REQUIREMENT: ExpressionType =
+    ExpressionType::Fields(&[("key", ExpressionType::String), ("operator", ExpressionType::String), ("values", TEXTS)]);
+const TEXTS: ExpressionType = ExpressionType::ListOf(&ExpressionType::String);
 
 /// Match conditions; all must be true.
 #[derive(Clone, Debug, Default)]
@@ -54,7 +61,7 @@ impl MatchConditions {
     /// When it does not compile to a boolean expression.
     pub(super) fn add(&mut self, source: &str) -> Result<(), String> {
         let expression = Expression::compile(source, &REQUEST)?;
-        if expression.kind() != Kind::Bool {
+        if expression.result_type() != ExpressionType::Bool {
             return Err("must evaluate to bool".to_owned());
         }
         self.0.push(expression.into());
@@ -69,13 +76,13 @@ impl MatchConditions {
     ///
     /// # Errors
     /// The evaluation errors.
-    pub(in crate::authorize) fn hold(&self, attributes: Attributes<'_>) -> Result<bool, String> {
-        let input = Input::of(&spec(attributes));
+    pub(in crate::authorize) fn matches(&self, attributes: Attributes<'_>) -> Result<bool, String> {
+        let input = ExpressionInput::from_json(&review_spec(attributes));
         let mut errors = Vec::new();
         for expression in &self.0 {
             match expression.evaluate(&input) {
-                Ok(Outcome::Bool(true)) => {}
-                Ok(Outcome::Bool(false)) => return Ok(false),
+                Ok(EvaluatedValue::Bool(true)) => {}
+                Ok(EvaluatedValue::Bool(false)) => return Ok(false),
                 Ok(_) => errors.push(format!("expression '{}' must evaluate to bool", expression.source())),
                 Err(why) => errors.push(why),
             }
@@ -85,7 +92,7 @@ impl MatchConditions {
 }
 
 /// Returns the input of the conditions: empty strings are present, and one of the two kinds of attributes.
-fn spec(attributes: Attributes<'_>) -> Value {
+fn review_spec(attributes: Attributes<'_>) -> Value {
     let Attributes { user, request } = attributes;
     let mut spec = json!({"user": user.name, "groups": user.groups, "uid": user.uid, "extra": user.extra});
     if !request.is_resource_request {
@@ -102,8 +109,8 @@ fn spec(attributes: Attributes<'_>) -> Value {
         "name": request.name,
     });
     for (name, requirements) in [
-        ("fieldSelector", Requirements::of_fields(&request.field_selector)),
-        ("labelSelector", Requirements::of_labels(&request.label_selector)),
+        ("fieldSelector", SelectorRequirements::from_field_selector(&request.field_selector)),
+        ("labelSelector", SelectorRequirements::from_label_selector(&request.label_selector)),
     ] {
         if !requirements.is_empty() {
             resource[name] = json!(requirements);
@@ -132,11 +139,11 @@ mod tests {
             ..User::default()
         };
         let request = RequestInfo::parse(method, &path, &query).unwrap();
-        conditions.hold(Attributes { user: &user, request: &request })
+        conditions.matches(Attributes { user: &user, request: &request })
     }
 
     #[test]
-    fn what_kubernetes_documents() {
+    fn match_conditions_evaluate_documented_examples() {
         let things = "/apis/g/v1/namespaces/kube-system/things/x";
         for (source, uri, expected) in [
             ("has(request.resourceAttributes)", things, true),
@@ -171,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn no_outweighs_an_error_and_an_error_yes() {
+    fn match_conditions_false_overrides_error_overrides_true() {
         let (no, broken) = ("request.user == 'bob'", "request.resourceAttributes.name == 'x'");
         let ask = |sources: &[&str]| hold(sources, &Method::GET, "/healthz");
         assert_eq!(ask(&[broken, no]), Ok(false));
@@ -181,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_condition() {
+    fn match_conditions_invalid_expression_is_rejected() {
         for (source, words) in [
             ("request.resourceAttributes.namspace == 'x'", "undefined field 'namspace'"),
             ("has(request.resourceattributes)", "undefined field 'resourceattributes'"),

@@ -6,111 +6,127 @@ use std::time::Duration;
 
 use rustls_pki_types::UnixTime;
 
-use super::read::{Configuration, Connection, Demands, Kind, Webhook, Written};
-use crate::authorize::webhook::Named;
-use crate::authorize::{AccessReviewSettings, AccessReviews, Link, Mode, PROBE_INTERVAL, Policy};
-use crate::egress::Dialler;
-use crate::kubeclient::{Client, Jobs, Kubeconfig, Patience, Remote, Source};
+use super::parse::{
+    AuthorizationConfiguration, AuthorizerConfiguration, AuthorizerKind, ConfigurationRequirements,
+    WebhookConfiguration, WebhookConnectionInfo,
+};
+use crate::authorize::webhook::WebhookOptions;
+use crate::authorize::{
+    AccessReviewClient, AccessReviewSettings, AuthorizationMode, ChainEntry, PROBE_INTERVAL, RbacPolicy,
+};
+use crate::decision_cache::ReviewTarget;
+use crate::egress::Dialer;
+use crate::kubeclient::{CallPolicy, Client, ClientHandle, ClientJobs, Kubeconfig, KubeconfigSource};
 use crate::observe::metrics::Metrics;
-use crate::process::{Drain, Follower, OnFailure, Phase, Problem, Problems, Published, Publisher};
-use crate::review::Target;
+use crate::process::{Drain, FileWatcher, OnFailure, Problem, Problems, Published, Publisher, ShutdownPhase};
 
 /// How often expired decisions are removed from the caches.
-const SWEEP: Duration = Duration::from_secs(10);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A configuration file that was valid when it was opened.
-pub struct ConfigurationFile {
+pub struct AuthorizationConfigFile {
     path: PathBuf,
-    follower: Follower,
-    demands: Demands,
-    loaded: Loaded,
+    follower: FileWatcher,
+    requirements: ConfigurationRequirements,
+    loaded: LoadedConfiguration,
 }
 
 /// Settings of all webhooks, from flags.
 #[derive(Clone, Copy, Debug)]
-pub struct WebhookSettings {
+pub struct AuthorizationWebhookSettings {
     /// `--authorization-stale-allow-ttl`.
     pub stale_allow_ttl: Duration,
     /// The maximum timeout of a review (`--request-timeout`).
-    pub longest: Duration,
+    pub max_timeout: Duration,
     /// Whether failed webhooks are probed (`--readiness-requires-reviews`).
     pub probes: bool,
 }
 
 /// Watches the file, and runs the webhook clients; for the background thread.
-pub struct Following {
+pub struct AuthorizationConfigWatcher {
     path: PathBuf,
-    follower: Follower,
-    demands: Demands,
-    configuration: Configuration,
-    builder: Builder,
-    chain: Vec<Built>,
-    publisher: Publisher<Vec<Link>>,
+    follower: FileWatcher,
+    requirements: ConfigurationRequirements,
+    configuration: AuthorizationConfiguration,
+    builder: ChainBuilder,
+    chain: Vec<BuiltAuthorizer>,
+    publisher: Publisher<Vec<ChainEntry>>,
 }
 
 /// A configuration and the kubeconfigs that it names, one for each webhook.
-struct Loaded {
-    configuration: Configuration,
-    kubeconfigs: Vec<Option<(Source, Kubeconfig)>>,
+struct LoadedConfiguration {
+    configuration: AuthorizationConfiguration,
+    kubeconfigs: Vec<Option<(KubeconfigSource, Kubeconfig)>>,
 }
 
 /// Builds authorizers.
-struct Builder {
-    settings: WebhookSettings,
-    policy: Option<Published<Policy>>,
+struct ChainBuilder {
+    settings: AuthorizationWebhookSettings,
+    policy: Option<Published<RbacPolicy>>,
     metrics: Arc<Metrics>,
     /// Webhook clients that are not running yet.
-    planes: Vec<Plane>,
+    pending_workers: Vec<WebhookWorker>,
 }
 
 /// One authorizer, and its configuration.
 #[derive(Clone)]
-struct Built {
-    written: Written,
-    link: Link,
+struct BuiltAuthorizer {
+    configuration: AuthorizerConfiguration,
+    entry: ChainEntry,
 }
 
 /// The client of one webhook, and its queue of calls.
-struct Plane {
-    source: Source,
+struct WebhookWorker {
+    source: KubeconfigSource,
     kubeconfig: Kubeconfig,
-    jobs: Jobs,
+    jobs: ClientJobs,
 }
 
-impl ConfigurationFile {
+impl AuthorizationConfigFile {
     /// Reads the file, and the kubeconfigs that it names, for the first time.
     ///
     /// # Errors
     /// All errors in them.
-    pub fn open(path: &Path, demands: Demands) -> Result<ConfigurationFile, Problems> {
+    pub fn open(path: &Path, demands: ConfigurationRequirements) -> Result<AuthorizationConfigFile, Problems> {
         // Before the first read, so that no change is missed.
-        let follower = Follower::new([path]);
-        let loaded = load(Configuration::load(path)?, &demands)?;
-        Ok(ConfigurationFile { path: path.to_owned(), follower, demands, loaded })
+        let follower = FileWatcher::new([path]);
+        let loaded = load(AuthorizationConfiguration::load(path)?, &demands)?;
+        Ok(AuthorizationConfigFile { path: path.to_owned(), follower, requirements: demands, loaded })
     }
 
-    /// Creates the chain and its [`Following`]. `policy` is required for authorizers of type RBAC.
+    /// Creates the chain and its [`AuthorizationConfigWatcher`]. `policy` is required for authorizers of type RBAC.
     ///
     /// # Errors
     /// When the system has no random numbers.
     pub fn start(
         self,
-        settings: WebhookSettings,
-        policy: Option<Published<Policy>>,
+        settings: AuthorizationWebhookSettings,
+        policy: Option<Published<RbacPolicy>>,
         metrics: &Arc<Metrics>,
-    ) -> Result<(Published<Vec<Link>>, Following), Problem> {
-        let mut builder = Builder { settings, policy, metrics: metrics.clone(), planes: Vec::new() };
-        let ConfigurationFile { path, follower, demands, loaded } = self;
+    ) -> Result<(Published<Vec<ChainEntry>>, AuthorizationConfigWatcher), Problem> {
+        let mut builder = ChainBuilder { settings, policy, metrics: metrics.clone(), pending_workers: Vec::new() };
+        let AuthorizationConfigFile { path, follower, requirements: demands, loaded } = self;
         let configuration = loaded.configuration.clone();
         let chain = builder.build(loaded, &[])?;
-        metrics.authorization().configured(&configuration.text);
-        tell(&path, &chain, "authorization configuration loaded");
-        let (publisher, published) = Published::new(links(&chain));
-        Ok((published, Following { path, follower, demands, configuration, builder, chain, publisher }))
+        metrics.authorization().set_config(&configuration.text);
+        log_chain(&path, &chain, "authorization configuration loaded");
+        let (publisher, published) = Published::new(chain_entries(&chain));
+        Ok((
+            published,
+            AuthorizationConfigWatcher {
+                path,
+                follower,
+                requirements: demands,
+                configuration,
+                builder,
+                chain,
+                publisher,
+            },
+        ))
     }
 }
 
-impl ConfigurationFile {
+impl AuthorizationConfigFile {
     /// Certificates in the kubeconfigs of webhooks that are not valid `now`.
     pub fn untimely(&self, now: UnixTime) -> impl Iterator<Item = Problem> {
         let kubeconfigs = self.loaded.kubeconfigs.iter().enumerate();
@@ -121,20 +137,20 @@ impl ConfigurationFile {
 }
 
 /// `problem` of the kubeconfig of webhook `number`, with the field that names it.
-fn connection_problem(configuration: &Configuration, number: usize, problem: Problem) -> Problem {
-    Problem::field(&configuration.place, format_args!("authorizers[{number}].webhook.connectionInfo"), problem)
+fn connection_problem(configuration: &AuthorizationConfiguration, number: usize, problem: Problem) -> Problem {
+    Problem::at_field(&configuration.place, format_args!("authorizers[{number}].webhook.connectionInfo"), problem)
 }
 
-impl Following {
+impl AuthorizationConfigWatcher {
     /// Reloads the file and runs the webhook clients until the process ends. An invalid file keeps the last good
     /// configuration. Needs a `LocalSet`.
-    pub async fn run(mut self, dialler: Dialler, on_failure: OnFailure, mut drain: Drain) {
-        let (mut round, mut probing) = (tokio::time::interval(SWEEP), tokio::time::interval(PROBE_INTERVAL));
+    pub async fn run(mut self, dialler: Dialer, on_failure: OnFailure, mut drain: Drain) {
+        let (mut round, mut probing) = (tokio::time::interval(SWEEP_INTERVAL), tokio::time::interval(PROBE_INTERVAL));
         let probes = self.builder.settings.probes;
         let mut told: Option<Problems> = None;
         loop {
-            for plane in self.builder.planes.drain(..) {
-                tokio::task::spawn_local(plane.serve(dialler.clone()));
+            for plane in self.builder.pending_workers.drain(..) {
+                tokio::task::spawn_local(plane.run(dialler.clone()));
             }
             {
                 // The same future across the sweeps, as its own poll interval is longer than theirs.
@@ -142,23 +158,23 @@ impl Following {
                 loop {
                     tokio::select! {
                         () = &mut changed => break,
-                        _ = round.tick() => sweep(&self.chain),
+                        _ = round.tick() => remove_expired(&self.chain),
                         _ = probing.tick(), if probes => webhooks(&self.chain).for_each(|reviews| reviews.probe()),
-                        () = drain.reached(Phase::Ending) => return,
+                        () = drain.wait_for(ShutdownPhase::Ending) => return,
                     }
                 }
             }
-            match self.read_again() {
+            match self.reload() {
                 Ok(changed) => {
                     if changed || told.is_some() {
-                        tell(&self.path, &self.chain, "authorization configuration reloaded");
+                        log_chain(&self.path, &self.chain, "authorization configuration reloaded");
                     }
                     if told.take().is_some() {
                         on_failure(&Problems::default());
                     }
                 }
                 Err(problems) => {
-                    self.builder.metrics.authorization().reload_failed();
+                    self.builder.metrics.authorization().record_reload_failure();
                     if told.as_ref() != Some(&problems) {
                         problems
                             .log("authorization configuration changed and is invalid; the last good one stays in use");
@@ -171,82 +187,93 @@ impl Following {
     }
 
     /// Reloads the file; returns whether the configuration changed.
-    fn read_again(&mut self) -> Result<bool, Problems> {
-        let configuration = Configuration::load(&self.path)?;
+    fn reload(&mut self) -> Result<bool, Problems> {
+        let configuration = AuthorizationConfiguration::load(&self.path)?;
         if configuration == self.configuration {
             return Ok(false);
         }
         let files = configuration.files();
-        let loaded = load(configuration.clone(), &self.demands).inspect_err(|_| {
+        let loaded = load(configuration.clone(), &self.requirements).inspect_err(|_| {
             // The error may be in one of the kubeconfigs: watch them, too.
             self.follower.add(files);
         })?;
         self.chain = self.builder.build(loaded, &self.chain)?;
-        self.publisher.publish(Arc::new(links(&self.chain)));
-        self.builder.metrics.authorization().reloaded(&configuration.text);
+        self.publisher.publish(Arc::new(chain_entries(&self.chain)));
+        self.builder.metrics.authorization().record_reload(&configuration.text);
         self.configuration = configuration;
         Ok(true)
     }
 }
 
-impl Builder {
+impl ChainBuilder {
     /// Builds the chain. An authorizer with the same configuration as one in `before` is reused with its cache.
-    fn build(&mut self, loaded: Loaded, before: &[Built]) -> Result<Vec<Built>, Problem> {
+    fn build(
+        &mut self,
+        loaded: LoadedConfiguration,
+        before: &[BuiltAuthorizer],
+    ) -> Result<Vec<BuiltAuthorizer>, Problem> {
         let mut chain = Vec::new();
         for (written, kubeconfig) in loaded.configuration.authorizers.into_iter().zip(loaded.kubeconfigs) {
-            if let Some(same) = before.iter().find(|built| built.written == written) {
+            if let Some(same) = before.iter().find(|built| built.configuration == written) {
                 chain.push(same.clone());
                 continue;
             }
             let mode = match (&written.kind, kubeconfig, &self.policy) {
-                (Kind::AlwaysAllow, ..) => Mode::AlwaysAllow,
-                (Kind::AlwaysDeny, ..) => Mode::AlwaysDeny,
-                (Kind::Rbac, _, Some(policy)) => Mode::Static(policy.clone(), "RBAC"),
-                (Kind::Webhook(webhook), Some((source, kubeconfig)), _) => {
-                    let (remote, jobs) = Remote::new();
+                (AuthorizerKind::AlwaysAllow, ..) => AuthorizationMode::AlwaysAllow,
+                (AuthorizerKind::AlwaysDeny, ..) => AuthorizationMode::AlwaysDeny,
+                (AuthorizerKind::Rbac, _, Some(policy)) => AuthorizationMode::Static(policy.clone(), "RBAC"),
+                (AuthorizerKind::Webhook(webhook), Some((source, kubeconfig)), _) => {
+                    let (remote, jobs) = ClientHandle::new();
                     let reviews = self.webhook(&written.name, webhook, remote)?;
-                    self.planes.push(Plane { source, kubeconfig, jobs });
-                    Mode::Webhook(reviews)
+                    self.pending_workers.push(WebhookWorker { source, kubeconfig, jobs });
+                    AuthorizationMode::Webhook(reviews)
                 }
                 // Excluded by the checks of the configuration.
-                (Kind::Rbac, _, None) | (Kind::Webhook(_), None, _) => Mode::AlwaysDeny,
+                (AuthorizerKind::Rbac, _, None) | (AuthorizerKind::Webhook(_), None, _) => {
+                    AuthorizationMode::AlwaysDeny
+                }
             };
             let kind = written.kind.as_str();
             let decisions = Some(self.metrics.authorization().decisions(kind, &written.name));
             let label = format!("{kind} {}", written.name).into();
-            chain.push(Built { link: Link { mode, label, decisions }, written });
+            chain.push(BuiltAuthorizer { entry: ChainEntry { mode, label, decisions }, configuration: written });
         }
         Ok(chain)
     }
 
-    fn webhook(&self, name: &str, webhook: &Webhook, remote: Remote) -> Result<Arc<AccessReviews>, Problem> {
-        let usual = Patience::default();
+    fn webhook(
+        &self,
+        name: &str,
+        webhook: &WebhookConfiguration,
+        remote: ClientHandle,
+    ) -> Result<Arc<AccessReviewClient>, Problem> {
+        let usual = CallPolicy::default();
         let settings = AccessReviewSettings {
             target: match webhook.connection {
-                Connection::InCluster => Target::ApiServer(webhook.version),
-                Connection::Kubeconfig(_) => Target::Webhook(webhook.version),
+                WebhookConnectionInfo::InCluster => ReviewTarget::ApiServer(webhook.version),
+                WebhookConnectionInfo::Kubeconfig(_) => ReviewTarget::Webhook(webhook.version),
             },
             authorized_ttl: webhook.authorized_ttl,
             unauthorized_ttl: webhook.unauthorized_ttl,
             stale_allow_ttl: self.settings.stale_allow_ttl,
-            patience: Patience {
-                attempt: webhook.timeout.min(self.settings.longest),
-                whole: webhook.timeout.max(usual.whole).min(self.settings.longest),
+            patience: CallPolicy {
+                attempt_timeout: webhook.timeout.min(self.settings.max_timeout),
+                total_timeout: webhook.timeout.max(usual.total_timeout).min(self.settings.max_timeout),
                 ..usual
             },
         };
-        let named = Named {
+        let named = WebhookOptions {
             name: name.to_owned(),
             denies_on_failure: webhook.denies_on_failure,
-            conditions: webhook.conditions.clone(),
+            match_conditions: webhook.match_conditions.clone(),
         };
-        AccessReviews::named(remote, named, settings, &self.metrics)
+        AccessReviewClient::with_options(remote, named, settings, &self.metrics)
     }
 }
 
-impl Plane {
+impl WebhookWorker {
     /// Runs the client until the configuration no longer has the webhook.
-    async fn serve(self, dialler: Dialler) {
+    async fn run(self, dialler: Dialer) {
         tracing::info!(source = %self.source, server = %self.kubeconfig.server(), "authorization webhook started");
         let client = Client::new(self.source, self.kubeconfig, dialler);
         let mut following = tokio::task::JoinSet::new();
@@ -255,21 +282,21 @@ impl Plane {
     }
 }
 
-impl Connection {
-    fn source(&self) -> Source {
+impl WebhookConnectionInfo {
+    fn source(&self) -> KubeconfigSource {
         match self {
-            Connection::Kubeconfig(path) => Source::File(path.clone()),
-            Connection::InCluster => Source::InCluster,
+            WebhookConnectionInfo::Kubeconfig(path) => KubeconfigSource::File(path.clone()),
+            WebhookConnectionInfo::InCluster => KubeconfigSource::InCluster,
         }
     }
 }
 
-impl Configuration {
+impl AuthorizationConfiguration {
     fn files(&self) -> Vec<PathBuf> {
-        let file = |authorizer: &Written| match &authorizer.kind {
-            Kind::Webhook(webhook) => match &webhook.connection {
-                Connection::Kubeconfig(path) => Some(path.clone()),
-                Connection::InCluster => None,
+        let file = |authorizer: &AuthorizerConfiguration| match &authorizer.kind {
+            AuthorizerKind::Webhook(webhook) => match &webhook.connection {
+                WebhookConnectionInfo::Kubeconfig(path) => Some(path.clone()),
+                WebhookConnectionInfo::InCluster => None,
             },
             _ => None,
         };
@@ -278,11 +305,14 @@ impl Configuration {
 }
 
 /// Checks a configuration, and reads its kubeconfigs.
-fn load(configuration: Configuration, demands: &Demands) -> Result<Loaded, Problems> {
+fn load(
+    configuration: AuthorizationConfiguration,
+    demands: &ConfigurationRequirements,
+) -> Result<LoadedConfiguration, Problems> {
     let mut problems = configuration.check(demands);
     let mut kubeconfigs = Vec::new();
     for (number, authorizer) in configuration.authorizers.iter().enumerate() {
-        let Kind::Webhook(webhook) = &authorizer.kind else {
+        let AuthorizerKind::Webhook(webhook) = &authorizer.kind else {
             kubeconfigs.push(None);
             continue;
         };
@@ -295,25 +325,25 @@ fn load(configuration: Configuration, demands: &Demands) -> Result<Loaded, Probl
             }
         }
     }
-    problems.or(Loaded { configuration, kubeconfigs })
+    problems.into_result(LoadedConfiguration { configuration, kubeconfigs })
 }
 
-fn links(chain: &[Built]) -> Vec<Link> {
-    chain.iter().map(|built| built.link.clone()).collect()
+fn chain_entries(chain: &[BuiltAuthorizer]) -> Vec<ChainEntry> {
+    chain.iter().map(|built| built.entry.clone()).collect()
 }
 
-fn sweep(chain: &[Built]) {
-    webhooks(chain).for_each(|reviews| reviews.sweep());
+fn remove_expired(chain: &[BuiltAuthorizer]) {
+    webhooks(chain).for_each(|reviews| reviews.remove_expired());
 }
 
-fn webhooks(chain: &[Built]) -> impl Iterator<Item = &Arc<AccessReviews>> {
-    chain.iter().filter_map(|built| match &built.link.mode {
-        Mode::Webhook(reviews) => Some(reviews),
+fn webhooks(chain: &[BuiltAuthorizer]) -> impl Iterator<Item = &Arc<AccessReviewClient>> {
+    chain.iter().filter_map(|built| match &built.entry.mode {
+        AuthorizationMode::Webhook(reviews) => Some(reviews),
         _ => None,
     })
 }
 
-fn tell(path: &Path, chain: &[Built], what: &str) {
-    let authorizers: Vec<&str> = chain.iter().map(|built| &*built.link.label).collect();
+fn log_chain(path: &Path, chain: &[BuiltAuthorizer], what: &str) {
+    let authorizers: Vec<&str> = chain.iter().map(|built| &*built.entry.label).collect();
     tracing::info!(file = %path.display(), authorizers = authorizers.join(", "), "{what}");
 }

@@ -5,10 +5,10 @@
 
 mod conditions;
 mod follow;
-mod read;
+mod parse;
 #[cfg(test)]
 mod tests;
 
 pub(super) use conditions::MatchConditions;
-pub use follow::{ConfigurationFile, Following, WebhookSettings};
-pub use read::{Configuration, Demands};
+pub use follow::{AuthorizationConfigFile, AuthorizationConfigWatcher, AuthorizationWebhookSettings};
+pub use parse::{AuthorizationConfiguration, ConfigurationRequirements};

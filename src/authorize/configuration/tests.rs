@@ -13,15 +13,15 @@ fn webhook(more: &str) -> String {
 
 #[track_caller]
 fn mistakes(text: &str) -> Vec<String> {
-    let problems = Configuration::parse("f", text, false).expect_err("refused");
+    let problems = AuthorizationConfiguration::parse("f", text, false).expect_err("refused");
     problems.0.iter().map(ToString::to_string).collect()
 }
 
 #[test]
-fn every_version_and_the_usual_values() {
+fn authorization_configuration_accepts_versions_and_defaults() {
     for version in ["v1", "v1beta1", "v1alpha1"] {
         let text = webhook("- {type: RBAC, name: rbac}\n").replace("k8s.io/v1", &format!("k8s.io/{version}"));
-        let read = Configuration::parse("f", &text, false).unwrap();
+        let read = AuthorizationConfiguration::parse("f", &text, false).unwrap();
         let names: Vec<&str> = read.authorizers.iter().map(|authorizer| &*authorizer.name).collect();
         assert_eq!(names, ["a", "rbac"]);
         let said = format!("{:?}", read.authorizers[0].kind);
@@ -30,19 +30,19 @@ fn every_version_and_the_usual_values() {
         }
     }
     let text = webhook("    cacheAuthorizedRequests: false\n    unauthorizedTTL: 1m0s\n");
-    let said = format!("{:?}", Configuration::parse("f", &text, false).unwrap().authorizers[0].kind);
+    let said = format!("{:?}", AuthorizationConfiguration::parse("f", &text, false).unwrap().authorizers[0].kind);
     assert!(said.contains("authorized_ttl: 0ns") && said.contains("unauthorized_ttl: 60s"), "{said}");
 }
 
 #[test]
-fn the_sample_is_right() {
+fn authorization_configuration_sample_is_valid() {
     let sample = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/delegation/authorization.yaml"));
-    let read = Configuration::parse("sample", sample, false).unwrap();
+    let read = AuthorizationConfiguration::parse("sample", sample, false).unwrap();
     assert_eq!(
         read.authorizers.iter().map(|one| &*one.name).collect::<Vec<_>>(),
         ["guard.example.com", "rbac", "cluster"]
     );
-    assert_eq!(read.check(&Demands { policy: true, decision: true }).0, []);
+    assert_eq!(read.check(&ConfigurationRequirements { has_policy_file: true, needs_decision: true }).0, []);
 }
 
 #[test]
@@ -84,7 +84,7 @@ authorizers:
 }
 
 #[test]
-fn what_is_no_such_document() {
+fn authorization_configuration_malformed_is_rejected() {
     for (text, words) in [
         ("", "expected exactly one AuthorizationConfiguration, found 0"),
         ("kind: [", "not YAML"),
@@ -106,15 +106,15 @@ fn what_is_no_such_document() {
 }
 
 #[test]
-fn what_the_rest_of_the_flags_demand() {
+fn authorization_configuration_checked_against_flags() {
     let text = |authorizers: &str| {
         format!(
             "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\nauthorizers: {authorizers}\n"
         )
     };
     let check = |authorizers: &str, policy, decision| {
-        let read = Configuration::parse("f", &text(authorizers), false).unwrap();
-        let problems = read.check(&Demands { policy, decision });
+        let read = AuthorizationConfiguration::parse("f", &text(authorizers), false).unwrap();
+        let problems = read.check(&ConfigurationRequirements { has_policy_file: policy, needs_decision: decision });
         problems.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     };
     let (rbac, allow, deny) = (

@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use crate::kubeapi::{Quoted, is_dns_subdomain};
+use crate::kubeapi::{GoQuoted, is_dns_subdomain};
 
 /// Returns upstream's error for an invalid extra (`validateExtra` in `mode.go`, `IsDomainPrefixedPath` in
 /// `k8s.io/apimachinery/pkg/util/validation`).
-pub(super) fn mistake(extra: &BTreeMap<String, Vec<String>>) -> Option<String> {
+pub(super) fn validate(extra: &BTreeMap<String, Vec<String>>) -> Option<String> {
     extra.iter().find_map(|(key, values)| {
         if key.is_empty() {
             return Some("impersonating the empty string key in extra is not allowed".to_owned());
         }
-        if let Some(why) = no_domain_prefixed_path(key) {
+        if let Some(why) = validate_domain_prefixed_path(key) {
             return Some(format!("impersonating an invalid key in extra is not allowed: {why}"));
         }
         if key.to_lowercase() != *key {
-            return Some(format!("impersonating a non-lowercase key in extra is not allowed: {}", Quoted(key)));
+            return Some(format!("impersonating a non-lowercase key in extra is not allowed: {}", GoQuoted(key)));
         }
         values
             .iter()
@@ -24,8 +24,8 @@ pub(super) fn mistake(extra: &BTreeMap<String, Vec<String>>) -> Option<String> {
     })
 }
 
-fn no_domain_prefixed_path(key: &str) -> Option<String> {
-    let invalid = |value: &str, why: &str| format!("extra.key: Invalid value: {}: {why}", Quoted(value));
+fn validate_domain_prefixed_path(key: &str) -> Option<String> {
+    let invalid = |value: &str, why: &str| format!("extra.key: Invalid value: {}: {why}", GoQuoted(value));
     let parts = key.split_once('/').filter(|(domain, path)| !domain.is_empty() && !path.is_empty());
     let Some((domain, path)) = parts else {
         return Some(invalid(key, "must be a domain-prefixed path (such as \"acme.io/foo\")"));
@@ -58,11 +58,11 @@ mod tests {
     use super::*;
 
     fn told(key: &str, values: &[&str]) -> Option<String> {
-        mistake(&[(key.to_owned(), values.iter().map(|value| (*value).to_owned()).collect())].into())
+        validate(&[(key.to_owned(), values.iter().map(|value| (*value).to_owned()).collect())].into())
     }
 
     #[test]
-    fn what_is_wrong_is_told_as_upstream_tells_it() {
+    fn impersonation_extra_errors_equal_upstream() {
         for good in ["acme.io/foo", "a/b", "acme.io/foo/bar%2c:;", "a.b/~"] {
             assert_eq!(told(good, &["v"]), None, "{good}");
         }

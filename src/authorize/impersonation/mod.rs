@@ -5,44 +5,44 @@
 //! user is tried first. Upstream caches the result of a mode for 10s. Here only the single decisions are cached, with
 //! the configured TTL, so that a revoked permission is not cached twice as long.
 
-mod actor;
 mod check;
+mod effective_user;
 mod extra;
-mod last;
+mod mode;
+mod mode_cache;
+pub(super) mod requested_user;
 #[cfg(test)]
 mod tests;
-pub(super) mod wanted;
-mod way;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 
-pub use actor::{Actor, Impersonated};
+pub use effective_user::{EffectiveUser, ImpersonatedUser};
 
 use super::Authorizer;
-use crate::authenticate::{Authenticated, GroupFilter};
+use crate::authenticate::{AuthenticatedUser, GroupFilter};
 use crate::kubeapi::{RequestInfo, Status, User};
 use crate::message::{Blame, Refusal};
-use crate::observe::metrics::{Impersonation, Metrics};
-use check::{Check, No};
-use last::LastWays;
-use way::Way;
+use crate::observe::metrics::{ImpersonationStep, Metrics};
+use check::{ImpersonationCheck, ImpersonationDenial};
+use mode::ImpersonationMode;
+use mode_cache::ModeCache;
 
 /// Timeout of all checks of one request together; the same as for one check, because there may be many.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Authorizes impersonation. One per process.
 pub struct Impersonator {
-    last: LastWays,
+    mode_cache: ModeCache,
     metrics: Arc<Metrics>,
 }
 
 impl Impersonator {
     /// Creates an impersonator that records into `metrics`.
     pub fn new(metrics: &Arc<Metrics>) -> Impersonator {
-        Impersonator { last: LastWays::default(), metrics: metrics.clone() }
+        Impersonator { mode_cache: ModeCache::default(), metrics: metrics.clone() }
     }
 
     /// Returns the effective user of a request with `Impersonate-*` in its `headers`, and removes those headers. The
@@ -55,55 +55,62 @@ impl Impersonator {
         &self,
         authorizer: &Authorizer,
         groups: &GroupFilter,
-        who: &'w Authenticated,
+        who: &'w AuthenticatedUser,
         headers: &mut HeaderMap,
         request: &RequestInfo<'_>,
-    ) -> Result<Actor<'w>, Refusal> {
-        if !authorizer.judges_impersonation() {
-            return Err(Refusal::new(Blame::Client, nobody_judges(who)).because("no mode can authorize impersonation"));
+    ) -> Result<EffectiveUser<'w>, Refusal> {
+        if !authorizer.can_authorize_impersonation() {
+            return Err(Refusal::new(Blame::Client, no_authorizer_status(who))
+                .with_cause("no mode can authorize impersonation"));
         }
-        let wanted = wanted::read(headers).map_err(|status| Refusal::new(Blame::Client, status))?;
-        wanted::take_away(headers);
-        let Some(wanted) = wanted else { return Ok(Actor::as_themselves(who)) };
+        let wanted = requested_user::parse_headers(headers).map_err(|status| Refusal::new(Blame::Client, status))?;
+        requested_user::strip_headers(headers);
+        let Some(wanted) = wanted else { return Ok(EffectiveUser::without_impersonation(who)) };
         let began = Instant::now();
-        let found = tokio::time::timeout(PATIENCE, self.find(authorizer, who, &wanted, request)).await;
-        let found = found.unwrap_or_else(|_| Err(check::too_late(who, &wanted)));
+        let found = tokio::time::timeout(TIMEOUT, self.find_allowed_mode(authorizer, who, &wanted, request)).await;
+        let found = found.unwrap_or_else(|_| Err(check::timed_out(who, &wanted)));
         let way = found.as_ref().map_or("", |(way, _)| way.name());
-        self.metrics.impersonations().counted(Impersonation::Attempt, way, found.is_ok(), began.elapsed());
-        let (way, user) = found.map_err(|No { status, unknown }| {
+        self.metrics.impersonations().record(ImpersonationStep::Attempt, way, found.is_ok(), began.elapsed());
+        let (way, user) = found.map_err(|ImpersonationDenial { status, error: unknown }| {
             let blame = if unknown.is_some() { Blame::Gateway } else { Blame::Client };
             let cause = format!("impersonation of {:?}: {}", wanted.name, unknown.as_ref().unwrap_or(&status.message));
-            Refusal::new(blame, status).because(cause)
+            Refusal::new(blame, status).with_cause(cause)
         })?;
         let user = groups.filter(Arc::new(user));
         tracing::debug!(user = who.name, impersonated = user.name, way = way.name(), "impersonation allowed");
-        Ok(Actor::impersonating(who, Impersonated { user, constraint: way.constraint() }))
+        Ok(EffectiveUser::impersonating(who, ImpersonatedUser { user, constraint: way.constraint() }))
     }
 
     /// Returns the first mode that allows it, and the impersonated user; otherwise the first denial.
-    async fn find(
+    async fn find_allowed_mode(
         &self,
         authorizer: &Authorizer,
         who: &User,
         wanted: &User,
         request: &RequestInfo<'_>,
-    ) -> Result<(Way, User), No> {
-        let check = Check { authorizer, who, wanted, request, metrics: self.metrics.impersonations() };
-        let last = self.last.get(&who.name);
-        let others = Way::ALL.into_iter().filter(|way| Some(*way) != last);
+    ) -> Result<(ImpersonationMode, User), ImpersonationDenial> {
+        let check = ImpersonationCheck {
+            authorizer,
+            impersonator: who,
+            requested_user: wanted,
+            request,
+            metrics: self.metrics.impersonations(),
+        };
+        let last = self.mode_cache.get(&who.name);
+        let others = ImpersonationMode::ALL.into_iter().filter(|way| Some(*way) != last);
         let mut first = None;
         for way in last.into_iter().chain(others) {
-            match check.allows(way).await {
+            match check.try_mode(way).await {
                 None => {}
                 Some(Ok(user)) => {
-                    self.last.set(&who.name, way);
+                    self.mode_cache.set(&who.name, way);
                     return Ok((way, user));
                 }
                 Some(Err(no)) => first = first.or(Some(no)),
             }
         }
         // There is always a denial: the legacy mode applies to every user.
-        Err(first.unwrap_or_else(|| check::too_late(who, wanted)))
+        Err(first.unwrap_or_else(|| check::timed_out(who, wanted)))
     }
 }
 
@@ -113,10 +120,10 @@ impl std::fmt::Debug for Impersonator {
     }
 }
 
-fn nobody_judges(user: &User) -> Status {
+fn no_authorizer_status(user: &User) -> Status {
     Status::forbidden(format_args!(
         "User {} cannot impersonate: no authorization mode of this gateway can authorize the Impersonate-* headers; \
          remove them, or use the API server directly",
-        crate::kubeapi::Quoted(&user.name)
+        crate::kubeapi::GoQuoted(&user.name)
     ))
 }

@@ -3,14 +3,14 @@
 use http::{HeaderName, HeaderValue, Method};
 
 use super::*;
-use crate::authorize::{AccessReviewSettings, AccessReviews, Mode, Policy};
+use crate::authorize::{AccessReviewClient, AccessReviewSettings, AuthorizationMode, RbacPolicy};
 use crate::kubeapi::{CanonicalPath, Query};
-use crate::kubeclient::Remote;
+use crate::kubeclient::ClientHandle;
 use crate::process::Published;
 
 const PODS: &str = "/api/v1/namespaces/ns/pods";
 
-struct World {
+struct ImpersonationFixture {
     authorizer: Authorizer,
     impersonator: Impersonator,
     groups: GroupFilter,
@@ -18,15 +18,15 @@ struct World {
 }
 
 /// The impersonated user and the constraint; or the code and the message of the refusal.
-type Outcome = Result<(User, Option<&'static str>), (u16, String)>;
+type ImpersonationOutcome = Result<(User, Option<&'static str>), (u16, String)>;
 
-impl World {
+impl ImpersonationFixture {
     /// `rules` are pairs of a user and a rule, which applies to all namespaces.
-    fn new(rules: &[(&str, &str)]) -> World {
-        World::of(vec![World::policy(rules)])
+    fn new(rules: &[(&str, &str)]) -> ImpersonationFixture {
+        ImpersonationFixture::with_modes(vec![ImpersonationFixture::policy(rules)])
     }
 
-    fn policy(rules: &[(&str, &str)]) -> Mode {
+    fn policy(rules: &[(&str, &str)]) -> AuthorizationMode {
         let mut text = String::new();
         for (number, (user, rule)) in rules.iter().enumerate() {
             text += &format!(
@@ -36,27 +36,27 @@ impl World {
                  subjects: [{{kind: User, name: '{user}'}}]\n"
             );
         }
-        let policy = Policy::parse("policy.yaml", &text, false).unwrap();
-        Mode::Static(Published::new(policy).1, "RBAC")
+        let policy = RbacPolicy::parse("policy.yaml", &text, false).unwrap();
+        AuthorizationMode::Static(Published::new(policy).1, "RBAC")
     }
 
-    fn of(modes: Vec<Mode>) -> World {
+    fn with_modes(modes: Vec<AuthorizationMode>) -> ImpersonationFixture {
         let metrics = Metrics::new();
-        World {
-            authorizer: Authorizer { modes: modes.into(), ..Authorizer::default() },
+        ImpersonationFixture {
+            authorizer: Authorizer { chain: modes.into(), ..Authorizer::default() },
             impersonator: Impersonator::new(&metrics),
             groups: GroupFilter::default(),
             metrics,
         }
     }
 
-    async fn try_as(&self, who: &User, path: &str, lines: &[(&str, &str)]) -> Outcome {
+    async fn impersonate(&self, who: &User, path: &str, lines: &[(&str, &str)]) -> ImpersonationOutcome {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
             let name = HeaderName::from_bytes(format!("impersonate-{name}").as_bytes()).unwrap();
             headers.append(name, HeaderValue::from_str(value).unwrap());
         }
-        let who = Authenticated::for_test(who.clone(), true);
+        let who = AuthenticatedUser::for_test(who.clone(), true);
         let (path, query) = (CanonicalPath::parse(path).unwrap(), Query::parse(""));
         let request = RequestInfo::parse(&Method::GET, &path, &query).unwrap();
         let judged = self.impersonator.impersonate(&self.authorizer, &self.groups, &who, &mut headers, &request).await;
@@ -66,12 +66,12 @@ impl World {
         Ok((User::clone(actor.user()), actor.impersonated().and_then(|it| it.constraint)))
     }
 
-    async fn jane(&self, lines: &[(&str, &str)]) -> Outcome {
-        self.try_as(&named("jane"), PODS, lines).await
+    async fn impersonate_as_jane(&self, lines: &[(&str, &str)]) -> ImpersonationOutcome {
+        self.impersonate(&named("jane"), PODS, lines).await
     }
 
     fn count(&self, sample: &str) -> u64 {
-        let text = self.metrics.render(crate::observe::metrics::Format::Classic);
+        let text = self.metrics.render(crate::observe::metrics::ExpositionFormat::Classic);
         let line = text.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
         line.map_or(0, |value| value.parse().unwrap())
     }
@@ -85,7 +85,7 @@ fn with_groups(name: &str, groups: &[&str]) -> User {
     User { groups: groups.iter().map(|group| (*group).to_owned()).collect(), ..named(name) }
 }
 
-fn no(message: &str) -> Outcome {
+fn forbidden(message: &str) -> ImpersonationOutcome {
     Err((403, message.to_owned()))
 }
 
@@ -108,14 +108,14 @@ const LEGACY: &[(&str, &str)] = &[
 ];
 
 #[tokio::test]
-async fn the_old_way_asks_for_every_part_and_adds_the_groups_that_belong() {
-    let world = World::new(LEGACY);
+async fn impersonation_legacy_mode_checks_each_attribute_and_adds_groups() {
+    let world = ImpersonationFixture::new(LEGACY);
     let all =
         &[("user", "bob"), ("uid", "7"), ("group", "b"), ("group", "a"), ("extra-Scopes", "x"), ("extra-scopes", "y")];
     let mut bob = with_groups("bob", &["b", "a", "system:authenticated"]);
     bob.uid = "7".into();
     bob.extra = [("scopes".to_owned(), vec!["x".to_owned(), "y".to_owned()])].into();
-    assert_eq!(world.jane(all).await, Ok((bob, None)));
+    assert_eq!(world.impersonate_as_jane(all).await, Ok((bob, None)));
     for (lines, expected) in [
         (&[("user", "bob")][..], with_groups("bob", &["system:authenticated"])),
         (&[("user", "bob"), ("group", "system:unauthenticated")], with_groups("bob", &["system:unauthenticated"])),
@@ -142,42 +142,42 @@ async fn the_old_way_asks_for_every_part_and_adds_the_groups_that_belong() {
             with_groups("system:serviceaccount:ns:robot", &["a", "system:authenticated"]),
         ),
     ] {
-        assert_eq!(world.jane(lines).await, Ok((expected, None)), "{lines:?}");
+        assert_eq!(world.impersonate_as_jane(lines).await, Ok((expected, None)), "{lines:?}");
     }
     assert_eq!(world.count("apiserver_impersonation_attempts_total{decision=\"allowed\",mode=\"legacy\"}"), 10);
 }
 
 /// The first denial is returned: that of the mode that succeeded last, otherwise that of the first mode.
 #[tokio::test]
-async fn what_is_not_allowed_is_refused_in_upstream_s_words() {
-    let world = World::new(LEGACY);
-    let on = no(
+async fn impersonation_denied_without_permission() {
+    let world = ImpersonationFixture::new(LEGACY);
+    let on = forbidden(
         r#"pods is forbidden: User "jane" cannot impersonate-on:user-info:list resource "pods" in API group "" in the namespace "ns""#,
     );
-    assert_eq!(world.jane(&[("user", "eve")]).await, on);
+    assert_eq!(world.impersonate_as_jane(&[("user", "eve")]).await, on);
     assert_eq!(
-        world.try_as(&named("jane"), "/metrics", &[("user", "eve")]).await,
-        no(r#"forbidden: User "jane" cannot impersonate-on:user-info:get path "/metrics""#)
+        world.impersonate(&named("jane"), "/metrics", &[("user", "eve")]).await,
+        forbidden(r#"forbidden: User "jane" cannot impersonate-on:user-info:get path "/metrics""#)
     );
     assert_eq!(
-        world.jane(&[("user", "system:serviceaccount:ns:other")]).await,
-        no(
+        world.impersonate_as_jane(&[("user", "system:serviceaccount:ns:other")]).await,
+        forbidden(
             r#"pods is forbidden: User "jane" cannot impersonate-on:serviceaccount:list resource "pods" in API group "" in the namespace "ns""#
         )
     );
     assert_eq!(
-        world.jane(&[("user", "system:node:b")]).await,
-        no(
+        world.impersonate_as_jane(&[("user", "system:node:b")]).await,
+        forbidden(
             r#"pods is forbidden: User "jane" cannot impersonate-on:arbitrary-node:list resource "pods" in API group "" in the namespace "ns""#
         )
     );
     assert_eq!(
-        world.jane(&[("user", "system:node:b"), ("uid", "1")]).await,
-        no(
+        world.impersonate_as_jane(&[("user", "system:node:b"), ("uid", "1")]).await,
+        forbidden(
             r#"users "system:node:b" is forbidden: User "jane" cannot impersonate resource "users" in API group "" at the cluster scope"#
         )
     );
-    assert!(world.jane(&[("user", "bob")]).await.is_ok());
+    assert!(world.impersonate_as_jane(&[("user", "bob")]).await.is_ok());
     for (lines, message) in [
         (
             &[("user", "eve")][..],
@@ -200,9 +200,9 @@ async fn what_is_not_allowed_is_refused_in_upstream_s_words() {
             r#"serviceaccounts "other" is forbidden: User "jane" cannot impersonate resource "serviceaccounts" in API group "" in the namespace "ns""#,
         ),
     ] {
-        assert_eq!(world.jane(lines).await, no(message), "{lines:?}");
+        assert_eq!(world.impersonate_as_jane(lines).await, forbidden(message), "{lines:?}");
     }
-    assert_eq!(world.try_as(&named("eve"), PODS, &[("user", "bob")]).await, {
+    assert_eq!(world.impersonate(&named("eve"), PODS, &[("user", "bob")]).await, {
         let Err((code, message)) = on.clone() else { unreachable!() };
         Err((code, message.replace("jane", "eve")))
     });
@@ -240,8 +240,8 @@ const CONSTRAINED: &[(&str, &str)] = &[
 ];
 
 #[tokio::test]
-async fn constrained_ways_allow_some_requests_only() {
-    let world = World::new(CONSTRAINED);
+async fn impersonation_constrained_modes_allow_only_matching_requests() {
+    let world = ImpersonationFixture::new(CONSTRAINED);
     for (lines, expected, constraint) in [
         (&[("user", "bob")][..], with_groups("bob", &["system:authenticated"]), "impersonate:user-info"),
         (
@@ -271,7 +271,7 @@ async fn constrained_ways_allow_some_requests_only() {
             "impersonate:arbitrary-node",
         ),
     ] {
-        assert_eq!(world.jane(lines).await, Ok((expected, Some(constraint))), "{lines:?}");
+        assert_eq!(world.impersonate_as_jane(lines).await, Ok((expected, Some(constraint))), "{lines:?}");
     }
     let user = r#"in API group "authentication.k8s.io" at the cluster scope"#;
     for (lines, message) in [
@@ -320,14 +320,14 @@ async fn constrained_ways_allow_some_requests_only() {
         ),
     ] {
         // A new fixture: the denial of the mode that succeeded last would come first.
-        let world = World::new(CONSTRAINED);
-        assert_eq!(world.jane(lines).await, no(&message), "{lines:?}");
+        let world = ImpersonationFixture::new(CONSTRAINED);
+        assert_eq!(world.impersonate_as_jane(lines).await, forbidden(&message), "{lines:?}");
     }
-    let list = world.try_as(&named("jane"), "/api/v1/namespaces/ns/pods/x", &[("user", "bob")]).await;
+    let list = world.impersonate(&named("jane"), "/api/v1/namespaces/ns/pods/x", &[("user", "bob")]).await;
     // The mode for arbitrary nodes succeeded last; it does not apply to bob.
     assert_eq!(
         list,
-        no(
+        forbidden(
             r#"pods "x" is forbidden: User "jane" cannot impersonate-on:user-info:get resource "pods" in API group "" in the namespace "ns""#
         )
     );
@@ -336,16 +336,16 @@ async fn constrained_ways_allow_some_requests_only() {
         let mut lines = vec![("user", "bob")];
         lines.extend((0..groups).map(|_| ("group", "any")));
         lines.extend((0..values).map(|_| ("extra-x.y%2fz", "any")));
-        let judged = world.try_as(&named("all"), PODS, &lines).await;
+        let judged = world.impersonate(&named("all"), PODS, &lines).await;
         assert_eq!(judged.is_ok(), allowed, "{groups} {values}: {judged:?}");
     }
 }
 
 /// A service account may be allowed to impersonate the node that its pod runs on, whichever it is.
 #[tokio::test]
-async fn a_pod_may_act_as_its_own_node() {
+async fn impersonation_associated_node_allowed_for_pod_on_node() {
     let robot = "system:serviceaccount:ns:robot";
-    let world = World::new(&[
+    let world = ImpersonationFixture::new(&[
         (robot, "{verbs: ['impersonate-on:associated-node:list'], apiGroups: [''], resources: [pods]}"),
         (robot, "{verbs: ['impersonate:associated-node'], apiGroups: [authentication.k8s.io], resources: [nodes]}"),
     ]);
@@ -357,13 +357,13 @@ async fn a_pod_may_act_as_its_own_node() {
         let wanted = format!("system:node:{node}");
         let expected = with_groups(&wanted, &["system:nodes", "system:authenticated"]);
         assert_eq!(
-            world.try_as(&on(node), PODS, &[("user", &wanted)]).await,
+            world.impersonate(&on(node), PODS, &[("user", &wanted)]).await,
             Ok((expected, Some("impersonate:associated-node")))
         );
     }
-    let other = world.try_as(&on("a"), PODS, &[("user", "system:node:b")]).await.unwrap_err();
+    let other = world.impersonate(&on("a"), PODS, &[("user", "system:node:b")]).await.unwrap_err();
     assert!(other.1.contains("cannot impersonate-on:arbitrary-node:list"), "{other:?}");
-    let named_nodes = World::new(&[
+    let named_nodes = ImpersonationFixture::new(&[
         (robot, "{verbs: ['impersonate-on:associated-node:list'], apiGroups: [''], resources: [pods]}"),
         (
             robot,
@@ -371,8 +371,8 @@ async fn a_pod_may_act_as_its_own_node() {
         ),
     ]);
     assert_eq!(
-        named_nodes.try_as(&on("a"), PODS, &[("user", "system:node:a")]).await,
-        no(&format!(
+        named_nodes.impersonate(&on("a"), PODS, &[("user", "system:node:a")]).await,
+        forbidden(&format!(
             r#"nodes.authentication.k8s.io "*" is forbidden: User "{robot}" cannot impersonate:associated-node resource "nodes" in API group "authentication.k8s.io" at the cluster scope"#
         ))
     );
@@ -380,70 +380,80 @@ async fn a_pod_may_act_as_its_own_node() {
 
 /// After a success of the legacy mode, the constrained modes are not checked again.
 #[tokio::test]
-async fn the_way_that_worked_last_is_tried_first() {
-    let world = World::new(LEGACY);
+async fn impersonation_last_successful_mode_tried_first() {
+    let world = ImpersonationFixture::new(LEGACY);
     let asked = |mode: &str, decision: &str| {
         world.count(&format!(
             "apiserver_impersonation_authorization_attempts_total{{decision=\"{decision}\",mode=\"{mode}\"}}"
         ))
     };
     for _ in 0..3 {
-        assert!(world.jane(&[("user", "bob")]).await.is_ok());
+        assert!(world.impersonate_as_jane(&[("user", "bob")]).await.is_ok());
     }
     assert_eq!((asked("legacy", "allowed"), asked("user-info", "denied")), (3, 1));
 }
 
 #[tokio::test]
-async fn who_names_nobody_stays_who_they_are() {
-    let world = World::new(&[("nobody", "{verbs: [get], nonResourceURLs: [/]}")]);
+async fn impersonation_without_user_keeps_authenticated_user() {
+    let world = ImpersonationFixture::new(&[("nobody", "{verbs: [get], nonResourceURLs: [/]}")]);
     for lines in [&[("user", "")][..], &[("uid", "")], &[("anything", "x")]] {
-        assert_eq!(world.jane(lines).await, Ok((named("jane"), None)), "{lines:?}");
+        assert_eq!(world.impersonate_as_jane(lines).await, Ok((named("jane"), None)), "{lines:?}");
     }
-    assert_eq!(world.jane(&[("group", "a")]).await.unwrap_err().0, 400);
+    assert_eq!(world.impersonate_as_jane(&[("group", "a")]).await.unwrap_err().0, 400);
 }
 
 /// Neither `AlwaysAllow` nor a privileged group or always-allowed path may authorize impersonation.
 #[tokio::test]
-async fn only_a_mode_that_judges_lets_anybody_be_somebody_else() {
+async fn impersonation_requires_mode_that_evaluates_users() {
     let root = with_groups("root", &["system:masters"]);
-    for modes in [vec![], vec![Mode::AlwaysAllow], vec![Mode::AlwaysDeny], vec![Mode::AlwaysDeny, Mode::AlwaysAllow]] {
-        let world = World::of(modes);
+    for modes in [
+        vec![],
+        vec![AuthorizationMode::AlwaysAllow],
+        vec![AuthorizationMode::AlwaysDeny],
+        vec![AuthorizationMode::AlwaysDeny, AuthorizationMode::AlwaysAllow],
+    ] {
+        let world = ImpersonationFixture::with_modes(modes);
         for path in [PODS, "/healthz"] {
             for lines in [&[("user", "bob")][..], &[("group", "a")], &[("user", "")]] {
-                let (code, message) = world.try_as(&root, path, lines).await.unwrap_err();
+                let (code, message) = world.impersonate(&root, path, lines).await.unwrap_err();
                 assert_eq!(code, 403);
                 let expected = "forbidden: User \"root\" cannot impersonate: no authorization mode";
                 assert!(message.starts_with(expected), "{message}");
             }
         }
     }
-    let policy = World::policy(&[("nobody", "{verbs: [get], nonResourceURLs: [/]}")]);
-    let world = World::of(vec![policy, Mode::AlwaysAllow]);
-    assert_eq!(world.jane(&[("user", "bob")]).await.unwrap_err().0, 403, "AlwaysAllow cannot authorize impersonation");
-    assert_eq!(world.try_as(&named("jane"), "/healthz", &[("user", "bob")]).await.unwrap_err().0, 403);
+    let policy = ImpersonationFixture::policy(&[("nobody", "{verbs: [get], nonResourceURLs: [/]}")]);
+    let world = ImpersonationFixture::with_modes(vec![policy, AuthorizationMode::AlwaysAllow]);
+    assert_eq!(
+        world.impersonate_as_jane(&[("user", "bob")]).await.unwrap_err().0,
+        403,
+        "AlwaysAllow cannot authorize impersonation"
+    );
+    assert_eq!(world.impersonate(&named("jane"), "/healthz", &[("user", "bob")]).await.unwrap_err().0, 403);
     // As upstream: a privileged user may impersonate if a mode evaluates users.
-    assert!(world.try_as(&root, PODS, &[("user", "bob"), ("group", "x")]).await.is_ok());
+    assert!(world.impersonate(&root, PODS, &[("user", "bob"), ("group", "x")]).await.is_ok());
 }
 
 /// With a silent authorizer, all modes together take no longer than one check.
 #[tokio::test(start_paused = true)]
-async fn the_end_comes_in_time() {
-    let (remote, _nobody_serves_them) = Remote::new();
-    let reviews = AccessReviews::new(remote, AccessReviewSettings::default(), &Metrics::new()).unwrap();
-    let world = World::of(vec![Mode::Webhook(reviews)]);
+async fn impersonation_times_out_when_authorizer_is_silent() {
+    let (remote, _nobody_serves_them) = ClientHandle::new();
+    let reviews = AccessReviewClient::new(remote, AccessReviewSettings::default(), &Metrics::new()).unwrap();
+    let world = ImpersonationFixture::with_modes(vec![AuthorizationMode::Webhook(reviews)]);
     let began = tokio::time::Instant::now();
-    let (code, message) = world.jane(&[("user", "bob"), ("group", "a"), ("group", "b")]).await.unwrap_err();
+    let (code, message) =
+        world.impersonate_as_jane(&[("user", "bob"), ("group", "a"), ("group", "b")]).await.unwrap_err();
     assert_eq!(code, 403);
     assert!(message.ends_with(": an authorizer failed"), "{message}");
     // The paused clock only advances when all tasks are idle.
-    assert_eq!(began.elapsed().as_secs(), PATIENCE.as_secs());
+    assert_eq!(began.elapsed().as_secs(), TIMEOUT.as_secs());
 }
 
 #[tokio::test]
-async fn groups_that_nobody_brings_in_are_dropped_after_they_were_judged() {
-    let mut world = World::new(LEGACY);
+async fn impersonation_filtered_groups_dropped_after_authorization() {
+    let mut world = ImpersonationFixture::new(LEGACY);
     world.groups = GroupFilter::new(&[], &["system:masters", "b"]);
     let lines = &[("user", "bob"), ("group", "system:masters"), ("group", "a"), ("group", "b")];
-    assert_eq!(world.jane(lines).await.unwrap().0, with_groups("bob", &["a", "system:authenticated"]));
-    assert_eq!(world.jane(&[("user", "bob"), ("group", "nope")]).await.unwrap_err().0, 403);
+    assert_eq!(world.impersonate_as_jane(lines).await.unwrap().0, with_groups("bob", &["a", "system:authenticated"]));
+    assert_eq!(world.impersonate_as_jane(&[("user", "bob"), ("group", "nope")]).await.unwrap_err().0, 403);
 }

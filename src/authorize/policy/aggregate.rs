@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::read::ClusterRole;
-use super::rule::Rule;
+use super::manifests::ClusterRole;
+use super::rule::PolicyRule;
 
 /// Sets the rules of every aggregated role.
 ///
@@ -11,7 +11,7 @@ use super::rule::Rule;
 /// that the selectors reach, also through aggregated roles. The own rules of an aggregated role are ignored, as they
 /// are overwritten upstream; so a cycle of aggregated roles grants nothing by itself.
 pub(super) fn aggregate(roles: &mut [ClusterRole]) {
-    let gathered: Vec<Option<Vec<Rule>>> =
+    let gathered: Vec<Option<Vec<PolicyRule>>> =
         (0..roles.len()).map(|number| roles[number].aggregated.is_some().then(|| gather(roles, number))).collect();
     for (role, rules) in roles.iter_mut().zip(gathered) {
         if let Some(rules) = rules {
@@ -20,8 +20,8 @@ pub(super) fn aggregate(roles: &mut [ClusterRole]) {
     }
 }
 
-fn gather(roles: &[ClusterRole], start: usize) -> Vec<Rule> {
-    let mut rules: Vec<Rule> = Vec::new();
+fn gather(roles: &[ClusterRole], start: usize) -> Vec<PolicyRule> {
+    let mut rules: Vec<PolicyRule> = Vec::new();
     let mut reached = BTreeSet::from([start]);
     let mut next = vec![start];
     while let Some(at) = next.pop() {

@@ -2,21 +2,21 @@
 
 use std::path::Path;
 
-use super::Policy;
-use crate::process::{Followed, FollowedFile, Problems};
+use super::RbacPolicy;
+use crate::process::{Problems, WatchedFile, WatchedFileContent};
 
 /// A policy file that is reloaded when it changes.
-pub type PolicyFile = FollowedFile<Policy>;
+pub type PolicyFile = WatchedFile<RbacPolicy>;
 
-impl Followed for Policy {
+impl WatchedFileContent for RbacPolicy {
     const UNUSABLE: &'static str = "policy file changed and is invalid; the last good policy stays in use";
 
-    fn read(path: &Path) -> Result<Policy, Problems> {
-        Policy::load(path)
+    fn read(path: &Path) -> Result<RbacPolicy, Problems> {
+        RbacPolicy::load(path)
     }
 
-    fn tell_read_again(&self, _path: &Path) {
-        self.tell();
+    fn log_reload(&self, _path: &Path) {
+        self.log();
     }
 }
 
@@ -25,7 +25,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::process::{Drain, OnFailure, Phase, Published};
+    use crate::process::{Drain, OnFailure, Published, ShutdownPhase};
 
     fn policy(user: &str) -> String {
         format!(
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_mistake_keeps_the_last_good_policy() {
+    async fn policy_file_invalid_keeps_last_good_policy() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("policy.yaml");
         fs::write(&path, policy("jane")).unwrap();
@@ -49,7 +49,7 @@ mod tests {
         let on_failure: OnFailure = Box::new(move |problems| {
             let _ = told.send(problems.0.len());
         });
-        let following = tokio::spawn(file.follow(publisher, on_failure, drain));
+        let following = tokio::spawn(file.publish_changes(publisher, on_failure, drain));
         fs::write(&path, policy("bob")).unwrap();
         published.changed().await;
         assert!(published.get().users.contains_key("bob") && !published.get().users.contains_key("jane"));
@@ -60,7 +60,7 @@ mod tests {
         published.changed().await;
         assert_eq!(hear.recv().await, Some(0));
         assert!(published.get().users.contains_key("eve"));
-        drainer.advance(Phase::Ending);
+        drainer.advance(ShutdownPhase::Ending);
         following.await.unwrap();
     }
 }

@@ -2,30 +2,30 @@
 
 mod aggregate;
 mod follow;
-mod read;
+mod manifests;
 mod rule;
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use read::{Binding, Manifests, RoleReference, Subject};
-pub use rule::Rule;
+use manifests::{Binding, Manifests, RoleReference, Subject};
+pub use rule::PolicyRule;
 
 use super::Attributes;
-use crate::kubeapi::{Quoted, User};
-use crate::process::{Problem, Problems, is_json, text_of};
+use crate::kubeapi::{GoQuoted, User};
+use crate::process::{Problem, Problems, is_json, read_text_file};
 pub use follow::PolicyFile;
 
 /// The maximum size of a policy file.
-const LARGEST: u64 = 16 << 20;
+const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// An RBAC policy of ClusterRoles, Roles and bindings.
 ///
 /// Indexed by subject, so that a decision evaluates only the rules of the user and its groups. A decision allocates
 /// nothing unless a binding refers to a missing role.
 #[derive(Debug, Default)]
-pub struct Policy {
+pub struct RbacPolicy {
     users: HashMap<String, Grants>,
     groups: HashMap<String, Grants>,
     /// Valid but suspicious contents.
@@ -36,7 +36,7 @@ pub struct Policy {
 /// All grants of one subject.
 #[derive(Debug, Default)]
 struct Grants {
-    everywhere: Vec<Grant>,
+    cluster_wide: Vec<Grant>,
     namespaces: HashMap<String, Vec<Grant>>,
 }
 
@@ -44,24 +44,24 @@ struct Grants {
 #[derive(Clone, Debug)]
 struct Grant {
     /// The role's rules; for a missing role, upstream's error.
-    rules: Result<Arc<[Rule]>, Arc<str>>,
+    rules: Result<Arc<[PolicyRule]>, Arc<str>>,
     /// The reason of an allowed decision, in upstream's words: binding, role and subject.
-    why: Arc<str>,
+    reason: Arc<str>,
 }
 
-impl Policy {
+impl RbacPolicy {
     /// Reads a policy file: YAML with any number of documents, or JSON by its suffix. Reports all errors at once.
-    pub fn load(path: &Path) -> Result<Policy, Problems> {
-        let text = text_of(path, LARGEST)?;
-        Policy::parse(&path.display().to_string(), &text, is_json(path))
+    pub fn load(path: &Path) -> Result<RbacPolicy, Problems> {
+        let text = read_text_file(path, MAX_FILE_BYTES)?;
+        RbacPolicy::parse(&path.display().to_string(), &text, is_json(path))
     }
 
     /// Parses the text of a policy; `place` is the file name in problems.
-    pub fn parse(place: &str, text: &str, json: bool) -> Result<Policy, Problems> {
-        let mut manifests = Manifests::read(place, text, json)?;
+    pub fn parse(place: &str, text: &str, json: bool) -> Result<RbacPolicy, Problems> {
+        let mut manifests = Manifests::parse(place, text, json)?;
         aggregate::aggregate(&mut manifests.cluster_roles);
-        let mut policy = Policy::default();
-        let roles = Roles::of(&manifests);
+        let mut policy = RbacPolicy::default();
+        let roles = RoleIndex::new(&manifests);
         for binding in &manifests.bindings {
             policy.bind(binding, &roles);
         }
@@ -72,22 +72,22 @@ impl Policy {
     pub fn allows(&self, attributes: Attributes<'_>) -> Option<&Arc<str>> {
         self.grants(attributes.user, attributes.request.namespace)
             .find(|grant| grant.rules.iter().any(|rules| rules.iter().any(|rule| rule.allows(attributes.request))))
-            .map(|grant| &grant.why)
+            .map(|grant| &grant.reason)
     }
 
     /// Returns the reason of a denial: the user's missing roles, or the empty string.
-    pub fn why_not(&self, attributes: Attributes<'_>) -> String {
-        let missing = self.missing(attributes.user, attributes.request.namespace);
+    pub fn denial_reason(&self, attributes: Attributes<'_>) -> String {
+        let missing = self.missing_roles(attributes.user, attributes.request.namespace);
         if missing.is_empty() { missing } else { format!("RBAC: {missing}") }
     }
 
     /// Returns all rules of a user in a namespace; with an empty namespace, only cluster-wide ones.
-    pub fn rules<'p>(&'p self, user: &'p User, namespace: &'p str) -> impl Iterator<Item = &'p Rule> {
+    pub fn rules<'p>(&'p self, user: &'p User, namespace: &'p str) -> impl Iterator<Item = &'p PolicyRule> {
         self.grants(user, namespace).filter_map(|grant| grant.rules.as_ref().ok()).flat_map(|rules| rules.iter())
     }
 
     /// Returns the missing roles of a user, joined like upstream's errors; empty if there are none.
-    pub fn missing(&self, user: &User, namespace: &str) -> String {
+    pub fn missing_roles(&self, user: &User, namespace: &str) -> String {
         let mut missing: Vec<&str> = Vec::new();
         for grant in self.grants(user, namespace) {
             if let Err(why) = &grant.rules
@@ -104,7 +104,7 @@ impl Policy {
     }
 
     /// Logs that the policy was loaded, and its warnings.
-    pub fn tell(&self) {
+    pub fn log(&self) {
         tracing::info!(bindings = self.bindings, "authorization policy loaded");
         for warning in &self.warnings {
             tracing::warn!(%warning, "authorization policy is suspicious");
@@ -129,18 +129,20 @@ impl Policy {
         let inside = move |grants: &'p Grants| {
             if namespace.is_empty() { None } else { grants.namespaces.get(namespace) }.into_iter().flatten()
         };
-        subjects().flat_map(|grants| &grants.everywhere).chain(subjects().flat_map(inside))
+        subjects().flat_map(|grants| &grants.cluster_wide).chain(subjects().flat_map(inside))
     }
 
-    fn bind(&mut self, binding: &Binding, roles: &Roles) {
+    fn bind(&mut self, binding: &Binding, roles: &RoleIndex) {
         self.bindings += 1;
         let rules = roles.get(&binding.role, &binding.namespace);
         if let Err(why) = &rules {
-            self.warnings.push(Problem::field(&binding.place, "roleRef", format_args!("{why}; nothing is granted")));
+            self.warnings.push(Problem::at_field(&binding.place, "roleRef", format_args!("{why}; nothing is granted")));
         }
         for subject in &binding.subjects {
-            let grant =
-                Grant { rules: rules.clone(), why: format!("RBAC: allowed by {}", describe(binding, subject)).into() };
+            let grant = Grant {
+                rules: rules.clone(),
+                reason: format!("RBAC: allowed by {}", describe(binding, subject)).into(),
+            };
             let grants = match subject {
                 Subject::User(name) => self.users.entry(name.clone()),
                 Subject::Group(name) => self.groups.entry(name.clone()),
@@ -150,7 +152,7 @@ impl Policy {
             }
             .or_default();
             match &*binding.namespace {
-                "" => grants.everywhere.push(grant),
+                "" => grants.cluster_wide.push(grant),
                 namespace => grants.namespaces.entry(namespace.to_owned()).or_default().push(grant),
             }
         }
@@ -173,30 +175,35 @@ fn describe(binding: &Binding, subject: &Subject) -> String {
         RoleReference::ClusterRole(name) => ("ClusterRole", name),
         RoleReference::Role(name) => ("Role", name),
     };
-    format!("{kind} {} of {role_kind} {} to {subject_kind} {}", Quoted(&name), Quoted(role), Quoted(&subject_name))
+    format!(
+        "{kind} {} of {role_kind} {} to {subject_kind} {}",
+        GoQuoted(&name),
+        GoQuoted(role),
+        GoQuoted(&subject_name)
+    )
 }
 
 /// The rules of every role, shared by its bindings.
-struct Roles<'m> {
-    cluster: HashMap<&'m str, Arc<[Rule]>>,
-    namespaced: HashMap<(&'m str, &'m str), Arc<[Rule]>>,
+struct RoleIndex<'m> {
+    cluster: HashMap<&'m str, Arc<[PolicyRule]>>,
+    namespaced: HashMap<(&'m str, &'m str), Arc<[PolicyRule]>>,
 }
 
-impl<'m> Roles<'m> {
-    fn of(manifests: &'m Manifests) -> Roles<'m> {
+impl<'m> RoleIndex<'m> {
+    fn new(manifests: &'m Manifests) -> RoleIndex<'m> {
         let cluster = manifests.cluster_roles.iter().map(|role| (&*role.name, role.rules.clone().into())).collect();
-        let named = |role: &'m read::Role| ((&*role.namespace, &*role.name), role.rules.clone().into());
-        Roles { cluster, namespaced: manifests.roles.iter().map(named).collect() }
+        let named = |role: &'m manifests::Role| ((&*role.namespace, &*role.name), role.rules.clone().into());
+        RoleIndex { cluster, namespaced: manifests.roles.iter().map(named).collect() }
     }
 
-    fn get(&self, role: &RoleReference, namespace: &str) -> Result<Arc<[Rule]>, Arc<str>> {
+    fn get(&self, role: &RoleReference, namespace: &str) -> Result<Arc<[PolicyRule]>, Arc<str>> {
         let (kind, name, rules) = match role {
             RoleReference::ClusterRole(name) => ("clusterrole", name, self.cluster.get(&**name)),
             RoleReference::Role(name) => ("role", name, self.namespaced.get(&(namespace, &**name))),
         };
         rules.cloned().ok_or_else(|| {
             // The error of upstream's role lister.
-            format!("{kind}.rbac.authorization.k8s.io {} not found", Quoted(name)).into()
+            format!("{kind}.rbac.authorization.k8s.io {} not found", GoQuoted(name)).into()
         })
     }
 }

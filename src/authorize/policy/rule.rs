@@ -4,7 +4,7 @@ use crate::kubeapi::RequestInfo;
 
 /// A `PolicyRule` of `rbac.authorization.k8s.io/v1`; `*` matches all. A rule has resources or paths, never both.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rule {
+pub struct PolicyRule {
     /// Allowed verbs.
     pub verbs: Vec<String>,
     /// API groups; the core group is the empty string.
@@ -17,25 +17,25 @@ pub struct Rule {
     pub non_resource_urls: Vec<String>,
 }
 
-impl Rule {
+impl PolicyRule {
     /// Whether the rule allows `request`, like `RuleAllows` of upstream's RBAC authorizer.
     pub fn allows(&self, request: &RequestInfo<'_>) -> bool {
-        has(&self.verbs, &request.verb)
+        contains_or_star(&self.verbs, &request.verb)
             && if request.is_resource_request {
-                has(&self.api_groups, request.api_group)
-                    && self.resources.iter().any(|rule| covers(rule, request.resource, request.subresource))
+                contains_or_star(&self.api_groups, request.api_group)
+                    && self.resources.iter().any(|rule| covers_resource(rule, request.resource, request.subresource))
                     && (self.resource_names.is_empty() || self.resource_names.iter().any(|name| *name == request.name))
             } else {
-                self.non_resource_urls.iter().any(|rule| leads_to(rule, request.path))
+                self.non_resource_urls.iter().any(|rule| covers_path(rule, request.path))
             }
     }
 }
 
-fn has(list: &[String], wanted: &str) -> bool {
+fn contains_or_star(list: &[String], wanted: &str) -> bool {
     list.iter().any(|one| one == "*" || one == wanted)
 }
 
-fn covers(rule: &str, resource: &str, subresource: &str) -> bool {
+fn covers_resource(rule: &str, resource: &str, subresource: &str) -> bool {
     if rule == "*" {
         return true;
     }
@@ -48,7 +48,7 @@ fn covers(rule: &str, resource: &str, subresource: &str) -> bool {
         .is_some_and(|rule| rule == resource || rule == "*")
 }
 
-fn leads_to(rule: &str, path: &str) -> bool {
+fn covers_path(rule: &str, path: &str) -> bool {
     rule == "*" || rule == path || rule.ends_with('*') && path.starts_with(rule.trim_end_matches('*'))
 }
 
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resources_and_subresources() {
+    fn policy_rule_covers_resources_and_subresources() {
         for (rule, resource, subresource, covered) in [
             ("pods", "pods", "", true),
             ("pods", "pods", "log", false),
@@ -76,12 +76,12 @@ mod tests {
             ("pod", "pods", "", false),
             ("", "pods", "", false),
         ] {
-            assert_eq!(covers(rule, resource, subresource), covered, "{rule} {resource} {subresource}");
+            assert_eq!(covers_resource(rule, resource, subresource), covered, "{rule} {resource} {subresource}");
         }
     }
 
     #[test]
-    fn paths() {
+    fn policy_rule_covers_paths() {
         for (rule, path, leads) in [
             ("*", "/x", true),
             ("/x", "/x", true),
@@ -93,7 +93,7 @@ mod tests {
             ("/*/x", "/a/x", false),
             ("/api", "/apis", false),
         ] {
-            assert_eq!(leads_to(rule, path), leads, "{rule} {path}");
+            assert_eq!(covers_path(rule, path), leads, "{rule} {path}");
         }
     }
 
@@ -113,7 +113,7 @@ mod tests {
         fn covers_what_upstream_covers(
             rule in "[ab*/]{0,5}", resource in "[ab*]{1,3}", subresource in "[ab*]{0,3}",
         ) {
-            prop_assert_eq!(covers(&rule, &resource, &subresource), upstream(&rule, &resource, &subresource));
+            prop_assert_eq!(covers_resource(&rule, &resource, &subresource), upstream(&rule, &resource, &subresource));
         }
     }
 }

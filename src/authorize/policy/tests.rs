@@ -41,18 +41,18 @@ fn user(name: &str, groups: &[&str]) -> User {
     User { name: name.into(), groups: groups.iter().map(|group| (*group).into()).collect(), ..User::default() }
 }
 
-fn ask(policy: &Policy, user: &User, method: &Method, path: &str) -> Result<String, String> {
+fn ask(policy: &RbacPolicy, user: &User, method: &Method, path: &str) -> Result<String, String> {
     let path = CanonicalPath::parse(path).unwrap();
     let query = Query::parse("");
     let request = RequestInfo::parse(method, &path, &query).unwrap();
     let attributes = Attributes { user, request: &request };
     let why = policy.allows(attributes).map(|why| why.strip_prefix("RBAC: allowed by ").unwrap().to_owned());
-    why.ok_or_else(|| policy.why_not(attributes))
+    why.ok_or_else(|| policy.denial_reason(attributes))
 }
 
 #[test]
-fn as_upstream_judges() {
-    let policy = Policy::parse("p.yaml", &example(), false).unwrap();
+fn rbac_policy_decides_like_upstream() {
+    let policy = RbacPolicy::parse("p.yaml", &example(), false).unwrap();
     let get = |user: &User, path: &str| ask(&policy, user, &Method::GET, path);
     let put = |user: &User, path: &str| ask(&policy, user, &Method::PUT, path);
     let (jane, dev, nobody) = (user("jane", &["x"]), user("d", &["x", "devs"]), user("n", &[]));
@@ -92,7 +92,7 @@ fn as_upstream_judges() {
 }
 
 #[test]
-fn aggregated_roles_reach_through_each_other_and_a_circle_grants_nothing() {
+fn rbac_aggregated_roles_are_transitive_and_cycles_grant_nothing() {
     let role = |name: &str, labels: &str, picks: &str, verb: &str| {
         let aggregation = if picks.is_empty() {
             String::new()
@@ -112,7 +112,7 @@ fn aggregated_roles_reach_through_each_other_and_a_circle_grants_nothing() {
         role("circle-b", "a", "b", "own"),
     ]
     .concat();
-    let mut roles = Manifests::read("p", &text, false).unwrap().cluster_roles;
+    let mut roles = Manifests::parse("p", &text, false).unwrap().cluster_roles;
     aggregate::aggregate(&mut roles);
     let verbs = |name: &str| -> Vec<&str> {
         let role = roles.iter().find(|role| role.name == name).unwrap();
@@ -140,27 +140,27 @@ fn all_mistakes_at_once_with_document_and_field() {
          ---\n{HEAD}\nkind: Role\nmetadata: {{name: twice, namespace: ns}}\n\
          ---\n{HEAD}\nkind: Role\nmetadata: {{name: twice, namespace: ns}}\n---\nkind: [\n"
     );
-    let problems = Policy::parse("p.yaml", &text, false).unwrap_err();
+    let problems = RbacPolicy::parse("p.yaml", &text, false).unwrap_err();
     insta::assert_snapshot!(problems);
     for empty in ["", "# nothing\n---\n"] {
-        let problems = Policy::parse("p.yaml", empty, false).unwrap_err();
+        let problems = RbacPolicy::parse("p.yaml", empty, false).unwrap_err();
         assert_eq!(problems.to_string(), "p.yaml: contains no ClusterRole, Role or binding");
     }
 }
 
 #[test]
-fn a_list_as_kubectl_prints_it() {
+fn rbac_policy_accepts_kubectl_list() {
     let text = format!(
         "{{\"apiVersion\":\"v1\",\"kind\":\"List\",\"items\":[{{\"apiVersion\":\"{}\",\"kind\":\"ClusterRole\",\
          \"metadata\":{{\"name\":\"a\",\"uid\":\"1\",\"managedFields\":[]}},\"rules\":null}}]}}",
         &HEAD["apiVersion: ".len()..]
     );
-    assert!(Policy::parse("p.json", &text, true).is_ok());
-    assert!(Policy::parse("p.yaml", &text, false).is_ok());
+    assert!(RbacPolicy::parse("p.json", &text, true).is_ok());
+    assert!(RbacPolicy::parse("p.yaml", &text, false).is_ok());
 }
 
 /// Decides like upstream: all bindings in turn, all subjects, all rules.
-fn slowly(manifests: &Manifests, user: &User, request: &RequestInfo<'_>) -> bool {
+fn allows_by_scan(manifests: &Manifests, user: &User, request: &RequestInfo<'_>) -> bool {
     manifests.bindings.iter().any(|binding| {
         let here = binding.namespace.is_empty() || binding.namespace == request.namespace;
         let meant = binding.subjects.iter().any(|subject| match subject {
@@ -226,9 +226,9 @@ proptest! {
     ) {
         let text = roles.concat() + &bindings.concat();
         // The generated roles may contain duplicates.
-        prop_assume!(Manifests::read("p", &text, false).is_ok());
+        prop_assume!(Manifests::parse("p", &text, false).is_ok());
         let (manifests, policy) =
-            (Manifests::read("p", &text, false).unwrap(), Policy::parse("p", &text, false).unwrap());
+            (Manifests::parse("p", &text, false).unwrap(), RbacPolicy::parse("p", &text, false).unwrap());
         let name = service_account.map_or(who.to_owned(), |name| format!("system:serviceaccount:{who}:{name}"));
         let user = user(&name, &[group]);
         let request = RequestInfo {
@@ -236,6 +236,6 @@ proptest! {
             namespace: namespace.unwrap_or_default(), ..RequestInfo::default()
         };
         let attributes = Attributes { user: &user, request: &request };
-        prop_assert_eq!(policy.allows(attributes).is_some(), slowly(&manifests, &user, &request));
+        prop_assert_eq!(policy.allows(attributes).is_some(), allows_by_scan(&manifests, &user, &request));
     }
 }

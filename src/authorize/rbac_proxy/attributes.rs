@@ -2,25 +2,25 @@
 
 use http::{HeaderMap, Method};
 
-use super::value::{Sources, Template};
-use super::{Asked, Malformed, Questions};
+use super::value::{Template, ValueSources};
+use super::{PermissionSet, RequiredPermissions, UnreviewableRequest};
 use crate::kubeapi::{self, Query, RequestInfo};
 
 /// How the attributes of a request are determined.
 #[derive(Debug, Default)]
-pub(super) enum Asking {
+pub(super) enum AttributeTemplate {
     /// From the path.
     #[default]
     Path,
     /// Constant: `resourceAttributes` without `rewrites`. Templates in it are used literally.
-    Resource(Resource),
+    Resource(RbacProxyResource),
     /// For each value in the request: `resourceAttributes` with `rewrites`.
-    Values { sources: Sources, templates: Box<Templates> },
+    Values { sources: ValueSources, templates: Box<ResourceTemplates> },
 }
 
 /// `resourceAttributes` with all values filled in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Resource {
+pub(super) struct RbacProxyResource {
     pub(super) namespace: String,
     pub(super) api_group: String,
     pub(super) api_version: String,
@@ -31,7 +31,7 @@ pub(super) struct Resource {
 
 /// `resourceAttributes` with templates.
 #[derive(Debug, Default)]
-pub(super) struct Templates {
+pub(super) struct ResourceTemplates {
     pub(super) namespace: Template,
     pub(super) api_group: Template,
     pub(super) api_version: Template,
@@ -40,27 +40,29 @@ pub(super) struct Templates {
     pub(super) name: Template,
 }
 
-impl Asking {
-    pub(super) fn questions<'r>(
+impl AttributeTemplate {
+    pub(super) fn required_permissions<'r>(
         &'r self,
         verb: &'r str,
         path: &'r str,
         query: &Query<'_>,
         headers: &HeaderMap,
-    ) -> Result<Questions<'r>, Malformed> {
-        Ok(Questions(match self {
-            Asking::Path => Asked::One(RequestInfo { path, verb: verb.into(), ..RequestInfo::default() }),
-            Asking::Resource(resource) => Asked::One(resource.asked(verb)),
-            Asking::Values { sources, templates } => {
-                let values = sources.values(query, headers, Questions::MOST)?;
-                Asked::Filled { verb, resources: values.iter().map(|value| templates.fill(value)).collect() }
+    ) -> Result<RequiredPermissions<'r>, UnreviewableRequest> {
+        Ok(RequiredPermissions(match self {
+            AttributeTemplate::Path => {
+                PermissionSet::Single(RequestInfo { path, verb: verb.into(), ..RequestInfo::default() })
+            }
+            AttributeTemplate::Resource(resource) => PermissionSet::Single(resource.to_request_info(verb)),
+            AttributeTemplate::Values { sources, templates } => {
+                let values = sources.values(query, headers, RequiredPermissions::MAX)?;
+                PermissionSet::PerValue { verb, resources: values.iter().map(|value| templates.fill(value)).collect() }
             }
         }))
     }
 }
 
-impl Resource {
-    pub(super) fn asked<'r>(&'r self, verb: &'r str) -> RequestInfo<'r> {
+impl RbacProxyResource {
+    pub(super) fn to_request_info<'r>(&'r self, verb: &'r str) -> RequestInfo<'r> {
         RequestInfo {
             is_resource_request: true,
             verb: verb.into(),
@@ -76,9 +78,9 @@ impl Resource {
     }
 }
 
-impl Templates {
-    fn fill(&self, value: &str) -> Resource {
-        Resource {
+impl ResourceTemplates {
+    fn fill(&self, value: &str) -> RbacProxyResource {
+        RbacProxyResource {
             namespace: self.namespace.fill(value),
             api_group: self.api_group.fill(value),
             api_version: self.api_version.fill(value),

@@ -5,7 +5,7 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Glob {
     chunks: Vec<Chunk>,
-    written: String,
+    pattern: String,
 }
 
 /// The part up to the next star.
@@ -42,24 +42,24 @@ impl Glob {
                     continue;
                 }
                 '?' => Term::NoSlash,
-                '[' => class(&mut rest)?,
+                '[' => parse_class(&mut rest)?,
                 '\\' => Term::Character(rest.next()?),
                 character => Term::Character(character),
             };
             chunks.last_mut()?.terms.push(term);
         }
-        Some(Glob { chunks, written: pattern.to_owned() })
+        Some(Glob { chunks, pattern: pattern.to_owned() })
     }
 
     /// The original text.
     pub(super) fn as_str(&self) -> &str {
-        &self.written
+        &self.pattern
     }
 
     /// Whether this pattern matches every path that `other` matches; false if that is not obvious.
     pub(super) fn covers(&self, other: &Glob) -> bool {
-        let literal = !other.written.contains(['*', '?', '[', '\\']);
-        self == other || literal && self.matches(&other.written)
+        let literal = !other.pattern.contains(['*', '?', '[', '\\']);
+        self == other || literal && self.matches(&other.pattern)
     }
 
     /// Whether the whole `path` matches. A star matches as little as possible, without backtracking, as in Go.
@@ -71,7 +71,7 @@ impl Glob {
                 return !path.contains('/');
             }
             // The last chunk must match up to the end of the path.
-            let fits = |from: &str| chunk.fits(from).map(str::len).filter(|left| !last || *left == 0);
+            let fits = |from: &str| chunk.match_prefix(from).map(str::len).filter(|left| !last || *left == 0);
             let left = fits(path).or_else(|| {
                 let within = if chunk.star { path.find('/').unwrap_or(path.len()) } else { 0 };
                 path[..within].char_indices().find_map(|(at, skipped)| fits(&path[at + skipped.len_utf8()..]))
@@ -85,7 +85,7 @@ impl Glob {
 
 impl Chunk {
     /// Returns the rest of `path` after this chunk, if it begins with it.
-    fn fits<'p>(&self, path: &'p str) -> Option<&'p str> {
+    fn match_prefix<'p>(&self, path: &'p str) -> Option<&'p str> {
         let mut rest = path.chars();
         for term in &self.terms {
             let character = rest.next()?;
@@ -105,7 +105,7 @@ impl Chunk {
 }
 
 /// Parses a character class, from after `[` to after `]`.
-fn class(rest: &mut std::str::Chars<'_>) -> Option<Term> {
+fn parse_class(rest: &mut std::str::Chars<'_>) -> Option<Term> {
     let negated = rest.as_str().starts_with('^');
     if negated {
         rest.next();
@@ -116,17 +116,17 @@ fn class(rest: &mut std::str::Chars<'_>) -> Option<Term> {
             rest.next();
             return Some(Term::OneOf { negated, ranges });
         }
-        let low = one_of_class(rest)?;
+        let low = parse_class_character(rest)?;
         let mut high = low;
         if rest.as_str().starts_with('-') {
             rest.next();
-            high = one_of_class(rest)?;
+            high = parse_class_character(rest)?;
         }
         ranges.push((low, high));
     }
 }
 
-fn one_of_class(rest: &mut std::str::Chars<'_>) -> Option<char> {
+fn parse_class_character(rest: &mut std::str::Chars<'_>) -> Option<char> {
     match rest.next()? {
         '-' | ']' => None,
         '\\' => rest.next(),
@@ -140,7 +140,7 @@ mod tests {
 
     /// The table of Go's `path/match_test.go`, and the cases of kube-rbac-proxy's tests.
     #[test]
-    fn as_in_go() {
+    fn path_glob_matches_like_go() {
         for (pattern, path, matches) in [
             ("abc", "abc", true),
             ("*", "abc", true),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed() {
+    fn path_glob_malformed_is_rejected() {
         for pattern in
             ["[]a]", "[-]", "[x-]", "[-x]", "[a-b-c]", "[", "[^", "[^bc", "a[", "a\\", "[a-b-d]", "/x*[", "[a"]
         {

@@ -6,16 +6,16 @@
 //!
 //! * `HEAD` is `get`; upstream it has no verb and becomes `*`.
 //! * `groups` of a static rule are compared; upstream they are parsed and ignored.
-//! * `rules`: several resources by path and method; upstream one resource is used for all requests.
+//! * `parse_rules`: several resources by path and method; upstream one resource is used for all requests.
 //! * Values that the backend could parse differently are rejected, and no request requires more than
-//!   [`Questions::MOST`] permissions.
+//!   [`RequiredPermissions::MAX`] permissions.
 //! * An error in the file is reported at start, or keeps the last good file. Upstream skips an unknown field, fails
 //!   every request on an invalid template, and crashes on a file without `authorization`.
 
 mod attributes;
 mod file;
 mod glob;
-mod odd;
+mod lint;
 mod paths;
 mod static_rule;
 mod value;
@@ -25,14 +25,14 @@ use std::sync::Arc;
 use http::{HeaderMap, Method};
 
 pub use file::RulesFile;
-pub use paths::{Open, Paths, Way};
+pub use paths::{OpenPath, PathAccess, PathFilter};
 
-use self::attributes::{Asking, Resource, verb_of};
+use self::attributes::{AttributeTemplate, RbacProxyResource, verb_of};
 use self::glob::Glob;
 use self::static_rule::StaticRule;
 use super::Attributes;
 use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status};
-use crate::message::hop_by_hop::is_same_header;
+use crate::message::hop_by_hop::is_same_normalized_name;
 use crate::message::{Blame, Refusal};
 use crate::process::Problem;
 
@@ -40,12 +40,12 @@ use crate::process::Problem;
 ///
 /// Without a file, every request is authorized by its path.
 #[derive(Debug, Default)]
-pub struct Rules {
+pub struct RbacProxyRules {
     /// Rules by path and method; the first match counts.
     by_path: Vec<PathRule>,
     /// The template for all other requests.
-    asking: Asking,
-    statics: Vec<StaticRule>,
+    template: AttributeTemplate,
+    static_rules: Vec<StaticRule>,
     warnings: Vec<Problem>,
 }
 
@@ -56,81 +56,82 @@ struct PathRule {
     /// Methods; empty for all.
     methods: Vec<Method>,
     verb: Option<String>,
-    asking: Asking,
+    template: AttributeTemplate,
 }
 
 /// The permissions that one request requires; never empty.
 #[derive(Debug)]
-pub struct Questions<'r>(Asked<'r>);
+pub struct RequiredPermissions<'r>(PermissionSet<'r>);
 
 #[derive(Debug)]
-enum Asked<'r> {
-    One(RequestInfo<'r>),
+enum PermissionSet<'r> {
+    Single(RequestInfo<'r>),
     /// One permission for each value in the request.
-    Filled {
+    PerValue {
         verb: &'r str,
-        resources: Vec<Resource>,
+        resources: Vec<RbacProxyResource>,
     },
 }
 
 /// A request whose authorization attributes cannot be determined. Becomes the 400 of kube-rbac-proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed(&'static str);
+pub struct UnreviewableRequest(&'static str);
 
-impl Rules {
+impl RbacProxyRules {
     /// Returns the permissions that a request requires. Call it before hop-by-hop and identity headers are stripped.
     ///
     /// Copies only values that are put into a template.
     ///
     /// # Errors
     /// When the request has none of the configured values, too many, or an ambiguous one.
-    pub fn questions<'r>(
+    pub fn required_permissions<'r>(
         &'r self,
         method: &'r Method,
         path: &'r CanonicalPath<'_>,
         query: &Query<'_>,
         headers: &HeaderMap,
-    ) -> Result<Questions<'r>, Malformed> {
+    ) -> Result<RequiredPermissions<'r>, UnreviewableRequest> {
         let mut rule = None;
         if !self.by_path.is_empty() {
-            if !paths::reads_one_way(path) {
-                return Err(Malformed("the path is ambiguous"));
+            if !paths::is_unambiguous(path) {
+                return Err(UnreviewableRequest("the path is ambiguous"));
             }
-            rule = self.by_path.iter().find(|rule| rule.is_for(method, path.decoded()));
+            rule = self.by_path.iter().find(|rule| rule.matches(method, path.decoded()));
         }
-        let asking = rule.map_or(&self.asking, |rule| &rule.asking);
+        let asking = rule.map_or(&self.template, |rule| &rule.template);
         let verb = rule.and_then(|rule| rule.verb.as_deref()).unwrap_or_else(|| verb_of(method));
-        asking.questions(verb, path.decoded(), query, headers)
+        asking.required_permissions(verb, path.decoded(), query, headers)
     }
 
     /// Whether any template uses a query parameter. If not, the query is forwarded unchanged.
-    pub fn read_queries(&self) -> bool {
-        self.askings().any(|asking| matches!(asking, Asking::Values { sources, .. } if sources.parameter.is_some()))
+    pub fn reads_query_parameters(&self) -> bool {
+        self.templates()
+            .any(|asking| matches!(asking, AttributeTemplate::Values { sources, .. } if sources.parameter.is_some()))
     }
 
     /// Whether any template uses the header `name`, in any spelling.
-    pub fn read_header(&self, name: &str) -> bool {
-        self.askings().any(|asking| match asking {
-            Asking::Values { sources, .. } => {
-                sources.header.as_ref().is_some_and(|header| is_same_header(name, header.as_str()))
+    pub fn reads_header(&self, name: &str) -> bool {
+        self.templates().any(|asking| match asking {
+            AttributeTemplate::Values { sources, .. } => {
+                sources.header.as_ref().is_some_and(|header| is_same_normalized_name(name, header.as_str()))
             }
-            Asking::Path | Asking::Resource(_) => false,
+            AttributeTemplate::Path | AttributeTemplate::Resource(_) => false,
         })
     }
 
     /// All templates.
-    fn askings(&self) -> impl Iterator<Item = &Asking> {
-        std::iter::once(&self.asking).chain(self.by_path.iter().map(|rule| &rule.asking))
+    fn templates(&self) -> impl Iterator<Item = &AttributeTemplate> {
+        std::iter::once(&self.template).chain(self.by_path.iter().map(|rule| &rule.template))
     }
 
     /// Returns the reason if a static rule allows the request.
     pub(super) fn allows(&self, attributes: Attributes<'_>) -> Option<&Arc<str>> {
-        self.statics.iter().find(|rule| rule.allows(attributes)).map(|rule| &rule.why)
+        self.static_rules.iter().find(|rule| rule.allows(attributes)).map(|rule| &rule.reason)
     }
 
     /// Whether there are static rules. If not, the mode is not needed in the chain.
-    pub fn allow_something(&self) -> bool {
-        !self.statics.is_empty()
+    pub fn has_static_rules(&self) -> bool {
+        !self.static_rules.is_empty()
     }
 
     /// Lint warnings, for the operator.
@@ -139,8 +140,8 @@ impl Rules {
     }
 
     /// Logs that the file was loaded, and its warnings.
-    pub fn tell(&self) {
-        tracing::info!(paths = self.by_path.len(), statics = self.statics.len(), "authorization file loaded");
+    pub fn log(&self) {
+        tracing::info!(paths = self.by_path.len(), statics = self.static_rules.len(), "authorization file loaded");
         for warning in &self.warnings {
             tracing::warn!(%warning, "authorization file is suspicious");
         }
@@ -148,34 +149,34 @@ impl Rules {
 }
 
 impl PathRule {
-    fn is_for(&self, method: &Method, path: &str) -> bool {
-        self.takes(method) && self.paths.iter().any(|glob| glob.matches(path))
+    fn matches(&self, method: &Method, path: &str) -> bool {
+        self.matches_method(method) && self.paths.iter().any(|glob| glob.matches(path))
     }
 
     /// Whether the rule is for a method. GET includes HEAD.
-    fn takes(&self, method: &Method) -> bool {
+    fn matches_method(&self, method: &Method) -> bool {
         self.methods.is_empty()
             || self.methods.contains(method)
             || *method == Method::HEAD && self.methods.contains(&Method::GET)
     }
 }
 
-impl<'r> Questions<'r> {
+impl<'r> RequiredPermissions<'r> {
     /// The maximum number of permissions of one request: a client could cause thousands of reviews.
-    pub const MOST: usize = 64;
+    pub const MAX: usize = 64;
 
     /// Returns the permissions, in the order of their authorization.
     pub fn iter(&self) -> impl Iterator<Item = RequestInfo<'_>> {
-        let (one, verb, resources): (_, &str, &[Resource]) = match &self.0 {
-            Asked::One(one) => (Some(one.clone()), "", &[]),
-            Asked::Filled { verb, resources } => (None, verb, resources),
+        let (one, verb, resources): (_, &str, &[RbacProxyResource]) = match &self.0 {
+            PermissionSet::Single(one) => (Some(one.clone()), "", &[]),
+            PermissionSet::PerValue { verb, resources } => (None, verb, resources),
         };
-        one.into_iter().chain(resources.iter().map(move |resource| resource.asked(verb)))
+        one.into_iter().chain(resources.iter().map(move |resource| resource.to_request_info(verb)))
     }
 }
 
-impl From<Malformed> for Refusal {
-    fn from(malformed: Malformed) -> Refusal {
+impl From<UnreviewableRequest> for Refusal {
+    fn from(malformed: UnreviewableRequest) -> Refusal {
         let status = Status::bad_request(format!("authorization attributes cannot be determined: {}", malformed.0));
         Refusal::new(Blame::Client, status)
             .with_rbac_proxy_text("Bad Request. The request or configuration is malformed.")

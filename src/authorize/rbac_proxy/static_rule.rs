@@ -12,14 +12,14 @@ pub(super) struct StaticRule {
     /// Groups; the user must be in one of them.
     pub(super) groups: Vec<String>,
     pub(super) verb: String,
-    pub(super) what: What,
+    pub(super) target: RuleTarget,
     /// The reason, for audit and the log.
-    pub(super) why: Arc<str>,
+    pub(super) reason: Arc<str>,
 }
 
 /// The resource or path of a static rule.
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum RuleTarget {
     Resource { namespace: String, api_group: String, resource: String, subresource: String, name: String },
     Path(String),
 }
@@ -27,27 +27,27 @@ pub(super) enum What {
 impl StaticRule {
     pub(super) fn allows(&self, attributes: Attributes<'_>) -> bool {
         let Attributes { user, request } = attributes;
-        self.is_for(user)
-            && is(&self.verb, &request.verb)
-            && match &self.what {
-                What::Resource { namespace, api_group, resource, subresource, name } => {
+        self.matches_user(user)
+            && matches_or_empty(&self.verb, &request.verb)
+            && match &self.target {
+                RuleTarget::Resource { namespace, api_group, resource, subresource, name } => {
                     request.is_resource_request
-                        && is(namespace, request.namespace)
-                        && is(api_group, request.api_group)
-                        && is(resource, request.resource)
-                        && is(subresource, request.subresource)
-                        && is(name, &request.name)
+                        && matches_or_empty(namespace, request.namespace)
+                        && matches_or_empty(api_group, request.api_group)
+                        && matches_or_empty(resource, request.resource)
+                        && matches_or_empty(subresource, request.subresource)
+                        && matches_or_empty(name, &request.name)
                 }
-                What::Path(path) => !request.is_resource_request && path == request.path,
+                RuleTarget::Path(path) => !request.is_resource_request && path == request.path,
             }
     }
 
-    fn is_for(&self, user: &User) -> bool {
-        is(&self.user, &user.name)
+    fn matches_user(&self, user: &User) -> bool {
+        matches_or_empty(&self.user, &user.name)
             && (self.groups.is_empty() || self.groups.iter().any(|group| user.groups.contains(group)))
     }
 }
 
-fn is(wanted: &str, found: &str) -> bool {
+fn matches_or_empty(wanted: &str, found: &str) -> bool {
     wanted.is_empty() || wanted == found
 }

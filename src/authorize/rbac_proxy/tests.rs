@@ -7,16 +7,21 @@ use http::{HeaderName, HeaderValue};
 use super::*;
 use crate::kubeapi::User;
 
-fn rules(text: &str) -> Rules {
-    Rules::parse("config.yaml", text, false).unwrap()
+fn rules(text: &str) -> RbacProxyRules {
+    RbacProxyRules::parse("config.yaml", text, false).unwrap()
 }
 
 fn mistakes(text: &str) -> Vec<String> {
-    Rules::parse("config.yaml", text, false).unwrap_err().0.iter().map(ToString::to_string).collect()
+    RbacProxyRules::parse("config.yaml", text, false).unwrap_err().0.iter().map(ToString::to_string).collect()
 }
 
 /// Returns the required permissions of a request, one per line.
-fn asked(rules: &Rules, method: &str, target: &str, headers: &[(&str, &str)]) -> Result<String, Malformed> {
+fn permissions_of(
+    rules: &RbacProxyRules,
+    method: &str,
+    target: &str,
+    headers: &[(&str, &str)],
+) -> Result<String, UnreviewableRequest> {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let (path, query) = (CanonicalPath::parse(path).unwrap(), Query::parse(query));
     let method = Method::from_bytes(method.as_bytes()).unwrap();
@@ -24,7 +29,7 @@ fn asked(rules: &Rules, method: &str, target: &str, headers: &[(&str, &str)]) ->
     for (name, value) in headers {
         map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap());
     }
-    let questions = rules.questions(&method, &path, &query, &map)?;
+    let questions = rules.required_permissions(&method, &path, &query, &map)?;
     let mut text = String::new();
     for question in questions.iter() {
         let RequestInfo { verb, path, api_group, api_version, namespace, resource, subresource, name, .. } = &question;
@@ -39,8 +44,8 @@ fn asked(rules: &Rules, method: &str, target: &str, headers: &[(&str, &str)]) ->
 }
 
 #[test]
-fn without_a_file_the_path_is_asked_about() {
-    let rules = Rules::default();
+fn rbac_proxy_without_file_authorizes_path() {
+    let rules = RbacProxyRules::default();
     for (method, verb) in [
         ("GET", "get"),
         ("HEAD", "get"),
@@ -52,44 +57,47 @@ fn without_a_file_the_path_is_asked_about() {
         ("PROPFIND", "*"),
         ("get", "*"),
     ] {
-        assert_eq!(asked(&rules, method, "/a%20b?x=y", &[]), Ok(format!("{verb} /a b\n")));
+        assert_eq!(permissions_of(&rules, method, "/a%20b?x=y", &[]), Ok(format!("{verb} /a b\n")));
     }
 }
 
 #[test]
-fn resource_attributes_are_asked_as_they_are() {
+fn rbac_proxy_resource_attributes_without_rewrites_are_literal() {
     let rules = rules(
         "authorization:\n  resourceAttributes:\n    namespace: default\n    apiVersion: v1\n    resource: services\n    \
          subresource: proxy\n    name: '{{ .Value }}'\n",
     );
-    assert_eq!(asked(&rules, "GET", "/x", &[]).unwrap(), "get /v1 default services/proxy {{ .Value }}\n");
+    assert_eq!(permissions_of(&rules, "GET", "/x", &[]).unwrap(), "get /v1 default services/proxy {{ .Value }}\n");
 }
 
 #[test]
-fn each_value_makes_a_question() {
+fn rbac_proxy_rewrites_require_one_permission_per_value() {
     let rules = rules(
         "authorization:\n  rewrites:\n    byQueryParameter: {name: namespace}\n    byHttpHeader: {name: X-Namespace}\n  \
          resourceAttributes:\n    apiGroup: apps\n    resource: deployments\n    namespace: '{{ .Value }}'\n    \
          name: in-{{ .Value }}\n",
     );
     let question = |value: &str| format!("get apps/ {value} deployments/ in-{value}\n");
-    assert_eq!(asked(&rules, "GET", "/?namespace=a", &[]).unwrap(), question("a"));
-    assert_eq!(asked(&rules, "GET", "/?namespace=a&x&namespace=b", &[]).unwrap(), question("a") + &question("b"));
+    assert_eq!(permissions_of(&rules, "GET", "/?namespace=a", &[]).unwrap(), question("a"));
+    assert_eq!(
+        permissions_of(&rules, "GET", "/?namespace=a&x&namespace=b", &[]).unwrap(),
+        question("a") + &question("b")
+    );
     let headers = [("x-namespace", "c"), ("x-namespace", "a"), ("X-Other", "d")];
-    assert_eq!(asked(&rules, "GET", "/?namespace=a", &headers).unwrap(), question("a") + &question("c"));
-    assert_eq!(asked(&rules, "GET", "/?namespace=", &[]).unwrap(), question(""));
-    assert_eq!(asked(&rules, "GET", "/?n%61mespace=%61", &[]).unwrap(), question("a"));
+    assert_eq!(permissions_of(&rules, "GET", "/?namespace=a", &headers).unwrap(), question("a") + &question("c"));
+    assert_eq!(permissions_of(&rules, "GET", "/?namespace=", &[]).unwrap(), question(""));
+    assert_eq!(permissions_of(&rules, "GET", "/?n%61mespace=%61", &[]).unwrap(), question("a"));
 }
 
 #[test]
-fn what_says_nothing_too_much_or_two_things_is_refused() {
+fn rbac_proxy_rewrites_missing_excess_or_ambiguous_values_are_rejected() {
     let rules = rules(
         "authorization:\n  rewrites: {byQueryParameter: {name: ns}, byHttpHeader: {name: X-N}}\n  resourceAttributes: \
          {resource: things, namespace: '{{ .Value }}'}\n",
     );
-    let many: String = (0..=Questions::MOST).map(|number| format!("&ns={number}")).collect();
+    let many: String = (0..=RequiredPermissions::MAX).map(|number| format!("&ns={number}")).collect();
     let same = "&ns=1".repeat(1000);
-    assert!(asked(&rules, "GET", &format!("/?{same}"), &[]).is_ok());
+    assert!(permissions_of(&rules, "GET", &format!("/?{same}"), &[]).is_ok());
     for (target, headers) in [
         ("/", &[][..]),
         ("/?NS=a", &[]),
@@ -100,17 +108,17 @@ fn what_says_nothing_too_much_or_two_things_is_refused() {
         ("/", &[("x-n", "a"), ("x.n", "b")]),
         ("/", &[("x-n", "a"), ("connection", "close, X-N")]),
     ] {
-        assert!(asked(&rules, "GET", target, headers).is_err(), "{target} {headers:?}");
+        assert!(permissions_of(&rules, "GET", target, headers).is_err(), "{target} {headers:?}");
     }
     let headers = HeaderMap::from_iter([(HeaderName::from_static("x-n"), HeaderValue::from_static("a"))]);
     let latin = HeaderMap::from_iter([(HeaderName::from_static("x-n"), HeaderValue::from_bytes(b"\xe9").unwrap())]);
     let (path, query) = (CanonicalPath::parse("/").unwrap(), Query::parse(""));
-    assert!(rules.questions(&Method::GET, &path, &query, &headers).is_ok());
-    assert!(rules.questions(&Method::GET, &path, &query, &latin).is_err());
+    assert!(rules.required_permissions(&Method::GET, &path, &query, &headers).is_ok());
+    assert!(rules.required_permissions(&Method::GET, &path, &query, &latin).is_err());
 }
 
 #[test]
-fn rules_by_path_and_method() {
+fn rbac_proxy_rules_selected_by_path_and_method() {
     let rules = rules(
         "authorization:\n  rules:\n  - paths: [/api/v1/query, /api/v1/label/*/values]\n    methods: [GET, POST]\n    \
          verb: get\n    resourceAttributes: {apiGroup: metrics.k8s.io, resource: pods, namespace: '{{ .Value }}'}\n    \
@@ -125,18 +133,18 @@ fn rules_by_path_and_method() {
         ("GET", "/healthz", "get /healthz\n"),
         ("GET", "/", "get /  services/ me\n"),
     ] {
-        assert_eq!(asked(&rules, method, target, &[]).unwrap(), questions, "{method} {target}");
+        assert_eq!(permissions_of(&rules, method, target, &[]).unwrap(), questions, "{method} {target}");
     }
     for target in ["/api/v1/query", "//admin/users", "/x%2F..%2Fadmin", "/admin%2Fusers", "/admin;x/users"] {
         if CanonicalPath::parse(target).is_ok() {
-            assert!(asked(&rules, "GET", target, &[]).is_err(), "{target}");
+            assert!(permissions_of(&rules, "GET", target, &[]).is_err(), "{target}");
         }
     }
 }
 
 /// The sample works as described in `docs/sidecar.md`.
 #[test]
-fn the_sample_with_rules() {
+fn rbac_proxy_sample_rules_work_as_documented() {
     let sample = include_str!("../../../deploy/sidecar/rules.yaml");
     let shown = include_str!("../../../docs/sidecar.md").split("```yaml\n").nth(1).unwrap();
     let shown = shown.split("```").next().unwrap();
@@ -156,21 +164,21 @@ fn the_sample_with_rules() {
             ("POST", "/metrics", format!("create /v1 {service}")),
             ("HEAD", "/any", format!("get /v1 {service}")),
         ] {
-            assert_eq!(asked(&rules, method, target, &[]).unwrap(), questions, "{method} {target}");
+            assert_eq!(permissions_of(&rules, method, target, &[]).unwrap(), questions, "{method} {target}");
         }
-        assert!(asked(&rules, "GET", "/search", &[]).is_err());
-        assert!(asked(&rules, "GET", "/shelves%2Fa", &[]).is_err());
+        assert!(permissions_of(&rules, "GET", "/search", &[]).is_err());
+        assert!(permissions_of(&rules, "GET", "/shelves%2Fa", &[]).is_err());
     }
-    assert!(rules(sample).allow_something());
+    assert!(rules(sample).has_static_rules());
 }
 
 #[test]
-fn static_rules() {
+fn rbac_proxy_static_rules_match_user_and_attributes() {
     let rules = rules(
         "authorization:\n  static:\n  - user: {name: jane}\n    verb: get\n    path: /metrics\n  - user: {groups: [ops, \
          devs]}\n    resourceRequest: true\n    resource: namespaces\n    subresource: metrics\n    namespace: default\n",
     );
-    assert!(rules.allow_something());
+    assert!(rules.has_static_rules());
     let path =
         |path: &'static str, verb: &'static str| RequestInfo { path, verb: verb.into(), ..RequestInfo::default() };
     let resource = |namespace: &'static str, subresource: &'static str| RequestInfo {
@@ -207,7 +215,7 @@ fn static_rules() {
 
 /// Files of kube-rbac-proxy's `examples` and `test/e2e`, and of real clusters.
 #[test]
-fn files_of_others() {
+fn rbac_proxy_files_of_other_projects_are_accepted() {
     for text in [
         "authorization:\n  rewrites:\n    byQueryParameter:\n      name: \"namespace\"\n  resourceAttributes:\n    \
          apiVersion: v1\n    resource: namespace\n    subresource: metrics\n    namespace: \"{{ .Value }}\"\n  static:\n    - \
@@ -226,7 +234,7 @@ fn files_of_others() {
 }
 
 #[test]
-fn all_mistakes_at_once_each_at_its_field() {
+fn rbac_proxy_file_errors_reported_together_by_field() {
     let text = "authorization:\n  resourceAttribute: {}\n  rewrites:\n    byQueryParameter: {}\n    byHttpHeaders: {}\n  \
                 resourceAttributes:\n    namespace: '{{ .Name }}'\n    name: [x]\n    apiGroup: 1.5\n  rules:\n  - paths: \
                 ['[', x]\n    methods: [get, 'G T']\n    rewrites: {byHttpHeader: {name: 'a b'}}\n  - methods: GET\n  \
@@ -261,7 +269,7 @@ fn all_mistakes_at_once_each_at_its_field() {
 }
 
 #[test]
-fn what_is_no_file_at_all() {
+fn rbac_proxy_file_malformed_is_rejected() {
     for (text, problem) in [
         ("", "config.yaml: one mapping with the field authorization is required"),
         ("a: 1\n---\nb: 2\n", "config.yaml: one mapping with the field authorization is required"),
@@ -278,7 +286,7 @@ fn warnings(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_is_odd_is_told() {
+fn rbac_proxy_file_lint_warns() {
     let warnings =
         warnings("authorization: {rewrites: {byQueryParameter: {name: n}}, static: [{verb: '*', path: /x}]}\n");
     assert!(warnings[0].starts_with("config.yaml: authorization.rewrites: has no effect without"), "{warnings:?}");
@@ -287,7 +295,7 @@ fn what_is_odd_is_told() {
 }
 
 #[test]
-fn a_static_rule_that_no_request_meets_is_told_what_to_write() {
+fn rbac_proxy_lint_unmatched_static_rule_suggests_fix() {
     for (rule, told) in [
         ("{path: /metrics, verb: get}", None),
         ("{path: /metrics}", None),
@@ -323,7 +331,7 @@ fn a_static_rule_that_no_request_meets_is_told_what_to_write() {
 }
 
 #[test]
-fn a_template_that_nothing_is_put_into_is_told() {
+fn rbac_proxy_lint_template_without_rewrites() {
     for text in ["{{ .Value }}", "{{ .Valu }}", "{{ .Value"] {
         let attributes = format!("{{resource: pods, namespace: '{text}'}}");
         let told = |at: &str| {
@@ -339,7 +347,7 @@ fn a_template_that_nothing_is_put_into_is_told() {
 }
 
 #[test]
-fn a_rule_behind_others_that_take_all_of_it_is_told() {
+fn rbac_proxy_lint_shadowed_rule() {
     for (before, rule, hidden) in [
         ("{paths: [/a, /b]}", "{paths: [/b], methods: [GET]}", true),
         ("{paths: [/a, /b]}", "{paths: [/b, /c]}", false),
@@ -358,7 +366,7 @@ fn a_rule_behind_others_that_take_all_of_it_is_told() {
 }
 
 #[test]
-fn head_is_get_in_a_rule_unless_it_has_one_of_its_own_before() {
+fn rbac_proxy_rules_head_uses_get_rule_unless_listed_earlier() {
     let attributes = |resource: &str| format!("resourceAttributes: {{resource: {resource}}}");
     let by_get = format!("{{paths: [/a], methods: [GET], {}}}", attributes("pods"));
     let by_head = format!("{{paths: [/a], methods: [HEAD], {}}}", attributes("heads"));
@@ -370,7 +378,7 @@ fn head_is_get_in_a_rule_unless_it_has_one_of_its_own_before() {
     ] {
         let rules = rules(&format!("authorization: {{rules: [{list}]}}\n"));
         for (method, resource) in [("HEAD", head), ("GET", get), ("POST", "secrets")] {
-            let asked = asked(&rules, method, "/a", &[]).unwrap();
+            let asked = permissions_of(&rules, method, "/a", &[]).unwrap();
             assert!(asked.ends_with(&format!(" /  {resource}/ \n")), "{list} {method}: {asked}");
         }
     }

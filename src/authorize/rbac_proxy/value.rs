@@ -3,9 +3,9 @@
 use http::header::CONNECTION;
 use http::{HeaderMap, HeaderName};
 
-use super::Malformed;
+use super::UnreviewableRequest;
 use crate::kubeapi::Query;
-use crate::message::hop_by_hop::{has_token, is_proxy_claim, is_reserved, is_same_header};
+use crate::message::hop_by_hop::{has_token, is_proxy_identity_header, is_reserved, is_same_normalized_name};
 
 /// A string that may contain `{{ .Value }}`.
 ///
@@ -19,7 +19,7 @@ pub(super) struct Template {
 
 /// The query parameter and the header with the values.
 #[derive(Debug, Default)]
-pub(super) struct Sources {
+pub(super) struct ValueSources {
     pub(super) parameter: Option<String>,
     pub(super) header: Option<HeaderName>,
 }
@@ -61,15 +61,20 @@ fn is_space(character: char) -> bool {
     matches!(character, ' ' | '\t' | '\r' | '\n')
 }
 
-impl Sources {
+impl ValueSources {
     /// Returns all values in a request without duplicates, those of the query first.
-    pub(super) fn values(&self, query: &Query<'_>, headers: &HeaderMap, most: usize) -> Result<Vec<String>, Malformed> {
+    pub(super) fn values(
+        &self,
+        query: &Query<'_>,
+        headers: &HeaderMap,
+        most: usize,
+    ) -> Result<Vec<String>, UnreviewableRequest> {
         let mut values: Vec<String> = Vec::new();
         let mut add = |value: &str| {
             if values.iter().all(|known| known != value) {
                 values.push(value.to_owned());
             }
-            if values.len() > most { Err(Malformed("too many values")) } else { Ok(()) }
+            if values.len() > most { Err(UnreviewableRequest("too many values")) } else { Ok(()) }
         };
         if let Some(parameter) = &self.parameter {
             for (_, value) in query.pairs().filter(|(name, _)| name == parameter) {
@@ -77,35 +82,40 @@ impl Sources {
             }
         }
         if let Some(header) = &self.header {
-            is_seen_by_all(header, headers)?;
+            check_header_is_forwarded(header, headers)?;
             for value in headers.get_all(header) {
-                let value = std::str::from_utf8(value.as_bytes()).map_err(|_| Malformed("a header is not UTF-8"))?;
+                let value =
+                    std::str::from_utf8(value.as_bytes()).map_err(|_| UnreviewableRequest("a header is not UTF-8"))?;
                 add(value.trim_matches([' ', '\t']))?;
             }
         }
-        if values.is_empty() { Err(Malformed("query parameter or header is missing")) } else { Ok(values) }
+        if values.is_empty() { Err(UnreviewableRequest("query parameter or header is missing")) } else { Ok(values) }
     }
 }
 
 /// Checks that the backend sees the authorized value: a header named by `Connection` is not forwarded, and servers
 /// behind WSGI or CGI treat `X_Namespace` like `X-Namespace`.
-fn is_seen_by_all(header: &HeaderName, headers: &HeaderMap) -> Result<(), Malformed> {
+fn check_header_is_forwarded(header: &HeaderName, headers: &HeaderMap) -> Result<(), UnreviewableRequest> {
     if has_token(headers, &CONNECTION, header.as_str()) {
-        return Err(Malformed("the header with the value is listed in Connection and would not be forwarded"));
+        return Err(UnreviewableRequest(
+            "the header with the value is listed in Connection and would not be forwarded",
+        ));
     }
     let same = |name: &HeaderName| {
         let (name, header) = (name.as_str(), header.as_str());
-        name != header && is_same_header(name, header)
+        name != header && is_same_normalized_name(name, header)
     };
     if headers.keys().any(same) {
-        return Err(Malformed("the header with the value is present in two spellings"));
+        return Err(UnreviewableRequest("the header with the value is present in two spellings"));
     }
     Ok(())
 }
 
 /// Whether a header may be a source of values: not one that the gateway sets or strips, nor an identity header.
-pub(super) fn may_be_source(header: &HeaderName) -> bool {
-    !is_reserved(header.as_str()) && !is_proxy_claim(header.as_str()) && !header.as_str().starts_with("x-remote-")
+pub(super) fn is_allowed_source(header: &HeaderName) -> bool {
+    !is_reserved(header.as_str())
+        && !is_proxy_identity_header(header.as_str())
+        && !header.as_str().starts_with("x-remote-")
 }
 
 #[cfg(test)]
@@ -113,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn templates() {
+    fn rewrite_template_filled_with_value() {
         for (text, filled) in [
             ("", Some("")),
             ("plain", Some("plain")),
@@ -135,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_never_a_template() {
+    fn rewrite_value_is_not_expanded_again() {
         assert_eq!(Template::parse("{{ .Value }}").unwrap().fill("{{ .Value }}"), "{{ .Value }}");
     }
 }

@@ -2,34 +2,37 @@
 //! (k8s.io/apiserver, `pkg/server/egressselector/config.go`), and `EgressConfiguration` of narthex.dev, which has more
 //! settings.
 
-mod ours;
-mod selector;
-mod strict;
+mod egress_configuration;
+mod egress_selector_configuration;
+mod strict_yaml;
 #[cfg(test)]
 mod tests;
 
 use std::fs;
 use std::path::Path;
 
-use crate::egress::SelectionSettings;
+use crate::egress::EgressSelectionSettings;
 use crate::process::{Problem, Problems};
-use strict::Tree;
+use strict_yaml::StrictYaml;
 
 /// Maximum size of the file.
 const LARGEST: u64 = 4 << 20;
 
-const READ: &str = "failed to read egress selector config";
+const READ_ERROR: &str = "failed to read egress selector config";
 
 /// Reads the egress selections of a file. Files that it names are not read, but kube-apiserver's kind must name
 /// existing files.
 ///
 /// # Errors
 /// All errors: of kube-apiserver's kind as one problem with its message; of ours, one problem per field.
-pub fn load(path: &Path) -> Result<Vec<SelectionSettings>, Problems> {
+pub fn load(path: &Path) -> Result<Vec<EgressSelectionSettings>, Problems> {
     let unreadable = |why: &dyn std::fmt::Display| {
         let path = path.display();
         let path = path.to_string();
-        Problem::new(&path, format_args!("{READ}: unable to read egress selector configuration from {path:?} [{why}]"))
+        Problem::new(
+            &path,
+            format_args!("{READ_ERROR}: unable to read egress selector configuration from {path:?} [{why}]"),
+        )
     };
     let go = |error: std::io::Error| {
         // Go's message, word for word.
@@ -53,13 +56,14 @@ pub fn load(path: &Path) -> Result<Vec<SelectionSettings>, Problems> {
 ///
 /// # Errors
 /// As [`load`].
-pub fn parse(path: &Path, text: &str) -> Result<Vec<SelectionSettings>, Problems> {
+pub fn parse(path: &Path, text: &str) -> Result<Vec<EgressSelectionSettings>, Problems> {
     let place = path.display().to_string();
-    let refused = |why: String| Problem::new(&place, format_args!("{READ}: {why}"));
-    let tree = Tree::read(text).map_err(refused)?;
+    let refused = |why: String| Problem::new(&place, format_args!("{READ_ERROR}: {why}"));
+    let tree = StrictYaml::read(text).map_err(refused)?;
     let word = |name: &str| tree.value.get(name).and_then(serde_json::Value::as_str).unwrap_or_default();
-    if word("kind") == ours::KIND || word("apiVersion").starts_with("narthex.dev/") {
-        return ours::read(path, &place, text);
+    if word("kind") == egress_configuration::KIND || word("apiVersion").starts_with("narthex.dev/") {
+        return egress_configuration::read(path, &place, text);
     }
-    selector::read(path.parent().unwrap_or(Path::new("")), text, &tree).map_err(|why| Problem::new(&place, why).into())
+    egress_selector_configuration::read(path.parent().unwrap_or(Path::new("")), text, &tree)
+        .map_err(|why| Problem::new(&place, why).into())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::*;
-use crate::egress::{NoProxy, ProxyAddress, ProxyKind, ProxyScheme, ProxySettings, ProxyTlsFiles, WaySettings};
+use crate::egress::{EgressRouteSettings, NoProxy, ProxyAddress, ProxyKind, ProxyScheme, ProxySettings, ProxyTlsFiles};
 use crate::tls::PairFiles;
 
 fn cases() -> PathBuf {
@@ -15,7 +15,7 @@ fn cases() -> PathBuf {
 const SCHEME: &str = " in scheme ";
 
 #[test]
-fn kube_apiservers_files_are_taken_and_refused_as_there() {
+fn egress_selector_configuration_as_kube_apiserver() {
     let expected = fs::read_to_string(cases().join("expected.json")).unwrap();
     let expected: BTreeMap<String, String> = serde_json::from_str(&expected).unwrap();
     assert_eq!(expected.len(), 37);
@@ -40,7 +40,7 @@ fn kube_apiservers_files_are_taken_and_refused_as_there() {
     }
 }
 
-fn read(text: &str) -> Vec<SelectionSettings> {
+fn read(text: &str) -> Vec<EgressSelectionSettings> {
     parse(Path::new("/etc/narthex/egress.yaml"), text).unwrap()
 }
 
@@ -52,7 +52,7 @@ const HEAD: &str = "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorCo
 const OURS: &str = "apiVersion: narthex.dev/v1alpha1\nkind: EgressConfiguration\n";
 
 #[test]
-fn kube_apiservers_file_describes_ways() {
+fn egress_selector_configuration_settings() {
     let case = |name: &str| read(&fs::read_to_string(cases().join(name)).unwrap());
     let proxy = |kind, address| ProxySettings {
         kind,
@@ -62,16 +62,16 @@ fn kube_apiservers_file_describes_ways() {
     };
     let socket = proxy(ProxyKind::Grpc, ProxyAddress::Unix("/x.sock".into()));
     let [cluster] = &case("01-ok-grpc-uds.yaml")[..] else { panic!() };
-    assert_eq!((cluster.name.as_str(), &cluster.way), ("cluster", &WaySettings::Proxy(socket)));
+    assert_eq!((cluster.name.as_str(), &cluster.route), ("cluster", &EgressRouteSettings::Proxy(socket)));
     assert_eq!(cluster.dial_timeout.as_secs(), 8);
     let [alias] = &case("02-ok-alpha-master.yaml")[..] else { panic!() };
-    assert_eq!((alias.name.as_str(), &alias.way), ("controlplane", &WaySettings::Direct));
+    assert_eq!((alias.name.as_str(), &alias.route), ("controlplane", &EgressRouteSettings::Direct));
     // TCP beside the socket is ignored.
     let [both] = &case("28-grpc-both.yaml")[..] else { panic!() };
-    let WaySettings::Proxy(both) = &both.way else { panic!() };
+    let EgressRouteSettings::Proxy(both) = &both.route else { panic!() };
     assert_eq!(both.addresses, [ProxyAddress::Unix("/x".into())]);
     let [plain] = &case("16-http-plain-ok.yaml")[..] else { panic!() };
-    let WaySettings::Proxy(plain) = &plain.way else { panic!() };
+    let EgressRouteSettings::Proxy(plain) = &plain.route else { panic!() };
     assert!(matches!(&plain.addresses[..], [ProxyAddress::Url(url)] if url.scheme == ProxyScheme::Http), "{plain:?}");
 
     let folder = tempfile::tempdir().unwrap();
@@ -89,7 +89,7 @@ fn kube_apiservers_file_describes_ways() {
         certificate.display(),
         key.display()
     );
-    let WaySettings::Proxy(secure) = read(&text).remove(0).way else { panic!() };
+    let EgressRouteSettings::Proxy(secure) = read(&text).remove(0).route else { panic!() };
     assert!(matches!(&secure.addresses[..], [ProxyAddress::Url(url)] if url.to_string() == "https://h:8131"));
     let expected = ProxyTlsFiles {
         authorities: Some(authorities),
@@ -100,7 +100,7 @@ fn kube_apiservers_file_describes_ways() {
 }
 
 #[test]
-fn what_the_files_do_not_show() {
+fn egress_selector_configuration_more_errors() {
     let selection = |rest: &str| format!("{HEAD}egressSelections: [{{name: cluster, {rest}}}]");
     for (text, expected) in [
         (
@@ -150,7 +150,7 @@ fn what_the_files_do_not_show() {
 }
 
 #[test]
-fn our_own_kind_says_more() {
+fn egress_configuration_settings() {
     let selections = read(&format!(
         "{OURS}egressSelections:
 - name: cluster
@@ -178,9 +178,9 @@ fn our_own_kind_says_more() {
     ));
     let names: Vec<_> = selections.iter().map(|it| it.name.as_str()).collect();
     assert_eq!(names, ["cluster", "site-2.example", "controlplane", "here", "direct"]);
-    let proxy = |number: usize| match &selections[number].way {
-        WaySettings::Proxy(proxy) => proxy,
-        WaySettings::Direct => panic!("{number} is direct"),
+    let proxy = |number: usize| match &selections[number].route {
+        EgressRouteSettings::Proxy(proxy) => proxy,
+        EgressRouteSettings::Direct => panic!("{number} is direct"),
     };
     let urls = |number: usize| proxy(number).addresses.iter().map(|it| format!("{it:?}")).collect::<Vec<_>>();
     let folder = Path::new("/etc/narthex");
@@ -193,7 +193,7 @@ fn our_own_kind_says_more() {
     assert_eq!(proxy(1).tls.authorities, Some(folder.join("ca.crt")));
     assert_eq!(proxy(2).tls.identity, Some(PairFiles::new("/abs/c.crt", folder.join("c.key"))));
     assert_eq!(proxy(3).addresses, [ProxyAddress::Unix(folder.join("run/front.sock"))]);
-    assert_eq!(selections[4].way, WaySettings::Direct);
+    assert_eq!(selections[4].route, EgressRouteSettings::Direct);
     assert_eq!(read(OURS), []);
 }
 
@@ -241,7 +241,7 @@ egressSelections:
 }
 
 #[test]
-fn the_samples_are_understood() {
+fn egress_configuration_samples_load() {
     let sample = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/egress").join(name);
     let names = |name: &str| load(&sample(name)).unwrap().into_iter().map(|it| it.name).collect::<Vec<_>>();
     assert_eq!(names("egress.yaml"), ["cluster", "controlplane", "site-b", "company"]);
@@ -249,7 +249,7 @@ fn the_samples_are_understood() {
 }
 
 #[test]
-fn our_group_with_another_kind_or_version_is_told_what_there_is() {
+fn egress_configuration_unknown_kind_or_version() {
     assert!(
         refused("apiVersion: narthex.dev/v1\nkind: EgressConfiguration").contains("narthex.dev/v1alpha1 is needed")
     );
@@ -261,7 +261,7 @@ fn our_group_with_another_kind_or_version_is_told_what_there_is() {
 }
 
 #[test]
-fn no_text_is_too_odd() {
+fn egress_configuration_parse_never_panics() {
     bolero::check!().with_type::<String>().with_iterations(1000).for_each(|text| {
         let _ = parse(Path::new("f"), text);
         for head in [HEAD, OURS] {

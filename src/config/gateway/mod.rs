@@ -1,33 +1,33 @@
 //! The gateway's configuration: parses its flags into the settings of each module.
 
 mod audit;
-pub(super) mod behind;
-pub(super) mod delegated;
+pub(super) mod authentication;
+pub(super) mod backends;
+pub(super) mod delegated_auth;
 pub mod flags;
 pub(super) mod serving;
-pub(super) mod who;
 
 use std::path::PathBuf;
 
-pub use behind::{Behind, Forwarding, ResolverChoice};
-pub use delegated::Delegated;
-pub use serving::{ProxyProtocol, Requested, Serving, Shutdown};
-pub use who::{Mode, RequestHeader, Who};
+pub use authentication::{AuthenticationConfig, AuthorizerMode, RequestHeaderSettings};
+pub use backends::{BackendsConfig, ForwardingConfig, ResolverChoice};
+pub use delegated_auth::DelegatedAuthConfig;
+pub use serving::{ProxyProtocolMode, ServingCertificateRequest, ServingConfig, ShutdownSettings};
 
-use super::arguments::{Arguments, Role};
-use super::flag::{Flag, Group};
-use super::reading::{Mistakes, Reading};
-use super::seen::{self, Seen};
-use super::sidecar::Guard;
-use crate::listen::Limits;
+use super::arguments::{Arguments, CommandFlags};
+use super::flag::{Flag, FlagGroup};
+use super::observability::{self, ObservabilityConfig};
+use super::parser::{Diagnostics, FlagParser};
+use super::sidecar::SidecarAuth;
+use crate::listen::ServerLimits;
 
 /// The command `narthex gateway`.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Gateway;
+pub struct GatewayCommand;
 
-impl Role for Gateway {
-    const FLAGS: &'static [&'static Group] = flags::GATEWAY;
-    const LATER: &'static [Flag] = flags::LATER;
+impl CommandFlags for GatewayCommand {
+    const FLAGS: &'static [&'static FlagGroup] = flags::GATEWAY;
+    const UNIMPLEMENTED: &'static [Flag] = flags::UNIMPLEMENTED;
     const KIND: &'static str = "GatewayConfiguration";
 }
 
@@ -37,109 +37,115 @@ pub struct GatewayConfig {
     /// Directory for generated certificates and last good state.
     pub data_dir: PathBuf,
     /// Listener and TLS.
-    pub serving: Serving,
+    pub serving: ServingConfig,
     /// Limits of a client.
-    pub limits: Limits,
+    pub limits: ServerLimits,
     /// Authentication.
-    pub who: Who,
+    pub authentication: AuthenticationConfig,
     /// Authorizers, in order; the first that decides wins.
-    pub modes: Vec<Mode>,
-    /// File with an `AuthorizationConfiguration`; `modes` is empty then.
+    pub authorization_modes: Vec<AuthorizerMode>,
+    /// File with an `AuthorizationConfiguration`; `authorization_modes` is empty then.
     pub authorization_config: Option<PathBuf>,
-    /// File with the RBAC objects of [`Mode::Static`].
+    /// File with the RBAC objects of [`AuthorizerMode::Static`].
     pub policy_file: Option<PathBuf>,
     /// Whether delegated authentication and authorization are served to backends.
     pub serve_delegation: bool,
     /// Reviews sent to a kube-apiserver or webhook.
-    pub delegated: Delegated,
+    pub delegated_auth: DelegatedAuthConfig,
     /// Backends.
-    pub behind: Behind,
+    pub backends: BackendsConfig,
     /// Forwarding of requests.
-    pub forwarding: Forwarding,
+    pub forwarding: ForwardingConfig,
     /// Shutdown.
-    pub shutdown: Shutdown,
+    pub shutdown: ShutdownSettings,
     /// Settings in which a sidecar differs.
-    pub guard: Guard,
+    pub sidecar: SidecarAuth,
     /// Log, access log, audit and admin listener.
-    pub seen: Seen,
+    pub observability: ObservabilityConfig,
 }
 
 impl GatewayConfig {
     /// Whether this is a sidecar: its upstreams are configured directly, without a registry.
     pub fn is_sidecar(&self) -> bool {
-        !self.behind.upstreams.is_empty()
+        !self.backends.upstreams.is_empty()
     }
 }
 
-impl Arguments<Gateway> {
+impl Arguments<GatewayCommand> {
     /// Reads command line, environment and file. Errors are returned beside the configuration, so that
     /// the files it names can be checked in the same run; do not start with it if there are any.
-    pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (GatewayConfig, Mistakes) {
-        let mut reading = Reading::new(&self.written, Gateway::FLAGS, Gateway::LATER, Gateway::KIND, environment);
-        let mut who = who::who(&mut reading);
-        let forwarding = behind::forwarding(&mut reading);
-        let authorization_config = who::authorization_config(&mut reading);
+    pub fn read(&self, environment: &dyn Fn(&str) -> Option<String>) -> (GatewayConfig, Diagnostics) {
+        let mut parser = FlagParser::new(
+            &self.raw,
+            GatewayCommand::FLAGS,
+            GatewayCommand::UNIMPLEMENTED,
+            GatewayCommand::KIND,
+            environment,
+        );
+        let mut who = authentication::authentication(&mut parser);
+        let forwarding = backends::forwarding(&mut parser);
+        let authorization_config = authentication::authorization_config(&mut parser);
         let configured = authorization_config.is_some();
-        let modes = who::modes(&mut reading, configured);
-        who::without_anonymous(&mut reading, &mut who, &modes);
-        let data_dir = data_dir(&mut reading);
+        let modes = authentication::authorization_modes(&mut parser, configured);
+        authentication::disable_anonymous_with_always_allow(&mut parser, &mut who, &modes);
+        let data_dir = data_dir(&mut parser);
         let config = GatewayConfig {
-            serving: serving::serving(&mut reading, &who),
-            limits: serving::limits(&mut reading),
-            delegated: delegated::delegated(
-                &mut reading,
+            serving: serving::serving(&mut parser, &who),
+            limits: serving::limits(&mut parser),
+            delegated_auth: delegated_auth::delegated_auth(
+                &mut parser,
                 &who,
                 &modes,
                 forwarding.request_timeout,
-                delegated::Otherwise::Nobody,
+                delegated_auth::FallbackCluster::None,
             ),
-            who,
-            serve_delegation: who::serve_delegation(&mut reading, &modes, configured),
-            policy_file: who::policy_file(&mut reading, &modes, configured),
-            modes,
+            authentication: who,
+            serve_delegation: authentication::serve_delegation(&mut parser, &modes, configured),
+            policy_file: authentication::policy_file(&mut parser, &modes, configured),
+            authorization_modes: modes,
             authorization_config,
-            behind: behind::behind(&mut reading, &data_dir, &forwarding),
+            backends: backends::backends(&mut parser, &data_dir, &forwarding),
             data_dir,
-            guard: Guard::of_gateway(forwarding.forward_uid),
+            sidecar: SidecarAuth::for_gateway(forwarding.forward_uid),
             forwarding,
-            shutdown: serving::shutdown(&mut reading),
-            seen: seen(&mut reading),
+            shutdown: serving::shutdown(&mut parser),
+            observability: observability_config(&mut parser),
         };
-        (config, reading.end())
+        (config, parser.finish())
     }
 }
 
 /// Log, access log, audit and admin listener of a command that relays requests.
-pub(super) fn seen(reading: &mut Reading<'_>) -> Seen {
-    Seen {
-        log: seen::log_settings(reading),
-        access: seen::access(reading),
-        audit: audit::audit(reading),
-        admin_address: seen::admin_address(reading),
-        admin_token_file: reading.path("admin-token-file"),
+pub(super) fn observability_config(parser: &mut FlagParser<'_>) -> ObservabilityConfig {
+    ObservabilityConfig {
+        log: observability::log_settings(parser),
+        access: observability::access_log_settings(parser),
+        audit: audit::audit_settings(parser),
+        admin_address: observability::admin_address(parser),
+        admin_token_file: parser.path("admin-token-file"),
     }
 }
 
-pub(super) fn port(reading: &mut Reading<'_>) -> u16 {
-    u16::try_from(reading.count("secure-port", u64::from(u16::MAX))).unwrap_or_default()
+pub(super) fn secure_port(parser: &mut FlagParser<'_>) -> u16 {
+    u16::try_from(parser.count("secure-port", u64::from(u16::MAX))).unwrap_or_default()
 }
 
 /// `--data-dir`, or the state directory of the XDG base directory specification; an error without either.
-pub(super) fn data_dir(reading: &mut Reading<'_>) -> PathBuf {
-    let found = data_dir_if_any(reading);
+pub(super) fn data_dir(parser: &mut FlagParser<'_>) -> PathBuf {
+    let found = optional_data_dir(parser);
     if found.is_none() {
-        reading.problem("data-dir", "required, because neither XDG_STATE_HOME nor HOME is set");
+        parser.add_problem("data-dir", "required, because neither XDG_STATE_HOME nor HOME is set");
     }
     found.unwrap_or_default()
 }
 
 /// As [`data_dir`], but none without an error.
-pub(super) fn data_dir_if_any(reading: &mut Reading<'_>) -> Option<PathBuf> {
-    if let Some(path) = reading.path("data-dir") {
+pub(super) fn optional_data_dir(parser: &mut FlagParser<'_>) -> Option<PathBuf> {
+    if let Some(path) = parser.path("data-dir") {
         return Some(path);
     }
     // The specification: a relative path in these variables is to be ignored.
-    let absolute = |variable| reading.environment(variable).map(PathBuf::from).filter(|path| path.is_absolute());
+    let absolute = |variable| parser.environment(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     match (absolute("XDG_STATE_HOME"), absolute("HOME")) {
         (Some(state), _) => Some(state.join("narthex")),
         (None, Some(home)) => Some(home.join(".local/state/narthex")),
@@ -155,10 +161,10 @@ mod tests {
     use crate::process::Problems;
 
     /// Reads a command line and an environment, with a home at `/home/jane`.
-    fn read(line: &[&str], environment: &[(&str, &str)]) -> Result<GatewayConfig, Mistakes> {
-        let command = Arguments::<Gateway>::augment_args(Command::new("gateway"));
+    fn read(line: &[&str], environment: &[(&str, &str)]) -> Result<GatewayConfig, Diagnostics> {
+        let command = Arguments::<GatewayCommand>::augment_args(Command::new("gateway"));
         let matches = command.try_get_matches_from(std::iter::once(&"gateway").chain(line)).unwrap();
-        let arguments = Arguments::<Gateway>::from_arg_matches(&matches).unwrap();
+        let arguments = Arguments::<GatewayCommand>::from_arg_matches(&matches).unwrap();
         let (config, mistakes) =
             arguments.read(&|name| match environment.iter().find(|(variable, _)| *variable == name) {
                 Some((_, value)) => Some((*value).to_owned()),
@@ -178,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_data_directory_follows_xdg() {
+    fn data_dir_default_follows_xdg() {
         let data_dir = |environment: &[_]| read(&[], environment).map(|config| config.data_dir);
         assert_eq!(data_dir(&[("XDG_STATE_HOME", "/state")]).unwrap(), PathBuf::from("/state/narthex"));
         let relative = [("XDG_STATE_HOME", "state")];
@@ -191,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn everyone_can_connect_only_with_a_certificate_of_the_operator() {
+    fn bind_address_default_depends_on_certificate() {
         let pair = ["--tls-cert-file=s.crt", "--tls-private-key-file=s.key"];
         let address = |line: &[&str]| read(line, &[]).unwrap().serving.address.to_string();
         assert_eq!(address(&[]), "127.0.0.1:6443");
@@ -201,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn command_line_over_environment_over_file() {
+    fn flag_precedence_command_line_environment_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("narthex.yaml");
         let text = "apiVersion: narthex.dev/v1alpha1\nkind: GatewayConfiguration\n\
@@ -218,7 +224,7 @@ mod tests {
         let config = read(&["--secure-port=1"], &environment).unwrap();
         assert_eq!(config.serving.address.port(), 1);
         assert_eq!(config.limits.idle_timeout.as_secs(), 2);
-        assert!(!config.who.anonymous);
+        assert!(!config.authentication.anonymous);
         assert_eq!(config.limits.max_connections, 3);
 
         let mistakes =
@@ -227,9 +233,9 @@ mod tests {
     }
 
     #[test]
-    fn the_log_level_has_three_names() {
+    fn log_level_flag_verbosity_and_filter() {
         let log = |line: &[&str], environment: &[_]| {
-            let log = read(line, environment).unwrap().seen.log;
+            let log = read(line, environment).unwrap().observability.log;
             (log.level, log.filter)
         };
         assert_eq!(log(&[], &[]), ("info".to_owned(), None));
@@ -241,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mistake_says_what_would_be_right() {
+    fn gateway_flag_error_messages() {
         let cases: &[(&[&str], &str)] = &[
             (&["--bind-address=localhost"], "--bind-address: \"localhost\": not an IP address"),
             (&["--secure-port=70000"], "--secure-port: 70000 is too large; the maximum is 65535"),
@@ -424,15 +430,15 @@ mod tests {
     }
 
     #[test]
-    fn the_audit_is_as_upstream_has_it() {
-        let audit = |line: &[&str]| read(line, &[]).unwrap().seen.audit.unwrap();
+    fn audit_flag_defaults_as_upstream() {
+        let audit = |line: &[&str]| read(line, &[]).unwrap().observability.audit.unwrap();
         let policy = "--audit-policy-file=p.yaml";
         let both = audit(&[policy, "--audit-log-path=-", "--audit-webhook-config-file=k"]);
         insta::assert_debug_snapshot!(both, @r#"
         Settings {
             policy_file: "p.yaml",
             log: Some(
-                LogSettings {
+                AuditLogSettings {
                     path: None,
                     format: Json,
                     max_age: 366,
@@ -441,7 +447,7 @@ mod tests {
                 },
             ),
             webhook: Some(
-                WebhookSettings {
+                AuditWebhookSettings {
                     config_file: "k",
                     buffer: 10000,
                     batch: 400,
@@ -464,23 +470,23 @@ mod tests {
     }
 
     #[test]
-    fn all_mistakes_at_once() {
+    fn gateway_flags_report_all_errors() {
         let text = mistakes(&["--secure-port=x", "--goaway-chance=1", "--tls-cert-file=a.crt"]);
         assert_eq!(text.lines().count(), 3, "{text}");
     }
 
     #[test]
-    fn what_comes_later_is_known() {
+    fn reserved_flag_is_reported() {
         assert_eq!(mistakes(&["--tracing-config-file=t.yaml"]).lines().count(), 1);
     }
 
     #[test]
-    fn the_environments_proxies_are_asked_for() {
+    fn proxy_from_environment_flag() {
         let proxies = [("HTTPS_PROXY", "http://proxy:3128"), ("NO_PROXY", ".svc")];
-        assert_eq!(read(&[], &proxies).unwrap().behind.environment, None);
-        let asked = read(&["--proxy-from-environment"], &proxies).unwrap().behind.environment;
+        assert_eq!(read(&[], &proxies).unwrap().backends.environment_proxies, None);
+        let asked = read(&["--proxy-from-environment"], &proxies).unwrap().backends.environment_proxies;
         assert!(asked.is_some_and(|environment| !environment.is_empty()));
-        assert_eq!(read(&["--proxy-from-environment"], &[]).unwrap().behind.environment, None);
+        assert_eq!(read(&["--proxy-from-environment"], &[]).unwrap().backends.environment_proxies, None);
         let refused = read(&["--proxy-from-environment"], &[("https_proxy", "ftp://u:secret@h")]).unwrap_err();
         assert_eq!(
             refused.problems.to_string(),
@@ -489,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn admin_address_takes_names_and_a_port_alone() {
+    fn admin_address_accepts_names_and_port_alone() {
         for (text, expected) in [
             ("localhost:6481", "127.0.0.1:6481"),
             ("[::1]:6481", "[::1]:6481"),
@@ -498,29 +504,29 @@ mod tests {
         ] {
             let config = read(&[&format!("--admin-address={text}")], &[]).unwrap();
             assert_eq!(
-                config.seen.admin_address.map(|address| address.to_string()).as_deref(),
+                config.observability.admin_address.map(|address| address.to_string()).as_deref(),
                 Some(expected),
                 "{text}"
             );
         }
-        assert_eq!(read(&["--admin-address="], &[]).unwrap().seen.admin_address, None);
+        assert_eq!(read(&["--admin-address="], &[]).unwrap().observability.admin_address, None);
     }
 
     #[test]
-    fn the_sample_without_a_kube_apiserver_is_understood() {
+    fn sample_standalone_gateway_loads() {
         let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/standalone/gateway.yaml");
         let config = read(&["--config", sample], &[]).unwrap();
-        assert_eq!(config.modes, [Mode::Static("RBAC")]);
-        assert_eq!(config.who.drop_groups, ["system:masters"]);
+        assert_eq!(config.authorization_modes, [AuthorizerMode::Static("RBAC")]);
+        assert_eq!(config.authentication.drop_groups, ["system:masters"]);
         // Paths in a configuration file are relative to that file.
-        crate::authorize::Policy::load(config.policy_file.as_ref().unwrap()).unwrap();
-        let authentication = config.who.authentication_config.as_ref().unwrap();
-        let configuration = crate::authenticate::jwt::Configuration::load(authentication);
+        crate::authorize::RbacPolicy::load(config.policy_file.as_ref().unwrap()).unwrap();
+        let authentication = config.authentication.authentication_config.as_ref().unwrap();
+        let configuration = crate::authenticate::jwt::AuthenticationConfiguration::load(authentication);
         assert_eq!(configuration.unwrap().issuers.len(), 1);
     }
 
     #[test]
-    fn the_sample_for_systemd_is_understood() {
+    fn sample_systemd_gateway_loads() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/systemd/gateway.yaml");
         let config = read(&["--config", file], &[]).unwrap();
         assert_eq!(config.shutdown.delay.as_secs(), 10);

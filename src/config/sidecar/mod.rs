@@ -1,197 +1,215 @@
 //! The sidecar's configuration: the gateway's, with upstreams instead of a registry.
 
-mod compatible;
 pub mod flags;
-mod guard;
-mod openid;
+mod kube_rbac_proxy_flags;
+mod oidc_flags;
+mod sidecar_auth;
 mod upstreams;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use super::arguments::{Arguments, Role};
-use super::flag::{Flag, Group};
-use super::gateway::delegated::Otherwise;
-use super::gateway::{self, Behind, Forwarding, GatewayConfig, Mode, Requested};
-use super::listening::listen_address;
-use super::reading::{Mistakes, Reading};
-use crate::kubeclient::Source;
+use super::arguments::{Arguments, CommandFlags};
+use super::flag::{Flag, FlagGroup};
+use super::gateway::delegated_auth::FallbackCluster;
+use super::gateway::{
+    self, AuthorizerMode, BackendsConfig, ForwardingConfig, GatewayConfig, ServingCertificateRequest,
+};
+use super::host_port::listen_address;
+use super::parser::{Diagnostics, FlagParser};
+use crate::kubeclient::KubeconfigSource;
 use crate::message::ErrorFormat;
 use crate::{registry, tls};
 
-pub use guard::{Asks, Guard};
+pub use sidecar_auth::{AttributeSource, SidecarAuth};
 
 /// The command `narthex sidecar`.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Sidecar;
+pub struct SidecarCommand;
 
-impl Role for Sidecar {
-    const FLAGS: &'static [&'static Group] = flags::SIDECAR;
-    const LATER: &'static [Flag] = gateway::flags::LATER;
+impl CommandFlags for SidecarCommand {
+    const FLAGS: &'static [&'static FlagGroup] = flags::SIDECAR;
+    const UNIMPLEMENTED: &'static [Flag] = gateway::flags::UNIMPLEMENTED;
     const KIND: &'static str = "SidecarConfiguration";
 }
 
 /// The environment variable that is set in every pod.
-const IN_POD: &str = "KUBERNETES_SERVICE_HOST";
+const IN_POD_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";
 
 /// The program name it was started under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Name {
+pub enum ProgramName {
     /// `narthex`.
     Narthex,
     /// `kube-rbac-proxy`: with the defaults of that program.
     KubeRbacProxy,
 }
 
-impl Arguments<Sidecar> {
+impl Arguments<SidecarCommand> {
     /// Reads command line, environment and file. Errors are returned beside the configuration; do not start with it if
     /// there are any.
-    pub fn read(&self, name: Name, environment: &dyn Fn(&str) -> Option<String>) -> (GatewayConfig, Mistakes) {
-        let mut reading = Reading::new(&self.written, Sidecar::FLAGS, Sidecar::LATER, Sidecar::KIND, environment);
-        let as_rbac_proxy = name == Name::KubeRbacProxy;
+    pub fn read(
+        &self,
+        name: ProgramName,
+        environment: &dyn Fn(&str) -> Option<String>,
+    ) -> (GatewayConfig, Diagnostics) {
+        let mut parser = FlagParser::new(
+            &self.raw,
+            SidecarCommand::FLAGS,
+            SidecarCommand::UNIMPLEMENTED,
+            SidecarCommand::KIND,
+            environment,
+        );
+        let as_rbac_proxy = name == ProgramName::KubeRbacProxy;
         if as_rbac_proxy {
-            reading = reading.with_defaults(guard::DEFAULTS);
+            parser = parser.with_defaults(sidecar_auth::DEFAULTS);
         }
-        let mut who = gateway::who::who(&mut reading);
-        let forwarding = forwarding(&mut reading);
-        let authorization_config = gateway::who::authorization_config(&mut reading);
+        let mut who = gateway::authentication::authentication(&mut parser);
+        let forwarding = forwarding(&mut parser);
+        let authorization_config = gateway::authentication::authorization_config(&mut parser);
         let configured = authorization_config.is_some();
-        let modes = gateway::who::modes(&mut reading, configured);
-        gateway::who::without_anonymous(&mut reading, &mut who, &modes);
-        let api_server = api_server(&mut reading);
-        let delegated = gateway::delegated::delegated(
-            &mut reading,
+        let modes = gateway::authentication::authorization_modes(&mut parser, configured);
+        gateway::authentication::disable_anonymous_with_always_allow(&mut parser, &mut who, &modes);
+        let api_server = api_server(&mut parser);
+        let delegated = gateway::delegated_auth::delegated_auth(
+            &mut parser,
             &who,
             &modes,
             forwarding.request_timeout,
-            Otherwise::ApiServer(api_server.as_deref()),
+            FallbackCluster::ApiServer(api_server.as_deref()),
         );
-        without_anybody_to_ask(&mut reading, &who, &modes, api_server.as_deref());
-        let mut serving = gateway::serving::serving(&mut reading, &who);
-        if reading.given("secure-listen-address") {
-            if let Some(address) = reading.parse("secure-listen-address", listen_address) {
+        check_token_reviewer(&mut parser, &who, &modes, api_server.as_deref());
+        let mut serving = gateway::serving::serving(&mut parser, &who);
+        if parser.is_given("secure-listen-address") {
+            if let Some(address) = parser.parse("secure-listen-address", listen_address) {
                 serving.address = address;
             }
             for other in ["bind-address", "secure-port"] {
-                if reading.given(other) {
-                    reading.problem(other, "cannot be given together with --secure-listen-address");
+                if parser.is_given(other) {
+                    parser.add_problem(other, "cannot be given together with --secure-listen-address");
                 }
             }
-        } else if as_rbac_proxy && !["bind-address", "secure-port"].iter().any(|other| reading.given(other)) {
-            reading.problem("secure-listen-address", "required: the address to serve on, such as 0.0.0.0:8443");
+        } else if as_rbac_proxy && !["bind-address", "secure-port"].iter().any(|other| parser.is_given(other)) {
+            parser.add_problem("secure-listen-address", "required: the address to serve on, such as 0.0.0.0:8443");
         }
-        serving.endpoints = endpoints(&mut reading, serving.address);
-        serving.requested = requested(&mut reading, api_server.as_deref());
-        let given = |name: &str| reading.given(name);
-        if as_rbac_proxy && self_made(&serving) && !given("cert-dir") && !given("data-dir") {
-            serving.tls.unwritten = tls::unwritten_names();
+        serving.health_address = health_address(&mut parser, serving.address);
+        serving.certificate_request = certificate_request(&mut parser, api_server.as_deref());
+        let given = |name: &str| parser.is_given(name);
+        if as_rbac_proxy && needs_generated_certificate(&serving) && !given("cert-dir") && !given("data-dir") {
+            serving.tls.in_memory_names = tls::in_memory_serving_names();
         }
         let mut config = GatewayConfig {
-            data_dir: data_dir(&mut reading, &serving),
-            limits: gateway::serving::limits(&mut reading),
+            data_dir: data_dir(&mut parser, &serving),
+            limits: gateway::serving::limits(&mut parser),
             serving,
-            delegated,
-            who,
+            delegated_auth: delegated,
+            authentication: who,
             serve_delegation: false,
-            policy_file: gateway::who::policy_file(&mut reading, &modes, configured),
-            modes,
+            policy_file: gateway::authentication::policy_file(&mut parser, &modes, configured),
+            authorization_modes: modes,
             authorization_config,
-            behind: behind(&mut reading, &forwarding),
-            guard: guard::guard(&mut reading, as_rbac_proxy),
+            backends: backends(&mut parser, &forwarding),
+            sidecar: sidecar_auth::sidecar_auth(&mut parser, as_rbac_proxy),
             forwarding,
-            shutdown: gateway::serving::shutdown(&mut reading),
-            seen: gateway::seen(&mut reading),
+            shutdown: gateway::serving::shutdown(&mut parser),
+            observability: gateway::observability_config(&mut parser),
         };
         // kube-rbac-proxy keeps the header Host.
-        let keeps_host = config.guard.asks != Asks::Request;
-        config.behind.upstreams.iter_mut().for_each(|upstream| upstream.keeps_host = keeps_host);
-        compatible::read(&mut reading, &mut config);
-        openid::read(&mut reading, &mut config);
-        (config, reading.end())
+        let keeps_host = config.sidecar.attribute_source != AttributeSource::Request;
+        config.backends.upstreams.iter_mut().for_each(|upstream| upstream.keeps_host = keeps_host);
+        kube_rbac_proxy_flags::read(&mut parser, &mut config);
+        oidc_flags::read(&mut parser, &mut config);
+        (config, parser.finish())
     }
 }
 
 /// The data directory. It is optional if nothing is stored: a pod's file system may be read-only and its user without a
 /// home.
-fn data_dir(reading: &mut Reading<'_>, serving: &gateway::Serving) -> PathBuf {
-    let keeps = serving.requested.is_some() || self_made(serving) && serving.tls.unwritten.is_empty();
-    if keeps { gateway::data_dir(reading) } else { gateway::data_dir_if_any(reading).unwrap_or_default() }
+fn data_dir(parser: &mut FlagParser<'_>, serving: &gateway::ServingConfig) -> PathBuf {
+    let keeps = serving.certificate_request.is_some()
+        || needs_generated_certificate(serving) && serving.tls.in_memory_names.is_empty();
+    if keeps { gateway::data_dir(parser) } else { gateway::optional_data_dir(parser).unwrap_or_default() }
 }
 
 /// Whether no flag provides a serving certificate, so that one is generated.
-fn self_made(serving: &gateway::Serving) -> bool {
-    serving.requested.is_none() && serving.tls.pair.is_none() && serving.tls.named.is_empty()
+fn needs_generated_certificate(serving: &gateway::ServingConfig) -> bool {
+    serving.certificate_request.is_none() && serving.tls.pair.is_none() && serving.tls.named.is_empty()
 }
 
 /// The address of `--proxy-endpoints-port`, at the host of the main listener.
-fn endpoints(reading: &mut Reading<'_>, beside: SocketAddr) -> Option<SocketAddr> {
+fn health_address(parser: &mut FlagParser<'_>, beside: SocketAddr) -> Option<SocketAddr> {
     const PORT: &str = "proxy-endpoints-port";
-    let port = u16::try_from(reading.count(PORT, u64::from(u16::MAX))).ok().filter(|port| *port != 0)?;
+    let port = u16::try_from(parser.count(PORT, u64::from(u16::MAX))).ok().filter(|port| *port != 0)?;
     if port == beside.port() {
-        reading.problem(PORT, "must differ from the port of --secure-listen-address");
+        parser.add_problem(PORT, "must differ from the port of --secure-listen-address");
     }
     Some(SocketAddr::new(beside.ip(), port))
 }
 
 /// `--kubeconfig`, or `in-cluster` within a pod.
-fn api_server(reading: &mut Reading<'_>) -> Option<PathBuf> {
-    let given = reading.path("kubeconfig");
-    given.or_else(|| reading.environment(IN_POD).map(|_| PathBuf::from("in-cluster")))
+fn api_server(parser: &mut FlagParser<'_>) -> Option<PathBuf> {
+    let given = parser.path("kubeconfig");
+    given.or_else(|| parser.environment(IN_POD_VARIABLE).map(|_| PathBuf::from("in-cluster")))
 }
 
 /// `--request-serving-certificate`, from the cluster of `--kubeconfig`.
-fn requested(reading: &mut Reading<'_>, api_server: Option<&Path>) -> Option<Requested> {
+fn certificate_request(parser: &mut FlagParser<'_>, api_server: Option<&Path>) -> Option<ServingCertificateRequest> {
     const SIGNER: &str = "request-serving-certificate";
     const NAMES: &str = "serving-certificate-names";
-    let (signer, names) = (reading.text(SIGNER), reading.list(NAMES));
+    let (signer, names) = (parser.text(SIGNER), parser.list(NAMES));
     if signer.is_empty() {
         if !names.is_empty() {
-            reading.problem(NAMES, format_args!("not used without --{SIGNER}"));
+            parser.add_problem(NAMES, format_args!("not used without --{SIGNER}"));
         }
         return None;
     }
     // As kube-apiserver validates it (pkg/apis/certificates/validation): a domain and a path.
     if signer.split_once('/').is_none_or(|(domain, path)| !registry::is_object_name(domain) || path.is_empty()) {
-        reading.problem(SIGNER, format_args!("{signer:?} is not a signer name, such as example.com/serving"));
+        parser.add_problem(SIGNER, format_args!("{signer:?} is not a signer name, such as example.com/serving"));
     }
     if names.is_empty() {
-        reading.problem(NAMES, format_args!("required with --{SIGNER}: the Service's, such as library.library.svc"));
+        parser.add_problem(NAMES, format_args!("required with --{SIGNER}: the Service's, such as library.library.svc"));
     }
     for other in ["tls-cert-file", "tls-sni-cert-key"] {
-        if reading.given(other) {
-            reading.problem(other, format_args!("cannot be given together with --{SIGNER}"));
+        if parser.is_given(other) {
+            parser.add_problem(other, format_args!("cannot be given together with --{SIGNER}"));
         }
     }
     let Some(api_server) = api_server else {
-        reading.problem(SIGNER, "needs --kubeconfig: the cluster of the signer");
+        parser.add_problem(SIGNER, "needs --kubeconfig: the cluster of the signer");
         return None;
     };
-    Some(Requested { signer, names, source: Source::named(api_server.to_owned()) })
+    Some(ServingCertificateRequest { signer, names, source: KubeconfigSource::from_flag(api_server.to_owned()) })
 }
 
 /// Checks that some authenticator and, for tokens of a cluster, a TokenReview server is configured.
-fn without_anybody_to_ask(reading: &mut Reading<'_>, who: &gateway::Who, modes: &[Mode], api_server: Option<&Path>) {
-    const CLUSTER_S: &str = "authorization-kubeconfig";
+fn check_token_reviewer(
+    parser: &mut FlagParser<'_>,
+    who: &gateway::AuthenticationConfig,
+    modes: &[AuthorizerMode],
+    api_server: Option<&Path>,
+) {
+    const AUTHORIZATION_KUBECONFIG: &str = "authorization-kubeconfig";
     if api_server.is_some() {
         return;
     }
     let tokens = who.token_file.is_some()
         || who.authentication_config.is_some()
-        || openid::is_given(reading)
-        || reading.given("authentication-kubeconfig")
-        || reading.given("authentication-token-webhook-config-file");
+        || oidc_flags::is_given(parser)
+        || parser.is_given("authentication-kubeconfig")
+        || parser.is_given("authentication-token-webhook-config-file");
     let others = who.client_ca_file.is_some() || who.request_header.ca_file.is_some() || who.anonymous;
-    if others && !tokens && reading.given(CLUSTER_S) {
+    if others && !tokens && parser.is_given(AUTHORIZATION_KUBECONFIG) {
         let message = "tokens of that cluster are refused, because no TokenReview is sent to it; use --kubeconfig \
                        instead, or also --authentication-kubeconfig";
-        reading.warning(CLUSTER_S, message);
+        parser.add_warning(AUTHORIZATION_KUBECONFIG, message);
     }
     // Without an authorizer either, only one error is reported.
-    let decided = !modes.contains(&Mode::Webhook)
-        || reading.given(CLUSTER_S)
-        || reading.given("authorization-webhook-config-file");
+    let decided = !modes.contains(&AuthorizerMode::Webhook)
+        || parser.is_given(AUTHORIZATION_KUBECONFIG)
+        || parser.is_given("authorization-webhook-config-file");
     if !tokens && !others && decided {
-        reading.problem(
+        parser.add_problem(
             "kubeconfig",
             "required for authentication; or --authentication-kubeconfig, --client-ca-file, --authentication-config or \
              --token-auth-file",
@@ -199,34 +217,34 @@ fn without_anybody_to_ask(reading: &mut Reading<'_>, who: &gateway::Who, modes: 
     }
 }
 
-fn forwarding(reading: &mut Reading<'_>) -> Forwarding {
-    Forwarding {
-        request_timeout: reading.positive_duration("request-timeout"),
+fn forwarding(parser: &mut FlagParser<'_>) -> ForwardingConfig {
+    ForwardingConfig {
+        request_timeout: parser.positive_duration("request-timeout"),
         // A redirect of an ordinary server is meant for its client.
         reject_redirects: false,
-        forward_uid: reading.switch("forward-uid"),
-        error_format: match reading.choice("error-format").as_str() {
+        forward_uid: parser.switch("forward-uid"),
+        error_format: match parser.choice("error-format").as_str() {
             "kube-rbac-proxy" => ErrorFormat::KubeRbacProxy,
             _ => ErrorFormat::Status,
         },
-        max_inflight: Some(reading.size("max-requests-inflight")).filter(|limit| *limit > 0),
-        max_mutating_inflight: Some(reading.size("max-mutating-requests-inflight")).filter(|limit| *limit > 0),
+        max_inflight: Some(parser.memory_count("max-requests-inflight")).filter(|limit| *limit > 0),
+        max_mutating_inflight: Some(parser.memory_count("max-mutating-requests-inflight")).filter(|limit| *limit > 0),
     }
 }
 
-fn behind(reading: &mut Reading<'_>, forwarding: &Forwarding) -> Behind {
-    let resolver = gateway::behind::resolver(reading);
-    Behind {
-        upstreams: upstreams::upstreams(reading, forwarding.request_timeout),
+fn backends(parser: &mut FlagParser<'_>, forwarding: &ForwardingConfig) -> BackendsConfig {
+    let resolver = gateway::backends::resolver(parser);
+    BackendsConfig {
+        upstreams: upstreams::upstreams(parser, forwarding.request_timeout),
         registry: None,
         delegate: None,
-        delegates_all: false,
+        delegates_unclaimed_paths: false,
         delegates_metrics: false,
         cluster: None,
-        rules: registry::Rules::default(),
+        resolve_rules: registry::ResolveRules::default(),
         proxy_client: None,
         resolver,
         egress: None,
-        environment: None,
+        environment_proxies: None,
     }
 }

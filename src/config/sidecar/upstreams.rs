@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::reading::Reading;
+use crate::config::parser::FlagParser;
 use crate::kubeapi::duration;
 use crate::message::{AllowedHeaders, hop_by_hop};
 use crate::registry::{LongRunning, UpstreamSettings, UpstreamUrl};
@@ -13,43 +13,43 @@ const LONG_RUNNING: &str = "upstream-long-running";
 const ALLOWED: &str = "allow-request-headers";
 
 /// Reads the upstreams; none is an error.
-pub(super) fn upstreams(reading: &mut Reading<'_>, request_timeout: Duration) -> Vec<UpstreamSettings> {
-    let h2c = reading.switch("upstream-force-h2c");
-    let authorities = reading.path("upstream-ca-file");
-    let identity = reading.pair("upstream-client-cert-file", "upstream-client-key-file");
-    let timeouts = timeouts(reading);
-    let long_running = LongRunning::parse(&reading.list(LONG_RUNNING).join(",")).unwrap_or_else(|message| {
-        reading.problem(LONG_RUNNING, message);
+pub(super) fn upstreams(parser: &mut FlagParser<'_>, request_timeout: Duration) -> Vec<UpstreamSettings> {
+    let h2c = parser.switch("upstream-force-h2c");
+    let authorities = parser.path("upstream-ca-file");
+    let identity = parser.key_pair_files("upstream-client-cert-file", "upstream-client-key-file");
+    let timeouts = upstream_timeouts(parser);
+    let long_running = LongRunning::parse(&parser.list(LONG_RUNNING).join(",")).unwrap_or_else(|message| {
+        parser.add_problem(LONG_RUNNING, message);
         LongRunning::default()
     });
-    let allowed = reading.list(ALLOWED);
-    let allowed = AllowedHeaders::parse(allowed.iter().map(String::as_str), hop_by_hop::is_proxy_claim);
+    let allowed = parser.list(ALLOWED);
+    let allowed = AllowedHeaders::parse(allowed.iter().map(String::as_str), hop_by_hop::is_proxy_identity_header);
     let allowed_request_headers = allowed.unwrap_or_else(|message| {
-        reading.problem(ALLOWED, message);
+        parser.add_problem(ALLOWED, message);
         AllowedHeaders::default()
     });
-    let written = reading.list(UPSTREAM);
+    let written = parser.list(UPSTREAM);
     if written.is_empty() {
-        reading.problem(UPSTREAM, "required: the server to protect, such as http://127.0.0.1:8080");
+        parser.add_problem(UPSTREAM, "required: the server to protect, such as http://127.0.0.1:8080");
     }
     let mut upstreams: Vec<UpstreamSettings> = Vec::new();
     for text in written {
-        let (path, url) = match with_path(&text) {
+        let (path, url) = match split_path(&text) {
             Ok(split) => split,
             Err(message) => {
-                reading.problem(UPSTREAM, format_args!("{text:?}: {message}"));
+                parser.add_problem(UPSTREAM, format_args!("{text:?}: {message}"));
                 continue;
             }
         };
         let url = match UpstreamUrl::parse(url, h2c && !url.starts_with("https://")) {
             Ok(url) => url,
             Err(message) => {
-                reading.problem(UPSTREAM, message);
+                parser.add_problem(UPSTREAM, message);
                 continue;
             }
         };
         if upstreams.iter().any(|other| other.path == path) {
-            reading.problem(UPSTREAM, format_args!("{path} has more than one upstream"));
+            parser.add_problem(UPSTREAM, format_args!("{path} has more than one upstream"));
         }
         let timeout = |path: &str| timeouts.iter().find(|(of, _)| of == path).map(|(_, timeout)| *timeout);
         upstreams.push(UpstreamSettings {
@@ -65,34 +65,36 @@ pub(super) fn upstreams(reading: &mut Reading<'_>, request_timeout: Duration) ->
     }
     for (path, _) in timeouts {
         if !path.is_empty() && upstreams.iter().all(|upstream| upstream.path != path) {
-            reading.problem(TIMEOUT, format_args!("no --upstream has the path {path}"));
+            parser.add_problem(TIMEOUT, format_args!("no --upstream has the path {path}"));
         }
     }
     upstreams
 }
 
 /// Reads the timeouts by path; the empty path is the default of the others.
-fn timeouts(reading: &mut Reading<'_>) -> Vec<(String, Duration)> {
+fn upstream_timeouts(parser: &mut FlagParser<'_>) -> Vec<(String, Duration)> {
     let mut timeouts = Vec::new();
-    for text in reading.list(TIMEOUT) {
+    for text in parser.list(TIMEOUT) {
         let read = match text.starts_with('/') {
-            true => with_path(&text),
+            true => split_path(&text),
             false => Ok((String::new(), text.as_str())),
         };
         match read.map(|(path, limit)| (path, duration::parse(limit))) {
             Ok((path, Ok(limit))) => timeouts.push((path, limit)),
             Ok((_, Err(_))) => {
-                reading
-                    .problem(TIMEOUT, format_args!("{text:?}: use a duration such as 90s, 1m30s or 0s for no limit"));
+                parser.add_problem(
+                    TIMEOUT,
+                    format_args!("{text:?}: use a duration such as 90s, 1m30s or 0s for no limit"),
+                );
             }
-            Err(message) => reading.problem(TIMEOUT, format_args!("{text:?}: {message}")),
+            Err(message) => parser.add_problem(TIMEOUT, format_args!("{text:?}: {message}")),
         }
     }
     timeouts
 }
 
 /// Splits `PATH=REST` and removes the path's trailing slash; the path is `/` if there is none.
-fn with_path(text: &str) -> Result<(String, &str), &'static str> {
+fn split_path(text: &str) -> Result<(String, &str), &'static str> {
     if !text.starts_with('/') {
         return Ok(("/".to_owned(), text));
     }

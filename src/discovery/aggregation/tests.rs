@@ -8,32 +8,32 @@ use bytes::Bytes;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
 
-use super::super::documents::Root;
-use super::super::fetch::{Fetched, MAX_BODY, TIMEOUT};
-use super::super::media::Form;
+use super::super::fetch::{FetchedResponse, MAX_BODY, TIMEOUT};
+use super::super::media::DiscoveryFormat;
+use super::super::snapshot::Root;
 use super::*;
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// Backends by APIService and path; records their requests.
 #[derive(Clone, Default)]
-struct World(Rc<RefCell<Inner>>);
+struct FakeBackends(Rc<RefCell<Inner>>);
 
 #[derive(Default)]
 struct Inner {
-    answers: BTreeMap<(String, String), Behaviour>,
+    answers: BTreeMap<(String, String), FetchBehavior>,
     asked: Vec<(String, String, Option<String>)>,
 }
 
 #[derive(Clone)]
-enum Behaviour {
-    Answer(Fetched),
+enum FetchBehavior {
+    Answer(FetchedResponse),
     Hang,
     Refuse,
 }
 
-impl World {
-    fn set(&self, apiservice: &str, path: &str, behaviour: Behaviour) {
+impl FakeBackends {
+    fn set(&self, apiservice: &str, path: &str, behaviour: FetchBehavior) {
         self.0.borrow_mut().answers.insert((apiservice.into(), path.into()), behaviour);
     }
 
@@ -42,7 +42,7 @@ impl World {
     }
 }
 
-impl Fetch for World {
+impl Fetch for FakeBackends {
     async fn fetch(
         &self,
         apiservice: &str,
@@ -50,7 +50,7 @@ impl Fetch for World {
         _: &str,
         if_none_match: Option<&str>,
         _: usize,
-    ) -> Result<Fetched, FetchError> {
+    ) -> Result<FetchedResponse, FetchError> {
         let key = (apiservice.to_owned(), path.to_owned());
         let behaviour = {
             let mut inner = self.0.borrow_mut();
@@ -58,19 +58,21 @@ impl Fetch for World {
             inner.answers.get(&key).cloned()
         };
         match behaviour {
-            None => Ok(Fetched { status: 404, ..Fetched::default() }),
-            Some(Behaviour::Refuse) => Err(FetchError::new("connection refused")),
-            Some(Behaviour::Hang) => std::future::pending().await,
-            Some(Behaviour::Answer(fetched)) if if_none_match.is_some() && fetched.etag.as_deref() == if_none_match => {
-                Ok(Fetched { status: 304, ..Fetched::default() })
+            None => Ok(FetchedResponse { status: 404, ..FetchedResponse::default() }),
+            Some(FetchBehavior::Refuse) => Err(FetchError::new("connection refused")),
+            Some(FetchBehavior::Hang) => std::future::pending().await,
+            Some(FetchBehavior::Answer(fetched))
+                if if_none_match.is_some() && fetched.etag.as_deref() == if_none_match =>
+            {
+                Ok(FetchedResponse { status: 304, ..FetchedResponse::default() })
             }
-            Some(Behaviour::Answer(fetched)) => Ok(fetched),
+            Some(FetchBehavior::Answer(fetched)) => Ok(fetched),
         }
     }
 }
 
-fn known(group: &str, version: &str, service_key: &str) -> Known {
-    Known {
+fn known(group: &str, version: &str, service_key: &str) -> ApiServiceClaim {
+    ApiServiceClaim {
         name: format!("{version}.{group}"),
         group: group.into(),
         version: version.into(),
@@ -78,22 +80,22 @@ fn known(group: &str, version: &str, service_key: &str) -> Known {
         version_priority: 15,
         service_key: service_key.into(),
         backend: service_key.into(),
-        by: By::Backend,
+        served_by: ServedBy::Backend,
     }
 }
 
-fn answer(content_type: &str, body: String) -> Behaviour {
-    Behaviour::Answer(Fetched {
+fn answer(content_type: &str, body: String) -> FetchBehavior {
+    FetchBehavior::Answer(FetchedResponse {
         status: 200,
         content_type: content_type.into(),
         etag: None,
         body: body.into(),
-        ..Fetched::default()
+        ..FetchedResponse::default()
     })
 }
 
 /// A good backend that serves `resource` in each of `versions`, with an entity tag.
-fn good(group: &str, versions: &[&str], resource: &str) -> Behaviour {
+fn good(group: &str, versions: &[&str], resource: &str) -> FetchBehavior {
     let versions: Vec<String> = versions
         .iter()
         .map(|version| {
@@ -107,19 +109,20 @@ fn good(group: &str, versions: &[&str], resource: &str) -> Behaviour {
         versions.join(",")
     );
     let etag = Some(format!("\"{resource}{}\"", versions.len()));
-    Behaviour::Answer(Fetched {
+    FetchBehavior::Answer(FetchedResponse {
         status: 200,
         content_type: AGGREGATED.into(),
         etag,
         body: body.into(),
-        ..Fetched::default()
+        ..FetchedResponse::default()
     })
 }
 
 /// The served resources of each group and version, with a `!` if marked stale.
-fn served(documents: &Published<Documents>) -> Vec<String> {
+fn served(documents: &Published<DiscoverySnapshot>) -> Vec<String> {
     let documents = documents.get();
-    let list: serde_json::Value = serde_json::from_slice(&documents.list(Root::Named, Form::V2).json).unwrap();
+    let list: serde_json::Value =
+        serde_json::from_slice(&documents.list(Root::Named, DiscoveryFormat::V2).json).unwrap();
     let mut lines = Vec::new();
     for group in list["items"].as_array().unwrap() {
         for version in group["versions"].as_array().unwrap() {
@@ -137,11 +140,14 @@ fn served(documents: &Published<Documents>) -> Vec<String> {
 }
 
 /// Runs a test on a paused clock.
-fn run(test: impl AsyncFnOnce(World, Discovery<World>, Published<Documents>) + 'static) {
+fn run(
+    test: impl AsyncFnOnce(FakeBackends, DiscoveryAggregator<FakeBackends>, Published<DiscoverySnapshot>) + 'static,
+) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     LocalSet::new().block_on(&runtime, async move {
-        let world = World::default();
-        let (discovery, documents) = Discovery::start(world.clone(), Own::default(), &Kept::nowhere());
+        let world = FakeBackends::default();
+        let (discovery, documents) =
+            DiscoveryAggregator::start(world.clone(), LocalGroups::default(), &DiskCache::disabled());
         test(world, discovery, documents).await;
     });
 }
@@ -152,13 +158,13 @@ async fn settle() {
 }
 
 #[test]
-fn a_slow_and_a_dead_backend_delay_nobody() {
+fn discovery_slow_and_dead_backends_delay_no_other() {
     run(async |world, discovery, documents| {
         world.set("v1.good", "/apis", good("good", &["v1"], "things"));
-        world.set("v1.slow", "/apis", Behaviour::Hang);
-        world.set("v1.dead", "/apis", Behaviour::Refuse);
+        world.set("v1.slow", "/apis", FetchBehavior::Hang);
+        world.set("v1.dead", "/apis", FetchBehavior::Refuse);
         let begun = Instant::now();
-        discovery.follow(vec![known("slow", "v1", "s"), known("good", "v1", "g"), known("dead", "v1", "d")]);
+        discovery.set_api_services(vec![known("slow", "v1", "s"), known("good", "v1", "g"), known("dead", "v1", "d")]);
         assert_eq!(served(&documents), ["dead/v1:!", "good/v1:!", "slow/v1:!"], "served before any backend was polled");
         settle().await;
         assert!(begun.elapsed() < Duration::from_millis(5));
@@ -175,12 +181,12 @@ fn a_slow_and_a_dead_backend_delay_nobody() {
 }
 
 #[test]
-fn what_was_heard_stays_when_the_backend_goes_and_is_marked_stale() {
+fn discovery_last_good_marked_stale_after_failures() {
     run(async |world, discovery, documents| {
         world.set("v1.good", "/apis", good("good", &["v1"], "things"));
-        discovery.follow(vec![known("good", "v1", "g")]);
+        discovery.set_api_services(vec![known("good", "v1", "g")]);
         settle().await;
-        world.set("v1.good", "/apis", Behaviour::Refuse);
+        world.set("v1.good", "/apis", FetchBehavior::Refuse);
         sleep(Duration::from_secs(63)).await;
         assert_eq!(served(&documents), ["good/v1:things!"], "after three rounds that failed");
         world.set("v1.good", "/apis", good("good", &["v1"], "things"));
@@ -192,18 +198,18 @@ fn what_was_heard_stays_when_the_backend_goes_and_is_marked_stale() {
 }
 
 #[test]
-fn what_the_old_backend_said_is_stale_until_the_new_one_speaks() {
+fn discovery_stale_until_new_backend_answers() {
     run(async |world, discovery, documents| {
         world.set("v1.good", "/apis", good("good", &["v1"], "things"));
-        discovery.follow(vec![known("good", "v1", "old")]);
+        discovery.set_api_services(vec![known("good", "v1", "old")]);
         settle().await;
         assert_eq!(served(&documents), ["good/v1:things"]);
         // Another CA is not another backend.
-        discovery.follow(vec![Known { service_key: "older".into(), ..known("good", "v1", "old") }]);
+        discovery.set_api_services(vec![ApiServiceClaim { service_key: "older".into(), ..known("good", "v1", "old") }]);
         assert_eq!(served(&documents), ["good/v1:things"]);
         settle().await;
-        world.set("v1.good", "/apis", Behaviour::Hang);
-        discovery.follow(vec![known("good", "v1", "new")]);
+        world.set("v1.good", "/apis", FetchBehavior::Hang);
+        discovery.set_api_services(vec![known("good", "v1", "new")]);
         settle().await;
         assert_eq!(served(&documents), ["good/v1:things!"]);
         assert!(!documents.get().all_asked());
@@ -213,7 +219,7 @@ fn what_the_old_backend_said_is_stale_until_the_new_one_speaks() {
         sleep(Duration::from_secs(2)).await;
         assert_eq!(served(&documents), ["good/v1:parts"]);
         // Content of a new backend that equals the old is current at once.
-        discovery.follow(vec![known("good", "v1", "newer")]);
+        discovery.set_api_services(vec![known("good", "v1", "newer")]);
         assert_eq!(served(&documents), ["good/v1:parts!"]);
         settle().await;
         assert_eq!(served(&documents), ["good/v1:parts"]);
@@ -221,15 +227,15 @@ fn what_the_old_backend_said_is_stale_until_the_new_one_speaks() {
 }
 
 #[test]
-fn nothing_is_published_when_nothing_changed() {
+fn discovery_unchanged_is_not_published() {
     run(async |world, discovery, documents| {
         world.set("v1.good", "/apis", good("good", &["v1"], "things"));
-        discovery.follow(vec![known("good", "v1", "g")]);
+        discovery.set_api_services(vec![known("good", "v1", "g")]);
         settle().await;
         let (before, count) = (documents.get(), discovery.aggregations().load(Ordering::Relaxed));
         world.asked();
         sleep(Duration::from_secs(301)).await;
-        discovery.follow(vec![known("good", "v1", "g")]);
+        discovery.set_api_services(vec![known("good", "v1", "g")]);
         assert!((5..=6).contains(&world.asked().len()), "once a minute");
         assert!(Arc::ptr_eq(&before, &documents.get()));
         assert_eq!(discovery.aggregations().load(Ordering::Relaxed), count);
@@ -237,13 +243,13 @@ fn nothing_is_published_when_nothing_changed() {
 }
 
 #[test]
-fn versions_of_one_backend_share_a_fetch_and_a_new_one_is_asked_for_at_once() {
+fn discovery_versions_share_one_fetch() {
     run(async |world, discovery, documents| {
         world.set("v1.good", "/apis", good("good", &["v1", "v2"], "things"));
-        discovery.follow(vec![known("good", "v1", "g")]);
+        discovery.set_api_services(vec![known("good", "v1", "g")]);
         settle().await;
         assert_eq!(served(&documents), ["good/v1:things"]);
-        discovery.follow(vec![known("good", "v1", "g"), known("good", "v2", "g"), known("good", "v3", "g")]);
+        discovery.set_api_services(vec![known("good", "v1", "g"), known("good", "v2", "g"), known("good", "v3", "g")]);
         settle().await;
         assert_eq!(served(&documents), ["good/v3:!", "good/v2:things", "good/v1:things"]);
         let asked = world.asked();
@@ -253,7 +259,7 @@ fn versions_of_one_backend_share_a_fetch_and_a_new_one_is_asked_for_at_once() {
 }
 
 #[test]
-fn an_old_backend_is_asked_in_the_older_form() {
+fn discovery_legacy_backend_fetched_per_version() {
     run(async |world, discovery, documents| {
         let list = |group_version: &str, name: &str| {
             let resource = format!(r#"{{"name":"{name}","namespaced":true,"kind":"Thing","verbs":["get"]}}"#);
@@ -263,10 +269,10 @@ fn an_old_backend_is_asked_in_the_older_form() {
         };
         world.set("v1.old", "/apis", answer("application/json", r#"{"kind":"APIGroupList","groups":[]}"#.into()));
         world.set("v1.old", "/apis/old/v1", list("old/v1", "things"));
-        world.set("v2.old", "/apis/old/v2", Behaviour::Hang);
+        world.set("v2.old", "/apis/old/v2", FetchBehavior::Hang);
         world.set("v3.old", "/apis/old/v3", list("other/v3", "things"));
         world.set("v1.", "/api/v1", list("v1", "pods"));
-        discovery.follow(vec![
+        discovery.set_api_services(vec![
             known("old", "v1", "o"),
             known("old", "v2", "o"),
             known("old", "v3", "o"),
@@ -275,7 +281,8 @@ fn an_old_backend_is_asked_in_the_older_form() {
         sleep(TIMEOUT + Duration::from_millis(1)).await;
         assert_eq!(served(&documents), ["old/v3:!", "old/v2:!", "old/v1:things"]);
         let documents = documents.get();
-        let core: serde_json::Value = serde_json::from_slice(&documents.list(Root::Core, Form::V2).json).unwrap();
+        let core: serde_json::Value =
+            serde_json::from_slice(&documents.list(Root::Core, DiscoveryFormat::V2).json).unwrap();
         assert_eq!(core["items"][0]["versions"][0]["resources"][0]["resource"], "pods");
         assert!(
             documents.sources().iter().any(|it| it.problem == "the response is not for old/v3, which was requested")
@@ -284,10 +291,14 @@ fn an_old_backend_is_asked_in_the_older_form() {
 }
 
 #[test]
-fn liars_change_nothing() {
+fn discovery_invalid_answers_ignored() {
     run(async |world, discovery, documents| {
-        world.set("v1.good", "/apis", Behaviour::Answer(Fetched { status: 304, ..Fetched::default() }));
-        discovery.follow(vec![known("good", "v1", "g")]);
+        world.set(
+            "v1.good",
+            "/apis",
+            FetchBehavior::Answer(FetchedResponse { status: 304, ..FetchedResponse::default() }),
+        );
+        discovery.set_api_services(vec![known("good", "v1", "g")]);
         settle().await;
         assert_eq!(served(&documents), ["good/v1:!"], "unchanged, but since when?");
         for lie in [
@@ -299,23 +310,27 @@ fn liars_change_nothing() {
                 "{\"kind\":\"APIGroupDiscoveryList\",\"apiVersion\":\"apidiscovery.k8s.io/v2\",\"items\":[7]}".into(),
             ),
             answer(AGGREGATED, " ".repeat(MAX_BODY + 1)),
-            Behaviour::Answer(Fetched { status: 302, ..Fetched::default() }),
-            Behaviour::Answer(Fetched { status: 503, body: Bytes::from_static(b"{}"), ..Fetched::default() }),
+            FetchBehavior::Answer(FetchedResponse { status: 302, ..FetchedResponse::default() }),
+            FetchBehavior::Answer(FetchedResponse {
+                status: 503,
+                body: Bytes::from_static(b"{}"),
+                ..FetchedResponse::default()
+            }),
         ] {
             world.set("v1.good", "/apis", good("good", &["v1"], "things"));
-            discovery.nudge("v1.good");
+            discovery.refresh_now("v1.good");
             settle().await;
             assert_eq!(served(&documents), ["good/v1:things"]);
             world.set("v1.good", "/apis", lie);
             for expected in ["good/v1:things", "good/v1:things", "good/v1:things!"] {
-                discovery.nudge("v1.good");
+                discovery.refresh_now("v1.good");
                 settle().await;
                 assert_eq!(served(&documents), [expected]);
             }
             assert!(!documents.get().sources()[0].problem.is_empty());
         }
         world.set("v1.good", "/apis", good("evil", &["v1"], "stolen"));
-        discovery.nudge("v1.good");
+        discovery.refresh_now("v1.good");
         settle().await;
         assert_eq!(served(&documents), ["good/v1:things!"], "it answers, but not about this one");
         assert_eq!(documents.get().sources()[0].problem, "the backend does not list this group and version");
@@ -323,34 +338,34 @@ fn liars_change_nothing() {
 }
 
 #[test]
-fn a_backend_that_is_away_is_asked_again_soon_then_rarely_and_at_once_when_nudged() {
+fn discovery_retries_with_backoff_and_at_once_on_refresh() {
     run(async |world, discovery, documents| {
-        world.set("v1.good", "/apis", Behaviour::Refuse);
-        discovery.follow(vec![known("good", "v1", "g")]);
+        world.set("v1.good", "/apis", FetchBehavior::Refuse);
+        discovery.set_api_services(vec![known("good", "v1", "g")]);
         sleep(Duration::from_millis(600)).await;
         assert!((2..=3).contains(&world.asked().len()));
         sleep(Duration::from_secs(600)).await;
         assert!((14..=32).contains(&world.asked().len()));
         world.set("v1.good", "/apis", good("good", &["v1"], "things"));
-        discovery.nudge("v1.good");
-        discovery.nudge("v1.unknown");
+        discovery.refresh_now("v1.good");
+        discovery.refresh_now("v1.unknown");
         settle().await;
         assert_eq!(served(&documents), ["good/v1:things"]);
     });
 }
 
 #[test]
-fn what_is_unregistered_goes_and_is_asked_no_more() {
+fn discovery_unregistered_removed_and_not_fetched() {
     run(async |world, discovery, documents| {
         world.set("v1.good", "/apis", good("good", &["v1"], "things"));
-        world.set("v1.gone", "/apis", Behaviour::Hang);
-        discovery.follow(vec![
+        world.set("v1.gone", "/apis", FetchBehavior::Hang);
+        discovery.set_api_services(vec![
             known("good", "v1", "g"),
             known("gone", "v1", "x"),
             known("apiregistration.k8s.io", "v1", "evil"),
         ]);
         settle().await;
-        discovery.follow(vec![known("good", "v1", "g")]);
+        discovery.set_api_services(vec![known("good", "v1", "g")]);
         assert_eq!(served(&documents), ["good/v1:things"]);
         world.asked();
         sleep(Duration::from_secs(600)).await;

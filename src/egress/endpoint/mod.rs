@@ -1,6 +1,6 @@
 //! One endpoint of a backend on one worker: its connections and its liveness.
 
-mod opening;
+mod lifecycle;
 #[cfg(test)]
 mod tests;
 
@@ -16,64 +16,64 @@ use http::header::HOST;
 use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Request, Response, Uri, Version};
 
-use self::opening::{Dialling, MOST_CONNECTIONS, Opened, Purpose};
-use crate::egress::dial::{DialError, DialPhase, Protocol, Timing};
-use crate::egress::http1::{Fault, Idle, Line, Open};
-use crate::egress::http2::{Multiplexed, NotAsked};
-use crate::egress::lease::{Lease, Pending, Stream};
+use self::lifecycle::{DialPurpose, MAX_CONNECTIONS, OpenedConnection, SharedDial};
+use crate::egress::connection_guard::{ActiveStream, ConnectionGuard, PendingRequest};
+use crate::egress::dial::{DialError, DialPhase, DialTiming, HttpVersion};
+use crate::egress::http1::{Http1Connection, Http1ConnectionSet, Http1Error, IdleConnections};
+use crate::egress::http2::{Http2Connection, Http2SendError};
 use crate::egress::pool::PoolReport;
-use crate::egress::{Address, Allowance, Dialler, Upstream, Wire, refusal};
-use crate::message::{Body, Received};
+use crate::egress::{Address, ConnectionCounter, Dialer, EndpointKey, TransportSecurity, error_classification};
+use crate::message::{Body, IncomingBody};
 
 /// How long a request must wait on a silent connection before its cancellation marks the connection as doubtful.
-const SILENCE: Duration = Duration::from_secs(1);
+const MIN_WAIT_TO_DOUBT: Duration = Duration::from_secs(1);
 
 /// An endpoint of a backend that requests can be sent to.
 pub struct Endpoint {
-    upstream: Upstream,
+    key: EndpointKey,
     /// Host header and `:authority` of requests: address and port, as kube-aggregator sends. `None` only for a name
     /// that no URI can carry.
     host: Option<(HeaderValue, Authority)>,
-    dialler: Dialler,
+    dialer: Dialer,
     /// Limit of open connections.
-    most: usize,
+    max_connections: usize,
     /// Connections to all endpoints of the APIService, and their limit.
-    allowance: (Allowance, usize),
+    connection_limit: (ConnectionCounter, usize),
     /// HTTP version of the last connection; `None` before the first.
-    protocol: Cell<Option<Protocol>>,
-    idle: Idle,
-    open: Open,
-    multiplexed: RefCell<Vec<Rc<Multiplexed>>>,
-    dialling: RefCell<Option<Dialling>>,
+    http_version: Cell<Option<HttpVersion>>,
+    idle: IdleConnections,
+    http1_connections: Http1ConnectionSet,
+    http2_connections: RefCell<Vec<Rc<Http2Connection>>>,
+    current_dial: RefCell<Option<SharedDial>>,
     /// Earliest time for opening the next connection ahead of need; in the future after such a dial failed.
-    ahead: Cell<Instant>,
+    next_preconnect: Cell<Instant>,
     /// Whether the endpoint became unresponsive since this was last taken.
-    fell_silent: Cell<bool>,
+    became_unresponsive: Cell<bool>,
     /// Whether a liveness check is running.
-    checking: Cell<bool>,
+    liveness_check_running: Cell<bool>,
     /// Why the endpoint is ejected; a background dial that succeeds brings it back.
     failure: RefCell<Option<DialError>>,
     /// Requests in flight that are expected to end soon.
-    pub(in crate::egress) brief: Cell<usize>,
-    pub(in crate::egress) lasting: Cell<usize>,
+    pub(in crate::egress) short_lived: Cell<usize>,
+    pub(in crate::egress) long_running: Cell<usize>,
 }
 
 /// A connection of an [`Endpoint`] that can take a request immediately.
-pub struct Room(Held);
+pub struct ReadySlot(ReadyConnection);
 
-enum Held {
-    Line(Line),
-    Stream(Stream),
+enum ReadyConnection {
+    Http1(Http1Connection),
+    Http2(ActiveStream),
 }
 
 /// A response head, and the guard of the connection its body is read from.
-pub struct Sent {
+pub struct EndpointResponse {
     /// The response; its body is still to be read.
-    pub response: Response<Received>,
+    pub response: Response<IncomingBody>,
     /// Keep this until the body has ended.
-    pub lease: Lease,
+    pub guard: ConnectionGuard,
     /// Timing of the dial, if this request waited for one.
-    pub timing: Timing,
+    pub timing: DialTiming,
 }
 
 /// Why a request got no response.
@@ -90,12 +90,12 @@ pub enum SendError {
     Refused(DialError),
     /// The request was sent on a reused connection that was closed without a byte of a response: most likely the server
     /// was closing it already.
-    Unheard(Cause),
+    StaleConnection(BoxError),
     /// The request was sent, at least in part, and the response is not valid HTTP.
-    Nonsense(Cause),
+    InvalidResponse(BoxError),
     /// The request was sent, at least in part; whether it was processed is unknown. [`NoResponse`] if the endpoint is
     /// unresponsive.
-    Broken(Cause),
+    Broken(BoxError),
 }
 
 /// The endpoint accepted a request and does not respond at all.
@@ -116,14 +116,14 @@ impl fmt::Display for NoResponse {
 impl std::error::Error for NoResponse {}
 
 /// The error that ended a connection or a stream.
-pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Endpoint {
     pub(in crate::egress) fn new(
-        upstream: Upstream,
-        dialler: Dialler,
+        upstream: EndpointKey,
+        dialler: Dialer,
         most: usize,
-        allowance: (Allowance, usize),
+        allowance: (ConnectionCounter, usize),
     ) -> Rc<Endpoint> {
         let host = match &upstream.address {
             Address::Tcp(destination) => destination.to_string(),
@@ -132,38 +132,38 @@ impl Endpoint {
         };
         let host = HeaderValue::from_str(&host).ok().zip(Authority::try_from(host).ok());
         Rc::new(Endpoint {
-            upstream,
+            key: upstream,
             host,
-            dialler,
-            most,
-            allowance,
-            protocol: Cell::new(None),
-            idle: Idle::default(),
-            open: Open::default(),
-            multiplexed: RefCell::default(),
-            dialling: RefCell::default(),
-            ahead: Cell::new(Instant::now()),
-            fell_silent: Cell::new(false),
-            checking: Cell::new(false),
+            dialer: dialler,
+            max_connections: most,
+            connection_limit: allowance,
+            http_version: Cell::new(None),
+            idle: IdleConnections::default(),
+            http1_connections: Http1ConnectionSet::default(),
+            http2_connections: RefCell::default(),
+            current_dial: RefCell::default(),
+            next_preconnect: Cell::new(Instant::now()),
+            became_unresponsive: Cell::new(false),
+            liveness_check_running: Cell::new(false),
             failure: RefCell::default(),
-            brief: Cell::new(0),
-            lasting: Cell::new(0),
+            short_lived: Cell::new(0),
+            long_running: Cell::new(0),
         })
     }
 
     /// Address and trust settings.
-    pub fn upstream(&self) -> &Upstream {
-        &self.upstream
+    pub fn key(&self) -> &EndpointKey {
+        &self.key
     }
 
     /// Requests in flight.
     pub fn pending(&self) -> usize {
-        self.brief.get() + self.lasting.get()
+        self.short_lived.get() + self.long_running.get()
     }
 
     /// Requests in flight that are expected to end soon; watches count only until their response begins.
-    pub fn brief(&self) -> usize {
-        self.brief.get()
+    pub fn short_lived(&self) -> usize {
+        self.short_lived.get()
     }
 
     /// Whether the endpoint is not ejected.
@@ -173,12 +173,12 @@ impl Endpoint {
 
     /// Whether there is an open connection that can take a request, as far as is known.
     pub fn is_connected(&self) -> bool {
-        self.idle.len() > 0 || self.multiplexed.borrow().iter().any(|connection| connection.is_usable())
+        self.idle.len() > 0 || self.http2_connections.borrow().iter().any(|connection| connection.is_usable())
     }
 
     /// HTTP version of the last connection.
-    pub fn protocol(&self) -> Option<Protocol> {
-        self.protocol.get()
+    pub fn http_version(&self) -> Option<HttpVersion> {
+        self.http_version.get()
     }
 
     /// Sends `request` (with its URI in origin form) and waits for the response head.
@@ -187,7 +187,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`SendError`] says whether the request can be sent again.
-    pub async fn send(self: &Rc<Self>, request: Box<Request<Body>>) -> Result<Sent, SendError> {
+    pub async fn send(self: &Rc<Self>, request: Box<Request<Body>>) -> Result<EndpointResponse, SendError> {
         self.send_with(request, false).await
     }
 
@@ -196,24 +196,28 @@ impl Endpoint {
     ///
     /// # Errors
     /// As [`Endpoint::send`].
-    pub async fn send_with(self: &Rc<Self>, request: Box<Request<Body>>, repeatable: bool) -> Result<Sent, SendError> {
-        let pending = Pending::new(self);
-        let mut timing = Timing::default();
+    pub async fn send_with(
+        self: &Rc<Self>,
+        request: Box<Request<Body>>,
+        repeatable: bool,
+    ) -> Result<EndpointResponse, SendError> {
+        let pending = PendingRequest::new(self);
+        let mut timing = DialTiming::default();
         loop {
-            if let Some(room) = self.room() {
-                return self.send_in(room, request, repeatable, (pending, timing)).await;
+            if let Some(room) = self.ready_slot() {
+                return self.send_on_slot(room, request, repeatable, (pending, timing)).await;
             }
-            let opened = match self.protocol.get() {
+            let opened = match self.http_version.get() {
                 // Each request opens its own: an HTTP/1.1 connection carries one request at a time.
-                Some(Protocol::Http1) => match Box::pin(self.open(Purpose::Now)).await {
-                    Ok(Opened::Http1(line, timing)) => {
+                Some(HttpVersion::Http1) => match Box::pin(self.open(DialPurpose::Immediate)).await {
+                    Ok(OpenedConnection::Http1(line, timing)) => {
                         return self.send_http1(request, line, pending, timing).await;
                     }
-                    Ok(Opened::Http2(took)) => Ok(took),
+                    Ok(OpenedConnection::Http2(took)) => Ok(took),
                     Err(error) => Err(error),
                 },
                 // Many requests may wait for one dial; all get its result.
-                Some(Protocol::Http2) | None => self.dialling().await,
+                Some(HttpVersion::Http2) | None => self.shared_dial().await,
             };
             match opened {
                 Ok(took) => timing = took,
@@ -223,38 +227,38 @@ impl Endpoint {
     }
 
     /// A connection that can take a request immediately, which is the common case.
-    pub fn room(self: &Rc<Self>) -> Option<Room> {
-        match self.protocol.get()? {
-            Protocol::Http2 => self.stream().map(Held::Stream),
-            Protocol::Http1 => self.idle.take().map(Held::Line),
+    pub fn ready_slot(self: &Rc<Self>) -> Option<ReadySlot> {
+        match self.http_version.get()? {
+            HttpVersion::Http2 => self.reserve_stream().map(ReadyConnection::Http2),
+            HttpVersion::Http1 => self.idle.take().map(ReadyConnection::Http1),
         }
-        .map(Room)
+        .map(ReadySlot)
     }
 
     /// As [`Endpoint::send_with`], on a connection that is ready; its future is a quarter of the size.
     ///
     /// # Errors
     /// As [`Endpoint::send`].
-    pub async fn send_at(
+    pub async fn send_on(
         self: &Rc<Self>,
-        room: Room,
+        room: ReadySlot,
         request: Box<Request<Body>>,
         repeatable: bool,
-    ) -> Result<Sent, SendError> {
-        self.send_in(room, request, repeatable, (Pending::new(self), Timing::default())).await
+    ) -> Result<EndpointResponse, SendError> {
+        self.send_on_slot(room, request, repeatable, (PendingRequest::new(self), DialTiming::default())).await
     }
 
-    async fn send_in(
+    async fn send_on_slot(
         self: &Rc<Self>,
-        room: Room,
+        room: ReadySlot,
         request: Box<Request<Body>>,
         repeatable: bool,
-        (pending, timing): (Pending, Timing),
-    ) -> Result<Sent, SendError> {
+        (pending, timing): (PendingRequest, DialTiming),
+    ) -> Result<EndpointResponse, SendError> {
         match room.0 {
             // HTTP/1.1 liveness is probed by a new connection only, which a single-threaded server accepts late.
-            Held::Line(line) => self.send_http1(request, line, pending, timing).await,
-            Held::Stream(stream) => self.send_http2(request, stream, repeatable, (pending, timing)).await,
+            ReadyConnection::Http1(line) => self.send_http1(request, line, pending, timing).await,
+            ReadyConnection::Http2(stream) => self.send_http2(request, stream, repeatable, (pending, timing)).await,
         }
     }
 
@@ -262,13 +266,13 @@ impl Endpoint {
     ///
     /// # Errors
     /// When no connection could be opened.
-    pub async fn open_private(self: &Rc<Self>) -> Result<(Line, Timing), DialError> {
-        let place = self.place()?;
+    pub async fn open_dedicated(self: &Rc<Self>) -> Result<(Http1Connection, DialTiming), DialError> {
+        let place = self.acquire_connection_slot()?;
         let opened = async {
-            let mut dialled = self.dialler.dial(&self.upstream, true).await?;
-            dialled.keep(place);
+            let mut dialled = self.dialer.dial(&self.key, true).await?;
+            dialled.attach_slot(place);
             let timing = dialled.timing;
-            Ok((Line::new(dialled.channel, &self.open), timing))
+            Ok((Http1Connection::new(dialled.stream, &self.http1_connections), timing))
         };
         opened.await.inspect_err(|error| self.eject(error))
     }
@@ -276,24 +280,30 @@ impl Endpoint {
     async fn send_http1(
         self: &Rc<Self>,
         mut request: Box<Request<Body>>,
-        mut line: Line,
-        pending: Pending,
-        timing: Timing,
-    ) -> Result<Sent, SendError> {
-        self.in_origin_form(&mut request);
-        let awaiting = self.open.awaits();
-        let before = line.came();
-        let answered = line.ask(*request).await;
+        mut line: Http1Connection,
+        pending: PendingRequest,
+        timing: DialTiming,
+    ) -> Result<EndpointResponse, SendError> {
+        self.set_origin_form(&mut request);
+        let awaiting = self.http1_connections.begin_wait();
+        let before = line.read_count();
+        let answered = line.send(*request).await;
         drop(awaiting);
         match answered {
-            Ok(response) => Ok(Sent { response, lease: Lease::http1(self, line, pending), timing }),
-            Err(Fault::Unanswered) => Err(self.no_response(self.open.silent_for())),
+            Ok(response) => {
+                Ok(EndpointResponse { response, guard: ConnectionGuard::http1(self, line, pending), timing })
+            }
+            Err(Http1Error::EndpointUnresponsive) => Err(self.no_response(self.http1_connections.unresponsive_for())),
             Err(fault) => {
                 // If the backend is gone, its other connections are, too: the next try opens its own.
                 self.idle.clear();
-                Err(match lost(fault) {
-                    SendError::Broken(error) if before > 0 && line.came() == before && refusal::is_end(&*error) => {
-                        SendError::Unheard(error)
+                Err(match classify_send_error(fault) {
+                    SendError::Broken(error)
+                        if before > 0
+                            && line.read_count() == before
+                            && error_classification::is_connection_closed(&*error) =>
+                    {
+                        SendError::StaleConnection(error)
                     }
                     lost => lost,
                 })
@@ -304,54 +314,56 @@ impl Endpoint {
     async fn send_http2(
         self: &Rc<Self>,
         mut request: Box<Request<Body>>,
-        stream: Stream,
+        stream: ActiveStream,
         repeatable: bool,
-        (pending, timing): (Pending, Timing),
-    ) -> Result<Sent, SendError> {
-        self.in_absolute_form(&mut request);
-        let mut asked = match stream.0.ask(request) {
+        (pending, timing): (PendingRequest, DialTiming),
+    ) -> Result<EndpointResponse, SendError> {
+        self.set_absolute_form(&mut request);
+        let mut asked = match stream.0.send(request) {
             Ok(asked) => asked,
-            Err(NotAsked::Closed(request, error)) => {
+            Err(Http2SendError::Closed(request, error)) => {
                 stream.0.retire();
                 return Err(not_sent(request, &error));
             }
-            Err(NotAsked::Unspeakable(error)) => return Err(SendError::Broken(error.into())),
+            Err(Http2SendError::InvalidRequest(error)) => return Err(SendError::Broken(error.into())),
         };
-        let waiting = Waiting::new(&stream.0);
+        let waiting = ResponseWaiter::new(&stream.0);
         let answered = {
-            let mut answer = pin!(asked.answer());
+            let mut answer = pin!(asked.response());
             poll_fn(|cx| match answer.as_mut().poll(cx) {
                 Poll::Pending if repeatable && stream.0.is_unresponsive() => Poll::Ready(None),
                 polled => polled.map(Some),
             })
             .await
         };
-        let since = waiting.over();
+        let since = waiting.finish();
         match answered {
             None => Err(self.no_response(since.elapsed())),
             Some(Err(_)) if stream.0.is_unresponsive() => Err(self.no_response(since.elapsed())),
-            Some(Ok(response)) => Ok(Sent { response, lease: Lease::http2(stream, asked.upload, pending), timing }),
+            Some(Ok(response)) => {
+                Ok(EndpointResponse { response, guard: ConnectionGuard::http2(stream, asked.upload, pending), timing })
+            }
             Some(Err(error)) => {
-                if refusal::is_farewell(&error) {
+                if error_classification::is_goaway(&error) {
                     stream.0.retire();
                 }
-                Err(lost(error))
+                Err(classify_send_error(error))
             }
         }
     }
 
     fn no_response(&self, waited: Duration) -> SendError {
-        SendError::Broken(Box::new(NoResponse { address: self.upstream.address.clone(), waited }))
+        SendError::Broken(Box::new(NoResponse { address: self.key.address.clone(), waited }))
     }
 
     /// Sets scheme and authority, which HTTP/2 sends as pseudo-headers, and removes the Host header.
-    fn in_absolute_form(&self, request: &mut Request<Body>) {
-        let theirs = request.headers_mut().remove(HOST).filter(|_| self.upstream.keeps_host);
+    fn set_absolute_form(&self, request: &mut Request<Body>) {
+        let theirs = request.headers_mut().remove(HOST).filter(|_| self.key.preserve_host);
         let theirs = theirs.and_then(|host| Authority::try_from(host.as_bytes()).ok());
         let mut parts = std::mem::take(request.uri_mut()).into_parts();
-        parts.scheme = Some(match self.upstream.wire {
-            Wire::Tls(_) => Scheme::HTTPS,
-            Wire::Plain(_) => Scheme::HTTP,
+        parts.scheme = Some(match self.key.security {
+            TransportSecurity::Tls(_) => Scheme::HTTPS,
+            TransportSecurity::Plaintext(_) => Scheme::HTTP,
         });
         parts.authority = theirs.or_else(|| self.host.as_ref().map(|(_, authority)| authority.clone()));
         *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
@@ -359,8 +371,8 @@ impl Endpoint {
     }
 
     /// Sets path and Host header, as HTTP/1.1 sends them.
-    pub fn in_origin_form(&self, request: &mut Request<Body>) {
-        let keeps = self.upstream.keeps_host && request.headers().contains_key(HOST);
+    pub fn set_origin_form(&self, request: &mut Request<Body>) {
+        let keeps = self.key.preserve_host && request.headers().contains_key(HOST);
         if let Some((host, _)) = self.host.as_ref().filter(|_| !keeps) {
             request.headers_mut().insert(HOST, host.clone());
         }
@@ -374,22 +386,26 @@ impl Endpoint {
     }
 
     /// A stream of the connection with the most free streams; opens the next connection when streams get scarce.
-    fn stream(self: &Rc<Self>) -> Option<Stream> {
+    fn reserve_stream(self: &Rc<Self>) -> Option<ActiveStream> {
         let (stream, scarce, open) = {
-            let multiplexed = self.multiplexed.borrow();
-            let best = multiplexed.iter().max_by_key(|connection| connection.free())?;
-            if best.free() == 0 {
+            let multiplexed = self.http2_connections.borrow();
+            let best = multiplexed.iter().max_by_key(|connection| connection.free_streams())?;
+            if best.free_streams() == 0 {
                 return None;
             }
-            (Stream::new(best), best.is_nearly_full(), multiplexed.len())
+            (ActiveStream::new(best), best.is_nearly_full(), multiplexed.len())
         };
-        if scarce && open < MOST_CONNECTIONS && self.dialling.borrow().is_none() && self.ahead.get() <= Instant::now() {
-            drop(self.dial_in_background(Purpose::Ahead));
+        if scarce
+            && open < MAX_CONNECTIONS
+            && self.current_dial.borrow().is_none()
+            && self.next_preconnect.get() <= Instant::now()
+        {
+            drop(self.dial_in_background(DialPurpose::Preconnect));
         }
         Some(stream)
     }
 
-    pub(in crate::egress) fn give_back(&self, line: Line) {
+    pub(in crate::egress) fn return_idle(&self, line: Http1Connection) {
         self.idle.put(line);
     }
 
@@ -405,11 +421,11 @@ impl Endpoint {
 
     /// State of its connections.
     pub fn report(&self) -> PoolReport {
-        let multiplexed = self.multiplexed.borrow();
-        let http1 = self.protocol.get() != Some(Protocol::Http2);
+        let multiplexed = self.http2_connections.borrow();
+        let http1 = self.http_version.get() != Some(HttpVersion::Http2);
         PoolReport {
-            address: self.upstream.address.clone(),
-            protocol: self.protocol.get(),
+            address: self.key.address.clone(),
+            protocol: self.http_version.get(),
             idle: if http1 { self.idle.len() } else { multiplexed.iter().filter(|c| c.active.get() == 0).count() },
             busy: if http1 { self.pending() } else { multiplexed.iter().filter(|c| c.active.get() > 0).count() },
             pending: self.pending(),
@@ -420,32 +436,32 @@ impl Endpoint {
 
 /// A request that awaits its response head on an HTTP/2 connection. If dropped earlier (timeout, client gone), it marks
 /// a silent connection as doubtful.
-struct Waiting<'c> {
-    connection: &'c Rc<Multiplexed>,
-    heard: u64,
+struct ResponseWaiter<'c> {
+    connection: &'c Rc<Http2Connection>,
+    read_count: u64,
     since: Instant,
 }
 
-impl<'c> Waiting<'c> {
-    fn new(connection: &'c Rc<Multiplexed>) -> Waiting<'c> {
-        connection.awaits();
-        Waiting { connection, heard: connection.heard(), since: Instant::now() }
+impl<'c> ResponseWaiter<'c> {
+    fn new(connection: &'c Rc<Http2Connection>) -> ResponseWaiter<'c> {
+        connection.begin_wait();
+        ResponseWaiter { connection, read_count: connection.read_count(), since: Instant::now() }
     }
 
     /// Ends the wait; returns when it began.
-    fn over(self) -> Instant {
+    fn finish(self) -> Instant {
         let since = self.since;
-        self.connection.awaits_no_more();
+        self.connection.end_wait();
         std::mem::forget(self);
         since
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for ResponseWaiter<'_> {
     fn drop(&mut self) {
-        self.connection.awaits_no_more();
-        if self.since.elapsed() >= SILENCE {
-            self.connection.doubt(self.heard);
+        self.connection.end_wait();
+        if self.since.elapsed() >= MIN_WAIT_TO_DOUBT {
+            self.connection.mark_doubtful(self.read_count);
         }
     }
 }
@@ -456,10 +472,10 @@ fn not_sent(request: Box<Request<Body>>, error: &dyn std::error::Error) -> SendE
     SendError::NotSent { request, error }
 }
 
-fn lost(error: impl std::error::Error + Send + Sync + 'static) -> SendError {
-    match refusal::unprocessed(&error) {
+fn classify_send_error(error: impl std::error::Error + Send + Sync + 'static) -> SendError {
+    match error_classification::unprocessed_error(&error) {
         Some(refused) => SendError::Refused(refused),
-        None if refusal::is_nonsense(&error) => SendError::Nonsense(error.into()),
+        None if error_classification::is_invalid_http(&error) => SendError::InvalidResponse(error.into()),
         None => SendError::Broken(error.into()),
     }
 }

@@ -6,22 +6,22 @@ use bytes::{Buf as _, Bytes};
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, request, response};
 
-use super::{Chunks, Fault};
+use super::{ChunkedDecoder, Http1Error};
 use crate::message::hop_by_hop;
 
 /// Limit of header lines of a response.
-const MOST_LINES: usize = 200;
+const MAX_HEADERS: usize = 200;
 /// Limit of a response head, in bytes.
-const MOST_BYTES: usize = 256 << 10;
+const MAX_HEAD_BYTES: usize = 256 << 10;
 
 /// Limit of empty lines before a status line, in bytes.
-const MOST_LINE_ENDS: usize = 16;
+const MAX_EMPTY_LINE_BYTES: usize = 16;
 
 /// Length of a request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Length {
+pub(super) enum RequestBodyLength {
     /// No body and no length header: the method implies that there is none.
-    Unsaid,
+    Unspecified,
     /// Number of bytes.
     Exact(u64),
     /// Unknown: chunked coding.
@@ -29,7 +29,7 @@ pub(super) enum Length {
 }
 
 /// Writes the head of a request in origin form.
-pub(super) fn write(out: &mut Vec<u8>, parts: &request::Parts, length: Length) {
+pub(super) fn write_request_head(out: &mut Vec<u8>, parts: &request::Parts, length: RequestBodyLength) {
     let mut put = |pieces: &[&[u8]]| pieces.iter().for_each(|piece| out.extend_from_slice(piece));
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
     put(&[parts.method.as_str().as_bytes(), b" ", path.as_bytes(), b" HTTP/1.1\r\n"]);
@@ -40,60 +40,62 @@ pub(super) fn write(out: &mut Vec<u8>, parts: &request::Parts, length: Length) {
         }
     }
     match length {
-        Length::Unsaid => put(&[b"\r\n"]),
-        Length::Exact(length) => put(&[b"content-length: ", length.to_string().as_bytes(), b"\r\n\r\n"]),
-        Length::Chunked => put(&[b"transfer-encoding: chunked\r\n\r\n"]),
+        RequestBodyLength::Unspecified => put(&[b"\r\n"]),
+        RequestBodyLength::Exact(length) => put(&[b"content-length: ", length.to_string().as_bytes(), b"\r\n\r\n"]),
+        RequestBodyLength::Chunked => put(&[b"transfer-encoding: chunked\r\n\r\n"]),
     }
 }
 
 /// How the end of a response body is determined.
 #[derive(Debug)]
-pub enum Framing {
+pub enum BodyFraming {
     /// By length: bytes left of the body.
     Length(u64),
     /// By the chunked coding.
-    Chunked(Box<Chunks>),
+    Chunked(Box<ChunkedDecoder>),
     /// By the end of the connection.
     Close,
 }
 
 /// Head of an HTTP/1.1 response.
 #[derive(Debug)]
-pub struct Head {
+pub struct Http1ResponseHead {
     /// Status and headers.
     pub parts: response::Parts,
     /// How its body is framed.
-    pub framing: Framing,
+    pub framing: BodyFraming,
     /// Whether the connection can be reused after this response.
-    pub keeps: bool,
+    pub keep_alive: bool,
 }
 
-impl Head {
+impl Http1ResponseHead {
     /// Parses the response head at the beginning of `bytes`, for a request of this method. Returns the head and its
     /// length, or `None` if it is incomplete.
     ///
     /// # Errors
     /// The head is not HTTP/1, or its body framing is ambiguous.
-    pub fn read(bytes: &[u8], method: &Method) -> Result<Option<(Head, usize)>, Fault> {
-        let mut lines = [const { MaybeUninit::uninit() }; MOST_LINES];
+    pub fn parse(bytes: &[u8], method: &Method) -> Result<Option<(Http1ResponseHead, usize)>, Http1Error> {
+        let mut lines = [const { MaybeUninit::uninit() }; MAX_HEADERS];
         let mut read = httparse::Response::new(&mut []);
         let config = httparse::ParserConfig::default();
         let end = match config.parse_response_with_uninit_headers(&mut read, bytes, &mut lines) {
             Ok(httparse::Status::Complete(end)) => end,
-            Ok(httparse::Status::Partial) if bytes.len() > MOST_BYTES => {
-                return Err(Fault::Nonsense("its head is too long"));
+            Ok(httparse::Status::Partial) if bytes.len() > MAX_HEAD_BYTES => {
+                return Err(Http1Error::InvalidResponse("its head is too long"));
             }
             Ok(httparse::Status::Partial) => return Ok(None),
-            Err(httparse::Error::TooManyHeaders) => return Err(Fault::Nonsense("it has too many header lines")),
-            Err(httparse::Error::HeaderName | httparse::Error::HeaderValue | httparse::Error::NewLine) => {
-                return Err(Fault::Nonsense("a header line is malformed"));
+            Err(httparse::Error::TooManyHeaders) => {
+                return Err(Http1Error::InvalidResponse("it has too many header lines"));
             }
-            Err(_) => return Err(Fault::Nonsense("it does not begin with HTTP/1")),
+            Err(httparse::Error::HeaderName | httparse::Error::HeaderValue | httparse::Error::NewLine) => {
+                return Err(Http1Error::InvalidResponse("a header line is malformed"));
+            }
+            Err(_) => return Err(Http1Error::InvalidResponse("it does not begin with HTTP/1")),
         };
         let mut parts = http::Response::new(()).into_parts().0;
         parts.version = if read.version == Some(0) { Version::HTTP_10 } else { Version::HTTP_11 };
         let status = read.code.and_then(|code| StatusCode::from_u16(code).ok());
-        parts.status = status.ok_or(Fault::Nonsense("its status is out of bounds"))?;
+        parts.status = status.ok_or(Http1Error::InvalidResponse("its status is out of bounds"))?;
         // Values are slices of a copy of the head, so that they do not keep the whole read buffer.
         let text = Bytes::copy_from_slice(&bytes[..end]);
         parts.headers.reserve(read.headers.len());
@@ -102,12 +104,12 @@ impl Head {
             let value = HeaderValue::from_maybe_shared(text.slice(from..from + line.value.len()));
             match (HeaderName::from_bytes(line.name.as_bytes()), value) {
                 (Ok(name), Ok(value)) => drop(parts.headers.append(name, value)),
-                _ => return Err(Fault::Nonsense("a header line is malformed")),
+                _ => return Err(Http1Error::InvalidResponse("a header line is malformed")),
             }
         }
         let framing = framing(&mut parts, method)?;
-        let keeps = !matches!(framing, Framing::Close) && keeps(&parts);
-        Ok(Some((Head { parts, framing, keeps }, end)))
+        let keeps = !matches!(framing, BodyFraming::Close) && is_keep_alive(&parts);
+        Ok(Some((Http1ResponseHead { parts, framing, keep_alive: keeps }, end)))
     }
 }
 
@@ -120,11 +122,11 @@ impl EmptyLines {
     ///
     /// # Errors
     /// There are too many empty lines.
-    pub(super) fn skip(&mut self, piece: &mut Bytes) -> Result<bool, Fault> {
+    pub(super) fn skip(&mut self, piece: &mut Bytes) -> Result<bool, Http1Error> {
         let ends = piece.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         self.0 += ends;
-        if self.0 > MOST_LINE_ENDS {
-            return Err(Fault::Nonsense("too many empty lines before its status line"));
+        if self.0 > MAX_EMPTY_LINE_BYTES {
+            return Err(Http1Error::InvalidResponse("too many empty lines before its status line"));
         }
         piece.advance(ends);
         Ok(piece.is_empty())
@@ -133,43 +135,45 @@ impl EmptyLines {
 
 /// Whether `text` may contain a complete head that ends after `before`, or is too long. Avoids parsing again for every
 /// byte received.
-pub(super) fn may_be_whole(text: &[u8], before: usize) -> bool {
+pub(super) fn may_be_complete(text: &[u8], before: usize) -> bool {
     let news = &text[before.saturating_sub(3)..];
-    text.len() > MOST_BYTES || news.windows(2).any(|pair| pair == b"\n\n") || news.windows(3).any(|it| it == b"\n\r\n")
+    text.len() > MAX_HEAD_BYTES
+        || news.windows(2).any(|pair| pair == b"\n\n")
+        || news.windows(3).any(|it| it == b"\n\r\n")
 }
 
 /// Determines the body framing (RFC 9112, section 6.3).
-fn framing(parts: &mut response::Parts, method: &Method) -> Result<Framing, Fault> {
-    let length = length(&mut parts.headers)?;
+fn framing(parts: &mut response::Parts, method: &Method) -> Result<BodyFraming, Http1Error> {
+    let length = content_length(&mut parts.headers)?;
     let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
     let coding = codings.next();
     if let Some(coding) = coding {
         if parts.version == Version::HTTP_10 {
-            return Err(Fault::Nonsense("HTTP/1.0 does not define Transfer-Encoding"));
+            return Err(Http1Error::InvalidResponse("HTTP/1.0 does not define Transfer-Encoding"));
         }
         // Any other coding would reach the client without the header that names it.
         if !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") || codings.next().is_some() {
-            return Err(Fault::Nonsense("its Transfer-Encoding is not chunked alone"));
+            return Err(Http1Error::InvalidResponse("its Transfer-Encoding is not chunked alone"));
         }
         if length.is_some() {
-            return Err(Fault::Nonsense("it has Content-Length beside Transfer-Encoding"));
+            return Err(Http1Error::InvalidResponse("it has Content-Length beside Transfer-Encoding"));
         }
     }
     let bare = parts.status.is_informational()
         || matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
         || method == Method::HEAD;
     if bare {
-        return Ok(Framing::Length(0));
+        return Ok(BodyFraming::Length(0));
     }
     Ok(match (coding, length) {
-        (Some(_), _) => Framing::Chunked(Box::default()),
-        (None, Some(length)) => Framing::Length(length),
-        (None, None) => Framing::Close,
+        (Some(_), _) => BodyFraming::Chunked(Box::default()),
+        (None, Some(length)) => BodyFraming::Length(length),
+        (None, None) => BodyFraming::Close,
     })
 }
 
 /// Value of `Content-Length`; equal repeats are merged (RFC 9110, section 8.6).
-fn length(headers: &mut HeaderMap) -> Result<Option<u64>, Fault> {
+fn content_length(headers: &mut HeaderMap) -> Result<Option<u64>, Http1Error> {
     let mut lines = headers.get_all(CONTENT_LENGTH).iter();
     let Some(first) = lines.next() else { return Ok(None) };
     let several = lines.next().is_some();
@@ -178,10 +182,10 @@ fn length(headers: &mut HeaderMap) -> Result<Option<u64>, Fault> {
         let digits = !bytes.is_empty() && bytes.iter().all(u8::is_ascii_digit);
         digits.then(|| value.to_str().ok()?.parse::<u64>().ok()).flatten()
     };
-    let length = digits(first).ok_or(Fault::Nonsense("its Content-Length is not a number"))?;
+    let length = digits(first).ok_or(Http1Error::InvalidResponse("its Content-Length is not a number"))?;
     if several {
         if !headers.get_all(CONTENT_LENGTH).iter().all(|line| digits(line) == Some(length)) {
-            return Err(Fault::Nonsense("it has more than one Content-Length"));
+            return Err(Http1Error::InvalidResponse("it has more than one Content-Length"));
         }
         headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
@@ -189,9 +193,10 @@ fn length(headers: &mut HeaderMap) -> Result<Option<u64>, Fault> {
 }
 
 /// Whether the connection persists: HTTP/1.1 unless `close`, HTTP/1.0 only with `keep-alive`.
-fn keeps(parts: &response::Parts) -> bool {
+fn is_keep_alive(parts: &response::Parts) -> bool {
     let says = |word: &[u8]| {
-        let mut options = parts.headers.get_all(CONNECTION).iter().flat_map(|line| hop_by_hop::listed(line.as_bytes()));
+        let mut options =
+            parts.headers.get_all(CONNECTION).iter().flat_map(|line| hop_by_hop::list_items(line.as_bytes()));
         options.any(|option| option.eq_ignore_ascii_case(word))
     };
     // A server that announces a body after a 204 may send it: the next response would begin with it.
@@ -205,18 +210,18 @@ fn keeps(parts: &response::Parts) -> bool {
 mod tests {
     use super::*;
 
-    fn read(text: &str, method: &Method) -> Result<Option<(Head, usize)>, Fault> {
-        Head::read(text.as_bytes(), method)
+    fn read(text: &str, method: &Method) -> Result<Option<(Http1ResponseHead, usize)>, Http1Error> {
+        Http1ResponseHead::parse(text.as_bytes(), method)
     }
 
     fn framed(text: &str) -> String {
         match read(&format!("{text}\r\n\r\nbehind"), &Method::GET) {
-            Ok(Some((Head { framing, keeps, .. }, end))) => {
+            Ok(Some((Http1ResponseHead { framing, keep_alive: keeps, .. }, end))) => {
                 assert_eq!(end, text.len() + 4);
                 let framing = match framing {
-                    Framing::Length(length) => length.to_string(),
-                    Framing::Chunked(_) => "chunked".to_owned(),
-                    Framing::Close => "close".to_owned(),
+                    BodyFraming::Length(length) => length.to_string(),
+                    BodyFraming::Chunked(_) => "chunked".to_owned(),
+                    BodyFraming::Close => "close".to_owned(),
                 };
                 format!("{framing} {keeps}")
             }
@@ -226,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn where_an_answer_ends_and_whether_its_connection_goes_on() {
+    fn http1_response_framing_and_keep_alive() {
         for (text, expected) in [
             ("HTTP/1.1 200 OK\r\nContent-Length: 5", "5 true"),
             ("HTTP/1.1 200\r\ncontent-length: 0", "0 true"),
@@ -247,12 +252,12 @@ mod tests {
             assert_eq!(framed(text), expected, "{text}");
         }
         let head = read("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", &Method::HEAD).unwrap().unwrap().0;
-        assert!(matches!(head.framing, Framing::Length(0)) && head.keeps);
+        assert!(matches!(head.framing, BodyFraming::Length(0)) && head.keep_alive);
         assert_eq!(head.parts.headers[CONTENT_LENGTH], "5", "what a HEAD was asked for");
     }
 
     #[test]
-    fn what_is_said_twice_and_what_is_no_answer_is_refused() {
+    fn http1_response_ambiguous_or_invalid_is_rejected() {
         for text in [
             "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6",
             "HTTP/1.1 200 OK\r\nContent-Length: 5, 5",
@@ -283,17 +288,17 @@ mod tests {
             let refused = framed(text);
             assert!(refused.starts_with("the answer is not HTTP/1.1: "), "{text}: {refused}");
         }
-        let lines = format!("HTTP/1.1 200 OK\r\n{}", "A: 1\r\n".repeat(MOST_LINES + 1));
+        let lines = format!("HTTP/1.1 200 OK\r\n{}", "A: 1\r\n".repeat(MAX_HEADERS + 1));
         assert!(framed(&lines).ends_with("too many header lines"));
-        let endless = format!("HTTP/1.1 200 OK\r\nA: {}", "x".repeat(MOST_BYTES));
+        let endless = format!("HTTP/1.1 200 OK\r\nA: {}", "x".repeat(MAX_HEAD_BYTES));
         assert!(read(&endless, &Method::GET).unwrap_err().to_string().ends_with("its head is too long"));
     }
 
     #[test]
-    fn a_head_that_is_not_all_there_is_waited_for() {
+    fn http1_response_head_incomplete_is_awaited() {
         let text = "HTTP/1.1 200 OK\r\nA: 1\r\nB: \u{e9}\r\nA: 2\r\n\r\n";
         for end in 0..text.len() {
-            assert!(Head::read(&text.as_bytes()[..end], &Method::GET).unwrap().is_none(), "{end}");
+            assert!(Http1ResponseHead::parse(&text.as_bytes()[..end], &Method::GET).unwrap().is_none(), "{end}");
         }
         let (head, end) = read(text, &Method::GET).unwrap().unwrap();
         let lines: Vec<_> = head.parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
@@ -302,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_once_how_long_it_is() {
+    fn http1_request_has_one_body_length_header() {
         let mut request = http::Request::new(());
         *request.uri_mut() = "/a%20b?c=d".parse().unwrap();
         *request.method_mut() = Method::PUT;
@@ -313,12 +318,12 @@ mod tests {
         let parts = request.into_parts().0;
         let written = |length| {
             let mut out = Vec::new();
-            write(&mut out, &parts, length);
+            write_request_head(&mut out, &parts, length);
             String::from_utf8(out).unwrap()
         };
         let head = "PUT /a%20b?c=d HTTP/1.1\r\nhost: h\r\na: 1\r\na: \r\n";
-        assert_eq!(written(Length::Unsaid), format!("{head}\r\n"));
-        assert_eq!(written(Length::Exact(0)), format!("{head}content-length: 0\r\n\r\n"));
-        assert_eq!(written(Length::Chunked), format!("{head}transfer-encoding: chunked\r\n\r\n"));
+        assert_eq!(written(RequestBodyLength::Unspecified), format!("{head}\r\n"));
+        assert_eq!(written(RequestBodyLength::Exact(0)), format!("{head}content-length: 0\r\n\r\n"));
+        assert_eq!(written(RequestBodyLength::Chunked), format!("{head}transfer-encoding: chunked\r\n\r\n"));
     }
 }

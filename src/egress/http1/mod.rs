@@ -4,13 +4,13 @@
 //! 8 KiB read buffer per connection, also while idle: a request cost a third more, and a watch, which mostly waits,
 //! held ten times the memory it needs.
 
-mod answer;
-mod chunks;
-mod fault;
+mod chunked;
+mod connection_set;
+mod error;
 mod head;
-mod open;
-mod sending;
-mod wire;
+mod request_writer;
+mod response_body;
+mod stream;
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -23,39 +23,39 @@ use http::header::UPGRADE;
 use http::{Method, Request, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 
-use self::answer::Answer;
-pub use self::chunks::{Chunks, Step};
-pub use self::fault::Fault;
+pub use self::chunked::{ChunkedDecoder, ChunkedStep};
+pub(super) use self::connection_set::Http1ConnectionSet;
+pub use self::error::Http1Error;
 use self::head::EmptyLines;
-pub use self::head::{Framing, Head};
-pub(super) use self::open::Open;
-use self::wire::Wire;
-use super::channel::Channel;
-use super::pushed::Pushed;
-use crate::message::{Body, Received};
+pub use self::head::{BodyFraming, Http1ResponseHead};
+use self::response_body::Http1ResponseBody;
+use self::stream::Http1Stream;
+use super::maybe_tls_stream::MaybeTlsStream;
+use super::upload_task::UploadTask;
+use crate::message::{Body, IncomingBody};
 
 /// Idle connections are closed after this time. net/http servers close them after 90 s or more; closing well before
 /// makes it unlikely that a request meets a connection that is being closed.
-const IDLE: Duration = Duration::from_secs(55);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(55);
 /// Limit of idle connections of one worker to one endpoint. It exceeds the usual number in flight: a smaller one means
 /// new TLS handshakes for every burst, which is what makes Go proxies slow (their default is 2).
-const KEPT: usize = 1024;
+const MAX_IDLE_CONNECTIONS: usize = 1024;
 
 /// A connection that carries one request after another. Dropping it closes the connection at once.
-pub struct Line {
-    wire: Rc<Wire>,
-    sending: Pushed,
+pub struct Http1Connection {
+    stream: Rc<Http1Stream>,
+    request_writer: UploadTask,
 }
 
-impl Line {
+impl Http1Connection {
     /// Starts HTTP/1.1 on a new connection, which is added to `open`.
-    pub(super) fn new(stream: Channel, open: &Open) -> Line {
-        Line { wire: open.enter(stream), sending: Pushed::default() }
+    pub(super) fn new(stream: MaybeTlsStream, open: &Http1ConnectionSet) -> Http1Connection {
+        Http1Connection { stream: open.add(stream), request_writer: UploadTask::default() }
     }
 
     /// Number of reads that returned bytes; 0 before the first response.
-    pub(super) fn came(&self) -> u64 {
-        self.wire.came()
+    pub(super) fn read_count(&self) -> u64 {
+        self.stream.read_count()
     }
 
     /// Sends `request` (with its URI in origin form) and waits for the response head.
@@ -63,22 +63,22 @@ impl Line {
     /// Sending begins before the future is first polled, so the future need not hold the request.
     ///
     /// # Errors
-    /// [`Fault`]; the request may have been processed.
-    pub fn ask(&mut self, request: Request<Body>) -> impl Future<Output = Result<Response<Received>, Fault>> {
+    /// [`Http1Error`]; the request may have been processed.
+    pub fn send(&mut self, request: Request<Body>) -> impl Future<Output = Result<Response<IncomingBody>, Http1Error>> {
         let method = request.method().clone();
         let may_switch = request.headers().contains_key(UPGRADE);
-        self.sending = sending::send(&self.wire, request);
-        self.answer(method, may_switch)
+        self.request_writer = request_writer::write_request(&self.stream, request);
+        self.read_response(method, may_switch)
     }
 
-    async fn answer(&self, method: Method, may_switch: bool) -> Result<Response<Received>, Fault> {
+    async fn read_response(&self, method: Method, may_switch: bool) -> Result<Response<IncomingBody>, Http1Error> {
         // An incomplete head of earlier reads; nearly always the head arrives in one read.
         let mut begun = Vec::new();
         let mut empty_lines = EmptyLines::default();
         loop {
-            let mut piece = poll_fn(|cx| self.wire.poll_read(cx)).await?;
+            let mut piece = poll_fn(|cx| self.stream.poll_read(cx)).await?;
             if piece.is_empty() {
-                return Err(Fault::Ended);
+                return Err(Http1Error::ConnectionClosed);
             }
             if begun.is_empty() && empty_lines.skip(&mut piece)? {
                 continue;
@@ -86,11 +86,11 @@ impl Line {
             let before = begun.len();
             if before > 0 {
                 begun.extend_from_slice(&piece);
-                if !head::may_be_whole(&begun, before) {
+                if !head::may_be_complete(&begun, before) {
                     continue;
                 }
             }
-            let Some((head, end)) = Head::read(if before > 0 { &begun } else { &piece }, &method)? else {
+            let Some((head, end)) = Http1ResponseHead::parse(if before > 0 { &begun } else { &piece }, &method)? else {
                 if before == 0 {
                     begun.extend_from_slice(&piece);
                 }
@@ -102,34 +102,34 @@ impl Line {
             if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
                 begun.clear();
                 empty_lines = EmptyLines::default();
-                self.wire.put_back(rest);
+                self.stream.put_back(rest);
                 continue;
             }
             if status.is_informational() && !may_switch {
-                return Err(Fault::Nonsense("it switches protocols without a request to upgrade"));
+                return Err(Http1Error::InvalidResponse("it switches protocols without a request to upgrade"));
             }
-            let keeps = head.keeps && !status.is_informational();
+            let keeps = head.keep_alive && !status.is_informational();
             return Ok(Response::from_parts(head.parts, self.body(head.framing, keeps, rest)));
         }
     }
 
-    fn body(&self, framing: Framing, keeps: bool, mut rest: Bytes) -> Received {
+    fn body(&self, framing: BodyFraming, keeps: bool, mut rest: Bytes) -> IncomingBody {
         match framing {
-            Framing::Length(length) if length <= rest.len() as u64 => {
-                self.wire.put_back(rest.split_off(length as usize));
-                self.wire.ended(keeps);
+            BodyFraming::Length(length) if length <= rest.len() as u64 => {
+                self.stream.put_back(rest.split_off(length as usize));
+                self.stream.end_response(keeps);
                 Body::from(rest).into()
             }
             framing => {
-                self.wire.put_back(rest);
-                Body::stream(Answer::new(self.wire.clone(), framing, keeps)).into()
+                self.stream.put_back(rest);
+                Body::stream(Http1ResponseBody::new(self.stream.clone(), framing, keeps)).into()
             }
         }
     }
 
     /// The raw connection after a 101 response; `None` while the response's body is still being read.
-    pub fn switch(self) -> Option<impl AsyncRead + AsyncWrite + Send + Unpin + use<>> {
-        let (stream, first) = Rc::try_unwrap(self.wire).ok()?.into_parts();
+    pub fn into_upgraded(self) -> Option<impl AsyncRead + AsyncWrite + Send + Unpin + use<>> {
+        let (stream, first) = Rc::try_unwrap(self.stream).ok()?.into_parts();
         let (from, to) = tokio::io::split(stream);
         Some(tokio::io::join(Cursor::new(first).chain(from), to))
     }
@@ -137,23 +137,23 @@ impl Line {
 
 /// Idle connections to one endpoint, the most recently used last.
 #[derive(Default)]
-pub(super) struct Idle(RefCell<Vec<(Line, Instant)>>);
+pub(super) struct IdleConnections(RefCell<Vec<(Http1Connection, Instant)>>);
 
-impl Idle {
+impl IdleConnections {
     /// Keeps `line` if it can be reused.
-    pub(super) fn put(&self, line: Line) {
+    pub(super) fn put(&self, line: Http1Connection) {
         let mut idle = self.0.borrow_mut();
-        if line.wire.is_over() && idle.len() < KEPT {
+        if line.stream.is_reusable() && idle.len() < MAX_IDLE_CONNECTIONS {
             idle.push((line, Instant::now()));
         }
     }
 
     /// A connection that can take a request, the most recently used first.
-    pub(super) fn take(&self) -> Option<Line> {
+    pub(super) fn take(&self) -> Option<Http1Connection> {
         let mut idle = self.0.borrow_mut();
         loop {
             let (line, _) = idle.pop()?;
-            if line.wire.is_silent() {
+            if line.stream.is_open_and_idle() {
                 return Some(line);
             }
         }
@@ -161,11 +161,11 @@ impl Idle {
 
     pub(super) fn sweep(&self, now: Instant) {
         self.0.borrow_mut().retain(|(line, since)| {
-            if now - *since >= IDLE {
-                line.wire.part();
+            if now - *since >= IDLE_TIMEOUT {
+                line.stream.shutdown();
                 return false;
             }
-            line.wire.is_silent()
+            line.stream.is_open_and_idle()
         });
     }
 

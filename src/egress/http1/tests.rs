@@ -14,14 +14,14 @@ use tokio::net::UnixStream;
 use tokio::task::{LocalSet, yield_now};
 
 use super::*;
-use crate::egress::carrier::Carrier;
 use crate::egress::read_ahead::ReadAhead;
+use crate::egress::transport::TransportStream;
 use crate::message::BodyError;
 
-fn line() -> (Line, UnixStream, Open) {
+fn line() -> (Http1Connection, UnixStream, Http1ConnectionSet) {
     let (near, far) = UnixStream::pair().unwrap();
-    let open = Open::default();
-    (Line::new(Channel::Plain(ReadAhead::new(Carrier::Unix(near))), &open), far, open)
+    let open = Http1ConnectionSet::default();
+    (Http1Connection::new(MaybeTlsStream::Plaintext(ReadAhead::new(TransportStream::Unix(near))), &open), far, open)
 }
 
 fn request(method: Method, body: Body) -> Request<Body> {
@@ -36,8 +36,11 @@ fn get() -> Request<Body> {
 }
 
 /// Status, body and trailers, or what went wrong.
-async fn whole(line: &mut Line, request: Request<Body>) -> Result<(u16, String, Option<HeaderMap>), String> {
-    let response = line.ask(request).await.map_err(|fault| format!("head: {fault}"))?;
+async fn send_and_read(
+    line: &mut Http1Connection,
+    request: Request<Body>,
+) -> Result<(u16, String, Option<HeaderMap>), String> {
+    let response = line.send(request).await.map_err(|fault| format!("head: {fault}"))?;
     let status = response.status().as_u16();
     let body = response.into_body().collect().await.map_err(|fault| format!("body: {fault}"))?;
     let trailers = body.trailers().cloned();
@@ -69,7 +72,7 @@ async fn locally(test: impl Future<Output = ()>) {
 }
 
 #[tokio::test]
-async fn answers_are_whole_however_they_are_cut_and_the_connection_goes_on() {
+async fn http1_response_complete_at_any_split_and_connection_reused() {
     let sum = HeaderMap::from_iter([("x-sum".parse().unwrap(), HeaderValue::from_static("1"))]);
     let answers = [
         ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello", (200, "hello".to_owned(), None), true),
@@ -104,9 +107,9 @@ async fn answers_are_whole_however_they_are_cut_and_the_connection_goes_on() {
                         }
                         far.write_all(&text.as_bytes()[cut..]).await.unwrap();
                     };
-                    let (answer, ()) = tokio::join!(whole(&mut line, get()), backend);
+                    let (answer, ()) = tokio::join!(send_and_read(&mut line, get()), backend);
                     assert_eq!(answer.as_ref(), Ok(&expected), "{text:?} cut at {cut}");
-                    assert_eq!(line.wire.is_over(), goes_on, "{text:?} cut at {cut}");
+                    assert_eq!(line.stream.is_reusable(), goes_on, "{text:?} cut at {cut}");
                     if !goes_on {
                         break;
                     }
@@ -118,7 +121,7 @@ async fn answers_are_whole_however_they_are_cut_and_the_connection_goes_on() {
 }
 
 #[tokio::test]
-async fn half_an_answer_never_passes_for_whole_unless_its_end_is_the_connections() {
+async fn http1_response_truncated_is_an_error() {
     locally(async {
         for (text, least) in [
             ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello", 0),
@@ -129,29 +132,29 @@ async fn half_an_answer_never_passes_for_whole_unless_its_end_is_the_connections
                 let (mut line, mut far, _open) = line();
                 far.write_all(&text.as_bytes()[..cut]).await.unwrap();
                 far.shutdown().await.unwrap();
-                let answer = whole(&mut line, get()).await;
+                let answer = send_and_read(&mut line, get()).await;
                 assert_eq!(answer.is_ok(), least > 0 && cut >= least, "{text:?} cut at {cut}: {answer:?}");
-                assert!(!line.wire.is_over());
+                assert!(!line.stream.is_reusable());
             }
         }
         // Bytes after a response are not part of the next one.
         let (mut line, mut far, _open) = line();
         far.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhiHTTP/1.1 200 OK\r\n").await.unwrap();
-        assert_eq!(whole(&mut line, get()).await, Ok((200, "hi".to_owned(), None)));
-        assert!(!line.wire.is_over());
+        assert_eq!(send_and_read(&mut line, get()).await, Ok((200, "hi".to_owned(), None)));
+        assert!(!line.stream.is_reusable());
     })
     .await;
 }
 
 #[tokio::test]
-async fn an_idle_connection_that_was_closed_or_spoke_is_not_taken() {
+async fn http1_idle_connection_closed_or_readable_is_not_reused() {
     locally(async {
-        let idle = Idle::default();
+        let idle = IdleConnections::default();
         let mut kept = Vec::new();
         for _ in 0..3 {
             let (mut line, mut far, open) = line();
             far.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi").await.unwrap();
-            whole(&mut line, get()).await.unwrap();
+            send_and_read(&mut line, get()).await.unwrap();
             idle.put(line);
             kept.push((far, open));
         }
@@ -165,7 +168,7 @@ async fn an_idle_connection_that_was_closed_or_spoke_is_not_taken() {
         idle.put(taken);
         idle.sweep(Instant::now());
         assert_eq!(idle.len(), 1);
-        idle.sweep(Instant::now() + IDLE);
+        idle.sweep(Instant::now() + IDLE_TIMEOUT);
         assert_eq!(idle.len(), 0);
         for (far, _) in &mut kept {
             read_to(far, "<nothing ends so>").await;
@@ -175,7 +178,7 @@ async fn an_idle_connection_that_was_closed_or_spoke_is_not_taken() {
 }
 
 #[tokio::test]
-async fn bodies_are_written_as_their_heads_say() {
+async fn http1_request_body_matches_its_framing() {
     let trailers = || {
         let line = |name: &'static str, value| (name.parse().unwrap(), HeaderValue::from_static(value));
         Ok(Frame::trailers(HeaderMap::from_iter([line("x-sum", "1"), line("x-unsaid", "2")])))
@@ -203,8 +206,8 @@ async fn bodies_are_written_as_their_heads_say() {
         ] {
             let (mut line, mut far, _open) = line();
             far.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
-            whole(&mut line, request).await.unwrap();
-            assert!(line.wire.is_over());
+            send_and_read(&mut line, request).await.unwrap();
+            assert!(line.stream.is_reusable());
             drop(line);
             let mut written = String::new();
             far.read_to_string(&mut written).await.unwrap();
@@ -215,7 +218,7 @@ async fn bodies_are_written_as_their_heads_say() {
 }
 
 #[tokio::test]
-async fn a_large_body_waits_for_who_reads_it_and_comes_whole() {
+async fn http1_request_body_large_is_sent_with_backpressure() {
     locally(async {
         let piece = |at: usize| Bytes::from((0..50_000).map(|i| ((at + i) % 251) as u8).collect::<Vec<_>>());
         let pieces: Vec<Bytes> = (0..40).map(piece).collect();
@@ -227,13 +230,13 @@ async fn a_large_body_waits_for_who_reads_it_and_comes_whole() {
             let mut request = request(Method::POST, body);
             request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("x"));
             let asking = async {
-                let response = line.ask(request).await.unwrap();
+                let response = line.send(request).await.unwrap();
                 assert_eq!(response.status(), 201);
             };
             let backend = async {
                 read_to(&mut far, "\r\n\r\n").await;
                 let mut got = Vec::new();
-                let mut coding = Chunks::default();
+                let mut coding = ChunkedDecoder::default();
                 while got.len() < expected.len() {
                     let mut piece = vec![0; 7000];
                     let n = far.read(&mut piece).await.unwrap();
@@ -243,7 +246,7 @@ async fn a_large_body_waits_for_who_reads_it_and_comes_whole() {
                         continue;
                     }
                     let mut piece = Bytes::copy_from_slice(&piece[..n]);
-                    while let Step::Data(data) = coding.read(&mut piece).unwrap() {
+                    while let ChunkedStep::Data(data) = coding.decode(&mut piece).unwrap() {
                         got.extend_from_slice(&data);
                     }
                 }
@@ -257,13 +260,13 @@ async fn a_large_body_waits_for_who_reads_it_and_comes_whole() {
 }
 
 #[tokio::test]
-async fn empty_lines_before_a_status_line_are_skipped_to_a_bound() {
+async fn http1_response_empty_lines_before_status_are_bounded() {
     const ANSWER: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
     locally(async {
         for (before, fine) in [("\r\n".repeat(8), true), ("\n".repeat(16), true), ("\r\n".repeat(9), false)] {
             for step in [1, 7, 1000] {
                 let (mut line, mut far, _open) = line();
-                let asking = async { line.ask(request(Method::GET, Body::Empty)).await.map(|answer| answer.status()) };
+                let asking = async { line.send(request(Method::GET, Body::Empty)).await.map(|answer| answer.status()) };
                 let backend = async {
                     for piece in format!("{before}{ANSWER}").as_bytes().chunks(step) {
                         // The client may close before everything is written.
@@ -273,7 +276,7 @@ async fn empty_lines_before_a_status_line_are_skipped_to_a_bound() {
                 };
                 let (answer, ()) = tokio::join!(asking, backend);
                 assert_eq!(answer.is_ok(), fine, "{} bytes in steps of {step}: {answer:?}", before.len());
-                assert!(fine || matches!(answer, Err(Fault::Nonsense(_))), "{answer:?}");
+                assert!(fine || matches!(answer, Err(Http1Error::InvalidResponse(_))), "{answer:?}");
             }
         }
     })
@@ -281,7 +284,7 @@ async fn empty_lines_before_a_status_line_are_skipped_to_a_bound() {
 }
 
 #[tokio::test]
-async fn a_body_that_breaks_off_or_lies_about_its_length_ends_the_connection() {
+async fn http1_request_body_broken_closes_connection() {
     struct Lies(Option<Bytes>);
     impl http_body::Body for Lies {
         type Data = Bytes;
@@ -303,8 +306,8 @@ async fn a_body_that_breaks_off_or_lies_about_its_length_ends_the_connection() {
             Body::stream(Lies(Some(Bytes::from_static(b"hello!")))),
         ] {
             let (mut line, mut far, _open) = line();
-            let answer = line.ask(request(Method::POST, body)).await.map(drop);
-            assert!(matches!(answer, Err(Fault::Cut)), "{answer:?}");
+            let answer = line.send(request(Method::POST, body)).await.map(drop);
+            assert!(matches!(answer, Err(Http1Error::RequestBodyBroken)), "{answer:?}");
             drop(line);
             let mut written = String::new();
             far.read_to_string(&mut written).await.unwrap();
@@ -315,7 +318,7 @@ async fn a_body_that_breaks_off_or_lies_about_its_length_ends_the_connection() {
 }
 
 #[tokio::test]
-async fn an_answer_that_comes_before_the_backend_stops_reading_is_not_lost() {
+async fn http1_response_before_request_body_end_is_returned() {
     locally(async {
         let (mut line, mut far, _open) = line();
         let endless = Body::stream(StreamBody::new(stream::repeat_with(|| {
@@ -326,29 +329,32 @@ async fn an_answer_that_comes_before_the_backend_stops_reading_is_not_lost() {
             far.write_all(b"HTTP/1.1 413 Payload Too Large\r\ncontent-length: 3\r\n\r\nno!").await.unwrap();
             drop(far);
         };
-        let (answer, ()) = tokio::join!(whole(&mut line, request(Method::POST, endless)), backend);
+        let (answer, ()) = tokio::join!(send_and_read(&mut line, request(Method::POST, endless)), backend);
         assert_eq!(answer, Ok((413, "no!".to_owned(), None)));
-        assert!(!line.wire.is_over());
+        assert!(!line.stream.is_reusable());
     })
     .await;
 }
 
 #[tokio::test]
-async fn what_comes_with_a_switch_is_the_tunnels() {
+async fn http1_upgrade_passes_early_bytes_to_tunnel() {
     locally(async {
         const SWITCH: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\nfirst ";
         let (mut line_of_other, mut far_of_other, _open_of_other) = line();
         far_of_other.write_all(SWITCH).await.unwrap();
-        assert!(matches!(line_of_other.ask(get()).await, Err(Fault::Nonsense(_))), "no upgrade was requested");
+        assert!(
+            matches!(line_of_other.send(get()).await, Err(Http1Error::InvalidResponse(_))),
+            "no upgrade was requested"
+        );
         let (mut line, mut far, _open) = line();
         far.write_all(SWITCH).await.unwrap();
         let mut asks = get();
         asks.headers_mut().insert("upgrade", HeaderValue::from_static("x"));
-        let response = line.ask(asks).await.unwrap();
+        let response = line.send(asks).await.unwrap();
         assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
-        assert!(!line.wire.is_over(), "no request may follow");
+        assert!(!line.stream.is_reusable(), "no request may follow");
         drop(response);
-        let mut tunnel = line.switch().unwrap();
+        let mut tunnel = line.into_upgraded().unwrap();
         far.write_all(b"second").await.unwrap();
         far.shutdown().await.unwrap();
         let mut heard = String::new();
@@ -362,21 +368,27 @@ async fn what_comes_with_a_switch_is_the_tunnels() {
 }
 
 #[tokio::test]
-async fn who_waits_on_a_connection_that_is_given_up_waits_no_more() {
+async fn http1_wait_ends_when_connections_are_aborted() {
     locally(async {
         let (mut line, far, open) = line();
         let asking = async {
-            assert!(matches!(line.ask(get()).await.map(drop), Err(Fault::Unanswered)));
+            assert!(matches!(line.send(get()).await.map(drop), Err(Http1Error::EndpointUnresponsive)));
         };
         tokio::join!(asking, async {
             yield_now().await;
-            open.cut();
+            open.abort_all();
         });
-        assert!(open.has(0) && !open.has(1), "it is forgotten");
+        assert!(open.has_at_least(0) && !open.has_at_least(1), "it is forgotten");
         drop(far);
-        let failed = Fault::Io(io::ErrorKind::ConnectionReset.into());
-        assert!(crate::egress::refusal::is_end(&failed) && crate::egress::refusal::is_end(&Fault::Ended));
-        assert!(crate::egress::is_nonsense(&Fault::Nonsense("x")) && !crate::egress::is_nonsense(&Fault::Ended));
+        let failed = Http1Error::Io(io::ErrorKind::ConnectionReset.into());
+        assert!(
+            crate::egress::error_classification::is_connection_closed(&failed)
+                && crate::egress::error_classification::is_connection_closed(&Http1Error::ConnectionClosed)
+        );
+        assert!(
+            crate::egress::is_invalid_http(&Http1Error::InvalidResponse("x"))
+                && !crate::egress::is_invalid_http(&Http1Error::ConnectionClosed)
+        );
     })
     .await;
 }

@@ -28,7 +28,7 @@ pub enum TunnelFailure {
     /// No response to the dial within our limit: the agent or the server hangs.
     NoAnswer,
     /// The server did not process the dial: it, or the connection to it, was closing.
-    NotBegun,
+    NotStarted,
     /// The server ended the connection or the tunnel abruptly.
     Lost,
     /// The server rejected the call with a gRPC or HTTP status.
@@ -63,7 +63,7 @@ impl TunnelFailure {
             TunnelFailure::Unreachable => "Unreachable",
             TunnelFailure::Exhausted => "TunnelAgentExhausted",
             TunnelFailure::DialFailed => "ConnectionFailed",
-            TunnelFailure::NotBegun | TunnelFailure::Lost => "TunnelClosed",
+            TunnelFailure::NotStarted | TunnelFailure::Lost => "TunnelClosed",
             TunnelFailure::Rejected => "TunnelRejected",
             TunnelFailure::Protocol => "TunnelProtocolError",
             TunnelFailure::CertificateRefused => "TunnelCertificateRefused",
@@ -73,7 +73,7 @@ impl TunnelFailure {
     }
 
     /// The corresponding fault of an egress proxy.
-    pub fn fault(self) -> ProxyFault {
+    pub fn proxy_fault(self) -> ProxyFault {
         match self {
             TunnelFailure::NoAgent => ProxyFault::NoAgent,
             TunnelFailure::Refused => ProxyFault::ConnectionRefused,
@@ -81,8 +81,8 @@ impl TunnelFailure {
             TunnelFailure::NoSuchHost => ProxyFault::NameNotResolved,
             TunnelFailure::NoNameServer => ProxyFault::NoNameServer,
             TunnelFailure::Unreachable => ProxyFault::HostUnreachable,
-            TunnelFailure::NotBegun | TunnelFailure::Lost => ProxyFault::Unreachable,
-            TunnelFailure::Protocol => ProxyFault::Nonsense,
+            TunnelFailure::NotStarted | TunnelFailure::Lost => ProxyFault::Unreachable,
+            TunnelFailure::Protocol => ProxyFault::InvalidResponse,
             TunnelFailure::CertificateRefused => ProxyFault::Credentials,
             TunnelFailure::Exhausted
             | TunnelFailure::DialFailed
@@ -93,11 +93,11 @@ impl TunnelFailure {
     }
 
     /// Whether the connection to the server, or the server's to its agent, ended during the dial.
-    pub(super) fn is_end(self) -> bool {
-        matches!(self, TunnelFailure::NotBegun | TunnelFailure::Lost)
+    pub(super) fn is_connection_end(self) -> bool {
+        matches!(self, TunnelFailure::NotStarted | TunnelFailure::Lost)
     }
 
-    fn kind(self) -> io::ErrorKind {
+    fn io_kind(self) -> io::ErrorKind {
         match self {
             TunnelFailure::Refused => io::ErrorKind::ConnectionRefused,
             TunnelFailure::DialTimeout
@@ -108,7 +108,7 @@ impl TunnelFailure {
                 io::ErrorKind::HostUnreachable
             }
             TunnelFailure::Protocol => io::ErrorKind::InvalidData,
-            TunnelFailure::NotBegun | TunnelFailure::Lost => io::ErrorKind::ConnectionReset,
+            TunnelFailure::NotStarted | TunnelFailure::Lost => io::ErrorKind::ConnectionReset,
             _ => io::ErrorKind::Other,
         }
     }
@@ -121,7 +121,7 @@ impl TunnelError {
 
     /// Classifies the error text of a `DialResponse`. It is from the agent, a Go program, or from the server itself
     /// (`pkg/server/backend_manager.go`, `pkg/server/server.go`).
-    pub(super) fn of_dial(address: &str, text: &str) -> TunnelError {
+    pub(super) fn from_dial_response(address: &str, text: &str) -> TunnelError {
         use TunnelFailure as Is;
         const SIGNS: &[(&str, TunnelFailure)] = &[
             ("No agent available", Is::NoAgent),
@@ -154,10 +154,10 @@ impl TunnelError {
     }
 
     /// Classifies an HTTP/2 error that ended a stream.
-    pub(super) fn of_h2(error: &h2::Error) -> TunnelError {
+    pub(super) fn from_h2(error: &h2::Error) -> TunnelError {
         let unseen = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM)
             || error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR);
-        let failure = if error.is_remote() && unseen { TunnelFailure::NotBegun } else { TunnelFailure::Lost };
+        let failure = if error.is_remote() && unseen { TunnelFailure::NotStarted } else { TunnelFailure::Lost };
         TunnelError::new(failure, error)
     }
 }
@@ -172,13 +172,13 @@ impl std::error::Error for TunnelError {}
 
 impl From<TunnelError> for io::Error {
     fn from(error: TunnelError) -> io::Error {
-        io::Error::new(error.failure.kind(), error)
+        io::Error::new(error.failure.io_kind(), error)
     }
 }
 
 impl From<TunnelError> for DialError {
     fn from(error: TunnelError) -> DialError {
-        error.failure.fault().because(error.cause)
+        error.failure.proxy_fault().with_cause(error.cause)
     }
 }
 
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_agents_and_servers_say_is_told_apart() {
+    fn tunnel_failure_is_classified_from_dial_response() {
         for (text, expected) in [
             ("No agent available", TunnelFailure::NoAgent),
             ("dial tcp 127.0.0.1:1: connect: connection refused", TunnelFailure::Refused),
@@ -209,21 +209,24 @@ mod tests {
             ("dial tcp: address nowhere: missing port in address", TunnelFailure::DialFailed),
             ("rpc error: code = Unavailable desc = transport is closing", TunnelFailure::Lost),
         ] {
-            assert_eq!(TunnelError::of_dial("a:1", text).failure, expected, "{text}");
+            assert_eq!(TunnelError::from_dial_response("a:1", text).failure, expected, "{text}");
         }
     }
 
     #[test]
-    fn another_proxy_is_asked_where_only_this_ones_name_server_is_to_blame() {
-        assert!(TunnelFailure::NoNameServer.fault().is_its_own());
-        assert!(!TunnelFailure::NoSuchHost.fault().is_its_own() && !TunnelFailure::Refused.fault().is_its_own());
-        let words = |failure: TunnelFailure| (failure.fault().reason(), failure.fault().words());
+    fn tunnel_failure_of_name_server_allows_another_proxy() {
+        assert!(TunnelFailure::NoNameServer.proxy_fault().is_proxy_specific());
+        assert!(
+            !TunnelFailure::NoSuchHost.proxy_fault().is_proxy_specific()
+                && !TunnelFailure::Refused.proxy_fault().is_proxy_specific()
+        );
+        let words = |failure: TunnelFailure| (failure.proxy_fault().reason(), failure.proxy_fault().message());
         assert_eq!(words(TunnelFailure::NoNameServer), words(TunnelFailure::NoSuchHost));
     }
 
     #[test]
-    fn an_error_becomes_one_of_a_dial_and_one_of_a_stream() {
-        let error = TunnelError::of_dial("a:1", "dial tcp: lookup a: no such host");
+    fn tunnel_error_converts_to_dial_error_and_io_error() {
+        let error = TunnelError::from_dial_response("a:1", "dial tcp: lookup a: no such host");
         let dial = DialError::from(error);
         let fault = ProxyFault::NameNotResolved;
         assert_eq!((dial.phase, dial.reason), (crate::egress::DialPhase::Proxy(fault), fault.reason()));

@@ -8,23 +8,23 @@
 //! tunnel has its own window, and the connection's is as wide as HTTP/2 allows. A reader that leaves 4 MiB unread
 //! blocks the reference's server for all tunnels; it has to read on within ten seconds, or its tunnel is closed. The
 //! other direction cannot be solved here: a target that does not read blocks an agent of the reference for all its
-//! connections until the target reads or closes, or the agent is restarted. [`Client::stuck`] reports that. Neither
+//! connections until the target reads or closes, or the agent is restarted. [`KonnectivityClient::stuck_tunnels`] reports that. Neither
 //! happens where HTTP/2 is spoken inside the tunnel, because its flow control stops the sender.
 
-mod call;
 mod client;
-mod clients;
+mod close;
+mod connection_state;
 mod failure;
-mod leave;
 mod packet;
-mod shared;
-mod stall;
+mod pool;
+mod proxy_stream;
+mod slow_reader;
 #[cfg(test)]
 mod tests;
 mod tunnel;
 
-pub use client::Client;
-pub use clients::Clients;
+pub use client::KonnectivityClient;
 pub use failure::{TunnelError, TunnelFailure};
-pub use packet::{Frames, Nonsense, Packet, Read};
-pub use tunnel::Tunnel;
+pub use packet::{DecodedPacket, InvalidMessage, Packet, PacketDecoder};
+pub use pool::KonnectivityPool;
+pub use tunnel::KonnectivityTunnel;

@@ -4,12 +4,12 @@ use std::io::IoSlice;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
-use crate::kubeapi::wire::{self, Value};
+use crate::kubeapi::protobuf::{self, ProtobufValue};
 
 /// Length of gRPC's message prefix: the compressed flag and the message length.
-const PREFIX: usize = 5;
+const GRPC_PREFIX_BYTES: usize = 5;
 /// Limit of a message in grpc-go, which all three sides of the protocol use.
-const LONGEST: usize = 4 << 20;
+const MAX_MESSAGE_BYTES: usize = 4 << 20;
 
 /// A message between client, server and agent about one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub enum Packet {
 
 /// Why bytes on a stream are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Nonsense {
+pub enum InvalidMessage {
     /// The message is compressed, which was not negotiated.
     Compressed,
     /// The message exceeds the limit.
@@ -73,12 +73,14 @@ pub enum Nonsense {
     Malformed,
 }
 
-impl std::fmt::Display for Nonsense {
+impl std::fmt::Display for InvalidMessage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Nonsense::Compressed => f.write_str("a compressed message"),
-            Nonsense::TooLong(length) => write!(f, "a message of {length} bytes, the most are {LONGEST}"),
-            Nonsense::Malformed => f.write_str("a message that is no protobuf"),
+            InvalidMessage::Compressed => f.write_str("a compressed message"),
+            InvalidMessage::TooLong(length) => {
+                write!(f, "a message of {length} bytes, the most are {MAX_MESSAGE_BYTES}")
+            }
+            InvalidMessage::Malformed => f.write_str("a message that is no protobuf"),
         }
     }
 }
@@ -96,18 +98,18 @@ mod kind {
 
 /// Content of a packet: numbers and bytes by field number. All kinds of content use only fields 1 to 3.
 #[derive(Clone, Copy, Default)]
-struct Content<'b> {
+struct PacketContent<'b> {
     field: u64,
     numbers: [i64; 4],
     bytes: [&'b [u8]; 4],
 }
 
-impl<'b> Content<'b> {
-    fn add(&mut self, message: &'b [u8]) -> Result<(), wire::Malformed> {
-        for field in wire::fields(message) {
+impl<'b> PacketContent<'b> {
+    fn add(&mut self, message: &'b [u8]) -> Result<(), protobuf::MalformedProtobuf> {
+        for field in protobuf::read_fields(message) {
             match field? {
-                (number @ 1..=3, Value::Number(value)) => self.numbers[number as usize] = value.cast_signed(),
-                (number @ 1..=3, Value::Bytes(bytes)) => self.bytes[number as usize] = bytes,
+                (number @ 1..=3, ProtobufValue::Number(value)) => self.numbers[number as usize] = value.cast_signed(),
+                (number @ 1..=3, ProtobufValue::Bytes(bytes)) => self.bytes[number as usize] = bytes,
                 _ => {}
             }
         }
@@ -124,23 +126,23 @@ impl Packet {
     ///
     /// # Errors
     /// The message is not valid protobuf.
-    pub fn decode(message: &Bytes) -> Result<Packet, Nonsense> {
-        let (mut number, mut content) = (0, Content::default());
-        for field in wire::fields(message) {
-            match field.map_err(|_| Nonsense::Malformed)? {
+    pub fn decode(message: &Bytes) -> Result<Packet, InvalidMessage> {
+        let (mut number, mut content) = (0, PacketContent::default());
+        for field in protobuf::read_fields(message) {
+            match field.map_err(|_| InvalidMessage::Malformed)? {
                 // An enum is an int32, whatever was written.
-                (1, Value::Number(value)) => number = value as i32,
-                (field @ 2..=8, Value::Bytes(inner)) => {
+                (1, ProtobufValue::Number(value)) => number = value as i32,
+                (field @ 2..=8, ProtobufValue::Bytes(inner)) => {
                     if content.field != field {
-                        content = Content { field, ..Content::default() };
+                        content = PacketContent { field, ..PacketContent::default() };
                     }
-                    content.add(inner).map_err(|_| Nonsense::Malformed)?;
+                    content.add(inner).map_err(|_| InvalidMessage::Malformed)?;
                 }
                 _ => {}
             }
         }
         let of = |(kind, field): (i32, u8)| {
-            (kind == number).then(|| if content.field == u64::from(field) { content } else { Content::default() })
+            (kind == number).then(|| if content.field == u64::from(field) { content } else { PacketContent::default() })
         };
         Ok(if let Some(data) = of(kind::DATA) {
             let bytes = data.bytes[3];
@@ -164,69 +166,69 @@ impl Packet {
     }
 
     /// Encodes the packet as one framed gRPC message.
-    pub fn frame(&self) -> Bytes {
+    pub fn encode_frame(&self) -> Bytes {
         if let Packet::Data { connection, data } = self {
-            return frame_data(*connection, &[IoSlice::new(data)], data.len());
+            return encode_data_frame(*connection, &[IoSlice::new(data)], data.len());
         }
         let mut inner = Vec::new();
         let ((number, field), inner) = match self {
             Packet::DialRequest { protocol, address, random } => {
-                wire::text(&mut inner, 1, protocol);
-                wire::text(&mut inner, 2, address);
-                wire::number(&mut inner, 3, random.cast_unsigned());
+                protobuf::write_text(&mut inner, 1, protocol);
+                protobuf::write_text(&mut inner, 2, address);
+                protobuf::write_number(&mut inner, 3, random.cast_unsigned());
                 (kind::DIAL_REQUEST, inner)
             }
             Packet::DialResponse { error, connection, random } => {
-                wire::text(&mut inner, 1, error);
-                wire::number(&mut inner, 2, connection.cast_unsigned());
-                wire::number(&mut inner, 3, random.cast_unsigned());
+                protobuf::write_text(&mut inner, 1, error);
+                protobuf::write_number(&mut inner, 2, connection.cast_unsigned());
+                protobuf::write_number(&mut inner, 3, random.cast_unsigned());
                 (kind::DIAL_RESPONSE, inner)
             }
             Packet::CloseRequest { connection } => {
-                wire::number(&mut inner, 1, connection.cast_unsigned());
+                protobuf::write_number(&mut inner, 1, connection.cast_unsigned());
                 (kind::CLOSE_REQUEST, inner)
             }
             Packet::CloseResponse { error, connection } => {
-                wire::text(&mut inner, 1, error);
-                wire::number(&mut inner, 2, connection.cast_unsigned());
+                protobuf::write_text(&mut inner, 1, error);
+                protobuf::write_number(&mut inner, 2, connection.cast_unsigned());
                 (kind::CLOSE_RESPONSE, inner)
             }
             Packet::CloseDial { random } => {
-                wire::number(&mut inner, 1, random.cast_unsigned());
+                protobuf::write_number(&mut inner, 1, random.cast_unsigned());
                 (kind::CLOSE_DIAL, inner)
             }
             Packet::Drain => (kind::DRAIN, inner),
             Packet::Data { .. } => (kind::DATA, inner),
             Packet::Unknown(number) => ((*number, 0), inner),
         };
-        let mut out = vec![0; PREFIX];
+        let mut out = vec![0; GRPC_PREFIX_BYTES];
         if number != 0 {
-            wire::number(&mut out, 1, i64::from(number).cast_unsigned());
+            protobuf::write_number(&mut out, 1, i64::from(number).cast_unsigned());
         }
         if field != 0 {
-            wire::nested(&mut out, field, &inner);
+            protobuf::write_bytes(&mut out, field, &inner);
         }
-        let length = (out.len() - PREFIX) as u32;
-        out[1..PREFIX].copy_from_slice(&length.to_be_bytes());
+        let length = (out.len() - GRPC_PREFIX_BYTES) as u32;
+        out[1..GRPC_PREFIX_BYTES].copy_from_slice(&length.to_be_bytes());
         out.into()
     }
 }
 
 /// Encodes the first `length` bytes of `slices` as a framed [`Packet::Data`], copying them once. There must be as many,
 /// and no more than a message can hold.
-pub(super) fn frame_data(connection: i64, slices: &[IoSlice<'_>], length: usize) -> Bytes {
+pub(super) fn encode_data_frame(connection: i64, slices: &[IoSlice<'_>], length: usize) -> Bytes {
     let connection = connection.cast_unsigned();
-    let inner = 1 + wire::varint_length(connection) + 1 + wire::varint_length(length as u64) + length;
-    let message = 2 + 1 + wire::varint_length(inner as u64) + inner;
-    let mut out = Vec::with_capacity(PREFIX + message);
+    let inner = 1 + protobuf::varint_length(connection) + 1 + protobuf::varint_length(length as u64) + length;
+    let message = 2 + 1 + protobuf::varint_length(inner as u64) + inner;
+    let mut out = Vec::with_capacity(GRPC_PREFIX_BYTES + message);
     out.push(0);
     out.extend_from_slice(&(message as u32).to_be_bytes());
-    wire::number(&mut out, 1, kind::DATA.0 as u64);
-    wire::tag(&mut out, kind::DATA.1, 2);
-    wire::varint(&mut out, inner as u64);
-    wire::number(&mut out, 1, connection);
-    wire::tag(&mut out, 3, 2);
-    wire::varint(&mut out, length as u64);
+    protobuf::write_number(&mut out, 1, kind::DATA.0 as u64);
+    protobuf::write_tag(&mut out, kind::DATA.1, 2);
+    protobuf::write_varint(&mut out, inner as u64);
+    protobuf::write_number(&mut out, 1, connection);
+    protobuf::write_tag(&mut out, 3, 2);
+    protobuf::write_varint(&mut out, length as u64);
     let mut left = length;
     for slice in slices {
         let piece = &slice[..slice.len().min(left)];
@@ -238,47 +240,47 @@ pub(super) fn frame_data(connection: i64, slices: &[IoSlice<'_>], length: usize)
 
 /// Decodes packets from a stream that arrives in arbitrary pieces.
 #[derive(Debug, Default)]
-pub struct Frames {
-    prefix: [u8; PREFIX],
+pub struct PacketDecoder {
+    prefix: [u8; GRPC_PREFIX_BYTES],
     /// Bytes of the prefix received so far.
-    begun: usize,
+    prefix_length: usize,
     /// A partially received message.
     message: BytesMut,
 }
 
 /// A decoded packet, and where its data lies.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Read {
+pub struct DecodedPacket {
     /// The packet.
     pub packet: Packet,
     /// Whether the data of a [`Packet::Data`] is a slice of the input, not a copy.
-    pub shared: bool,
+    pub is_shared: bool,
 }
 
-impl Frames {
+impl PacketDecoder {
     /// Removes the next packet from the front of `piece`, or all of it if the packet is incomplete.
     ///
     /// # Errors
     /// The stream is invalid and must not be read further.
-    pub fn read(&mut self, piece: &mut Bytes) -> Result<Option<Read>, Nonsense> {
-        let missing = (PREFIX - self.begun).min(piece.len());
-        self.prefix[self.begun..self.begun + missing].copy_from_slice(&piece[..missing]);
+    pub fn decode(&mut self, piece: &mut Bytes) -> Result<Option<DecodedPacket>, InvalidMessage> {
+        let missing = (GRPC_PREFIX_BYTES - self.prefix_length).min(piece.len());
+        self.prefix[self.prefix_length..self.prefix_length + missing].copy_from_slice(&piece[..missing]);
         piece.advance(missing);
-        self.begun += missing;
-        if self.begun < PREFIX {
+        self.prefix_length += missing;
+        if self.prefix_length < GRPC_PREFIX_BYTES {
             return Ok(None);
         }
         let [compressed, a, b, c, d] = self.prefix;
         let length = u32::from_be_bytes([a, b, c, d]) as usize;
         if compressed != 0 {
-            return Err(Nonsense::Compressed);
+            return Err(InvalidMessage::Compressed);
         }
-        if length > LONGEST {
-            return Err(Nonsense::TooLong(length));
+        if length > MAX_MESSAGE_BYTES {
+            return Err(InvalidMessage::TooLong(length));
         }
         if self.message.is_empty() && piece.len() >= length {
-            self.begun = 0;
-            return Ok(Some(Read { packet: Packet::decode(&piece.split_to(length))?, shared: true }));
+            self.prefix_length = 0;
+            return Ok(Some(DecodedPacket { packet: Packet::decode(&piece.split_to(length))?, is_shared: true }));
         }
         let missing = (length - self.message.len()).min(piece.len());
         self.message.extend_from_slice(&piece[..missing]);
@@ -286,14 +288,14 @@ impl Frames {
         if self.message.len() < length {
             return Ok(None);
         }
-        self.begun = 0;
+        self.prefix_length = 0;
         let message = std::mem::take(&mut self.message).freeze();
-        Ok(Some(Read { packet: Packet::decode(&message)?, shared: false }))
+        Ok(Some(DecodedPacket { packet: Packet::decode(&message)?, is_shared: false }))
     }
 
     /// Whether the stream may end here: between two messages.
-    pub fn is_between(&self) -> bool {
-        self.begun == 0
+    pub fn is_at_boundary(&self) -> bool {
+        self.prefix_length == 0
     }
 }
 
@@ -319,11 +321,11 @@ mod tests {
     }
 
     #[test]
-    fn byte_for_byte_the_reference_s() {
+    fn packet_encoding_matches_reference() {
         let dial = Packet::DialRequest { protocol: "tcp".to_owned(), address: "a:1".to_owned(), random: 42 };
-        assert_eq!(dial.frame(), &b"\0\0\0\0\x0e\x12\x0c\x0a\x03tcp\x12\x03a:1\x18\x2a"[..]);
+        assert_eq!(dial.encode_frame(), &b"\0\0\0\0\x0e\x12\x0c\x0a\x03tcp\x12\x03a:1\x18\x2a"[..]);
         let data = Packet::Data { connection: 5, data: Bytes::from_static(b"hi") };
-        assert_eq!(data.frame(), &b"\0\0\0\0\x0a\x08\x04\x22\x06\x08\x05\x1a\x02hi"[..]);
+        assert_eq!(data.encode_frame(), &b"\0\0\0\0\x0a\x08\x04\x22\x06\x08\x05\x1a\x02hi"[..]);
         let refused = Bytes::from_static(b"\x08\x01\x1a\x05\x0a\x01x\x18\x2a");
         let expected = Packet::DialResponse { error: "x".to_owned(), connection: 0, random: 42 };
         assert_eq!(Packet::decode(&refused), Ok(expected));
@@ -331,48 +333,48 @@ mod tests {
     }
 
     #[test]
-    fn packets_come_whole_in_whatever_pieces_they_are_cut() {
+    fn packet_decoder_is_independent_of_splits() {
         let packets = every_kind();
-        let stream: Vec<u8> = packets.iter().flat_map(|packet| packet.frame().to_vec()).collect();
+        let stream: Vec<u8> = packets.iter().flat_map(|packet| packet.encode_frame().to_vec()).collect();
         for size in [1, 2, 5, 7, 64, 16_384, stream.len()] {
-            let (mut frames, mut read) = (Frames::default(), Vec::new());
+            let (mut frames, mut read) = (PacketDecoder::default(), Vec::new());
             for piece in stream.chunks(size) {
                 let mut piece = Bytes::copy_from_slice(piece);
-                while let Some(next) = frames.read(&mut piece).unwrap() {
+                while let Some(next) = frames.decode(&mut piece).unwrap() {
                     read.push(next.packet);
                 }
                 assert!(piece.is_empty());
             }
             assert_eq!(read, packets, "in pieces of {size}");
-            assert!(frames.is_between());
+            assert!(frames.is_at_boundary());
         }
     }
 
     #[test]
-    fn a_cut_message_is_malformed_or_says_less_and_never_panics() {
+    fn packet_decode_truncated_never_panics() {
         for packet in every_kind().into_iter().filter(|packet| *packet != Packet::Drain) {
-            let message = packet.frame().slice(PREFIX..);
+            let message = packet.encode_frame().slice(GRPC_PREFIX_BYTES..);
             for cut in 0..message.len().min(40) {
                 assert_ne!(Packet::decode(&message.slice(..cut)), Ok(packet.clone()));
             }
         }
-        let mut frames = Frames::default();
-        let mut cut = Packet::Drain.frame().slice(..6);
-        assert_eq!(frames.read(&mut cut), Ok(None));
-        assert!(!frames.is_between());
+        let mut frames = PacketDecoder::default();
+        let mut cut = Packet::Drain.encode_frame().slice(..6);
+        assert_eq!(frames.decode(&mut cut), Ok(None));
+        assert!(!frames.is_at_boundary());
     }
 
     #[test]
-    fn what_is_no_packet_is_refused_before_it_is_awaited() {
-        let read = |bytes: &'static [u8]| Frames::default().read(&mut Bytes::from_static(bytes));
-        assert_eq!(read(b"\x01\0\0\0\x01x"), Err(Nonsense::Compressed));
-        assert_eq!(read(b"\0\0\x40\0\x01"), Err(Nonsense::TooLong(LONGEST + 1)));
+    fn packet_decoder_rejects_invalid_prefix_early() {
+        let read = |bytes: &'static [u8]| PacketDecoder::default().decode(&mut Bytes::from_static(bytes));
+        assert_eq!(read(b"\x01\0\0\0\x01x"), Err(InvalidMessage::Compressed));
+        assert_eq!(read(b"\0\0\x40\0\x01"), Err(InvalidMessage::TooLong(MAX_MESSAGE_BYTES + 1)));
         assert_eq!(read(b"\0\0\x40\0\0"), Ok(None));
-        assert_eq!(read(b"\0\0\0\0\x01\xff"), Err(Nonsense::Malformed));
+        assert_eq!(read(b"\0\0\0\0\x01\xff"), Err(InvalidMessage::Malformed));
     }
 
     #[test]
-    fn the_type_decides_and_content_of_another_kind_is_none() {
+    fn packet_type_decides_which_content_counts() {
         // DATA with the content of a dial response.
         let packet = Packet::decode(&Bytes::from_static(b"\x08\x04\x1a\x05\x0a\x01x\x18\x2a")).unwrap();
         assert_eq!(packet, Packet::Data { connection: 0, data: Bytes::new() });
@@ -382,9 +384,9 @@ mod tests {
     }
 
     #[test]
-    fn slices_become_one_packet() {
+    fn packet_data_from_several_slices() {
         let slices = [IoSlice::new(b"ab"), IoSlice::new(b""), IoSlice::new(b"cdef")];
         let expected = Packet::Data { connection: 9, data: Bytes::from_static(b"abcd") };
-        assert_eq!(frame_data(9, &slices, 4), expected.frame());
+        assert_eq!(encode_data_frame(9, &slices, 4), expected.encode_frame());
     }
 }

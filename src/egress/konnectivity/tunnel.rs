@@ -12,17 +12,17 @@ use bytes::{Buf as _, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::call::Call;
+use super::close::{CLOSE_TIMEOUT, StreamClose};
+use super::connection_state::TunnelConnectionState;
 use super::failure::{TunnelError, TunnelFailure};
-use super::leave::{CLOSING, Leaving};
-use super::packet::{Packet, frame_data};
-use super::shared::Shared;
+use super::packet::{Packet, encode_data_frame};
+use super::proxy_stream::ProxyStream;
 
 /// Limit of a packet's data. An agent's queue counts packets, so larger ones would hold too much of one connection;
 /// most writers write no more at a time.
-const MOST: usize = 64 << 10;
+const MAX_PACKET_DATA: usize = 64 << 10;
 /// Bytes read ahead of the reader to notice a remote close.
-const LOOK_AHEAD: usize = 64 << 10;
+const READ_AHEAD_LIMIT: usize = 64 << 10;
 /// How long an agent gets to forward what was sent before it is asked to close: an agent of the reference then drops
 /// the rest. It is also how long the remote end may take to respond to a half-closed stream.
 const LINGER: Duration = Duration::from_secs(1);
@@ -34,61 +34,61 @@ const LINGER: Duration = Duration::from_secs(1);
 ///
 /// Reading ends cleanly only if the remote end reported a close. An agent of the reference does that whether its target
 /// closed or was lost, so protocols that must tell them apart need a length or TLS inside.
-pub struct Tunnel {
+pub struct KonnectivityTunnel {
     /// `None` only while dropping.
-    call: Option<Call>,
-    shared: Arc<Shared>,
+    call: Option<ProxyStream>,
+    shared: Arc<TunnelConnectionState>,
     connection: i64,
     /// Data received but not read, each with the flow-control capacity to release.
     inbox: VecDeque<(Bytes, usize)>,
     /// Bytes in the inbox.
-    queued: usize,
+    inbox_bytes: usize,
     end: Option<Result<(), TunnelError>>,
-    closing: Closing,
+    close_state: TunnelCloseState,
     /// Whether a reader is to be woken by the next packet.
-    reader_waits: bool,
-    sent: Option<Instant>,
-    received: Option<Instant>,
+    is_reader_waiting: bool,
+    last_sent: Option<Instant>,
+    last_received: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 /// State of the local close.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Closing {
-    No,
+enum TunnelCloseState {
+    Open,
     /// Writing has ended.
-    Written,
+    WriteClosed,
     /// A `CloseRequest` was sent.
-    Asked,
+    CloseRequested,
 }
 
-impl Tunnel {
-    pub(super) fn new(call: Call, connection: i64, shared: Arc<Shared>) -> Tunnel {
-        Tunnel {
+impl KonnectivityTunnel {
+    pub(super) fn new(call: ProxyStream, connection: i64, shared: Arc<TunnelConnectionState>) -> KonnectivityTunnel {
+        KonnectivityTunnel {
             call: Some(call),
             shared,
             connection,
             inbox: VecDeque::new(),
-            queued: 0,
+            inbox_bytes: 0,
             end: None,
-            closing: Closing::No,
-            reader_waits: false,
-            sent: None,
-            received: None,
+            close_state: TunnelCloseState::Open,
+            is_reader_waiting: false,
+            last_sent: None,
+            last_received: None,
             timer: None,
         }
     }
 
-    fn call(&mut self) -> Result<&mut Call, TunnelError> {
+    fn call(&mut self) -> Result<&mut ProxyStream, TunnelError> {
         self.call.as_mut().ok_or_else(|| TunnelError::new(TunnelFailure::Lost, "the stream is gone"))
     }
 
     /// Processes the next packets; ready when there is data or the end.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            if self.call.as_ref().is_some_and(|call| call.line.is_given_up()) {
+            if self.call.as_ref().is_some_and(|call| call.handle.is_abandoned()) {
                 self.inbox.clear();
-                self.queued = 0;
+                self.inbox_bytes = 0;
                 self.end = Some(Err(TunnelError::new(TunnelFailure::SlowReader, "closed: its reader is too slow")));
             }
             if self.end.is_some() {
@@ -101,26 +101,27 @@ impl Tunnel {
             match packet {
                 Ok(Some((Packet::Data { connection, data }, owed))) if connection == self.connection => {
                     if !data.is_empty() {
-                        self.queued += data.len();
+                        self.inbox_bytes += data.len();
                         self.inbox.push_back((data, owed));
-                        self.received = Some(Instant::now());
+                        self.last_received = Some(Instant::now());
                         return Poll::Ready(());
                     }
                 }
                 Ok(Some((Packet::CloseResponse { connection, error }, _))) if connection == self.connection => {
                     let lost = || TunnelError::new(TunnelFailure::Lost, format_args!("closed remotely: {error}"));
-                    let fine = error.is_empty() || self.closing == Closing::Asked;
+                    let fine = error.is_empty() || self.close_state == TunnelCloseState::CloseRequested;
                     self.end = Some(if fine { Ok(()) } else { Err(lost()) });
                 }
                 Ok(Some((packet, owed))) => {
                     tracing::debug!(?packet, "unexpected Konnectivity packet ignored");
                     if let Some(call) = &self.call {
-                        call.line.take(owed);
+                        call.handle.release(owed);
                     }
                 }
                 Ok(None) => {
                     let lost = TunnelError::new(TunnelFailure::Lost, "server ended the stream without CloseResponse");
-                    self.end = Some(if self.closing == Closing::Asked { Ok(()) } else { Err(lost) });
+                    self.end =
+                        Some(if self.close_state == TunnelCloseState::CloseRequested { Ok(()) } else { Err(lost) });
                 }
                 Err(error) => self.end = Some(Err(error)),
             }
@@ -128,25 +129,29 @@ impl Tunnel {
     }
 
     /// Reads ahead for a writer, if no reader does, to notice a remote close.
-    fn look_ahead(&mut self, cx: &mut Context<'_>) {
-        while !self.reader_waits && self.end.is_none() && self.queued < LOOK_AHEAD && self.poll_next(cx).is_ready() {}
+    fn read_ahead(&mut self, cx: &mut Context<'_>) {
+        while !self.is_reader_waiting
+            && self.end.is_none()
+            && self.inbox_bytes < READ_AHEAD_LIMIT
+            && self.poll_next(cx).is_ready()
+        {}
     }
 
     /// Copies data from the inbox to the reader.
-    fn give(&mut self, out: &mut ReadBuf<'_>) {
+    fn copy_to(&mut self, out: &mut ReadBuf<'_>) {
         while out.remaining() > 0
             && let Some((bytes, owed)) = self.inbox.front_mut()
         {
             let length = bytes.len().min(out.remaining());
             out.put_slice(&bytes[..length]);
             bytes.advance(length);
-            self.queued -= length;
+            self.inbox_bytes -= length;
             let owed = if bytes.is_empty() { std::mem::take(owed) } else { 0 };
             if bytes.is_empty() {
                 self.inbox.pop_front();
             }
             if let Some(call) = &self.call {
-                call.line.take(owed);
+                call.handle.release(owed);
             }
         }
     }
@@ -160,33 +165,35 @@ impl Tunnel {
     }
 
     fn poll_write_slices(&mut self, cx: &mut Context<'_>, slices: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        self.look_ahead(&mut Context::from_waker(Waker::noop()));
+        self.read_ahead(&mut Context::from_waker(Waker::noop()));
         match &self.end {
             Some(Err(error)) => return Poll::Ready(Err(error.clone().into())),
             Some(Ok(())) => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-            None if self.closing != Closing::No => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            None if self.close_state != TunnelCloseState::Open => {
+                return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+            }
             None => {}
         }
-        let length = slices.iter().map(|slice| slice.len()).sum::<usize>().min(MOST);
+        let length = slices.iter().map(|slice| slice.len()).sum::<usize>().min(MAX_PACKET_DATA);
         if length == 0 {
             return Poll::Ready(Ok(0));
         }
         let connection = self.connection;
-        let line = &self.call()?.line;
-        let length = ready!(line.poll_room(cx, length))?;
-        line.send_frame(frame_data(connection, slices, length))?;
-        self.sent = Some(Instant::now());
+        let line = &self.call()?.handle;
+        let length = ready!(line.poll_capacity(cx, length))?;
+        line.send_frame(encode_data_frame(connection, slices, length))?;
+        self.last_sent = Some(Instant::now());
         Poll::Ready(Ok(length))
     }
 }
 
-impl AsyncRead for Tunnel {
+impl AsyncRead for KonnectivityTunnel {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        this.reader_waits = false;
+        this.is_reader_waiting = false;
         let before = out.filled().len();
         loop {
-            this.give(out);
+            this.copy_to(out);
             if out.remaining() == 0 {
                 return Poll::Ready(Ok(()));
             }
@@ -202,8 +209,8 @@ impl AsyncRead for Tunnel {
             if something {
                 return Poll::Ready(Ok(()));
             }
-            this.reader_waits = true;
-            if this.closing != Closing::Asked {
+            this.is_reader_waiting = true;
+            if this.close_state != TunnelCloseState::CloseRequested {
                 return Poll::Pending;
             }
             // Set when the `CloseRequest` was sent.
@@ -214,7 +221,7 @@ impl AsyncRead for Tunnel {
     }
 }
 
-impl AsyncWrite for Tunnel {
+impl AsyncWrite for KonnectivityTunnel {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.get_mut().poll_write_slices(cx, &[IoSlice::new(bytes)])
     }
@@ -238,16 +245,16 @@ impl AsyncWrite for Tunnel {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.closing == Closing::Asked {
+        if this.close_state == TunnelCloseState::CloseRequested {
             return Poll::Ready(Ok(()));
         }
-        this.closing = Closing::Written;
+        this.close_state = TunnelCloseState::WriteClosed;
         loop {
-            this.look_ahead(cx);
+            this.read_ahead(cx);
             if this.end.is_some() {
                 return Poll::Ready(Ok(()));
             }
-            let Some(last) = this.sent.max(this.received) else { break };
+            let Some(last) = this.last_sent.max(this.last_received) else { break };
             let due = last + LINGER;
             if due <= Instant::now() {
                 break;
@@ -255,29 +262,31 @@ impl AsyncWrite for Tunnel {
             ready!(this.poll_timer(due, cx));
         }
         let request = Packet::CloseRequest { connection: this.connection };
-        this.call()?.line.send(&request, false)?;
-        this.closing = Closing::Asked;
+        this.call()?.handle.send(&request, false)?;
+        this.close_state = TunnelCloseState::CloseRequested;
         // Only a reader waits for the response.
-        this.timer = Some(Box::pin(sleep_until(Instant::now() + CLOSING)));
+        this.timer = Some(Box::pin(sleep_until(Instant::now() + CLOSE_TIMEOUT)));
         Poll::Ready(Ok(()))
     }
 }
 
-impl Drop for Tunnel {
+impl Drop for KonnectivityTunnel {
     fn drop(&mut self) {
         let Some(call) = self.call.take() else { return };
         let connection = self.connection;
-        match (&self.end, self.closing) {
+        match (&self.end, self.close_state) {
             // The stream is over, or is to be reset.
             (Some(Err(_)), _) => {}
-            (Some(Ok(())), _) => self.shared.leave(Leaving::Closed(call)),
-            (None, Closing::Asked) => self.shared.leave(Leaving::Asked(call, connection)),
+            (Some(Ok(())), _) => self.shared.close_later(StreamClose::Closed(call)),
+            (None, TunnelCloseState::CloseRequested) => {
+                self.shared.close_later(StreamClose::CloseRequested(call, connection))
+            }
             (None, _) => {
                 for (_, owed) in &self.inbox {
-                    call.line.take(*owed);
+                    call.handle.release(*owed);
                 }
-                let due = self.sent.map_or_else(Instant::now, |sent| sent + LINGER);
-                self.shared.leave(Leaving::Open { call, connection, due });
+                let due = self.last_sent.map_or_else(Instant::now, |sent| sent + LINGER);
+                self.shared.close_later(StreamClose::Established { call, connection, due });
             }
         }
     }

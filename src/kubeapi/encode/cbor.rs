@@ -2,7 +2,7 @@
 //! sorted by length and then by bytes.
 
 use super::Status;
-use crate::kubeapi::Cause;
+use crate::kubeapi::StatusCause;
 
 /// Tag 55799, which marks the data as CBOR (RFC 8949 §3.4.6).
 const SELF_DESCRIBED: [u8; 3] = [0xd9, 0xd9, 0xf7];
@@ -13,20 +13,20 @@ const ARRAY: u8 = 0x80;
 const MAP: u8 = 0xa0;
 
 pub(super) fn encode(status: &Status) -> Vec<u8> {
-    let mut map = Map::default();
+    let mut map = CborMap::default();
     map.number("code", u32::from(status.code));
     map.text("kind", "Status");
     map.text("reason", status.reason);
     map.text("status", "Failure");
     if let Some(details) = &status.details {
-        let mut inner = Map::default();
+        let mut inner = CborMap::default();
         inner.text("uid", &details.uid);
         inner.text("kind", &details.kind);
         inner.text("name", &details.name);
         inner.text("group", &details.group);
         if !details.causes.is_empty() {
             let mut causes = Vec::new();
-            head(&mut causes, ARRAY, details.causes.len() as u64);
+            write_head(&mut causes, ARRAY, details.causes.len() as u64);
             details.causes.iter().for_each(|cause| causes.extend(cause_map(cause).finish()));
             inner.raw("causes", &causes);
         }
@@ -34,15 +34,15 @@ pub(super) fn encode(status: &Status) -> Vec<u8> {
         map.raw("details", &inner.finish());
     }
     map.text("message", &status.message);
-    map.raw("metadata", &Map::default().finish());
+    map.raw("metadata", &CborMap::default().finish());
     map.text("apiVersion", "v1");
     let mut out = SELF_DESCRIBED.to_vec();
     out.extend(map.finish());
     out
 }
 
-fn cause_map(cause: &Cause) -> Map {
-    let mut map = Map::default();
+fn cause_map(cause: &StatusCause) -> CborMap {
+    let mut map = CborMap::default();
     map.text("field", &cause.field);
     map.text("reason", &cause.reason);
     map.text("message", &cause.message);
@@ -51,22 +51,22 @@ fn cause_map(cause: &Cause) -> Map {
 
 /// A map under construction. Empty values are omitted.
 #[derive(Default)]
-struct Map {
+struct CborMap {
     entries: u64,
     bytes: Vec<u8>,
 }
 
-impl Map {
+impl CborMap {
     fn raw(&mut self, key: &str, value: &[u8]) {
         self.entries += 1;
-        bytes(&mut self.bytes, key);
+        write_bytes(&mut self.bytes, key);
         self.bytes.extend_from_slice(value);
     }
 
     fn text(&mut self, key: &str, value: &str) {
         if !value.is_empty() {
             let mut encoded = Vec::with_capacity(value.len() + 5);
-            bytes(&mut encoded, value);
+            write_bytes(&mut encoded, value);
             self.raw(key, &encoded);
         }
     }
@@ -74,26 +74,26 @@ impl Map {
     fn number(&mut self, key: &str, value: u32) {
         if value != 0 {
             let mut encoded = Vec::with_capacity(5);
-            head(&mut encoded, UNSIGNED, u64::from(value));
+            write_head(&mut encoded, UNSIGNED, u64::from(value));
             self.raw(key, &encoded);
         }
     }
 
     fn finish(self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.bytes.len() + 1);
-        head(&mut out, MAP, self.entries);
+        write_head(&mut out, MAP, self.entries);
         out.extend(self.bytes);
         out
     }
 }
 
-fn bytes(out: &mut Vec<u8>, text: &str) {
-    head(out, BYTES, text.len() as u64);
+fn write_bytes(out: &mut Vec<u8>, text: &str) {
+    write_head(out, BYTES, text.len() as u64);
     out.extend_from_slice(text.as_bytes());
 }
 
 /// Writes the major type with its argument, in the shortest form.
-fn head(out: &mut Vec<u8>, major: u8, argument: u64) {
+fn write_head(out: &mut Vec<u8>, major: u8, argument: u64) {
     match argument {
         0..=23 => out.push(major | argument as u8),
         24..=0xff => out.extend([major | 24, argument as u8]),
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn byte_for_byte_upstream_s() {
+    fn status_cbor_matches_upstream_bytes() {
         let expected: [&[u8]; 5] = [
             b"\xd9\xd9\xf7\xa7Dcode\x19\x01\x91DkindFStatusFreasonLUnauthorizedFstatusGFailureGmessageLUnauthorizedHmetadata\xa0JapiVersionBv1",
             b"\xd9\xd9\xf7\xa8Dcode\x19\x01\x93DkindFStatusFreasonIForbiddenFstatusGFailureGdetails\xa3DkindHflundersDnameAxEgroupRwardle.example.comGmessageXMflunders.wardle.example.com \"x\" is forbidden: User &lt;\"\xc3\xa9\xe2\x80\xa8\x01\x08\" cannot < & 'Hmetadata\xa0JapiVersionBv1",

@@ -3,7 +3,7 @@
 use super::Status;
 
 pub(super) fn encode(status: &Status, pretty: bool) -> Vec<u8> {
-    let mut out = Writer { text: String::with_capacity(256 + status.message.len()), pretty, depth: 0, first: true };
+    let mut out = JsonWriter { text: String::with_capacity(256 + status.message.len()), pretty, depth: 0, first: true };
     out.open('{');
     out.field("kind", "Status");
     out.field("apiVersion", "v1");
@@ -43,14 +43,14 @@ pub(super) fn encode(status: &Status, pretty: bool) -> Vec<u8> {
     out.text.into_bytes()
 }
 
-struct Writer {
+struct JsonWriter {
     text: String,
     pretty: bool,
     depth: usize,
     first: bool,
 }
 
-impl Writer {
+impl JsonWriter {
     fn open(&mut self, bracket: char) {
         self.text.push(bracket);
         self.depth += 1;
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn byte_for_byte_upstream_s() {
+    fn status_json_matches_upstream_bytes() {
         let expected = [
             "{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"metadata\":{},\"status\":\"Failure\",\"message\":\"Unauthorized\",\"reason\":\"Unauthorized\",\"code\":401}\n",
             "{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"metadata\":{},\"status\":\"Failure\",\"message\":\"flunders.wardle.example.com \\\"x\\\" is forbidden: User \\u0026lt;\\\"é\\u2028\\u0001\\b\\\" cannot \\u003c \\u0026 '\",\"reason\":\"Forbidden\",\"details\":{\"name\":\"x\",\"group\":\"wardle.example.com\",\"kind\":\"flunders\"},\"code\":403}\n",
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn indented_as_upstream_indents() {
+    fn status_pretty_json_matches_upstream_bytes() {
         let expected = [
             "{\n  \"kind\": \"Status\",\n  \"apiVersion\": \"v1\",\n  \"metadata\": {},\n  \"status\": \"Failure\",\n  \"message\": \"Unauthorized\",\n  \"reason\": \"Unauthorized\",\n  \"code\": 401\n}",
             "",

@@ -3,40 +3,40 @@
 //! it is empty.
 
 use super::Status;
-use crate::kubeapi::wire::{enveloped, nested, number, text};
+use crate::kubeapi::protobuf::{wrap_unknown, write_bytes, write_number, write_text};
 
 pub(super) fn encode(status: &Status) -> Vec<u8> {
-    enveloped("v1", "Status", &message(status))
+    wrap_unknown("v1", "Status", &message(status))
 }
 
 fn message(status: &Status) -> Vec<u8> {
     let mut list_meta = Vec::new();
-    text(&mut list_meta, 1, "");
-    text(&mut list_meta, 2, "");
-    text(&mut list_meta, 3, "");
+    write_text(&mut list_meta, 1, "");
+    write_text(&mut list_meta, 2, "");
+    write_text(&mut list_meta, 3, "");
 
     let mut out = Vec::with_capacity(status.message.len() + 64);
-    nested(&mut out, 1, &list_meta);
-    text(&mut out, 2, "Failure");
-    text(&mut out, 3, &status.message);
-    text(&mut out, 4, status.reason);
+    write_bytes(&mut out, 1, &list_meta);
+    write_text(&mut out, 2, "Failure");
+    write_text(&mut out, 3, &status.message);
+    write_text(&mut out, 4, status.reason);
     if let Some(details) = &status.details {
         let mut inner = Vec::new();
-        text(&mut inner, 1, &details.name);
-        text(&mut inner, 2, &details.group);
-        text(&mut inner, 3, &details.kind);
+        write_text(&mut inner, 1, &details.name);
+        write_text(&mut inner, 2, &details.group);
+        write_text(&mut inner, 3, &details.kind);
         for cause in &details.causes {
             let mut entry = Vec::new();
-            text(&mut entry, 1, &cause.reason);
-            text(&mut entry, 2, &cause.message);
-            text(&mut entry, 3, &cause.field);
-            nested(&mut inner, 4, &entry);
+            write_text(&mut entry, 1, &cause.reason);
+            write_text(&mut entry, 2, &cause.message);
+            write_text(&mut entry, 3, &cause.field);
+            write_bytes(&mut inner, 4, &entry);
         }
-        number(&mut inner, 5, u64::from(details.retry_after_seconds));
-        text(&mut inner, 6, &details.uid);
-        nested(&mut out, 5, &inner);
+        write_number(&mut inner, 5, u64::from(details.retry_after_seconds));
+        write_text(&mut inner, 6, &details.uid);
+        write_bytes(&mut out, 5, &inner);
     }
-    number(&mut out, 6, u64::from(status.code));
+    write_number(&mut out, 6, u64::from(status.code));
     out
 }
 
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn byte_for_byte_upstream_s() {
+    fn status_protobuf_matches_upstream_bytes() {
         let expected: [&[u8]; 5] = [
             b"k8s\0\n\x0c\n\x02v1\x12\x06Status\x120\nMETA\x12\x07Failure\x1a\x0cUnauthorized\"\x0cUnauthorized0\x91\x03\x1a\0\"\0",
             b"k8s\0\n\x0c\n\x02v1\x12\x06Status\x12\x95\x01\nMETA\x12\x07Failure\x1aMflunders.wardle.example.com \"x\" is forbidden: User &lt;\"\xc3\xa9\xe2\x80\xa8\x01\x08\" cannot < & '\"\tForbidden*%\n\x01x\x12\x12wardle.example.com\x1a\x08flunders(\x002\x000\x93\x03\x1a\0\"\0",

@@ -86,10 +86,10 @@ fn is_plain(value: &str) -> bool {
 mod tests {
     use super::super::tests::examples;
     use super::*;
-    use crate::kubeapi::Cause;
+    use crate::kubeapi::StatusCause;
 
     #[test]
-    fn as_upstream_makes_it() {
+    fn status_yaml_matches_upstream() {
         let expected = [
             "apiVersion: v1\ncode: 401\nkind: Status\nmessage: Unauthorized\nmetadata: {}\nreason: Unauthorized\nstatus: Failure\n",
             "",
@@ -103,9 +103,9 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_that_says_nothing_is_an_empty_entry() {
+    fn status_yaml_empty_cause_is_empty_entry() {
         let mut status = Status::bad_request("x").with_cause("", "");
-        status.details.as_mut().unwrap().causes.push(Cause { field: "f".into(), ..Cause::default() });
+        status.details.as_mut().unwrap().causes.push(StatusCause { field: "f".into(), ..StatusCause::default() });
         let text = String::from_utf8(encode(&status)).unwrap();
         assert!(text.contains("details:\n  causes:\n  - {}\n  - field: f\nkind:"), "{text}");
     }

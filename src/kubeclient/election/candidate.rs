@@ -9,11 +9,11 @@ use std::time::{Duration, Instant, SystemTime};
 use serde_json::Value;
 
 use super::Settings;
-use super::lease::{Lease, Record, micro_time};
+use super::lease::{LeaderElectionRecord, Lease, micro_time};
 
 /// A request for the Lease.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Ask {
+pub(super) enum LeaseRequest {
     /// Read it.
     Get,
     /// Create this Lease.
@@ -24,7 +24,7 @@ pub(super) enum Ask {
 
 /// Result of a request.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum LeaseResponse {
     /// The Lease as stored now.
     Lease(Lease),
     /// The Lease does not exist.
@@ -37,14 +37,14 @@ pub(super) enum Heard {
 pub(super) struct Candidate {
     settings: Settings,
     identity: String,
-    observed: Option<Observed>,
+    observed: Option<ObservedLease>,
     /// Start of the last attempt that acquired or renewed the Lease.
     renewed: Option<Instant>,
     attempt: Attempt,
 }
 
 /// The Lease as last observed.
-struct Observed {
+struct ObservedLease {
     lease: Lease,
     /// When it was first observed in this state.
     at: Instant,
@@ -54,20 +54,20 @@ struct Observed {
 struct Attempt {
     began: Instant,
     /// The request in flight.
-    stage: Stage,
+    stage: AttemptStage,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Stage {
+enum AttemptStage {
     /// Update of our own Lease without reading it first.
-    Keep,
-    Look,
+    Renew,
+    Read,
     Write,
 }
 
 impl Candidate {
     pub(super) fn new(settings: Settings, identity: String, now: Instant) -> Candidate {
-        let attempt = Attempt { began: now, stage: Stage::Look };
+        let attempt = Attempt { began: now, stage: AttemptStage::Read };
         Candidate { settings, identity, observed: None, renewed: None, attempt }
     }
 
@@ -84,89 +84,99 @@ impl Candidate {
     }
 
     /// Begins an attempt to acquire or renew the Lease.
-    pub(super) fn begin(&mut self, now: Instant, clock: SystemTime) -> Ask {
+    pub(super) fn begin_attempt(&mut self, now: Instant, clock: SystemTime) -> LeaseRequest {
         let ours = self.leads_until(now).and(self.observed.as_ref()).map(|observed| observed.lease.clone());
         match ours {
             Some(lease) => {
-                self.attempt = Attempt { began: now, stage: Stage::Keep };
-                Ask::Update(self.record(Some(&lease.spec), clock).object(
+                self.attempt = Attempt { began: now, stage: AttemptStage::Renew };
+                LeaseRequest::Update(self.next_record(Some(&lease.spec), clock).to_lease(
                     &self.settings.namespace,
                     &self.settings.name,
-                    lease.version(),
+                    lease.resource_version(),
                 ))
             }
             None => {
-                self.attempt = Attempt { began: now, stage: Stage::Look };
-                Ask::Get
+                self.attempt = Attempt { began: now, stage: AttemptStage::Read };
+                LeaseRequest::Get
             }
         }
     }
 
     /// Handles the result of a request. Returns the next request of this attempt, `None` when it is over.
-    pub(super) fn hear(&mut self, heard: Heard, now: Instant, clock: SystemTime) -> Option<Ask> {
+    pub(super) fn handle_response(
+        &mut self,
+        heard: LeaseResponse,
+        now: Instant,
+        clock: SystemTime,
+    ) -> Option<LeaseRequest> {
         match (self.attempt.stage, heard) {
-            (Stage::Keep | Stage::Write, Heard::Lease(lease)) => {
+            (AttemptStage::Renew | AttemptStage::Write, LeaseResponse::Lease(lease)) => {
                 self.renewed = Some(self.attempt.began);
-                self.observed = Some(Observed { lease, at: now });
+                self.observed = Some(ObservedLease { lease, at: now });
                 None
             }
             // The Lease was changed: read it.
-            (Stage::Keep, Heard::Missing | Heard::Failed) => {
-                self.attempt.stage = Stage::Look;
-                Some(Ask::Get)
+            (AttemptStage::Renew, LeaseResponse::Missing | LeaseResponse::Failed) => {
+                self.attempt.stage = AttemptStage::Read;
+                Some(LeaseRequest::Get)
             }
-            (Stage::Look, Heard::Lease(lease)) => self.judge(lease, now, clock),
-            (Stage::Look, Heard::Missing) => {
-                self.attempt.stage = Stage::Write;
+            (AttemptStage::Read, LeaseResponse::Lease(lease)) => self.evaluate_lease(lease, now, clock),
+            (AttemptStage::Read, LeaseResponse::Missing) => {
+                self.attempt.stage = AttemptStage::Write;
                 self.observed = None;
-                let record = self.record(None, clock);
-                Some(Ask::Create(record.object(&self.settings.namespace, &self.settings.name, "")))
+                let record = self.next_record(None, clock);
+                Some(LeaseRequest::Create(record.to_lease(&self.settings.namespace, &self.settings.name, "")))
             }
-            (Stage::Look, Heard::Failed) | (Stage::Write, Heard::Missing | Heard::Failed) => None,
+            (AttemptStage::Read, LeaseResponse::Failed)
+            | (AttemptStage::Write, LeaseResponse::Missing | LeaseResponse::Failed) => None,
         }
     }
 
     /// The update that releases the Lease, if this candidate leads.
-    pub(super) fn release(&mut self, now: Instant, clock: SystemTime) -> Option<Ask> {
+    pub(super) fn release(&mut self, now: Instant, clock: SystemTime) -> Option<LeaseRequest> {
         self.leads_until(now)?;
         self.renewed = None;
         let lease = &self.observed.as_ref()?.lease;
-        let record = Record {
+        let record = LeaderElectionRecord {
             holder_identity: String::new(),
             lease_duration_seconds: 1,
             acquire_time: Some(micro_time(clock)),
             renew_time: Some(micro_time(clock)),
             lease_transitions: lease.spec.lease_transitions,
         };
-        Some(Ask::Update(record.object(&self.settings.namespace, &self.settings.name, lease.version())))
+        Some(LeaseRequest::Update(record.to_lease(
+            &self.settings.namespace,
+            &self.settings.name,
+            lease.resource_version(),
+        )))
     }
 
     /// Evaluates the Lease. Takes it if it is ours, has no holder, or was not renewed for its duration.
-    fn judge(&mut self, lease: Lease, now: Instant, clock: SystemTime) -> Option<Ask> {
+    fn evaluate_lease(&mut self, lease: Lease, now: Instant, clock: SystemTime) -> Option<LeaseRequest> {
         let at = match &self.observed {
             Some(observed) if observed.lease == lease => observed.at,
             _ => now,
         };
         let ours = lease.spec.holder_identity == self.identity;
         let free = lease.spec.holder_identity.is_empty() || at + lease.spec.duration() <= now;
-        let record = self.record(Some(&lease.spec), clock);
-        let update = record.object(&self.settings.namespace, &self.settings.name, lease.version());
-        self.observed = Some(Observed { lease, at });
+        let record = self.next_record(Some(&lease.spec), clock);
+        let update = record.to_lease(&self.settings.namespace, &self.settings.name, lease.resource_version());
+        self.observed = Some(ObservedLease { lease, at });
         if !ours {
             self.renewed = None;
         }
         if !ours && !free {
             return None;
         }
-        self.attempt.stage = Stage::Write;
-        Some(Ask::Update(update))
+        self.attempt.stage = AttemptStage::Write;
+        Some(LeaseRequest::Update(update))
     }
 
     /// The record to write, after `before`.
-    fn record(&self, before: Option<&Record>, clock: SystemTime) -> Record {
+    fn next_record(&self, before: Option<&LeaderElectionRecord>, clock: SystemTime) -> LeaderElectionRecord {
         let ours = before.filter(|before| before.holder_identity == self.identity);
         let transitions = before.map_or(0, |before| before.lease_transitions.saturating_add(i64::from(ours.is_none())));
-        Record {
+        LeaderElectionRecord {
             holder_identity: self.identity.clone(),
             lease_duration_seconds: i64::try_from(self.settings.lease_duration.as_secs()).unwrap_or(i64::MAX),
             acquire_time: ours.map_or_else(|| Some(micro_time(clock)), |ours| ours.acquire_time.clone()),
@@ -178,7 +188,7 @@ impl Candidate {
 
 /// The pause before the next attempt, as in client-go. Candidates that do not lead add jitter (`JitterFactor` 1.2), so
 /// that they do not all retry at once.
-pub(super) fn pause(settings: &Settings, leads: bool, chance: f64) -> Duration {
+pub(super) fn retry_delay(settings: &Settings, leads: bool, chance: f64) -> Duration {
     if leads { settings.retry_period } else { settings.retry_period.mul_f64(1.0 + 1.2 * chance) }
 }
 
@@ -189,15 +199,15 @@ mod tests {
     const CLOCK: SystemTime = SystemTime::UNIX_EPOCH;
 
     /// A server with a Lease, and a clock.
-    struct World {
+    struct FakeLeaseServer {
         lease: Option<Value>,
         version: u64,
         now: Instant,
     }
 
-    impl World {
-        fn new() -> World {
-            World { lease: None, version: 0, now: Instant::now() }
+    impl FakeLeaseServer {
+        fn new() -> FakeLeaseServer {
+            FakeLeaseServer { lease: None, version: 0, now: Instant::now() }
         }
 
         fn later(&mut self, seconds: f64) {
@@ -208,43 +218,43 @@ mod tests {
             Candidate::new(Settings::default(), name.to_owned(), self.now)
         }
 
-        fn answer(&mut self, ask: &Ask) -> Heard {
-            let write = |world: &mut World, object: &Value| {
+        fn answer(&mut self, ask: &LeaseRequest) -> LeaseResponse {
+            let write = |world: &mut FakeLeaseServer, object: &Value| {
                 world.version += 1;
                 let mut object = object.clone();
                 object["metadata"]["resourceVersion"] = world.version.to_string().into();
                 world.lease = Some(object);
             };
             match (ask, &self.lease) {
-                (Ask::Get, None) | (Ask::Update(_), None) => return Heard::Missing,
-                (Ask::Get, Some(_)) => {}
-                (Ask::Create(_), Some(_)) => return Heard::Failed,
-                (Ask::Create(object), None) => write(self, object),
-                (Ask::Update(object), Some(known)) => {
+                (LeaseRequest::Get, None) | (LeaseRequest::Update(_), None) => return LeaseResponse::Missing,
+                (LeaseRequest::Get, Some(_)) => {}
+                (LeaseRequest::Create(_), Some(_)) => return LeaseResponse::Failed,
+                (LeaseRequest::Create(object), None) => write(self, object),
+                (LeaseRequest::Update(object), Some(known)) => {
                     if known["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"] {
-                        return Heard::Failed;
+                        return LeaseResponse::Failed;
                     }
                     write(self, object);
                 }
             }
-            Heard::Lease(Lease::read(self.lease.as_ref().unwrap().to_string().as_bytes()).unwrap())
+            LeaseResponse::Lease(Lease::parse(self.lease.as_ref().unwrap().to_string().as_bytes()).unwrap())
         }
 
         /// Runs one attempt. Returns whether the candidate leads after it.
         fn attempt(&mut self, candidate: &mut Candidate) -> bool {
-            let mut ask = Some(candidate.begin(self.now, CLOCK));
+            let mut ask = Some(candidate.begin_attempt(self.now, CLOCK));
             while let Some(asked) = ask {
                 let heard = self.answer(&asked);
-                ask = candidate.hear(heard, self.now, CLOCK);
+                ask = candidate.handle_response(heard, self.now, CLOCK);
             }
             candidate.leads_until(self.now).is_some()
         }
 
         /// Runs an attempt with failing requests only.
         fn unanswered(&self, candidate: &mut Candidate) -> bool {
-            let mut ask = Some(candidate.begin(self.now, CLOCK));
+            let mut ask = Some(candidate.begin_attempt(self.now, CLOCK));
             while ask.is_some() {
-                ask = candidate.hear(Heard::Failed, self.now, CLOCK);
+                ask = candidate.handle_response(LeaseResponse::Failed, self.now, CLOCK);
             }
             candidate.leads_until(self.now).is_some()
         }
@@ -255,8 +265,8 @@ mod tests {
     }
 
     #[test]
-    fn the_first_leads_and_keeps_leading() {
-        let mut world = World::new();
+    fn election_first_candidate_leads_and_renews() {
+        let mut world = FakeLeaseServer::new();
         let (mut a, mut b) = (world.candidate("a"), world.candidate("b"));
         assert!(world.attempt(&mut a));
         for _ in 0..30 {
@@ -268,8 +278,8 @@ mod tests {
     }
 
     #[test]
-    fn never_do_two_lead() {
-        let mut world = World::new();
+    fn election_never_has_two_leaders() {
+        let mut world = FakeLeaseServer::new();
         let (mut a, mut b) = (world.candidate("a"), world.candidate("b"));
         assert!(world.attempt(&mut a));
         world.later(1.0);
@@ -295,8 +305,8 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_is_when_a_lease_was_seen_not_what_it_says() {
-        let mut world = World::new();
+    fn election_lease_expiry_counts_from_observation() {
+        let mut world = FakeLeaseServer::new();
         let (mut a, mut b) = (world.candidate("a"), world.candidate("b"));
         world.attempt(&mut a);
         // The times in the Lease are ignored: b observes it only now.
@@ -309,8 +319,8 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_given_back_is_taken_at_once() {
-        let mut world = World::new();
+    fn election_released_lease_taken_at_once() {
+        let mut world = FakeLeaseServer::new();
         let (mut a, mut b) = (world.candidate("a"), world.candidate("b"));
         world.attempt(&mut a);
         assert!(!world.attempt(&mut b));
@@ -324,8 +334,8 @@ mod tests {
     }
 
     #[test]
-    fn who_starts_again_under_the_same_name_goes_on() {
-        let mut world = World::new();
+    fn election_restart_with_same_identity_keeps_lease() {
+        let mut world = FakeLeaseServer::new();
         let mut a = world.candidate("a");
         world.attempt(&mut a);
         let acquired = world.spec("acquireTime");
@@ -336,8 +346,8 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_was_deleted_or_edited_is_seen_for_what_it_is() {
-        let mut world = World::new();
+    fn election_deleted_or_edited_lease_detected() {
+        let mut world = FakeLeaseServer::new();
         let mut a = world.candidate("a");
         world.attempt(&mut a);
         world.lease = None;
@@ -352,22 +362,26 @@ mod tests {
     }
 
     #[test]
-    fn of_two_who_create_or_take_it_at_once_one_does() {
-        let mut world = World::new();
+    fn election_concurrent_create_has_one_winner() {
+        let mut world = FakeLeaseServer::new();
         let (mut a, mut b) = (world.candidate("a"), world.candidate("b"));
-        let (asked_a, asked_b) = (a.begin(world.now, CLOCK), b.begin(world.now, CLOCK));
+        let (asked_a, asked_b) = (a.begin_attempt(world.now, CLOCK), b.begin_attempt(world.now, CLOCK));
         let (heard_a, heard_b) = (world.answer(&asked_a), world.answer(&asked_b));
-        let (asked_a, asked_b) = (a.hear(heard_a, world.now, CLOCK), b.hear(heard_b, world.now, CLOCK));
+        let (asked_a, asked_b) =
+            (a.handle_response(heard_a, world.now, CLOCK), b.handle_response(heard_b, world.now, CLOCK));
         let (heard_a, heard_b) = (world.answer(&asked_a.unwrap()), world.answer(&asked_b.unwrap()));
-        assert!(a.hear(heard_a, world.now, CLOCK).is_none() && b.hear(heard_b, world.now, CLOCK).is_none());
+        assert!(
+            a.handle_response(heard_a, world.now, CLOCK).is_none()
+                && b.handle_response(heard_b, world.now, CLOCK).is_none()
+        );
         assert!(a.leads_until(world.now).is_some() && b.leads_until(world.now).is_none());
     }
 
     #[test]
-    fn those_who_wait_come_at_different_times() {
+    fn election_retry_delay_has_jitter() {
         let settings = Settings::default();
-        assert_eq!(pause(&settings, true, 0.9), Duration::from_secs(2));
-        assert_eq!(pause(&settings, false, 0.0), Duration::from_secs(2));
-        assert_eq!(pause(&settings, false, 1.0), Duration::from_millis(4400));
+        assert_eq!(retry_delay(&settings, true, 0.9), Duration::from_secs(2));
+        assert_eq!(retry_delay(&settings, false, 0.0), Duration::from_secs(2));
+        assert_eq!(retry_delay(&settings, false, 1.0), Duration::from_millis(4400));
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// Spec of a Lease: its holder and times.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Record {
+pub(super) struct LeaderElectionRecord {
     /// Empty if the Lease has no holder.
     pub(super) holder_identity: String,
     pub(super) lease_duration_seconds: i64,
@@ -22,7 +22,7 @@ pub(super) struct Record {
 #[serde(default)]
 pub(super) struct Lease {
     metadata: Metadata,
-    pub(super) spec: Record,
+    pub(super) spec: LeaderElectionRecord,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -33,7 +33,7 @@ struct Metadata {
 
 impl Lease {
     /// Parses a Lease. `None` if `text` is not one.
-    pub(super) fn read(text: &[u8]) -> Option<Lease> {
+    pub(super) fn parse(text: &[u8]) -> Option<Lease> {
         // A Go server writes empty fields as null, others omit them.
         let mut value: Value = serde_json::from_slice(text).ok()?;
         if let Some(Value::Object(spec)) = value.get_mut("spec") {
@@ -46,14 +46,14 @@ impl Lease {
     }
 
     /// Its `resourceVersion`.
-    pub(super) fn version(&self) -> &str {
+    pub(super) fn resource_version(&self) -> &str {
         &self.metadata.resource_version
     }
 }
 
-impl Record {
+impl LeaderElectionRecord {
     /// The Lease to create, or to update if `version` is not empty.
-    pub(super) fn object(&self, namespace: &str, name: &str, version: &str) -> Value {
+    pub(super) fn to_lease(&self, namespace: &str, name: &str, version: &str) -> Value {
         let mut metadata = json!({"namespace": namespace, "name": name});
         if !version.is_empty() {
             metadata["resourceVersion"] = version.into();
@@ -90,33 +90,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_is_read_as_it_is_written() {
-        let record = Record {
+    fn lease_round_trips() {
+        let record = LeaderElectionRecord {
             holder_identity: "a".to_owned(),
             lease_duration_seconds: 15,
             acquire_time: Some(micro_time(SystemTime::UNIX_EPOCH)),
             renew_time: Some(micro_time(SystemTime::UNIX_EPOCH + Duration::from_micros(1_500_000))),
             lease_transitions: 3,
         };
-        let object = record.object("kube-system", "narthex", "7");
+        let object = record.to_lease("kube-system", "narthex", "7");
         assert_eq!(object["spec"]["acquireTime"], "1970-01-01T00:00:00.000000Z");
         assert_eq!(object["spec"]["renewTime"], "1970-01-01T00:00:01.500000Z");
-        let lease = Lease::read(object.to_string().as_bytes()).unwrap();
-        assert_eq!((lease.version(), &lease.spec), ("7", &record));
+        let lease = Lease::parse(object.to_string().as_bytes()).unwrap();
+        assert_eq!((lease.resource_version(), &lease.spec), ("7", &record));
         assert_eq!(lease.spec.duration(), Duration::from_secs(15));
     }
 
     #[test]
-    fn an_empty_lease_is_nobodys() {
+    fn lease_without_holder_parsed() {
         for text in [
             r#"{"metadata":{"resourceVersion":"1"},"spec":{}}"#,
             r#"{"metadata":{"resourceVersion":"1"},"spec":null}"#,
             r#"{"metadata":{"resourceVersion":"1"},"spec":{"holderIdentity":null,"leaseDurationSeconds":null}}"#,
         ] {
-            assert_eq!(Lease::read(text.as_bytes()).unwrap().spec, Record::default(), "{text}");
+            assert_eq!(Lease::parse(text.as_bytes()).unwrap().spec, LeaderElectionRecord::default(), "{text}");
         }
-        assert_eq!(Lease::read(b"no"), None);
-        let negative = Record { lease_duration_seconds: -5, ..Record::default() };
+        assert_eq!(Lease::parse(b"no"), None);
+        let negative = LeaderElectionRecord { lease_duration_seconds: -5, ..LeaderElectionRecord::default() };
         assert_eq!(negative.duration(), Duration::ZERO);
     }
 }

@@ -12,10 +12,10 @@ use bytes::Bytes;
 use http::Method;
 use tokio::time::{sleep_until, timeout_at};
 
-use super::{Client, Patience};
+use super::{CallPolicy, Client};
 use crate::observe::metrics::CallHealth;
-use crate::process::{Drain, Phase, Publisher};
-use candidate::{Ask, Candidate, Heard, pause};
+use crate::process::{Drain, Publisher, ShutdownPhase};
+use candidate::{Candidate, LeaseRequest, LeaseResponse, retry_delay};
 use lease::Lease;
 
 /// Settings of leader election.
@@ -39,7 +39,7 @@ pub struct Leadership {
     /// Identity of this candidate; empty without leader election.
     pub identity: String,
     /// Whether this candidate is the leader.
-    pub leads: bool,
+    pub is_leader: bool,
     /// Identity of the leader, if known.
     pub leader: Option<String>,
 }
@@ -59,8 +59,8 @@ impl Default for Settings {
 
 impl Leadership {
     /// Without leader election: this process always leads.
-    pub fn alone() -> Leadership {
-        Leadership { leads: true, ..Leadership::default() }
+    pub fn without_election() -> Leadership {
+        Leadership { is_leader: true, ..Leadership::default() }
     }
 
     /// A candidate before its first attempt.
@@ -70,7 +70,7 @@ impl Leadership {
 }
 
 /// A unique identity: the host name and a random UUID.
-pub fn identity() -> String {
+pub fn new_identity() -> String {
     let mut identity = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let _ = write!(identity, "_{}", uuid::Uuid::new_v4());
     identity
@@ -89,43 +89,43 @@ pub async fn stand(
 ) {
     let identity = leadership.reader().get().identity.clone();
     let candidate = Candidate::new(settings.clone(), identity, Instant::now());
-    let mut standing = Standing { client, settings, candidate, leadership, health, told: None };
+    let mut standing = LeaderElector { client, settings, candidate, leadership, health, last_failure: None };
     tokio::select! {
-        () = standing.stand() => {}
-        () = drain.reached(Phase::Leaving) => standing.leave().await,
+        () = standing.run() => {}
+        () = drain.wait_for(ShutdownPhase::Leaving) => standing.release().await,
     }
 }
 
-struct Standing {
+struct LeaderElector {
     client: Rc<Client>,
     settings: Settings,
     candidate: Candidate,
     leadership: Publisher<Leadership>,
     health: Arc<CallHealth>,
     /// The failure logged last.
-    told: Option<String>,
+    last_failure: Option<String>,
 }
 
-impl Standing {
-    async fn stand(&mut self) {
+impl LeaderElector {
+    async fn run(&mut self) {
         loop {
             self.attempt().await;
             self.publish();
             let now = Instant::now();
             let over = self.candidate.leads_until(now);
-            let next = now + pause(&self.settings, over.is_some(), fastrand::f64());
+            let next = now + retry_delay(&self.settings, over.is_some(), fastrand::f64());
             sleep_until(over.map_or(next, |over| next.min(over)).into()).await;
             self.publish();
         }
     }
 
     async fn attempt(&mut self) {
-        let mut ask = Some(self.candidate.begin(Instant::now(), SystemTime::now()));
+        let mut ask = Some(self.candidate.begin_attempt(Instant::now(), SystemTime::now()));
         while let Some(asked) = ask {
             let now = Instant::now();
             let over = self.candidate.leads_until(now);
             let (client, settings, health) = (self.client.clone(), self.settings.clone(), self.health.clone());
-            let mut asking = std::pin::pin!(put(&client, &settings, &health, &asked));
+            let mut asking = std::pin::pin!(send_recorded(&client, &settings, &health, &asked));
             let heard = match over {
                 None => asking.await,
                 // Leadership ends at this time, even if the call takes longer.
@@ -138,10 +138,10 @@ impl Standing {
                 },
             };
             let heard = heard.unwrap_or_else(|why| {
-                self.tell(why);
-                Heard::Failed
+                self.log_failure(why);
+                LeaseResponse::Failed
             });
-            ask = self.candidate.hear(heard, Instant::now(), SystemTime::now());
+            ask = self.candidate.handle_response(heard, Instant::now(), SystemTime::now());
         }
     }
 
@@ -149,11 +149,11 @@ impl Standing {
         let before = self.leadership.reader().get();
         let leads = self.candidate.leads_until(Instant::now()).is_some();
         let leader = self.candidate.leader().map(str::to_owned).filter(|leader| leads || *leader != before.identity);
-        let next = Leadership { identity: before.identity.clone(), leads, leader };
+        let next = Leadership { identity: before.identity.clone(), is_leader: leads, leader };
         if *before == next {
             return;
         }
-        match (before.leads, next.leads) {
+        match (before.is_leader, next.is_leader) {
             (false, true) => {
                 tracing::info!(lease = self.settings.name, identity = next.identity, "acquired leadership")
             }
@@ -164,24 +164,24 @@ impl Standing {
             _ => {}
         }
         if next.leader.is_some() {
-            self.told = None;
+            self.last_failure = None;
         }
         self.leadership.publish(Arc::new(next));
     }
 
-    fn tell(&mut self, why: String) {
-        if self.told.as_ref() != Some(&why) {
+    fn log_failure(&mut self, why: String) {
+        if self.last_failure.as_ref() != Some(&why) {
             tracing::warn!(why, lease = self.settings.name, "the Lease cannot be read or written");
-            self.told = Some(why);
+            self.last_failure = Some(why);
         }
     }
 
-    async fn leave(&mut self) {
+    async fn release(&mut self) {
         let release = self.candidate.release(Instant::now(), SystemTime::now());
         self.publish();
         let Some(release) = release else { return };
-        match put(&self.client, &self.settings, &self.health, &release).await {
-            Ok(Heard::Lease(_)) => tracing::info!("Lease released"),
+        match send_recorded(&self.client, &self.settings, &self.health, &release).await {
+            Ok(LeaseResponse::Lease(_)) => tracing::info!("Lease released"),
             Ok(_) => {}
             Err(why) => tracing::warn!(why, "the Lease could not be released; it will expire"),
         }
@@ -189,33 +189,43 @@ impl Standing {
 }
 
 /// Sends one request and records its result. The error is for the log.
-async fn put(client: &Client, settings: &Settings, health: &CallHealth, ask: &Ask) -> Result<Heard, String> {
+async fn send_recorded(
+    client: &Client,
+    settings: &Settings,
+    health: &CallHealth,
+    ask: &LeaseRequest,
+) -> Result<LeaseResponse, String> {
     let began = Instant::now();
-    let result = call(client, settings, ask).await;
+    let result = send(client, settings, ask).await;
     // The caller logs failures.
     health.record_quietly(client.server(), result.as_ref().map(drop).map_err(String::as_str), began.elapsed());
     result
 }
 
-async fn call(client: &Client, settings: &Settings, ask: &Ask) -> Result<Heard, String> {
+async fn send(client: &Client, settings: &Settings, ask: &LeaseRequest) -> Result<LeaseResponse, String> {
     let all = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", settings.namespace);
     let one = format!("{all}/{}", settings.name);
     let (method, path, body) = match ask {
-        Ask::Get => (Method::GET, one, None),
-        Ask::Create(object) => (Method::POST, all, Some(object)),
-        Ask::Update(object) => (Method::PUT, one, Some(object)),
+        LeaseRequest::Get => (Method::GET, one, None),
+        LeaseRequest::Create(object) => (Method::POST, all, Some(object)),
+        LeaseRequest::Update(object) => (Method::PUT, one, Some(object)),
     };
     let body = body.map(|object| Bytes::from(object.to_string()));
     // Several requests and a pause must fit into the renew deadline.
     let patience = settings.renew_deadline / 2;
-    let patience = Patience { attempt: patience, whole: patience, attempts: 1, pause: Duration::ZERO };
+    let patience = CallPolicy {
+        attempt_timeout: patience,
+        total_timeout: patience,
+        max_attempts: 1,
+        initial_backoff: Duration::ZERO,
+    };
     let answer = client.call(method, &path, body, patience, |_, _| {}).await.map_err(|error| error.to_string())?;
     match answer.status {
-        404 => Ok(Heard::Missing),
+        404 => Ok(LeaseResponse::Missing),
         // Another candidate was faster.
-        409 => Ok(Heard::Failed),
-        _ if answer.is_success() => Lease::read(&answer.body)
-            .map(Heard::Lease)
+        409 => Ok(LeaseResponse::Failed),
+        _ if answer.is_success() => Lease::parse(&answer.body)
+            .map(LeaseResponse::Lease)
             .ok_or_else(|| "the API server's object is not a Lease".to_owned()),
         _ => Err(answer.describe()),
     }

@@ -4,12 +4,12 @@
 //! data takes precedence over a file, `tokenFile` over `token`. Unsupported credentials are an error, not a request
 //! without credentials.
 
-mod chosen;
-mod reading;
+mod overrides;
+mod raw;
+mod resolve;
 #[cfg(test)]
 mod tests;
 mod user;
-mod written;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use std::sync::Arc;
 use http::{HeaderName, HeaderValue};
 use rustls_pki_types::UnixTime;
 
-pub use chosen::Chosen;
-pub(super) use reading::{Purpose, Reading};
-use written::{Cluster, Content, Context, NamedCluster, NamedContext, NamedUser, User};
-pub(super) use written::{Exec as ExecWritten, Written};
+pub use overrides::ConfigOverrides;
+use raw::{AuthInfo, Context, KubeconfigCluster, KubeconfigContent, NamedCluster, NamedContext, NamedUser};
+pub(super) use raw::{ExecConfig as ExecWritten, RawKubeconfig};
+pub(super) use resolve::{KubeconfigPurpose, KubeconfigResolver};
 
-use super::plugin::{Granted, Plugin};
-use crate::egress::{Destination, Way, Wire};
+use super::plugin::{CredentialPlugin, PluginCredentials};
+use crate::egress::{Destination, EgressRoute, TransportSecurity};
 use crate::process::{Problem, Problems};
 use crate::tls::{Bundle, KeyPair};
 
@@ -33,15 +33,15 @@ pub struct Kubeconfig {
     pub(super) destination: Destination,
     /// Path prefix; empty, or `/prefix`.
     pub(super) prefix: String,
-    pub(super) wire: Wire,
+    pub(super) wire: TransportSecurity,
     /// Its `proxy-url`. It takes precedence over any other egress route.
-    pub(super) proxy: Option<Way>,
+    pub(super) proxy: Option<EgressRoute>,
     /// Marked as sensitive.
     pub(super) authorization: Option<HeaderValue>,
     /// Impersonation headers (`as`, `as-uid`, `as-groups`, `as-user-extra`).
     pub(super) impersonation: Vec<(HeaderName, HeaderValue)>,
     /// Plugin for credentials that are not in the file.
-    pub(super) plugin: Option<Plugin>,
+    pub(super) plugin: Option<CredentialPlugin>,
     /// The client certificate and the CA certificates. Both are in `wire`, too.
     certificates: (Option<Arc<KeyPair>>, Option<Bundle>),
     /// The file itself and the files it refers to.
@@ -51,30 +51,35 @@ pub struct Kubeconfig {
 impl Kubeconfig {
     /// Reads the file's current context and the files it refers to. The error holds all problems.
     pub fn load(path: &Path) -> Result<Kubeconfig, Problems> {
-        Kubeconfig::read(&[path.to_owned()], Purpose::Decisions, &Chosen::default())
+        Kubeconfig::load_for(&[path.to_owned()], KubeconfigPurpose::AccessControl, &ConfigOverrides::default())
     }
 
     /// Reads the kubeconfig of an event sink. It may use `http`, if no credentials are sent.
-    pub(super) fn of_collector(path: &Path) -> Result<Kubeconfig, Problems> {
-        Kubeconfig::read(&[path.to_owned()], Purpose::Collector, &Chosen::default())
+    pub(super) fn load_event_sink(path: &Path) -> Result<Kubeconfig, Problems> {
+        Kubeconfig::load_for(&[path.to_owned()], KubeconfigPurpose::EventSink, &ConfigOverrides::default())
     }
 
     /// Reads the kubeconfig of a local user, as kubectl. It may use credential plugins, and `http` if no credentials
     /// are sent.
-    pub(super) fn of_person(paths: &[PathBuf], chosen: &Chosen) -> Result<Kubeconfig, Problems> {
-        Kubeconfig::read(paths, Purpose::Person, chosen)
+    pub(super) fn load_for_local_user(paths: &[PathBuf], chosen: &ConfigOverrides) -> Result<Kubeconfig, Problems> {
+        Kubeconfig::load_for(paths, KubeconfigPurpose::LocalUser, chosen)
     }
 
-    fn read(paths: &[PathBuf], purpose: Purpose, chosen: &Chosen) -> Result<Kubeconfig, Problems> {
-        let written = if chosen.without_files { Written::read_if_any(paths) } else { Written::read(paths) }?;
-        let reading = Reading { chosen: chosen.clone(), ..Reading::new(purpose, paths) };
-        reading.all(&written)
+    fn load_for(
+        paths: &[PathBuf],
+        purpose: KubeconfigPurpose,
+        chosen: &ConfigOverrides,
+    ) -> Result<Kubeconfig, Problems> {
+        let written =
+            if chosen.allows_missing_files { RawKubeconfig::load_if_any(paths) } else { RawKubeconfig::load(paths) }?;
+        let reading = KubeconfigResolver { overrides: chosen.clone(), ..KubeconfigResolver::new(purpose, paths) };
+        reading.resolve(&written)
     }
 
     /// The kubeconfig of a pod: the service account in `folder`, and variables of `environment`.
     pub(super) fn in_cluster(folder: &Path, environment: &dyn Fn(&str) -> String) -> Result<Kubeconfig, Problems> {
-        let written = Written::of_pod(folder, environment)?;
-        Reading::new(Purpose::Decisions, &[]).all(&written)
+        let written = RawKubeconfig::in_cluster(folder, environment)?;
+        KubeconfigResolver::new(KubeconfigPurpose::AccessControl, &[]).resolve(&written)
     }
 
     /// The API server, as `host:port`.
@@ -90,16 +95,16 @@ impl Kubeconfig {
     /// Problems of certificates in it that are not valid `now`.
     pub fn untimely(&self, now: UnixTime) -> impl Iterator<Item = Problem> {
         let (identity, authorities) = &self.certificates;
-        let ours = identity.as_ref().and_then(|pair| pair.untimely(now));
+        let ours = identity.as_ref().and_then(|pair| pair.validity_problem(now));
         let ours = ours.map(|problem| self.names(problem, "client-certificate"));
-        let theirs = authorities.iter().flat_map(move |bundle| bundle.untimely(now));
+        let theirs = authorities.iter().flat_map(move |bundle| bundle.validity_problems(now));
         ours.into_iter().chain(theirs.map(|problem| self.names(problem, "certificate-authority")))
     }
 
     /// `problem` of a file, with the kubeconfig and the field that name it.
     fn names(&self, problem: Problem, field: &str) -> Problem {
         match self.files.first().map(|file| file.display().to_string()) {
-            Some(file) if !problem.place.starts_with(&file) => {
+            Some(file) if !problem.location.starts_with(&file) => {
                 Problem { message: format!("{} ({field} in {file})", problem.message), ..problem }
             }
             _ => problem,
@@ -112,21 +117,21 @@ impl Kubeconfig {
     }
 
     /// The kubeconfig with credentials of its plugin. Those in the file take precedence, as in client-go.
-    pub(super) fn with(&self, granted: &Granted) -> Result<Kubeconfig, Problem> {
+    pub(super) fn with_credentials(&self, granted: &PluginCredentials) -> Result<Kubeconfig, Problem> {
         let mut with = self.clone();
         if with.authorization.is_none() {
             with.authorization = granted.authorization.clone();
         }
-        if let (Some(identity), Wire::Tls(tls)) = (&granted.identity, &self.wire) {
-            with.wire = Wire::Tls(Arc::new(tls.or_as(identity)?));
+        if let (Some(identity), TransportSecurity::Tls(tls)) = (&granted.identity, &self.wire) {
+            with.wire = TransportSecurity::Tls(Arc::new(tls.with_default_identity(identity)?));
         }
         Ok(with)
     }
 }
 
-impl Written {
+impl RawKubeconfig {
     /// Builds a kubeconfig of the service account and environment of a pod.
-    pub(super) fn of_pod(folder: &Path, environment: &dyn Fn(&str) -> String) -> Result<Written, Problems> {
+    pub(super) fn in_cluster(folder: &Path, environment: &dyn Fn(&str) -> String) -> Result<RawKubeconfig, Problems> {
         const PLACE: &str = "in-cluster configuration";
         let (host, port) = (environment("KUBERNETES_SERVICE_HOST"), environment("KUBERNETES_SERVICE_PORT"));
         if host.is_empty() || port.is_empty() {
@@ -137,18 +142,21 @@ impl Written {
         }
         let host = if host.contains(':') { format!("[{host}]") } else { host };
         let name = || PLACE.to_owned();
-        let cluster = Cluster {
+        let cluster = KubeconfigCluster {
             server: format!("https://{host}:{port}"),
             certificate_authority: "ca.crt".to_owned(),
-            ..Cluster::default()
+            ..KubeconfigCluster::default()
         };
         let context = Context { cluster: name(), user: name() };
-        let content = Content {
+        let content = KubeconfigContent {
             clusters: vec![NamedCluster { name: name(), cluster: Some(cluster) }],
-            users: vec![NamedUser { name: name(), user: User { token_file: "token".to_owned(), ..User::default() } }],
+            users: vec![NamedUser {
+                name: name(),
+                user: AuthInfo { token_file: "token".to_owned(), ..AuthInfo::default() },
+            }],
             contexts: vec![NamedContext { name: name(), context: Some(context) }],
             current_context: name(),
         };
-        Ok(Written::of(PLACE, folder, content))
+        Ok(RawKubeconfig::from_content(PLACE, folder, content))
     }
 }

@@ -5,18 +5,18 @@ use std::time::SystemTime;
 use base64::Engine as _;
 
 use super::*;
-use crate::egress::Protocol;
-use crate::tls::{Authority, Request};
+use crate::egress::HttpVersion;
+use crate::tls::{Authority, CertificateSpec};
 
-struct World {
+struct KubeconfigFixture {
     folder: tempfile::TempDir,
 }
 
-impl World {
-    fn new() -> World {
-        let world = World { folder: tempfile::tempdir().unwrap() };
-        let authority = Authority::made("api");
-        let pair = authority.issue(&Request::client("narthex", &[]), SystemTime::now()).unwrap();
+impl KubeconfigFixture {
+    fn new() -> KubeconfigFixture {
+        let world = KubeconfigFixture { folder: tempfile::tempdir().unwrap() };
+        let authority = Authority::generate("api");
+        let pair = authority.issue(&CertificateSpec::client("narthex", &[]), SystemTime::now()).unwrap();
         world.write("ca.crt", &authority.pem());
         world.write("me.crt", &pair.certificate);
         world.write("me.key", &pair.key);
@@ -42,10 +42,10 @@ impl World {
                  users:\n- {{name: u, user: {{{user}}}}}\n"
             ),
         );
-        self.load_as_written()
+        self.load_file()
     }
 
-    fn load_as_written(&self) -> Result<Kubeconfig, Vec<String>> {
+    fn load_file(&self) -> Result<Kubeconfig, Vec<String>> {
         let folder = self.folder.path().display().to_string();
         Kubeconfig::load(&self.folder.path().join("kubeconfig"))
             .map_err(|problems| problems.0.iter().map(|it| it.to_string().replace(&folder, "DIR")).collect())
@@ -53,8 +53,8 @@ impl World {
 }
 
 #[test]
-fn what_a_pod_knows_of_its_cluster() {
-    let world = World::new();
+fn kubeconfig_in_cluster_from_service_account() {
+    let world = KubeconfigFixture::new();
     let load = |host: &str| {
         let value = |name: &str| match name {
             "KUBERNETES_SERVICE_HOST" => host.to_owned(),
@@ -74,8 +74,8 @@ fn what_a_pod_knows_of_its_cluster() {
 }
 
 #[test]
-fn files_and_data_name_the_same_and_relative_paths_are_the_file_s() {
-    let world = World::new();
+fn kubeconfig_files_and_data_equal_and_paths_relative_to_file() {
+    let world = KubeconfigFixture::new();
     let files = world
         .load(
             "server: 'https://10.0.0.1:6443/k8s/', certificate-authority: ca.crt, tls-server-name: api.example",
@@ -112,8 +112,8 @@ fn files_and_data_name_the_same_and_relative_paths_are_the_file_s() {
 }
 
 #[test]
-fn all_mistakes_at_once_with_file_and_field() {
-    let world = World::new();
+fn kubeconfig_errors_reported_together_with_file_and_field() {
+    let world = KubeconfigFixture::new();
     let problems = world
         .load(
             "server: 'http://api', certificate-authority-data: '%%', proxy-url: '127.0.0.1:18802'",
@@ -136,14 +136,14 @@ fn all_mistakes_at_once_with_file_and_field() {
 }
 
 #[test]
-fn what_decides_nothing_may_be_overheard_but_not_with_credentials() {
-    let world = World::new();
+fn kubeconfig_event_sink_may_use_http_without_credentials() {
+    let world = KubeconfigFixture::new();
     let load = |user: &str| {
         let _ = world.load("server: 'http://127.0.0.1:9765/k8s-audit'", user);
-        Kubeconfig::of_collector(&world.folder.path().join("kubeconfig"))
+        Kubeconfig::load_event_sink(&world.folder.path().join("kubeconfig"))
     };
     let plain = load("").ok().unwrap();
-    assert!(plain.wire == Wire::Plain(Protocol::Http1));
+    assert!(plain.wire == TransportSecurity::Plaintext(HttpVersion::Http1));
     assert_eq!((plain.prefix.as_str(), plain.destination.port), ("/k8s-audit", 9765));
     assert!(Kubeconfig::load(&world.folder.path().join("kubeconfig")).is_err());
     for user in ["token: x", "client-certificate: me.crt, client-key: me.key"] {
@@ -153,8 +153,8 @@ fn what_decides_nothing_may_be_overheard_but_not_with_credentials() {
 }
 
 #[test]
-fn single_mistakes() {
-    let world = World::new();
+fn kubeconfig_single_errors() {
+    let world = KubeconfigFixture::new();
     let good = "server: 'https://api', certificate-authority: ca.crt";
     for (cluster, user, expected) in [
         ("server: api", "", "clusters[1].cluster.server: \"api\": use a URL such as https://host:6443"),
@@ -194,16 +194,16 @@ fn single_mistakes() {
         ("token: {secret: [", "not YAML at line"),
     ] {
         world.write("kubeconfig", text);
-        let problems = world.load_as_written().err().unwrap();
+        let problems = world.load_file().err().unwrap();
         assert!(problems[0].contains(expected) && !problems[0].contains("secret"), "{text}: {problems:?}");
     }
     world.write("kubeconfig", "current-context: x\ncontexts: [{name: x, context: {cluster: a, user: b}}]");
-    assert_eq!(world.load_as_written().err().unwrap().len(), 2);
+    assert_eq!(world.load_file().err().unwrap().len(), 2);
 }
 
 #[test]
-fn passwords_and_whom_the_user_acts_for() {
-    let world = World::new();
+fn kubeconfig_basic_auth_and_impersonation() {
+    let world = KubeconfigFixture::new();
     let good = "server: 'https://api', certificate-authority: ca.crt";
     let found = world.load(good, "username: jane, password: 'a:b'").ok().unwrap();
     let authorization = found.authorization.unwrap();
@@ -229,16 +229,16 @@ fn passwords_and_whom_the_user_acts_for() {
 }
 
 /// The kubeconfig of a local user with these fields.
-fn of_person(world: &World, cluster: &str, user: &str) -> Result<Kubeconfig, String> {
+fn load_for_local_user(world: &KubeconfigFixture, cluster: &str, user: &str) -> Result<Kubeconfig, String> {
     let _ = world.load(cluster, user);
     let folder = world.folder.path();
-    Kubeconfig::of_person(&[folder.join("kubeconfig")], &Chosen::default())
+    Kubeconfig::load_for_local_user(&[folder.join("kubeconfig")], &ConfigOverrides::default())
         .map_err(|problems| problems.to_string().replace(&folder.display().to_string(), "DIR"))
 }
 
 #[test]
-fn a_person_may_have_a_program_that_gives_credentials() {
-    let world = World::new();
+fn kubeconfig_local_user_allows_exec_and_auth_provider() {
+    let world = KubeconfigFixture::new();
     let good = "server: 'https://api', certificate-authority: ca.crt";
     let exec = |more: &str| format!("exec: {{apiVersion: client.authentication.k8s.io/v1{more}}}");
     assert!(
@@ -248,7 +248,7 @@ fn a_person_may_have_a_program_that_gives_credentials() {
     for (more, has) in [("", true), (", token: t", false), (", username: u, password: p", false), (", as: joe", true)] {
         let user =
             format!("{}{more}", exec(", command: x, interactiveMode: Never, env: null, args: [a], installHint: null"));
-        let found = of_person(&world, good, &user).ok().unwrap();
+        let found = load_for_local_user(&world, good, &user).ok().unwrap();
         assert_eq!(found.plugin.is_some(), has, "credentials in the file take precedence over a plugin: {more}");
     }
     for (user, expected) in [
@@ -286,23 +286,23 @@ fn a_person_may_have_a_program_that_gives_credentials() {
             "auth-provider.config.refresh-token: is missing, and so is id-token",
         ),
     ] {
-        let why = of_person(&world, good, &user).err().unwrap();
+        let why = load_for_local_user(&world, good, &user).err().unwrap();
         assert!(why.contains(expected), "{user}: {why}");
     }
-    let plain = of_person(&world, "server: 'http://api'", &exec("beta1, command: x")).err().unwrap();
+    let plain = load_for_local_user(&world, "server: 'http://api'", &exec("beta1, command: x")).err().unwrap();
     assert!(plain.contains("clusters[1].cluster.server: must be https: the user's credentials"), "{plain}");
-    assert!(of_person(&world, "server: 'http://api'", "as: joe").is_ok());
+    assert!(load_for_local_user(&world, "server: 'http://api'", "as: joe").is_ok());
 }
 
 #[test]
-fn of_several_files_the_first_that_has_an_entry_counts() {
-    let world = World::new();
+fn kubeconfig_merge_takes_first_file_with_entry() {
+    let world = KubeconfigFixture::new();
     let folder = world.folder.path();
     std::fs::create_dir(folder.join("sub")).unwrap();
     std::fs::write(folder.join("sub/token"), "below").unwrap();
     let files = |names: &[&str]| names.iter().map(|name| folder.join(name)).collect::<Vec<_>>();
     let load = |names: &[&str]| {
-        Kubeconfig::of_person(&files(names), &Chosen::default())
+        Kubeconfig::load_for_local_user(&files(names), &ConfigOverrides::default())
             .map_err(|problems| problems.to_string().replace(&folder.display().to_string(), "DIR"))
     };
     world.write(

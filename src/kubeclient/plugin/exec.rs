@@ -13,41 +13,41 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use super::{Denied, Granted, bearer, printable};
+use super::{CredentialError, PluginCredentials, bearer_header, strip_control_characters};
 use crate::kubeclient::kubeconfig::ExecWritten;
 use crate::process::Problem;
 use crate::tls::KeyPair;
 
 /// Timeout of the program. It may wait for a login in a browser.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5 * 60);
+pub(super) const EXEC_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// Maximum bytes of the program's output.
-const LONGEST: u64 = 1 << 20;
+const MAX_OUTPUT_BYTES: u64 = 1 << 20;
 /// Environment variable with the request to the program.
-const INFO: &str = "KUBERNETES_EXEC_INFO";
+const EXEC_INFO_VARIABLE: &str = "KUBERNETES_EXEC_INFO";
 
 /// A program and how it is run. Has no `Debug`: arguments and variables may hold secrets.
 #[derive(Clone, PartialEq, Eq)]
-pub(in crate::kubeclient) struct Exec {
+pub(in crate::kubeclient) struct ExecPlugin {
     /// Name of the user in the kubeconfig.
     user: String,
     /// Path of the kubeconfig.
     place: String,
     version: &'static str,
     /// The command as in the kubeconfig, for messages.
-    named: String,
+    command_text: String,
     command: PathBuf,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     install_hint: String,
-    interactive: Interactive,
+    interactive: InteractiveMode,
     /// Whether it gets information about the cluster (`provideClusterInfo`).
-    pub(in crate::kubeclient) wants_cluster: bool,
+    pub(in crate::kubeclient) provides_cluster_info: bool,
     cluster: Option<serde_json::Value>,
 }
 
 /// Whether it may use standard input (`interactiveMode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Interactive {
+enum InteractiveMode {
     Never,
     IfAvailable,
     Always,
@@ -71,7 +71,7 @@ struct Status {
     client_key_data: Option<String>,
 }
 
-impl Exec {
+impl ExecPlugin {
     /// The plugin of a kubeconfig.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl Exec {
         folder: &Path,
         place: &str,
         written: &ExecWritten,
-    ) -> Result<Exec, Vec<(&'static str, String)>> {
+    ) -> Result<ExecPlugin, Vec<(&'static str, String)>> {
         let mut mistakes = Vec::new();
         let version = match written.api_version.as_str() {
             "client.authentication.k8s.io/v1" => "client.authentication.k8s.io/v1",
@@ -104,13 +104,13 @@ impl Exec {
             mistakes.push(("args", "a NUL character cannot be passed to a program".to_owned()));
         }
         let interactive = match (written.interactive_mode.as_str(), version) {
-            ("Never", _) => Interactive::Never,
-            ("Always", _) => Interactive::Always,
-            ("IfAvailable", _) => Interactive::IfAvailable,
-            ("", version) if !version.ends_with("/v1") => Interactive::IfAvailable,
+            ("Never", _) => InteractiveMode::Never,
+            ("Always", _) => InteractiveMode::Always,
+            ("IfAvailable", _) => InteractiveMode::IfAvailable,
+            ("", version) if !version.ends_with("/v1") => InteractiveMode::IfAvailable,
             (other, _) => {
                 mistakes.push(("interactiveMode", format!("{other:?}: use Never, IfAvailable or Always")));
-                Interactive::Never
+                InteractiveMode::Never
             }
         };
         if !mistakes.is_empty() {
@@ -119,60 +119,60 @@ impl Exec {
         // A name without a slash is looked up in PATH. A path is relative to the kubeconfig.
         let named = &written.command;
         let command = if named.contains('/') { folder.join(named) } else { PathBuf::from(named) };
-        Ok(Exec {
+        Ok(ExecPlugin {
             user: user.to_owned(),
             place: place.to_owned(),
             version,
-            named: named.clone(),
+            command_text: named.clone(),
             command,
             arguments: written.args.clone(),
             environment: written.env.iter().map(|it| (it.name.clone(), it.value.clone())).collect(),
             install_hint: written.install_hint.clone(),
             interactive,
-            wants_cluster: written.provide_cluster_info,
+            provides_cluster_info: written.provide_cluster_info,
             cluster: None,
         })
     }
 
     /// The plugin with information about the cluster for the program.
-    pub(in crate::kubeclient) fn telling(&self, cluster: serde_json::Value) -> Exec {
-        Exec { cluster: Some(cluster), ..self.clone() }
+    pub(in crate::kubeclient) fn with_cluster_info(&self, cluster: serde_json::Value) -> ExecPlugin {
+        ExecPlugin { cluster: Some(cluster), ..self.clone() }
     }
 
     /// Runs the program. It inherits standard error: it may ask a question there.
-    pub(super) async fn run(&self, patience: Duration) -> Result<Granted, Denied> {
+    pub(super) async fn run(&self, patience: Duration) -> Result<PluginCredentials, CredentialError> {
         let interactive = match self.interactive {
-            Interactive::Never => false,
-            Interactive::IfAvailable => io::stdin().is_terminal(),
-            Interactive::Always if io::stdin().is_terminal() => true,
-            Interactive::Always => {
+            InteractiveMode::Never => false,
+            InteractiveMode::IfAvailable => io::stdin().is_terminal(),
+            InteractiveMode::Always if io::stdin().is_terminal() => true,
+            InteractiveMode::Always => {
                 let why = "exec plugin cannot support interactive mode: standard input is not a terminal";
-                return Err(self.denied(why, "run narthex proxy in a terminal, so that the plugin can prompt"));
+                return Err(self.error(why, "run narthex proxy in a terminal, so that the plugin can prompt"));
             }
         };
         let mut command = Command::new(&self.command);
         command
             .args(&self.arguments)
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
-            .env(INFO, self.info(interactive))
+            .env(EXEC_INFO_VARIABLE, self.exec_info(interactive))
             .stdin(if interactive { Stdio::inherit() } else { Stdio::null() })
             .stdout(Stdio::piped())
             .kill_on_drop(true);
         let mut child = command.spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
-                let why = format!("exec: executable {} not found", self.named);
-                self.denied(&why, &self.advice_to_install())
+                let why = format!("exec: executable {} not found", self.command_text);
+                self.error(&why, &self.install_advice())
             }
-            _ => self.denied(&format!("exec: {}: {error}", self.named), "check the permissions of the file"),
+            _ => self.error(&format!("exec: {}: {error}", self.command_text), "check the permissions of the file"),
         })?;
         let mut said = Vec::new();
         let stdout = child.stdout.take();
         let over = timeout(patience, async {
             if let Some(stdout) = stdout {
-                stdout.take(LONGEST + 1).read_to_end(&mut said).await?;
+                stdout.take(MAX_OUTPUT_BYTES + 1).read_to_end(&mut said).await?;
             }
             // Not waited for: it may block until the rest is read.
-            if said.len() as u64 > LONGEST {
+            if said.len() as u64 > MAX_OUTPUT_BYTES {
                 return Ok(None);
             }
             child.wait().await.map(Some)
@@ -180,28 +180,30 @@ impl Exec {
         let status = match over.await {
             Ok(Ok(Some(status))) => status,
             Ok(Ok(None)) => {
-                let why = format!("exec: decoding stdout: longer than {LONGEST} bytes");
-                return Err(self.denied(&why, "run it manually"));
+                let why = format!("exec: decoding stdout: longer than {MAX_OUTPUT_BYTES} bytes");
+                return Err(self.error(&why, "run it manually"));
             }
-            Ok(Err(error)) => return Err(self.denied(&format!("exec: {}: {error}", self.named), "run it manually")),
+            Ok(Err(error)) => {
+                return Err(self.error(&format!("exec: {}: {error}", self.command_text), "run it manually"));
+            }
             Err(_) => {
-                let why = format!("exec: executable {} did not end within {patience:?}", self.named);
-                return Err(self.denied(&why, "it was killed; run it manually to see what it waits for"));
+                let why = format!("exec: executable {} did not end within {patience:?}", self.command_text);
+                return Err(self.error(&why, "it was killed; run it manually to see what it waits for"));
             }
         };
         if !status.success() {
             // -1 if a signal ended it, as in Go.
             let code = status.code().unwrap_or(-1);
-            let why = format!("exec: executable {} failed with exit code {code}", self.named);
-            return Err(self.denied(&why, "its error output is in the terminal or log of narthex proxy"));
+            let why = format!("exec: executable {} failed with exit code {code}", self.command_text);
+            return Err(self.error(&why, "its error output is in the terminal or log of narthex proxy"));
         }
-        self.read(&said, SystemTime::now()).map_err(|why| {
-            self.denied(&why, "run it manually: it must write an ExecCredential and nothing else to standard output")
+        self.parse_credential(&said, SystemTime::now()).map_err(|why| {
+            self.error(&why, "run it manually: it must write an ExecCredential and nothing else to standard output")
         })
     }
 
     /// The request to the program, passed in its environment.
-    fn info(&self, interactive: bool) -> String {
+    fn exec_info(&self, interactive: bool) -> String {
         let mut spec = json!({ "interactive": interactive });
         if let Some(cluster) = &self.cluster {
             spec["cluster"] = cluster.clone();
@@ -210,7 +212,7 @@ impl Exec {
     }
 
     /// Parses the output. Errors do not quote it: it may hold secrets.
-    fn read(&self, said: &[u8], now: SystemTime) -> Result<Granted, String> {
+    fn parse_credential(&self, said: &[u8], now: SystemTime) -> Result<PluginCredentials, String> {
         let no_credential = || "exec: decoding stdout: not an ExecCredential".to_owned();
         let said = std::str::from_utf8(said).map_err(|_| no_credential())?;
         // JSON, or YAML, which client-go accepts too.
@@ -222,7 +224,7 @@ impl Exec {
             return Err(format!(
                 "exec plugin is configured to use API version {}, plugin returned version {}",
                 self.version,
-                printable(&said.api_version)
+                strip_control_characters(&said.api_version)
             ));
         }
         let status = said.status.ok_or("exec plugin didn't return a status field")?;
@@ -230,14 +232,14 @@ impl Exec {
         let identity = match (given(status.client_certificate_data), given(status.client_key_data)) {
             (None, None) => None,
             (Some(chain), Some(key)) => {
-                let pair = KeyPair::from_pem(chain.as_bytes(), key.as_bytes(), &self.named);
+                let pair = KeyPair::from_pem(chain.as_bytes(), key.as_bytes(), &self.command_text);
                 Some(pair.map_err(|problem| format!("failed parsing client key/certificate: {}", problem.message))?)
             }
             _ => return Err("exec plugin returned only certificate or key, not both".to_owned()),
         };
         let authorization = match given(status.token) {
             None => None,
-            Some(token) => Some(bearer(&token).ok_or("exec plugin returned a token with invalid bytes")?),
+            Some(token) => Some(bearer_header(&token).ok_or("exec plugin returned a token with invalid bytes")?),
         };
         if identity.is_none() && authorization.is_none() {
             return Err("exec plugin didn't return a token or cert/key pair".to_owned());
@@ -250,23 +252,23 @@ impl Exec {
         let ends =
             identity.as_ref().map(|pair| SystemTime::UNIX_EPOCH + Duration::from_secs(pair.not_after().as_secs()));
         let until = [said, ends].into_iter().flatten().min();
-        Ok(Granted { authorization, identity: identity.map(Arc::new), from: now, until })
+        Ok(PluginCredentials { authorization, identity: identity.map(Arc::new), valid_from: now, expires_at: until })
     }
 
     /// A warning if the program does not exist, before it is needed.
     pub(super) fn warning(&self) -> Option<Problem> {
-        let found = match self.named.contains('/') {
+        let found = match self.command_text.contains('/') {
             true => self.command.exists(),
             false => std::env::var_os("PATH")
                 .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(&self.command).is_file())),
         };
         let message =
-            format!("user {:?}: executable {} not found; {}", self.user, self.named, self.advice_to_install());
+            format!("user {:?}: executable {} not found; {}", self.user, self.command_text, self.install_advice());
         (!found).then(|| Problem::new(&self.place, message))
     }
 
-    fn advice_to_install(&self) -> String {
-        let hint = printable(&self.install_hint);
+    fn install_advice(&self) -> String {
+        let hint = strip_control_characters(&self.install_hint);
         if hint.trim().is_empty() {
             "install it, or put its folder into PATH".to_owned()
         } else {
@@ -274,8 +276,8 @@ impl Exec {
         }
     }
 
-    fn denied(&self, why: &str, advice: &str) -> Denied {
-        Denied(format!("getting credentials: {why}\nuser {:?} of {}: {advice}", self.user, self.place))
+    fn error(&self, why: &str, advice: &str) -> CredentialError {
+        CredentialError(format!("getting credentials: {why}\nuser {:?} of {}: {advice}", self.user, self.place))
     }
 }
 
@@ -284,27 +286,27 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
-    use crate::tls::{Authority, Request};
+    use crate::tls::{Authority, CertificateSpec};
 
-    fn exec(folder: &Path, script: &str, more: &serde_json::Value) -> Exec {
+    fn exec(folder: &Path, script: &str, more: &serde_json::Value) -> ExecPlugin {
         let program = folder.join("program");
         std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         let mut written = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "./program", "interactiveMode": "Never"});
         written.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let written: ExecWritten = serde_json::from_value(written).unwrap();
-        Exec::new("jane", folder, "/home/jane/.kube/config", &written).unwrap()
+        ExecPlugin::new("jane", folder, "/home/jane/.kube/config", &written).unwrap()
     }
 
     #[tokio::test]
-    async fn it_is_run_as_it_is_written() {
+    async fn exec_plugin_run_with_arguments_and_environment() {
         let folder = tempfile::tempdir().unwrap();
         let script = "printf '{\"kind\":\"ExecCredential\",\"apiVersion\":\"client.authentication.k8s.io/v1\",\"status\":\
                       {\"token\":\"%s-%s-%s\"}}' \"$1\" \"$MINE\" \"$#\"; printf %s \"$KUBERNETES_EXEC_INFO\" > \"$2\"; read x; true";
         let told = folder.path().join("told");
         let more = json!({"args": ["a b", told.to_str().unwrap()], "env": [{"name": "MINE", "value": "v"}]});
-        let exec = exec(folder.path(), script, &more).telling(json!({"server": "https://api"}));
-        let granted = exec.run(PATIENCE).await.ok().unwrap();
+        let exec = exec(folder.path(), script, &more).with_cluster_info(json!({"server": "https://api"}));
+        let granted = exec.run(EXEC_TIMEOUT).await.ok().unwrap();
         assert_eq!(granted.authorization.unwrap().as_bytes(), b"Bearer a b-v-2");
         let told: serde_json::Value = serde_json::from_slice(&std::fs::read(told).unwrap()).unwrap();
         let spec = json!({"interactive": false, "cluster": {"server": "https://api"}});
@@ -315,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_goes_wrong_is_said_in_client_go_s_words_and_never_quoted() {
+    async fn exec_plugin_errors_match_client_go_without_output() {
         let folder = tempfile::tempdir().unwrap();
         let credential = |status: &str| {
             format!("echo '{{kind: ExecCredential, apiVersion: client.authentication.k8s.io/v1, status: {status}}}'")
@@ -345,7 +347,7 @@ mod tests {
                 "exec: decoding stdout: expirationTimestamp is not",
             ),
         ] {
-            let patience = if script.contains("sleep") { Duration::from_millis(500) } else { PATIENCE };
+            let patience = if script.contains("sleep") { Duration::from_millis(500) } else { EXEC_TIMEOUT };
             let why = exec(folder.path(), &script, &json!({})).run(patience).await.err().unwrap().to_string();
             assert!(why.starts_with(&format!("getting credentials: {expected}")), "{script}: {why}");
             assert!(
@@ -355,7 +357,7 @@ mod tests {
         }
         let hint = json!({"command": "no-such-program", "installHint": "brew install \u{1b}[31mit"});
         let missing = exec(folder.path(), "", &hint);
-        let why = missing.run(PATIENCE).await.err().unwrap().to_string();
+        let why = missing.run(EXEC_TIMEOUT).await.err().unwrap().to_string();
         assert_eq!(
             why,
             "getting credentials: exec: executable no-such-program not found\n\
@@ -368,19 +370,21 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_ends_when_it_says_or_its_certificate_does() {
+    fn exec_plugin_credentials_expire_with_timestamp_or_certificate() {
         let now = SystemTime::now();
-        let pair = Authority::made("a").issue(&Request::client("jane", &[]), now).unwrap();
+        let pair = Authority::generate("a").issue(&CertificateSpec::client("jane", &[]), now).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let exec = exec(folder.path(), "", &json!({}));
         let read = |status: serde_json::Value| {
             let credential = json!({"kind": "ExecCredential", "apiVersion": exec.version, "status": status});
-            exec.read(credential.to_string().as_bytes(), now).ok().unwrap()
+            exec.parse_credential(credential.to_string().as_bytes(), now).ok().unwrap()
         };
-        assert_eq!(read(json!({"token": "t"})).until, None);
-        let until = read(json!({"token": "t", "expirationTimestamp": "2030-01-02T03:04:05Z"})).until.unwrap();
+        assert_eq!(read(json!({"token": "t"})).expires_at, None);
+        let until = read(json!({"token": "t", "expirationTimestamp": "2030-01-02T03:04:05Z"})).expires_at.unwrap();
         assert_eq!(until, SystemTime::UNIX_EPOCH + Duration::from_secs(1_893_553_445));
         let both = read(json!({"clientCertificateData": pair.certificate, "clientKeyData": pair.key, "token": "t"}));
-        assert!(both.identity.is_some() && both.authorization.is_some() && both.until.is_some_and(|until| until > now));
+        assert!(
+            both.identity.is_some() && both.authorization.is_some() && both.expires_at.is_some_and(|until| until > now)
+        );
     }
 }

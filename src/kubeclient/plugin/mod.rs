@@ -1,9 +1,9 @@
 //! Credential plugins of a kubeconfig: an exec program, or an OIDC issuer. They issue temporary credentials.
 
+mod credential_cache;
 mod exec;
-mod login;
 mod oidc;
-mod remember;
+mod save_tokens;
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,85 +11,85 @@ use std::time::{Duration, SystemTime};
 
 use http::HeaderValue;
 
-pub(super) use exec::Exec;
-pub(super) use login::Login;
-pub(super) use oidc::Oidc;
+pub(super) use credential_cache::CredentialCache;
+pub(super) use exec::ExecPlugin;
+pub(super) use oidc::OidcPlugin;
 
-use crate::egress::Dialler;
+use crate::egress::Dialer;
 use crate::process::Problem;
 use crate::tls::KeyPair;
 
 /// Credentials are renewed this long before they expire: a request in flight must not outlive them.
-const MARGIN: Duration = Duration::from_secs(10);
+const RENEWAL_MARGIN: Duration = Duration::from_secs(10);
 
 /// A credential plugin. Equal plugins issue the same credentials.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) enum Plugin {
+pub(super) enum CredentialPlugin {
     /// A program (`exec`).
-    Exec(Arc<Exec>),
+    Exec(Arc<ExecPlugin>),
     /// An OIDC issuer (`auth-provider: oidc`).
-    Oidc(Arc<Oidc>),
+    Oidc(Arc<OidcPlugin>),
 }
 
 /// Credentials issued by a plugin. Has no `Debug`: it holds secrets.
-pub(super) struct Granted {
+pub(super) struct PluginCredentials {
     /// Marked as sensitive.
     pub(super) authorization: Option<HeaderValue>,
     pub(super) identity: Option<Arc<KeyPair>>,
     /// Start of the validity. `until` is its end; `None` if it does not expire.
-    pub(super) from: SystemTime,
-    pub(super) until: Option<SystemTime>,
+    pub(super) valid_from: SystemTime,
+    pub(super) expires_at: Option<SystemTime>,
 }
 
 /// Error of a credential plugin, for the user. Its first line is client-go's message, which scripts may match.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Denied(pub(super) String);
+pub struct CredentialError(pub(super) String);
 
-impl fmt::Display for Denied {
+impl fmt::Display for CredentialError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Denied {}
+impl std::error::Error for CredentialError {}
 
-impl Plugin {
+impl CredentialPlugin {
     /// Requests credentials.
-    pub(super) async fn ask(&self, dialler: &Dialler) -> Result<Granted, Denied> {
+    pub(super) async fn request_credentials(&self, dialler: &Dialer) -> Result<PluginCredentials, CredentialError> {
         match self {
-            Plugin::Exec(exec) => exec.run(exec::PATIENCE).await,
-            Plugin::Oidc(oidc) => oidc.ask(dialler).await,
+            CredentialPlugin::Exec(exec) => exec.run(exec::EXEC_TIMEOUT).await,
+            CredentialPlugin::Oidc(oidc) => oidc.request_credentials(dialler).await,
         }
     }
 
     pub(super) fn warning(&self) -> Option<Problem> {
         match self {
-            Plugin::Exec(exec) => exec.warning(),
-            Plugin::Oidc(_) => None,
+            CredentialPlugin::Exec(exec) => exec.warning(),
+            CredentialPlugin::Oidc(_) => None,
         }
     }
 }
 
-impl Granted {
+impl PluginCredentials {
     /// Whether they must be renewed.
-    pub(super) fn is_due(&self, now: SystemTime) -> bool {
-        self.until.is_some_and(|until| {
+    pub(super) fn needs_renewal(&self, now: SystemTime) -> bool {
+        self.expires_at.is_some_and(|until| {
             // Short-lived credentials are used for three quarters of their life.
-            let whole = until.duration_since(self.from).unwrap_or_default();
-            now + MARGIN.min(whole / 4) >= until
+            let whole = until.duration_since(self.valid_from).unwrap_or_default();
+            now + RENEWAL_MARGIN.min(whole / 4) >= until
         })
     }
 }
 
 /// The value `Bearer <token>` of the header `Authorization`, marked as sensitive.
-fn bearer(token: &str) -> Option<HeaderValue> {
+fn bearer_header(token: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::try_from(format!("Bearer {token}")).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
 /// Removes control characters from untrusted text, which a terminal would interpret.
-fn printable(text: &str) -> String {
+fn strip_control_characters(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control() || *letter == '\n').collect()
 }
 
@@ -98,16 +98,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credentials_are_renewed_before_they_end() {
+    fn plugin_credentials_renewed_before_expiry() {
         let now = SystemTime::now();
-        let granted = |seconds: Option<u64>| Granted {
+        let granted = |seconds: Option<u64>| PluginCredentials {
             authorization: None,
             identity: None,
-            from: now,
-            until: seconds.map(|seconds| now + Duration::from_secs(seconds)),
+            valid_from: now,
+            expires_at: seconds.map(|seconds| now + Duration::from_secs(seconds)),
         };
         let due_after =
-            |seconds: Option<u64>, after: f64| granted(seconds).is_due(now + Duration::from_secs_f64(after));
+            |seconds: Option<u64>, after: f64| granted(seconds).needs_renewal(now + Duration::from_secs_f64(after));
         assert!(!due_after(None, 1e6));
         assert!(!due_after(Some(3600), 3589.0) && due_after(Some(3600), 3590.0));
         assert!(!due_after(Some(8), 5.9) && due_after(Some(8), 6.0));

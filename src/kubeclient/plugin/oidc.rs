@@ -17,22 +17,22 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use super::remember::remember;
-use super::{Denied, Granted, bearer, printable};
-use crate::egress::{Address, BackendTls, Destination, Dialler, Host, Pool, SendError, Upstream, Wire};
+use super::save_tokens::save_tokens;
+use super::{CredentialError, PluginCredentials, bearer_header, strip_control_characters};
+use crate::egress::{Address, BackendTls, Destination, Dialer, EndpointKey, Host, Pool, SendError, TransportSecurity};
 use crate::message::Body;
 use crate::tls::Bundle;
 use crate::tls::client::ClientSettings;
 
 /// Timeout of one request, including the connection.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of DNS, TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum bytes of a response body.
-const LONGEST: usize = 1 << 20;
+const MAX_RESPONSE_BYTES: usize = 1 << 20;
 
 /// An OIDC issuer and its tokens. Has no `Debug`: it holds tokens.
-pub(in crate::kubeclient) struct Oidc {
+pub(in crate::kubeclient) struct OidcPlugin {
     /// Name of the user in the kubeconfig.
     user: String,
     /// The kubeconfig, in which new tokens are saved.
@@ -44,12 +44,12 @@ pub(in crate::kubeclient) struct Oidc {
     refresh_token: String,
     authorities: Option<Bundle>,
     /// The latest refresh token of the issuer, which may accept each only once.
-    latest: Mutex<Option<String>>,
+    latest_refresh_token: Mutex<Option<String>>,
 }
 
-impl PartialEq for Oidc {
-    fn eq(&self, other: &Oidc) -> bool {
-        let of = |it: &Oidc| {
+impl PartialEq for OidcPlugin {
+    fn eq(&self, other: &OidcPlugin) -> bool {
+        let of = |it: &OidcPlugin| {
             let texts = [&it.user, &it.client_id, &it.client_secret, &it.id_token, &it.refresh_token];
             (texts.map(String::clone), it.file.clone(), it.issuer.clone(), it.authorities.clone())
         };
@@ -57,10 +57,10 @@ impl PartialEq for Oidc {
     }
 }
 
-impl Eq for Oidc {}
+impl Eq for OidcPlugin {}
 
 #[derive(Deserialize)]
-struct Discovery {
+struct OidcDiscovery {
     #[serde(default)]
     token_endpoint: String,
 }
@@ -68,7 +68,7 @@ struct Discovery {
 /// Response to a refresh token (RFC 6749, 5.1 and 5.2).
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Answer {
+struct TokenResponse {
     id_token: String,
     refresh_token: String,
     error: String,
@@ -76,11 +76,11 @@ struct Answer {
 }
 
 #[derive(Deserialize)]
-struct Claims {
+struct IdTokenClaims {
     exp: f64,
 }
 
-impl Oidc {
+impl OidcPlugin {
     /// The plugin of an auth-provider's `config`.
     ///
     /// # Errors
@@ -90,11 +90,11 @@ impl Oidc {
         file: Option<&Path>,
         config: &BTreeMap<String, String>,
         authorities: Option<(String, Vec<u8>)>,
-    ) -> Result<Oidc, Vec<(&'static str, String)>> {
+    ) -> Result<OidcPlugin, Vec<(&'static str, String)>> {
         let value = |field: &str| config.get(field).cloned().unwrap_or_default();
         let mut mistakes = Vec::new();
         let issuer = value("idp-issuer-url");
-        let url = url(&issuer);
+        let url = parse_https_url(&issuer);
         if issuer.is_empty() {
             mistakes.push(("idp-issuer-url", "is missing".to_owned()));
         } else if url.is_none() {
@@ -112,7 +112,7 @@ impl Oidc {
         let authorities = authorities.map(|(origin, pem)| Bundle::from_pem(&pem, origin)).transpose();
         let authorities = authorities.map_err(|problem| mistakes.push(("idp-certificate-authority", problem.message)));
         match (url, authorities) {
-            (Some(issuer), Ok(authorities)) if mistakes.is_empty() => Ok(Oidc {
+            (Some(issuer), Ok(authorities)) if mistakes.is_empty() => Ok(OidcPlugin {
                 user: user.to_owned(),
                 file: file.map(Path::to_owned),
                 issuer,
@@ -121,55 +121,57 @@ impl Oidc {
                 id_token: value("id-token"),
                 refresh_token: value("refresh-token"),
                 authorities,
-                latest: Mutex::default(),
+                latest_refresh_token: Mutex::default(),
             }),
             _ => Err(mistakes),
         }
     }
 
     /// Requests the ID token: the configured one, or a new one if it has expired.
-    pub(super) async fn ask(&self, dialler: &Dialler) -> Result<Granted, Denied> {
+    pub(super) async fn request_credentials(&self, dialler: &Dialer) -> Result<PluginCredentials, CredentialError> {
         let now = SystemTime::now();
-        if let Some(granted) = granted(&self.id_token, now).filter(|granted| !granted.is_due(now)) {
+        if let Some(granted) = credentials_from_token(&self.id_token, now).filter(|granted| !granted.needs_renewal(now))
+        {
             return Ok(granted);
         }
-        let token = self.latest.lock().clone().unwrap_or_else(|| self.refresh_token.clone());
+        let token = self.latest_refresh_token.lock().clone().unwrap_or_else(|| self.refresh_token.clone());
         if token.is_empty() {
-            return Err(self.denied("No valid id-token, and cannot refresh without refresh-token"));
+            return Err(self.error("No valid id-token, and cannot refresh without refresh-token"));
         }
-        let answer = self.refresh(&token, dialler).await.map_err(|why| self.denied(&why))?;
+        let answer = self.refresh(&token, dialler).await.map_err(|why| self.error(&why))?;
         if answer.id_token.is_empty() {
             // client-go's message.
-            return Err(self.denied(
+            return Err(self.error(
                 "token response did not contain an id_token, either the scope \"openid\" wasn't requested upon login, \
                  or the provider doesn't support id_tokens as part of the refresh response.",
             ));
         }
-        let granted = granted(&answer.id_token, now);
+        let granted = credentials_from_token(&answer.id_token, now);
         let granted =
-            granted.ok_or_else(|| self.denied("failed to refresh token: the issuer's id_token is not a JWT"))?;
-        self.keep(&token, &answer);
+            granted.ok_or_else(|| self.error("failed to refresh token: the issuer's id_token is not a JWT"))?;
+        self.store_tokens(&token, &answer);
         Ok(granted)
     }
 
     /// Saves the new tokens: the issuer may not accept the old refresh token again, from us or from kubectl.
-    fn keep(&self, old: &str, answer: &Answer) {
+    fn store_tokens(&self, old: &str, answer: &TokenResponse) {
         let new = if answer.refresh_token.is_empty() { old } else { &answer.refresh_token };
-        *self.latest.lock() = Some(new.to_owned());
+        *self.latest_refresh_token.lock() = Some(new.to_owned());
         let tokens = [("id-token", answer.id_token.as_str()), ("refresh-token", new)];
         let Some(file) = &self.file else { return };
-        if let Err(error) = remember(file, &self.user, &tokens) {
+        if let Err(error) = save_tokens(file, &self.user, &tokens) {
             let file = file.display();
             tracing::warn!(%file, %error, "could not persist new tokens; they are used until this process ends");
         }
     }
 
-    async fn refresh(&self, token: &str, dialler: &Dialler) -> Result<Answer, String> {
+    async fn refresh(&self, token: &str, dialler: &Dialer) -> Result<TokenResponse, String> {
         let discovery = format!("{}/.well-known/openid-configuration", self.issuer.to_string().trim_end_matches('/'));
-        let discovery = url(&discovery).ok_or_else(|| format!("oidc: failed to query provider {discovery:?}"))?;
+        let discovery =
+            parse_https_url(&discovery).ok_or_else(|| format!("oidc: failed to query provider {discovery:?}"))?;
         let (status, document) = self.send(&discovery, None, None, dialler).await?;
-        let endpoint = match serde_json::from_slice::<Discovery>(&document) {
-            Ok(document) if status == StatusCode::OK => url(&document.token_endpoint),
+        let endpoint = match serde_json::from_slice::<OidcDiscovery>(&document) {
+            Ok(document) if status == StatusCode::OK => parse_https_url(&document.token_endpoint),
             _ => {
                 return Err(format!(
                     "oidc: failed to query provider {discovery}: answered {status}, or without a discovery document"
@@ -185,13 +187,13 @@ impl Oidc {
             let basic = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(format!("{id}:{secret}")))).ok();
             let (status, answer) = self.send(&endpoint, Some(question.clone()), basic, dialler).await?;
             if status.is_success() {
-                return read(&endpoint, status, &answer);
+                return parse_token_response(&endpoint, status, &answer);
             }
         }
         let secret = if secret.is_empty() { secret } else { format!("&client_secret={secret}") };
         let (status, answer) =
             self.send(&endpoint, Some(format!("{question}&client_id={id}{secret}")), None, dialler).await?;
-        read(&endpoint, status, &answer)
+        parse_token_response(&endpoint, status, &answer)
     }
 
     async fn send(
@@ -199,36 +201,36 @@ impl Oidc {
         to: &Uri,
         form: Option<String>,
         authorization: Option<HeaderValue>,
-        dialler: &Dialler,
+        dialler: &Dialer,
     ) -> Result<(StatusCode, Bytes), String> {
-        let sent = timeout(PATIENCE, self.send_at_leisure(to, form, authorization, dialler)).await;
-        sent.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}")))
+        let sent = timeout(REQUEST_TIMEOUT, self.send_untimed(to, form, authorization, dialler)).await;
+        sent.unwrap_or_else(|_| Err(format!("no answer within {REQUEST_TIMEOUT:?}")))
             .map_err(|why| format!("oidc: {to}: {why}"))
     }
 
-    async fn send_at_leisure(
+    async fn send_untimed(
         &self,
         to: &Uri,
         form: Option<String>,
         authorization: Option<HeaderValue>,
-        dialler: &Dialler,
+        dialler: &Dialer,
     ) -> Result<(StatusCode, Bytes), String> {
         let (authority, host) = (to.authority().map_or("", |it| it.as_str()), to.host().unwrap_or_default());
         let name = host.trim_start_matches('[').trim_end_matches(']');
         let settings = ClientSettings {
-            authorities: self.authorities.clone(),
+            ca_bundle: self.authorities.clone(),
             insecure_skip_verify: false,
             identity: None,
             alpn: Vec::new(),
         };
         let tls = BackendTls::new(name, settings).map_err(|problem| problem.to_string())?;
         let host = name.parse().map_or_else(|_| Host::Name(name.to_owned()), Host::Ip);
-        let upstream = Upstream {
+        let upstream = EndpointKey {
             address: Address::Tcp(Destination { host, port: to.port_u16().unwrap_or(443) }),
-            wire: Wire::Tls(Arc::new(tls)),
+            security: TransportSecurity::Tls(Arc::new(tls)),
             connect_timeout: CONNECT_TIMEOUT,
-            way: dialler.ways().load().otherwise().clone(),
-            keeps_host: false,
+            egress_route: dialler.routes().load().default_route().clone(),
+            preserve_host: false,
         };
         let mut request = Box::new(Request::new(Body::Empty));
         *request.uri_mut() = to.clone();
@@ -248,16 +250,18 @@ impl Oidc {
         let endpoint = Pool::new(dialler.clone()).endpoint(&upstream);
         let sent = endpoint.send(request).await.map_err(|error| match error {
             SendError::NotSent { error, .. } | SendError::Refused(error) => error.cause,
-            SendError::Nonsense(error) | SendError::Broken(error) | SendError::Unheard(error) => error.to_string(),
+            SendError::InvalidResponse(error) | SendError::Broken(error) | SendError::StaleConnection(error) => {
+                error.to_string()
+            }
         })?;
         let (head, body) = sent.response.into_parts();
-        let body = Limited::new(body, LONGEST).collect().await.map_err(|error| error.to_string())?;
+        let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map_err(|error| error.to_string())?;
         Ok((head.status, body.to_bytes()))
     }
 
-    fn denied(&self, why: &str) -> Denied {
+    fn error(&self, why: &str) -> CredentialError {
         let place = self.file.as_deref().unwrap_or(Path::new("the kubeconfig")).display();
-        Denied(format!(
+        CredentialError(format!(
             "getting credentials: {why}\nuser {:?} of {place}: if this persists, log in again with the tool that wrote \
              its auth-provider",
             self.user
@@ -266,12 +270,13 @@ impl Oidc {
 }
 
 /// Parses the response of an issuer. Errors do not quote tokens.
-fn read(endpoint: &Uri, status: StatusCode, answer: &[u8]) -> Result<Answer, String> {
-    let answer = serde_json::from_slice::<Answer>(answer);
+fn parse_token_response(endpoint: &Uri, status: StatusCode, answer: &[u8]) -> Result<TokenResponse, String> {
+    let answer = serde_json::from_slice::<TokenResponse>(answer);
     match answer {
         Ok(answer) if status.is_success() => Ok(answer),
-        Ok(Answer { error, error_description, .. }) => {
-            let said: String = printable(&format!("{error} {error_description}")).chars().take(300).collect();
+        Ok(TokenResponse { error, error_description, .. }) => {
+            let said: String =
+                strip_control_characters(&format!("{error} {error_description}")).chars().take(300).collect();
             Err(format!("failed to refresh token: {endpoint} answered {status}: {}", said.trim()))
         }
         Err(_) => Err(format!("failed to refresh token: {endpoint} answered {status} without JSON")),
@@ -279,16 +284,21 @@ fn read(endpoint: &Uri, status: StatusCode, answer: &[u8]) -> Result<Answer, Str
 }
 
 /// Parses an https URL without user or password.
-fn url(text: &str) -> Option<Uri> {
+fn parse_https_url(text: &str) -> Option<Uri> {
     let url: Uri = text.parse().ok()?;
     let credentials = url.authority()?.as_str().contains('@');
     (url.scheme_str() == Some("https") && !credentials).then_some(url)
 }
 
 /// Credentials of a JWT, valid until its `exp`. The signature is left to the API server.
-fn granted(token: &str, now: SystemTime) -> Option<Granted> {
+fn credentials_from_token(token: &str, now: SystemTime) -> Option<PluginCredentials> {
     let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?.trim_end_matches('=')).ok()?;
-    let Claims { exp } = serde_json::from_slice(&claims).ok()?;
+    let IdTokenClaims { exp } = serde_json::from_slice(&claims).ok()?;
     let until = SystemTime::UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(exp).ok()?)?;
-    Some(Granted { authorization: Some(bearer(token)?), identity: None, from: now, until: Some(until) })
+    Some(PluginCredentials {
+        authorization: Some(bearer_header(token)?),
+        identity: None,
+        valid_from: now,
+        expires_at: Some(until),
+    })
 }

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 /// One page of a list.
 #[derive(Deserialize)]
-pub(super) struct Page<'p> {
+pub(super) struct ListPage<'p> {
     #[serde(default)]
     pub(super) metadata: ListMetadata,
     #[serde(borrow, default)]
@@ -22,8 +22,8 @@ pub(super) struct ListMetadata {
 
 /// One line of a watch.
 #[derive(Deserialize)]
-pub(super) struct Event<'e> {
-    pub(super) r#type: Kind,
+pub(super) struct RawWatchEvent<'e> {
+    pub(super) r#type: WatchEventType,
     #[serde(borrow)]
     pub(super) object: &'e RawValue,
 }
@@ -31,7 +31,7 @@ pub(super) struct Event<'e> {
 /// Type of an event.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "UPPERCASE")]
-pub(super) enum Kind {
+pub(super) enum WatchEventType {
     Added,
     Modified,
     Deleted,
@@ -44,7 +44,7 @@ pub(super) enum Kind {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Versioned {
+struct VersionedObject {
     metadata: Version,
 }
 
@@ -55,27 +55,27 @@ struct Version {
 }
 
 /// The `resourceVersion` of an object; empty if it has none.
-pub(super) fn version_of(object: &RawValue) -> String {
-    serde_json::from_str::<Versioned>(object.get()).unwrap_or_default().metadata.resource_version
+pub(super) fn resource_version(object: &RawValue) -> String {
+    serde_json::from_str::<VersionedObject>(object.get()).unwrap_or_default().metadata.resource_version
 }
 
 /// A `metav1.Status` of a failed list or watch.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-pub(super) struct Said {
+pub(super) struct WatchErrorStatus {
     pub(super) code: u16,
     pub(super) reason: String,
     pub(super) message: String,
-    pub(super) details: Option<Details>,
+    pub(super) details: Option<WatchErrorDetails>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Details {
+pub(super) struct WatchErrorDetails {
     pub(super) retry_after_seconds: u64,
 }
 
-impl Said {
+impl WatchErrorStatus {
     /// Whether a resource version or `continue` token has expired.
     pub(super) fn is_expired(&self) -> bool {
         self.code == 410 || self.reason == "Expired" || self.reason == "Gone"
@@ -84,43 +84,43 @@ impl Said {
 
 /// Splits a byte stream into lines.
 #[derive(Default)]
-pub(super) struct Lines {
+pub(super) struct LineBuffer {
     /// Beginning of an incomplete line.
-    begun: Vec<u8>,
+    partial: Vec<u8>,
 }
 
 /// A line exceeds the maximum length.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct TooLong;
+pub(super) struct LineTooLong;
 
-impl Lines {
+impl LineBuffer {
     /// Adds `data` and calls `take` with each completed line. Stops at the first error of `take`.
     pub(super) fn add<E>(
         &mut self,
         data: &Bytes,
         longest: usize,
         mut take: impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<Result<(), E>, TooLong> {
+    ) -> Result<Result<(), E>, LineTooLong> {
         let mut rest: &[u8] = data;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
             let (line, after) = rest.split_at(end);
             rest = &after[1..];
-            let taken = if self.begun.is_empty() {
+            let taken = if self.partial.is_empty() {
                 take(line)
             } else {
-                self.begun.extend_from_slice(line);
-                let taken = take(&self.begun);
-                self.begun.clear();
+                self.partial.extend_from_slice(line);
+                let taken = take(&self.partial);
+                self.partial.clear();
                 taken
             };
             if taken.is_err() {
                 return Ok(taken);
             }
         }
-        if self.begun.len() + rest.len() > longest {
-            return Err(TooLong);
+        if self.partial.len() + rest.len() > longest {
+            return Err(LineTooLong);
         }
-        self.begun.extend_from_slice(rest);
+        self.partial.extend_from_slice(rest);
         Ok(Ok(()))
     }
 }
@@ -129,8 +129,8 @@ impl Lines {
 mod tests {
     use super::*;
 
-    fn lines(of: &[&str], longest: usize) -> Result<Vec<String>, TooLong> {
-        let (mut lines, mut found) = (Lines::default(), Vec::new());
+    fn split_lines(of: &[&str], longest: usize) -> Result<Vec<String>, LineTooLong> {
+        let (mut lines, mut found) = (LineBuffer::default(), Vec::new());
         for data in of {
             let _ = lines.add(&Bytes::from((*data).to_owned()), longest, |line| {
                 found.push(String::from_utf8_lossy(line).into_owned());
@@ -141,33 +141,35 @@ mod tests {
     }
 
     #[test]
-    fn lines_however_they_are_cut() {
-        assert_eq!(lines(&["a\nb\n"], 9).unwrap(), ["a", "b"]);
-        assert_eq!(lines(&["a", "", "b\nc", "\n", "\nd"], 9).unwrap(), ["ab", "c", ""]);
-        assert_eq!(lines(&["abc", "def"], 5), Err(TooLong));
-        assert_eq!(lines(&["abc\n", "def\n"], 5).unwrap(), ["abc", "def"]);
+    fn line_buffer_joins_split_lines() {
+        assert_eq!(split_lines(&["a\nb\n"], 9).unwrap(), ["a", "b"]);
+        assert_eq!(split_lines(&["a", "", "b\nc", "\n", "\nd"], 9).unwrap(), ["ab", "c", ""]);
+        assert_eq!(split_lines(&["abc", "def"], 5), Err(LineTooLong));
+        assert_eq!(split_lines(&["abc\n", "def\n"], 5).unwrap(), ["abc", "def"]);
     }
 
     #[test]
-    fn events_and_pages_are_understood() {
-        let event: Event<'_> =
+    fn watch_events_and_list_pages_parsed() {
+        let event: RawWatchEvent<'_> =
             serde_json::from_str(r#"{"type":"ADDED","object":{"metadata":{"resourceVersion":"7","name":"a"}}}"#)
                 .unwrap();
-        assert_eq!((event.r#type, version_of(event.object)), (Kind::Added, "7".to_owned()));
-        let event: Event<'_> = serde_json::from_str(r#"{"type":"NEW","object":{}}"#).unwrap();
-        assert_eq!((event.r#type, version_of(event.object)), (Kind::Other, String::new()));
-        let page: Page<'_> =
+        assert_eq!((event.r#type, resource_version(event.object)), (WatchEventType::Added, "7".to_owned()));
+        let event: RawWatchEvent<'_> = serde_json::from_str(r#"{"type":"NEW","object":{}}"#).unwrap();
+        assert_eq!((event.r#type, resource_version(event.object)), (WatchEventType::Other, String::new()));
+        let page: ListPage<'_> =
             serde_json::from_str(r#"{"metadata":{"resourceVersion":"3","continue":"x"},"items":[{}, {}]}"#).unwrap();
         assert_eq!((page.metadata.r#continue.as_str(), page.items.unwrap().len()), ("x", 2));
-        let empty: Page<'_> = serde_json::from_str(r#"{"metadata":{"resourceVersion":"3"},"items":null}"#).unwrap();
+        let empty: ListPage<'_> = serde_json::from_str(r#"{"metadata":{"resourceVersion":"3"},"items":null}"#).unwrap();
         assert!(empty.items.is_none());
     }
 
     #[test]
-    fn too_old_has_several_names() {
+    fn watch_expired_status_recognized() {
         for text in [r#"{"code":410}"#, r#"{"reason":"Expired"}"#, r#"{"reason":"Gone","code":410}"#] {
-            assert!(serde_json::from_str::<Said>(text).unwrap().is_expired(), "{text}");
+            assert!(serde_json::from_str::<WatchErrorStatus>(text).unwrap().is_expired(), "{text}");
         }
-        assert!(!serde_json::from_str::<Said>(r#"{"code":500,"reason":"InternalError"}"#).unwrap().is_expired());
+        assert!(
+            !serde_json::from_str::<WatchErrorStatus>(r#"{"code":500,"reason":"InternalError"}"#).unwrap().is_expired()
+        );
     }
 }

@@ -1,11 +1,11 @@
 //! List and watch of a collection (a reflector).
 //!
 //! kube-rs' reflector is not used: it needs a `Send` client with `Send` futures, while ours belongs to one thread, and
-//! the generated types of Kubernetes, while only a few fields are read here. The state machine is in [`course`]; the
+//! the generated types of Kubernetes, while only a few fields are read here. The state machine is in [`reflector_state`]; the
 //! I/O is here.
 
-mod course;
 mod event;
+mod reflector_state;
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -18,38 +18,38 @@ use serde_json::value::RawValue;
 use tokio::time::{sleep, timeout};
 
 use super::Client;
-use crate::egress::Sent;
-use course::{Course, Step};
-use event::{Event, Kind, Lines, Page, Said, version_of};
+use crate::egress::EndpointResponse;
+use event::{LineBuffer, ListPage, RawWatchEvent, WatchErrorStatus, WatchEventType, resource_version};
+use reflector_state::{ReflectorState, ReflectorStep};
 
 /// Maximum bytes of a page of a list.
-const LONGEST_PAGE: usize = 256 << 20;
+const MAX_PAGE_BYTES: usize = 256 << 20;
 /// Maximum bytes of an event. Objects are limited by etcd's request size, 1.5 MiB by default.
-const LONGEST_EVENT: usize = 16 << 20;
+const MAX_EVENT_BYTES: usize = 16 << 20;
 /// Timeout of a response head.
-const PATIENCE: Duration = Duration::from_secs(15);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
 /// Timeout of a page of a list.
-const LONG_PATIENCE: Duration = Duration::from_secs(60);
+const LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Idle timeout of a watch. Bookmarks arrive every minute, so the watch is stalled, or the server sends none. Either
 /// way the next watch resumes from the last version.
-const SILENCE: Duration = Duration::from_secs(150);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// Handler of the events of a list and watch.
-pub trait Keeper {
+pub trait ReflectorHandler {
     /// A list begins. Known objects stay until it is complete.
-    fn begins(&self);
+    fn on_list_start(&self);
     /// The list contains this object.
-    fn lists(&self, object: &RawValue);
+    fn on_item(&self, object: &RawValue);
     /// The list is complete: objects that it did not contain are deleted.
-    fn is_whole(&self);
+    fn on_synced(&self);
     /// This object was added or modified.
-    fn has(&self, object: &RawValue);
+    fn on_apply(&self, object: &RawValue);
     /// This object was deleted.
-    fn lacks(&self, object: &RawValue);
+    fn on_delete(&self, object: &RawValue);
     /// The server answers: known objects are current.
-    fn is_well(&self);
+    fn on_healthy(&self);
     /// A list or watch failed: known objects may be stale.
-    fn fails(&self, why: &WatchFailure);
+    fn on_error(&self, why: &WatchFailure);
 }
 
 /// Failure of a list or watch.
@@ -62,7 +62,7 @@ pub struct WatchFailure {
     retry_after: Option<Duration>,
 }
 
-enum End {
+enum WatchEnd {
     /// The resource version or `continue` token has expired.
     Expired,
     Failed(WatchFailure),
@@ -70,154 +70,157 @@ enum End {
 
 /// Lists and watches the collection at `path`, which may have a query, until the future is dropped. The `client`'s
 /// thread must have a `LocalSet`.
-pub async fn keep(client: Rc<Client>, path: &str, keeper: &impl Keeper) {
-    let following = Following { client, path, joint: if path.contains('?') { '&' } else { '?' }, keeper };
-    let mut course = Course::new();
+pub async fn list_and_watch(client: Rc<Client>, path: &str, keeper: &impl ReflectorHandler) {
+    let following =
+        Reflector { client, path, query_separator: if path.contains('?') { '&' } else { '?' }, handler: keeper };
+    let mut course = ReflectorState::new();
     loop {
-        match course.step() {
+        match course.next_step() {
             // Jitter, so that reflectors that failed together do not retry together.
-            Step::Pause(pause) => sleep(pause.mul_f64(0.5 + fastrand::f64())).await,
-            Step::List { limit, next } => following.list(&mut course, limit, &next).await,
-            Step::Watch { version, seconds } => {
+            ReflectorStep::Pause(pause) => sleep(pause.mul_f64(0.5 + fastrand::f64())).await,
+            ReflectorStep::List { limit, next } => following.list(&mut course, limit, &next).await,
+            ReflectorStep::Watch { version, seconds } => {
                 following.watch(&mut course, &version, fastrand::u32(seconds)).await;
             }
         }
     }
 }
 
-struct Following<'f, K> {
+struct Reflector<'f, K> {
     client: Rc<Client>,
     path: &'f str,
     /// Separator between the path and further query parameters.
-    joint: char,
-    keeper: &'f K,
+    query_separator: char,
+    handler: &'f K,
 }
 
-impl<K: Keeper> Following<'_, K> {
-    async fn list(&self, course: &mut Course, limit: Option<u32>, next: &str) {
+impl<K: ReflectorHandler> Reflector<'_, K> {
+    async fn list(&self, course: &mut ReflectorState, limit: Option<u32>, next: &str) {
         let mut path = self.path.to_owned();
         if let Some(limit) = limit {
-            path += &format!("{}limit={limit}", self.joint);
+            path += &format!("{}limit={limit}", self.query_separator);
         }
         if !next.is_empty() {
             path += "&continue=";
             path.extend(percent_encoding::utf8_percent_encode(next, percent_encoding::NON_ALPHANUMERIC));
         }
-        let answer = timeout(LONG_PATIENCE, self.whole(&path)).await;
-        let answer =
-            answer.unwrap_or_else(|_| Err(End::Failed(WatchFailure::new(format!("no list within {LONG_PATIENCE:?}")))));
+        let answer = timeout(LIST_TIMEOUT, self.fetch_body(&path)).await;
+        let answer = answer
+            .unwrap_or_else(|_| Err(WatchEnd::Failed(WatchFailure::new(format!("no list within {LIST_TIMEOUT:?}")))));
         let page = answer.as_ref().map_err(|end| match end {
-            End::Expired => None,
-            End::Failed(why) => Some(why.clone()),
+            WatchEnd::Expired => None,
+            WatchEnd::Failed(why) => Some(why.clone()),
         });
-        let page =
-            page.and_then(|bytes| serde_json::from_slice::<Page<'_>>(bytes).map_err(|error| Some(nonsense(&error))));
+        let page = page.and_then(|bytes| {
+            serde_json::from_slice::<ListPage<'_>>(bytes).map_err(|error| Some(invalid_response(&error)))
+        });
         match page {
             Ok(page) => {
-                if course.begins_list() {
-                    self.keeper.begins();
+                if course.is_list_start() {
+                    self.handler.on_list_start();
                 }
-                page.items.unwrap_or_default().into_iter().for_each(|object| self.keeper.lists(object));
-                if course.page(page.metadata.resource_version, page.metadata.r#continue) {
-                    self.keeper.is_whole();
-                    self.keeper.is_well();
+                page.items.unwrap_or_default().into_iter().for_each(|object| self.handler.on_item(object));
+                if course.on_page(page.metadata.resource_version, page.metadata.r#continue) {
+                    self.handler.on_synced();
+                    self.handler.on_healthy();
                 }
             }
-            Err(None) => course.page_expired(),
-            Err(Some(failure)) => self.failed(course, &failure),
+            Err(None) => course.on_page_expired(),
+            Err(Some(failure)) => self.record_failure(course, &failure),
         }
     }
 
-    async fn watch(&self, course: &mut Course, version: &str, seconds: u32) {
+    async fn watch(&self, course: &mut ReflectorState, version: &str, seconds: u32) {
         let path = format!(
             "{}{}watch=true&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}",
-            self.path, self.joint
+            self.path, self.query_separator
         );
         let began = Instant::now();
-        match self.events(course, &path).await {
-            Ok(()) => course.watch_ended(began.elapsed()),
-            Err(End::Expired) => {
+        match self.read_events(course, &path).await {
+            Ok(()) => course.on_watch_end(began.elapsed()),
+            Err(WatchEnd::Expired) => {
                 tracing::debug!(path = self.path, "the resource version of the watch has expired; listing again");
-                course.expired();
+                course.on_expired();
             }
-            Err(End::Failed(failure)) => self.failed(course, &failure),
+            Err(WatchEnd::Failed(failure)) => self.record_failure(course, &failure),
         }
     }
 
     /// Handles events until the watch ends.
-    async fn events(&self, course: &mut Course, path: &str) -> Result<(), End> {
-        let sent = self.open(path).await?;
+    async fn read_events(&self, course: &mut ReflectorState, path: &str) -> Result<(), WatchEnd> {
+        let sent = self.send_get(path).await?;
         // Kept until the body has ended: dropping the lease ends the stream.
-        let Sent { response, lease: _lease, .. } = sent;
-        self.keeper.is_well();
+        let EndpointResponse { response, guard: _lease, .. } = sent;
+        self.handler.on_healthy();
         let mut body = response.into_body().into_data_stream();
-        let mut lines = Lines::default();
+        let mut lines = LineBuffer::default();
         loop {
-            let Ok(data) = timeout(SILENCE, body.next()).await else { return Ok(()) };
+            let Ok(data) = timeout(IDLE_TIMEOUT, body.next()).await else { return Ok(()) };
             let Some(data) = data else { return Ok(()) };
             let data = data.map_err(|error| failed(format!("the watch broke: {error}")))?;
             lines
-                .add(&data, LONGEST_EVENT, |line| self.happened(course, line))
-                .map_err(|_| failed(format!("an event is longer than {LONGEST_EVENT} bytes")))??;
+                .add(&data, MAX_EVENT_BYTES, |line| self.handle_event(course, line))
+                .map_err(|_| failed(format!("an event is longer than {MAX_EVENT_BYTES} bytes")))??;
         }
     }
 
-    fn happened(&self, course: &mut Course, line: &[u8]) -> Result<(), End> {
-        let event: Event<'_> = serde_json::from_slice(line).map_err(|error| End::Failed(nonsense(&error)))?;
+    fn handle_event(&self, course: &mut ReflectorState, line: &[u8]) -> Result<(), WatchEnd> {
+        let event: RawWatchEvent<'_> =
+            serde_json::from_slice(line).map_err(|error| WatchEnd::Failed(invalid_response(&error)))?;
         match event.r#type {
-            Kind::Added | Kind::Modified => self.keeper.has(event.object),
-            Kind::Deleted => self.keeper.lacks(event.object),
-            Kind::Bookmark => {}
-            Kind::Error => return Err(refusal(event.object.get().as_bytes(), None)),
-            Kind::Other => return Ok(()),
+            WatchEventType::Added | WatchEventType::Modified => self.handler.on_apply(event.object),
+            WatchEventType::Deleted => self.handler.on_delete(event.object),
+            WatchEventType::Bookmark => {}
+            WatchEventType::Error => return Err(end_from_status(event.object.get().as_bytes(), None)),
+            WatchEventType::Other => return Ok(()),
         }
-        let version = version_of(event.object);
+        let version = resource_version(event.object);
         if !version.is_empty() {
-            course.moved(version);
+            course.on_version(version);
         }
         Ok(())
     }
 
-    async fn open(&self, path: &str) -> Result<Sent, End> {
-        let sent = self.client.open(path, PATIENCE).await.map_err(|error| failed(error.to_string()))?;
+    async fn send_get(&self, path: &str) -> Result<EndpointResponse, WatchEnd> {
+        let sent = self.client.open(path, HEAD_TIMEOUT).await.map_err(|error| failed(error.to_string()))?;
         if sent.response.status() == StatusCode::OK {
             return Ok(sent);
         }
-        let Sent { response, mut lease, .. } = sent;
+        let EndpointResponse { response, guard: mut lease, .. } = sent;
         let (head, body) = response.into_parts();
         let seconds = head.headers.get(http::header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-        let said = timeout(PATIENCE, Limited::new(body, LONGEST_EVENT).collect()).await;
+        let said = timeout(HEAD_TIMEOUT, Limited::new(body, MAX_EVENT_BYTES).collect()).await;
         let said = said.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes).unwrap_or_default();
-        lease.finished();
-        Err(match refusal(&said, seconds.map(Duration::from_secs)) {
+        lease.finish();
+        Err(match end_from_status(&said, seconds.map(Duration::from_secs)) {
             // The status line takes precedence over the body.
-            End::Failed(failure) if head.status == StatusCode::GONE => {
+            WatchEnd::Failed(failure) if head.status == StatusCode::GONE => {
                 tracing::debug!(failure.why, "410");
-                End::Expired
+                WatchEnd::Expired
             }
-            End::Failed(failure) => {
+            WatchEnd::Failed(failure) => {
                 let status = head.status.as_u16();
-                End::Failed(WatchFailure {
+                WatchEnd::Failed(WatchFailure {
                     status: Some(status),
                     why: format!("the API server answered {status}: {}", failure.why),
                     ..failure
                 })
             }
-            End::Expired => End::Expired,
+            WatchEnd::Expired => WatchEnd::Expired,
         })
     }
 
-    async fn whole(&self, path: &str) -> Result<Bytes, End> {
-        let Sent { response, mut lease, .. } = self.open(path).await?;
-        let body = Limited::new(response.into_body(), LONGEST_PAGE).collect().await;
+    async fn fetch_body(&self, path: &str) -> Result<Bytes, WatchEnd> {
+        let EndpointResponse { response, guard: mut lease, .. } = self.send_get(path).await?;
+        let body = Limited::new(response.into_body(), MAX_PAGE_BYTES).collect().await;
         let body = body.map_err(|error| failed(format!("the list broke off: {error}")))?.to_bytes();
-        lease.finished();
+        lease.finish();
         Ok(body)
     }
 
-    fn failed(&self, course: &mut Course, failure: &WatchFailure) {
-        self.keeper.fails(failure);
-        course.failed(failure.retry_after);
+    fn record_failure(&self, course: &mut ReflectorState, failure: &WatchFailure) {
+        self.handler.on_error(failure);
+        course.on_failure(failure.retry_after);
     }
 }
 
@@ -227,25 +230,25 @@ impl WatchFailure {
     }
 }
 
-fn failed(why: String) -> End {
-    End::Failed(WatchFailure::new(why))
+fn failed(why: String) -> WatchEnd {
+    WatchEnd::Failed(WatchFailure::new(why))
 }
 
-fn nonsense(error: &serde_json::Error) -> WatchFailure {
+fn invalid_response(error: &serde_json::Error) -> WatchFailure {
     WatchFailure::new(format!("invalid response of the API server: {error}"))
 }
 
 /// Interprets a `Status`, or another error body.
-fn refusal(text: &[u8], retry_after: Option<Duration>) -> End {
-    let said: Said = serde_json::from_slice(text).unwrap_or_default();
+fn end_from_status(text: &[u8], retry_after: Option<Duration>) -> WatchEnd {
+    let said: WatchErrorStatus = serde_json::from_slice(text).unwrap_or_default();
     if said.is_expired() {
-        return End::Expired;
+        return WatchEnd::Expired;
     }
     let seconds = said.details.map_or(0, |details| details.retry_after_seconds);
     let asked = Some(Duration::from_secs(seconds)).filter(|asked| !asked.is_zero());
     let words: String = said.message.chars().filter(|letter| !letter.is_control()).take(300).collect();
     let status = Some(said.code).filter(|code| *code != 0);
-    End::Failed(WatchFailure {
+    WatchEnd::Failed(WatchFailure {
         status,
         why: if words.is_empty() { said.reason } else { words },
         retry_after: retry_after.max(asked),

@@ -4,19 +4,19 @@ use std::time::{Duration, SystemTime};
 
 use http::Version;
 
-use super::line::Line;
-use super::record::Open;
+use super::line::AccessLogLine;
+use super::record::OpenRecord;
 
-impl Open {
+impl OpenRecord {
     /// Appends the record as one line. `body` is the duration of the response body.
-    pub(super) fn write(&self, out: &mut Vec<u8>, took: Duration, body: Option<Duration>) {
+    pub(super) fn write_line(&self, out: &mut Vec<u8>, took: Duration, body: Option<Duration>) {
         let began = SystemTime::now().checked_sub(took).unwrap_or(SystemTime::UNIX_EPOCH);
-        let mut line = Line::begin(out, self.worker.settings.form, began);
+        let mut line = AccessLogLine::begin(out, self.worker.settings.form, began);
         if let Some(id) = &self.audit_id {
             line.text("audit", id.as_bytes(), 64);
         }
         let mut client = [0; 64];
-        line.word("client", print(&mut client, format_args!("{}", self.client)));
+        line.word("client", format_short(&mut client, format_args!("{}", self.client)));
         if let Some(user) = &self.user {
             line.text("user", user.name.as_bytes(), 256);
             line.number("groups", user.groups.len() as u64);
@@ -45,24 +45,24 @@ impl Open {
         if let Some(endpoint) = &self.endpoint {
             line.text("endpoint", endpoint.address().as_bytes(), 256);
         }
-        if let Some(admitted) = self.admitted {
+        if let Some(admitted) = self.admit_duration {
             line.micros("admit_us", admitted);
         }
-        if let Some(opening) = self.opening {
+        if let Some(opening) = self.connect_timings {
             line.micros("dial_us", opening.dial);
             if !opening.proxy.is_zero() {
                 line.micros("proxy_us", opening.proxy);
             }
             line.micros("tls_us", opening.tls);
         }
-        if let Some(answered) = self.answered {
+        if let Some(answered) = self.headers_duration {
             line.micros("headers_us", answered);
         }
         if let Some(body) = body {
             line.micros("body_us", body);
         }
         line.micros("total_us", took);
-        line.number("in", self.receipt.as_ref().map_or(0, |receipt| receipt.bytes()));
+        line.number("in", self.request_body.as_ref().map_or(0, |receipt| receipt.bytes()));
         line.number("out", self.sent);
         if self.retries > 0 {
             line.number("retries", u64::from(self.retries));
@@ -76,12 +76,12 @@ impl Open {
         if let Some(agent) = &self.agent {
             line.text("agent", agent.as_bytes(), 256);
         }
-        line.end();
+        line.finish();
     }
 }
 
 /// Formats a short text without an allocation; longer text is truncated.
-fn print<'b>(buffer: &'b mut [u8; 64], arguments: std::fmt::Arguments<'_>) -> &'b str {
+fn format_short<'b>(buffer: &'b mut [u8; 64], arguments: std::fmt::Arguments<'_>) -> &'b str {
     use std::io::Write;
     let mut left = &mut buffer[..];
     let _ = left.write_fmt(arguments);

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 /// Format of the access log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Form {
+pub enum AccessLogFormat {
     /// `time access key=value …`.
     #[default]
     Text,
@@ -16,7 +16,7 @@ pub enum Form {
 
 /// Query parameters that are logged with their values: those of the Kubernetes API without secrets. Of all others
 /// (`token`, `access_token`, `command` of an exec, parameters of extensions) only the name is logged.
-const SHOWN: &[&str] = &[
+const VISIBLE_PARAMETERS: &[&str] = &[
     "allowWatchBookmarks",
     "as",
     "container",
@@ -52,21 +52,21 @@ const SHOWN: &[&str] = &[
 ];
 
 /// Writes one line.
-pub(super) struct Line<'b> {
+pub(super) struct AccessLogLine<'b> {
     out: &'b mut Vec<u8>,
-    form: Form,
+    form: AccessLogFormat,
 }
 
-impl<'b> Line<'b> {
+impl<'b> AccessLogLine<'b> {
     /// Starts the record of a request that started at `time`.
-    pub(super) fn begin(out: &'b mut Vec<u8>, form: Form, time: SystemTime) -> Line<'b> {
-        let mut line = Line { out, form };
+    pub(super) fn begin(out: &'b mut Vec<u8>, form: AccessLogFormat, time: SystemTime) -> AccessLogLine<'b> {
+        let mut line = AccessLogLine { out, form };
         match form {
-            Form::Text => {
+            AccessLogFormat::Text => {
                 line.time(time);
                 line.raw(" access");
             }
-            Form::Json => {
+            AccessLogFormat::Json => {
                 line.raw("{\"kind\":\"access\",\"time\":\"");
                 line.time(time);
                 line.raw("\"");
@@ -79,11 +79,11 @@ impl<'b> Line<'b> {
     pub(super) fn word(&mut self, key: &str, value: &str) {
         debug_assert!(value.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\'), "{value}");
         self.key(key);
-        if self.form == Form::Json {
+        if self.form == AccessLogFormat::Json {
             self.raw("\"");
         }
         self.raw(value);
-        if self.form == Form::Json {
+        if self.form == AccessLogFormat::Json {
             self.raw("\"");
         }
     }
@@ -122,7 +122,7 @@ impl<'b> Line<'b> {
                 }
                 left -= pair.len();
                 match pair.split_once('=') {
-                    Some((name, _)) if !SHOWN.contains(&name) => {
+                    Some((name, _)) if !VISIBLE_PARAMETERS.contains(&name) => {
                         self.escaped(name.as_bytes(), most);
                         self.raw("=***");
                     }
@@ -134,18 +134,18 @@ impl<'b> Line<'b> {
     }
 
     /// Ends the record.
-    pub(super) fn end(self) {
-        self.out.extend_from_slice(if self.form == Form::Json { b"}\n" } else { b"\n" });
+    pub(super) fn finish(self) {
+        self.out.extend_from_slice(if self.form == AccessLogFormat::Json { b"}\n" } else { b"\n" });
     }
 
     fn key(&mut self, key: &str) {
         match self.form {
-            Form::Text => {
+            AccessLogFormat::Text => {
                 self.raw(" ");
                 self.raw(key);
                 self.raw("=");
             }
-            Form::Json => {
+            AccessLogFormat::Json => {
                 self.raw(",\"");
                 self.raw(key);
                 self.raw("\":");
@@ -187,7 +187,7 @@ impl<'b> Line<'b> {
     fn time(&mut self, time: SystemTime) {
         let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let (seconds, micros) = (since.as_secs(), since.subsec_micros());
-        let (year, month, day) = civil(seconds / 86_400);
+        let (year, month, day) = civil_date(seconds / 86_400);
         let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
         for (value, width, after) in [(year, 4, "-"), (month, 2, "-"), (day, 2, "T")] {
             self.digits(value, width);
@@ -216,13 +216,13 @@ impl<'b> Line<'b> {
     }
 
     fn print(&mut self, arguments: std::fmt::Arguments<'_>) {
-        let _ = Append(self.out).write_fmt(arguments);
+        let _ = ByteWriter(self.out).write_fmt(arguments);
     }
 }
 
 /// Year, month and day of a number of days since 1970 (Howard Hinnant, "chrono-compatible low-level date
 /// algorithms"). A time zone library would be too slow here.
-fn civil(days: u64) -> (u64, u64, u64) {
+fn civil_date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -233,9 +233,9 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (year_of_era + era * 400 + u64::from(month <= 2), month, day)
 }
 
-struct Append<'b>(&'b mut Vec<u8>);
+struct ByteWriter<'b>(&'b mut Vec<u8>);
 
-impl Write for Append<'_> {
+impl Write for ByteWriter<'_> {
     fn write_str(&mut self, text: &str) -> std::fmt::Result {
         self.0.extend_from_slice(text.as_bytes());
         Ok(())
@@ -246,36 +246,36 @@ impl Write for Append<'_> {
 mod tests {
     use super::*;
 
-    fn line(form: Form, write: impl FnOnce(&mut Line<'_>)) -> String {
+    fn line(form: AccessLogFormat, write: impl FnOnce(&mut AccessLogLine<'_>)) -> String {
         let mut out = Vec::new();
         let mut line =
-            Line::begin(&mut out, form, SystemTime::UNIX_EPOCH + Duration::from_micros(1_795_132_800_000_042));
+            AccessLogLine::begin(&mut out, form, SystemTime::UNIX_EPOCH + Duration::from_micros(1_795_132_800_000_042));
         write(&mut line);
-        line.end();
+        line.finish();
         String::from_utf8(out).unwrap()
     }
 
     #[test]
-    fn the_date_is_right() {
-        assert_eq!(line(Form::Text, |_| ()), "2026-11-20T00:00:00.000042Z access\n");
+    fn access_log_time_is_formatted_correctly() {
+        assert_eq!(line(AccessLogFormat::Text, |_| ()), "2026-11-20T00:00:00.000042Z access\n");
         for days in (0..80_000).step_by(97) {
-            let (year, month, day) = civil(days);
+            let (year, month, day) = civil_date(days);
             let date = jiff::civil::date(1970, 1, 1) + jiff::Span::new().days(days as i64);
             assert_eq!((year, month, day), (date.year() as u64, date.month() as u64, date.day() as u64));
         }
     }
 
     #[test]
-    fn no_value_ends_its_quotes_or_its_line() {
+    fn access_log_values_are_escaped() {
         let hostile = "a\" end=\"complete\\\n\r\t\u{1b}[2J\u{9b}\u{202e}\u{2028}ü\u{1f600}\u{0}".as_bytes();
         let mut hostile = hostile.to_vec();
         hostile.extend_from_slice(b"\xff\xfe");
-        for form in [Form::Text, Form::Json] {
+        for form in [AccessLogFormat::Text, AccessLogFormat::Json] {
             let written = line(form, |line| line.text("agent", &hostile, 1000));
             assert_eq!(written.matches('\n').count(), 1, "{written}");
             assert!(written.trim_end().bytes().all(|byte| (0x20..0x7f).contains(&byte)), "{written}");
         }
-        let written = line(Form::Json, |line| line.text("agent", &hostile, 1000));
+        let written = line(AccessLogFormat::Json, |line| line.text("agent", &hostile, 1000));
         let value: serde_json::Value = serde_json::from_str(&written).unwrap();
         assert_eq!(value["agent"].as_str().unwrap(), String::from_utf8_lossy(&hostile));
     }
@@ -283,12 +283,12 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn any_bytes_are_one_line_and_come_back(bytes: Vec<u8>, path: String, query: String) {
-            let text = line(Form::Text, |line| {
+            let text = line(AccessLogFormat::Text, |line| {
                 line.text("agent", &bytes, 1000);
                 line.path("path", &path, Some(&query), 1000);
             });
             assert!(text.strip_suffix('\n').unwrap().bytes().all(|byte| (0x20..0x7f).contains(&byte)), "{text}");
-            let json = line(Form::Json, |line| {
+            let json = line(AccessLogFormat::Json, |line| {
                 line.text("agent", &bytes, 1000);
                 line.path("path", &path, Some(&query), 1000);
             });
@@ -298,8 +298,8 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_whole() {
-        let written = line(Form::Json, |line| {
+    fn access_log_numbers_are_complete() {
+        let written = line(AccessLogFormat::Json, |line| {
             for (key, value) in [("none", 0), ("ten", 10), ("most", u64::MAX)] {
                 line.number(key, value);
             }
@@ -308,15 +308,15 @@ mod tests {
     }
 
     #[test]
-    fn long_values_are_cut() {
-        let written = line(Form::Text, |line| line.text("agent", &[b'x'; 300], 4));
+    fn access_log_long_values_are_truncated() {
+        let written = line(AccessLogFormat::Text, |line| line.text("agent", &[b'x'; 300], 4));
         assert!(written.ends_with(" agent=\"xxxx...(300 bytes)\"\n"), "{written}");
     }
 
     #[test]
-    fn secrets_in_a_query_are_not_shown() {
+    fn access_log_hides_query_secrets() {
         let query = "watch=true&token=s3cret&access_token=s3cret&fieldSelector=metadata.name%3Dx&follow&command=s3cret";
-        let written = line(Form::Text, |line| line.path("path", "/apis/a\"b", Some(query), 1000));
+        let written = line(AccessLogFormat::Text, |line| line.path("path", "/apis/a\"b", Some(query), 1000));
         assert_eq!(
             written,
             "2026-11-20T00:00:00.000042Z access path=\"/apis/a\\\"b?watch=true&token=***&access_token=***\
@@ -325,8 +325,8 @@ mod tests {
     }
 
     #[test]
-    fn a_long_query_is_cut_between_parameters() {
-        let written = line(Form::Text, |line| line.path("path", "/", Some("limit=1&limit=2&limit=3"), 14));
+    fn access_log_long_query_is_truncated_between_parameters() {
+        let written = line(AccessLogFormat::Text, |line| line.path("path", "/", Some("limit=1&limit=2&limit=3"), 14));
         assert!(written.ends_with("path=\"/?limit=1&limit=2&...\"\n"), "{written}");
     }
 }

@@ -1,12 +1,12 @@
 //! Access log: one record per request with user, verb, backend, duration of each phase, and how it ended.
 //!
-//! [`Worker::begin`] opens the record; dropping it closes it, however the request ends. In between, each stage of the
+//! [`WorkerRecorder::begin`] opens the record; dropping it closes it, however the request ends. In between, each stage of the
 //! request path adds its data. Unless the record is written, that costs a few stores: nothing is formatted or copied.
 
+mod body_counter;
 mod fields;
 mod line;
 mod proxy;
-mod receipt;
 mod record;
 mod refusals;
 mod tunnel;
@@ -15,20 +15,20 @@ mod writer;
 use std::cell::Cell;
 use std::rc::Rc;
 
-pub use line::Form;
+pub use body_counter::BodyCounter;
+pub use line::AccessLogFormat;
 pub use proxy::{ProxyAccessLog, ProxyRecord};
-pub use receipt::Receipt;
-pub use record::{AccessRecord, End, Opening};
+pub use record::{AccessRecord, ConnectTimings, EndReason};
 pub use refusals::RefusedRequest;
-pub use tunnel::{TunnelRecord, Tunnels};
+pub use tunnel::{TunnelAccessLog, TunnelRecord};
 pub use writer::AccessLog;
 
 use super::metrics::{Metrics, WorkerMetrics};
-use writer::Sink;
+use writer::LineSink;
 
 /// Which records are written (`--access-log`). All records are counted in metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum AccessLogMode {
     /// No record.
     Off,
     /// Refused requests, 5xx responses, truncated responses, and requests over a second that are not long-running.
@@ -38,13 +38,13 @@ pub enum Mode {
     All,
 }
 
-impl Mode {
+impl AccessLogMode {
     /// Whether the record of a request that `failed` or succeeded is written.
-    fn writes(self, failed: bool) -> bool {
+    fn should_write(self, failed: bool) -> bool {
         match self {
-            Mode::Off => false,
-            Mode::Errors => failed,
-            Mode::All => true,
+            AccessLogMode::Off => false,
+            AccessLogMode::Errors => failed,
+            AccessLogMode::All => true,
         }
     }
 }
@@ -53,35 +53,40 @@ impl Mode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// `--access-log`.
-    pub mode: Mode,
+    pub mode: AccessLogMode,
     /// `--access-log-format`.
-    pub form: Form,
+    pub form: AccessLogFormat,
 }
 
 /// Access log and metrics of one worker thread.
-pub struct Worker {
+pub struct WorkerRecorder {
     metrics: WorkerMetrics,
-    sink: Sink,
+    sink: LineSink,
     settings: Settings,
     /// Whether requests that end without a reason from now on were aborted by this process.
-    cutting: Cell<bool>,
+    is_cutting: Cell<bool>,
 }
 
-impl Worker {
+impl WorkerRecorder {
     /// Creates the recorder of one worker thread.
-    pub fn new(metrics: &Metrics, log: &AccessLog, settings: Settings) -> Rc<Worker> {
-        Rc::new(Worker { metrics: WorkerMetrics::new(metrics), sink: log.sink(), settings, cutting: Cell::new(false) })
+    pub fn new(metrics: &Metrics, log: &AccessLog, settings: Settings) -> Rc<WorkerRecorder> {
+        Rc::new(WorkerRecorder {
+            metrics: WorkerMetrics::new(metrics),
+            sink: log.sink(),
+            settings,
+            is_cutting: Cell::new(false),
+        })
     }
 
-    /// From now on, requests that end without a reason are recorded as [`End::Cut`] instead of [`End::ClientGone`]: the
+    /// From now on, requests that end without a reason are recorded as [`EndReason::Cut`] instead of [`EndReason::ClientGone`]: the
     /// shutdown timeout has passed.
-    pub fn cut(&self) {
-        self.cutting.set(true);
+    pub fn start_cutting(&self) {
+        self.is_cutting.set(true);
     }
 
     /// Whether refused requests are written to the access log.
-    pub fn writes_refusals(&self) -> bool {
-        self.settings.mode != Mode::Off
+    pub fn logs_refusals(&self) -> bool {
+        self.settings.mode != AccessLogMode::Off
     }
 
     /// Metrics of this worker.

@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime};
 use http::{Method, Uri};
 
 use super::Settings;
-use super::line::Line;
-use super::writer::{AccessLog, Sink};
+use super::line::AccessLogLine;
+use super::writer::{AccessLog, LineSink};
 
 /// Access log of one thread of the local proxy.
 pub struct ProxyAccessLog {
-    sink: Sink,
+    sink: LineSink,
     settings: Settings,
 }
 
@@ -39,12 +39,12 @@ impl ProxyAccessLog {
 
     /// Writes the record if the mode requires it. A failure is a refusal of the proxy, or a status of 500 and above.
     pub fn record(&self, record: &ProxyRecord<'_>) {
-        if !self.settings.mode.writes(!record.cause.is_empty() || record.status >= 500) {
+        if !self.settings.mode.should_write(!record.cause.is_empty() || record.status >= 500) {
             return;
         }
         let began = SystemTime::now().checked_sub(record.took).unwrap_or(SystemTime::UNIX_EPOCH);
         self.sink.write(|out| {
-            let mut line = Line::begin(out, self.settings.form, began);
+            let mut line = AccessLogLine::begin(out, self.settings.form, began);
             if let Some(client) = record.client {
                 line.word("client", &client.to_canonical().to_string());
             }
@@ -55,7 +55,7 @@ impl ProxyAccessLog {
             if !record.cause.is_empty() {
                 line.text("cause", record.cause.as_bytes(), 1024);
             }
-            line.end();
+            line.finish();
         });
     }
 }

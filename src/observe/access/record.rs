@@ -8,18 +8,20 @@ use std::time::{Duration, Instant, SystemTime};
 use http::header::{HeaderValue, USER_AGENT};
 use http::{HeaderMap, Method, Request, Uri, Version};
 
-use super::{Mode, Receipt, RefusedRequest, Worker};
+use super::{AccessLogMode, BodyCounter, RefusedRequest, WorkerRecorder};
 use crate::kubeapi::User;
 use crate::message::{Blame, Refusal};
-use crate::observe::audit::{Audited, Auditor, Begin, Known as Facts};
-use crate::observe::metrics::{BackendPhase, Ended, Endpoint, Known, RequestLabels, Retry, Series, Service, Verb};
+use crate::observe::audit::{AuditContext, AuditInput, Auditor, RecordInfo as Facts};
+use crate::observe::metrics::{
+    ApiServiceMetrics, BackendPhase, EndpointMetrics, KnownLabels, RequestLabels, RequestOutcome, Retry, SeriesId, Verb,
+};
 
-/// Under [`Mode::Errors`], a longer request is written unless it is long-running.
-const SLOW: Duration = Duration::from_secs(1);
+/// Under [`AccessLogMode::Errors`], a longer request is written unless it is long-running.
+const SLOW_REQUEST: Duration = Duration::from_secs(1);
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum EndReason {
     /// The response was sent completely.
     Complete,
     /// The client disconnected before that; also the default of a record that is dropped.
@@ -36,23 +38,23 @@ pub enum End {
     Cut,
 }
 
-impl End {
+impl EndReason {
     pub(in crate::observe) fn as_str(self) -> &'static str {
         match self {
-            End::Complete => "complete",
-            End::ClientGone => "client-gone",
-            End::BackendBroke => "backend-broke",
-            End::Timeout => "timeout",
-            End::Drained => "drained",
-            End::SlowClient => "slow-client",
-            End::Cut => "cut",
+            EndReason::Complete => "complete",
+            EndReason::ClientGone => "client-gone",
+            EndReason::BackendBroke => "backend-broke",
+            EndReason::Timeout => "timeout",
+            EndReason::Drained => "drained",
+            EndReason::SlowClient => "slow-client",
+            EndReason::Cut => "cut",
         }
     }
 }
 
 /// Durations of the phases of opening a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Opening {
+pub struct ConnectTimings {
     /// Name resolution and TCP handshake, with the backend or its egress proxy.
     pub dial: Duration,
     /// Time until the egress proxy had connected; zero without a proxy.
@@ -61,16 +63,16 @@ pub struct Opening {
     pub tls: Duration,
 }
 
-/// Access record of one request: opened by [`Worker::begin`], written and counted when dropped.
+/// Access record of one request: opened by [`WorkerRecorder::begin`], written and counted when dropped.
 ///
 /// One pointer wide, so that the stream of a watch can hold it.
-pub struct AccessRecord(Box<Open>);
+pub struct AccessRecord(Box<OpenRecord>);
 
-pub(super) struct Open {
-    pub(super) worker: Rc<Worker>,
-    pub(super) began: Instant,
+pub(super) struct OpenRecord {
+    pub(super) worker: Rc<WorkerRecorder>,
+    pub(super) started_at: Instant,
     /// End of the last recorded phase.
-    pub(super) last: Instant,
+    pub(super) last_phase_end: Instant,
     pub(super) client: SocketAddr,
     pub(super) method: Method,
     pub(super) uri: Uri,
@@ -79,43 +81,43 @@ pub(super) struct Open {
     pub(super) audit_id: Option<HeaderValue>,
     pub(super) user: Option<Arc<User>>,
     pub(super) impersonated: Option<Arc<User>>,
-    pub(super) counted: Option<Counted>,
-    pub(super) service: Option<Rc<Service>>,
-    pub(super) endpoint: Option<Rc<Endpoint>>,
-    pub(super) admitted: Option<Duration>,
-    pub(super) opening: Option<Opening>,
-    pub(super) answered: Option<Duration>,
+    pub(super) counted: Option<CountedRequest>,
+    pub(super) service: Option<Rc<ApiServiceMetrics>>,
+    pub(super) endpoint: Option<Rc<EndpointMetrics>>,
+    pub(super) admit_duration: Option<Duration>,
+    pub(super) connect_timings: Option<ConnectTimings>,
+    pub(super) headers_duration: Option<Duration>,
     pub(super) status: u16,
     pub(super) sent: u64,
-    pub(super) receipt: Option<Rc<Receipt>>,
+    pub(super) request_body: Option<Rc<BodyCounter>>,
     pub(super) retries: u32,
-    pub(super) end: End,
-    pub(super) refusal: Option<Refused>,
+    pub(super) end: EndReason,
+    pub(super) refusal: Option<RefusalDetails>,
     /// Set if the request is audited.
-    pub(super) audited: Option<Box<Audited>>,
+    pub(super) audit: Option<Box<AuditContext>>,
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Counted {
-    pub(super) series: Series,
+pub(super) struct CountedRequest {
+    pub(super) series: SeriesId,
     pub(super) verb: Verb,
     pub(super) long_running: bool,
 }
 
-pub(super) struct Refused {
+pub(super) struct RefusalDetails {
     pub(super) blame: Blame,
     pub(super) reason: &'static str,
     pub(super) cause: Box<str>,
 }
 
-impl Worker {
+impl WorkerRecorder {
     /// Opens the record of `request` from `client`.
     pub fn begin<B>(self: &Rc<Self>, client: SocketAddr, request: &Request<B>) -> AccessRecord {
         let now = Instant::now();
-        AccessRecord(Box::new(Open {
+        AccessRecord(Box::new(OpenRecord {
             worker: self.clone(),
-            began: now,
-            last: now,
+            started_at: now,
+            last_phase_end: now,
             client,
             method: request.method().clone(),
             uri: request.uri().clone(),
@@ -127,38 +129,38 @@ impl Worker {
             counted: None,
             service: None,
             endpoint: None,
-            admitted: None,
-            opening: None,
-            answered: None,
+            admit_duration: None,
+            connect_timings: None,
+            headers_duration: None,
             status: 0,
             sent: 0,
-            receipt: None,
+            request_body: None,
             retries: 0,
-            end: End::ClientGone,
+            end: EndReason::ClientGone,
             refusal: None,
-            audited: None,
+            audit: None,
         }))
     }
 }
 
 impl AccessRecord {
     /// When the request started.
-    pub fn began(&self) -> Instant {
-        self.0.began
+    pub fn started_at(&self) -> Instant {
+        self.0.started_at
     }
 
     /// When the last recorded phase ended.
-    pub fn last_phase_ended(&self) -> Instant {
-        self.0.last
+    pub fn last_phase_end(&self) -> Instant {
+        self.0.last_phase_end
     }
 
     /// Sets the value of `Audit-Id`.
-    pub fn audit_id(&mut self, id: HeaderValue) {
+    pub fn set_audit_id(&mut self, id: HeaderValue) {
         self.0.audit_id = Some(id);
     }
 
     /// Evaluates the audit policy and emits the first event. Called once, while the headers are still the client's.
-    pub fn audit(&mut self, auditor: &Arc<Auditor>, begin: &Begin<'_>) {
+    pub fn start_audit(&mut self, auditor: &Arc<Auditor>, begin: &AuditInput<'_>) {
         let open = &mut *self.0;
         let known = Facts {
             id: open.audit_id.as_ref(),
@@ -166,178 +168,178 @@ impl AccessRecord {
             uri: &open.uri,
             agent: open.agent.as_ref(),
             client: open.client.ip(),
-            began: open.began,
+            began: open.started_at,
         };
-        open.audited = auditor.begin(begin, &known);
-        if let Some(audited) = &open.audited
-            && let Some(copy) = audited.request(begin.headers)
+        open.audit = auditor.begin(begin, &known);
+        if let Some(audited) = &open.audit
+            && let Some(copy) = audited.capture_request(begin.headers)
         {
-            open.receipt = Some(Rc::new(Receipt::copied(Some(copy))));
+            open.request_body = Some(Rc::new(BodyCounter::with_capture(Some(copy))));
         }
     }
 
     /// Audit context of the request, if it is audited.
-    pub fn audited(&mut self) -> Option<&mut Audited> {
-        self.0.audited.as_deref_mut()
+    pub fn audit_context(&mut self) -> Option<&mut AuditContext> {
+        self.0.audit.as_deref_mut()
     }
 
     /// Sets the authenticated user.
-    pub fn user(&mut self, user: &Arc<User>) {
+    pub fn set_user(&mut self, user: &Arc<User>) {
         self.0.user = Some(user.clone());
     }
 
     /// Sets the impersonated user; `constraint` is the verb of constrained impersonation that allowed it.
-    pub fn impersonated(&mut self, user: &Arc<User>, constraint: Option<&'static str>) {
+    pub fn set_impersonated(&mut self, user: &Arc<User>, constraint: Option<&'static str>) {
         self.0.impersonated = Some(user.clone());
-        if let Some(audited) = &mut self.0.audited {
-            audited.impersonates(user, constraint);
+        if let Some(audited) = &mut self.0.audit {
+            audited.set_impersonated(user, constraint);
         }
     }
 
     /// Sets the metric labels; from now on the request counts as in flight, or as long-running. `known` as for
     /// [`WorkerMetrics::series`](crate::observe::metrics::WorkerMetrics::series). Only the first call has an effect.
-    pub fn asks(
+    pub fn set_labels(
         &mut self,
         labels: &RequestLabels<'_>,
         long_running: bool,
-        known: impl FnOnce(&RequestLabels<'_>) -> Known,
+        known: impl FnOnce(&RequestLabels<'_>) -> KnownLabels,
     ) {
         if self.0.counted.is_none() {
             let metrics = &self.0.worker.metrics;
             let series = metrics.series(labels, known);
-            let verb = metrics.request_began(series, long_running);
-            self.0.counted = Some(Counted { series, verb, long_running });
+            let verb = metrics.request_started(series, long_running);
+            self.0.counted = Some(CountedRequest { series, verb, long_running });
         }
     }
 
     /// Marks the request as long-running because of the type of its response.
-    pub fn runs_long(&mut self) {
+    pub fn mark_long_running(&mut self) {
         let open = &mut *self.0;
         if let Some(counted) = open.counted.as_mut().filter(|counted| !counted.long_running) {
             counted.long_running = true;
-            open.worker.metrics.request_runs_long(counted.series);
+            open.worker.metrics.request_is_long_running(counted.series);
             if let Some(service) = &open.service {
-                service.request_runs_long();
+                service.request_is_long_running();
             }
         }
     }
 
-    /// Sets the APIService; after [`AccessRecord::asks`]. Only the first call has an effect.
-    pub fn service(&mut self, service: &Rc<Service>) {
+    /// Sets the APIService; after [`AccessRecord::set_labels`]. Only the first call has an effect.
+    pub fn set_service(&mut self, service: &Rc<ApiServiceMetrics>) {
         if self.0.service.is_none() {
-            let (long_running, watch) = self.0.kind();
-            service.request_began(long_running, watch);
+            let (long_running, watch) = self.0.long_running_and_watch();
+            service.request_started(long_running, watch);
             self.0.service = Some(service.clone());
         }
     }
 
     /// Sets the endpoint; the last call takes effect.
-    pub fn endpoint(&mut self, endpoint: &Rc<Endpoint>) {
+    pub fn set_endpoint(&mut self, endpoint: &Rc<EndpointMetrics>) {
         self.0.endpoint = Some(endpoint.clone());
     }
 
     /// The request is authenticated, authorized, routed, and within the inflight limits.
-    pub fn admitted(&mut self) {
-        self.0.admitted = Some(self.0.lap());
+    pub fn mark_admitted(&mut self) {
+        self.0.admit_duration = Some(self.0.lap());
     }
 
     /// The backend's response headers were received; `opening` if a connection was opened for this request.
-    pub fn answered(&mut self, opening: Option<Opening>) {
+    pub fn record_backend_headers(&mut self, opening: Option<ConnectTimings>) {
         let opened = opening.map(|opening| opening.dial + opening.proxy + opening.tls).unwrap_or_default();
-        self.0.answered = Some(self.0.lap().saturating_sub(opened));
-        self.0.opening = opening;
+        self.0.headers_duration = Some(self.0.lap().saturating_sub(opened));
+        self.0.connect_timings = opening;
     }
 
     /// Sets the status code sent to the client.
-    pub fn status(&mut self, code: u16) {
+    pub fn set_status(&mut self, code: u16) {
         self.0.status = code;
-        if let Some(audited) = &mut self.0.audited {
-            audited.started(code);
+        if let Some(audited) = &mut self.0.audit {
+            audited.response_started(code);
         }
     }
 
     /// Records the head of the response; its body has `length` bytes if that is known.
-    pub fn answers(&mut self, code: u16, headers: &HeaderMap, length: Option<u64>) {
-        if let Some(audited) = &mut self.0.audited {
-            audited.answers(code, headers, length);
+    pub fn record_response_head(&mut self, code: u16, headers: &HeaderMap, length: Option<u64>) {
+        if let Some(audited) = &mut self.0.audit {
+            audited.capture_response(code, headers, length);
         }
-        self.status(code);
+        self.set_status(code);
     }
 
     /// Records a part of the response body.
-    pub fn sends(&mut self, data: &[u8]) {
-        self.sent(data.len());
-        if let Some(audited) = &mut self.0.audited {
-            audited.sends(data);
+    pub fn record_response_body(&mut self, data: &[u8]) {
+        self.add_sent_bytes(data.len());
+        if let Some(audited) = &mut self.0.audit {
+            audited.append_response(data);
         }
     }
 
     /// Adds to the number of bytes sent to the client.
-    pub fn sent(&mut self, bytes: usize) {
+    pub fn add_sent_bytes(&mut self, bytes: usize) {
         self.0.sent += bytes as u64;
     }
 
     /// Counter of the request body; only for requests with a body.
-    pub fn receipt(&mut self) -> Rc<Receipt> {
-        self.0.receipt.get_or_insert_default().clone()
+    pub fn request_body_counter(&mut self) -> Rc<BodyCounter> {
+        self.0.request_body.get_or_insert_default().clone()
     }
 
     /// Whether the client aborted the request body.
-    pub fn broken_by_client(&self) -> bool {
-        self.0.receipt.as_ref().is_some_and(|receipt| receipt.is_broken())
+    pub fn is_broken_by_client(&self) -> bool {
+        self.0.request_body.as_ref().is_some_and(|receipt| receipt.is_broken())
     }
 
     /// Records that the request is retried.
-    pub fn retried(&mut self, reason: Retry) {
+    pub fn record_retry(&mut self, reason: Retry) {
         self.0.retries += 1;
         if let Some(service) = &self.0.service {
-            service.retried(reason);
+            service.record_retry(reason);
         }
     }
 
     /// Records a refusal as the response; sets its status code.
-    pub fn refused(&mut self, refusal: &Refusal) {
+    pub fn record_refusal(&mut self, refusal: &Refusal) {
         let status = refusal.status();
         self.0.status = status.code;
-        if let Some(audited) = &mut self.0.audited {
-            audited.refused(status);
+        if let Some(audited) = &mut self.0.audit {
+            audited.set_refusal(status);
         }
         let cause = if refusal.cause().is_empty() { &status.message } else { refusal.cause() };
-        self.0.refusal = Some(Refused { blame: refusal.blame(), reason: status.reason, cause: cause.into() });
+        self.0.refusal = Some(RefusalDetails { blame: refusal.blame(), reason: status.reason, cause: cause.into() });
     }
 
     /// Sets how the request ended; the last call takes effect.
-    pub fn ended(&mut self, end: End) {
+    pub fn set_end(&mut self, end: EndReason) {
         self.0.end = end;
     }
 }
 
-impl Open {
+impl OpenRecord {
     fn lap(&mut self) -> Duration {
         let now = Instant::now();
-        now - std::mem::replace(&mut self.last, now)
+        now - std::mem::replace(&mut self.last_phase_end, now)
     }
 
     /// Whether the request is long-running, and whether it is a watch.
-    fn kind(&self) -> (bool, bool) {
+    fn long_running_and_watch(&self) -> (bool, bool) {
         self.counted.map_or((false, false), |counted| (counted.long_running, counted.verb == Verb::Watch))
     }
 
     /// Whether the request counts in `apiserver_request_terminations_total`: kube-apiserver counts requests that it
     /// rejected or aborted in self-defense, with 429 or a timeout.
-    fn in_self_defence(&self) -> bool {
-        self.end == End::Timeout
+    fn is_self_defense(&self) -> bool {
+        self.end == EndReason::Timeout
             || self
                 .refusal
                 .as_ref()
                 .is_some_and(|refused| refused.blame == Blame::Gateway && matches!(self.status, 429 | 503 | 504))
     }
 
-    fn is_written(&self, took: Duration) -> bool {
+    fn should_write(&self, took: Duration) -> bool {
         match self.worker.settings.mode {
-            Mode::Off => false,
-            Mode::All => true,
-            Mode::Errors => self.is_refused() || (took > SLOW && !self.kind().0),
+            AccessLogMode::Off => false,
+            AccessLogMode::All => true,
+            AccessLogMode::Errors => self.is_refused() || (took > SLOW_REQUEST && !self.long_running_and_watch().0),
         }
     }
 
@@ -345,15 +347,17 @@ impl Open {
     fn is_refused(&self) -> bool {
         self.refusal.is_some()
             || self.status >= 500
-            || matches!(self.end, End::BackendBroke | End::Timeout | End::Cut | End::SlowClient)
+            || matches!(self.end, EndReason::BackendBroke | EndReason::Timeout | EndReason::Cut | EndReason::SlowClient)
     }
 
     /// The entry of the refusal log.
-    fn refused(&self) -> RefusedRequest {
+    fn to_refused_request(&self) -> RefusedRequest {
         let name = |user: &Option<Arc<User>>| user.as_ref().map(|user| user.name.clone()).unwrap_or_default();
         let (reason, cause) = match &self.refusal {
-            Some(Refused { reason, cause, .. }) => (*reason, String::from(&**cause)),
-            None if self.end == End::Complete && self.service.is_some() => ("", "response of the backend".to_owned()),
+            Some(RefusalDetails { reason, cause, .. }) => (*reason, String::from(&**cause)),
+            None if self.end == EndReason::Complete && self.service.is_some() => {
+                ("", "response of the backend".to_owned())
+            }
             None => (self.end.as_str(), String::new()),
         };
         RefusedRequest {
@@ -371,38 +375,38 @@ impl Open {
         }
     }
 
-    fn count(&self, took: Duration, body: Option<Duration>) {
+    fn record_metrics(&self, took: Duration, body: Option<Duration>) {
         let metrics = &self.worker.metrics;
         // A request that was refused before it was parsed is counted by its method.
-        let (long_running, watch) = self.kind();
+        let (long_running, watch) = self.long_running_and_watch();
         let series = match self.counted {
             Some(counted) => counted.series,
             None => {
-                let series = metrics.series(&RequestLabels::path(&self.method, ""), |_| Known::Nothing);
-                metrics.request_began(series, long_running);
+                let series = metrics.series(&RequestLabels::for_path(&self.method, ""), |_| KnownLabels::Nothing);
+                metrics.request_started(series, long_running);
                 series
             }
         };
-        let ended = Ended {
+        let ended = RequestOutcome {
             code: self.status,
             took,
             bytes: self.sent,
-            in_self_defence: self.in_self_defence(),
-            by_slow_client: self.end == End::SlowClient,
+            is_self_defense: self.is_self_defense(),
+            by_slow_client: self.end == EndReason::SlowClient,
         };
-        metrics.request_ended(series, long_running, &ended);
+        metrics.request_finished(series, long_running, &ended);
         if let Some(service) = &self.service {
-            service.request_ended(long_running, watch);
+            service.request_finished(long_running, watch);
         }
         if let Some(endpoint) = &self.endpoint {
-            if let Some(opening) = self.opening {
+            if let Some(opening) = self.connect_timings {
                 endpoint.observe(BackendPhase::Dial, opening.dial);
                 if !opening.proxy.is_zero() {
                     endpoint.observe(BackendPhase::Proxy, opening.proxy);
                 }
                 endpoint.observe(BackendPhase::Tls, opening.tls);
             }
-            if let Some(headers) = self.answered {
+            if let Some(headers) = self.headers_duration {
                 endpoint.observe(BackendPhase::Headers, headers);
             }
             if let Some(body) = body {
@@ -412,49 +416,49 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenRecord {
     fn drop(&mut self) {
         let now = Instant::now();
-        let took = now - self.began;
-        let body = self.answered.is_some().then(|| now - self.last);
-        if self.end == End::ClientGone && self.worker.cutting.get() {
-            self.end = End::Cut;
+        let took = now - self.started_at;
+        let body = self.headers_duration.is_some().then(|| now - self.last_phase_end);
+        if self.end == EndReason::ClientGone && self.worker.is_cutting.get() {
+            self.end = EndReason::Cut;
         }
-        self.count(took, body);
-        if let Some(audited) = self.audited.take() {
-            let request = self.receipt.as_ref().and_then(|receipt| receipt.take());
-            audited.end(self.status, self.end, request);
+        self.record_metrics(took, body);
+        if let Some(audited) = self.audit.take() {
+            let request = self.request_body.as_ref().and_then(|receipt| receipt.take_captured());
+            audited.finish(self.status, self.end, request);
         }
         if self.is_refused() {
-            self.worker.sink.refused(self.refused());
+            self.worker.sink.push_refusal(self.to_refused_request());
         }
-        if self.is_written(took) {
-            self.worker.sink.write(|out| self.write(out, took, body));
+        if self.should_write(took) {
+            self.worker.sink.write(|out| self.write_line(out, took, body));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::writer::tests::Written;
-    use super::super::{AccessLog, Form, Settings};
+    use super::super::writer::tests::CapturedOutput;
+    use super::super::{AccessLog, AccessLogFormat, Settings};
     use super::*;
     use crate::kubeapi::Status;
-    use crate::observe::metrics::{DryRun, Format, Metrics, Scope};
+    use crate::observe::metrics::{DryRun, ExpositionFormat, Metrics, Scope};
 
-    struct World {
+    struct AccessLogFixture {
         metrics: Arc<Metrics>,
-        written: Written,
+        written: CapturedOutput,
         log: AccessLog,
-        worker: Rc<Worker>,
+        worker: Rc<WorkerRecorder>,
     }
 
-    impl World {
-        fn new(mode: Mode, form: Form) -> World {
-            let (metrics, written) = (Metrics::new(), Written::default());
-            let log = AccessLog::to(Box::new(written.clone()), &metrics).unwrap();
-            let worker = Worker::new(&metrics, &log, Settings { mode, form });
-            World { metrics, written, log, worker }
+    impl AccessLogFixture {
+        fn new(mode: AccessLogMode, form: AccessLogFormat) -> AccessLogFixture {
+            let (metrics, written) = (Metrics::new(), CapturedOutput::default());
+            let log = AccessLog::to_writer(Box::new(written.clone()), &metrics).unwrap();
+            let worker = WorkerRecorder::new(&metrics, &log, Settings { mode, form });
+            AccessLogFixture { metrics, written, log, worker }
         }
 
         fn begin(&self) -> AccessRecord {
@@ -471,7 +475,7 @@ mod tests {
         }
 
         fn sample(&self, line: &str) -> Option<String> {
-            let text = self.metrics.render(Format::Classic);
+            let text = self.metrics.render(ExpositionFormat::Classic);
             let line = text.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(' '));
             line.map(str::to_owned)
         }
@@ -490,31 +494,31 @@ mod tests {
     }
 
     fn refusal() -> Refusal {
-        Refusal::new(Blame::Client, Status::new(403, "Forbidden", "no")).because("line\nbreak")
+        Refusal::new(Blame::Client, Status::new(403, "Forbidden", "no")).with_cause("line\nbreak")
     }
 
     #[test]
-    fn a_record_says_all_it_knows() {
-        let world = World::new(Mode::All, Form::Json);
+    fn access_record_json_has_every_field() {
+        let world = AccessLogFixture::new(AccessLogMode::All, AccessLogFormat::Json);
         let mut record = world.begin();
-        record.audit_id(HeaderValue::from_static("b7f4"));
-        record.user(&Arc::new(User { name: "jane".into(), groups: vec!["dev".into()], ..User::default() }));
-        record.impersonated(&Arc::new(User { name: "bob".into(), ..User::default() }), None);
-        record.asks(&watch(), true, |_| Known::Resource);
-        record.service(&world.worker.metrics().service("v1.example.narthex.dev"));
-        record.endpoint(&world.worker.metrics().endpoint("v1.example.narthex.dev", "10.0.0.1:443"));
-        record.admitted();
-        record.answered(Some(Opening {
+        record.set_audit_id(HeaderValue::from_static("b7f4"));
+        record.set_user(&Arc::new(User { name: "jane".into(), groups: vec!["dev".into()], ..User::default() }));
+        record.set_impersonated(&Arc::new(User { name: "bob".into(), ..User::default() }), None);
+        record.set_labels(&watch(), true, |_| KnownLabels::Resource);
+        record.set_service(&world.worker.metrics().service("v1.example.narthex.dev"));
+        record.set_endpoint(&world.worker.metrics().endpoint("v1.example.narthex.dev", "10.0.0.1:443"));
+        record.mark_admitted();
+        record.record_backend_headers(Some(ConnectTimings {
             dial: Duration::from_micros(7),
             proxy: Duration::ZERO,
             tls: Duration::from_micros(8),
         }));
-        record.status(200);
-        record.receipt().carried(5);
-        record.sent(3);
-        record.sent(4);
-        record.retried(Retry::StaleConnection);
-        record.ended(End::Complete);
+        record.set_status(200);
+        record.request_body_counter().set_bytes(5);
+        record.add_sent_bytes(3);
+        record.add_sent_bytes(4);
+        record.record_retry(Retry::StaleConnection);
+        record.set_end(EndReason::Complete);
         drop(record);
         let line: serde_json::Value = serde_json::from_str(&world.written()).unwrap();
         for (key, expected) in [
@@ -552,9 +556,9 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_one_line_with_its_private_cause() {
-        let world = World::new(Mode::Errors, Form::Text);
-        world.begin().refused(&refusal());
+    fn access_record_of_refusal_is_one_line_with_cause() {
+        let world = AccessLogFixture::new(AccessLogMode::Errors, AccessLogFormat::Text);
+        world.begin().record_refusal(&refusal());
         let written = world.written();
         assert_eq!(written.lines().count(), 1, "{written}");
         assert!(
@@ -565,18 +569,20 @@ mod tests {
     }
 
     #[test]
-    fn modes_choose_what_is_written() {
-        type Outcome = (&'static str, fn(&mut AccessRecord), bool);
-        let outcomes: [Outcome; 5] = [
-            ("complete", |record| record.ended(End::Complete), false),
+    fn access_log_modes_select_records() {
+        type OutcomeCase = (&'static str, fn(&mut AccessRecord), bool);
+        let outcomes: [OutcomeCase; 5] = [
+            ("complete", |record| record.set_end(EndReason::Complete), false),
             ("gone", |_| (), false),
-            ("broke", |record| record.ended(End::BackendBroke), true),
-            ("refused", |record| record.refused(&refusal()), true),
-            ("5xx", |record| record.status(502), true),
+            ("broke", |record| record.set_end(EndReason::BackendBroke), true),
+            ("refused", |record| record.record_refusal(&refusal()), true),
+            ("5xx", |record| record.set_status(502), true),
         ];
         for (name, outcome, is_error) in outcomes {
-            for (mode, expected) in [(Mode::Off, false), (Mode::Errors, is_error), (Mode::All, true)] {
-                let world = World::new(mode, Form::Text);
+            for (mode, expected) in
+                [(AccessLogMode::Off, false), (AccessLogMode::Errors, is_error), (AccessLogMode::All, true)]
+            {
+                let world = AccessLogFixture::new(mode, AccessLogFormat::Text);
                 outcome(&mut world.begin());
                 assert_eq!(!world.written().is_empty(), expected, "{name} {mode:?}");
             }
@@ -584,30 +590,30 @@ mod tests {
     }
 
     #[test]
-    fn what_is_slow_is_written_unless_it_is_meant_to_be() {
-        let world = World::new(Mode::Errors, Form::Text);
+    fn access_log_writes_slow_requests_unless_long_running() {
+        let world = AccessLogFixture::new(AccessLogMode::Errors, AccessLogFormat::Text);
         for (long_running, expected) in [(false, true), (true, false)] {
             let mut record = world.begin();
-            record.asks(&watch(), long_running, |_| Known::Resource);
-            assert_eq!(record.0.is_written(Duration::from_millis(1001)), expected);
-            assert!(!record.0.is_written(Duration::from_millis(999)));
+            record.set_labels(&watch(), long_running, |_| KnownLabels::Resource);
+            assert_eq!(record.0.should_write(Duration::from_millis(1001)), expected);
+            assert!(!record.0.should_write(Duration::from_millis(999)));
         }
     }
 
     #[test]
-    fn a_watch_is_counted_while_it_runs_and_after() {
-        let world = World::new(Mode::Off, Form::Text);
+    fn access_record_counts_running_and_finished_watch() {
+        let world = AccessLogFixture::new(AccessLogMode::Off, AccessLogFormat::Text);
         let service = world.worker.metrics().service("v1.example.narthex.dev");
         let mut record = world.begin();
-        record.asks(&watch(), true, |_| Known::Resource);
-        record.service(&service);
-        record.status(200);
+        record.set_labels(&watch(), true, |_| KnownLabels::Resource);
+        record.set_service(&service);
+        record.set_status(200);
         let labels = "component=\"apiserver\",group=\"example.narthex.dev\",resource=\"greetings\",scope=\"cluster\",\
                       subresource=\"\",verb=\"WATCH\",version=\"v1\"";
         let running = format!("apiserver_longrunning_requests{{{labels}}}");
         assert_eq!(world.sample(&running).as_deref(), Some("1"));
         assert_eq!(world.sample("narthex_watches{apiservice=\"v1.example.narthex.dev\"}").as_deref(), Some("1"));
-        assert_eq!(world.metrics.running("v1.example.narthex.dev").watches, 1);
+        assert_eq!(world.metrics.apiservice_load("v1.example.narthex.dev").watches, 1);
         drop(record);
         assert_eq!(world.sample(&running), None);
         assert_eq!(world.sample("narthex_watches{apiservice=\"v1.example.narthex.dev\"}").as_deref(), Some("0"));
@@ -616,9 +622,9 @@ mod tests {
     }
 
     #[test]
-    fn a_request_nobody_understood_is_counted_by_its_method() {
-        let world = World::new(Mode::Off, Form::Text);
-        world.begin().refused(&refusal());
+    fn access_record_of_unparsed_request_is_counted_by_method() {
+        let world = AccessLogFixture::new(AccessLogMode::Off, AccessLogFormat::Text);
+        world.begin().record_refusal(&refusal());
         let line = "apiserver_request_total{code=\"403\",component=\"apiserver\",dry_run=\"\",group=\"\",resource=\"\",\
                     scope=\"\",subresource=\"\",verb=\"GET\",version=\"\"}";
         assert_eq!(world.sample(line).as_deref(), Some("1"));
@@ -629,11 +635,11 @@ mod tests {
     }
 
     #[test]
-    fn what_we_cut_is_counted_as_terminated() {
-        let world = World::new(Mode::Off, Form::Text);
+    fn access_record_of_rejected_request_is_counted_as_terminated() {
+        let world = AccessLogFixture::new(AccessLogMode::Off, AccessLogFormat::Text);
         let mut record = world.begin();
-        record.asks(&watch(), false, |_| Known::Resource);
-        record.refused(&Refusal::new(Blame::Gateway, Status::too_many_requests("later", 1)));
+        record.set_labels(&watch(), false, |_| KnownLabels::Resource);
+        record.record_refusal(&Refusal::new(Blame::Gateway, Status::too_many_requests("later", 1)));
         drop(record);
         let line = "apiserver_request_terminations_total{code=\"429\",component=\"apiserver\",\
                     group=\"example.narthex.dev\",resource=\"greetings\",scope=\"cluster\",subresource=\"\",\

@@ -7,13 +7,13 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 
 /// Maximum number of entries.
-const MOST: usize = 50;
+const MAX_REFUSALS: usize = 50;
 /// Maximum length of a user name, verb, reason or audit ID, in bytes.
-const NAME: usize = 128;
+const MAX_NAME: usize = 128;
 /// Maximum length of a path, in bytes.
-const PATH: usize = 256;
+const MAX_PATH: usize = 256;
 /// Maximum length of a cause, in bytes.
-const CAUSE: usize = 400;
+const MAX_CAUSE: usize = 400;
 
 /// A request that was refused or failed. The query is omitted because it may contain secrets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub struct RefusedRequest {
 
 impl RefusedRequest {
     /// Whether both differ only in time, audit ID and count.
-    fn is_like(&self, other: &RefusedRequest) -> bool {
+    fn is_same_as(&self, other: &RefusedRequest) -> bool {
         (self.status, self.client) == (other.status, other.client)
             && (&self.path, &self.verb) == (&other.path, &other.verb)
             && (&self.user, &self.impersonated) == (&other.user, &other.impersonated)
@@ -52,17 +52,17 @@ impl RefusedRequest {
     }
 
     /// Truncates every text to its maximum length.
-    fn bound(&mut self) {
+    fn truncate_texts(&mut self) {
         for text in [&mut self.user, &mut self.impersonated, &mut self.verb, &mut self.reason, &mut self.audit_id] {
-            cut(text, NAME);
+            truncate_text(text, MAX_NAME);
         }
-        cut(&mut self.path, PATH);
-        cut(&mut self.cause, CAUSE);
+        truncate_text(&mut self.path, MAX_PATH);
+        truncate_text(&mut self.cause, MAX_CAUSE);
     }
 }
 
 /// Truncates a text to `most` bytes at a character boundary, ending in three dots.
-fn cut(text: &mut String, most: usize) {
+fn truncate_text(text: &mut String, most: usize) {
     if text.len() > most {
         text.truncate(text.floor_char_boundary(most - 3));
         text.push_str("...");
@@ -77,13 +77,13 @@ pub(super) struct RefusalLog(Mutex<VecDeque<RefusedRequest>>);
 
 impl RefusalLog {
     pub(super) fn push(&self, mut refused: RefusedRequest) {
-        refused.bound();
+        refused.truncate_texts();
         let mut ring = self.0.lock();
-        if let Some(at) = ring.iter().position(|before| before.is_like(&refused))
+        if let Some(at) = ring.iter().position(|before| before.is_same_as(&refused))
             && let Some(before) = ring.remove(at)
         {
             refused.count += before.count;
-        } else if ring.len() >= MOST {
+        } else if ring.len() >= MAX_REFUSALS {
             ring.pop_front();
         }
         ring.push_back(refused);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_that_are_alike_take_one_place() {
+    fn refusal_log_merges_equal_refusals() {
         let log = RefusalLog::default();
         for number in 0..1000 {
             log.push(refused("/a", &number.to_string()));
@@ -127,13 +127,20 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_bounded_in_number_and_length() {
+    fn refusal_log_is_bounded_in_number_and_length() {
         let log = RefusalLog::default();
         for number in 0..200 {
             log.push(RefusedRequest { cause: "ü".repeat(10_000), ..refused(&format!("/{number}"), "") });
         }
         let seen = log.snapshot();
-        assert_eq!((seen.len(), seen[0].path.as_str(), seen[MOST - 1].path.as_str()), (MOST, "/199", "/150"));
-        assert!(seen.iter().all(|one| one.cause.len() <= CAUSE && one.cause.ends_with("ü...")), "{}", seen[0].cause);
+        assert_eq!(
+            (seen.len(), seen[0].path.as_str(), seen[MAX_REFUSALS - 1].path.as_str()),
+            (MAX_REFUSALS, "/199", "/150")
+        );
+        assert!(
+            seen.iter().all(|one| one.cause.len() <= MAX_CAUSE && one.cause.ends_with("ü...")),
+            "{}",
+            seen[0].cause
+        );
     }
 }

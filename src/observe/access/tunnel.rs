@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 
 use super::Settings;
-use super::line::Line;
-use super::writer::{AccessLog, Sink};
+use super::line::AccessLogLine;
+use super::writer::{AccessLog, LineSink};
 
 /// Access log of one thread of the SOCKS5 proxy.
-pub struct Tunnels {
-    sink: Sink,
+pub struct TunnelAccessLog {
+    sink: LineSink,
     settings: Settings,
 }
 
@@ -37,20 +37,20 @@ pub struct TunnelRecord<'r> {
     pub sent: u64,
 }
 
-impl Tunnels {
+impl TunnelAccessLog {
     /// Creates the access log of one thread.
-    pub fn new(log: &AccessLog, settings: Settings) -> Tunnels {
-        Tunnels { sink: log.sink(), settings }
+    pub fn new(log: &AccessLog, settings: Settings) -> TunnelAccessLog {
+        TunnelAccessLog { sink: log.sink(), settings }
     }
 
     /// Writes the record if the mode requires it.
     pub fn record(&self, record: &TunnelRecord<'_>) {
-        if !self.settings.mode.writes(record.failed) {
+        if !self.settings.mode.should_write(record.failed) {
             return;
         }
         let began = SystemTime::now().checked_sub(record.took).unwrap_or(SystemTime::UNIX_EPOCH);
         self.sink.write(|out| {
-            let mut line = Line::begin(out, self.settings.form, began);
+            let mut line = AccessLogLine::begin(out, self.settings.form, began);
             line.word("client", &record.client.to_string());
             if let Some(user) = record.user {
                 line.text("user", user.as_bytes(), 256);
@@ -68,22 +68,22 @@ impl Tunnels {
             if !record.cause.is_empty() {
                 line.text("cause", record.cause.as_bytes(), 1024);
             }
-            line.end();
+            line.finish();
         });
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::writer::tests::Written;
-    use super::super::{Form, Mode};
+    use super::super::writer::tests::CapturedOutput;
+    use super::super::{AccessLogFormat, AccessLogMode};
     use super::*;
     use crate::observe::Metrics;
 
-    fn lines(mode: Mode, form: Form) -> String {
-        let written = Written::default();
-        let log = AccessLog::to(Box::new(written.clone()), &Metrics::new()).unwrap();
-        let tunnels = Tunnels::new(&log, Settings { mode, form });
+    fn lines(mode: AccessLogMode, form: AccessLogFormat) -> String {
+        let written = CapturedOutput::default();
+        let log = AccessLog::to_writer(Box::new(written.clone()), &Metrics::new()).unwrap();
+        let tunnels = TunnelAccessLog::new(&log, Settings { mode, form });
         let record = |failed| TunnelRecord {
             client: "127.0.0.1:9".parse().unwrap(),
             user: Some("ja\"ne"),
@@ -103,16 +103,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_is_one_line_each() {
+    fn tunnel_access_log_modes_and_formats() {
         let failed = "=127.0.0.1:9 user=\"ja\\\"ne\" destination=\"a.example:443\" reply=not_allowed total_us=9 in=1 out=2 \
                       cause=\"no pattern\\u000amatches\"\n";
-        assert_eq!(lines(Mode::Off, Form::Text), "");
-        assert_eq!(lines(Mode::Errors, Form::Text), failed);
-        let all = lines(Mode::All, Form::Text);
+        assert_eq!(lines(AccessLogMode::Off, AccessLogFormat::Text), "");
+        assert_eq!(lines(AccessLogMode::Errors, AccessLogFormat::Text), failed);
+        let all = lines(AccessLogMode::All, AccessLogFormat::Text);
         assert!(
             all.starts_with("=127.0.0.1:9 user=\"ja\\\"ne\" destination=\"a.example:443\" reply=succeeded dial_us=7")
         );
         assert!(all.ends_with(failed), "{all}");
-        assert!(lines(Mode::Errors, Form::Json).contains("\"reply\":\"not_allowed\",\"total_us\":9"));
+        assert!(
+            lines(AccessLogMode::Errors, AccessLogFormat::Json).contains("\"reply\":\"not_allowed\",\"total_us\":9")
+        );
     }
 }

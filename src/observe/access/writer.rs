@@ -13,34 +13,34 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::refusals::{RefusalLog, RefusedRequest};
-use crate::observe::health::Check;
+use crate::observe::health::HealthCheck;
 use crate::observe::metrics::Metrics;
 use crate::process::Problem;
 
 /// Maximum number of buffered bytes per worker.
-const MOST_WAITING: usize = 1024 * 1024;
+const MAX_BUFFERED_BYTES: usize = 1024 * 1024;
 /// Time for which lines are collected before they are written together.
-const GATHER: Duration = Duration::from_millis(20);
+const FLUSH_INTERVAL: Duration = Duration::from_millis(20);
 /// Duration of one write after which the log counts as blocked.
-const BLOCKED: Duration = Duration::from_secs(120);
+const BLOCKED_AFTER: Duration = Duration::from_secs(120);
 
 /// The access log of the process; buffered records are written when it is dropped.
 pub struct AccessLog {
-    shared: Arc<Shared>,
+    shared: Arc<AccessLogShared>,
     writer: thread::Thread,
 }
 
 /// Line buffer of one worker.
-pub(super) struct Sink {
+pub(super) struct LineSink {
     lines: Arc<Mutex<Vec<u8>>>,
     scratch: RefCell<Vec<u8>>,
-    shared: Arc<Shared>,
+    shared: Arc<AccessLogShared>,
     writer: thread::Thread,
 }
 
-struct Shared {
+struct AccessLogShared {
     waiting: Mutex<Vec<Arc<Mutex<Vec<u8>>>>>,
-    output: Mutex<Output>,
+    output: Mutex<AccessLogOutput>,
     dropped: Arc<AtomicU64>,
     refusals: RefusalLog,
     began: Instant,
@@ -49,24 +49,24 @@ struct Shared {
     ended: AtomicBool,
 }
 
-struct Output {
+struct AccessLogOutput {
     to: Box<dyn Write + Send>,
     batch: Vec<u8>,
     /// Number of dropped records reported so far.
-    told: u64,
+    reported: u64,
 }
 
 impl AccessLog {
     /// Creates a log on standard error. Dropped records are counted in `metrics`.
     pub fn to_standard_error(metrics: &Metrics) -> Result<AccessLog, Problem> {
-        AccessLog::to(Box::new(std::io::stderr()), metrics)
+        AccessLog::to_writer(Box::new(std::io::stderr()), metrics)
     }
 
     /// Creates a log on `output`; each write is one or more whole lines.
-    pub fn to(output: Box<dyn Write + Send>, metrics: &Metrics) -> Result<AccessLog, Problem> {
-        let shared = Arc::new(Shared {
+    pub fn to_writer(output: Box<dyn Write + Send>, metrics: &Metrics) -> Result<AccessLog, Problem> {
+        let shared = Arc::new(AccessLogShared {
             waiting: Mutex::default(),
-            output: Mutex::new(Output { to: output, batch: Vec::new(), told: 0 }),
+            output: Mutex::new(AccessLogOutput { to: output, batch: Vec::new(), reported: 0 }),
             dropped: metrics.access_records_dropped(),
             refusals: RefusalLog::default(),
             began: Instant::now(),
@@ -80,7 +80,7 @@ impl AccessLog {
                 // not wake up.
                 while !shared.ended.load(Ordering::Acquire) {
                     thread::park();
-                    thread::park_timeout(GATHER);
+                    thread::park_timeout(FLUSH_INTERVAL);
                     shared.drain();
                 }
             }
@@ -91,10 +91,10 @@ impl AccessLog {
         Ok(AccessLog { shared, writer: thread.thread().clone() })
     }
 
-    pub(super) fn sink(&self) -> Sink {
+    pub(super) fn sink(&self) -> LineSink {
         let lines = Arc::new(Mutex::new(Vec::new()));
         self.shared.waiting.lock().push(lines.clone());
-        Sink { lines, scratch: RefCell::default(), shared: self.shared.clone(), writer: self.writer.clone() }
+        LineSink { lines, scratch: RefCell::default(), shared: self.shared.clone(), writer: self.writer.clone() }
     }
 
     /// The last refused and failed requests of all workers, newest first.
@@ -108,17 +108,21 @@ impl AccessLog {
     }
 
     /// The health check `log`: fails with upstream's message when one write has been blocked for two minutes.
-    pub fn check(&self) -> Check {
+    pub fn check(&self) -> HealthCheck {
         let shared = self.shared.clone();
-        Check::new("log", move || {
-            if shared.writing_for(Instant::now()) < BLOCKED { Ok(()) } else { Err("logging blocked".to_owned()) }
+        HealthCheck::new("log", move || {
+            if shared.write_duration(Instant::now()) < BLOCKED_AFTER {
+                Ok(())
+            } else {
+                Err("logging blocked".to_owned())
+            }
         })
     }
 }
 
-impl Sink {
+impl LineSink {
     /// Adds a refused or failed request to the refusal log.
-    pub(super) fn refused(&self, refused: RefusedRequest) {
+    pub(super) fn push_refusal(&self, refused: RefusedRequest) {
         self.shared.refusals.push(refused);
     }
 }
@@ -134,7 +138,7 @@ impl Drop for AccessLog {
     }
 }
 
-impl Sink {
+impl LineSink {
     /// Appends the line that `format` writes, or drops it if the buffer is full.
     pub(super) fn write(&self, format: impl FnOnce(&mut Vec<u8>)) {
         // Formatted outside the lock, so that the writer thread does not wait for it.
@@ -142,7 +146,7 @@ impl Sink {
         line.clear();
         format(&mut line);
         let mut lines = self.lines.lock();
-        if lines.len() + line.len() > MOST_WAITING {
+        if lines.len() + line.len() > MAX_BUFFERED_BYTES {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -151,18 +155,18 @@ impl Sink {
         let after = lines.len();
         drop(lines);
         // The first line wakes the writer; a half full buffer ends its collection time.
-        if before == 0 || (before < MOST_WAITING / 2 && after >= MOST_WAITING / 2) {
+        if before == 0 || (before < MAX_BUFFERED_BYTES / 2 && after >= MAX_BUFFERED_BYTES / 2) {
             self.writer.unpark();
         }
     }
 }
 
-impl Shared {
+impl AccessLogShared {
     fn millis(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.began).as_millis() as u64
     }
 
-    fn writing_for(&self, now: Instant) -> Duration {
+    fn write_duration(&self, now: Instant) -> Duration {
         match self.writing.load(Ordering::Relaxed) {
             0 => Duration::ZERO,
             since => Duration::from_millis((self.millis(now) + 1).saturating_sub(since)),
@@ -171,7 +175,7 @@ impl Shared {
 
     fn drain(&self) {
         let mut output = self.output.lock();
-        let Output { to, batch, told } = &mut *output;
+        let AccessLogOutput { to, batch, reported: told } = &mut *output;
         self.writing.store(self.millis(Instant::now()) + 1, Ordering::Relaxed);
         // Errors are ignored: a closed standard error cannot be reported.
         for lines in self.waiting.lock().clone() {
@@ -201,15 +205,15 @@ pub(super) mod tests {
 
     /// An output that captures what is written.
     #[derive(Clone, Default)]
-    pub(in crate::observe::access) struct Written(Arc<Mutex<Vec<u8>>>);
+    pub(in crate::observe::access) struct CapturedOutput(Arc<Mutex<Vec<u8>>>);
 
-    impl Written {
+    impl CapturedOutput {
         pub(in crate::observe::access) fn text(&self) -> String {
             String::from_utf8(self.0.lock().clone()).unwrap()
         }
     }
 
-    impl Write for Written {
+    impl Write for CapturedOutput {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -221,9 +225,9 @@ pub(super) mod tests {
     }
 
     /// An output that blocks until it is released.
-    struct Stuck(mpsc::Receiver<()>, mpsc::Sender<()>, Written);
+    struct BlockedOutput(mpsc::Receiver<()>, mpsc::Sender<()>, CapturedOutput);
 
-    impl Write for Stuck {
+    impl Write for BlockedOutput {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
             let _ = self.1.send(());
             let _ = self.0.recv();
@@ -236,9 +240,9 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn lines_come_out_whole_and_in_order() {
-        let written = Written::default();
-        let log = AccessLog::to(Box::new(written.clone()), &Metrics::new()).unwrap();
+    fn access_log_writer_keeps_lines_whole_and_ordered() {
+        let written = CapturedOutput::default();
+        let log = AccessLog::to_writer(Box::new(written.clone()), &Metrics::new()).unwrap();
         let sink = log.sink();
         for n in 0..100 {
             sink.write(|out| out.extend_from_slice(format!("line {n}\n").as_bytes()));
@@ -249,11 +253,11 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_reader_that_stops_stops_nobody() {
+    fn access_log_writer_drops_records_when_output_blocks() {
         let (go, gate) = mpsc::channel();
         let (told, stuck) = mpsc::channel();
-        let (metrics, written) = (Metrics::new(), Written::default());
-        let log = AccessLog::to(Box::new(Stuck(gate, told, written.clone())), &metrics).unwrap();
+        let (metrics, written) = (Metrics::new(), CapturedOutput::default());
+        let log = AccessLog::to_writer(Box::new(BlockedOutput(gate, told, written.clone())), &metrics).unwrap();
         let sink = log.sink();
         let line = [b'x'; 1024];
         sink.write(|out| out.extend_from_slice(&line));
@@ -263,7 +267,7 @@ pub(super) mod tests {
         }
         let dropped = metrics.access_records_dropped().load(Ordering::Relaxed);
         assert_eq!(dropped, 2000 - 1024);
-        assert!(log.shared.writing_for(Instant::now() + BLOCKED) >= BLOCKED);
+        assert!(log.shared.write_duration(Instant::now() + BLOCKED_AFTER) >= BLOCKED_AFTER);
         drop(go);
         log.flush();
         assert!(written.text().contains("976 access records dropped: standard error is read too slowly\n"));

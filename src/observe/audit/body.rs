@@ -9,31 +9,31 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use serde_json::Value;
 
 use crate::kubeapi::{YamlError, read_bounded_yaml};
-use crate::process::{Share, Shares};
+use crate::process::{BudgetShare, FairBudget};
 
 /// Maximum size of an object in an event; a larger one is omitted and the event marked as truncated.
-pub(super) const LARGEST: usize = 1 << 20;
+pub(super) const MAX_OBJECT_SIZE: usize = 1 << 20;
 /// Maximum size of YAML. JSON declared as YAML (`kubectl apply --server-side`) is parsed as JSON.
-const LARGEST_YAML: usize = 64 << 10;
+const MAX_YAML_SIZE: usize = 64 << 10;
 /// Cost of parsing YAML relative to JSON of the same length.
 const YAML_COST: usize = 16;
 /// Maximum ratio of decompressed to compressed size of a response.
 const MAX_EXPANSION: usize = 32;
 /// Maximum number of captured bytes of all running requests.
-pub(super) const MOST_HELD: usize = 64 << 20;
+pub(super) const MAX_CAPTURED_BYTES: usize = 64 << 20;
 
 /// Bounded capture of a body while it is forwarded.
-pub(in crate::observe) struct Copy {
-    form: Form,
+pub(in crate::observe) struct BodyCapture {
+    encoding: BodyEncoding,
     bytes: Vec<u8>,
     too_long: bool,
-    held: Arc<Share>,
+    budget: Arc<BudgetShare>,
 }
 
 /// A captured body.
-pub(in crate::observe) enum Passed {
+pub(in crate::observe) enum CapturedBody {
     /// The body, as far as it was received.
-    Bytes(Form, Vec<u8>),
+    Bytes(BodyEncoding, Vec<u8>),
     /// The body was larger than the limit.
     TooLong,
     /// The media type, which is neither JSON nor YAML.
@@ -42,28 +42,28 @@ pub(in crate::observe) enum Passed {
 
 /// Encoding of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::observe) struct Form {
+pub(in crate::observe) struct BodyEncoding {
     yaml: bool,
     gzip: bool,
 }
 
 /// Why an event omits an object that its level includes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Lack {
+pub(super) enum OmitReason {
     TooLong,
     /// It would expand to much more than was sent (compression, YAML aliases).
     TooExpensive,
-    NoJson,
-    Encoding(Box<str>),
+    NotJson,
+    UnsupportedMediaType(Box<str>),
 }
 
 /// Magic number of gzip (RFC 1952).
-const GZIP: &[u8] = &[0x1f, 0x8b];
+const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
 
-impl Form {
+impl BodyEncoding {
     /// Determines the encoding from `headers`; the error is an unsupported media type. The default is JSON, as in API
     /// servers.
-    fn of(headers: &HeaderMap) -> Result<Form, Box<str>> {
+    fn from_headers(headers: &HeaderMap) -> Result<BodyEncoding, Box<str>> {
         let text = |value: Option<&http::HeaderValue>| {
             value.map(|value| String::from_utf8_lossy(value.as_bytes()).trim().to_ascii_lowercase()).unwrap_or_default()
         };
@@ -71,43 +71,52 @@ impl Form {
         let media = text(headers.get(CONTENT_TYPE));
         let media = media.split(';').next().unwrap_or_default().trim_end();
         match media {
-            "" | "application/json" => Ok(Form { yaml: false, gzip }),
-            "application/yaml" | "application/x-yaml" | "text/yaml" => Ok(Form { yaml: true, gzip }),
-            _ if media.ends_with("+json") => Ok(Form { yaml: false, gzip }),
-            _ if media.ends_with("+yaml") => Ok(Form { yaml: true, gzip }),
-            _ => Err(short(media)),
+            "" | "application/json" => Ok(BodyEncoding { yaml: false, gzip }),
+            "application/yaml" | "application/x-yaml" | "text/yaml" => Ok(BodyEncoding { yaml: true, gzip }),
+            _ if media.ends_with("+json") => Ok(BodyEncoding { yaml: false, gzip }),
+            _ if media.ends_with("+yaml") => Ok(BodyEncoding { yaml: true, gzip }),
+            _ => Err(printable_media_type(media)),
         }
     }
 }
 
 /// A media type chosen by a client, shortened to printable characters.
-fn short(media: &str) -> Box<str> {
+fn printable_media_type(media: &str) -> Box<str> {
     media.chars().filter(|letter| letter.is_ascii_graphic()).take(80).collect::<String>().into()
 }
 
-impl Copy {
+impl BodyCapture {
     /// Starts a capture of the body of a request of `user` with `headers`.
     ///
     /// Never decompressed: API servers ignore the `Content-Encoding` of a request (`limitedReadBody` in
     /// `k8s.io/apiserver/pkg/endpoints/handlers/rest.go`), so compressed bytes never become an object.
-    pub(super) fn of_request(headers: &HeaderMap, user: &str, held: &Arc<Shares>) -> Result<Copy, Passed> {
-        let form = Form { gzip: false, ..Form::of(headers).map_err(Passed::Unreadable)? };
-        Ok(Copy { form, bytes: Vec::new(), too_long: false, held: held.of(user) })
+    pub(super) fn for_request(
+        headers: &HeaderMap,
+        user: &str,
+        held: &Arc<FairBudget>,
+    ) -> Result<BodyCapture, CapturedBody> {
+        let form =
+            BodyEncoding { gzip: false, ..BodyEncoding::from_headers(headers).map_err(CapturedBody::Unreadable)? };
+        Ok(BodyCapture { encoding: form, bytes: Vec::new(), too_long: false, budget: held.share(user) })
     }
 
     /// Starts a capture of the body of a response to `user` with `headers`.
-    pub(super) fn of_response(headers: &HeaderMap, user: &str, held: &Arc<Shares>) -> Result<Copy, Passed> {
-        let form = Form::of(headers).map_err(Passed::Unreadable)?;
-        Ok(Copy { form, bytes: Vec::new(), too_long: false, held: held.of(user) })
+    pub(super) fn for_response(
+        headers: &HeaderMap,
+        user: &str,
+        held: &Arc<FairBudget>,
+    ) -> Result<BodyCapture, CapturedBody> {
+        let form = BodyEncoding::from_headers(headers).map_err(CapturedBody::Unreadable)?;
+        Ok(BodyCapture { encoding: form, bytes: Vec::new(), too_long: false, budget: held.share(user) })
     }
 
     /// Appends forwarded data.
-    pub(in crate::observe) fn more(&mut self, data: &[u8]) {
+    pub(in crate::observe) fn append(&mut self, data: &[u8]) {
         if self.too_long {
             return;
         }
-        if self.bytes.len() + data.len() > LARGEST || !self.held.take(data.len()) {
-            self.held.give_back(self.bytes.len());
+        if self.bytes.len() + data.len() > MAX_OBJECT_SIZE || !self.budget.try_acquire(data.len()) {
+            self.budget.release(self.bytes.len());
             self.bytes = Vec::new();
             self.too_long = true;
             return;
@@ -116,49 +125,49 @@ impl Copy {
     }
 
     /// Ends the capture; `None` for an empty body.
-    pub(in crate::observe) fn end(mut self) -> Option<Passed> {
+    pub(in crate::observe) fn finish(mut self) -> Option<CapturedBody> {
         if self.too_long {
-            return Some(Passed::TooLong);
+            return Some(CapturedBody::TooLong);
         }
         let bytes = std::mem::take(&mut self.bytes);
-        self.held.give_back(bytes.len());
-        (!bytes.is_empty()).then_some(Passed::Bytes(self.form, bytes))
+        self.budget.release(bytes.len());
+        (!bytes.is_empty()).then_some(CapturedBody::Bytes(self.encoding, bytes))
     }
 }
 
-impl Drop for Copy {
+impl Drop for BodyCapture {
     fn drop(&mut self) {
-        self.held.give_back(self.bytes.len());
+        self.budget.release(self.bytes.len());
     }
 }
 
-impl Passed {
+impl CapturedBody {
     /// Cost of writing the body, in bytes of JSON; at least its memory use.
     pub(super) fn weight(&self) -> usize {
         match self {
-            Passed::Bytes(form, bytes) if form.is_packed(bytes) => form.most_unpacked(bytes).max(bytes.len()),
-            Passed::Bytes(Form { yaml: true, .. }, bytes) if !is_object(bytes) => {
-                bytes.len().max(bytes.len().min(LARGEST_YAML) * YAML_COST)
+            CapturedBody::Bytes(form, bytes) if form.is_gzip(bytes) => form.max_unpacked(bytes).max(bytes.len()),
+            CapturedBody::Bytes(BodyEncoding { yaml: true, .. }, bytes) if !looks_like_object(bytes) => {
+                bytes.len().max(bytes.len().min(MAX_YAML_SIZE) * YAML_COST)
             }
-            Passed::Bytes(_, bytes) => bytes.len(),
-            Passed::TooLong | Passed::Unreadable(_) => 0,
+            CapturedBody::Bytes(_, bytes) => bytes.len(),
+            CapturedBody::TooLong | CapturedBody::Unreadable(_) => 0,
         }
     }
 
     #[cfg(test)]
-    pub(super) fn json(text: impl Into<Vec<u8>>) -> Passed {
-        Passed::Bytes(Form { yaml: false, gzip: false }, text.into())
+    pub(super) fn json(text: impl Into<Vec<u8>>) -> CapturedBody {
+        CapturedBody::Bytes(BodyEncoding { yaml: false, gzip: false }, text.into())
     }
 
     /// Decodes the object. It is parsed and serialized again, so that an event is always one line of valid JSON.
     ///
     /// # Errors
     /// Why the object is omitted.
-    pub(super) fn object(&self, omit_managed_fields: bool) -> Result<Value, Lack> {
+    pub(super) fn object(&self, omit_managed_fields: bool) -> Result<Value, OmitReason> {
         let mut object: Value = match self {
-            Passed::TooLong => return Err(Lack::TooLong),
-            Passed::Unreadable(media) => return Err(Lack::Encoding(media.clone())),
-            Passed::Bytes(form, bytes) => form.read(bytes)?,
+            CapturedBody::TooLong => return Err(OmitReason::TooLong),
+            CapturedBody::Unreadable(media) => return Err(OmitReason::UnsupportedMediaType(media.clone())),
+            CapturedBody::Bytes(form, bytes) => form.decode(bytes)?,
         };
         if omit_managed_fields {
             drop_managed_fields(&mut object);
@@ -167,68 +176,68 @@ impl Passed {
     }
 }
 
-impl Form {
+impl BodyEncoding {
     /// Whether `bytes` are compressed. A plain body with a `Content-Encoding` is used as it is.
-    fn is_packed(self, bytes: &[u8]) -> bool {
-        self.gzip && bytes.starts_with(GZIP)
+    fn is_gzip(self, bytes: &[u8]) -> bool {
+        self.gzip && bytes.starts_with(GZIP_MAGIC)
     }
 
     /// Maximum decompressed size of `bytes`.
-    fn most_unpacked(self, bytes: &[u8]) -> usize {
-        bytes.len().saturating_mul(MAX_EXPANSION).min(LARGEST)
+    fn max_unpacked(self, bytes: &[u8]) -> usize {
+        bytes.len().saturating_mul(MAX_EXPANSION).min(MAX_OBJECT_SIZE)
     }
 
-    fn read(self, bytes: &[u8]) -> Result<Value, Lack> {
+    fn decode(self, bytes: &[u8]) -> Result<Value, OmitReason> {
         let mut inflated = Vec::new();
-        let bytes = if self.is_packed(bytes) {
-            let most = self.most_unpacked(bytes);
+        let bytes = if self.is_gzip(bytes) {
+            let most = self.max_unpacked(bytes);
             let mut unpacking = flate2::read::GzDecoder::new(bytes).take(most as u64 + 1);
-            unpacking.read_to_end(&mut inflated).map_err(|_| Lack::NoJson)?;
+            unpacking.read_to_end(&mut inflated).map_err(|_| OmitReason::NotJson)?;
             if inflated.len() > most {
-                return Err(if most == LARGEST { Lack::TooLong } else { Lack::TooExpensive });
+                return Err(if most == MAX_OBJECT_SIZE { OmitReason::TooLong } else { OmitReason::TooExpensive });
             }
             &inflated
         } else {
             bytes
         };
-        if !self.yaml || is_object(bytes) {
+        if !self.yaml || looks_like_object(bytes) {
             // API servers accept invalid UTF-8.
-            let read = serde_json::from_str(&String::from_utf8_lossy(bytes)).map_err(|_| Lack::NoJson);
+            let read = serde_json::from_str(&String::from_utf8_lossy(bytes)).map_err(|_| OmitReason::NotJson);
             if !self.yaml || read.is_ok() {
                 return read;
             }
         }
-        if bytes.len() > LARGEST_YAML {
-            return Err(Lack::TooLong);
+        if bytes.len() > MAX_YAML_SIZE {
+            return Err(OmitReason::TooLong);
         }
-        let text = std::str::from_utf8(bytes).map_err(|_| Lack::NoJson)?;
+        let text = std::str::from_utf8(bytes).map_err(|_| OmitReason::NotJson)?;
         read_bounded_yaml(text).map_err(|error| match error {
-            YamlError::TooExpensive(_) => Lack::TooExpensive,
-            YamlError::Invalid(_) => Lack::NoJson,
+            YamlError::TooExpensive(_) => OmitReason::TooExpensive,
+            YamlError::Invalid(_) => OmitReason::NotJson,
         })
     }
 }
 
 /// Whether `bytes` start like a JSON object.
-fn is_object(bytes: &[u8]) -> bool {
+fn looks_like_object(bytes: &[u8]) -> bool {
     bytes.trim_ascii_start().first() == Some(&b'{')
 }
 
 /// Removes `managedFields` from an object, the items of a list, and the rows of a Table (`copyWithoutManagedFields`
 /// in `k8s.io/apiserver/pkg/audit`).
 fn drop_managed_fields(object: &mut Value) {
-    fn of_one(object: &mut Value) {
+    fn remove_managed_fields(object: &mut Value) {
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.remove("managedFields");
         }
     }
-    of_one(object);
+    remove_managed_fields(object);
     for item in object.get_mut("items").and_then(Value::as_array_mut).into_iter().flatten() {
-        of_one(item);
+        remove_managed_fields(item);
     }
     for row in object.get_mut("rows").and_then(Value::as_array_mut).into_iter().flatten() {
         if let Some(object) = row.get_mut("object") {
-            of_one(object);
+            remove_managed_fields(object);
         }
     }
 }
@@ -251,26 +260,27 @@ mod tests {
         headers
     }
 
-    fn passed(copy: Result<Copy, Passed>, pieces: &[&[u8]]) -> Option<Passed> {
+    fn passed(copy: Result<BodyCapture, CapturedBody>, pieces: &[&[u8]]) -> Option<CapturedBody> {
         match copy {
             Ok(mut copy) => {
-                pieces.iter().for_each(|piece| copy.more(piece));
-                copy.end()
+                pieces.iter().for_each(|piece| copy.append(piece));
+                copy.finish()
             }
             Err(passed) => Some(passed),
         }
     }
 
     /// Decodes a response body, and asserts that a request body is decoded equally (except compressed ones).
-    fn passes(media: &str, encoding: &str, pieces: &[&[u8]]) -> Option<Result<Value, Lack>> {
-        let held = Shares::new(MOST_HELD);
+    fn passes(media: &str, encoding: &str, pieces: &[&[u8]]) -> Option<Result<Value, OmitReason>> {
+        let held = FairBudget::new(MAX_CAPTURED_BYTES);
         let headers = headers(media, encoding);
-        let read = passed(Copy::of_response(&headers, "jane", &held), pieces).map(|passed| passed.object(false));
-        if !pieces.iter().any(|piece| piece.starts_with(GZIP)) {
-            let request = passed(Copy::of_request(&headers, "jane", &held), pieces);
+        let read =
+            passed(BodyCapture::for_response(&headers, "jane", &held), pieces).map(|passed| passed.object(false));
+        if !pieces.iter().any(|piece| piece.starts_with(GZIP_MAGIC)) {
+            let request = passed(BodyCapture::for_request(&headers, "jane", &held), pieces);
             assert_eq!(request.map(|passed| passed.object(false)), read);
         }
-        assert_eq!((held.used(), held.users()), (0, 0));
+        assert_eq!((held.used(), held.user_count()), (0, 0));
         read
     }
 
@@ -281,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_made_json_is() {
+    fn audit_body_json_yaml_and_gzip_are_decoded() {
         let object = json!({"a": [1, "x"]});
         for media in ["", "application/json", "Application/JSON; charset=utf-8", "application/merge-patch+json"] {
             assert_eq!(passes(media, "", &[b"{\"a\":\n[1,", b" \"x\"]}"]), Some(Ok(object.clone())), "{media}");
@@ -295,14 +305,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_says_why() {
+    fn audit_body_undecodable_has_omit_reason() {
         let protobuf = "application/vnd.kubernetes.protobuf";
-        assert_eq!(passes(protobuf, "", &[b"k8s\0"]), Some(Err(Lack::Encoding(protobuf.into()))));
-        assert_eq!(passes("application/json", "br", &[b"x"]), Some(Err(Lack::NoJson)));
+        assert_eq!(passes(protobuf, "", &[b"k8s\0"]), Some(Err(OmitReason::UnsupportedMediaType(protobuf.into()))));
+        assert_eq!(passes("application/json", "br", &[b"x"]), Some(Err(OmitReason::NotJson)));
         for half in [&b"{\"a\":"[..], b"{}{}", b"\xff", &b"[".repeat(500)] {
-            assert_eq!(passes("application/json", "", &[half]), Some(Err(Lack::NoJson)));
+            assert_eq!(passes("application/json", "", &[half]), Some(Err(OmitReason::NotJson)));
         }
-        assert_eq!(passes("application/yaml", "", &[b"a: ["]), Some(Err(Lack::NoJson)));
+        assert_eq!(passes("application/yaml", "", &[b"a: ["]), Some(Err(OmitReason::NotJson)));
         for coding in ["gzip", "br"] {
             assert_eq!(
                 passes("application/json", coding, &[b"{}"]),
@@ -311,70 +321,73 @@ mod tests {
             );
         }
         assert_eq!(passes("application/json", "", &[b"{\"a\":\"\xff\"}"]), Some(Ok(json!({"a": "\u{fffd}"}))));
-        let large = [b"\"", &b"x".repeat(LARGEST)[..]];
-        assert_eq!(passes("application/json", "", &large), Some(Err(Lack::TooLong)));
-        let yaml = [b"a: ", &b"x".repeat(LARGEST_YAML)[..]];
-        assert_eq!(passes("application/yaml", "", &yaml), Some(Err(Lack::TooLong)));
+        let large = [b"\"", &b"x".repeat(MAX_OBJECT_SIZE)[..]];
+        assert_eq!(passes("application/json", "", &large), Some(Err(OmitReason::TooLong)));
+        let yaml = [b"a: ", &b"x".repeat(MAX_YAML_SIZE)[..]];
+        assert_eq!(passes("application/yaml", "", &yaml), Some(Err(OmitReason::TooLong)));
         assert!(passes("application/apply-patch+yaml", "", &[b"{\"a\":\"", yaml[1], b"\"}"]).unwrap().is_ok());
     }
 
     #[test]
     fn audit_body_of_a_compressed_response_expands_to_a_multiple_of_its_length_only() {
-        let bomb = gzip(&b" ".repeat(LARGEST));
+        let bomb = gzip(&b" ".repeat(MAX_OBJECT_SIZE));
         assert!(bomb.len() < 8 << 10);
-        assert_eq!(passes("application/json", "gzip", &[&bomb]), Some(Err(Lack::TooExpensive)));
+        assert_eq!(passes("application/json", "gzip", &[&bomb]), Some(Err(OmitReason::TooExpensive)));
         let mut noise = fastrand::Rng::with_seed(1);
-        let dense: String = std::iter::repeat_with(|| noise.alphanumeric()).take(LARGEST).collect();
+        let dense: String = std::iter::repeat_with(|| noise.alphanumeric()).take(MAX_OBJECT_SIZE).collect();
         let dense = gzip(format!("\"{dense}\"").as_bytes());
-        assert_eq!(passes("application/json", "gzip", &[&dense]), Some(Err(Lack::TooLong)));
+        assert_eq!(passes("application/json", "gzip", &[&dense]), Some(Err(OmitReason::TooLong)));
         // The queue counts the maximum decompressed size.
-        let held = Shares::new(MOST_HELD);
-        let weight = passed(Copy::of_response(&headers("", "gzip"), "", &held), &[&bomb]).unwrap().weight();
+        let held = FairBudget::new(MAX_CAPTURED_BYTES);
+        let weight = passed(BodyCapture::for_response(&headers("", "gzip"), "", &held), &[&bomb]).unwrap().weight();
         assert_eq!(weight, bomb.len() * MAX_EXPANSION);
     }
 
     #[test]
     fn audit_body_of_a_compressed_request_is_not_unpacked() {
-        let held = Shares::new(MOST_HELD);
+        let held = FairBudget::new(MAX_CAPTURED_BYTES);
         let small = gzip(b"{}");
-        let request = passed(Copy::of_request(&headers("", "gzip"), "", &held), &[&small]).unwrap();
-        assert_eq!((request.weight(), request.object(false)), (small.len(), Err(Lack::NoJson)));
+        let request = passed(BodyCapture::for_request(&headers("", "gzip"), "", &held), &[&small]).unwrap();
+        assert_eq!((request.weight(), request.object(false)), (small.len(), Err(OmitReason::NotJson)));
     }
 
     #[test]
     fn audit_body_in_yaml_that_expands_is_left_out() {
         let merged = b"a: &a {b: c}\nd: {<<: *a}\n";
-        assert_eq!(passes("application/yaml", "", &[merged]), Some(Err(Lack::TooExpensive)));
+        assert_eq!(passes("application/yaml", "", &[merged]), Some(Err(OmitReason::TooExpensive)));
         let lines: String = (1..9).map(|n| format!("a{n}: &a{n} [*a{m},*a{m},*a{m},*a{m}]\n", m = n - 1)).collect();
         let nested = format!("a0: &a0 x\n{lines}");
-        assert_eq!(passes("application/apply-patch+yaml", "", &[nested.as_bytes()]), Some(Err(Lack::TooExpensive)));
+        assert_eq!(
+            passes("application/apply-patch+yaml", "", &[nested.as_bytes()]),
+            Some(Err(OmitReason::TooExpensive))
+        );
     }
 
     #[test]
-    fn many_bodies_at_once_are_bounded_together() {
-        let held = Shares::new(MOST_HELD);
-        let piece = vec![b'x'; LARGEST];
-        let copies = |user: &str, count: usize| -> Vec<Copy> {
+    fn audit_body_captures_are_bounded_per_user() {
+        let held = FairBudget::new(MAX_CAPTURED_BYTES);
+        let piece = vec![b'x'; MAX_OBJECT_SIZE];
+        let copies = |user: &str, count: usize| -> Vec<BodyCapture> {
             let copy = |_| {
-                let mut copy = Copy::of_request(&HeaderMap::new(), user, &held).ok().unwrap();
-                copy.more(&piece);
+                let mut copy = BodyCapture::for_request(&HeaderMap::new(), user, &held).ok().unwrap();
+                copy.append(&piece);
                 copy
             };
             (0..count).map(copy).collect()
         };
-        let kept = |copies: &[Copy]| copies.iter().filter(|copy| !copy.too_long).count();
+        let kept = |copies: &[BodyCapture]| copies.iter().filter(|copy| !copy.too_long).count();
         // The first user gets a half, the second a half of the rest.
         let (first, second) = (copies("mallory", 100), copies("jane", 100));
         assert_eq!([kept(&first), kept(&second)], [32, 16]);
         drop(first);
         assert_eq!(kept(&copies("bob", 100)), 24);
-        assert_eq!(held.used(), 16 * LARGEST);
+        assert_eq!(held.used(), 16 * MAX_OBJECT_SIZE);
         drop(second);
-        assert_eq!((held.used(), held.users()), (0, 0));
+        assert_eq!((held.used(), held.user_count()), (0, 0));
     }
 
     #[test]
-    fn managed_fields_go_from_objects_lists_and_tables() {
+    fn audit_body_managed_fields_are_removed() {
         let one = |fields: bool| {
             if fields {
                 json!({"metadata": {"name": "a", "managedFields": [1]}})
@@ -388,7 +401,7 @@ mod tests {
             (json!({"rows": [{"object": one(true)}, {}]}), json!({"rows": [{"object": one(false)}, {}]})),
             (json!({"metadata": [], "items": {}}), json!({"metadata": [], "items": {}})),
         ] {
-            let passed = Passed::json(before.to_string());
+            let passed = CapturedBody::json(before.to_string());
             assert_eq!(passed.object(true).unwrap(), after);
             assert_eq!(passed.object(false).unwrap(), before);
         }

@@ -7,28 +7,28 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::event::Event;
-use super::losses::{Losses, TELL};
-use super::queue::Queue;
-use super::rotate::{Keep, Rotated};
-use super::{BATCH_BYTES, MOST_WAITING};
+use super::drop_log::{LossReporter, REPORT_INTERVAL};
+use super::event::AuditEvent;
+use super::queue::AuditQueue;
+use super::rotate::{RotatedFile, RotationPolicy};
+use super::{MAX_BATCH_BYTES, MAX_WAITING_BYTES};
 use crate::observe::metrics::{AuditLoss, Metrics};
 use crate::process::Problem;
 
 /// Maximum number of queued events; upstream's `--audit-log-batch-buffer-size`.
-const MOST_EVENTS: usize = 10_000;
+const MAX_EVENTS: usize = 10_000;
 /// Time for which events are collected before they are written together.
-const GATHER: Duration = Duration::from_millis(20);
+const FLUSH_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum number of events per write.
-const BATCH: usize = 500;
+const MAX_BATCH_EVENTS: usize = 500;
 
 /// Path, format and rotation of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LogSettings {
+pub struct AuditLogSettings {
     /// `--audit-log-path`; `None` for standard output.
     pub path: Option<PathBuf>,
     /// `--audit-log-format`.
-    pub format: Format,
+    pub format: AuditLogFormat,
     /// `--audit-log-maxage`, in days; 0 is unlimited.
     pub max_age: u64,
     /// `--audit-log-maxbackup`; 0 is unlimited.
@@ -39,7 +39,7 @@ pub struct LogSettings {
 
 /// Format of the audit log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
+pub enum AuditLogFormat {
     /// One line of text.
     Legacy,
     /// One JSON object.
@@ -48,70 +48,80 @@ pub enum Format {
 }
 
 /// The writer thread of the log.
-pub(super) struct Writer {
-    queue: Arc<Queue>,
+pub(super) struct AuditLogWriter {
+    queue: Arc<AuditQueue>,
     thread: JoinHandle<()>,
     ended: Arc<AtomicBool>,
 }
 
-enum Output {
-    File(Rotated),
+enum AuditLogOutput {
+    File(RotatedFile),
     Stream(Box<dyn Write + Send>),
 }
 
-impl Writer {
+impl AuditLogWriter {
     /// Opens the log and starts the thread.
-    pub(super) fn start(settings: &LogSettings, metrics: &Arc<Metrics>) -> Result<Writer, Problem> {
+    pub(super) fn start(settings: &AuditLogSettings, metrics: &Arc<Metrics>) -> Result<AuditLogWriter, Problem> {
         let (output, place) = match &settings.path {
-            None => (Output::Stream(Box::new(io::stdout())), "standard output".to_owned()),
+            None => (AuditLogOutput::Stream(Box::new(io::stdout())), "standard output".to_owned()),
             Some(path) => {
-                let keep = Keep {
+                let keep = RotationPolicy {
                     bytes: settings.max_size << 20,
                     backups: settings.max_backups,
                     age: Duration::from_secs(settings.max_age.saturating_mul(86_400)),
                 };
-                let opened = Rotated::open(path, keep).map_err(|error| {
+                let opened = RotatedFile::open(path, keep).map_err(|error| {
                     Problem::new("--audit-log-path", format_args!("{} cannot be written: {error}", path.display()))
                 })?;
-                (Output::File(opened), path.display().to_string())
+                (AuditLogOutput::File(opened), path.display().to_string())
             }
         };
-        Writer::start_to(output, place, settings.format, metrics)
+        AuditLogWriter::start_to(output, place, settings.format, metrics)
     }
 
-    fn start_to(output: Output, place: String, format: Format, metrics: &Arc<Metrics>) -> Result<Writer, Problem> {
+    fn start_to(
+        output: AuditLogOutput,
+        place: String,
+        format: AuditLogFormat,
+        metrics: &Arc<Metrics>,
+    ) -> Result<AuditLogWriter, Problem> {
         // The queue wakes the thread, but the thread needs the queue to start.
         let writer: Arc<std::sync::OnceLock<Thread>> = Arc::default();
         let waking = writer.clone();
-        let queue = Queue::new(MOST_EVENTS, MOST_WAITING, MOST_EVENTS / 2, move || {
+        let queue = AuditQueue::new(MAX_EVENTS, MAX_WAITING_BYTES, MAX_EVENTS / 2, move || {
             if let Some(writer) = waking.get() {
                 writer.unpark();
             }
         });
         let ended = Arc::new(AtomicBool::new(false));
-        let mut writing =
-            Writing { queue: queue.clone(), output, format, metrics: metrics.clone(), losses: Losses::new(place) };
+        let mut writing = AuditLogTask {
+            queue: queue.clone(),
+            output,
+            format,
+            metrics: metrics.clone(),
+            losses: LossReporter::new(place),
+        };
         let over = ended.clone();
         let thread = thread::Builder::new().name("audit-log".to_owned()).spawn(move || {
             while !over.load(Relaxed) {
                 // With a timeout, to log losses even without further events.
-                thread::park_timeout(TELL);
-                thread::park_timeout(GATHER);
-                writing.all();
+                thread::park_timeout(REPORT_INTERVAL);
+                thread::park_timeout(FLUSH_INTERVAL);
+                writing.write_waiting();
             }
-            writing.all();
+            writing.write_waiting();
         });
         let thread = thread.map_err(|error| Problem::new("thread audit-log", error))?;
         let _ = writer.set(thread.thread().clone());
-        Ok(Writer { queue, thread, ended })
+        Ok(AuditLogWriter { queue, thread, ended })
     }
 
-    pub(super) fn queue(&self) -> &Arc<Queue> {
+    pub(super) fn queue(&self) -> &Arc<AuditQueue> {
         &self.queue
     }
 
     /// Writes all queued events and ends the thread; waits for a blocked write until `until`.
-    pub(super) fn end(&self, until: Instant) {
+    pub(super) fn finish(&self, until: Instant) {
         self.ended.store(true, Relaxed);
         self.thread.thread().unpark();
         while !self.thread.is_finished() && Instant::now() < until {
@@ -120,48 +130,48 @@ impl Writer {
     }
 }
 
-struct Writing {
-    queue: Arc<Queue>,
-    output: Output,
-    format: Format,
+struct AuditLogTask {
+    queue: Arc<AuditQueue>,
+    output: AuditLogOutput,
+    format: AuditLogFormat,
     metrics: Arc<Metrics>,
-    losses: Losses,
+    losses: LossReporter,
 }
 
-impl Writing {
-    fn all(&mut self) {
+impl AuditLogTask {
+    fn write_waiting(&mut self) {
         loop {
-            let taken = self.queue.take(BATCH, BATCH_BYTES);
+            let taken = self.queue.take(MAX_BATCH_EVENTS, MAX_BATCH_BYTES);
             if taken.events.is_empty() {
-                return self.losses.tell(&self.queue);
+                return self.losses.report(&self.queue);
             }
             let lines: Vec<Vec<u8>> = taken.events.iter().map(|event| self.line(event)).collect();
             let lines: Vec<&[u8]> = lines.iter().map(Vec::as_slice).collect();
             if let Err((written, error)) = self.output.write(&lines) {
                 let lost = lines.len() - written;
-                self.metrics.audit().lost(AuditLoss::Log, lost);
-                self.losses.failed(lost, error.to_string());
+                self.metrics.audit().record_lost(AuditLoss::Log, lost);
+                self.losses.record_failure(lost, error.to_string());
             }
-            self.losses.tell(&self.queue);
+            self.losses.report(&self.queue);
         }
     }
 
-    fn line(&self, event: &Event) -> Vec<u8> {
+    fn line(&self, event: &AuditEvent) -> Vec<u8> {
         let mut line = Vec::with_capacity(1024);
         match self.format {
-            Format::Json => event.write_json(&mut line, true),
-            Format::Legacy => event.write_legacy(&mut line),
+            AuditLogFormat::Json => event.write_json(&mut line, true),
+            AuditLogFormat::Legacy => event.write_legacy(&mut line),
         }
         line.push(b'\n');
         line
     }
 }
 
-impl Output {
+impl AuditLogOutput {
     fn write(&mut self, lines: &[&[u8]]) -> Result<(), (usize, io::Error)> {
         match self {
-            Output::File(file) => file.write(lines, SystemTime::now()),
-            Output::Stream(stream) => {
+            AuditLogOutput::File(file) => file.write(lines, SystemTime::now()),
+            AuditLogOutput::Stream(stream) => {
                 stream.write_all(&lines.concat()).and_then(|()| stream.flush()).map_err(|error| (0, error))
             }
         }
@@ -175,18 +185,18 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::observe::audit::Level;
-    use crate::observe::metrics::Format as Exposition;
+    use crate::observe::audit::AuditLevel;
+    use crate::observe::metrics::ExpositionFormat as Exposition;
 
     /// Blocks until released; then accepts everything, or fails if `broken`.
-    struct Stuck {
+    struct BlockedLog {
         told: mpsc::Sender<()>,
         gate: mpsc::Receiver<()>,
         written: Arc<Mutex<Vec<u8>>>,
         broken: bool,
     }
 
-    impl Write for Stuck {
+    impl Write for BlockedLog {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let _ = self.told.send(());
             let _ = self.gate.recv();
@@ -203,52 +213,52 @@ mod tests {
     }
 
     /// A writer with an output that blocks until `go` is dropped.
-    struct World {
+    struct AuditLogFixture {
         metrics: Arc<Metrics>,
-        writer: Writer,
+        writer: AuditLogWriter,
         told: mpsc::Receiver<()>,
         go: mpsc::Sender<()>,
         written: Arc<Mutex<Vec<u8>>>,
     }
 
-    impl World {
-        fn new(broken: bool) -> World {
+    impl AuditLogFixture {
+        fn new(broken: bool) -> AuditLogFixture {
             let (metrics, written) = (Metrics::new(), Arc::default());
             let ((tell, told), (go, gate)) = (mpsc::channel(), mpsc::channel());
-            let output = Stuck { told: tell, gate, written: Arc::clone(&written), broken };
-            let output = Output::Stream(Box::new(output));
-            let writer = Writer::start_to(output, "it".to_owned(), Format::Json, &metrics).unwrap();
-            World { metrics, writer, told, go, written }
+            let output = BlockedLog { told: tell, gate, written: Arc::clone(&written), broken };
+            let output = AuditLogOutput::Stream(Box::new(output));
+            let writer = AuditLogWriter::start_to(output, "it".to_owned(), AuditLogFormat::Json, &metrics).unwrap();
+            AuditLogFixture { metrics, writer, told, go, written }
         }
     }
 
     #[test]
-    fn a_log_that_is_stuck_costs_events_and_the_rest_is_written_at_the_end() {
-        let World { writer, told, go, written, .. } = World::new(false);
-        let event = Event::for_test();
+    fn audit_log_blocked_output_drops_events_and_flushes_at_shutdown() {
+        let AuditLogFixture { writer, told, go, written, .. } = AuditLogFixture::new(false);
+        let event = AuditEvent::for_test();
         assert_eq!(writer.queue.push(&event), 0);
         told.recv().unwrap();
-        let taken = (1..MOST_EVENTS + 5).filter(|_| writer.queue.push(&event) == 0).count();
-        assert_eq!((taken, writer.queue.dropped()), (MOST_EVENTS - 1, 5));
+        let taken = (1..MAX_EVENTS + 5).filter(|_| writer.queue.push(&event) == 0).count();
+        assert_eq!((taken, writer.queue.dropped()), (MAX_EVENTS - 1, 5));
         drop(go);
-        writer.end(Instant::now() + Duration::from_secs(60));
+        writer.finish(Instant::now() + Duration::from_secs(60));
         let written = written.lock().clone();
         let lines: Vec<_> = written.split_inclusive(|byte| *byte == b'\n').collect();
-        assert_eq!(lines.len(), MOST_EVENTS);
+        assert_eq!(lines.len(), MAX_EVENTS);
         assert!(lines.iter().all(|line| line.starts_with(b"{\"kind\":\"Event\"") && line.ends_with(b"}\n")));
-        assert_eq!(writer.queue.held(), 0);
+        assert_eq!(writer.queue.pending(), 0);
     }
 
     #[test]
-    fn what_cannot_be_written_is_counted() {
-        let World { metrics, writer, go, .. } = World::new(true);
-        metrics.audit().judged(Level::Metadata);
-        let event = Event::for_test();
+    fn audit_log_write_errors_are_counted() {
+        let AuditLogFixture { metrics, writer, go, .. } = AuditLogFixture::new(true);
+        metrics.audit().record_level(AuditLevel::Metadata);
+        let event = AuditEvent::for_test();
         for _ in 0..3 {
             assert_eq!(writer.queue.push(&event), 0);
         }
         drop(go);
-        writer.end(Instant::now() + Duration::from_secs(60));
+        writer.finish(Instant::now() + Duration::from_secs(60));
         let text = metrics.render(Exposition::Classic);
         assert!(text.contains("apiserver_audit_error_total{plugin=\"log\"} 3\n"), "{text}");
     }

@@ -1,14 +1,14 @@
 //! Audit: `audit.k8s.io/v1` events, selected by a policy, to a log or a webhook.
 //!
-//! The request's thread only collects data ([`Audited`]). Events are serialized on the thread of each sink, behind a
-//! [`Queue`] that is bounded and never blocks. kube-apiserver by default blocks a request until its event is written;
+//! The request's thread only collects data ([`AuditContext`]). Events are serialized on the thread of each sink, behind a
+//! [`AuditQueue`] that is bounded and never blocks. kube-apiserver by default blocks a request until its event is written;
 //! here events are dropped instead, counted and logged.
 
-mod audited;
+mod audit_context;
 mod body;
+mod drop_log;
 mod event;
 mod log;
-mod losses;
 mod policy;
 mod queue;
 mod rotate;
@@ -20,22 +20,22 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-pub(in crate::observe) use audited::Known;
-pub use audited::{Audited, Begin};
-pub(in crate::observe) use body::{Copy, Passed};
-pub use log::{Format, LogSettings};
-pub use policy::{Level, Policy, PolicyFile, Stage, Stages, Verdict};
-pub use webhook::{Deliver, Webhook, WebhookSettings};
+pub(in crate::observe) use audit_context::RecordInfo;
+pub use audit_context::{AuditContext, AuditInput};
+pub(in crate::observe) use body::{BodyCapture, CapturedBody};
+pub use log::{AuditLogFormat, AuditLogSettings};
+pub use policy::{AuditLevel, AuditPolicy, AuditPolicyFile, AuditStage, AuditStages, RequestAuditConfig};
+pub use webhook::{AuditEventSender, AuditWebhookSettings, WebhookSink};
 
 use super::metrics::{AuditLoss, Metrics};
-use crate::process::{Problem, Published, Shares};
-use event::Event;
-use queue::Queue;
+use crate::process::{FairBudget, Problem, Published};
+use event::AuditEvent;
+use queue::AuditQueue;
 
 /// Maximum number of bytes of events queued for one sink or being delivered to it.
-const MOST_WAITING: usize = 64 << 20;
+const MAX_WAITING_BYTES: usize = 64 << 20;
 /// Maximum number of bytes of events written or sent in one batch.
-const BATCH_BYTES: usize = 8 << 20;
+const MAX_BATCH_BYTES: usize = 8 << 20;
 
 /// Settings of the audit.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,27 +43,27 @@ pub struct Settings {
     /// `--audit-policy-file`.
     pub policy_file: PathBuf,
     /// `--audit-log-*`.
-    pub log: Option<LogSettings>,
+    pub log: Option<AuditLogSettings>,
     /// `--audit-webhook-*`.
-    pub webhook: Option<WebhookSettings>,
+    pub webhook: Option<AuditWebhookSettings>,
 }
 
 /// Evaluates the policy and queues events; used by every thread.
 pub struct Auditor {
-    policy: Published<Policy>,
-    sinks: Vec<Sink>,
+    policy: Published<AuditPolicy>,
+    sinks: Vec<EventSink>,
     metrics: Arc<Metrics>,
-    held: Arc<Shares>,
+    budget: Arc<FairBudget>,
 }
 
-struct Sink {
+struct EventSink {
     name: &'static str,
-    queue: Arc<Queue>,
+    queue: Arc<AuditQueue>,
 }
 
 /// Status of one sink.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SinkReport {
+pub struct AuditSinkStatus {
     /// `log` or `webhook`.
     pub name: &'static str,
     /// Events not written or delivered yet.
@@ -73,57 +73,66 @@ pub struct SinkReport {
 }
 
 /// Flushes the sinks at shutdown.
-pub struct Ending {
-    log: Option<log::Writer>,
+pub struct AuditShutdown {
+    log: Option<log::AuditLogWriter>,
     webhook: Option<Arc<watch::Sender<bool>>>,
     auditor: Arc<Auditor>,
 }
 
 impl Auditor {
-    /// Starts the sinks. The thread of the log is started here; the returned [`Webhook`] starts with [`Webhook::run`],
+    /// Starts the sinks. The thread of the log is started here; the returned [`WebhookSink`] starts with [`WebhookSink::run`],
     /// which must run until the process ends.
     ///
     /// # Errors
     /// The log file cannot be opened.
     pub fn start(
         settings: &Settings,
-        policy: Published<Policy>,
+        policy: Published<AuditPolicy>,
         metrics: &Arc<Metrics>,
-    ) -> Result<(Arc<Auditor>, Ending, Option<Webhook>), Problem> {
+    ) -> Result<(Arc<Auditor>, AuditShutdown, Option<WebhookSink>), Problem> {
         let mut sinks = Vec::new();
-        let log = settings.log.as_ref().map(|log| log::Writer::start(log, metrics)).transpose()?;
+        let log = settings.log.as_ref().map(|log| log::AuditLogWriter::start(log, metrics)).transpose()?;
         if let Some(log) = &log {
-            sinks.push(Sink { name: "log", queue: log.queue().clone() });
+            sinks.push(EventSink { name: "log", queue: log.queue().clone() });
         }
-        let webhook = settings.webhook.as_ref().map(|settings| Webhook::new(settings.clone(), metrics));
+        let webhook = settings.webhook.as_ref().map(|settings| WebhookSink::new(settings.clone(), metrics));
         if let Some(webhook) = &webhook {
-            sinks.push(Sink { name: "webhook", queue: webhook.queue().clone() });
+            sinks.push(EventSink { name: "webhook", queue: webhook.queue().clone() });
         }
-        let auditor = Arc::new(Auditor { policy, sinks, metrics: metrics.clone(), held: Shares::new(body::MOST_HELD) });
-        let ending = Ending { log, webhook: webhook.as_ref().map(Webhook::end), auditor: auditor.clone() };
+        let auditor = Arc::new(Auditor {
+            policy,
+            sinks,
+            metrics: metrics.clone(),
+            budget: FairBudget::new(body::MAX_CAPTURED_BYTES),
+        });
+        let ending =
+            AuditShutdown { log, webhook: webhook.as_ref().map(WebhookSink::end_signal), auditor: auditor.clone() };
         Ok((auditor, ending, webhook))
     }
 
     /// Current status of the sinks.
-    pub fn report(&self) -> Vec<SinkReport> {
-        let of =
-            |sink: &Sink| SinkReport { name: sink.name, waiting: sink.queue.held(), dropped: sink.queue.dropped() };
+    pub fn sink_status(&self) -> Vec<AuditSinkStatus> {
+        let of = |sink: &EventSink| AuditSinkStatus {
+            name: sink.name,
+            waiting: sink.queue.pending(),
+            dropped: sink.queue.dropped(),
+        };
         self.sinks.iter().map(of).collect()
     }
 
-    fn emit(&self, event: Event) {
-        self.metrics.audit().event();
+    fn emit(&self, event: AuditEvent) {
+        self.metrics.audit().record_event();
         let event = Arc::new(event);
         for sink in &self.sinks {
             let lost = sink.queue.push(&event);
             if lost > 0 {
-                self.metrics.audit().lost(AuditLoss::Buffered, lost);
+                self.metrics.audit().record_lost(AuditLoss::Buffered, lost);
             }
         }
     }
 }
 
-impl Ending {
+impl AuditShutdown {
     /// Writes and delivers queued events for at most `patience`. No further event may be emitted.
     pub fn flush(&self, patience: Duration) {
         let until = Instant::now() + patience;
@@ -131,14 +140,14 @@ impl Ending {
             webhook.send_replace(true);
         }
         if let Some(log) = &self.log {
-            log.end(until);
+            log.finish(until);
         }
-        let waits = |sink: &&Sink| sink.queue.held() > 0;
+        let waits = |sink: &&EventSink| sink.queue.pending() > 0;
         while self.auditor.sinks.iter().any(|sink| waits(&sink)) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(10));
         }
         for sink in self.auditor.sinks.iter().filter(waits) {
-            let events = sink.queue.held();
+            let events = sink.queue.pending();
             tracing::error!(sink = sink.name, events, "audit events lost: not delivered before shutdown");
         }
     }

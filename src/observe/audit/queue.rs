@@ -9,25 +9,25 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-use super::event::Event;
+use super::event::AuditEvent;
 
 /// Cost of the events taken in one user's turn, in bytes.
-const TURN: i64 = 64 << 10;
+const TURN_QUANTUM: i64 = 64 << 10;
 
-/// Events of one sink. Taken events count until their [`Taken`] is dropped.
-pub(super) struct Queue {
-    held: Mutex<Held>,
-    most_events: usize,
-    most_bytes: usize,
+/// Events of one sink. Taken events count until their [`EventBatch`] is dropped.
+pub(super) struct AuditQueue {
+    state: Mutex<QueueState>,
+    max_events: usize,
+    max_bytes: usize,
     dropped: AtomicU64,
     /// Number of waiting events at which `wake` is called again, after the first event.
-    enough: usize,
+    wake_threshold: usize,
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
 #[derive(Default)]
-struct Held {
-    users: HashMap<Arc<str>, UserShare>,
+struct QueueState {
+    users: HashMap<Arc<str>, UserQueue>,
     /// Users with waiting events, in the order of their turns.
     turns: VecDeque<Arc<str>>,
     waiting: usize,
@@ -39,8 +39,8 @@ struct Held {
 
 /// Events of one user.
 #[derive(Default)]
-struct UserShare {
-    waiting: VecDeque<(u64, Arc<Event>)>,
+struct UserQueue {
+    waiting: VecDeque<(u64, Arc<AuditEvent>)>,
     /// Waiting and taken events.
     events: usize,
     bytes: usize,
@@ -50,33 +50,40 @@ struct UserShare {
 }
 
 /// A batch of taken events, which count until this is dropped.
-pub(super) struct Taken {
-    pub(super) events: Vec<Arc<Event>>,
+pub(super) struct EventBatch {
+    pub(super) events: Vec<Arc<AuditEvent>>,
     bytes: usize,
-    queue: Arc<Queue>,
+    queue: Arc<AuditQueue>,
 }
 
-impl Queue {
+impl AuditQueue {
     pub(super) fn new(
         most_events: usize,
         most_bytes: usize,
         enough: usize,
         wake: impl Fn() + Send + Sync + 'static,
-    ) -> Arc<Queue> {
+    ) -> Arc<AuditQueue> {
         let (held, dropped) = (Mutex::default(), AtomicU64::new(0));
-        Arc::new(Queue { held, most_events, most_bytes, dropped, enough, wake: Box::new(wake) })
+        Arc::new(AuditQueue {
+            state: held,
+            max_events: most_events,
+            max_bytes: most_bytes,
+            dropped,
+            wake_threshold: enough,
+            wake: Box::new(wake),
+        })
     }
 
     /// Appends `event`. Returns the number of lost events: this one if its user has a fair share of a full queue,
     /// otherwise those of users with more than a fair share.
-    pub(super) fn push(&self, event: &Arc<Event>) -> usize {
+    pub(super) fn push(&self, event: &Arc<AuditEvent>) -> usize {
         let (user, bytes) = (event.user(), event.weight());
-        let mut held = self.held.lock();
-        let (has_room, mut lost) = held.make_room(user, bytes, self.most_events, self.most_bytes);
+        let mut held = self.state.lock();
+        let (has_room, mut lost) = held.make_room(user, bytes, self.max_events, self.max_bytes);
         let mut wakes = false;
         if has_room {
             held.append(user, event.clone(), bytes);
-            wakes = held.waiting == 1 || held.waiting == self.enough;
+            wakes = held.waiting == 1 || held.waiting == self.wake_threshold;
         } else {
             lost += 1;
         }
@@ -92,14 +99,14 @@ impl Queue {
 
     /// Takes waiting events, at most `most` and `most_bytes` but at least one: in order for each user, and with about
     /// equal cost per user.
-    pub(super) fn take(self: &Arc<Queue>, most: usize, most_bytes: usize) -> Taken {
+    pub(super) fn take(self: &Arc<AuditQueue>, most: usize, most_bytes: usize) -> EventBatch {
         let (mut events, mut bytes) = (Vec::new(), 0);
-        let mut held = self.held.lock();
-        let Held { users, turns, waiting, .. } = &mut *held;
+        let mut held = self.state.lock();
+        let QueueState { users, turns, waiting, .. } = &mut *held;
         'turns: while let Some(user) = turns.pop_front() {
             let Some(share) = users.get_mut(&user) else { continue };
             if share.credit <= 0 {
-                share.credit += TURN;
+                share.credit += TURN_QUANTUM;
             }
             while share.credit > 0
                 && let Some((_, event)) = share.waiting.front()
@@ -124,17 +131,17 @@ impl Queue {
         drop(held);
         events.sort_unstable_by_key(|(number, _)| *number);
         let events = events.into_iter().map(|(_, event)| event).collect();
-        Taken { events, bytes, queue: self.clone() }
+        EventBatch { events, bytes, queue: self.clone() }
     }
 
     /// Number of waiting events.
     pub(super) fn waiting(&self) -> usize {
-        self.held.lock().waiting
+        self.state.lock().waiting
     }
 
     /// Number of waiting and taken events.
-    pub(super) fn held(&self) -> usize {
-        self.held.lock().events
+    pub(super) fn pending(&self) -> usize {
+        self.state.lock().events
     }
 
     /// Number of events dropped so far.
@@ -143,7 +150,7 @@ impl Queue {
     }
 }
 
-impl Held {
+impl QueueState {
     /// Makes room for an event of `user`, unless the user's own events fill the queue. Returns whether there is room,
     /// and the number of dropped events of other users.
     fn make_room(&mut self, user: &str, bytes: usize, most_events: usize, most_bytes: usize) -> (bool, usize) {
@@ -156,7 +163,7 @@ impl Held {
             let own = self.users.get(user);
             let users = self.users.len() + usize::from(own.is_none());
             // Compare by the exhausted limit: number of events or bytes.
-            let size = |share: &UserShare| if too_many { share.events } else { share.bytes };
+            let size = |share: &UserQueue| if too_many { share.events } else { share.bytes };
             let (fair, more) = if too_many { (most_events / users, 1) } else { (most_bytes / users, bytes) };
             if own.map_or(0, size) + more > fair {
                 return (false, dropped);
@@ -181,9 +188,9 @@ impl Held {
         }
     }
 
-    fn append(&mut self, user: &str, event: Arc<Event>, bytes: usize) {
+    fn append(&mut self, user: &str, event: Arc<AuditEvent>, bytes: usize) {
         if !self.users.contains_key(user) {
-            self.users.insert(user.into(), UserShare::default());
+            self.users.insert(user.into(), UserQueue::default());
         }
         let Some((name, _)) = self.users.get_key_value(user) else { return };
         let name = name.clone();
@@ -201,9 +208,9 @@ impl Held {
     }
 }
 
-impl Drop for Taken {
+impl Drop for EventBatch {
     fn drop(&mut self) {
-        let mut held = self.queue.held.lock();
+        let mut held = self.queue.state.lock();
         held.events -= self.events.len();
         held.bytes -= self.bytes;
         for event in &self.events {
@@ -224,31 +231,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_finds_no_room_is_counted_and_what_is_taken_still_takes_room() {
+    fn audit_queue_counts_drops_and_taken_events_keep_their_room() {
         let woken = Arc::new(AtomicU64::new(0));
         let waking = woken.clone();
-        let queue = Queue::new(4, usize::MAX, 2, move || {
+        let queue = AuditQueue::new(4, usize::MAX, 2, move || {
             waking.fetch_add(1, Relaxed);
         });
-        let event = Event::for_test();
+        let event = AuditEvent::for_test();
         for n in 0..6 {
             assert_eq!(queue.push(&event), usize::from(n >= 4));
         }
         // Woken by the first event, and by the second.
         assert_eq!((queue.dropped(), woken.load(Relaxed), queue.waiting()), (2, 2, 4));
         let taken = queue.take(3, usize::MAX);
-        assert_eq!((taken.events.len(), queue.waiting(), queue.held()), (3, 1, 4));
+        assert_eq!((taken.events.len(), queue.waiting(), queue.pending()), (3, 1, 4));
         assert_eq!(queue.push(&event), 1);
         drop(taken);
         assert_eq!(queue.push(&event), 0);
         assert_eq!(queue.take(9, usize::MAX).events.len(), 2);
-        assert_eq!(queue.held(), 0);
+        assert_eq!(queue.pending(), 0);
     }
 
     #[test]
-    fn bytes_are_bounded_too() {
-        let event = Event::for_test();
-        let queue = Queue::new(100, 2 * event.weight(), 50, || {});
+    fn audit_queue_bytes_are_bounded() {
+        let event = AuditEvent::for_test();
+        let queue = AuditQueue::new(100, 2 * event.weight(), 50, || {});
         assert_eq!([queue.push(&event), queue.push(&event), queue.push(&event)], [0, 0, 1]);
         assert_eq!(queue.take(9, 1).events.len(), 1);
         assert_eq!(queue.take(9, 1).events.len(), 1);
@@ -256,28 +263,28 @@ mod tests {
     }
 
     /// User and path of each event.
-    fn names(taken: &Taken) -> Vec<String> {
+    fn names(taken: &EventBatch) -> Vec<String> {
         taken.events.iter().map(|event| format!("{}{}", event.user(), event.facts.uri.path())).collect()
     }
 
     #[test]
-    fn audit_queue_losses_hit_the_user_who_floods() {
-        let queue = Queue::new(100, usize::MAX, 1000, || {});
-        let flood = Event::of("mallory", "/flood", 0);
+    fn audit_queue_drops_events_of_the_flooding_user() {
+        let queue = AuditQueue::new(100, usize::MAX, 1000, || {});
+        let flood = AuditEvent::for_user("mallory", "/flood", 0);
         for n in 0..300 {
             assert_eq!(queue.push(&flood), usize::from(n >= 100));
         }
         // Up to a fair share, other users lose nothing; beyond it they lose their own events.
         for _ in 0..50 {
-            assert_eq!(queue.push(&Event::of("jane", "/a", 0)), 1);
+            assert_eq!(queue.push(&AuditEvent::for_user("jane", "/a", 0)), 1);
         }
-        assert_eq!((queue.dropped(), queue.held()), (250, 100));
-        let count = |user: &str| queue.held.lock().users[user].events;
+        assert_eq!((queue.dropped(), queue.pending()), (250, 100));
+        let count = |user: &str| queue.state.lock().users[user].events;
         assert_eq!([count("mallory"), count("jane")], [50, 50]);
-        assert_eq!(queue.push(&Event::of("jane", "/a", 0)), 1);
+        assert_eq!(queue.push(&AuditEvent::for_user("jane", "/a", 0)), 1);
         assert_eq!(queue.push(&flood), 1);
         for n in 0..60 {
-            queue.push(&Event::of("bob", "/b", n));
+            queue.push(&AuditEvent::for_user("bob", "/b", n));
         }
         let counts = ["mallory", "jane", "bob"].map(count);
         assert!(
@@ -290,35 +297,36 @@ mod tests {
         drop(taken);
         assert_eq!(queue.push(&flood), 0);
         drop(queue.take(100, usize::MAX));
-        assert!(queue.held.lock().users.is_empty() && queue.held() == 0);
+        assert!(queue.state.lock().users.is_empty() && queue.pending() == 0);
     }
 
     #[test]
     fn audit_queue_bytes_are_shared_fairly_too() {
-        let large = Event::of("mallory", "/large", 1000);
-        let queue = Queue::new(10_000, 20 * large.weight(), 1000, || {});
+        let large = AuditEvent::for_user("mallory", "/large", 1000);
+        let queue = AuditQueue::new(10_000, 20 * large.weight(), 1000, || {});
         for n in 0..30 {
             assert_eq!(queue.push(&large), usize::from(n >= 20));
         }
-        let small = Event::of("jane", "/a", 0);
+        let small = AuditEvent::for_user("jane", "/a", 0);
         let mut pushed = 0;
-        while queue.held.lock().users.get("jane").map_or(0, |share| share.bytes) + small.weight() <= 10 * large.weight()
+        while queue.state.lock().users.get("jane").map_or(0, |share| share.bytes) + small.weight()
+            <= 10 * large.weight()
         {
             queue.push(&small);
             pushed += 1;
         }
-        let held = queue.held.lock();
+        let held = queue.state.lock();
         assert_eq!((held.users["jane"].events, held.users["mallory"].events), (pushed, 10));
         assert!(held.bytes <= 20 * large.weight());
     }
 
     #[test]
     fn audit_queue_share_ends_with_the_last_event_of_a_user() {
-        let (large, small) = (Event::of("mallory", "/large", 10_000), Event::of("jane", "/a", 0));
-        let queue = Queue::new(10_000, large.weight() + small.weight(), 1000, || {});
+        let (large, small) = (AuditEvent::for_user("mallory", "/large", 10_000), AuditEvent::for_user("jane", "/a", 0));
+        let queue = AuditQueue::new(10_000, large.weight() + small.weight(), 1000, || {});
         assert_eq!([queue.push(&large), queue.push(&small)], [0, 0]);
-        assert_eq!(queue.push(&Event::of("bob", "/b", 0)), 1);
-        let held = queue.held.lock();
+        assert_eq!(queue.push(&AuditEvent::for_user("bob", "/b", 0)), 1);
+        let held = queue.state.lock();
         let users: std::collections::BTreeSet<&str> = held.users.keys().map(|user| &**user).collect();
         assert_eq!(users, ["bob", "jane"].into());
         assert_eq!(held.turns.iter().map(|user| &**user).collect::<Vec<_>>(), ["jane", "bob"]);
@@ -326,12 +334,12 @@ mod tests {
 
     #[test]
     fn audit_queue_events_of_others_do_not_wait_for_a_costly_user() {
-        let queue = Queue::new(10_000, usize::MAX, 10_000, || {});
+        let queue = AuditQueue::new(10_000, usize::MAX, 10_000, || {});
         for _ in 0..100 {
-            queue.push(&Event::of("mallory", "/large", 1 << 20));
+            queue.push(&AuditEvent::for_user("mallory", "/large", 1 << 20));
         }
         for _ in 0..10 {
-            queue.push(&Event::of("jane", "/a", 0));
+            queue.push(&AuditEvent::for_user("jane", "/a", 0));
         }
         let first = names(&queue.take(500, 8 << 20));
         assert_eq!(first.iter().filter(|name| *name == "jane/a").count(), 10, "{first:?}");
@@ -345,6 +353,6 @@ mod tests {
             }
             rest += taken.events.len();
         }
-        assert_eq!((first.len() + rest, queue.waiting(), queue.held()), (110, 0, 0));
+        assert_eq!((first.len() + rest, queue.waiting(), queue.pending()), (110, 0, 0));
     }
 }

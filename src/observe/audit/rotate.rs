@@ -11,18 +11,18 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
 /// A rotated log file. It exceeds the maximum size only for a single larger event.
-pub(super) struct Rotated {
+pub(super) struct RotatedFile {
     path: PathBuf,
-    keep: Keep,
+    policy: RotationPolicy,
     file: File,
     size: u64,
     /// Whether the last line may be incomplete.
-    torn: bool,
+    has_partial_line: bool,
 }
 
 /// Rotation limits; 0 means unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Keep {
+pub(super) struct RotationPolicy {
     /// Maximum size of the file in bytes.
     pub(super) bytes: u64,
     /// Maximum number of backups.
@@ -32,23 +32,23 @@ pub(super) struct Keep {
 }
 
 /// Time in the name of a backup, in UTC; milliseconds follow.
-const STAMP: &str = "%Y-%m-%dT%H-%M-%S";
+const BACKUP_TIME_FORMAT: &str = "%Y-%m-%dT%H-%M-%S";
 
-impl Rotated {
+impl RotatedFile {
     /// Opens the file for appending. Creates it, readable by its owner only, and its directory if necessary.
-    pub(super) fn open(path: &Path, keep: Keep) -> io::Result<Rotated> {
-        if let Some(directory) = directory(path) {
+    pub(super) fn open(path: &Path, keep: RotationPolicy) -> io::Result<RotatedFile> {
+        if let Some(directory) = parent_directory(path) {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
         }
-        let file = append(path, 0o600)?;
+        let file = open_for_append(path, 0o600)?;
         let found = file.metadata()?;
         let size = found.len();
         // Only a regular file can be rotated, not for example a terminal.
-        let keep = if found.is_file() { keep } else { Keep::default() };
-        let mut rotated = Rotated { path: path.to_owned(), keep, file, size, torn: false };
+        let keep = if found.is_file() { keep } else { RotationPolicy::default() };
+        let mut rotated = RotatedFile { path: path.to_owned(), policy: keep, file, size, has_partial_line: false };
         // A killed process may have left an incomplete line.
-        rotated.torn = size > 0 && !ends_with_newline(path)?;
-        rotated.clean(SystemTime::now());
+        rotated.has_partial_line = size > 0 && !ends_with_newline(path)?;
+        rotated.remove_old_backups(SystemTime::now());
         Ok(rotated)
     }
 
@@ -61,24 +61,24 @@ impl Rotated {
         while at < lines.len() {
             // As many lines as fit, at least one.
             let mut bytes = lines[at].len() as u64;
-            if self.keep.bytes > 0 && self.size > 0 && self.size + bytes > self.keep.bytes {
+            if self.policy.bytes > 0 && self.size > 0 && self.size + bytes > self.policy.bytes {
                 self.rotate(now).map_err(|error| (at, error))?;
             }
             let mut end = at + 1;
             while let Some(line) = lines.get(end)
-                && (self.keep.bytes == 0 || self.size + bytes + line.len() as u64 <= self.keep.bytes)
+                && (self.policy.bytes == 0 || self.size + bytes + line.len() as u64 <= self.policy.bytes)
             {
                 bytes += line.len() as u64;
                 end += 1;
             }
             let mut block = Vec::with_capacity(bytes as usize + 1);
-            if self.torn {
+            if self.has_partial_line {
                 block.push(b'\n');
             }
             lines[at..end].iter().for_each(|line| block.extend_from_slice(line));
-            self.torn = true;
+            self.has_partial_line = true;
             self.file.write_all(&block).map_err(|error| (at, error))?;
-            self.torn = false;
+            self.has_partial_line = false;
             self.size += block.len() as u64;
             at = end;
         }
@@ -89,26 +89,26 @@ impl Rotated {
     fn rotate(&mut self, now: SystemTime) -> io::Result<()> {
         let mode = match fs::metadata(&self.path) {
             Ok(found) => {
-                fs::rename(&self.path, self.backup(now))?;
+                fs::rename(&self.path, self.backup_path(now))?;
                 found.permissions().mode() & 0o777
             }
             // The file was removed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0o600,
             Err(error) => return Err(error),
         };
-        self.file = append(&self.path, mode)?;
+        self.file = open_for_append(&self.path, mode)?;
         self.size = 0;
-        self.torn = false;
-        self.clean(now);
+        self.has_partial_line = false;
+        self.remove_old_backups(now);
         Ok(())
     }
 
     /// Path of a new backup: `audit-2026-11-21T06-00-00.123.log` for `audit.log`, or the next free millisecond.
-    fn backup(&self, now: SystemTime) -> PathBuf {
+    fn backup_path(&self, now: SystemTime) -> PathBuf {
         let (prefix, suffix) = self.affixes();
         let mut now = jiff::Timestamp::try_from(now).unwrap_or_default();
         loop {
-            let stamp = format!("{}.{:03}", now.strftime(STAMP), now.subsec_millisecond());
+            let stamp = format!("{}.{:03}", now.strftime(BACKUP_TIME_FORMAT), now.subsec_millisecond());
             let path = self.path.with_file_name(format!("{prefix}{stamp}{suffix}"));
             match now.checked_add(Duration::from_millis(1)) {
                 Ok(next) if path.exists() => now = next,
@@ -127,27 +127,27 @@ impl Rotated {
     }
 
     /// Removes old and excess backups. Errors are only logged, so that no events are lost.
-    fn clean(&self, now: SystemTime) {
-        for path in self.superfluous(now) {
+    fn remove_old_backups(&self, now: SystemTime) {
+        for path in self.old_backups(now) {
             if let Err(error) = fs::remove_file(&path) {
                 tracing::warn!(file = %path.display(), %error, "old audit log cannot be removed");
             }
         }
     }
 
-    fn superfluous(&self, now: SystemTime) -> Vec<PathBuf> {
-        let Some(entries) = directory(&self.path).and_then(|directory| fs::read_dir(directory).ok()) else {
+    fn old_backups(&self, now: SystemTime) -> Vec<PathBuf> {
+        let Some(entries) = parent_directory(&self.path).and_then(|directory| fs::read_dir(directory).ok()) else {
             return Vec::new();
         };
         let mut backups: Vec<(SystemTime, PathBuf)> = entries
             .flatten()
             .filter(|entry| entry.file_type().is_ok_and(|kind| !kind.is_dir()))
-            .filter_map(|entry| Some((self.time_of(&entry.file_name().to_string_lossy())?, entry.path())))
+            .filter_map(|entry| Some((self.backup_time(&entry.file_name().to_string_lossy())?, entry.path())))
             .collect();
         backups.sort();
         backups.reverse();
-        let oldest = if self.keep.age.is_zero() { None } else { now.checked_sub(self.keep.age) };
-        let most = if self.keep.backups == 0 { usize::MAX } else { self.keep.backups };
+        let oldest = if self.policy.age.is_zero() { None } else { now.checked_sub(self.policy.age) };
+        let most = if self.policy.backups == 0 { usize::MAX } else { self.policy.backups };
         let gone = |(number, (time, path)): (usize, (SystemTime, PathBuf))| {
             (number >= most || oldest.is_some_and(|oldest| time < oldest)).then_some(path)
         };
@@ -155,22 +155,22 @@ impl Rotated {
     }
 
     /// Time in a backup's file name, compressed or not; `None` for other files.
-    fn time_of(&self, name: &str) -> Option<SystemTime> {
+    fn backup_time(&self, name: &str) -> Option<SystemTime> {
         let (prefix, suffix) = self.affixes();
         let stamp = name.strip_prefix(&prefix)?;
         let stamp = stamp.strip_suffix(&suffix).or_else(|| stamp.strip_suffix(&format!("{suffix}.gz")))?;
         let (whole, millis) = stamp.split_once('.')?;
         let millis: u64 = millis.parse().ok().filter(|_| millis.len() == 3)?;
-        let time = DateTime::strptime(STAMP, whole).ok()?.to_zoned(TimeZone::UTC).ok()?;
+        let time = DateTime::strptime(BACKUP_TIME_FORMAT, whole).ok()?.to_zoned(TimeZone::UTC).ok()?;
         Some(SystemTime::from(time.timestamp()) + Duration::from_millis(millis))
     }
 }
 
-fn directory(path: &Path) -> Option<&Path> {
+fn parent_directory(path: &Path) -> Option<&Path> {
     path.parent().map(|directory| if directory.as_os_str().is_empty() { Path::new(".") } else { directory })
 }
 
-fn append(path: &Path, mode: u32) -> io::Result<File> {
+fn open_for_append(path: &Path, mode: u32) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(mode).open(path)
 }
 
@@ -206,11 +206,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_set_aside_before_it_is_too_large_and_no_line_is_in_two() {
+    fn audit_log_rotates_before_max_size_without_splitting_lines() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("logs/audit.log");
-        let keep = Keep { bytes: 10, ..Keep::default() };
-        let mut log = Rotated::open(&path, keep).unwrap();
+        let keep = RotationPolicy { bytes: 10, ..RotationPolicy::default() };
+        let mut log = RotatedFile::open(&path, keep).unwrap();
         let now = at("2026-11-21T06:07:08.009Z");
         log.write(&[b"one\n", b"two\n"], now).unwrap();
         log.write(&[b"three\n", b"four\n", b"longer than that\n", b"x\n"], now).unwrap();
@@ -227,7 +227,7 @@ mod tests {
         drop(log);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         fs::write(&path, "half a l").unwrap();
-        let mut log = Rotated::open(&path, keep).unwrap();
+        let mut log = RotatedFile::open(&path, keep).unwrap();
         log.write(&[b"y\n"], now).unwrap();
         assert_eq!(text("audit.log"), "half a l\ny\n");
         log.write(&[b"z\n"], now).unwrap();
@@ -235,17 +235,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_never_set_aside() {
-        let mut log = Rotated::open(Path::new("/dev/null"), Keep { bytes: 1, ..Keep::default() }).unwrap();
+    fn audit_log_device_is_not_rotated() {
+        let mut log =
+            RotatedFile::open(Path::new("/dev/null"), RotationPolicy { bytes: 1, ..RotationPolicy::default() })
+                .unwrap();
         log.write(&[b"one\n", b"two\n"], SystemTime::now()).unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
     }
 
     #[test]
-    fn without_a_size_it_grows() {
+    fn audit_log_without_max_size_is_not_rotated() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit");
-        let mut log = Rotated::open(&path, Keep::default()).unwrap();
+        let mut log = RotatedFile::open(&path, RotationPolicy::default()).unwrap();
         for _ in 0..100 {
             log.write(&[b"a line\n"], SystemTime::now()).unwrap();
         }
@@ -254,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_old_or_too_many_goes_and_nothing_else() {
+    fn audit_log_old_backups_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.log");
         let old = ["audit-2026-10-01T00-00-00.000.log", "audit-2026-11-19T00-00-00.000.log.gz"];
@@ -267,12 +269,18 @@ mod tests {
         let now = at("2026-11-21T06:00:00Z");
         let log = |backups, days: u64| {
             let age = Duration::from_secs(days * 86_400);
-            let file = append(&path, 0o600).unwrap();
-            Rotated { path: path.clone(), keep: Keep { bytes: 0, backups, age }, file, size: 0, torn: false }
+            let file = open_for_append(&path, 0o600).unwrap();
+            RotatedFile {
+                path: path.clone(),
+                policy: RotationPolicy { bytes: 0, backups, age },
+                file,
+                size: 0,
+                has_partial_line: false,
+            }
         };
         let superfluous = |backups, days| {
             let mut names: Vec<String> = log(backups, days)
-                .superfluous(now)
+                .old_backups(now)
                 .iter()
                 .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
                 .collect();
@@ -283,7 +291,7 @@ mod tests {
         assert_eq!(superfluous(2, 0), old);
         assert_eq!(superfluous(0, 2), old);
         assert_eq!(superfluous(3, 30), [old[0]]);
-        log(2, 0).clean(now);
+        log(2, 0).remove_old_backups(now);
         let mut left: Vec<&str> = kept.iter().chain(&others).copied().chain(["audit.log"]).collect();
         left.sort_unstable();
         assert_eq!(names(folder.path()), left);

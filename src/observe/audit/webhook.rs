@@ -10,19 +10,19 @@ use bytes::Bytes;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::losses::Losses;
-use super::queue::{Queue, Taken};
-use super::{BATCH_BYTES, MOST_WAITING};
+use super::drop_log::LossReporter;
+use super::queue::{AuditQueue, EventBatch};
+use super::{MAX_BATCH_BYTES, MAX_WAITING_BYTES};
 use crate::observe::metrics::{AuditLoss, Metrics};
 
 /// Maximum attempts per batch (`DefaultRetryBackoffWithInitialDelay` in `k8s.io/apiserver/pkg/util/webhook`).
-const ATTEMPTS: i32 = 5;
+const MAX_ATTEMPTS: i32 = 5;
 /// Maximum number of batches in flight. Upstream limits neither these nor their memory.
-const AT_ONCE: usize = 4;
+const MAX_BATCHES_IN_FLIGHT: usize = 4;
 
 /// Settings of the audit webhook.
 #[derive(Clone, Debug, PartialEq)]
-pub struct WebhookSettings {
+pub struct AuditWebhookSettings {
     /// `--audit-webhook-config-file`: a kubeconfig with the server of the webhook.
     pub config_file: PathBuf,
     /// `--audit-webhook-batch-buffer-size`, in events.
@@ -38,7 +38,7 @@ pub struct WebhookSettings {
 }
 
 /// Transport to the webhook.
-pub trait Deliver {
+pub trait AuditEventSender {
     /// Sends one `EventList`, once.
     ///
     /// # Errors
@@ -46,54 +46,54 @@ pub trait Deliver {
     fn deliver(&self, list: Bytes) -> impl Future<Output = Result<(), String>>;
 }
 
-/// The audit webhook; sends nothing before [`Webhook::run`].
-pub struct Webhook {
-    settings: WebhookSettings,
-    queue: Arc<Queue>,
+/// The audit webhook; sends nothing before [`WebhookSink::run`].
+pub struct WebhookSink {
+    settings: AuditWebhookSettings,
+    queue: Arc<AuditQueue>,
     wake: Arc<Notify>,
     end: Arc<watch::Sender<bool>>,
     metrics: Arc<Metrics>,
 }
 
 /// State shared by all batches.
-struct Sending<D> {
+struct BatchSender<D> {
     deliver: D,
     backoff: Duration,
-    losses: RefCell<Losses>,
+    losses: RefCell<LossReporter>,
     metrics: Arc<Metrics>,
     ended: watch::Receiver<bool>,
 }
 
-impl Webhook {
-    pub(super) fn new(settings: WebhookSettings, metrics: &Arc<Metrics>) -> Webhook {
+impl WebhookSink {
+    pub(super) fn new(settings: AuditWebhookSettings, metrics: &Arc<Metrics>) -> WebhookSink {
         let wake = Arc::new(Notify::new());
         let waking = wake.clone();
-        let queue = Queue::new(settings.buffer, MOST_WAITING, settings.batch, move || waking.notify_one());
-        Webhook { settings, queue, wake, end: Arc::new(watch::Sender::new(false)), metrics: metrics.clone() }
+        let queue = AuditQueue::new(settings.buffer, MAX_WAITING_BYTES, settings.batch, move || waking.notify_one());
+        WebhookSink { settings, queue, wake, end: Arc::new(watch::Sender::new(false)), metrics: metrics.clone() }
     }
 
-    pub(super) fn queue(&self) -> &Arc<Queue> {
+    pub(super) fn queue(&self) -> &Arc<AuditQueue> {
         &self.queue
     }
 
     /// After `true` is sent, the webhook sends queued events without waiting.
-    pub(super) fn end(&self) -> Arc<watch::Sender<bool>> {
+    pub(super) fn end_signal(&self) -> Arc<watch::Sender<bool>> {
         self.end.clone()
     }
 
     /// Sends events until the process ends. Requires a `LocalSet`.
-    pub async fn run(self, deliver: impl Deliver + 'static) {
-        let Webhook { settings, queue, wake, end, metrics } = self;
+    pub async fn run(self, deliver: impl AuditEventSender + 'static) {
+        let WebhookSink { settings, queue, wake, end, metrics } = self;
         let mut ended = end.subscribe();
-        let sending = Rc::new(Sending {
+        let sending = Rc::new(BatchSender {
             deliver,
             backoff: settings.backoff,
-            losses: RefCell::new(Losses::new(settings.config_file.display().to_string())),
+            losses: RefCell::new(LossReporter::new(settings.config_file.display().to_string())),
             metrics,
             ended: ended.clone(),
         });
-        let under_way = Arc::new(Semaphore::new(AT_ONCE));
-        let mut throttle = settings.throttle.map(|(qps, burst)| Throttle::new(qps, burst));
+        let under_way = Arc::new(Semaphore::new(MAX_BATCHES_IN_FLIGHT));
+        let mut throttle = settings.throttle.map(|(qps, burst)| TokenBucket::new(qps, burst));
         loop {
             while queue.waiting() == 0 {
                 wake.notified().await;
@@ -111,35 +111,35 @@ impl Webhook {
                 && !*ended.borrow()
             {
                 tokio::select! {
-                    () = throttle.next() => {}
+                    () = throttle.wait_for_token() => {}
                     _ = ended.changed() => {}
                 }
             }
             let Ok(place) = Arc::clone(&under_way).acquire_owned().await else { return };
-            let taken = queue.take(settings.batch, BATCH_BYTES);
-            sending.losses.borrow_mut().tell(&queue);
+            let taken = queue.take(settings.batch, MAX_BATCH_BYTES);
+            sending.losses.borrow_mut().report(&queue);
             let (sending, queue) = (sending.clone(), queue.clone());
             tokio::task::spawn_local(async move {
                 sending.send(&taken).await;
-                sending.losses.borrow_mut().tell(&queue);
+                sending.losses.borrow_mut().report(&queue);
                 drop((taken, place));
             });
         }
     }
 }
 
-impl<D: Deliver> Sending<D> {
+impl<D: AuditEventSender> BatchSender<D> {
     /// Sends a batch with retries, and drops it after the last attempt.
-    async fn send(&self, taken: &Taken) {
-        let list = list(taken);
+    async fn send(&self, taken: &EventBatch) {
+        let list = event_list(taken);
         let mut ended = self.ended.clone();
         let mut attempt = 0;
         loop {
             let Err(why) = self.deliver.deliver(list.clone()).await else { return };
             attempt += 1;
-            if attempt == ATTEMPTS {
-                self.metrics.audit().lost(AuditLoss::Webhook, taken.events.len());
-                self.losses.borrow_mut().failed(taken.events.len(), why);
+            if attempt == MAX_ATTEMPTS {
+                self.metrics.audit().record_lost(AuditLoss::Webhook, taken.events.len());
+                self.losses.borrow_mut().record_failure(taken.events.len(), why);
                 return;
             }
             tracing::debug!(error = why, attempt, "audit webhook failed to accept a batch");
@@ -155,7 +155,7 @@ impl<D: Deliver> Sending<D> {
 }
 
 /// An `EventList` of `audit.k8s.io/v1`.
-fn list(taken: &Taken) -> Bytes {
+fn event_list(taken: &EventBatch) -> Bytes {
     let mut list = Vec::with_capacity(1024 * taken.events.len());
     list.extend_from_slice(br#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","metadata":{},"items":["#);
     for (number, event) in taken.events.iter().enumerate() {
@@ -169,20 +169,20 @@ fn list(taken: &Taken) -> Bytes {
 }
 
 /// Token bucket: a rate of batches per second with bursts.
-struct Throttle {
+struct TokenBucket {
     interval: Duration,
     burst: u64,
     /// Time at which the bucket is full again.
     full: Instant,
 }
 
-impl Throttle {
-    fn new(qps: f64, burst: u64) -> Throttle {
-        Throttle { interval: Duration::from_secs_f64(1.0 / qps), burst, full: Instant::now() }
+impl TokenBucket {
+    fn new(qps: f64, burst: u64) -> TokenBucket {
+        TokenBucket { interval: Duration::from_secs_f64(1.0 / qps), burst, full: Instant::now() }
     }
 
     /// Waits for the next token.
-    async fn next(&mut self) {
+    async fn wait_for_token(&mut self) {
         let room = self.interval.saturating_mul(u32::try_from(self.burst.saturating_sub(1)).unwrap_or(u32::MAX));
         self.full = self.full.max(Instant::now()) + self.interval;
         if let Some(at) = self.full.checked_sub(room + self.interval) {
@@ -197,17 +197,17 @@ mod tests {
     use tokio::task::LocalSet;
 
     use super::*;
-    use crate::observe::audit::Level;
-    use crate::observe::audit::event::Event;
-    use crate::observe::metrics::Format;
+    use crate::observe::audit::AuditLevel;
+    use crate::observe::audit::event::AuditEvent;
+    use crate::observe::metrics::ExpositionFormat;
 
     /// A webhook that accepts or refuses each list as instructed.
-    struct Receiver {
+    struct FakeWebhook {
         lists: mpsc::UnboundedSender<(usize, Instant)>,
         answers: RefCell<mpsc::UnboundedReceiver<bool>>,
     }
 
-    impl Deliver for Receiver {
+    impl AuditEventSender for FakeWebhook {
         async fn deliver(&self, list: Bytes) -> Result<(), String> {
             let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
             assert_eq!((&list["kind"], &list["apiVersion"]), (&"EventList".into(), &"audit.k8s.io/v1".into()));
@@ -219,8 +219,8 @@ mod tests {
         }
     }
 
-    struct World {
-        queue: Arc<Queue>,
+    struct WebhookFixture {
+        queue: Arc<AuditQueue>,
         end: Arc<watch::Sender<bool>>,
         metrics: Arc<Metrics>,
         lists: mpsc::UnboundedReceiver<(usize, Instant)>,
@@ -228,8 +228,8 @@ mod tests {
         _local: LocalSet,
     }
 
-    fn settings() -> WebhookSettings {
-        WebhookSettings {
+    fn settings() -> AuditWebhookSettings {
+        AuditWebhookSettings {
             config_file: "audit.kubeconfig".into(),
             buffer: 20,
             batch: 4,
@@ -240,20 +240,20 @@ mod tests {
     }
 
     /// Runs `story` with a webhook, in paused time.
-    async fn tell(settings: WebhookSettings, story: impl AsyncFnOnce(World)) {
+    async fn with_webhook(settings: AuditWebhookSettings, story: impl AsyncFnOnce(WebhookFixture)) {
         let metrics = Metrics::new();
-        let webhook = Webhook::new(settings, &metrics);
+        let webhook = WebhookSink::new(settings, &metrics);
         let ((send, lists), (answers, answering)) = (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-        let (queue, end) = (webhook.queue().clone(), webhook.end());
+        let (queue, end) = (webhook.queue().clone(), webhook.end_signal());
         let local = LocalSet::new();
-        local.spawn_local(webhook.run(Receiver { lists: send, answers: RefCell::new(answering) }));
-        let world = World { queue, end, metrics, lists, answers, _local: LocalSet::new() };
+        local.spawn_local(webhook.run(FakeWebhook { lists: send, answers: RefCell::new(answering) }));
+        let world = WebhookFixture { queue, end, metrics, lists, answers, _local: LocalSet::new() };
         local.run_until(story(world)).await;
     }
 
-    impl World {
+    impl WebhookFixture {
         fn push(&self, events: usize) {
-            let event = Event::for_test();
+            let event = AuditEvent::for_test();
             (0..events).for_each(|_| {
                 self.queue.push(&event);
             });
@@ -261,8 +261,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_batch_goes_when_it_is_full_or_old_enough() {
-        tell(settings(), async |mut world| {
+    async fn audit_webhook_sends_full_or_aged_batches() {
+        with_webhook(settings(), async |mut world| {
             let began = Instant::now();
             world.push(5);
             (0..3).for_each(|_| world.answers.send(true).unwrap());
@@ -272,7 +272,7 @@ mod tests {
             world.push(1);
             world.end.send(true).unwrap();
             assert_eq!(world.lists.recv().await, Some((1, at)));
-            while world.queue.held() > 0 {
+            while world.queue.pending() > 0 {
                 tokio::task::yield_now().await;
             }
         })
@@ -280,9 +280,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_not_taken_is_tried_again_and_given_up_in_the_end() {
-        tell(settings(), async |mut world| {
-            world.metrics.audit().judged(Level::Metadata);
+    async fn audit_webhook_retries_then_drops_batch() {
+        with_webhook(settings(), async |mut world| {
+            world.metrics.audit().record_level(AuditLevel::Metadata);
             world.push(4);
             (0..5).for_each(|_| world.answers.send(false).unwrap());
             let mut times = Vec::new();
@@ -293,27 +293,27 @@ mod tests {
                 let pause = pause.as_secs_f64();
                 assert!(pause >= least && pause <= least * 1.2 + 0.01, "{pause} after {least}");
             }
-            while world.queue.held() > 0 {
+            while world.queue.pending() > 0 {
                 tokio::task::yield_now().await;
             }
-            let text = world.metrics.render(Format::Classic);
+            let text = world.metrics.render(ExpositionFormat::Classic);
             assert!(text.contains("apiserver_audit_error_total{plugin=\"webhook\"} 4\n"), "{text}");
         })
         .await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_webhook_that_is_stuck_takes_no_more_than_its_room() {
-        tell(settings(), async |mut world| {
+    async fn audit_webhook_blocked_drops_events_beyond_buffer() {
+        with_webhook(settings(), async |mut world| {
             for _ in 0..40 {
                 world.push(1);
                 tokio::task::yield_now().await;
             }
-            for _ in 0..AT_ONCE {
+            for _ in 0..MAX_BATCHES_IN_FLIGHT {
                 assert_eq!(world.lists.recv().await.unwrap().0, 4);
             }
             assert!(world.lists.try_recv().is_err());
-            assert_eq!((world.queue.held(), world.queue.dropped()), (20, 20));
+            assert_eq!((world.queue.pending(), world.queue.dropped()), (20, 20));
             (0..5).for_each(|_| world.answers.send(true).unwrap());
             assert_eq!(world.lists.recv().await.unwrap().0, 4);
         })
@@ -321,9 +321,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn batches_keep_their_distance() {
-        let settings = WebhookSettings { throttle: Some((10.0, 2)), batch: 1, ..settings() };
-        tell(settings, async |mut world| {
+    async fn audit_webhook_batches_are_throttled() {
+        let settings = AuditWebhookSettings { throttle: Some((10.0, 2)), batch: 1, ..settings() };
+        with_webhook(settings, async |mut world| {
             let began = Instant::now();
             (0..5).for_each(|_| world.answers.send(true).unwrap());
             world.push(5);

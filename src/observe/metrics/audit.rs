@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::cell::Striped;
-use super::text::{Kind, Text};
-use crate::observe::audit::Level;
+use super::counters::StripedCounter;
+use super::exposition::{MetricType, MetricsText};
+use crate::observe::audit::AuditLevel;
 
 /// Where events were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,8 +20,8 @@ pub(in crate::observe) enum AuditLoss {
 /// Counters of audit events.
 #[derive(Default)]
 pub(in crate::observe) struct AuditCounts {
-    events: Striped,
-    levels: [Striped; 4],
+    events: StripedCounter,
+    levels: [StripedCounter; 4],
     lost: [AtomicU64; 3],
 }
 
@@ -31,28 +31,28 @@ impl AuditLoss {
 
 impl AuditCounts {
     /// Counts a request with the audit level `level`.
-    pub(in crate::observe) fn judged(&self, level: Level) {
-        self.levels[level as usize].up();
+    pub(in crate::observe) fn record_level(&self, level: AuditLevel) {
+        self.levels[level as usize].increment();
     }
 
     /// Counts an event.
-    pub(in crate::observe) fn event(&self) {
-        self.events.up();
+    pub(in crate::observe) fn record_event(&self) {
+        self.events.increment();
     }
 
     /// Counts lost events.
-    pub(in crate::observe) fn lost(&self, by: AuditLoss, events: usize) {
+    pub(in crate::observe) fn record_lost(&self, by: AuditLoss, events: usize) {
         self.lost[by as usize].fetch_add(events as u64, Relaxed);
     }
 
     /// Families `apiserver_audit_*`, after the first request was evaluated.
-    pub(super) fn render(&self, text: &mut Text) {
+    pub(super) fn render(&self, text: &mut MetricsText) {
         if self.levels.iter().all(|count| count.get() == 0) {
             return;
         }
         text.family(
             "apiserver_audit_error_total",
-            Kind::Counter,
+            MetricType::Counter,
             "[ALPHA] Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected \
              by the error.",
         );
@@ -64,23 +64,23 @@ impl AuditCounts {
         }
         text.family(
             "apiserver_audit_event_total",
-            Kind::Counter,
+            MetricType::Counter,
             "[ALPHA] Counter of audit events generated and sent to the audit backend.",
         );
         text.sample(&[], self.events.get());
         text.family(
             "apiserver_audit_level_total",
-            Kind::Counter,
+            MetricType::Counter,
             "[ALPHA] Counter of policy levels for audit events (1 per request).",
         );
-        for (level, count) in Level::ALL.iter().zip(&self.levels) {
+        for (level, count) in AuditLevel::ALL.iter().zip(&self.levels) {
             if count.get() > 0 {
                 text.sample(&[("level", level.as_str())], count.get());
             }
         }
         text.family(
             "apiserver_audit_requests_rejected_total",
-            Kind::Counter,
+            MetricType::Counter,
             "[ALPHA] Counter of apiserver requests rejected due to an error in audit logging backend.",
         );
         // Requests are never rejected because of the audit.
@@ -90,23 +90,23 @@ impl AuditCounts {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Format;
+    use super::super::ExpositionFormat;
     use super::*;
 
     #[test]
-    fn what_was_judged_made_and_lost() {
+    fn audit_metrics_render_every_family() {
         let counts = AuditCounts::default();
         let render = || {
-            let mut text = Text::new(Format::Classic);
+            let mut text = MetricsText::new(ExpositionFormat::Classic);
             counts.render(&mut text);
             text.finish()
         };
         assert_eq!(render(), "");
-        counts.judged(Level::None);
-        counts.judged(Level::Metadata);
-        counts.judged(Level::Metadata);
-        counts.event();
-        counts.lost(AuditLoss::Buffered, 3);
+        counts.record_level(AuditLevel::None);
+        counts.record_level(AuditLevel::Metadata);
+        counts.record_level(AuditLevel::Metadata);
+        counts.record_event();
+        counts.record_lost(AuditLoss::Buffered, 3);
         let text = render();
         let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         let expected = [

@@ -8,33 +8,33 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use aws_lc_rs::digest;
 use parking_lot::Mutex;
 
-use super::cell::{CONDITION_SECONDS, Histogram, Striped, TOKEN_SECONDS};
-use super::reviews::histogram_of;
-use super::text::{Kind, Text};
+use super::counters::{CONDITION_SECONDS, Histogram, StripedCounter, TOKEN_SECONDS};
+use super::exposition::{MetricType, MetricsText};
+use super::reviews::render_histogram;
 
 /// Metrics of authorizers, authorization webhooks and configuration reloads.
 #[derive(Default)]
-pub struct Authorization {
-    decisions: Mutex<BTreeMap<(String, &'static str), Arc<Decisions>>>,
-    webhooks: Mutex<BTreeMap<String, Arc<Webhook>>>,
-    configuration: Mutex<Option<Configuration>>,
+pub struct AuthorizationMetrics {
+    decisions: Mutex<BTreeMap<(String, &'static str), Arc<DecisionCounts>>>,
+    webhooks: Mutex<BTreeMap<String, Arc<WebhookMetrics>>>,
+    configuration: Mutex<Option<ConfigReloads>>,
 }
 
 /// Decisions of one authorizer.
 #[derive(Default)]
-pub struct Decisions {
-    allowed: Striped,
-    denied: Striped,
+pub struct DecisionCounts {
+    allowed: StripedCounter,
+    denied: StripedCounter,
 }
 
 /// Metrics of one authorization webhook.
 #[derive(Default)]
-pub struct Webhook {
+pub struct WebhookMetrics {
     round_trips: Mutex<BTreeMap<&'static str, (u64, Histogram)>>,
-    let_through: [AtomicU64; 2],
+    failed_open: [AtomicU64; 2],
     conditions: Mutex<Option<Histogram>>,
     condition_errors: AtomicU64,
-    exclusions: Striped,
+    exclusions: StripedCounter,
 }
 
 /// Result of one HTTP request to a webhook.
@@ -49,7 +49,7 @@ pub enum RoundTrip {
 }
 
 #[derive(Default)]
-struct Configuration {
+struct ConfigReloads {
     hash: String,
     /// Number and last time (in seconds since 1970) of successful reloads, then of failed ones.
     reloads: [(u64, f64); 2],
@@ -65,21 +65,21 @@ impl RoundTrip {
     }
 }
 
-impl Decisions {
+impl DecisionCounts {
     /// Counts an allowed request.
-    pub fn allowed(&self) {
-        self.allowed.up();
+    pub fn record_allowed(&self) {
+        self.allowed.increment();
     }
 
     /// Counts a denied request.
-    pub fn denied(&self) {
-        self.denied.up();
+    pub fn record_denied(&self) {
+        self.denied.increment();
     }
 }
 
-impl Webhook {
+impl WebhookMetrics {
     /// Counts an HTTP request to the webhook.
-    pub fn asked(&self, result: RoundTrip, took: Duration) {
+    pub fn record_request(&self, result: RoundTrip, took: Duration) {
         let mut round_trips = self.round_trips.lock();
         let (count, histogram) =
             round_trips.entry(result.as_str()).or_insert_with(|| (0, Histogram::new(&TOKEN_SECONDS)));
@@ -88,50 +88,50 @@ impl Webhook {
     }
 
     /// Counts a failed evaluation that was treated as NoOpinion (`failurePolicy: NoOpinion`).
-    pub fn failed_open(&self, timed_out: bool) {
-        self.let_through[usize::from(timed_out)].fetch_add(1, Relaxed);
+    pub fn record_fail_open(&self, timed_out: bool) {
+        self.failed_open[usize::from(timed_out)].fetch_add(1, Relaxed);
     }
 
     /// Counts an evaluation of the match conditions.
-    pub fn conditions_evaluated(&self, took: Duration, failed: bool) {
+    pub fn record_conditions(&self, took: Duration, failed: bool) {
         self.conditions.lock().get_or_insert_with(|| Histogram::new(&CONDITION_SECONDS)).observe_duration(took);
         self.condition_errors.fetch_add(u64::from(failed), Relaxed);
     }
 
     /// Counts a request excluded by the match conditions.
-    pub fn excluded(&self) {
-        self.exclusions.up();
+    pub fn record_exclusion(&self) {
+        self.exclusions.increment();
     }
 }
 
-impl Authorization {
+impl AuthorizationMetrics {
     /// Counters of the authorizer with this type and name.
-    pub fn decisions(&self, kind: &'static str, name: &str) -> Arc<Decisions> {
+    pub fn decisions(&self, kind: &'static str, name: &str) -> Arc<DecisionCounts> {
         self.decisions.lock().entry((name.to_owned(), kind)).or_default().clone()
     }
 
     /// Metrics of the webhook with this name.
-    pub fn webhook(&self, name: &str) -> Arc<Webhook> {
+    pub fn webhook(&self, name: &str) -> Arc<WebhookMetrics> {
         self.webhooks.lock().entry(name.to_owned()).or_default().clone()
     }
 
     /// Sets the initial configuration.
-    pub fn configured(&self, text: &str) {
+    pub fn set_config(&self, text: &str) {
         self.configuration.lock().get_or_insert_default().hash = sha256(text);
     }
 
     /// Counts a successful reload of the configuration.
-    pub fn reloaded(&self, text: &str) {
-        self.configured(text);
-        self.read_again(0);
+    pub fn record_reload(&self, text: &str) {
+        self.set_config(text);
+        self.count_reload(0);
     }
 
     /// Counts a failed reload of the configuration.
-    pub fn reload_failed(&self) {
-        self.read_again(1);
+    pub fn record_reload_failure(&self) {
+        self.count_reload(1);
     }
 
-    fn read_again(&self, result: usize) {
+    fn count_reload(&self, result: usize) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let mut configuration = self.configuration.lock();
         let (count, last) = &mut configuration.get_or_insert_default().reloads[result];
@@ -140,11 +140,11 @@ impl Authorization {
     }
 
     /// Families `apiserver_authorization_*`.
-    pub(super) fn render(&self, text: &mut Text) {
+    pub(super) fn render(&self, text: &mut MetricsText) {
         self.configuration(text);
         text.family(
             "apiserver_authorization_decisions_total",
-            Kind::Counter,
+            MetricType::Counter,
             "[ALPHA] Total number of terminal decisions made by an authorizer split by authorizer type, name, and \
              decision.",
         );
@@ -160,7 +160,7 @@ impl Authorization {
         self.webhooks(text);
     }
 
-    fn configuration(&self, text: &mut Text) {
+    fn configuration(&self, text: &mut MetricsText) {
         let configuration = self.configuration.lock();
         let names = [
             "apiserver_authorization_config_controller_automatic_reload_last_timestamp_seconds",
@@ -173,7 +173,7 @@ impl Authorization {
             || ["success", "failure"].into_iter().zip(&configuration.reloads).filter(|(_, (count, _))| *count > 0);
         text.family(
             names[0],
-            Kind::Gauge,
+            MetricType::Gauge,
             "[BETA] Timestamp of the last automatic reload of authorization configuration split by status and apiserver \
              identity.",
         );
@@ -182,7 +182,7 @@ impl Authorization {
         }
         text.family(
             names[1],
-            Kind::Counter,
+            MetricType::Counter,
             "[BETA] Total number of automatic reloads of authorization configuration split by status and apiserver \
              identity.",
         );
@@ -191,17 +191,17 @@ impl Authorization {
         }
         text.family(
             names[2],
-            Kind::Gauge,
+            MetricType::Gauge,
             "[ALPHA] Information about the last applied authorization configuration with hash as label, split by \
              apiserver identity.",
         );
         text.sample(&[("apiserver_id_hash", &id), ("hash", &configuration.hash)], 1_u64);
     }
 
-    fn conditions(&self, text: &mut Text) {
+    fn conditions(&self, text: &mut MetricsText) {
         let webhooks = self.webhooks.lock();
-        let counter = |text: &mut Text, name, help, count: fn(&Webhook) -> u64| {
-            text.family(name, Kind::Counter, help);
+        let counter = |text: &mut MetricsText, name, help, count: fn(&WebhookMetrics) -> u64| {
+            text.family(name, MetricType::Counter, help);
             for (name, webhook) in webhooks.iter().filter(|(_, webhook)| count(webhook) > 0) {
                 text.sample(&[("name", name), ("type", "Webhook")], count(webhook));
             }
@@ -215,12 +215,12 @@ impl Authorization {
         );
         text.family(
             "apiserver_authorization_match_condition_evaluation_seconds",
-            Kind::Histogram,
+            MetricType::Histogram,
             "[ALPHA] Authorization match condition evaluation time in seconds, split by authorizer type and name.",
         );
         for (name, webhook) in webhooks.iter() {
             if let Some(histogram) = &*webhook.conditions.lock() {
-                histogram_of(text, &[("name", name), ("type", "Webhook")], histogram, CONDITION_SECONDS.printed);
+                render_histogram(text, &[("name", name), ("type", "Webhook")], histogram, CONDITION_SECONDS.printed);
             }
         }
         counter(
@@ -232,25 +232,25 @@ impl Authorization {
         );
     }
 
-    fn webhooks(&self, text: &mut Text) {
+    fn webhooks(&self, text: &mut MetricsText) {
         let webhooks = self.webhooks.lock();
         text.family(
             "apiserver_authorization_webhook_duration_seconds",
-            Kind::Histogram,
+            MetricType::Histogram,
             "[ALPHA] Request latency in seconds.",
         );
         for (name, webhook) in webhooks.iter() {
             for (result, (_, histogram)) in webhook.round_trips.lock().iter() {
-                histogram_of(text, &[("name", name), ("result", result)], histogram, TOKEN_SECONDS.printed);
+                render_histogram(text, &[("name", name), ("result", result)], histogram, TOKEN_SECONDS.printed);
             }
         }
         text.family(
             "apiserver_authorization_webhook_evaluations_fail_open_total",
-            Kind::Counter,
+            MetricType::Counter,
             "[ALPHA] NoOpinion results due to webhook timeout or error.",
         );
         for (name, webhook) in webhooks.iter() {
-            for (result, count) in ["error", "timeout"].into_iter().zip(&webhook.let_through) {
+            for (result, count) in ["error", "timeout"].into_iter().zip(&webhook.failed_open) {
                 let count = count.load(Relaxed);
                 if count > 0 {
                     text.sample(&[("name", name), ("result", result)], count);
@@ -259,7 +259,7 @@ impl Authorization {
         }
         text.family(
             "apiserver_authorization_webhook_evaluations_total",
-            Kind::Counter,
+            MetricType::Counter,
             "[ALPHA] Round-trips to authorization webhooks.",
         );
         for (name, webhook) in webhooks.iter() {
@@ -284,29 +284,29 @@ fn sha256(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Format;
+    use super::super::ExpositionFormat;
     use super::*;
 
-    fn render(authorization: &Authorization) -> String {
-        let mut text = Text::new(Format::Classic);
+    fn render(authorization: &AuthorizationMetrics) -> String {
+        let mut text = MetricsText::new(ExpositionFormat::Classic);
         authorization.render(&mut text);
         text.finish()
     }
 
     #[test]
-    fn every_family_says_what_was_counted() {
-        let counted = Authorization::default();
+    fn authorization_metrics_render_every_family() {
+        let counted = AuthorizationMetrics::default();
         assert_eq!(render(&counted), "");
-        counted.decisions("RBAC", "rbac").allowed();
-        counted.decisions("Webhook", "a").denied();
+        counted.decisions("RBAC", "rbac").record_allowed();
+        counted.decisions("Webhook", "a").record_denied();
         let webhook = counted.webhook("a");
-        webhook.asked(RoundTrip::Success, Duration::from_millis(7));
-        webhook.asked(RoundTrip::Timeout, Duration::from_secs(3));
-        webhook.failed_open(true);
-        webhook.conditions_evaluated(Duration::from_micros(9), true);
-        webhook.excluded();
-        counted.configured("");
-        counted.reload_failed();
+        webhook.record_request(RoundTrip::Success, Duration::from_millis(7));
+        webhook.record_request(RoundTrip::Timeout, Duration::from_secs(3));
+        webhook.record_fail_open(true);
+        webhook.record_conditions(Duration::from_micros(9), true);
+        webhook.record_exclusion();
+        counted.set_config("");
+        counted.record_reload_failure();
         let text = render(&counted);
         let id = identity();
         let empty = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";

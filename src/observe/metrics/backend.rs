@@ -5,33 +5,33 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cell::{BACKEND_SECONDS, Histogram, Recent, Tally};
+use super::counters::{BACKEND_SECONDS, DecayingSum, Histogram, LocalCounter};
 use super::labels::{BackendPhase, ConnectionState, Protocol, Retry};
 
 /// Metrics of one APIService on this thread; the series are removed with the last handle of all threads.
-pub struct Service(Arc<ServiceSeries>, PhantomData<Rc<()>>);
+pub struct ApiServiceMetrics(Arc<ServiceSeries>, PhantomData<Rc<()>>);
 
 /// Metrics of one endpoint on this thread; the series are removed with the last handle of all threads.
-pub struct Endpoint(Arc<EndpointSeries>, PhantomData<Rc<()>>);
+pub struct EndpointMetrics(Arc<EndpointSeries>, PhantomData<Rc<()>>);
 
 /// Counts one connection to a backend until it is dropped.
 pub struct ConnectionCount {
-    endpoint: Rc<Endpoint>,
+    endpoint: Rc<EndpointMetrics>,
     protocol: Protocol,
     state: ConnectionState,
 }
 
-impl Service {
+impl ApiServiceMetrics {
     /// Creates a handle and its series, which the shard keeps.
-    pub(super) fn open(name: &str) -> (Rc<Service>, Arc<ServiceSeries>) {
+    pub(super) fn create(name: &str) -> (Rc<ApiServiceMetrics>, Arc<ServiceSeries>) {
         let series = Arc::new(ServiceSeries {
             name: name.to_owned(),
-            watches: Tally::default(),
-            in_flight: Tally::default(),
+            watches: LocalCounter::default(),
+            in_flight: LocalCounter::default(),
             retries: Default::default(),
-            forbidden_bodies: Tally::default(),
+            forbidden_bodies: LocalCounter::default(),
         });
-        (Rc::new(Service(series.clone(), PhantomData)), series)
+        (Rc::new(ApiServiceMetrics(series.clone(), PhantomData)), series)
     }
 
     /// Name, for example `v1.example.narthex.dev`.
@@ -40,50 +40,50 @@ impl Service {
     }
 
     /// Counts a retried request.
-    pub fn retried(&self, reason: Retry) {
-        self.0.retries[reason as usize].up();
+    pub fn record_retry(&self, reason: Retry) {
+        self.0.retries[reason as usize].increment();
     }
 
     /// Counts a response body with a status that does not allow one.
-    pub fn sent_forbidden_body(&self) {
-        self.0.forbidden_bodies.up();
+    pub fn record_forbidden_body(&self) {
+        self.0.forbidden_bodies.increment();
     }
 
-    pub(in crate::observe) fn request_began(&self, long_running: bool, watch: bool) {
+    pub(in crate::observe) fn request_started(&self, long_running: bool, watch: bool) {
         if watch {
-            self.0.watches.up();
+            self.0.watches.increment();
         }
         if !long_running {
-            self.0.in_flight.up();
+            self.0.in_flight.increment();
         }
     }
 
-    pub(in crate::observe) fn request_runs_long(&self) {
-        self.0.in_flight.down();
+    pub(in crate::observe) fn request_is_long_running(&self) {
+        self.0.in_flight.decrement();
     }
 
-    pub(in crate::observe) fn request_ended(&self, long_running: bool, watch: bool) {
+    pub(in crate::observe) fn request_finished(&self, long_running: bool, watch: bool) {
         if watch {
-            self.0.watches.down();
+            self.0.watches.decrement();
         }
         if !long_running {
-            self.0.in_flight.down();
+            self.0.in_flight.decrement();
         }
     }
 }
 
-impl Endpoint {
+impl EndpointMetrics {
     /// Creates a handle and its series, which the shard keeps.
-    pub(super) fn open(service: &str, address: &str) -> (Rc<Endpoint>, Arc<EndpointSeries>) {
+    pub(super) fn create(service: &str, address: &str) -> (Rc<EndpointMetrics>, Arc<EndpointSeries>) {
         let series = Arc::new(EndpointSeries {
             service: service.to_owned(),
             address: address.to_owned(),
             phases: std::array::from_fn(|_| Histogram::new(&BACKEND_SECONDS)),
             connections: Default::default(),
-            under_way: Tally::default(),
-            recent: Recent::default(),
+            inflight: LocalCounter::default(),
+            recent: DecayingSum::default(),
         });
-        (Rc::new(Endpoint(series.clone(), PhantomData)), series)
+        (Rc::new(EndpointMetrics(series.clone(), PhantomData)), series)
     }
 
     /// Address of the endpoint.
@@ -97,49 +97,49 @@ impl Endpoint {
     }
 
     /// Updates the number of requests in flight and the recent latency; called every second.
-    pub fn tell(&self, under_way: usize) {
-        self.0.under_way.set(under_way as u64);
+    pub fn update(&self, under_way: usize) {
+        self.0.inflight.set(under_way as u64);
         let headers = &self.0.phases[BackendPhase::Headers as usize];
-        self.0.recent.tell(headers);
+        self.0.recent.update(headers);
     }
 
     /// Counts a connection until the guard is dropped.
-    pub fn connection(self: &Rc<Self>, protocol: Protocol, state: ConnectionState) -> ConnectionCount {
-        self.0.connections[protocol as usize][state as usize].up();
+    pub fn count_connection(self: &Rc<Self>, protocol: Protocol, state: ConnectionState) -> ConnectionCount {
+        self.0.connections[protocol as usize][state as usize].increment();
         ConnectionCount { endpoint: self.clone(), protocol, state }
     }
 }
 
 impl ConnectionCount {
     /// Changes the state of the connection.
-    pub fn is_now(&mut self, state: ConnectionState) {
+    pub fn set_state(&mut self, state: ConnectionState) {
         let cells = &self.endpoint.0.connections[self.protocol as usize];
-        cells[self.state as usize].down();
-        cells[state as usize].up();
+        cells[self.state as usize].decrement();
+        cells[state as usize].increment();
         self.state = state;
     }
 
     /// Sets the protocol negotiated by ALPN.
-    pub fn speaks(&mut self, protocol: Protocol) {
-        self.endpoint.0.connections[self.protocol as usize][self.state as usize].down();
-        self.endpoint.0.connections[protocol as usize][self.state as usize].up();
+    pub fn set_protocol(&mut self, protocol: Protocol) {
+        self.endpoint.0.connections[self.protocol as usize][self.state as usize].decrement();
+        self.endpoint.0.connections[protocol as usize][self.state as usize].increment();
         self.protocol = protocol;
     }
 }
 
 impl Drop for ConnectionCount {
     fn drop(&mut self) {
-        self.endpoint.0.connections[self.protocol as usize][self.state as usize].down();
+        self.endpoint.0.connections[self.protocol as usize][self.state as usize].decrement();
     }
 }
 
 pub(super) struct ServiceSeries {
     pub(super) name: String,
-    pub(super) watches: Tally,
-    pub(super) in_flight: Tally,
+    pub(super) watches: LocalCounter,
+    pub(super) in_flight: LocalCounter,
     /// In the order of [`Retry::ALL`].
-    pub(super) retries: [Tally; Retry::ALL.len()],
-    pub(super) forbidden_bodies: Tally,
+    pub(super) retries: [LocalCounter; Retry::ALL.len()],
+    pub(super) forbidden_bodies: LocalCounter,
 }
 
 pub(super) struct EndpointSeries {
@@ -148,10 +148,10 @@ pub(super) struct EndpointSeries {
     /// In the order of [`BackendPhase::ALL`].
     pub(super) phases: [Histogram; BackendPhase::ALL.len()],
     /// In the order of [`Protocol::ALL`] and [`ConnectionState::ALL`].
-    pub(super) connections: [[Tally; ConnectionState::ALL.len()]; Protocol::ALL.len()],
+    pub(super) connections: [[LocalCounter; ConnectionState::ALL.len()]; Protocol::ALL.len()],
     /// Requests in flight, updated every second.
-    pub(super) under_way: Tally,
-    pub(super) recent: Recent,
+    pub(super) inflight: LocalCounter,
+    pub(super) recent: DecayingSum,
 }
 
 #[cfg(test)]
@@ -160,13 +160,13 @@ mod tests {
     use crate::observe::metrics::{Metrics, WorkerMetrics};
 
     #[test]
-    fn a_connection_is_counted_where_it_stands_until_it_goes() {
+    fn connection_count_follows_state_until_dropped() {
         let worker = WorkerMetrics::new(&Metrics::new());
         let endpoint = worker.endpoint("v1.example.narthex.dev", "10.0.0.1:443");
         let cells = &endpoint.0.connections;
-        let mut connection = endpoint.connection(Protocol::Http1, ConnectionState::Connecting);
-        connection.speaks(Protocol::Http2);
-        connection.is_now(ConnectionState::Active);
+        let mut connection = endpoint.count_connection(Protocol::Http1, ConnectionState::Connecting);
+        connection.set_protocol(Protocol::Http2);
+        connection.set_state(ConnectionState::Active);
         assert_eq!(cells[Protocol::Http2 as usize][ConnectionState::Active as usize].get(), 1);
         assert_eq!(cells[Protocol::Http1 as usize][ConnectionState::Connecting as usize].get(), 0);
         drop(connection);

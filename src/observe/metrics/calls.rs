@@ -5,11 +5,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 
-use super::cell::Striped;
-use super::text::{Kind, Text};
+use super::counters::StripedCounter;
+use super::exposition::{MetricType, MetricsText};
 
 /// Maximum length of a stored error, in characters.
-const LONGEST_ERROR: usize = 400;
+const MAX_ERROR_LENGTH: usize = 400;
 /// Minimum interval between two log lines about failing calls to one server.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -65,19 +65,19 @@ impl CallKind {
 pub struct CallHealth {
     kind: CallKind,
     name: String,
-    cache_hits: Striped,
-    state: Mutex<State>,
+    cache_hits: StripedCounter,
+    state: Mutex<CallState>,
 }
 
 #[derive(Default)]
-struct State {
+struct CallState {
     server: String,
     successes: u64,
     errors: u64,
     last_success: Option<SystemTime>,
     failure: Option<CallFailure>,
     latency: Option<Duration>,
-    watches: bool,
+    has_open_watch: bool,
     /// Whether the last log line reported failing calls.
     logged_as_failing: bool,
     /// When failing calls were last logged.
@@ -185,7 +185,7 @@ impl CallHealth {
             }
             Err(error) => {
                 state.errors += 1;
-                let error = error.chars().take(LONGEST_ERROR).collect();
+                let error = error.chars().take(MAX_ERROR_LENGTH).collect();
                 let since = state.failure.as_ref().map_or(now, |failure| failure.since);
                 let before = state.failure.replace(CallFailure { since, last: now, error, took: Some(took) });
                 if before.is_none() { CallChange::Failed } else { CallChange::None }
@@ -194,27 +194,27 @@ impl CallHealth {
     }
 
     /// Records that a watch of `server` is open, or since when and why it fails.
-    pub fn watches(&self, server: &str, failure: Option<(SystemTime, &str)>) {
+    pub fn record_watch(&self, server: &str, failure: Option<(SystemTime, &str)>) {
         let now = SystemTime::now();
         let mut state = self.state.lock();
         server.clone_into(&mut state.server);
-        if state.watches || failure.is_none() {
+        if state.has_open_watch || failure.is_none() {
             state.last_success = Some(now);
         }
-        state.watches = failure.is_none();
+        state.has_open_watch = failure.is_none();
         match failure {
             None => state.successes += u64::from(state.failure.take().is_some() || state.successes == 0),
             Some((since, error)) => {
                 state.errors += 1;
-                let error = error.chars().take(LONGEST_ERROR).collect();
+                let error = error.chars().take(MAX_ERROR_LENGTH).collect();
                 state.failure = Some(CallFailure { since, last: now, error, took: None });
             }
         }
     }
 
     /// Counts a decision answered from the cache. Counts on several threads do not contend.
-    pub fn cache_hit(&self) {
-        self.cache_hits.up();
+    pub fn record_cache_hit(&self) {
+        self.cache_hits.increment();
     }
 
     /// Whether no call has succeeded yet, or the last one failed.
@@ -232,7 +232,7 @@ impl CallHealth {
             server: state.server.clone(),
             successes: state.successes,
             errors: state.errors,
-            last_success: if state.watches { Some(SystemTime::now()) } else { state.last_success },
+            last_success: if state.has_open_watch { Some(SystemTime::now()) } else { state.last_success },
             failure: state.failure.clone(),
             latency: state.latency,
             cache_hits: self.cache_hits.get(),
@@ -249,7 +249,7 @@ impl Calls {
     /// the returned reference is dropped.
     pub fn register(&self, kind: CallKind, name: &str) -> Arc<CallHealth> {
         let health =
-            CallHealth { kind, name: name.to_owned(), cache_hits: Striped::default(), state: Mutex::default() };
+            CallHealth { kind, name: name.to_owned(), cache_hits: StripedCounter::default(), state: Mutex::default() };
         let health = Arc::new(health);
         let mut all = self.0.lock();
         all.retain(|other| other.strong_count() > 0);
@@ -266,11 +266,11 @@ impl Calls {
     }
 
     /// Families `narthex_remote_call*`.
-    pub(super) fn render(&self, text: &mut Text) {
+    pub(super) fn render(&self, text: &mut MetricsText) {
         let all = self.status();
         text.family(
             "narthex_remote_call_failing",
-            Kind::Gauge,
+            MetricType::Gauge,
             "1 while the last call to an API server, webhook, token issuer or egress proxy failed.",
         );
         for of in &all {
@@ -278,7 +278,7 @@ impl Calls {
         }
         text.family(
             "narthex_remote_call_last_success_timestamp_seconds",
-            Kind::Gauge,
+            MetricType::Gauge,
             "When a call last succeeded, in seconds since 1970.",
         );
         for of in &all {
@@ -287,7 +287,7 @@ impl Calls {
                 text.sample(&of.labels(), seconds.as_secs());
             }
         }
-        text.family("narthex_remote_calls_total", Kind::Counter, "Calls by their result.");
+        text.family("narthex_remote_calls_total", MetricType::Counter, "Calls by their result.");
         for of in &all {
             let [call, name, server] = of.labels();
             for (result, count) in [("success", of.successes), ("error", of.errors)] {
@@ -356,7 +356,7 @@ mod tests {
         let calls = Calls::default();
         let health = calls.register(CallKind::SubjectAccessReview, "guard");
         health.record_quietly("a", Err(&"x".repeat(10_000)), Duration::ZERO);
-        assert_eq!(health.status().failure.unwrap().error.len(), LONGEST_ERROR);
+        assert_eq!(health.status().failure.unwrap().error.len(), MAX_ERROR_LENGTH);
         assert_eq!(calls.status().len(), 1);
         drop(health);
         assert_eq!(calls.status(), []);
@@ -366,12 +366,12 @@ mod tests {
     fn call_health_of_a_watch_succeeds_while_it_is_open() {
         let calls = Calls::default();
         let health = calls.register(CallKind::Registry, "");
-        health.watches("a", None);
+        health.record_watch("a", None);
         assert!(health.status().last_success.is_some_and(|at| at <= SystemTime::now()));
         let since = SystemTime::UNIX_EPOCH;
-        health.watches("a", Some((since, "403")));
+        health.record_watch("a", Some((since, "403")));
         assert_eq!(health.status().failure.map(|failure| failure.since), Some(since));
-        health.watches("a", None);
+        health.record_watch("a", None);
         assert_eq!((health.status().failure, health.status().successes), (None, 2));
     }
 }

@@ -6,52 +6,52 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::cell::{EGRESS_SECONDS, Histogram};
-use super::reviews::histogram_of;
-use super::text::{Kind, Text};
+use super::counters::{EGRESS_SECONDS, Histogram};
+use super::exposition::{MetricType, MetricsText};
+use super::reviews::render_histogram;
 
 /// Number, result and duration of dials through egress proxies. As upstream, direct connections are not counted.
 #[derive(Default)]
-pub struct Egress {
-    dials: Mutex<BTreeMap<Labels, Dials>>,
+pub struct EgressMetrics {
+    dials: Mutex<BTreeMap<DialLabels, DialCounts>>,
     /// Tunnels with an agent that does not read, by selection.
     stuck: Mutex<BTreeMap<String, usize>>,
 }
 
 /// Proxy protocol and transport.
-type Labels = (&'static str, &'static str);
+type DialLabels = (&'static str, &'static str);
 
-struct Dials {
+struct DialCounts {
     started: u64,
     /// Dials that failed before the proxy was asked to connect, and after.
     failed: [u64; 2],
     took: Histogram,
 }
 
-impl Default for Dials {
-    fn default() -> Dials {
-        Dials { started: 0, failed: [0; 2], took: Histogram::new(&EGRESS_SECONDS) }
+impl Default for DialCounts {
+    fn default() -> DialCounts {
+        DialCounts { started: 0, failed: [0; 2], took: Histogram::new(&EGRESS_SECONDS) }
     }
 }
 
-impl Egress {
+impl EgressMetrics {
     /// Counts the start of a dial. `protocol` is `socks5`, `http_connect` or `grpc`; `transport` is `tcp` or `uds`.
-    pub fn started(&self, protocol: &'static str, transport: &'static str) {
+    pub fn record_start(&self, protocol: &'static str, transport: &'static str) {
         self.dials.lock().entry((protocol, transport)).or_default().started += 1;
     }
 
     /// Counts a successful dial.
-    pub fn opened(&self, protocol: &'static str, transport: &'static str, took: Duration) {
+    pub fn record_success(&self, protocol: &'static str, transport: &'static str, took: Duration) {
         self.dials.lock().entry((protocol, transport)).or_default().took.observe_duration(took);
     }
 
     /// Counts a failed dial; `asked` if the proxy had been asked to connect.
-    pub fn failed(&self, protocol: &'static str, transport: &'static str, asked: bool) {
+    pub fn record_failure(&self, protocol: &'static str, transport: &'static str, asked: bool) {
         self.dials.lock().entry((protocol, transport)).or_default().failed[usize::from(asked)] += 1;
     }
 
     /// Replaces a thread's number of stuck tunnels of `selection`: `now` instead of `before`.
-    pub fn stuck(&self, selection: &str, before: usize, now: usize) {
+    pub fn update_stuck(&self, selection: &str, before: usize, now: usize) {
         let mut stuck = self.stuck.lock();
         let all = match stuck.get_mut(selection) {
             Some(all) => all,
@@ -62,13 +62,13 @@ impl Egress {
 
     /// Families `apiserver_egress_dialer_*`, and `narthex_egress_stuck_tunnels` with Konnectivity over gRPC. Empty
     /// without egress proxies.
-    pub(super) fn render(&self, text: &mut Text) {
+    pub(super) fn render(&self, text: &mut MetricsText) {
         self.render_dials(text);
         let stuck = self.stuck.lock();
         if !stuck.is_empty() {
             text.family(
                 "narthex_egress_stuck_tunnels",
-                Kind::Gauge,
+                MetricType::Gauge,
                 "Konnectivity tunnels with an agent that has not read any data for two seconds, by selection.",
             );
         }
@@ -77,24 +77,24 @@ impl Egress {
         }
     }
 
-    fn render_dials(&self, text: &mut Text) {
+    fn render_dials(&self, text: &mut MetricsText) {
         let dials = self.dials.lock();
         if dials.is_empty() {
             return;
         }
         text.family(
             "apiserver_egress_dialer_dial_duration_seconds",
-            Kind::Histogram,
+            MetricType::Histogram,
             "[ALPHA] Dial latency histogram in seconds, labeled by the protocol (http-connect, grpc or socks5) and \
              transport (tcp or uds).",
         );
         for ((protocol, transport), dials) in dials.iter() {
             let labels = [("protocol", *protocol), ("transport", *transport)];
-            histogram_of(text, &labels, &dials.took, EGRESS_SECONDS.printed);
+            render_histogram(text, &labels, &dials.took, EGRESS_SECONDS.printed);
         }
         text.family(
             "apiserver_egress_dialer_dial_failure_count",
-            Kind::Counter,
+            MetricType::Counter,
             "[ALPHA] Dial failure count, labeled by the protocol (http-connect, grpc or socks5), transport (tcp or \
              uds), and stage (connect or proxy). The stage indicates at which stage the dial failed.",
         );
@@ -107,7 +107,7 @@ impl Egress {
         }
         text.family(
             "apiserver_egress_dialer_dial_start_total",
-            Kind::Counter,
+            MetricType::Counter,
             "[ALPHA] Dial starts, labeled by the protocol (http-connect, grpc or socks5) and transport (tcp or uds).",
         );
         for ((protocol, transport), dials) in dials.iter() {
@@ -118,24 +118,24 @@ impl Egress {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Format;
+    use super::super::ExpositionFormat;
     use super::*;
 
     #[test]
-    fn every_family_says_what_was_counted_and_nothing_is_said_of_nothing() {
-        let egress = Egress::default();
-        let render = |egress: &Egress| {
-            let mut text = Text::new(Format::Classic);
+    fn egress_metrics_render_counted_dials_only() {
+        let egress = EgressMetrics::default();
+        let render = |egress: &EgressMetrics| {
+            let mut text = MetricsText::new(ExpositionFormat::Classic);
             egress.render(&mut text);
             text.finish()
         };
         assert_eq!(render(&egress), "");
         for _ in 0..3 {
-            egress.started("socks5", "tcp");
+            egress.record_start("socks5", "tcp");
         }
-        egress.opened("socks5", "tcp", Duration::from_millis(30));
-        egress.failed("socks5", "tcp", false);
-        egress.failed("socks5", "tcp", true);
+        egress.record_success("socks5", "tcp", Duration::from_millis(30));
+        egress.record_failure("socks5", "tcp", false);
+        egress.record_failure("socks5", "tcp", true);
         let text = render(&egress);
         for line in [
             "apiserver_egress_dialer_dial_duration_seconds_bucket{protocol=\"socks5\",transport=\"tcp\",le=\"0.025\"} 0",
@@ -149,9 +149,9 @@ mod tests {
         }
         assert!(!text.contains("stuck"));
         // Two threads; the tunnels of the first recover.
-        egress.stuck("site-b", 0, 2);
-        egress.stuck("site-b", 0, 1);
-        egress.stuck("site-b", 2, 0);
+        egress.update_stuck("site-b", 0, 2);
+        egress.update_stuck("site-b", 0, 1);
+        egress.update_stuck("site-b", 2, 0);
         let text = render(&egress);
         assert!(text.contains("\nnarthex_egress_stuck_tunnels{selection=\"site-b\"} 1\n"), "{text}");
     }

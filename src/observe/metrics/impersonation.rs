@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::cell::{Counted, Histogram, IMPERSONATION_SECONDS};
-use super::text::{Kind, Text};
+use super::counters::{Histogram, HistogramTotal, IMPERSONATION_SECONDS};
+use super::exposition::{MetricType, MetricsText};
 
 /// Step of impersonation that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Impersonation {
+pub enum ImpersonationStep {
     /// The impersonation of a request as a whole.
     Attempt,
     /// One authorization check of the impersonation.
-    Question,
+    AuthorizationCheck,
 }
 
 /// Durations of impersonation attempts and authorization checks, by mode and decision.
 #[derive(Default)]
-pub struct Impersonations([Mutex<BTreeMap<(&'static str, bool), Histogram>>; 2]);
+pub struct ImpersonationMetrics([Mutex<BTreeMap<(&'static str, bool), Histogram>>; 2]);
 
 const FAMILIES: [(&str, &str, &str, &str); 2] = [
     (
@@ -36,21 +36,21 @@ const FAMILIES: [(&str, &str, &str, &str); 2] = [
     ),
 ];
 
-impl Impersonations {
+impl ImpersonationMetrics {
     /// Counts a decision. `mode` is upstream's impersonation mode; empty for an attempt that no mode allowed.
-    pub fn counted(&self, what: Impersonation, mode: &'static str, allowed: bool, took: Duration) {
+    pub fn record(&self, what: ImpersonationStep, mode: &'static str, allowed: bool, took: Duration) {
         let mut counted = self.0[what as usize].lock();
         counted.entry((mode, allowed)).or_insert_with(|| Histogram::new(&IMPERSONATION_SECONDS)).observe_duration(took);
     }
 
     /// Families `apiserver_impersonation_*`, after the first impersonation.
-    pub(super) fn render(&self, text: &mut Text) {
+    pub(super) fn render(&self, text: &mut MetricsText) {
         for ((seconds, help, total, total_help), counted) in FAMILIES.into_iter().zip(&self.0) {
             let sums: Vec<_> = counted
                 .lock()
                 .iter()
                 .map(|((mode, allowed), histogram)| {
-                    let mut counted = Counted::default();
+                    let mut counted = HistogramTotal::default();
                     histogram.add_to(&mut counted);
                     ([("decision", if *allowed { "allowed" } else { "denied" }), ("mode", *mode)], counted)
                 })
@@ -58,11 +58,11 @@ impl Impersonations {
             if sums.is_empty() {
                 continue;
             }
-            text.family(seconds, Kind::Histogram, help);
+            text.family(seconds, MetricType::Histogram, help);
             for (labels, counted) in &sums {
                 text.histogram(labels, IMPERSONATION_SECONDS.printed, &counted.buckets, counted.sum);
             }
-            text.family(total, Kind::Counter, total_help);
+            text.family(total, MetricType::Counter, total_help);
             for (labels, counted) in &sums {
                 text.sample(labels, counted.buckets.iter().sum::<u64>());
             }
@@ -72,22 +72,22 @@ impl Impersonations {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Format;
+    use super::super::ExpositionFormat;
     use super::*;
 
     #[test]
-    fn attempts_and_questions_are_counted_apart() {
-        let impersonations = Impersonations::default();
+    fn impersonation_metrics_separate_attempts_and_checks() {
+        let impersonations = ImpersonationMetrics::default();
         let render = || {
-            let mut text = Text::new(Format::Classic);
+            let mut text = MetricsText::new(ExpositionFormat::Classic);
             impersonations.render(&mut text);
             text.finish()
         };
         assert_eq!(render(), "");
-        impersonations.counted(Impersonation::Attempt, "user-info", true, Duration::from_millis(3));
-        impersonations.counted(Impersonation::Attempt, "", false, Duration::from_secs(20));
-        impersonations.counted(Impersonation::Question, "legacy", false, Duration::ZERO);
-        impersonations.counted(Impersonation::Question, "legacy", false, Duration::ZERO);
+        impersonations.record(ImpersonationStep::Attempt, "user-info", true, Duration::from_millis(3));
+        impersonations.record(ImpersonationStep::Attempt, "", false, Duration::from_secs(20));
+        impersonations.record(ImpersonationStep::AuthorizationCheck, "legacy", false, Duration::ZERO);
+        impersonations.record(ImpersonationStep::AuthorizationCheck, "legacy", false, Duration::ZERO);
         let text = render();
         for line in [
             "apiserver_impersonation_attempts_total{decision=\"allowed\",mode=\"user-info\"} 1",

@@ -61,7 +61,7 @@ label!(
 
 impl Verb {
     /// Verb of a non-resource request.
-    pub fn of_method(method: &Method) -> Verb {
+    pub fn from_method(method: &Method) -> Verb {
         match method.as_str() {
             "GET" | "HEAD" => Verb::Get,
             "POST" => Verb::Post,
@@ -76,7 +76,7 @@ impl Verb {
     /// Verb of a resource request. `verb` is that of `RequestInfo` (`get`, `list`, `watch`, `create`, …); `apply` is
     /// set for a patch with content type `application/apply-patch+yaml` or `+cbor`. As upstream, the five subresources
     /// that hold a connection count as `CONNECT`.
-    pub fn of_resource(method: &Method, verb: &str, subresource: &str, apply: bool) -> Verb {
+    pub fn from_resource_request(method: &Method, verb: &str, subresource: &str, apply: bool) -> Verb {
         if matches!(subresource, "log" | "exec" | "portforward" | "attach" | "proxy") {
             return Verb::Connect;
         }
@@ -91,7 +91,7 @@ impl Verb {
             "delete" => Verb::Delete,
             "deletecollection" => Verb::DeleteCollection,
             "proxy" => Verb::Connect,
-            _ => Verb::of_method(method),
+            _ => Verb::from_method(method),
         }
     }
 
@@ -117,7 +117,7 @@ label!(
 
 impl Scope {
     /// Scope of a request, from its `RequestInfo`.
-    pub fn of(is_resource_request: bool, verb: &str, namespace: &str, name: &str) -> Scope {
+    pub fn from_request(is_resource_request: bool, verb: &str, namespace: &str, name: &str) -> Scope {
         if !name.is_empty() || verb == "create" {
             Scope::Resource
         } else if !namespace.is_empty() {
@@ -144,7 +144,7 @@ label!(
 
 impl DryRun {
     /// Value for the query parameters `dryRun`.
-    pub fn of<'v>(values: impl IntoIterator<Item = &'v str>) -> DryRun {
+    pub fn from_values<'v>(values: impl IntoIterator<Item = &'v str>) -> DryRun {
         values.into_iter().fold(DryRun::No, |seen, value| match (seen, value) {
             (DryRun::Invalid, _) => DryRun::Invalid,
             (_, "All") => DryRun::All,
@@ -156,9 +156,9 @@ impl DryRun {
 /// Metric labels of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLabels<'r> {
-    /// From [`Verb::of_resource`] or [`Verb::of_method`].
+    /// From [`Verb::from_resource_request`] or [`Verb::from_method`].
     pub verb: Verb,
-    /// API group in the path; may be replaced according to [`Known`].
+    /// API group in the path; may be replaced according to [`KnownLabels`].
     pub group: &'r str,
     /// API version in the path.
     pub version: &'r str,
@@ -166,15 +166,15 @@ pub struct RequestLabels<'r> {
     pub resource: &'r str,
     /// Subresource in the path; for a non-resource request, the path.
     pub subresource: &'r str,
-    /// From [`Scope::of`].
+    /// From [`Scope::from_request`].
     pub scope: Scope,
-    /// From [`DryRun::of`].
+    /// From [`DryRun::from_values`].
     pub dry_run: DryRun,
 }
 
 /// How many names of a [`RequestLabels`] are known, and not invented by the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum KnownLabels {
     /// No APIService serves the group and version: only the verb and well-known paths are kept.
     Nothing,
     /// An APIService serves the group and version; its discovery does not name the resource.
@@ -184,14 +184,14 @@ pub enum Known {
 }
 
 /// Well-known paths that may be the value of `subresource`, as upstream.
-const PATHS: &[&str] =
+const WELL_KNOWN_PATHS: &[&str] =
     &["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"];
 
 impl<'r> RequestLabels<'r> {
     /// Labels of a non-resource request: its method and, if well-known, its path.
-    pub fn path(method: &Method, path: &'r str) -> RequestLabels<'r> {
+    pub fn for_path(method: &Method, path: &'r str) -> RequestLabels<'r> {
         RequestLabels {
-            verb: Verb::of_method(method),
+            verb: Verb::from_method(method),
             group: "",
             version: "",
             resource: "",
@@ -202,13 +202,14 @@ impl<'r> RequestLabels<'r> {
     }
 
     /// The labels with unknown names replaced.
-    pub(super) fn bounded(self, known: Known) -> RequestLabels<'r> {
+    pub(super) fn bounded(self, known: KnownLabels) -> RequestLabels<'r> {
         match known {
-            Known::Resource => self,
-            Known::GroupVersion if self.resource.is_empty() => RequestLabels { subresource: "", ..self },
-            Known::GroupVersion => RequestLabels { resource: "other", subresource: "", ..self },
-            Known::Nothing => {
-                let subresource = PATHS.iter().find(|path| **path == self.subresource).copied().unwrap_or("");
+            KnownLabels::Resource => self,
+            KnownLabels::GroupVersion if self.resource.is_empty() => RequestLabels { subresource: "", ..self },
+            KnownLabels::GroupVersion => RequestLabels { resource: "other", subresource: "", ..self },
+            KnownLabels::Nothing => {
+                let subresource =
+                    WELL_KNOWN_PATHS.iter().find(|path| **path == self.subresource).copied().unwrap_or("");
                 let resource = if self.resource.is_empty() { "" } else { "other" };
                 RequestLabels { group: "", version: "", resource, subresource, ..self }
             }
@@ -217,7 +218,7 @@ impl<'r> RequestLabels<'r> {
 
     /// Equality that never passes two empty names to `memcmp`. glibc's version reads them with an empty mask, which
     /// takes a hundred nanoseconds if the pointer is dangling, as that of an empty string is.
-    pub(super) fn same(&self, other: &RequestLabels<'_>) -> bool {
+    pub(super) fn is_equal(&self, other: &RequestLabels<'_>) -> bool {
         (self.verb, self.scope, self.dry_run) == (other.verb, other.scope, other.dry_run)
             && [self.group, self.version, self.resource, self.subresource]
                 .into_iter()
@@ -324,13 +325,13 @@ label!(
     }
 );
 
-/// Index of the value of `username`, which is never a person's name (`compressUsername` in
+/// Index of the value of `username_index`, which is never a person's name (`compressUsername` in
 /// k8s.io/apiserver/pkg/endpoints/filters/metrics.go).
-pub(super) fn username(name: &str) -> usize {
+pub(super) fn username_index(name: &str) -> usize {
     USERNAMES.iter().position(|known| *known == name).unwrap_or(if name.contains('@') { EMAIL } else { OTHER })
 }
 
-/// The values that [`username`] indexes.
+/// The values that [`username_index`] indexes.
 pub(super) const USERNAMES: [&str; 7] =
     ["admin", "client", "kube_proxy", "kubelet", "system:serviceaccount:kube-system:default", "email_id", "other"];
 const EMAIL: usize = 5;
@@ -341,7 +342,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verbs_are_upstreams() {
+    fn metric_label_verb_matches_upstream() {
         for (verb, subresource, apply, expected) in [
             ("get", "", false, "GET"),
             ("list", "", false, "LIST"),
@@ -355,30 +356,34 @@ mod tests {
             ("get", "exec", false, "CONNECT"),
             ("frobnicate", "", false, "GET"),
         ] {
-            assert_eq!(Verb::of_resource(&Method::GET, verb, subresource, apply).as_str(), expected, "{verb}");
+            assert_eq!(
+                Verb::from_resource_request(&Method::GET, verb, subresource, apply).as_str(),
+                expected,
+                "{verb}"
+            );
         }
-        assert_eq!(Verb::of_method(&Method::from_bytes(b"FROB").unwrap()), Verb::Other);
+        assert_eq!(Verb::from_method(&Method::from_bytes(b"FROB").unwrap()), Verb::Other);
     }
 
     #[test]
-    fn scopes_are_upstreams() {
-        assert_eq!(Scope::of(true, "create", "default", ""), Scope::Resource);
-        assert_eq!(Scope::of(true, "get", "default", "hello"), Scope::Resource);
-        assert_eq!(Scope::of(true, "list", "default", ""), Scope::Namespace);
-        assert_eq!(Scope::of(true, "list", "", ""), Scope::Cluster);
-        assert_eq!(Scope::of(false, "get", "", ""), Scope::None);
+    fn metric_label_scope_matches_upstream() {
+        assert_eq!(Scope::from_request(true, "create", "default", ""), Scope::Resource);
+        assert_eq!(Scope::from_request(true, "get", "default", "hello"), Scope::Resource);
+        assert_eq!(Scope::from_request(true, "list", "default", ""), Scope::Namespace);
+        assert_eq!(Scope::from_request(true, "list", "", ""), Scope::Cluster);
+        assert_eq!(Scope::from_request(false, "get", "", ""), Scope::None);
     }
 
     #[test]
-    fn dry_run_has_three_values() {
-        assert_eq!(DryRun::of([]), DryRun::No);
-        assert_eq!(DryRun::of(["All", "All"]), DryRun::All);
-        assert_eq!(DryRun::of(["All", "None"]), DryRun::Invalid);
-        assert_eq!(DryRun::of([""]), DryRun::Invalid);
+    fn metric_label_dry_run_has_three_values() {
+        assert_eq!(DryRun::from_values([]), DryRun::No);
+        assert_eq!(DryRun::from_values(["All", "All"]), DryRun::All);
+        assert_eq!(DryRun::from_values(["All", "None"]), DryRun::Invalid);
+        assert_eq!(DryRun::from_values([""]), DryRun::Invalid);
     }
 
     #[test]
-    fn what_a_client_invents_is_no_label() {
+    fn metric_labels_drop_names_chosen_by_clients() {
         let invented = RequestLabels {
             verb: Verb::Get,
             group: "evil.example",
@@ -388,29 +393,29 @@ mod tests {
             scope: Scope::Cluster,
             dry_run: DryRun::No,
         };
-        let nothing = invented.bounded(Known::Nothing);
+        let nothing = invented.bounded(KnownLabels::Nothing);
         assert_eq!((nothing.group, nothing.version, nothing.resource, nothing.subresource), ("", "", "other", ""));
-        let claimed = invented.bounded(Known::GroupVersion);
+        let claimed = invented.bounded(KnownLabels::GroupVersion);
         assert_eq!(
             (claimed.group, claimed.version, claimed.resource, claimed.subresource),
             ("evil.example", "v666", "other", "")
         );
-        assert_eq!(RequestLabels::path(&Method::GET, "/livez").bounded(Known::Nothing).subresource, "/livez");
-        assert_eq!(RequestLabels::path(&Method::GET, "/wp-login").bounded(Known::Nothing).subresource, "");
+        assert_eq!(RequestLabels::for_path(&Method::GET, "/livez").bounded(KnownLabels::Nothing).subresource, "/livez");
+        assert_eq!(RequestLabels::for_path(&Method::GET, "/wp-login").bounded(KnownLabels::Nothing).subresource, "");
     }
 
     #[test]
-    fn user_names_stay_private() {
-        assert_eq!(USERNAMES[username("jane@example.com")], "email_id");
-        assert_eq!(USERNAMES[username("jane")], "other");
-        assert_eq!(USERNAMES[username("email_id")], "email_id");
-        assert_eq!(USERNAMES[username("kubelet")], "kubelet");
+    fn metric_label_username_hides_people() {
+        assert_eq!(USERNAMES[username_index("jane@example.com")], "email_id");
+        assert_eq!(USERNAMES[username_index("jane")], "other");
+        assert_eq!(USERNAMES[username_index("email_id")], "email_id");
+        assert_eq!(USERNAMES[username_index("kubelet")], "kubelet");
     }
 
     #[test]
-    fn the_hash_sees_where_one_name_ends() {
+    fn metric_labels_hash_separates_names() {
         fn hash(group: &str, version: &str) -> u64 {
-            RequestLabels { group, version, ..RequestLabels::path(&Method::GET, "") }.hash()
+            RequestLabels { group, version, ..RequestLabels::for_path(&Method::GET, "") }.hash()
         }
         assert_ne!(hash("ab", "c"), hash("a", "bc"));
         assert_ne!(hash("a", ""), hash("", "a"));

@@ -7,18 +7,18 @@ mod audit;
 mod authorization;
 mod backend;
 mod calls;
-mod cell;
-mod door;
+mod counters;
 mod egress;
+mod exposition;
 mod impersonation;
 mod labels;
-mod peers;
+mod peer_certificates;
 mod procfs;
 mod rejections;
 mod render;
 mod reviews;
+mod socks5;
 mod sums;
-mod text;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -29,28 +29,28 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 pub(in crate::observe) use audit::{AuditCounts, AuditLoss};
-pub use authorization::{Authorization, Decisions, RoundTrip, Webhook};
-pub use backend::{ConnectionCount, Endpoint, Service};
+pub use authorization::{AuthorizationMetrics, DecisionCounts, RoundTrip, WebhookMetrics};
+pub use backend::{ApiServiceMetrics, ConnectionCount, EndpointMetrics};
 pub use calls::{CallChange, CallFailure, CallHealth, CallKind, CallStatus, Calls};
-pub use door::{Door, REPLIES, Unanswered};
-pub use egress::Egress;
-pub use impersonation::{Impersonation, Impersonations};
+pub use egress::EgressMetrics;
+pub use exposition::ExpositionFormat;
+pub use impersonation::{ImpersonationMetrics, ImpersonationStep};
 pub use labels::{
-    Authentication, BackendPhase, ConnectionState, DryRun, HandshakeFailure, Known, Protocol, RequestLabels, Retry,
-    Scope, Verb,
+    Authentication, BackendPhase, ConnectionState, DryRun, HandshakeFailure, KnownLabels, Protocol, RequestLabels,
+    Retry, Scope, Verb,
 };
-pub use peers::{PeerCertificateFacts, PeerCertificates};
-pub use rejections::{Limit, Rejections, Turned};
-pub use reviews::{DecisionCache, Lookup, Review, Reviews};
-pub use text::Format;
-pub(in crate::observe) use worker::Ended;
-pub use worker::{Series, WorkerMetrics};
+pub use peer_certificates::{PeerCertificateInfo, PeerCertificates};
+pub use rejections::{ExceededLimit, RejectReason, Rejections};
+pub use reviews::{CacheResult, DecisionCacheKind, ReviewKind, ReviewMetrics};
+pub use socks5::{REPLY_LABELS, Socks5HandshakeFailure, Socks5Metrics};
+pub(in crate::observe) use worker::RequestOutcome;
+pub use worker::{SeriesId, WorkerMetrics};
 
-use worker::Shard;
+use worker::MetricsShard;
 
 /// The metrics of the process.
 pub struct Metrics {
-    shards: Mutex<Vec<Arc<Shard>>>,
+    shards: Mutex<Vec<Arc<MetricsShard>>>,
     /// In the order of [`HandshakeFailure::ALL`].
     tls_handshake_errors: [AtomicU64; HandshakeFailure::ALL.len()],
     discovery_aggregations: AtomicU64,
@@ -58,30 +58,30 @@ pub struct Metrics {
     access_records_dropped: Arc<AtomicU64>,
     /// Reason of each unavailable APIService, `None` for available ones.
     unavailable: Mutex<BTreeMap<String, Option<String>>>,
-    unavailable_total: Family<2>,
-    ejected: Family<2>,
-    circuit: Family<1>,
-    certificate_expiry: Family<1>,
-    registry_errors: Family<1>,
+    unavailable_total: LabeledValues<2>,
+    ejected: LabeledValues<2>,
+    circuit: LabeledValues<1>,
+    certificate_expiry: LabeledValues<1>,
+    registry_errors: LabeledValues<1>,
     registry_warnings: AtomicU64,
-    connections_bound: AtomicU64,
-    registry_source_up: Family<1>,
-    leader: Family<1>,
-    reviews: Reviews,
+    connections_limit: AtomicU64,
+    registry_source_up: LabeledValues<1>,
+    leader: LabeledValues<1>,
+    reviews: ReviewMetrics,
     calls: Calls,
     peer_certificates: PeerCertificates,
-    certificates_expiring: Family<1>,
-    impersonations: Impersonations,
-    authorization: Authorization,
+    certificates_expiring: LabeledValues<1>,
+    impersonations: ImpersonationMetrics,
+    authorization: AuthorizationMetrics,
     audit: AuditCounts,
-    egress: Egress,
+    egress: EgressMetrics,
     rejections: Rejections,
-    door: Door,
+    socks5: Socks5Metrics,
 }
 
 /// State of an APIService's circuit breaker; the number is the metric's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Circuit {
+pub enum CircuitState {
     /// Requests are forwarded.
     Closed = 0,
     /// One request at a time is forwarded as a test.
@@ -90,31 +90,31 @@ pub enum Circuit {
     Open = 2,
 }
 
-impl Circuit {
+impl CircuitState {
     /// Name of the state.
     pub fn as_str(self) -> &'static str {
         match self {
-            Circuit::Closed => "closed",
-            Circuit::HalfOpen => "half-open",
-            Circuit::Open => "open",
+            CircuitState::Closed => "closed",
+            CircuitState::HalfOpen => "half-open",
+            CircuitState::Open => "open",
         }
     }
 }
 
 /// Current state of one endpoint, over all workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct EndpointNow {
+pub struct EndpointSnapshot {
     /// Open connections.
     pub connections: u64,
     /// Requests in flight, including watches; updated every second.
-    pub under_way: u64,
+    pub inflight: u64,
     /// Average time to response headers over the last seconds; `None` without requests.
     pub latency: Option<Duration>,
 }
 
 /// Current load of one APIService, over all workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Running {
+pub struct ApiServiceLoad {
     /// Requests in flight, without long-running ones.
     pub requests: u64,
     /// Open watches.
@@ -131,39 +131,39 @@ impl Metrics {
             missing_san: AtomicU64::default(),
             access_records_dropped: Arc::default(),
             unavailable: Mutex::default(),
-            unavailable_total: Family::default(),
-            ejected: Family::default(),
-            circuit: Family::default(),
-            certificate_expiry: Family::default(),
-            registry_errors: Family::default(),
+            unavailable_total: LabeledValues::default(),
+            ejected: LabeledValues::default(),
+            circuit: LabeledValues::default(),
+            certificate_expiry: LabeledValues::default(),
+            registry_errors: LabeledValues::default(),
             registry_warnings: AtomicU64::default(),
-            connections_bound: AtomicU64::default(),
-            registry_source_up: Family::default(),
-            leader: Family::default(),
-            reviews: Reviews::default(),
+            connections_limit: AtomicU64::default(),
+            registry_source_up: LabeledValues::default(),
+            leader: LabeledValues::default(),
+            reviews: ReviewMetrics::default(),
             calls: Calls::default(),
             peer_certificates: PeerCertificates::default(),
-            certificates_expiring: Family::default(),
-            impersonations: Impersonations::default(),
-            authorization: Authorization::default(),
+            certificates_expiring: LabeledValues::default(),
+            impersonations: ImpersonationMetrics::default(),
+            authorization: AuthorizationMetrics::default(),
             audit: AuditCounts::default(),
-            egress: Egress::default(),
+            egress: EgressMetrics::default(),
             rejections: Rejections::default(),
-            door: Door::default(),
+            socks5: Socks5Metrics::default(),
         })
     }
 
-    fn add_shard(&self, shard: Arc<Shard>) {
+    fn add_shard(&self, shard: Arc<MetricsShard>) {
         self.shards.lock().push(shard);
     }
 
     /// Renders all metrics.
-    pub fn render(&self, format: Format) -> String {
+    pub fn render(&self, format: ExpositionFormat) -> String {
         render::render(self, format)
     }
 
     /// Metrics of TokenReviews, SubjectAccessReviews and their caches.
-    pub fn reviews(&self) -> &Reviews {
+    pub fn reviews(&self) -> &ReviewMetrics {
         &self.reviews
     }
 
@@ -178,22 +178,22 @@ impl Metrics {
     }
 
     /// Sets the number of certificates that expire within the time of the label `within` or have expired.
-    pub fn certificates_expire_within(&self, within: &str, count: usize) {
+    pub fn set_certificates_expiring(&self, within: &str, count: usize) {
         self.certificates_expiring.set([within], count as f64);
     }
 
     /// Metrics of impersonation.
-    pub fn impersonations(&self) -> &Impersonations {
+    pub fn impersonations(&self) -> &ImpersonationMetrics {
         &self.impersonations
     }
 
     /// Metrics of configured authorizers.
-    pub fn authorization(&self) -> &Authorization {
+    pub fn authorization(&self) -> &AuthorizationMetrics {
         &self.authorization
     }
 
     /// Metrics of connections through egress proxies.
-    pub fn egress(&self) -> &Egress {
+    pub fn egress(&self) -> &EgressMetrics {
         &self.egress
     }
 
@@ -208,12 +208,12 @@ impl Metrics {
     }
 
     /// Metrics of the SOCKS5 proxy.
-    pub fn door(&self) -> &Door {
-        &self.door
+    pub fn socks5(&self) -> &Socks5Metrics {
+        &self.socks5
     }
 
     /// Counts a failed TLS handshake of a client.
-    pub fn tls_handshake_failed(&self, failure: HandshakeFailure) {
+    pub fn record_tls_handshake_failure(&self, failure: HandshakeFailure) {
         self.tls_handshake_errors[failure as usize].fetch_add(1, Relaxed);
     }
 
@@ -223,12 +223,12 @@ impl Metrics {
     }
 
     /// Counts an aggregation of discovery.
-    pub fn discovery_aggregated(&self) {
+    pub fn record_discovery_aggregation(&self) {
         self.discovery_aggregations.fetch_add(1, Relaxed);
     }
 
     /// Counts a backend serving certificate without a subject alternative name.
-    pub fn backend_misses_san(&self) {
+    pub fn record_missing_san(&self) {
         self.missing_san.fetch_add(1, Relaxed);
     }
 
@@ -239,7 +239,7 @@ impl Metrics {
 
     /// Sets whether APIService `name` is available, or the reason why not. Counts a transition to unavailable, and a
     /// change of the reason.
-    pub fn apiservice_is(&self, name: &str, unavailable: Option<&str>) {
+    pub fn set_apiservice_availability(&self, name: &str, unavailable: Option<&str>) {
         let reason = unavailable.map(str::to_owned);
         let before = self.unavailable.lock().insert(name.to_owned(), reason.clone()).flatten();
         if let Some(reason) = reason.filter(|reason| before.as_ref() != Some(reason)) {
@@ -248,66 +248,66 @@ impl Metrics {
     }
 
     /// Removes all series of APIService `name`, which was removed from the registry.
-    pub fn apiservice_is_gone(&self, name: &str) {
+    pub fn remove_apiservice(&self, name: &str) {
         self.unavailable.lock().remove(name);
-        self.unavailable_total.forget(name);
-        self.ejected.forget(name);
-        self.circuit.forget(name);
+        self.unavailable_total.remove(name);
+        self.ejected.remove(name);
+        self.circuit.remove(name);
     }
 
     /// Sets whether endpoint `address` of APIService `service` is ejected.
-    pub fn endpoint_ejected(&self, service: &str, address: &str, ejected: bool) {
+    pub fn set_endpoint_ejected(&self, service: &str, address: &str, ejected: bool) {
         self.ejected.set([service, address], f64::from(u8::from(ejected)));
     }
 
     /// Removes the series of endpoint `address` of APIService `service`.
-    pub fn endpoint_is_gone(&self, service: &str, address: &str) {
+    pub fn remove_endpoint(&self, service: &str, address: &str) {
         self.ejected.values.lock().remove(&[service.to_owned(), address.to_owned()]);
     }
 
     /// Sets the state of the circuit breaker of APIService `service`.
-    pub fn circuit_is(&self, service: &str, state: Circuit) {
+    pub fn set_circuit_state(&self, service: &str, state: CircuitState) {
         self.circuit.set([service], f64::from(state as u8));
     }
 
     /// Sets the expiry of the certificate in `file`, in seconds since 1970.
-    pub fn certificate_expires(&self, file: &str, not_after: i64) {
+    pub fn set_certificate_expiry(&self, file: &str, not_after: i64) {
         self.certificate_expiry.set([file], not_after as f64);
     }
 
     /// Removes the series of the certificate in `file`.
-    pub fn certificate_is_gone(&self, file: &str) {
-        self.certificate_expiry.forget(file);
+    pub fn remove_certificate(&self, file: &str) {
+        self.certificate_expiry.remove(file);
     }
 
     /// Sets whether the registry source `source` (not a file) is being watched; otherwise its last state is in use.
-    pub fn registry_source_is_up(&self, source: &str, up: bool) {
+    pub fn set_registry_source_up(&self, source: &str, up: bool) {
         self.registry_source_up.set([source], f64::from(u8::from(up)));
     }
 
     /// Sets whether this process holds the Lease `name`.
-    pub fn leads(&self, name: &str, leads: bool) {
+    pub fn set_leader(&self, name: &str, leads: bool) {
         self.leader.set([name], f64::from(u8::from(leads)));
     }
 
     /// Sets the number of mistakes in `source` (a file of the registry directory, or `kube-apiserver`).
-    pub fn registry_errors(&self, source: &str, count: usize) {
+    pub fn set_registry_errors(&self, source: &str, count: usize) {
         self.registry_errors.set([source], count as f64);
     }
 
     /// Sets the maximum number of connections to all endpoints of one APIService.
-    pub fn connections_are_bounded(&self, most: usize) {
-        self.connections_bound.store(most as u64, Relaxed);
+    pub fn set_connections_limit(&self, most: usize) {
+        self.connections_limit.store(most as u64, Relaxed);
     }
 
     /// Sets the number of registry warnings.
-    pub fn registry_warnings(&self, count: usize) {
+    pub fn set_registry_warnings(&self, count: usize) {
         self.registry_warnings.store(count as u64, Relaxed);
     }
 
     /// Current load of APIService `name`.
-    pub fn running(&self, name: &str) -> Running {
-        let mut running = Running::default();
+    pub fn apiservice_load(&self, name: &str) -> ApiServiceLoad {
+        let mut running = ApiServiceLoad::default();
         for shard in self.shards.lock().iter() {
             for service in shard.services.lock().iter().filter(|service| service.name == name) {
                 running.requests = running.requests.wrapping_add(service.in_flight.get());
@@ -318,15 +318,15 @@ impl Metrics {
     }
 
     /// Current state of endpoint `address` of APIService `service`.
-    pub fn endpoint(&self, service: &str, address: &str) -> EndpointNow {
-        let mut now = EndpointNow::default();
+    pub fn endpoint_snapshot(&self, service: &str, address: &str) -> EndpointSnapshot {
+        let mut now = EndpointSnapshot::default();
         let (mut count, mut nanos) = (0.0, 0.0);
         for shard in self.shards.lock().iter() {
             for endpoint in shard.endpoints.lock().iter() {
                 if endpoint.service == service && endpoint.address == address {
                     let cells = endpoint.connections.iter().flatten();
                     now.connections = cells.fold(now.connections, |sum, cell| sum.wrapping_add(cell.get()));
-                    now.under_way += endpoint.under_way.get();
+                    now.inflight += endpoint.inflight.get();
                     let [some, took] = endpoint.recent.get();
                     (count, nanos) = (count + some, nanos + took);
                 }
@@ -339,23 +339,23 @@ impl Metrics {
 }
 
 /// Rarely changing values of a family, by label values.
-struct Family<const LABELS: usize> {
+struct LabeledValues<const LABELS: usize> {
     values: Mutex<BTreeMap<[String; LABELS], f64>>,
 }
 
-impl<const LABELS: usize> Default for Family<LABELS> {
+impl<const LABELS: usize> Default for LabeledValues<LABELS> {
     fn default() -> Self {
-        Family { values: Mutex::default() }
+        LabeledValues { values: Mutex::default() }
     }
 }
 
-impl<const LABELS: usize> Family<LABELS> {
+impl<const LABELS: usize> LabeledValues<LABELS> {
     fn set(&self, labels: [&str; LABELS], value: f64) {
         self.values.lock().insert(labels.map(str::to_owned), value);
     }
 
     /// Removes every series with the first label `first`.
-    fn forget(&self, first: &str) {
+    fn remove(&self, first: &str) {
         self.values.lock().retain(|labels, _| labels[0] != first);
     }
 }

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::text::{Kind, Text};
+use super::exposition::{MetricType, MetricsText};
 
 /// The limit that was exceeded; value of the label `priority_level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
+pub enum ExceededLimit {
     /// `--max-requests-inflight`.
     ReadOnly,
     /// `--max-mutating-requests-inflight`.
@@ -17,11 +17,11 @@ pub enum Limit {
 
 /// Why a request was rejected; value of the label `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turned {
+pub enum RejectReason {
     /// The limit is reached (`concurrency-limit`, as upstream).
-    Full,
+    LimitReached,
     /// The user holds more than a fair share (`fair-share`).
-    Share,
+    FairShare,
 }
 
 /// Rejected requests by limit and reason.
@@ -33,19 +33,19 @@ const REASONS: [&str; 2] = ["concurrency-limit", "fair-share"];
 
 impl Rejections {
     /// Counts a rejected request.
-    pub fn count(&self, limit: Limit, turned: Turned) {
+    pub fn record(&self, limit: ExceededLimit, turned: RejectReason) {
         self.0[limit as usize][turned as usize].fetch_add(1, Relaxed);
     }
 
     /// Family `apiserver_flowcontrol_rejected_requests_total`, if any request was rejected. The labels are upstream's.
-    pub(super) fn render(&self, text: &mut Text) {
+    pub(super) fn render(&self, text: &mut MetricsText) {
         let counted = self.0.each_ref().map(|reasons| reasons.each_ref().map(|count| count.load(Relaxed)));
         if counted.iter().flatten().all(|count| *count == 0) {
             return;
         }
         text.family(
             "apiserver_flowcontrol_rejected_requests_total",
-            Kind::Counter,
+            MetricType::Counter,
             "[BETA] Number of requests rejected by API Priority and Fairness subsystem",
         );
         for (limit, reasons) in LIMITS.into_iter().zip(counted) {
@@ -58,21 +58,21 @@ impl Rejections {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Format;
+    use super::super::ExpositionFormat;
     use super::*;
 
     #[test]
-    fn limits_and_reasons_are_counted_apart() {
+    fn rejections_are_counted_by_limit_and_reason() {
         let rejections = Rejections::default();
         let render = || {
-            let mut text = Text::new(Format::Classic);
+            let mut text = MetricsText::new(ExpositionFormat::Classic);
             rejections.render(&mut text);
             text.finish()
         };
         assert_eq!(render(), "");
-        rejections.count(Limit::Mutating, Turned::Full);
-        rejections.count(Limit::ApiService, Turned::Share);
-        rejections.count(Limit::ApiService, Turned::Share);
+        rejections.record(ExceededLimit::Mutating, RejectReason::LimitReached);
+        rejections.record(ExceededLimit::ApiService, RejectReason::FairShare);
+        rejections.record(ExceededLimit::ApiService, RejectReason::FairShare);
         let text = render();
         let name = "apiserver_flowcontrol_rejected_requests_total";
         for line in [

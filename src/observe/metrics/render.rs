@@ -4,40 +4,40 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::cell::{BACKEND_SECONDS, Counted, REQUEST_SECONDS, RESPONSE_BYTES};
+use super::counters::{BACKEND_SECONDS, HistogramTotal, REQUEST_SECONDS, RESPONSE_BYTES};
+use super::exposition::{ExpositionFormat, MetricType, MetricsText};
 use super::labels::USERNAMES;
-use super::procfs::Reading;
-use super::sums::{Request, Sums};
-use super::text::{Format, Kind, Text};
-use super::worker::Shard;
-use super::{Authentication, BackendPhase, ConnectionState, Family, Metrics, Protocol, Retry};
+use super::procfs::ProcessStats;
+use super::sums::{RequestKey, Sums};
+use super::worker::MetricsShard;
+use super::{Authentication, BackendPhase, ConnectionState, LabeledValues, Metrics, Protocol, Retry};
 
-pub(super) fn render(metrics: &Metrics, format: Format) -> String {
-    let mut text = Text::new(format);
+pub(super) fn render(metrics: &Metrics, format: ExpositionFormat) -> String {
+    let mut text = MetricsText::new(format);
     let mut sums = Sums::default();
-    let shards: Vec<Arc<Shard>> = metrics.shards.lock().clone();
+    let shards: Vec<Arc<MetricsShard>> = metrics.shards.lock().clone();
     for shard in &shards {
         sums.add(shard);
     }
 
-    aggregator(metrics, &mut text);
+    render_aggregator(metrics, &mut text);
     metrics.authorization.render(&mut text);
     metrics.audit.render(&mut text);
-    sums.requests(metrics, &mut text);
+    sums.render_requests(metrics, &mut text);
     text.family(
         "authenticated_user_requests",
-        Kind::Counter,
+        MetricType::Counter,
         "[ALPHA] Counter of authenticated requests broken out by username.",
     );
     for (name, count) in USERNAMES.iter().zip(sums.usernames).filter(|(_, count)| *count > 0) {
         text.sample(&[("username", name)], count);
     }
-    text.family("authentication_attempts", Kind::Counter, "[ALPHA] Counter of authenticated attempts.");
+    text.family("authentication_attempts", MetricType::Counter, "[ALPHA] Counter of authenticated attempts.");
     for (result, count) in Authentication::ALL.iter().zip(sums.attempts).filter(|(_, count)| *count > 0) {
         text.sample(&[("result", result.as_str())], count);
     }
-    metrics.reviews.token_cache(&mut text);
-    family(
+    metrics.reviews.render_token_cache(&mut text);
+    render_family(
         &mut text,
         (
             "leader_election_master_status",
@@ -48,20 +48,20 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
     );
     text.family(
         "narthex_access_records_dropped_total",
-        Kind::Counter,
+        MetricType::Counter,
         "Access records dropped because standard error is read too slowly.",
     );
     text.sample(&[], metrics.access_records_dropped.load(Relaxed));
-    sums.backends(&mut text, metrics.connections_bound.load(Relaxed));
-    text.family("narthex_build_info", Kind::Gauge, "Always 1; the version is in the label.");
+    sums.render_backends(&mut text, metrics.connections_limit.load(Relaxed));
+    text.family("narthex_build_info", MetricType::Gauge, "Always 1; the version is in the label.");
     text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1_u64);
-    family(
+    render_family(
         &mut text,
         ("narthex_certificate_expiry_timestamp_seconds", "Expiry of the certificate in a file, in seconds since 1970."),
         ["file"],
         &metrics.certificate_expiry,
     );
-    family(
+    render_family(
         &mut text,
         (
             "narthex_certificates_expiring",
@@ -70,27 +70,27 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
         ["within"],
         &metrics.certificates_expiring,
     );
-    family(
+    render_family(
         &mut text,
         ("narthex_circuit_state", "Circuit breaker of an APIService: 0 closed, 1 half open, 2 open."),
         ["apiservice"],
         &metrics.circuit,
     );
-    metrics.reviews.decision_cache(&mut text);
-    family(
+    metrics.reviews.render_decision_cache(&mut text);
+    render_family(
         &mut text,
         ("narthex_endpoint_ejected", "1 while an endpoint is ejected by outlier detection."),
         ["apiservice", "endpoint"],
         &metrics.ejected,
     );
     metrics.peer_certificates.render(&mut text);
-    family(
+    render_family(
         &mut text,
         ("narthex_registry_errors", "Mistakes in a source of the registry; its last good state is in use."),
         ["source"],
         &metrics.registry_errors,
     );
-    family(
+    render_family(
         &mut text,
         (
             "narthex_registry_source_up",
@@ -99,33 +99,33 @@ pub(super) fn render(metrics: &Metrics, format: Format) -> String {
         ["source"],
         &metrics.registry_source_up,
     );
-    text.family("narthex_registry_warnings", Kind::Gauge, "Warnings about registry objects that are in use.");
+    text.family("narthex_registry_warnings", MetricType::Gauge, "Warnings about registry objects that are in use.");
     text.sample(&[], metrics.registry_warnings.load(Relaxed));
     metrics.calls.render(&mut text);
-    metrics.door.render(&mut text);
+    metrics.socks5.render(&mut text);
     text.family(
         "narthex_tls_handshake_failures_total",
-        Kind::Counter,
+        MetricType::Counter,
         "TLS handshakes of clients that failed, by reason.",
     );
     for (failure, count) in metrics.tls_handshake_failures() {
         text.sample(&[("reason", failure.as_str())], count);
     }
-    sums.watches(&mut text);
-    Reading::now().render(&mut text);
+    sums.render_watches(&mut text);
+    ProcessStats::read().render(&mut text);
     text.finish()
 }
 
-fn aggregator(metrics: &Metrics, text: &mut Text) {
+fn render_aggregator(metrics: &Metrics, text: &mut MetricsText) {
     text.family(
         "aggregator_discovery_aggregation_count_total",
-        Kind::Counter,
+        MetricType::Counter,
         "[ALPHA] Counter of number of times discovery was aggregated",
     );
     text.sample(&[], metrics.discovery_aggregations.load(Relaxed));
     text.family(
         "aggregator_unavailable_apiservice",
-        Kind::Gauge,
+        MetricType::Gauge,
         "[ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.",
     );
     for (name, reason) in metrics.unavailable.lock().iter() {
@@ -133,7 +133,7 @@ fn aggregator(metrics: &Metrics, text: &mut Text) {
     }
     text.family(
         "aggregator_unavailable_apiservice_total",
-        Kind::Counter,
+        MetricType::Counter,
         "[ALPHA] Counter of APIServices which are marked as unavailable broken down by APIService name and reason.",
     );
     for ([name, reason], count) in metrics.unavailable_total.values.lock().iter() {
@@ -141,13 +141,13 @@ fn aggregator(metrics: &Metrics, text: &mut Text) {
     }
 }
 
-fn family<const LABELS: usize>(
-    text: &mut Text,
+fn render_family<const LABELS: usize>(
+    text: &mut MetricsText,
     (name, help): (&'static str, &'static str),
     labels: [&str; LABELS],
-    family: &Family<LABELS>,
+    family: &LabeledValues<LABELS>,
 ) {
-    text.family(name, Kind::Gauge, help);
+    text.family(name, MetricType::Gauge, help);
     for (values, value) in family.values.lock().iter() {
         let pairs: [(&str, &str); LABELS] = std::array::from_fn(|n| (labels[n], values[n].as_str()));
         text.sample(&pairs, *value);
@@ -155,20 +155,20 @@ fn family<const LABELS: usize>(
 }
 
 impl Sums {
-    fn requests(&self, metrics: &Metrics, text: &mut Text) {
+    fn render_requests(&self, metrics: &Metrics, text: &mut MetricsText) {
         text.family(
             "apiserver_current_inflight_requests",
-            Kind::Gauge,
+            MetricType::Gauge,
             "[STABLE] Maximal number of currently used inflight request limit of this apiserver per request kind in last second.",
         );
         for (kind, count) in ["readOnly", "mutating"].into_iter().zip(self.in_flight) {
             text.sample(&[("request_kind", kind)], count);
         }
-        metrics.reviews.delegated(text);
+        metrics.reviews.render_requests(text);
         metrics.egress.render(text);
         metrics.rejections.render(text);
         metrics.impersonations.render(text);
-        counter(
+        render_counter(
             text,
             "apiserver_kube_aggregator_x509_missing_san_total",
             "[ALPHA] Counts the number of requests to servers missing SAN extension in their serving certificate OR \
@@ -178,7 +178,7 @@ impl Sums {
         );
         text.family(
             "apiserver_longrunning_requests",
-            Kind::Gauge,
+            MetricType::Gauge,
             "[STABLE] Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, \
              scope and component. Not all requests are tracked this way.",
         );
@@ -187,7 +187,7 @@ impl Sums {
         }
         text.family(
             "apiserver_request_duration_seconds",
-            Kind::Histogram,
+            MetricType::Histogram,
             "[STABLE] Response latency distribution in seconds for each verb, dry run value, group, version, resource, \
              subresource, scope and component.",
         );
@@ -197,7 +197,7 @@ impl Sums {
         }
         text.family(
             "apiserver_request_terminations_total",
-            Kind::Counter,
+            MetricType::Counter,
             "[ALPHA] Number of requests which apiserver terminated in self-defense.",
         );
         for (request, sums) in &self.requests {
@@ -207,7 +207,7 @@ impl Sums {
         }
         text.family(
             "apiserver_request_total",
-            Kind::Counter,
+            MetricType::Counter,
             "[STABLE] Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, \
              scope, component, and HTTP response code.",
         );
@@ -218,15 +218,15 @@ impl Sums {
         }
         text.family(
             "apiserver_response_sizes",
-            Kind::Histogram,
+            MetricType::Histogram,
             "[STABLE] Response size distribution in bytes for each group, version, verb, resource, subresource, scope \
              and component.",
         );
         // Without the label dry_run: series that differ only in it are merged.
-        let mut sizes: BTreeMap<Request, Counted> = BTreeMap::new();
+        let mut sizes: BTreeMap<RequestKey, HistogramTotal> = BTreeMap::new();
         for (request, sums) in &self.requests {
             if let Some(counted) = &sums.sizes {
-                sizes.entry(Request { dry_run: "", ..request.clone() }).or_default().add(counted);
+                sizes.entry(RequestKey { dry_run: "", ..request.clone() }).or_default().add(counted);
             }
         }
         for (request, counted) in &sizes {
@@ -234,7 +234,7 @@ impl Sums {
         }
         text.family(
             "apiserver_terminated_watchers_total",
-            Kind::Counter,
+            MetricType::Counter,
             "[ALPHA] Counter of watchers closed due to unresponsiveness broken by resource type.",
         );
         let mut unread: BTreeMap<[&str; 2], u64> = BTreeMap::new();
@@ -246,14 +246,14 @@ impl Sums {
         }
         text.family(
             "apiserver_tls_handshake_errors_total",
-            Kind::Counter,
+            MetricType::Counter,
             "[ALPHA] Number of requests dropped with 'TLS handshake error from' error",
         );
         text.sample(&[], metrics.tls_handshake_failures().iter().map(|(_, count)| count).sum::<u64>());
     }
 
-    fn backends(&self, text: &mut Text, connections_bound: u64) {
-        text.family("narthex_backend_connections", Kind::Gauge, "Connections to backends, by state.");
+    fn render_backends(&self, text: &mut MetricsText, connections_bound: u64) {
+        text.family("narthex_backend_connections", MetricType::Gauge, "Connections to backends, by state.");
         for ((service, address), sums) in &self.endpoints {
             for (protocol, states) in Protocol::ALL.iter().zip(&sums.connections) {
                 for (state, count) in ConnectionState::ALL.iter().zip(states).filter(|(_, count)| **count != 0) {
@@ -269,21 +269,21 @@ impl Sums {
         }
         text.family(
             "narthex_backend_connections_limit",
-            Kind::Gauge,
+            MetricType::Gauge,
             "Maximum number of connections to all endpoints of one APIService.",
         );
         text.sample(&[], connections_bound);
         text.family(
             "narthex_backend_inflight",
-            Kind::Gauge,
+            MetricType::Gauge,
             "Requests in flight to an endpoint, including watches, updated every second.",
         );
         for ((service, address), sums) in &self.endpoints {
-            text.sample(&[("apiservice", service), ("endpoint", address)], sums.under_way);
+            text.sample(&[("apiservice", service), ("endpoint", address)], sums.inflight);
         }
         text.family(
             "narthex_backend_request_duration_seconds",
-            Kind::Histogram,
+            MetricType::Histogram,
             "Duration of the phases of forwarded requests: dial, proxy, TLS, headers, body.",
         );
         for ((service, address), sums) in &self.endpoints {
@@ -294,29 +294,29 @@ impl Sums {
                 }
             }
         }
-        text.family("narthex_backend_retries_total", Kind::Counter, "Retried requests.");
+        text.family("narthex_backend_retries_total", MetricType::Counter, "Retried requests.");
         for (service, sums) in &self.services {
             for (reason, count) in Retry::ALL.iter().zip(sums.retries).filter(|(_, count)| *count > 0) {
                 text.sample(&[("apiservice", service), ("reason", reason.as_str())], count);
             }
         }
         let help = "Responses of a backend with a body although their status does not allow one.";
-        text.family("narthex_backend_forbidden_bodies_total", Kind::Counter, help);
+        text.family("narthex_backend_forbidden_bodies_total", MetricType::Counter, help);
         for (service, sums) in self.services.iter().filter(|(_, sums)| sums.forbidden_bodies > 0) {
             text.sample(&[("apiservice", service)], sums.forbidden_bodies);
         }
     }
 
-    fn watches(&self, text: &mut Text) {
-        text.family("narthex_watches", Kind::Gauge, "Open watches.");
+    fn render_watches(&self, text: &mut MetricsText) {
+        text.family("narthex_watches", MetricType::Gauge, "Open watches.");
         for (service, sums) in &self.services {
             text.sample(&[("apiservice", service)], sums.watches);
         }
     }
 }
 
-fn counter(text: &mut Text, name: &'static str, help: &'static str, value: &AtomicU64) {
-    text.family(name, Kind::Counter, help);
+fn render_counter(text: &mut MetricsText, name: &'static str, help: &'static str, value: &AtomicU64) {
+    text.family(name, MetricType::Counter, help);
     text.sample(&[], value.load(Relaxed));
 }
 
@@ -327,12 +327,12 @@ mod tests {
     use http::Method;
 
     use super::super::{
-        Circuit, DecisionCache, DryRun, Ended, HandshakeFailure, Known, Lookup, RequestLabels, Review, RoundTrip,
-        Scope, Verb, WorkerMetrics,
+        CacheResult, CircuitState, DecisionCacheKind, DryRun, HandshakeFailure, KnownLabels, RequestLabels,
+        RequestOutcome, ReviewKind, RoundTrip, Scope, Verb, WorkerMetrics,
     };
     use super::*;
 
-    fn request(worker: &WorkerMetrics, verb: Verb, dry_run: DryRun, ended: &Ended) {
+    fn request(worker: &WorkerMetrics, verb: Verb, dry_run: DryRun, ended: &RequestOutcome) {
         let labels = RequestLabels {
             verb,
             group: "example.narthex.dev",
@@ -342,65 +342,76 @@ mod tests {
             scope: Scope::Namespace,
             dry_run,
         };
-        let series = worker.series(&labels, |_| Known::Resource);
-        worker.request_began(series, false);
-        worker.request_ended(series, false, ended);
+        let series = worker.series(&labels, |_| KnownLabels::Resource);
+        worker.request_started(series, false);
+        worker.request_finished(series, false, ended);
     }
 
-    fn ended(code: u16, millis: u64, bytes: u64) -> Ended {
-        Ended { code, took: Duration::from_millis(millis), bytes, in_self_defence: code == 429, by_slow_client: false }
+    fn ended(code: u16, millis: u64, bytes: u64) -> RequestOutcome {
+        RequestOutcome {
+            code,
+            took: Duration::from_millis(millis),
+            bytes,
+            is_self_defense: code == 429,
+            by_slow_client: false,
+        }
     }
 
-    fn some() -> (Arc<Metrics>, [WorkerMetrics; 2], Vec<Box<dyn std::any::Any>>) {
+    fn sample_metrics() -> (Arc<Metrics>, [WorkerMetrics; 2], Vec<Box<dyn std::any::Any>>) {
         let metrics = Metrics::new();
         let workers = [WorkerMetrics::new(&metrics), WorkerMetrics::new(&metrics)];
         let mut kept: Vec<Box<dyn std::any::Any>> = Vec::new();
         for worker in &workers {
             request(worker, Verb::List, DryRun::No, &ended(200, 5, 1000));
             request(worker, Verb::Post, DryRun::No, &ended(429, 0, 10));
-            worker.authenticated(Authentication::Success, Some("jane@example.com"));
-            worker.authenticated(Authentication::Failure, None);
+            worker.record_authentication(Authentication::Success, Some("jane@example.com"));
+            worker.record_authentication(Authentication::Failure, None);
             let service = worker.service("v1.example.narthex.dev");
-            service.retried(Retry::StaleConnection);
-            service.request_began(true, true);
+            service.record_retry(Retry::StaleConnection);
+            service.request_started(true, true);
             let endpoint = worker.endpoint("v1.example.narthex.dev", "10.0.0.1:443");
             endpoint.observe(BackendPhase::Headers, Duration::from_micros(700));
-            kept.push(Box::new(endpoint.connection(Protocol::Http2, ConnectionState::Active)));
+            kept.push(Box::new(endpoint.count_connection(Protocol::Http2, ConnectionState::Active)));
             kept.push(Box::new((service, endpoint)));
         }
         request(&workers[0], Verb::Post, DryRun::All, &ended(201, 70_000, 10));
         request(&workers[1], Verb::List, DryRun::No, &ended(200, 30, 2_000_000_000));
         for worker in &workers {
-            request(worker, Verb::Watch, DryRun::No, &Ended { by_slow_client: true, ..ended(200, 9_000, 300) });
+            request(
+                worker,
+                Verb::Watch,
+                DryRun::No,
+                &RequestOutcome { by_slow_client: true, ..ended(200, 9_000, 300) },
+            );
         }
-        let path = workers[0].series(&RequestLabels::path(&Method::GET, "/livez"), |_| Known::Nothing);
-        workers[0].request_began(path, true);
-        metrics.apiservice_is("v1.example.narthex.dev", None);
-        metrics.apiservice_is("v1.dead.example.com", Some("FailedDiscoveryCheck"));
-        metrics.apiservice_is("v1.dead.example.com", Some("FailedDiscoveryCheck"));
-        metrics.apiservice_is("v1.dead.example.com", Some("MissingEndpoints"));
-        metrics.apiservice_is("v1.gone.example.com", Some("ServiceNotFound"));
-        metrics.apiservice_is_gone("v1.gone.example.com");
-        metrics.endpoint_ejected("v1.example.narthex.dev", "10.0.0.1:443", true);
-        metrics.circuit_is("v1.example.narthex.dev", Circuit::HalfOpen);
-        metrics.certificate_expires("/etc/narthex/\"serving\".crt", 1_795_132_800);
-        metrics.registry_errors("bad.yaml", 2);
-        metrics.registry_errors("mended.yaml", 1);
-        metrics.registry_errors("mended.yaml", 0);
-        metrics.registry_source_is_up("kube-apiserver", true);
-        metrics.leads("narthex", false);
-        metrics.discovery_aggregated();
-        metrics.tls_handshake_failed(HandshakeFailure::PlainHttp);
-        metrics.reviews().looked_up(DecisionCache::Access, Lookup::Hit);
-        metrics.reviews().asked(Review::Access, Some(201), Duration::from_millis(1));
-        metrics.reviews().token_is_fetched();
-        metrics.reviews().token_fetched(false);
-        metrics.authorization().decisions("Webhook", "guard").denied();
+        let path = workers[0].series(&RequestLabels::for_path(&Method::GET, "/livez"), |_| KnownLabels::Nothing);
+        workers[0].request_started(path, true);
+        metrics.set_apiservice_availability("v1.example.narthex.dev", None);
+        metrics.set_apiservice_availability("v1.dead.example.com", Some("FailedDiscoveryCheck"));
+        metrics.set_apiservice_availability("v1.dead.example.com", Some("FailedDiscoveryCheck"));
+        metrics.set_apiservice_availability("v1.dead.example.com", Some("MissingEndpoints"));
+        metrics.set_apiservice_availability("v1.gone.example.com", Some("ServiceNotFound"));
+        metrics.remove_apiservice("v1.gone.example.com");
+        metrics.set_endpoint_ejected("v1.example.narthex.dev", "10.0.0.1:443", true);
+        metrics.set_circuit_state("v1.example.narthex.dev", CircuitState::HalfOpen);
+        metrics.set_certificate_expiry("/etc/narthex/\"serving\".crt", 1_795_132_800);
+        metrics.set_registry_errors("bad.yaml", 2);
+        metrics.set_registry_errors("mended.yaml", 1);
+        metrics.set_registry_errors("mended.yaml", 0);
+        metrics.set_registry_source_up("kube-apiserver", true);
+        metrics.set_leader("narthex", false);
+        metrics.record_discovery_aggregation();
+        metrics.record_tls_handshake_failure(HandshakeFailure::PlainHttp);
+        metrics.reviews().record_lookup(DecisionCacheKind::Access, CacheResult::Hit);
+        metrics.reviews().record_request(ReviewKind::Access, Some(201), Duration::from_millis(1));
+        metrics.reviews().token_fetch_started();
+        metrics.reviews().token_fetch_finished(false);
+        metrics.authorization().decisions("Webhook", "guard").record_denied();
         let guard = metrics.authorization().webhook("guard");
-        guard.asked(RoundTrip::Timeout, Duration::from_secs(3));
-        guard.failed_open(true);
-        guard.conditions_evaluated(Duration::from_micros(5), true);
-        guard.excluded();
+        guard.record_request(RoundTrip::Timeout, Duration::from_secs(3));
+        guard.record_fail_open(true);
+        guard.record_conditions(Duration::from_micros(5), true);
+        guard.record_exclusion();
         (metrics, workers, kept)
     }
 
@@ -411,9 +422,9 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_the_golden_one() {
-        let (metrics, _workers, _kept) = some();
-        let text = stable(&metrics.render(Format::Classic));
+    fn metrics_render_matches_golden_file() {
+        let (metrics, _workers, _kept) = sample_metrics();
+        let text = stable(&metrics.render(ExpositionFormat::Classic));
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
             std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/src/observe/metrics/golden.txt"), &text).unwrap();
         }
@@ -424,13 +435,13 @@ mod tests {
     }
 
     #[test]
-    fn families_are_in_order_and_once() {
-        let (metrics, _workers, _kept) = some();
-        for format in [Format::Classic, Format::OpenMetrics] {
+    fn metrics_families_are_sorted_and_unique() {
+        let (metrics, _workers, _kept) = sample_metrics();
+        for format in [ExpositionFormat::Classic, ExpositionFormat::OpenMetrics] {
             let text = metrics.render(format);
             let mut names: Vec<&str> =
                 text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
-            if format == Format::OpenMetrics {
+            if format == ExpositionFormat::OpenMetrics {
                 // Without `_total` the names sort differently.
                 names.sort_unstable();
             }
@@ -439,29 +450,29 @@ mod tests {
     }
 
     #[test]
-    fn both_formats_have_the_same_samples() {
-        let (metrics, _workers, _kept) = some();
+    fn metrics_formats_have_the_same_samples() {
+        let (metrics, _workers, _kept) = sample_metrics();
         let names = |format| {
             let text = stable(&metrics.render(format));
             let samples = text.lines().filter(|line| !line.starts_with('#'));
             samples.map(|line| line.split(['{', ' ']).next().unwrap_or("").to_owned()).collect::<Vec<_>>()
         };
-        assert_eq!(names(Format::Classic), names(Format::OpenMetrics));
+        assert_eq!(names(ExpositionFormat::Classic), names(ExpositionFormat::OpenMetrics));
     }
 
     #[test]
-    fn what_ended_is_counted_once_more_and_forgotten() {
-        let (metrics, _workers, kept) = some();
+    fn metrics_of_removed_service_are_rendered_once_more() {
+        let (metrics, _workers, kept) = sample_metrics();
         drop(kept);
-        assert!(metrics.render(Format::Classic).contains("narthex_watches{"));
-        assert!(!metrics.render(Format::Classic).contains("narthex_watches{"));
+        assert!(metrics.render(ExpositionFormat::Classic).contains("narthex_watches{"));
+        assert!(!metrics.render(ExpositionFormat::Classic).contains("narthex_watches{"));
     }
 
     #[test]
-    fn what_runs_is_summed_over_workers() {
-        let (metrics, _workers, _kept) = some();
-        assert_eq!(metrics.running("v1.example.narthex.dev").watches, 2);
-        assert_eq!(metrics.endpoint("v1.example.narthex.dev", "10.0.0.1:443").connections, 2);
-        assert_eq!(metrics.endpoint("v1.example.narthex.dev", "10.0.0.9:443").connections, 0);
+    fn metrics_running_requests_are_summed_over_workers() {
+        let (metrics, _workers, _kept) = sample_metrics();
+        assert_eq!(metrics.apiservice_load("v1.example.narthex.dev").watches, 2);
+        assert_eq!(metrics.endpoint_snapshot("v1.example.narthex.dev", "10.0.0.1:443").connections, 2);
+        assert_eq!(metrics.endpoint_snapshot("v1.example.narthex.dev", "10.0.0.9:443").connections, 0);
     }
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::cell::{Counted, Histogram, REVIEW_SECONDS, Striped, TOKEN_SECONDS};
-use super::text::{Kind, Text};
+use super::counters::{Histogram, HistogramTotal, REVIEW_SECONDS, StripedCounter, TOKEN_SECONDS};
+use super::exposition::{MetricType, MetricsText};
 
 /// Cache of decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DecisionCache {
+pub enum DecisionCacheKind {
     /// Valid tokens.
     Token,
     /// Unknown tokens (negative cache).
@@ -24,7 +24,7 @@ pub enum DecisionCache {
 
 /// Result of a cache lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lookup {
+pub enum CacheResult {
     /// The decision was cached.
     Hit,
     /// The decision was not cached.
@@ -35,7 +35,7 @@ pub enum Lookup {
 
 /// Kind of review.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Review {
+pub enum ReviewKind {
     /// TokenReview.
     Token,
     /// SubjectAccessReview.
@@ -44,8 +44,8 @@ pub enum Review {
 
 /// Metrics of reviews and their caches.
 #[derive(Default)]
-pub struct Reviews {
-    caches: [Cache; 4],
+pub struct ReviewMetrics {
+    caches: [CacheCounters; 4],
     requests: [Mutex<BTreeMap<String, (u64, Histogram)>>; 2],
     token_misses: Mutex<Option<Histogram>>,
     fetches: [AtomicU64; 2],
@@ -56,34 +56,34 @@ pub struct Reviews {
 }
 
 #[derive(Default)]
-struct Cache {
-    lookups: [Striped; 3],
+struct CacheCounters {
+    lookups: [StripedCounter; 3],
     entries: AtomicUsize,
     bytes: AtomicUsize,
     evictions: AtomicU64,
 }
 
-impl DecisionCache {
-    const ALL: [DecisionCache; 4] =
-        [DecisionCache::Token, DecisionCache::UnknownToken, DecisionCache::Access, DecisionCache::Jwt];
+impl DecisionCacheKind {
+    const ALL: [DecisionCacheKind; 4] =
+        [DecisionCacheKind::Token, DecisionCacheKind::UnknownToken, DecisionCacheKind::Access, DecisionCacheKind::Jwt];
 
     fn as_str(self) -> &'static str {
         ["token", "unknown_token", "access", "jwt"][self as usize]
     }
 }
 
-impl Lookup {
+impl CacheResult {
     const ALL: [&'static str; 3] = ["hit", "miss", "stale"];
 }
 
-impl Reviews {
+impl ReviewMetrics {
     /// Counts a cache lookup. Counts on several threads do not contend.
-    pub fn looked_up(&self, cache: DecisionCache, lookup: Lookup) {
-        self.caches[cache as usize].lookups[lookup as usize].up();
+    pub fn record_lookup(&self, cache: DecisionCacheKind, lookup: CacheResult) {
+        self.caches[cache as usize].lookups[lookup as usize].increment();
     }
 
     /// Updates the size of a cache (entries, bytes) from `before` to `now`; several caches may share a label.
-    pub fn holds(&self, cache: DecisionCache, now: (usize, usize), before: (usize, usize)) {
+    pub fn update_size(&self, cache: DecisionCacheKind, now: (usize, usize), before: (usize, usize)) {
         let change = |held: &AtomicUsize, now: usize, before: usize| {
             held.fetch_add(now.wrapping_sub(before), Relaxed);
         };
@@ -92,12 +92,12 @@ impl Reviews {
     }
 
     /// Counts the eviction of an unexpired decision.
-    pub fn evicted(&self, cache: DecisionCache) {
+    pub fn record_eviction(&self, cache: DecisionCacheKind) {
         self.caches[cache as usize].evictions.fetch_add(1, Relaxed);
     }
 
     /// Counts an HTTP request for a review; without a status if there was no response.
-    pub fn asked(&self, review: Review, status: Option<u16>, took: Duration) {
+    pub fn record_request(&self, review: ReviewKind, status: Option<u16>, took: Duration) {
         let code = status.map_or_else(|| "<error>".to_owned(), |status| status.to_string());
         let mut requests = self.requests[review as usize].lock();
         let (count, histogram) = requests.entry(code).or_insert_with(|| (0, Histogram::new(&REVIEW_SECONDS)));
@@ -106,28 +106,28 @@ impl Reviews {
     }
 
     /// Counts a request as waiting for a TokenReview until the guard is dropped.
-    pub fn token_is_awaited(&self) -> impl Drop {
-        Awaited::new(&self.blocked, self)
+    pub fn token_wait_guard(&self) -> impl Drop {
+        TokenWaitGuard::new(&self.blocked, self)
     }
 
-    /// Counts a TokenReview as in flight until [`Reviews::token_fetched`].
-    pub fn token_is_fetched(&self) {
+    /// Counts a TokenReview as in flight until [`ReviewMetrics::token_fetch_finished`].
+    pub fn token_fetch_started(&self) {
         self.in_flight.fetch_add(1, Relaxed);
     }
 
     /// Counts the end of a TokenReview.
-    pub fn token_fetched(&self, ok: bool) {
+    pub fn token_fetch_finished(&self, ok: bool) {
         self.in_flight.fetch_sub(1, Relaxed);
         self.fetches[usize::from(!ok)].fetch_add(1, Relaxed);
     }
 
-    fn hits(&self) -> u64 {
-        let of = |cache: DecisionCache| self.caches[cache as usize].lookups[Lookup::Hit as usize].get();
-        of(DecisionCache::Token) + of(DecisionCache::UnknownToken)
+    fn token_cache_hits(&self) -> u64 {
+        let of = |cache: DecisionCacheKind| self.caches[cache as usize].lookups[CacheResult::Hit as usize].get();
+        of(DecisionCacheKind::Token) + of(DecisionCacheKind::UnknownToken)
     }
 
     /// Families `apiserver_delegated_authn_*` and `apiserver_delegated_authz_*`.
-    pub(super) fn delegated(&self, text: &mut Text) {
+    pub(super) fn render_requests(&self, text: &mut MetricsText) {
         let names = [
             ("apiserver_delegated_authn_request_duration_seconds", "apiserver_delegated_authn_request_total"),
             ("apiserver_delegated_authz_request_duration_seconds", "apiserver_delegated_authz_request_total"),
@@ -135,11 +135,11 @@ impl Reviews {
         for ((seconds, total), requests) in names.into_iter().zip(&self.requests) {
             let requests = requests.lock();
             let help = "[ALPHA] Request latency in seconds. Broken down by status code.";
-            text.family(seconds, Kind::Histogram, help);
+            text.family(seconds, MetricType::Histogram, help);
             for (code, (_, histogram)) in requests.iter() {
-                histogram_of(text, &[("code", code)], histogram, REVIEW_SECONDS.printed);
+                render_histogram(text, &[("code", code)], histogram, REVIEW_SECONDS.printed);
             }
-            text.family(total, Kind::Counter, "[ALPHA] Number of HTTP requests partitioned by status code.");
+            text.family(total, MetricType::Counter, "[ALPHA] Number of HTTP requests partitioned by status code.");
             for (code, (count, _)) in requests.iter() {
                 text.sample(&[("code", code)], *count);
             }
@@ -147,53 +147,53 @@ impl Reviews {
     }
 
     /// Families `authentication_token_cache_*`, if the cache is used.
-    pub(super) fn token_cache(&self, text: &mut Text) {
+    pub(super) fn render_token_cache(&self, text: &mut MetricsText) {
         let misses = self.token_misses.lock();
         let fetched: u64 = self.fetches.iter().map(|count| count.load(Relaxed)).sum();
         let (blocked, in_flight) = (self.blocked.load(Relaxed) as u64, self.in_flight.load(Relaxed) as u64);
         if misses.is_none() && fetched + blocked + in_flight == 0 {
             return;
         }
-        text.family("authentication_token_cache_active_fetch_count", Kind::Gauge, "[ALPHA] ");
+        text.family("authentication_token_cache_active_fetch_count", MetricType::Gauge, "[ALPHA] ");
         text.sample(&[("status", "blocked")], blocked);
         text.sample(&[("status", "in_flight")], in_flight);
-        text.family("authentication_token_cache_fetch_total", Kind::Counter, "[ALPHA] ");
+        text.family("authentication_token_cache_fetch_total", MetricType::Counter, "[ALPHA] ");
         for (status, count) in ["ok", "error"].into_iter().zip(&self.fetches) {
             text.sample(&[("status", status)], count.load(Relaxed));
         }
-        text.family("authentication_token_cache_request_duration_seconds", Kind::Histogram, "[ALPHA] ");
+        text.family("authentication_token_cache_request_duration_seconds", MetricType::Histogram, "[ALPHA] ");
         // Hits take microseconds: they are counted, not timed.
-        let hits = self.hits();
+        let hits = self.token_cache_hits();
         let mut known = vec![0; TOKEN_SECONDS.printed.len() + 1];
         known[0] = hits;
         text.histogram(&[("status", "hit")], TOKEN_SECONDS.printed, &known, 0.0);
         let mut asked = 0;
         if let Some(misses) = &*misses {
-            asked = histogram_of(text, &[("status", "miss")], misses, TOKEN_SECONDS.printed);
+            asked = render_histogram(text, &[("status", "miss")], misses, TOKEN_SECONDS.printed);
         }
-        text.family("authentication_token_cache_request_total", Kind::Counter, "[ALPHA] ");
+        text.family("authentication_token_cache_request_total", MetricType::Counter, "[ALPHA] ");
         text.sample(&[("status", "hit")], hits);
         text.sample(&[("status", "miss")], asked);
     }
 
     /// Families `narthex_decision_cache_*`.
-    pub(super) fn decision_cache(&self, text: &mut Text) {
-        let used = |cache: &&DecisionCache| {
+    pub(super) fn render_decision_cache(&self, text: &mut MetricsText) {
+        let used = |cache: &&DecisionCacheKind| {
             let cache = &self.caches[**cache as usize];
             cache.lookups.iter().any(|lookups| lookups.get() > 0) || cache.entries.load(Relaxed) > 0
         };
-        let caches: Vec<DecisionCache> = DecisionCache::ALL.iter().filter(used).copied().collect();
-        text.family("narthex_decision_cache_bytes", Kind::Gauge, "Memory used by cached decisions, in bytes.");
+        let caches: Vec<DecisionCacheKind> = DecisionCacheKind::ALL.iter().filter(used).copied().collect();
+        text.family("narthex_decision_cache_bytes", MetricType::Gauge, "Memory used by cached decisions, in bytes.");
         for cache in &caches {
             text.sample(&[("cache", cache.as_str())], self.caches[*cache as usize].bytes.load(Relaxed) as u64);
         }
-        text.family("narthex_decision_cache_entries", Kind::Gauge, "Cached decisions.");
+        text.family("narthex_decision_cache_entries", MetricType::Gauge, "Cached decisions.");
         for cache in &caches {
             text.sample(&[("cache", cache.as_str())], self.caches[*cache as usize].entries.load(Relaxed) as u64);
         }
         text.family(
             "narthex_decision_cache_evictions_total",
-            Kind::Counter,
+            MetricType::Counter,
             "Unexpired decisions evicted from the cache.",
         );
         for cache in &caches {
@@ -201,11 +201,11 @@ impl Reviews {
         }
         text.family(
             "narthex_decision_cache_requests_total",
-            Kind::Counter,
+            MetricType::Counter,
             "Lookups in the decision cache: hit, miss, or stale (expired decision used because the review failed).",
         );
         for cache in &caches {
-            for (result, count) in Lookup::ALL.iter().zip(&self.caches[*cache as usize].lookups) {
+            for (result, count) in CacheResult::ALL.iter().zip(&self.caches[*cache as usize].lookups) {
                 if count.get() > 0 {
                     text.sample(&[("cache", cache.as_str()), ("result", result)], count.get());
                 }
@@ -214,26 +214,31 @@ impl Reviews {
     }
 }
 
-pub(super) fn histogram_of(text: &mut Text, labels: &[(&str, &str)], histogram: &Histogram, printed: &[&str]) -> u64 {
-    let mut counted = Counted::default();
+pub(super) fn render_histogram(
+    text: &mut MetricsText,
+    labels: &[(&str, &str)],
+    histogram: &Histogram,
+    printed: &[&str],
+) -> u64 {
+    let mut counted = HistogramTotal::default();
     histogram.add_to(&mut counted);
     text.histogram(labels, printed, &counted.buckets, counted.sum);
     counted.buckets.iter().sum()
 }
 
-struct Awaited<'r> {
-    reviews: &'r Reviews,
+struct TokenWaitGuard<'r> {
+    reviews: &'r ReviewMetrics,
     began: std::time::Instant,
 }
 
-impl<'r> Awaited<'r> {
-    fn new(blocked: &AtomicUsize, reviews: &'r Reviews) -> Awaited<'r> {
+impl<'r> TokenWaitGuard<'r> {
+    fn new(blocked: &AtomicUsize, reviews: &'r ReviewMetrics) -> TokenWaitGuard<'r> {
         blocked.fetch_add(1, Relaxed);
-        Awaited { reviews, began: std::time::Instant::now() }
+        TokenWaitGuard { reviews, began: std::time::Instant::now() }
     }
 }
 
-impl Drop for Awaited<'_> {
+impl Drop for TokenWaitGuard<'_> {
     fn drop(&mut self) {
         self.reviews.blocked.fetch_sub(1, Relaxed);
         let mut misses = self.reviews.token_misses.lock();
@@ -243,29 +248,29 @@ impl Drop for Awaited<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Format;
+    use super::super::ExpositionFormat;
     use super::*;
 
     #[test]
-    fn every_family_says_what_was_counted() {
-        let reviews = Reviews::default();
+    fn review_metrics_render_every_family() {
+        let reviews = ReviewMetrics::default();
         let silent = render(&reviews);
         assert_eq!(silent, "");
-        reviews.asked(Review::Token, Some(201), Duration::from_millis(300));
-        reviews.asked(Review::Access, None, Duration::from_secs(10));
-        reviews.token_is_fetched();
-        let waiting = reviews.token_is_awaited();
+        reviews.record_request(ReviewKind::Token, Some(201), Duration::from_millis(300));
+        reviews.record_request(ReviewKind::Access, None, Duration::from_secs(10));
+        reviews.token_fetch_started();
+        let waiting = reviews.token_wait_guard();
         assert!(render(&reviews).contains("authentication_token_cache_active_fetch_count{status=\"blocked\"} 1"));
         drop(waiting);
-        reviews.token_fetched(true);
-        reviews.looked_up(DecisionCache::Token, Lookup::Hit);
+        reviews.token_fetch_finished(true);
+        reviews.record_lookup(DecisionCacheKind::Token, CacheResult::Hit);
         std::thread::scope(|scope| {
-            scope.spawn(|| reviews.looked_up(DecisionCache::Token, Lookup::Hit));
+            scope.spawn(|| reviews.record_lookup(DecisionCacheKind::Token, CacheResult::Hit));
         });
-        reviews.looked_up(DecisionCache::Access, Lookup::Stale);
-        reviews.holds(DecisionCache::Access, (4, 700), (0, 0));
-        reviews.holds(DecisionCache::Access, (3, 600), (4, 700));
-        reviews.evicted(DecisionCache::Access);
+        reviews.record_lookup(DecisionCacheKind::Access, CacheResult::Stale);
+        reviews.update_size(DecisionCacheKind::Access, (4, 700), (0, 0));
+        reviews.update_size(DecisionCacheKind::Access, (3, 600), (4, 700));
+        reviews.record_eviction(DecisionCacheKind::Access);
         let text = render(&reviews);
         for line in [
             "apiserver_delegated_authn_request_duration_seconds_bucket{code=\"201\",le=\"0.5\"} 1",
@@ -286,11 +291,11 @@ mod tests {
         }
     }
 
-    fn render(reviews: &Reviews) -> String {
-        let mut text = Text::new(Format::Classic);
-        reviews.delegated(&mut text);
-        reviews.token_cache(&mut text);
-        reviews.decision_cache(&mut text);
+    fn render(reviews: &ReviewMetrics) -> String {
+        let mut text = MetricsText::new(ExpositionFormat::Classic);
+        reviews.render_requests(&mut text);
+        reviews.render_token_cache(&mut text);
+        reviews.render_decision_cache(&mut text);
         text.finish()
     }
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::backend::{EndpointSeries, ServiceSeries};
-use super::cell::Counted;
+use super::counters::HistogramTotal;
 use super::labels::USERNAMES;
-use super::worker::{RequestSeries, Shard};
+use super::worker::{MetricsShard, RequestSeries};
 use super::{Authentication, BackendPhase, ConnectionState, Protocol, Retry};
 
 /// Value of `component` as in kube-apiserver, so that its dashboards work.
@@ -14,7 +14,7 @@ const COMPONENT: &str = "apiserver";
 
 /// Labels of one request series, in sort order.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Clone)]
-pub(super) struct Request {
+pub(super) struct RequestKey {
     pub(super) group: String,
     pub(super) version: String,
     pub(super) resource: String,
@@ -29,8 +29,8 @@ pub(super) struct RequestSums {
     pub(super) codes: BTreeMap<u16, u64>,
     pub(super) terminations: BTreeMap<u16, u64>,
     pub(super) unread_watches: u64,
-    pub(super) duration: Counted,
-    pub(super) sizes: Option<Counted>,
+    pub(super) duration: HistogramTotal,
+    pub(super) sizes: Option<HistogramTotal>,
     pub(super) long_running: u64,
 }
 
@@ -43,9 +43,9 @@ pub(super) struct ServiceSums {
 
 #[derive(Default)]
 pub(super) struct EndpointSums {
-    pub(super) phases: [Counted; BackendPhase::ALL.len()],
+    pub(super) phases: [HistogramTotal; BackendPhase::ALL.len()],
     pub(super) connections: [[u64; ConnectionState::ALL.len()]; Protocol::ALL.len()],
-    pub(super) under_way: u64,
+    pub(super) inflight: u64,
 }
 
 /// Sums over all workers.
@@ -54,18 +54,18 @@ pub(super) struct Sums {
     pub(super) in_flight: [u64; 2],
     pub(super) attempts: [u64; Authentication::ALL.len()],
     pub(super) usernames: [u64; USERNAMES.len()],
-    pub(super) requests: BTreeMap<Request, RequestSums>,
+    pub(super) requests: BTreeMap<RequestKey, RequestSums>,
     pub(super) services: BTreeMap<String, ServiceSums>,
     pub(super) endpoints: BTreeMap<(String, String), EndpointSums>,
 }
 
 impl Sums {
-    pub(super) fn add(&mut self, shard: &Shard) {
+    pub(super) fn add(&mut self, shard: &MetricsShard) {
         add(&mut self.in_flight, shard.in_flight.iter().map(|cell| cell.get()));
         add(&mut self.attempts, shard.attempts.iter().map(|cell| cell.get()));
         add(&mut self.usernames, shard.usernames.iter().map(|cell| cell.get()));
         for series in shard.requests.lock().iter() {
-            self.requests.entry(Request::of(series)).or_default().add(series);
+            self.requests.entry(RequestKey::from_series(series)).or_default().add(series);
         }
         // A worker holds a reference to a series while it counts in it; other series are removed.
         let mut services = shard.services.lock();
@@ -82,9 +82,9 @@ impl Sums {
     }
 }
 
-impl Request {
-    fn of(series: &RequestSeries) -> Request {
-        Request {
+impl RequestKey {
+    fn from_series(series: &RequestSeries) -> RequestKey {
+        RequestKey {
             group: series.group.clone(),
             version: series.version.clone(),
             resource: series.resource.clone(),
@@ -119,8 +119,8 @@ impl Request {
 
 impl RequestSums {
     fn add(&mut self, series: &RequestSeries) {
-        series.codes.each(|code, count| *self.codes.entry(code).or_default() += count);
-        series.terminations.each(|code, count| *self.terminations.entry(code).or_default() += count);
+        series.codes.for_each(|code, count| *self.codes.entry(code).or_default() += count);
+        series.terminations.for_each(|code, count| *self.terminations.entry(code).or_default() += count);
         self.unread_watches += series.unread_watches.get();
         series.duration.add_to(&mut self.duration);
         if let Some(sizes) = &series.sizes {
@@ -146,12 +146,12 @@ impl EndpointSums {
         for (sums, cells) in self.connections.iter_mut().zip(&series.connections) {
             add(sums, cells.iter().map(|cell| cell.get()));
         }
-        self.under_way = self.under_way.wrapping_add(series.under_way.get());
+        self.inflight = self.inflight.wrapping_add(series.inflight.get());
     }
 }
 
-impl Counted {
-    pub(super) fn add(&mut self, other: &Counted) {
+impl HistogramTotal {
+    pub(super) fn add(&mut self, other: &HistogramTotal) {
         self.buckets.resize(other.buckets.len(), 0);
         add(&mut self.buckets, other.buckets.iter().copied());
         self.sum += other.sum;

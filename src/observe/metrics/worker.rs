@@ -10,28 +10,28 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::Metrics;
-use super::backend::{Endpoint, EndpointSeries, Service, ServiceSeries};
-use super::cell::{Codes, Histogram, REQUEST_SECONDS, RESPONSE_BYTES, Tally};
-use super::labels::{self, Authentication, DryRun, Known, RequestLabels, Scope, USERNAMES, Verb};
+use super::backend::{ApiServiceMetrics, EndpointMetrics, EndpointSeries, ServiceSeries};
+use super::counters::{CodeCounters, Histogram, LocalCounter, REQUEST_SECONDS, RESPONSE_BYTES};
+use super::labels::{self, Authentication, DryRun, KnownLabels, RequestLabels, Scope, USERNAMES, Verb};
 
 /// Maximum number of request series per worker; further ones are counted as `other`. The registry and discovery bound
 /// the names anyway; this also bounds them for a backend with malicious discovery.
-const MOST_SERIES: usize = 4096;
+const MAX_SERIES: usize = 4096;
 
 /// Metrics of one worker thread.
 pub struct WorkerMetrics {
-    shard: Arc<Shard>,
+    shard: Arc<MetricsShard>,
     /// Index of the first series of each hash in `series`.
-    by_hash: RefCell<HashMap<u64, u32, BuildHasherDefault<AlreadyHashed>>>,
-    series: RefCell<Vec<Entry>>,
-    services: RefCell<HashMap<String, Weak<Service>>>,
-    endpoints: RefCell<HashMap<(String, String), Weak<Endpoint>>>,
-    /// Makes the type `!Sync`: [`Tally`] has a single writer.
+    by_hash: RefCell<HashMap<u64, u32, BuildHasherDefault<IdentityHasher>>>,
+    series: RefCell<Vec<SeriesEntry>>,
+    services: RefCell<HashMap<String, Weak<ApiServiceMetrics>>>,
+    endpoints: RefCell<HashMap<(String, String), Weak<EndpointMetrics>>>,
+    /// Makes the type `!Sync`: [`LocalCounter`] has a single writer.
     _on_one_thread: Cell<()>,
     _not_send: std::marker::PhantomData<Rc<()>>,
 }
 
-struct Entry {
+struct SeriesEntry {
     series: Arc<RequestSeries>,
     /// Next series with the same hash.
     next: Option<u32>,
@@ -39,16 +39,16 @@ struct Entry {
 
 /// Index of a registered combination of labels; valid for the [`WorkerMetrics`] that returned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Series(u32);
+pub struct SeriesId(u32);
 
 /// Counters of one worker, read by scrapes.
 #[derive(Default)]
-pub(super) struct Shard {
+pub(super) struct MetricsShard {
     /// Read-only and mutating requests in flight.
-    pub(super) in_flight: [Tally; 2],
+    pub(super) in_flight: [LocalCounter; 2],
     /// In the order of [`Authentication`].
-    pub(super) attempts: [Tally; 3],
-    pub(super) usernames: [Tally; USERNAMES.len()],
+    pub(super) attempts: [LocalCounter; 3],
+    pub(super) usernames: [LocalCounter; USERNAMES.len()],
     pub(super) requests: Mutex<Vec<Arc<RequestSeries>>>,
     pub(super) services: Mutex<Vec<Arc<ServiceSeries>>>,
     pub(super) endpoints: Mutex<Vec<Arc<EndpointSeries>>>,
@@ -62,20 +62,20 @@ pub(super) struct RequestSeries {
     pub(super) subresource: String,
     pub(super) scope: Scope,
     pub(super) dry_run: DryRun,
-    pub(super) codes: Codes,
-    pub(super) terminations: Codes,
+    pub(super) codes: CodeCounters,
+    pub(super) terminations: CodeCounters,
     /// Watches ended because their client did not read them.
-    pub(super) unread_watches: Tally,
+    pub(super) unread_watches: LocalCounter,
     pub(super) duration: Histogram,
     /// Response sizes, only for GET and LIST, as upstream.
     pub(super) sizes: Option<Histogram>,
-    pub(super) long_running: Tally,
+    pub(super) long_running: LocalCounter,
 }
 
 impl WorkerMetrics {
     /// Adds a shard to `metrics`; one per worker thread, for the life of the process.
     pub fn new(metrics: &Metrics) -> WorkerMetrics {
-        let shard = Arc::new(Shard::default());
+        let shard = Arc::new(MetricsShard::default());
         metrics.add_shard(shard.clone());
         WorkerMetrics {
             shard,
@@ -89,8 +89,12 @@ impl WorkerMetrics {
     }
 
     /// Returns the series of `request`. `known` is only called for new names, and decides which of them may become
-    /// labels: [`Known::Resource`] for resources named by discovery, and so on.
-    pub fn series(&self, request: &RequestLabels<'_>, known: impl FnOnce(&RequestLabels<'_>) -> Known) -> Series {
+    /// labels: [`KnownLabels::Resource`] for resources named by discovery, and so on.
+    pub fn series(
+        &self,
+        request: &RequestLabels<'_>,
+        known: impl FnOnce(&RequestLabels<'_>) -> KnownLabels,
+    ) -> SeriesId {
         if let Some(series) = self.find(request) {
             return series;
         }
@@ -98,74 +102,74 @@ impl WorkerMetrics {
         if let Some(series) = self.find(&bounded) {
             return series;
         }
-        if self.series.borrow().len() < MOST_SERIES {
-            return self.open(&bounded);
+        if self.series.borrow().len() < MAX_SERIES {
+            return self.create_series(&bounded);
         }
         let overflow = RequestLabels { group: "", version: "", resource: "other", subresource: "", ..bounded };
-        self.find(&overflow).unwrap_or_else(|| self.open(&overflow))
+        self.find(&overflow).unwrap_or_else(|| self.create_series(&overflow))
     }
 
-    fn find(&self, wanted: &RequestLabels<'_>) -> Option<Series> {
+    fn find(&self, wanted: &RequestLabels<'_>) -> Option<SeriesId> {
         let mut next = self.by_hash.borrow().get(&wanted.hash()).copied();
         let series = self.series.borrow();
         while let Some(index) = next {
             let entry = &series[index as usize];
-            if entry.series.labels().same(wanted) {
-                return Some(Series(index));
+            if entry.series.labels().is_equal(wanted) {
+                return Some(SeriesId(index));
             }
             next = entry.next;
         }
         None
     }
 
-    fn open(&self, labels: &RequestLabels<'_>) -> Series {
+    fn create_series(&self, labels: &RequestLabels<'_>) -> SeriesId {
         let series = Arc::new(RequestSeries::new(labels));
         self.shard.requests.lock().push(series.clone());
         let mut all = self.series.borrow_mut();
         let index = all.len() as u32;
         let next = self.by_hash.borrow_mut().insert(labels.hash(), index);
-        all.push(Entry { series, next });
-        Series(index)
+        all.push(SeriesEntry { series, next });
+        SeriesId(index)
     }
 
-    fn with<T>(&self, series: Series, read: impl FnOnce(&RequestSeries) -> T) -> T {
+    fn with_series<T>(&self, series: SeriesId, read: impl FnOnce(&RequestSeries) -> T) -> T {
         read(&self.series.borrow()[series.0 as usize].series)
     }
 
-    /// Counts a request as in flight or long-running, until [`WorkerMetrics::request_ended`].
-    pub(in crate::observe) fn request_began(&self, series: Series, long_running: bool) -> Verb {
-        self.with(series, |series| {
+    /// Counts a request as in flight or long-running, until [`WorkerMetrics::request_finished`].
+    pub(in crate::observe) fn request_started(&self, series: SeriesId, long_running: bool) -> Verb {
+        self.with_series(series, |series| {
             if long_running {
-                series.long_running.up();
+                series.long_running.increment();
             } else {
-                self.shard.in_flight[usize::from(series.verb.is_mutating())].up();
+                self.shard.in_flight[usize::from(series.verb.is_mutating())].increment();
             }
             series.verb
         })
     }
 
     /// Counts a request in flight as long-running from now on.
-    pub(in crate::observe) fn request_runs_long(&self, series: Series) {
-        self.with(series, |series| {
-            self.shard.in_flight[usize::from(series.verb.is_mutating())].down();
-            series.long_running.up();
+    pub(in crate::observe) fn request_is_long_running(&self, series: SeriesId) {
+        self.with_series(series, |series| {
+            self.shard.in_flight[usize::from(series.verb.is_mutating())].decrement();
+            series.long_running.increment();
         });
     }
 
     /// Counts the end of a request.
-    pub(in crate::observe) fn request_ended(&self, series: Series, long_running: bool, ended: &Ended) {
-        self.with(series, |series| {
+    pub(in crate::observe) fn request_finished(&self, series: SeriesId, long_running: bool, ended: &RequestOutcome) {
+        self.with_series(series, |series| {
             if long_running {
-                series.long_running.down();
+                series.long_running.decrement();
             } else {
-                self.shard.in_flight[usize::from(series.verb.is_mutating())].down();
+                self.shard.in_flight[usize::from(series.verb.is_mutating())].decrement();
             }
-            series.codes.up(ended.code);
-            if ended.in_self_defence {
-                series.terminations.up(ended.code);
+            series.codes.increment(ended.code);
+            if ended.is_self_defense {
+                series.terminations.increment(ended.code);
             }
             if ended.by_slow_client {
-                series.unread_watches.up();
+                series.unread_watches.increment();
             }
             series.duration.observe_duration(ended.took);
             if let Some(sizes) = &series.sizes {
@@ -175,35 +179,35 @@ impl WorkerMetrics {
     }
 
     /// Counts an authentication attempt, and its user under an anonymized name.
-    pub fn authenticated(&self, result: Authentication, user: Option<&str>) {
-        self.shard.attempts[result as usize].up();
+    pub fn record_authentication(&self, result: Authentication, user: Option<&str>) {
+        self.shard.attempts[result as usize].increment();
         if let Some(user) = user {
-            self.shard.usernames[labels::username(user)].up();
+            self.shard.usernames[labels::username_index(user)].increment();
         }
     }
 
     /// Metrics handle of APIService `name`; kept with the route.
-    pub fn service(&self, name: &str) -> Rc<Service> {
+    pub fn service(&self, name: &str) -> Rc<ApiServiceMetrics> {
         let mut services = self.services.borrow_mut();
         if let Some(service) = services.get(name).and_then(Weak::upgrade) {
             return service;
         }
         services.retain(|_, service| service.strong_count() > 0);
-        let (service, series) = Service::open(name);
+        let (service, series) = ApiServiceMetrics::create(name);
         self.shard.services.lock().push(series);
         services.insert(name.to_owned(), Rc::downgrade(&service));
         service
     }
 
     /// Metrics handle of endpoint `address` of APIService `service`; kept with the connection pool of the endpoint.
-    pub fn endpoint(&self, service: &str, address: &str) -> Rc<Endpoint> {
+    pub fn endpoint(&self, service: &str, address: &str) -> Rc<EndpointMetrics> {
         let mut endpoints = self.endpoints.borrow_mut();
         let key = (service.to_owned(), address.to_owned());
         if let Some(endpoint) = endpoints.get(&key).and_then(Weak::upgrade) {
             return endpoint;
         }
         endpoints.retain(|_, endpoint| endpoint.strong_count() > 0);
-        let (endpoint, series) = Endpoint::open(service, address);
+        let (endpoint, series) = EndpointMetrics::create(service, address);
         self.shard.endpoints.lock().push(series);
         endpoints.insert(key, Rc::downgrade(&endpoint));
         endpoint
@@ -211,11 +215,11 @@ impl WorkerMetrics {
 }
 
 /// Result of a request, as far as it is counted.
-pub(in crate::observe) struct Ended {
+pub(in crate::observe) struct RequestOutcome {
     pub(in crate::observe) code: u16,
     pub(in crate::observe) took: Duration,
     pub(in crate::observe) bytes: u64,
-    pub(in crate::observe) in_self_defence: bool,
+    pub(in crate::observe) is_self_defense: bool,
     pub(in crate::observe) by_slow_client: bool,
 }
 
@@ -229,12 +233,12 @@ impl RequestSeries {
             subresource: labels.subresource.to_owned(),
             scope: labels.scope,
             dry_run: labels.dry_run,
-            codes: Codes::default(),
-            terminations: Codes::default(),
-            unread_watches: Tally::default(),
+            codes: CodeCounters::default(),
+            terminations: CodeCounters::default(),
+            unread_watches: LocalCounter::default(),
             duration: Histogram::new(&REQUEST_SECONDS),
             sizes: matches!(labels.verb, Verb::Get | Verb::List).then(|| Histogram::new(&RESPONSE_BYTES)),
-            long_running: Tally::default(),
+            long_running: LocalCounter::default(),
         }
     }
 
@@ -253,9 +257,9 @@ impl RequestSeries {
 
 /// Passes [`RequestLabels::hash`] to the map, with a final mix because the map uses the highest and lowest bits.
 #[derive(Default)]
-struct AlreadyHashed(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for AlreadyHashed {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -279,38 +283,38 @@ mod tests {
             version: "v1",
             resource,
             subresource: "",
-            ..RequestLabels::path(&Method::GET, "")
+            ..RequestLabels::for_path(&Method::GET, "")
         }
     }
 
     #[test]
-    fn what_was_met_is_not_asked_again() {
+    fn request_series_are_looked_up_once() {
         let worker = WorkerMetrics::new(&Metrics::new());
-        let first = worker.series(&labels("greetings"), |_| Known::Resource);
+        let first = worker.series(&labels("greetings"), |_| KnownLabels::Resource);
         assert_eq!(worker.series(&labels("greetings"), |_| panic!("asked twice")), first);
     }
 
     #[test]
-    fn invented_resources_share_one_series() {
+    fn request_series_of_unknown_resources_are_shared() {
         let worker = WorkerMetrics::new(&Metrics::new());
-        let first = worker.series(&labels("nonsense"), |_| Known::GroupVersion);
+        let first = worker.series(&labels("nonsense"), |_| KnownLabels::GroupVersion);
         for invented in 0..1000 {
-            assert_eq!(worker.series(&labels(&format!("nonsense{invented}")), |_| Known::GroupVersion), first);
+            assert_eq!(worker.series(&labels(&format!("nonsense{invented}")), |_| KnownLabels::GroupVersion), first);
         }
         assert_eq!(worker.series.borrow().len(), 1);
     }
 
     #[test]
-    fn a_lying_discovery_cannot_grow_us_for_ever() {
+    fn request_series_are_bounded() {
         let worker = WorkerMetrics::new(&Metrics::new());
-        for invented in 0..MOST_SERIES + 100 {
-            worker.series(&labels(&format!("r{invented}")), |_| Known::Resource);
+        for invented in 0..MAX_SERIES + 100 {
+            worker.series(&labels(&format!("r{invented}")), |_| KnownLabels::Resource);
         }
-        assert_eq!(worker.series.borrow().len(), MOST_SERIES + 1);
+        assert_eq!(worker.series.borrow().len(), MAX_SERIES + 1);
     }
 
     #[test]
-    fn handles_of_one_name_are_one_and_end_together() {
+    fn service_metrics_handles_are_shared_and_dropped() {
         let worker = WorkerMetrics::new(&Metrics::new());
         let service = worker.service("v1.example.narthex.dev");
         assert!(Rc::ptr_eq(&service, &worker.service("v1.example.narthex.dev")));

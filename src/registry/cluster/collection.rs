@@ -8,18 +8,18 @@ pub(super) struct Collection<T> {
     /// Names of the running list so far, or of the last complete list.
     listed: BTreeSet<String>,
     /// Whether a list was ever complete.
-    pub(super) is_whole: bool,
+    pub(super) has_synced: bool,
 }
 
 impl<T> Default for Collection<T> {
     fn default() -> Collection<T> {
-        Collection { objects: BTreeMap::new(), listed: BTreeSet::new(), is_whole: false }
+        Collection { objects: BTreeMap::new(), listed: BTreeSet::new(), has_synced: false }
     }
 }
 
 impl<T> Collection<T> {
     /// Begins a list. Known objects stay until it is complete.
-    pub(super) fn begin(&mut self) {
+    pub(super) fn begin_list(&mut self) {
         self.listed.clear();
     }
 
@@ -43,14 +43,14 @@ impl<T> Collection<T> {
     }
 
     /// Completes the list. Removes and returns the objects that it did not contain.
-    pub(super) fn end(&mut self) -> Vec<(String, T)> {
-        self.is_whole = true;
+    pub(super) fn finish_list(&mut self) -> Vec<(String, T)> {
+        self.has_synced = true;
         let listed = &self.listed;
         self.objects.extract_if(.., |name, _| !listed.contains(name)).collect()
     }
 
     /// Takes the names of the list that ended last, including those of invalid objects.
-    pub(super) fn listed(&mut self) -> BTreeSet<String> {
+    pub(super) fn take_listed(&mut self) -> BTreeSet<String> {
         std::mem::take(&mut self.listed)
     }
 
@@ -68,7 +68,7 @@ impl<T> Collection<T> {
         self.objects.get(name)
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(super) fn contains(&self, name: &str) -> bool {
         self.objects.contains_key(name)
     }
 
@@ -91,36 +91,36 @@ mod tests {
     }
 
     #[test]
-    fn a_new_list_takes_nothing_away_before_it_is_whole() {
+    fn collection_keeps_objects_until_new_list_is_complete() {
         let mut all = Collection::default();
-        all.begin();
+        all.begin_list();
         assert!(put(&mut all, "a", Some(1), true) && put(&mut all, "b", Some(2), true));
-        assert!(!all.is_whole);
-        assert!(all.end().is_empty() && all.is_whole);
-        all.begin();
+        assert!(!all.has_synced);
+        assert!(all.finish_list().is_empty() && all.has_synced);
+        all.begin_list();
         assert!(!put(&mut all, "a", Some(1), true), "the same is no change");
         assert_eq!(now(&all), [1, 2]);
         // The list broke off. The next one has other objects.
-        all.begin();
+        all.begin_list();
         put(&mut all, "c", Some(3), true);
         assert_eq!(now(&all), [1, 2, 3]);
-        assert_eq!(all.end(), [("a".to_owned(), 1), ("b".to_owned(), 2)]);
+        assert_eq!(all.finish_list(), [("a".to_owned(), 1), ("b".to_owned(), 2)]);
         assert_eq!(now(&all), [3]);
-        all.begin();
+        all.begin_list();
         put(&mut all, "c", Some(3), true);
-        assert!(all.end().is_empty());
+        assert!(all.finish_list().is_empty());
     }
 
     #[test]
-    fn a_wrong_object_stays_as_it_was_until_it_is_gone() {
+    fn collection_keeps_last_valid_object_until_deleted() {
         let mut all = Collection::default();
         put(&mut all, "a", Some(1), true);
-        all.end();
+        all.finish_list();
         assert!(!put(&mut all, "a", None, false));
-        all.begin();
+        all.begin_list();
         put(&mut all, "a", None, true);
-        all.end();
-        assert_eq!((now(&all), all.listed().len()), (vec![1], 1));
+        all.finish_list();
+        assert_eq!((now(&all), all.take_listed().len()), (vec![1], 1));
         assert!(all.remove("a").is_some() && all.remove("a").is_none());
     }
 }

@@ -13,37 +13,37 @@ use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-use super::known::{Kind, Known};
-use super::state::ClusterState;
-use super::statuses::Statuses;
-use crate::egress::Dialler;
-use crate::kubeclient::watch::{self, Keeper, WatchFailure};
-use crate::kubeclient::{Client, Kubeconfig, Source};
+use super::cluster_state::ClusterState;
+use super::cluster_store::{ClusterStore, WatchedResource};
+use super::statuses::ApiServiceStatuses;
+use crate::egress::Dialer;
+use crate::kubeclient::watch::{self, ReflectorHandler, WatchFailure};
+use crate::kubeclient::{Client, Kubeconfig, KubeconfigSource};
 use crate::process::{Problem, Problems, Publisher};
 use crate::registry::api_service::ApiService;
+use crate::registry::layered_sources::{self, DirtySet};
 use crate::registry::snapshot::Settings;
-use crate::registry::source::{self, Touched};
 
 /// Wait for a namespace before a new APIService is published without it.
-const SOON: Duration = Duration::from_secs(1);
+const NAMESPACE_WAIT: Duration = Duration::from_secs(1);
 /// Timeout of the wait for a namespace.
-const PATIENCE: Duration = Duration::from_secs(10);
+const NAMESPACE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A kube-apiserver, with its valid kubeconfig.
-pub struct Cluster {
+pub struct ClusterSource {
     settings: Settings,
-    source: Source,
+    source: KubeconfigSource,
     kubeconfig: Kubeconfig,
 }
 
-impl Cluster {
+impl ClusterSource {
     /// Reads the kubeconfig.
     ///
     /// # Errors
     /// All problems in it.
-    pub fn open(source: Source, settings: Settings) -> Result<Cluster, Problems> {
+    pub fn open(source: KubeconfigSource, settings: Settings) -> Result<ClusterSource, Problems> {
         let kubeconfig = source.load()?;
-        Ok(Cluster { settings, source, kubeconfig })
+        Ok(ClusterSource { settings, source, kubeconfig })
     }
 
     /// Certificates of the kubeconfig that are not valid `now`.
@@ -57,86 +57,91 @@ impl Cluster {
     }
 
     /// Creates the client on this thread's `LocalSet`, which also watches the kubeconfig.
-    pub fn client(self, dialler: Dialler) -> (Rc<Client>, Watching) {
+    pub fn client(self, dialler: Dialer) -> (Rc<Client>, ClusterClient) {
         let now = self.state();
         tracing::info!(file = %self.source, server = now.server, "watching the registry of a kube-apiserver");
         let client = Client::new(self.source, self.kubeconfig, dialler);
-        let following = Task::begin(client.clone().follow());
-        (client.clone(), Watching { client, settings: self.settings, now, following })
+        let following = AbortOnDrop::spawn(client.clone().follow());
+        (client.clone(), ClusterClient { client, settings: self.settings, state: now, _follow_task: following })
     }
 }
 
 /// A kube-apiserver with its client, before its watches start.
-pub struct Watching {
+pub struct ClusterClient {
     client: Rc<Client>,
     settings: Settings,
-    now: ClusterState,
-    following: Task,
+    state: ClusterState,
+    _follow_task: AbortOnDrop,
 }
 
-impl Watching {
+impl ClusterClient {
     /// Starts its watches.
-    pub(in crate::registry) fn begin(self, state: Publisher<ClusterState>, statuses: Statuses) -> Followed {
-        let Watching { client, settings, now, following } = self;
-        let shared = Rc::new(Shared {
-            known: RefCell::new(Known::new(settings, statuses)),
+    pub(in crate::registry) fn start(
+        self,
+        state: Publisher<ClusterState>,
+        statuses: ApiServiceStatuses,
+    ) -> ClusterFollower {
+        let ClusterClient { client, settings, state: now, _follow_task: following } = self;
+        let shared = Rc::new(ClusterShared {
+            store: RefCell::new(ClusterStore::new(settings, statuses)),
             failing: RefCell::default(),
-            well_since: Cell::new(Instant::now()),
+            healthy_since: Cell::new(Instant::now()),
             changed: Notify::new(),
             dirty: Cell::new(false),
         });
-        let mut followed = Followed { client, shared, tasks: BTreeMap::new(), state, now, _following: following };
-        followed.begin(Kind::ApiServices);
+        let mut followed =
+            ClusterFollower { client, shared, tasks: BTreeMap::new(), state, last_state: now, _follow_task: following };
+        followed.start_watch(WatchedResource::ApiServices);
         followed
     }
 }
 
 /// A watched kube-apiserver. Dropping it ends the watches.
-pub(in crate::registry) struct Followed {
+pub(in crate::registry) struct ClusterFollower {
     client: Rc<Client>,
-    shared: Rc<Shared>,
-    tasks: BTreeMap<Kind, Task>,
+    shared: Rc<ClusterShared>,
+    tasks: BTreeMap<WatchedResource, AbortOnDrop>,
     state: Publisher<ClusterState>,
     /// The state published last.
-    now: ClusterState,
-    _following: Task,
+    last_state: ClusterState,
+    _follow_task: AbortOnDrop,
 }
 
 /// State that the watches write and the follower reads. Never borrowed across an await.
-struct Shared {
-    known: RefCell<Known>,
+struct ClusterShared {
+    store: RefCell<ClusterStore>,
     /// Collections that cannot be watched now, since when, and the error.
-    failing: RefCell<BTreeMap<Kind, (SystemTime, String)>>,
+    failing: RefCell<BTreeMap<WatchedResource, (SystemTime, String)>>,
     /// Since when the server answers.
-    well_since: Cell<Instant>,
+    healthy_since: Cell<Instant>,
     changed: Notify,
     dirty: Cell<bool>,
 }
 
 /// Handler of the events of one watch.
-struct Teller {
-    shared: Rc<Shared>,
-    kind: Kind,
+struct ClusterHandler {
+    shared: Rc<ClusterShared>,
+    kind: WatchedResource,
 }
 
 /// A task that ends when this is dropped.
-struct Task(AbortHandle);
+struct AbortOnDrop(AbortHandle);
 
-impl Task {
-    fn begin(work: impl Future<Output = ()> + 'static) -> Task {
+impl AbortOnDrop {
+    fn spawn(work: impl Future<Output = ()> + 'static) -> AbortOnDrop {
         let (handle, registration) = AbortHandle::new_pair();
         tokio::task::spawn_local(Abortable::new(work, registration));
-        Task(handle)
+        AbortOnDrop(handle)
     }
 }
 
-impl Drop for Task {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Followed {
+impl ClusterFollower {
     /// Waits for a change. Cancel safe: a dropped call loses no change.
     pub(in crate::registry) async fn changed(&self) {
         while !self.shared.dirty.get() {
@@ -145,54 +150,58 @@ impl Followed {
     }
 
     /// Sets the APIService of this name of the registry directory (`None`: it has none). Its Service is watched too.
-    pub(in crate::registry) fn also(&self, name: &str, one: Option<&ApiService>) {
-        self.shared.known.borrow_mut().also(name, one);
+    pub(in crate::registry) fn set_directory_reference(&self, name: &str, one: Option<&ApiService>) {
+        self.shared.store.borrow_mut().set_directory_reference(name, one);
     }
 
     /// Takes the changes since the last call. Starts and stops watches of referenced namespaces.
-    pub(in crate::registry) fn take(&mut self) -> Taken {
+    pub(in crate::registry) fn take_update(&mut self) -> ClusterUpdate {
         self.shared.dirty.set(false);
-        let wanted = self.shared.known.borrow_mut().settle();
-        for name in wanted.gone {
-            for kind in [Kind::Services(name.clone()), Kind::EndpointSlices(name.clone())] {
+        let wanted = self.shared.store.borrow_mut().reconcile();
+        for name in wanted.stop {
+            for kind in [WatchedResource::Services(name.clone()), WatchedResource::EndpointSlices(name.clone())] {
                 self.tasks.remove(&kind);
                 self.shared.failing.borrow_mut().remove(&kind);
             }
-            self.shared.known.borrow_mut().forget(&name);
+            self.shared.store.borrow_mut().remove_namespace(&name);
         }
-        for kind in wanted.anew {
-            self.begin(kind);
+        for kind in wanted.restart {
+            self.start_watch(kind);
         }
-        let mut known = self.shared.known.borrow_mut();
-        let taken = Taken { touched: known.take_touched(), problems: known.problems(), complete: known.complete };
+        let mut known = self.shared.store.borrow_mut();
+        let taken = ClusterUpdate { dirty: known.take_dirty(), problems: known.problems(), complete: known.complete };
         drop(known);
-        self.tell(taken.complete);
+        self.publish_state(taken.complete);
         taken
     }
 
     /// Its known objects. Must not be held across an await.
-    pub(in crate::registry) fn known(&self) -> Ref<'_, dyn source::Source> {
-        Ref::map(self.shared.known.borrow(), |known| known as &dyn source::Source)
+    pub(in crate::registry) fn store(&self) -> Ref<'_, dyn layered_sources::RegistrySource> {
+        Ref::map(self.shared.store.borrow(), |known| known as &dyn layered_sources::RegistrySource)
     }
 
     /// Starts or restarts the watch of a collection.
-    fn begin(&mut self, kind: Kind) {
-        let path = path(&kind);
-        let (client, teller) = (self.client.clone(), Teller { shared: self.shared.clone(), kind: kind.clone() });
+    fn start_watch(&mut self, kind: WatchedResource) {
+        let path = list_path(&kind);
+        let (client, teller) =
+            (self.client.clone(), ClusterHandler { shared: self.shared.clone(), kind: kind.clone() });
         let following = async move {
-            futures_util::join!(watch::keep(client, &path, &teller), teller.shared.wait_for(&teller.kind));
+            futures_util::join!(
+                watch::list_and_watch(client, &path, &teller),
+                teller.shared.time_out_namespace(&teller.kind)
+            );
         };
-        self.tasks.insert(kind, Task::begin(following));
+        self.tasks.insert(kind, AbortOnDrop::spawn(following));
     }
 
     /// Logs and publishes the state, if it changed.
-    fn tell(&mut self, complete: bool) {
+    fn publish_state(&mut self, complete: bool) {
         let failing = self.shared.failing.borrow().values().min_by_key(|(since, _)| *since).cloned();
-        let next = ClusterState { server: self.now.server.clone(), complete, failing };
-        if next == self.now {
+        let next = ClusterState { server: self.last_state.server.clone(), complete, failing };
+        if next == self.last_state {
             return;
         }
-        match (&self.now.failing, &next.failing) {
+        match (&self.last_state.failing, &next.failing) {
             (None, Some((_, why))) => {
                 tracing::warn!(
                     why,
@@ -202,114 +211,116 @@ impl Followed {
             (Some(_), None) => tracing::info!("the registry's kube-apiserver is watched again"),
             _ => {}
         }
-        if next.complete && !self.now.complete {
+        if next.complete && !self.last_state.complete {
             tracing::info!("the registry of the kube-apiserver is completely listed");
         }
-        self.now = next.clone();
+        self.last_state = next.clone();
         self.state.publish(Arc::new(next));
     }
 }
 
 /// Changes of a watched kube-apiserver.
-pub(in crate::registry) struct Taken {
+pub(in crate::registry) struct ClusterUpdate {
     /// Names of objects that may have changed.
-    pub(in crate::registry) touched: Touched,
+    pub(in crate::registry) dirty: DirtySet,
     /// All current errors.
     pub(in crate::registry) problems: Problems,
     /// Whether all objects were listed at least once.
     pub(in crate::registry) complete: bool,
 }
 
-impl Teller {
-    fn known(&self, tell: impl FnOnce(&mut Known)) {
-        let before = self.shared.known.borrow().heard;
-        tell(&mut self.shared.known.borrow_mut());
-        if self.shared.known.borrow().heard != before {
+impl ClusterHandler {
+    fn update_store(&self, tell: impl FnOnce(&mut ClusterStore)) {
+        let before = self.shared.store.borrow().change_count;
+        tell(&mut self.shared.store.borrow_mut());
+        if self.shared.store.borrow().change_count != before {
             self.shared.wake();
         }
     }
 }
 
-impl Shared {
+impl ClusterShared {
     fn wake(&self) {
         self.dirty.set(true);
         self.changed.notify_one();
     }
 
     /// Reports a namespace as late after each timeout.
-    async fn wait_for(&self, kind: &Kind) {
-        let Kind::Services(namespace) = kind else { return };
+    async fn time_out_namespace(&self, kind: &WatchedResource) {
+        let WatchedResource::Services(namespace) = kind else { return };
         let began = Instant::now();
-        for (patience, give_up) in [(SOON, false), (PATIENCE, true)] {
+        for (patience, give_up) in [(NAMESPACE_WAIT, false), (NAMESPACE_TIMEOUT, true)] {
             loop {
                 // While the server is unreachable, the wait for a namespace does not count.
-                let away = self.failing.borrow().contains_key(&Kind::ApiServices);
-                let waited = began.max(self.well_since.get()).elapsed();
+                let away = self.failing.borrow().contains_key(&WatchedResource::ApiServices);
+                let waited = began.max(self.healthy_since.get()).elapsed();
                 if !away && waited >= patience {
                     break;
                 }
                 sleep(if away { patience } else { patience - waited }).await;
             }
-            self.known.borrow_mut().is_late(namespace, give_up);
+            self.store.borrow_mut().record_timeout(namespace, give_up);
             self.wake();
         }
     }
 }
 
-impl Keeper for Teller {
-    fn begins(&self) {
-        self.known(|known| known.begins(&self.kind));
+impl ReflectorHandler for ClusterHandler {
+    fn on_list_start(&self) {
+        self.update_store(|known| known.begin_list(&self.kind));
     }
 
-    fn lists(&self, object: &RawValue) {
-        self.known(|known| known.has(&self.kind, object, true));
+    fn on_item(&self, object: &RawValue) {
+        self.update_store(|known| known.apply_object(&self.kind, object, true));
     }
 
-    fn is_whole(&self) {
-        self.known(|known| known.is_whole(&self.kind));
+    fn on_synced(&self) {
+        self.update_store(|known| known.finish_list(&self.kind));
     }
 
-    fn has(&self, object: &RawValue) {
-        self.known(|known| known.has(&self.kind, object, false));
+    fn on_apply(&self, object: &RawValue) {
+        self.update_store(|known| known.apply_object(&self.kind, object, false));
     }
 
-    fn lacks(&self, object: &RawValue) {
-        self.known(|known| known.lacks(&self.kind, object));
+    fn on_delete(&self, object: &RawValue) {
+        self.update_store(|known| known.delete_object(&self.kind, object));
     }
 
-    fn is_well(&self) {
-        if self.kind == Kind::ApiServices && self.shared.failing.borrow().contains_key(&self.kind) {
-            self.shared.well_since.set(Instant::now());
+    fn on_healthy(&self) {
+        if self.kind == WatchedResource::ApiServices && self.shared.failing.borrow().contains_key(&self.kind) {
+            self.shared.healthy_since.set(Instant::now());
         }
         if self.shared.failing.borrow_mut().remove(&self.kind).is_some() {
             self.shared.wake();
         }
     }
 
-    fn fails(&self, failure: &WatchFailure) {
+    fn on_error(&self, failure: &WatchFailure) {
         tracing::debug!(kind = ?self.kind, why = failure.why, "a watch of the registry failed");
-        let why = format!("{}: {}", path(&self.kind), failure.why);
+        let why = format!("{}: {}", list_path(&self.kind), failure.why);
         self.shared.failing.borrow_mut().entry(self.kind.clone()).or_insert((SystemTime::now(), String::new())).1 = why;
         // Clients may see this message: it contains no addresses.
         let why = match failure.status {
             Some(status) => format!("the kube-apiserver answered {status}"),
             None => "the kube-apiserver did not answer".to_owned(),
         };
-        self.known(|known| known.fails(&self.kind, &why, failure.status.is_some_and(is_refusal)));
+        self.update_store(|known| {
+            known.record_failure(&self.kind, &why, failure.status.is_some_and(is_permanent_failure))
+        });
         self.shared.wake();
     }
 }
 
 /// Whether a retry would get the same status. Not so for 401: a token is renewed.
-fn is_refusal(status: u16) -> bool {
+fn is_permanent_failure(status: u16) -> bool {
     (400..500).contains(&status) && !matches!(status, 401 | 408 | 429)
 }
 
-fn path(kind: &Kind) -> String {
+fn list_path(kind: &WatchedResource) -> String {
     match kind {
-        Kind::ApiServices => "/apis/apiregistration.k8s.io/v1/apiservices".to_owned(),
-        Kind::Services(namespace) => format!("/api/v1/namespaces/{namespace}/services"),
-        Kind::EndpointSlices(namespace) => {
+        WatchedResource::ApiServices => "/apis/apiregistration.k8s.io/v1/apiservices".to_owned(),
+        WatchedResource::Services(namespace) => format!("/api/v1/namespaces/{namespace}/services"),
+        WatchedResource::EndpointSlices(namespace) => {
             format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices")
         }
     }
@@ -320,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_otherwise_the_next_time_is_no_refusal() {
+    fn watch_failure_permanent_by_status() {
         for (status, refusal) in [
             (400, true),
             (401, false),
@@ -331,7 +342,7 @@ mod tests {
             (500, false),
             (504, false),
         ] {
-            assert_eq!(is_refusal(status), refusal, "{status}");
+            assert_eq!(is_permanent_failure(status), refusal, "{status}");
         }
     }
 }

@@ -3,19 +3,19 @@
 //! Two watches for each namespace with a referenced Service. Memory and traffic do not grow with the rest of the
 //! cluster, and no permission to read it is needed.
 
+mod cluster_state;
+mod cluster_store;
 mod collection;
+mod filtered_collection;
 mod follow;
-mod known;
-mod named;
 mod namespace;
-mod object;
-mod selected;
-mod state;
+mod object_parser;
+mod reference_index;
 mod statuses;
 
-pub(super) use follow::Followed;
-pub use follow::{Cluster, Watching};
+pub use cluster_state::ClusterState;
 #[cfg(test)]
-pub(super) use known::{Kind, Known};
-pub use state::ClusterState;
-pub use statuses::{Statuses, Written};
+pub(super) use cluster_store::{ClusterStore, WatchedResource};
+pub(super) use follow::ClusterFollower;
+pub use follow::{ClusterClient, ClusterSource};
+pub use statuses::{ApiServiceStatuses, StoredStatus};

@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::selected::Selected;
+use super::filtered_collection::FilteredCollection;
 use crate::registry::endpoints::EndpointSlice;
 use crate::registry::service::Service;
 
 /// The Services of one namespace that APIServices reference, and their EndpointSlices.
 #[derive(Default)]
-pub(super) struct Namespace {
+pub(super) struct NamespaceStore {
     /// Names of the referenced Services.
-    pub(super) named: BTreeSet<String>,
-    pub(super) services: Selected<Arc<Service>>,
-    slices: Selected<Arc<EndpointSlice>>,
+    pub(super) referenced: BTreeSet<String>,
+    pub(super) services: FilteredCollection<Arc<Service>>,
+    slices: FilteredCollection<Arc<EndpointSlice>>,
     /// The names of the slices by their Service.
     slices_of: BTreeMap<String, BTreeSet<String>>,
     /// Whether the wait for its lists has timed out, or one was refused.
@@ -22,45 +22,45 @@ pub(super) struct Namespace {
 
 /// A collection of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum NamespacedResource {
     Services,
-    Slices,
+    EndpointSlices,
 }
 
-impl Namespace {
+impl NamespaceStore {
     /// Sets the referenced Services. Drops the objects of others. Returns the collections to list again.
-    pub(super) fn select(&mut self, named: BTreeSet<String>) -> Vec<Part> {
-        if named != self.named {
-            self.named = named;
-            let named = &self.named;
+    pub(super) fn set_referenced(&mut self, named: BTreeSet<String>) -> Vec<NamespacedResource> {
+        if named != self.referenced {
+            self.referenced = named;
+            let named = &self.referenced;
             self.services.objects.retain(|one| named.contains(&one.name));
             self.slices.objects.retain(|one| named.contains(&one.service));
             self.slices_of.retain(|service, _| named.contains(service));
         }
-        let services = self.services.select(&self.named).then_some(Part::Services);
-        let slices = self.slices.select(&self.named).then_some(Part::Slices);
+        let services = self.services.set_referenced(&self.referenced).then_some(NamespacedResource::Services);
+        let slices = self.slices.set_referenced(&self.referenced).then_some(NamespacedResource::EndpointSlices);
         services.into_iter().chain(slices).collect()
     }
 
-    pub(super) fn begins(&mut self, part: Part) {
+    pub(super) fn begin_list(&mut self, part: NamespacedResource) {
         match part {
-            Part::Services => self.services.begins(&self.named),
-            Part::Slices => self.slices.begins(&self.named),
+            NamespacedResource::Services => self.services.begin_list(&self.referenced),
+            NamespacedResource::EndpointSlices => self.slices.begin_list(&self.referenced),
         }
     }
 
     /// Completes a list of one collection.
-    pub(super) fn ends(&mut self, part: Part) {
+    pub(super) fn finish_list(&mut self, part: NamespacedResource) {
         match part {
-            Part::Services => drop(self.services.ends(&self.named)),
-            Part::Slices => {
-                for gone in self.slices.ends(&self.named) {
-                    self.leaves(&gone.service, &gone.name);
+            NamespacedResource::Services => drop(self.services.finish_list(&self.referenced)),
+            NamespacedResource::EndpointSlices => {
+                for gone in self.slices.finish_list(&self.referenced) {
+                    self.unlink_slice(&gone.service, &gone.name);
                 }
             }
         }
         // References added later are waited for again.
-        self.given_up &= !self.is_known();
+        self.given_up &= !self.has_synced();
     }
 
     /// Stores a slice, as [`Collection::put`](super::collection::Collection::put); `None` for an invalid one. Returns
@@ -72,7 +72,7 @@ impl Namespace {
         }
         let now = self.slices.objects.get(name).map(|one| one.service.clone());
         if let Some(before) = &before {
-            self.leaves(before, name);
+            self.unlink_slice(before, name);
         }
         if let Some(now) = &now {
             self.slices_of.entry(now.clone()).or_default().insert(name.to_owned());
@@ -83,11 +83,11 @@ impl Namespace {
     /// Removes a slice. Returns the Service that it belonged to, if it existed.
     pub(super) fn remove_slice(&mut self, name: &str) -> Option<String> {
         let gone = self.slices.objects.remove(name)?;
-        self.leaves(&gone.service, name);
+        self.unlink_slice(&gone.service, name);
         Some(gone.service.clone())
     }
 
-    fn leaves(&mut self, service: &str, slice: &str) {
+    fn unlink_slice(&mut self, service: &str, slice: &str) {
         if let Some(slices) = self.slices_of.get_mut(service) {
             slices.remove(slice);
             if slices.is_empty() {
@@ -102,21 +102,21 @@ impl Namespace {
     }
 
     /// Takes the names in the list that ended last, including those of invalid objects.
-    pub(super) fn listed(&mut self, part: Part) -> BTreeSet<String> {
+    pub(super) fn take_listed(&mut self, part: NamespacedResource) -> BTreeSet<String> {
         match part {
-            Part::Services => self.services.objects.listed(),
-            Part::Slices => self.slices.objects.listed(),
+            NamespacedResource::Services => self.services.objects.take_listed(),
+            NamespacedResource::EndpointSlices => self.slices.objects.take_listed(),
         }
     }
 
     /// Whether all referenced Services are listed, or no longer waited for.
-    pub(super) fn settled(&self) -> bool {
-        self.named.iter().all(|service| self.is_settled(service))
+    pub(super) fn all_settled(&self) -> bool {
+        self.referenced.iter().all(|service| self.is_settled(service))
     }
 
     /// Whether all referenced Services and their slices were listed at least once.
-    fn is_known(&self) -> bool {
-        self.services.covers(&self.named) && self.slices.covers(&self.named)
+    fn has_synced(&self) -> bool {
+        self.services.covers_all(&self.referenced) && self.slices.covers_all(&self.referenced)
     }
 
     /// Whether this Service is listed, or no longer waited for.
@@ -125,38 +125,39 @@ impl Namespace {
     }
 
     /// The resource that could never be listed for this Service, and the error.
-    pub(super) fn trouble_of(&self, name: &str) -> Option<(&'static str, &str)> {
-        let services = self.services.trouble().filter(|_| !self.services.covers_one(name));
-        let slices = self.slices.trouble().filter(|_| !self.slices.covers_one(name));
+    pub(super) fn service_list_error(&self, name: &str) -> Option<(&'static str, &str)> {
+        let services = self.services.list_error().filter(|_| !self.services.covers_one(name));
+        let slices = self.slices.list_error().filter(|_| !self.slices.covers_one(name));
         services.map(|why| ("services", why)).or(slices.map(|why| ("endpointslices", why)))
     }
 
     /// The resource that cannot be listed, and the error, if a Service needs it. The flag is true after the wait.
-    pub(super) fn trouble(&self) -> Option<((&'static str, &str), bool)> {
-        self.named.iter().find_map(|name| Some((self.trouble_of(name)?, self.given_up)))
+    pub(super) fn list_error(&self) -> Option<((&'static str, &str), bool)> {
+        self.referenced.iter().find_map(|name| Some((self.service_list_error(name)?, self.given_up)))
     }
 
     /// Records a failed list. A `refused` list is not waited for. True if anything changed.
-    pub(super) fn fails(&mut self, part: Part, why: &str, refused: bool) -> bool {
+    pub(super) fn record_failure(&mut self, part: NamespacedResource, why: &str, refused: bool) -> bool {
         let changed = match part {
-            Part::Services => self.services.fails(&self.named, why),
-            Part::Slices => self.slices.fails(&self.named, why),
+            NamespacedResource::Services => self.services.record_failure(&self.referenced, why),
+            NamespacedResource::EndpointSlices => self.slices.record_failure(&self.referenced, why),
         };
         changed | self.give_up(refused)
     }
 
     /// Records that the lists are late; `give_up` ends the wait. True if anything changed.
-    pub(super) fn is_late(&mut self, give_up: bool) -> bool {
+    pub(super) fn record_timeout(&mut self, give_up: bool) -> bool {
         const SILENT: &str = "the kube-apiserver has not listed them yet";
         // An earlier error is the better explanation.
-        let silent = self.trouble().is_none();
-        let named = &self.named;
-        let changed = silent && (self.services.fails(named, SILENT) | self.slices.fails(named, SILENT));
+        let silent = self.list_error().is_none();
+        let named = &self.referenced;
+        let changed =
+            silent && (self.services.record_failure(named, SILENT) | self.slices.record_failure(named, SILENT));
         changed | self.give_up(give_up)
     }
 
     fn give_up(&mut self, now: bool) -> bool {
-        let changed = now && !self.given_up && !self.is_known();
+        let changed = now && !self.given_up && !self.has_synced();
         self.given_up |= changed;
         changed
     }
@@ -166,52 +167,62 @@ impl Namespace {
 mod tests {
     use super::*;
 
-    fn named() -> Namespace {
-        let mut one = Namespace::default();
-        assert_eq!(one.select(BTreeSet::from(["api".to_owned()])), [Part::Services, Part::Slices]);
+    fn referencing_api() -> NamespaceStore {
+        let mut one = NamespaceStore::default();
+        assert_eq!(
+            one.set_referenced(BTreeSet::from(["api".to_owned()])),
+            [NamespacedResource::Services, NamespacedResource::EndpointSlices]
+        );
         one
     }
 
-    fn list(one: &mut Namespace, part: Part) {
-        one.begins(part);
-        one.ends(part);
+    fn apply_list(one: &mut NamespaceStore, part: NamespacedResource) {
+        one.begin_list(part);
+        one.finish_list(part);
     }
 
     #[test]
-    fn a_refusal_of_one_part_outlasts_a_list_of_the_other() {
-        let mut one = named();
-        assert!(one.fails(Part::Slices, "403", true) && one.is_settled("api") && !one.is_known());
-        assert!(!one.fails(Part::Slices, "403", true), "the same again");
-        list(&mut one, Part::Services);
-        assert_eq!(one.trouble(), Some((("endpointslices", "403"), true)));
-        list(&mut one, Part::Slices);
-        assert!(one.is_known() && one.trouble().is_none() && !one.given_up);
-        assert!(!one.fails(Part::Services, "500", false), "the last list stays in use");
-        assert!(!one.is_late(true));
+    fn namespace_list_error_of_one_resource_kept_when_other_is_listed() {
+        let mut one = referencing_api();
+        assert!(
+            one.record_failure(NamespacedResource::EndpointSlices, "403", true)
+                && one.is_settled("api")
+                && !one.has_synced()
+        );
+        assert!(!one.record_failure(NamespacedResource::EndpointSlices, "403", true), "the same again");
+        apply_list(&mut one, NamespacedResource::Services);
+        assert_eq!(one.list_error(), Some((("endpointslices", "403"), true)));
+        apply_list(&mut one, NamespacedResource::EndpointSlices);
+        assert!(one.has_synced() && one.list_error().is_none() && !one.given_up);
+        assert!(!one.record_failure(NamespacedResource::Services, "500", false), "the last list stays in use");
+        assert!(!one.record_timeout(true));
     }
 
     #[test]
-    fn a_failure_is_waited_for_and_silence_is_a_failure() {
-        let mut one = named();
-        assert!(one.fails(Part::Services, "500", false) && !one.is_settled("api"));
-        assert!(!one.is_late(false), "an earlier error is kept");
-        assert_eq!(one.trouble(), Some((("services", "500"), false)));
-        assert!(one.is_late(true) && one.is_settled("api"));
-        assert_eq!(one.trouble(), Some((("services", "500"), true)));
+    fn namespace_waits_after_failure_and_counts_timeout_as_failure() {
+        let mut one = referencing_api();
+        assert!(one.record_failure(NamespacedResource::Services, "500", false) && !one.is_settled("api"));
+        assert!(!one.record_timeout(false), "an earlier error is kept");
+        assert_eq!(one.list_error(), Some((("services", "500"), false)));
+        assert!(one.record_timeout(true) && one.is_settled("api"));
+        assert_eq!(one.list_error(), Some((("services", "500"), true)));
 
-        let mut silent = named();
-        assert!(silent.is_late(false) && !silent.is_settled("api"));
-        assert_eq!(silent.trouble_of("api").unwrap().0, "services");
+        let mut silent = referencing_api();
+        assert!(silent.record_timeout(false) && !silent.is_settled("api"));
+        assert_eq!(silent.service_list_error("api").unwrap().0, "services");
     }
 
     #[test]
-    fn one_more_waits_alone() {
-        let mut one = named();
-        list(&mut one, Part::Services);
-        list(&mut one, Part::Slices);
-        assert_eq!(one.select(BTreeSet::from(["api".to_owned(), "more".to_owned()])), [Part::Services, Part::Slices]);
-        assert!(one.fails(Part::Services, "500", false));
+    fn namespace_added_reference_waits_without_blocking_others() {
+        let mut one = referencing_api();
+        apply_list(&mut one, NamespacedResource::Services);
+        apply_list(&mut one, NamespacedResource::EndpointSlices);
+        assert_eq!(
+            one.set_referenced(BTreeSet::from(["api".to_owned(), "more".to_owned()])),
+            [NamespacedResource::Services, NamespacedResource::EndpointSlices]
+        );
+        assert!(one.record_failure(NamespacedResource::Services, "500", false));
         assert!(one.is_settled("api") && !one.is_settled("more"));
-        assert!(one.trouble_of("api").is_none() && one.trouble_of("more").is_some());
+        assert!(one.service_list_error("api").is_none() && one.service_list_error("more").is_some());
     }
 }

@@ -7,11 +7,11 @@ use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use crate::process::Lately;
+use crate::process::ChangeLog;
 
 /// Stored status of one APIService of the kube-apiserver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct StoredStatus {
     /// `metadata.resourceVersion` of the APIService.
     pub version: String,
     /// `status.conditions`, all of them.
@@ -20,67 +20,71 @@ pub struct Written {
 
 /// Stored statuses by name of the APIService. Cheap to clone.
 #[derive(Clone)]
-pub struct Statuses(Arc<Inner>);
+pub struct ApiServiceStatuses(Arc<Inner>);
 
 struct Inner {
     /// Locked for a single lookup or change, never across an await.
-    by_name: Mutex<BTreeMap<String, Arc<Written>>>,
-    lately: Mutex<Lately<Arc<str>>>,
+    by_name: Mutex<BTreeMap<String, Arc<StoredStatus>>>,
+    lately: Mutex<ChangeLog<Arc<str>>>,
     changes: watch::Sender<u64>,
 }
 
-impl Default for Statuses {
-    fn default() -> Statuses {
-        Statuses(Arc::new(Inner { by_name: Mutex::default(), lately: Mutex::default(), changes: watch::channel(0).0 }))
+impl Default for ApiServiceStatuses {
+    fn default() -> ApiServiceStatuses {
+        ApiServiceStatuses(Arc::new(Inner {
+            by_name: Mutex::default(),
+            lately: Mutex::default(),
+            changes: watch::channel(0).0,
+        }))
     }
 }
 
-impl Statuses {
+impl ApiServiceStatuses {
     /// Stored status of the APIService `name`. `None` if it is not in the kube-apiserver.
-    pub fn of(&self, name: &str) -> Option<Arc<Written>> {
+    pub fn get(&self, name: &str) -> Option<Arc<StoredStatus>> {
         self.0.by_name.lock().get(name).cloned()
     }
 
     /// Subscribes to changes. The value is a version.
-    pub fn changes(&self) -> watch::Receiver<u64> {
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.0.changes.subscribe()
     }
 
-    pub(super) fn put(&self, name: &str, written: Written) {
+    pub(super) fn put(&self, name: &str, written: StoredStatus) {
         let mut by_name = self.0.by_name.lock();
         if by_name.get(name).is_none_or(|known| **known != written) {
             by_name.insert(name.to_owned(), Arc::new(written));
             drop(by_name);
-            self.changed(Some(name));
+            self.record_change(Some(name));
         }
     }
 
     pub(super) fn remove(&self, name: &str) {
         if self.0.by_name.lock().remove(name).is_some() {
-            self.changed(Some(name));
+            self.record_change(Some(name));
         }
     }
 
     pub(super) fn retain(&self, keep: impl Fn(&str) -> bool) {
         self.0.by_name.lock().retain(|name, _| keep(name));
-        self.changed(None);
+        self.record_change(None);
     }
 
     /// Returns the current version, and the names of the statuses that changed after `version` of
-    /// [`Statuses::changes`]. No names if `version` is too old: all may have changed.
+    /// [`ApiServiceStatuses::subscribe`]. No names if `version` is too old: all may have changed.
     pub fn changed_since(&self, version: u64) -> (u64, Option<BTreeSet<Arc<str>>>) {
         let lately = self.0.lately.lock();
-        (*self.0.changes.borrow(), lately.since(version).map(|names| names.cloned().collect()))
+        (*self.0.changes.borrow(), lately.changes_since(version).map(|names| names.cloned().collect()))
     }
 
     /// Records a change of one name, or of all.
-    fn changed(&self, name: Option<&str>) {
+    fn record_change(&self, name: Option<&str>) {
         let mut lately = self.0.lately.lock();
         self.0.changes.send_modify(|version| {
             *version += 1;
             match name {
-                Some(name) => lately.note(*version, name.into()),
-                None => lately.settle(*version),
+                Some(name) => lately.record(*version, name.into()),
+                None => lately.reset(*version),
             }
         });
     }
@@ -91,10 +95,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_another_is_a_change() {
-        let statuses = Statuses::default();
-        let mut changes = statuses.changes();
-        let one = Written { version: "1".to_owned(), conditions: Vec::new() };
+    fn api_service_statuses_report_only_real_changes() {
+        let statuses = ApiServiceStatuses::default();
+        let mut changes = statuses.subscribe();
+        let one = StoredStatus { version: "1".to_owned(), conditions: Vec::new() };
         statuses.put("a", one.clone());
         assert!(changes.has_changed().unwrap());
         changes.mark_unchanged();
@@ -102,9 +106,9 @@ mod tests {
         statuses.remove("b");
         assert!(!changes.has_changed().unwrap());
         assert_eq!(statuses.changed_since(0), (1, Some(BTreeSet::from(["a".into()]))));
-        assert_eq!(*statuses.of("a").unwrap(), one);
+        assert_eq!(*statuses.get("a").unwrap(), one);
         statuses.retain(|name| name != "a");
-        assert!(statuses.of("a").is_none() && changes.has_changed().unwrap());
+        assert!(statuses.get("a").is_none() && changes.has_changed().unwrap());
         assert_eq!(statuses.changed_since(1), (2, None));
     }
 }

@@ -1,9 +1,9 @@
 //! Server side of TLS: serving certificates, client CAs, TLS settings, and their reload.
 
-mod follow;
-mod possession;
-mod protocol;
-mod server_name;
+mod client_cert_verifier;
+mod reload;
+mod sni;
+mod tls_parameters;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,14 +12,14 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use rustls::pki_types::UnixTime;
 
-use super::Facts;
+use super::CertificateInfo;
 use super::bundle::Bundle;
+use super::generated_certs::{generate_in_memory, needs_renewal};
 use super::key_pair::{KeyPair, PairFiles};
-use super::self_made::{is_worn, unwritten};
 use crate::process::{Problem, Problems};
 
-pub use follow::{Files, ServingPublishers, ServingReaders};
-pub use server_name::NamedPair;
+pub use reload::{ServingFiles, ServingPublishers, ServingReaders};
+pub use sni::NamedCertKey;
 
 /// TLS settings of the listener, from the flags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,9 +27,9 @@ pub struct ServingSettings {
     /// `--tls-cert-file` and `--tls-private-key-file`. Without it, the first of `named` is the default.
     pub pair: Option<PairFiles>,
     /// `--tls-sni-cert-key`.
-    pub named: Vec<NamedPair>,
+    pub named: Vec<NamedCertKey>,
     /// Names of a certificate to generate in memory, if it is served instead of a pair.
-    pub unwritten: Vec<String>,
+    pub in_memory_names: Vec<String>,
     /// `--client-ca-file`.
     pub client_ca: Option<PathBuf>,
     /// `--requestheader-client-ca-file`.
@@ -47,7 +47,7 @@ pub struct ServingSettings {
 
 /// The trusted CAs of clients and front proxies, in one consistent snapshot.
 #[derive(Clone, Debug, Default)]
-pub struct Trust {
+pub struct ClientTrust {
     /// CA bundle for clients.
     pub client: Option<Bundle>,
     /// CA bundle for front proxies.
@@ -60,7 +60,7 @@ pub struct Trust {
 
 /// CAs from a cluster, used where no file is given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Announced {
+pub struct ClusterTrust {
     /// CA bundle for clients.
     pub client: Option<Bundle>,
     /// Front proxies: CA bundle, allowed names and headers.
@@ -72,7 +72,7 @@ pub struct Announced {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontProxies {
     /// CA bundle for their certificates.
-    pub authorities: Bundle,
+    pub ca_bundle: Bundle,
     /// Allowed common names; empty allows any.
     pub allowed_names: Vec<String>,
     /// Headers with the user's name.
@@ -87,11 +87,11 @@ pub struct FrontProxies {
 
 /// A certificate file in use, for the metric and the status page.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InUse {
+pub struct CertificateInUse {
     /// The file.
     pub file: PathBuf,
     /// The flag that names it, for example `--client-ca-file`.
-    pub purpose: &'static str,
+    pub flag: &'static str,
     /// The subject of the certificate (in a bundle: of the one that expires first).
     pub subject: String,
     /// DNS names and IP addresses of the certificate.
@@ -102,51 +102,55 @@ pub struct InUse {
     pub not_after: UnixTime,
 }
 
-impl InUse {
+impl CertificateInUse {
     /// A key pair given by the flag `purpose`.
-    pub fn of_pair(files: &PairFiles, purpose: &'static str, pair: &KeyPair) -> InUse {
-        let Facts { subject, names, not_before, not_after, .. } = pair.facts().clone();
-        InUse { file: files.certificate.clone(), purpose, subject, names, not_before, not_after }
+    pub fn from_pair(files: &PairFiles, purpose: &'static str, pair: &KeyPair) -> CertificateInUse {
+        let CertificateInfo { subject, names, not_before, not_after, .. } = pair.info().clone();
+        CertificateInUse { file: files.certificate.clone(), flag: purpose, subject, names, not_before, not_after }
     }
 }
 
 /// Checked TLS state, ready to publish.
-struct Loaded {
+struct ServingSnapshot {
     config: Arc<ServerConfig>,
-    trust: Trust,
-    in_use: Vec<InUse>,
+    trust: ClientTrust,
+    in_use: Vec<CertificateInUse>,
 }
 
 /// Loaded certificates and CAs, each in its last valid version.
 #[derive(Clone, Default)]
-struct Parts {
+struct ServingMaterial {
     pairs: BTreeMap<PairFiles, Arc<KeyPair>>,
-    unwritten: Option<Arc<KeyPair>>,
+    in_memory_pair: Option<Arc<KeyPair>>,
     client: Option<Bundle>,
     request_header: Option<Bundle>,
     /// Set if `request_header` comes from a cluster, not from a file.
     front_proxies: Option<Arc<FrontProxies>>,
 }
 
-impl Loaded {
-    fn of(settings: &ServingSettings, parts: &Parts, generation: u64) -> Result<Loaded, Problems> {
-        let protocol = protocol::Protocol::of(settings)?;
+impl ServingSnapshot {
+    fn build(
+        settings: &ServingSettings,
+        parts: &ServingMaterial,
+        generation: u64,
+    ) -> Result<ServingSnapshot, Problems> {
+        let protocol = tls_parameters::TlsParameters::parse(settings)?;
         let first = settings.pairs().next().and_then(|files| parts.pairs.get(files));
-        let Some(default) = first.or(parts.unwritten.as_ref()) else {
+        let Some(default) = first.or(parts.in_memory_pair.as_ref()) else {
             return Err(Problem::new("--tls-cert-file", "a serving certificate is required").into());
         };
         let named = settings.named.iter().filter_map(|it| Some((it, parts.pairs.get(&it.files)?)));
-        let resolver = server_name::ByName::new(default, named);
+        let resolver = sni::SniResolver::new(default, named);
         let hints = parts.client.iter().chain(&parts.request_header).flat_map(Bundle::subjects);
-        let verifier = possession::Possession::new(hints.collect());
-        let config = protocol.config(Arc::new(verifier), Arc::new(resolver))?;
-        let trust = Trust {
+        let verifier = client_cert_verifier::PossessionVerifier::new(hints.collect());
+        let config = protocol.into_config(Arc::new(verifier), Arc::new(resolver))?;
+        let trust = ClientTrust {
             client: parts.client.clone(),
             request_header: parts.request_header.clone(),
             front_proxies: parts.front_proxies.clone(),
             generation,
         };
-        Ok(Loaded { config: Arc::new(config), trust, in_use: parts.in_use(settings) })
+        Ok(ServingSnapshot { config: Arc::new(config), trust, in_use: parts.certificates_in_use(settings) })
     }
 }
 
@@ -162,38 +166,43 @@ impl ServingSettings {
     }
 }
 
-impl Parts {
+impl ServingMaterial {
     /// Loads all parts. An invalid part is taken from `old`, and its problem is returned.
     ///
     /// CAs that no file gives are those of `announced`; without these, none is trusted.
-    fn read(settings: &ServingSettings, announced: &Announced, old: &Parts, now: UnixTime) -> (Parts, Problems) {
+    fn read(
+        settings: &ServingSettings,
+        announced: &ClusterTrust,
+        old: &ServingMaterial,
+        now: UnixTime,
+    ) -> (ServingMaterial, Problems) {
         let mut problems = Problems::default();
-        let mut parts = Parts::default();
+        let mut parts = ServingMaterial::default();
         for files in settings.pairs() {
             if parts.pairs.contains_key(files) {
                 continue;
             }
-            let pair = problems.keep(KeyPair::load(files)).map(Arc::new);
+            let pair = problems.collect(KeyPair::load(files)).map(Arc::new);
             if let Some(pair) = pair.or_else(|| old.pairs.get(files).cloned()) {
-                warn_of_odd_serving_certificate(&pair);
+                warn_unusable_serving_certificate(&pair);
                 parts.pairs.insert(files.clone(), pair);
             }
         }
-        if !settings.unwritten.is_empty() {
-            parts.unwritten = old.unwritten.clone();
-            if parts.unwritten.as_ref().is_none_or(|pair| is_worn(pair.facts(), now)) {
-                let made = problems.keep(unwritten(&settings.unwritten)).map(Arc::new);
-                parts.unwritten = made.or(parts.unwritten.take());
+        if !settings.in_memory_names.is_empty() {
+            parts.in_memory_pair = old.in_memory_pair.clone();
+            if parts.in_memory_pair.as_ref().is_none_or(|pair| needs_renewal(pair.info(), now)) {
+                let made = problems.collect(generate_in_memory(&settings.in_memory_names)).map(Arc::new);
+                parts.in_memory_pair = made.or(parts.in_memory_pair.take());
             }
         }
         let mut bundle = |file: &Option<PathBuf>, old: &Option<Bundle>| {
             let file = file.as_ref()?;
-            problems.keep(read_authorities(file)).or_else(|| old.clone())
+            problems.collect(load_ca_bundle(file)).or_else(|| old.clone())
         };
         parts.client = bundle(&settings.client_ca, &old.client);
         parts.request_header = bundle(&settings.request_header_ca, &old.request_header);
-        parts.announced(settings, announced);
-        if let Err(problem) = parts.told_apart(settings) {
+        parts.apply_cluster_trust(settings, announced);
+        if let Err(problem) = parts.check_front_proxy_separation(settings) {
             problems.0.push(problem);
             parts.client = old.client.clone();
             parts.request_header = old.request_header.clone();
@@ -203,30 +212,30 @@ impl Parts {
     }
 
     /// Takes CAs from a cluster where no file is given.
-    fn announced(&mut self, settings: &ServingSettings, announced: &Announced) {
+    fn apply_cluster_trust(&mut self, settings: &ServingSettings, announced: &ClusterTrust) {
         if settings.client_ca.is_none() {
             self.client = announced.client.clone();
         }
         if settings.request_header_ca.is_none() {
             self.front_proxies = announced.front_proxies.clone();
-            self.request_header = announced.front_proxies.as_ref().map(|theirs| theirs.authorities.clone());
+            self.request_header = announced.front_proxies.as_ref().map(|theirs| theirs.ca_bundle.clone());
         }
     }
 
     /// Checks that a client's certificate cannot be used as a front proxy's.
-    fn told_apart(&self, settings: &ServingSettings) -> Result<(), Problem> {
+    fn check_front_proxy_separation(&self, settings: &ServingSettings) -> Result<(), Problem> {
         let names_given = self
             .front_proxies
             .as_ref()
             .map_or(settings.request_header_names_given, |theirs| !theirs.allowed_names.is_empty());
         match (&self.client, &self.request_header) {
-            (Some(client), Some(request_header)) if !names_given && client.overlaps(request_header) => {
+            (Some(client), Some(request_header)) if !names_given && client.shares_key_with(request_header) => {
                 let message = format!(
                     "{} shares an authority with --client-ca-file {}, and --requestheader-allowed-names is empty: every \
                      client with a certificate could claim to be any user. Use a separate authority for front \
                      proxies, or set --requestheader-allowed-names",
-                    request_header.origin(),
-                    client.origin()
+                    request_header.source(),
+                    client.source()
                 );
                 Err(Problem::new("--requestheader-client-ca-file", message))
             }
@@ -236,57 +245,65 @@ impl Parts {
 
     /// Certificates that are not valid `now`.
     fn untimely(&self, now: UnixTime) -> Vec<Problem> {
-        let pairs = self.pairs.values().filter_map(|pair| pair.untimely(now));
+        let pairs = self.pairs.values().filter_map(|pair| pair.validity_problem(now));
         let bundles = self.client.iter().chain(&self.request_header);
-        pairs.chain(bundles.flat_map(|bundle| bundle.untimely(now))).collect()
+        pairs.chain(bundles.flat_map(|bundle| bundle.validity_problems(now))).collect()
     }
 
     /// Warns of what is used before its time. `narthex check` finds that itself, and ends are watched for all certificates
     /// in one place.
     fn warn_of_early(&self, now: UnixTime) {
         for pair in self.pairs.values() {
-            if let Some(why) = pair.facts().early(now) {
-                let (files, subject) = (pair.place(), &pair.facts().subject);
+            if let Some(why) = pair.info().early(now) {
+                let (files, subject) = (pair.place(), &pair.info().subject);
                 tracing::warn!(files, subject, "clients will refuse the serving certificate: {why}");
             }
         }
         for bundle in self.client.iter().chain(&self.request_header) {
-            for (facts, why) in bundle.facts().iter().filter_map(|facts| Some((facts, facts.early(now)?))) {
-                let (file, subject) = (bundle.origin(), &facts.subject);
+            for (facts, why) in bundle.certificate_infos().iter().filter_map(|facts| Some((facts, facts.early(now)?))) {
+                let (file, subject) = (bundle.source(), &facts.subject);
                 tracing::warn!(file, subject, "this authority vouches for nobody now: {why}");
             }
         }
     }
 
-    fn in_use(&self, settings: &ServingSettings) -> Vec<InUse> {
+    fn certificates_in_use(&self, settings: &ServingSettings) -> Vec<CertificateInUse> {
         let mut list = Vec::new();
         for (position, files) in settings.pairs().enumerate() {
             let flag = if position == 0 && settings.pair.is_some() { "--tls-cert-file" } else { "--tls-sni-cert-key" };
-            list.extend(self.pairs.get(files).map(|pair| InUse::of_pair(files, flag, pair)));
+            list.extend(self.pairs.get(files).map(|pair| CertificateInUse::from_pair(files, flag, pair)));
         }
-        if let Some(pair) = &self.unwritten {
-            list.push(InUse::of_pair(&PairFiles::new("self-made", "self-made"), "--tls-cert-file", pair));
+        if let Some(pair) = &self.in_memory_pair {
+            list.push(CertificateInUse::from_pair(&PairFiles::new("self-made", "self-made"), "--tls-cert-file", pair));
         }
         let bundles = [
             (&settings.client_ca, "--client-ca-file", &self.client),
             (&settings.request_header_ca, "--requestheader-client-ca-file", &self.request_header),
         ];
         for (file, purpose, bundle) in bundles {
-            let first = bundle.as_ref().and_then(|it| it.facts().iter().min_by_key(|facts| facts.not_after));
+            let first =
+                bundle.as_ref().and_then(|it| it.certificate_infos().iter().min_by_key(|facts| facts.not_after));
             if let (Some(file), Some(facts)) = (file, first) {
-                let Facts { subject, names, not_before, not_after, .. } = facts.clone();
-                list.push(InUse { file: file.clone(), purpose, subject, names, not_before, not_after });
+                let CertificateInfo { subject, names, not_before, not_after, .. } = facts.clone();
+                list.push(CertificateInUse {
+                    file: file.clone(),
+                    flag: purpose,
+                    subject,
+                    names,
+                    not_before,
+                    not_after,
+                });
             }
         }
         list
     }
 
     /// Whether handshakes and verification are the same with both.
-    fn same(&self, other: &Parts) -> bool {
-        self.pairs == other.pairs && self.unwritten == other.unwritten && self.same_trust(other)
+    fn is_same(&self, other: &ServingMaterial) -> bool {
+        self.pairs == other.pairs && self.in_memory_pair == other.in_memory_pair && self.has_same_trust(other)
     }
 
-    fn same_trust(&self, other: &Parts) -> bool {
+    fn has_same_trust(&self, other: &ServingMaterial) -> bool {
         self.client == other.client
             && self.request_header == other.request_header
             && self.front_proxies == other.front_proxies
@@ -294,11 +311,11 @@ impl Parts {
 }
 
 /// Loads a bundle that may contain authorities only.
-fn read_authorities(file: &PathBuf) -> Result<Bundle, Problem> {
+fn load_ca_bundle(file: &PathBuf) -> Result<Bundle, Problem> {
     let place = file.display();
     let pem = std::fs::read(file).map_err(|error| Problem::new(&place, format!("cannot be read: {error}")))?;
     let bundle = Bundle::from_pem(&pem, &place)?;
-    let strangers = bundle.strangers();
+    let strangers = bundle.non_authority_subjects();
     if strangers.is_empty() {
         return Ok(bundle);
     }
@@ -311,8 +328,8 @@ fn read_authorities(file: &PathBuf) -> Result<Bundle, Problem> {
 }
 
 /// Things that are allowed and hardly meant: upstream serves with such a certificate, and so do we.
-fn warn_of_odd_serving_certificate(pair: &KeyPair) {
-    let facts = pair.facts();
+fn warn_unusable_serving_certificate(pair: &KeyPair) {
+    let facts = pair.info();
     if facts.names.is_empty() {
         tracing::warn!(
             files = pair.place(),
@@ -320,7 +337,7 @@ fn warn_of_odd_serving_certificate(pair: &KeyPair) {
             "clients will refuse the serving certificate: it has no subject alternative name"
         );
     }
-    if !facts.is_for("server authentication") {
+    if !facts.allows_usage("server authentication") {
         tracing::warn!(
             files = pair.place(),
             subject = facts.subject,
@@ -336,20 +353,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_no_file_is_made_once_and_anew_before_it_ends() {
+    fn in_memory_certificate_renewed_before_expiry() {
         let names = ["pod-1".to_owned(), "127.0.0.1".to_owned()];
-        let settings = ServingSettings { unwritten: names.to_vec(), ..ServingSettings::default() };
-        let read = |old: &Parts, days: u64| {
+        let settings = ServingSettings { in_memory_names: names.to_vec(), ..ServingSettings::default() };
+        let read = |old: &ServingMaterial, days: u64| {
             let now = UnixTime::since_unix_epoch(Duration::from_secs(UnixTime::now().as_secs() + days * 24 * 60 * 60));
-            let (parts, problems) = Parts::read(&settings, &Announced::default(), old, now);
+            let (parts, problems) = ServingMaterial::read(&settings, &ClusterTrust::default(), old, now);
             assert!(problems.0.is_empty(), "{problems}");
             parts
         };
-        let first = read(&Parts::default(), 0);
-        assert_eq!(first.unwritten.as_ref().unwrap().facts().names, names);
-        assert!(read(&first, 200).same(&first));
-        assert!(!read(&first, 300).same(&first));
-        let used = first.in_use(&settings);
-        assert_eq!((used[0].file.to_str(), used[0].purpose), (Some("self-made"), "--tls-cert-file"));
+        let first = read(&ServingMaterial::default(), 0);
+        assert_eq!(first.in_memory_pair.as_ref().unwrap().info().names, names);
+        assert!(read(&first, 200).is_same(&first));
+        assert!(!read(&first, 300).is_same(&first));
+        let used = first.certificates_in_use(&settings);
+        assert_eq!((used[0].file.to_str(), used[0].flag), (Some("self-made"), "--tls-cert-file"));
     }
 }

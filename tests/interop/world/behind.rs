@@ -29,7 +29,7 @@ impl Behind {
         Behind::start_with(cluster, directory, name, front, None)
     }
 
-    /// As [`Behind::start`], with agents that are known by their tokens.
+    /// As [`BackendsConfig::start`], with agents that are known by their tokens.
     pub(crate) fn start_with(
         cluster: &Cluster,
         directory: &Path,

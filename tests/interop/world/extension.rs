@@ -26,7 +26,7 @@ impl Extension {
         Extension::start_with(cluster, &cluster.admin_kubeconfig, directory, name, free_port(), &[])
     }
 
-    /// As [`Extension::start`], at `port`, with `more` flags than all have, or other values for them, and with
+    /// As [`NamedExtension::start`], at `port`, with `more` flags than all have, or other values for them, and with
     /// `kubeconfig` for all that it asks of a cluster.
     pub(crate) fn start_with(
         cluster: &Cluster,
@@ -52,7 +52,7 @@ impl Extension {
         extension
     }
 
-    /// As [`Extension::start`], in a network of its own, where it is ready some time later at `port` of that loopback.
+    /// As [`NamedExtension::start`], in a network of its own, where it is ready some time later at `port` of that loopback.
     pub(crate) fn start_inside(
         network: &Network,
         cluster: &Cluster,

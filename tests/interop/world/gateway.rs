@@ -33,7 +33,7 @@ impl Gateway {
         gateway
     }
 
-    /// As [`Gateway::start`], before an extension API server that need not run yet: its name and port.
+    /// As [`GatewayProcess::start`], before an extension API server that need not run yet: its name and port.
     pub(crate) fn begin(
         cluster: &Cluster,
         extension: (&str, u16),

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use narthex::egress::konnectivity::Client;
+use narthex::egress::konnectivity::KonnectivityClient;
 use tokio::net::{TcpStream, UnixStream};
 
 use super::certificates::{Authority, Identity};
@@ -233,13 +233,15 @@ impl Konnectivity {
     }
 
     /// A client of ours, within a `LocalSet`. Only for the fronts that speak gRPC.
-    pub(crate) async fn client(&self) -> Client {
+    pub(crate) async fn client(&self) -> KonnectivityClient {
         if self.front.is_unix() {
-            return Client::connect(UnixStream::connect(&self.socket).await.unwrap(), "localhost").await.unwrap();
+            return KonnectivityClient::connect(UnixStream::connect(&self.socket).await.unwrap(), "localhost")
+                .await
+                .unwrap();
         }
         let stream = TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
         let stream = tls(stream, &self.front_authority, Some(&self.client), b"h2").await.unwrap();
-        Client::connect(stream, &format!("https://127.0.0.1:{}", self.port)).await.unwrap()
+        KonnectivityClient::connect(stream, &format!("https://127.0.0.1:{}", self.port)).await.unwrap()
     }
 
     /// Waits until as many agents are connected.

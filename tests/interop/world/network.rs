@@ -52,7 +52,7 @@ impl Network {
         steps.iter().all(|step| ip(step)).then_some(network)
     }
 
-    /// As [`Process::start`], inside.
+    /// As [`BackendProcess::start`], inside.
     pub(crate) fn start(
         &self,
         name: &str,

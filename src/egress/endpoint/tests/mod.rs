@@ -14,22 +14,28 @@ use http_body_util::{BodyExt as _, StreamBody};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::LocalSet;
 
-use self::server::Server;
+use self::server::EchoServer;
 use super::*;
-use crate::egress::{BackendTls, Pool, Resolver, Way};
+use crate::egress::{BackendTls, EgressRoute, Pool, Resolver};
 use crate::message::BodyError;
 use crate::tls::client::ClientSettings;
-use crate::tls::{Authority, Request as Wanted};
+use crate::tls::{Authority, CertificateSpec as Wanted};
 
-const ONE: Wire = Wire::Plain(Protocol::Http1);
-const TWO: Wire = Wire::Plain(Protocol::Http2);
+const PLAINTEXT_HTTP1: TransportSecurity = TransportSecurity::Plaintext(HttpVersion::Http1);
+const PLAINTEXT_HTTP2: TransportSecurity = TransportSecurity::Plaintext(HttpVersion::Http2);
 
-fn upstream(address: &Address, wire: Wire) -> Upstream {
+fn upstream(address: &Address, wire: TransportSecurity) -> EndpointKey {
     let connect_timeout = Duration::from_secs(5);
-    Upstream { address: address.clone(), wire, connect_timeout, way: Way::Direct, keeps_host: false }
+    EndpointKey {
+        address: address.clone(),
+        security: wire,
+        connect_timeout,
+        egress_route: EgressRoute::Direct,
+        preserve_host: false,
+    }
 }
 
-fn endpoint(address: &Address, wire: Wire) -> Rc<Endpoint> {
+fn endpoint(address: &Address, wire: TransportSecurity) -> Rc<Endpoint> {
     Pool::new(Resolver::System).endpoint(&upstream(address, wire))
 }
 
@@ -40,42 +46,47 @@ fn get(path: &str) -> Box<Request<Body>> {
 }
 
 /// The complete response body and its trailers; the connection can be reused afterwards.
-async fn ask(endpoint: &Rc<Endpoint>, request: Box<Request<Body>>) -> Result<(String, Option<HeaderMap>), SendError> {
-    let Sent { response, mut lease, .. } = endpoint.send(request).await?;
+async fn send_and_read(
+    endpoint: &Rc<Endpoint>,
+    request: Box<Request<Body>>,
+) -> Result<(String, Option<HeaderMap>), SendError> {
+    let EndpointResponse { response, guard: mut lease, .. } = endpoint.send(request).await?;
     let body = response.into_body().collect().await.unwrap_or_else(|error| panic!("{error}"));
-    lease.finished();
+    lease.finish();
     let trailers = body.trailers().cloned();
     Ok((String::from_utf8(body.to_bytes().to_vec()).unwrap(), trailers))
 }
 
 async fn text(endpoint: &Rc<Endpoint>, request: Box<Request<Body>>) -> String {
-    match ask(endpoint, request).await {
+    match send_and_read(endpoint, request).await {
         Ok((text, _)) => text,
         Err(SendError::NotSent { error, .. } | SendError::Refused(error)) => panic!("{}", error.cause),
-        Err(SendError::Nonsense(error) | SendError::Broken(error) | SendError::Unheard(error)) => panic!("{error}"),
+        Err(SendError::InvalidResponse(error) | SendError::Broken(error) | SendError::StaleConnection(error)) => {
+            panic!("{error}")
+        }
     }
 }
 
 #[tokio::test]
-async fn without_tls_over_tcp_and_unix_and_connections_are_used_again() {
+async fn endpoint_plaintext_over_tcp_and_unix_reuses_connections() {
     let folder = tempfile::tempdir().unwrap();
     let test = async {
-        for (wire, speaks) in [(ONE, Protocol::Http1), (TWO, Protocol::Http2)] {
+        for (wire, speaks) in [(PLAINTEXT_HTTP1, HttpVersion::Http1), (PLAINTEXT_HTTP2, HttpVersion::Http2)] {
             let path = folder.path().join(speaks.as_str().replace('/', "-"));
-            for server in [Server::tcp(speaks).await, Server::unix(&path, speaks, None)] {
+            for server in [EchoServer::tcp(speaks).await, EchoServer::unix(&path, speaks, None)] {
                 let host = match &server.address {
                     Address::Tcp(destination) => destination.to_string(),
                     Address::Unix(_) => "localhost".to_owned(),
                 };
                 let expected = match speaks {
-                    Protocol::Http1 => format!("HTTP/1.1 GET /a?b {host} - b\"\""),
-                    Protocol::Http2 => format!("HTTP/2.0 GET http://{host}/a?b - - b\"\""),
+                    HttpVersion::Http1 => format!("HTTP/1.1 GET /a?b {host} - b\"\""),
+                    HttpVersion::Http2 => format!("HTTP/2.0 GET http://{host}/a?b - - b\"\""),
                 };
                 let endpoint = endpoint(&server.address, wire.clone());
                 for _ in 0..5 {
                     assert_eq!(text(&endpoint, get("/a?b")).await, expected);
                 }
-                assert_eq!((server.connections(), endpoint.protocol()), (1, Some(speaks)));
+                assert_eq!((server.connections(), endpoint.http_version()), (1, Some(speaks)));
             }
         }
     };
@@ -83,12 +94,12 @@ async fn without_tls_over_tcp_and_unix_and_connections_are_used_again() {
 }
 
 #[tokio::test]
-async fn a_clients_host_is_kept_where_that_is_wanted() {
+async fn endpoint_preserves_client_host_when_configured() {
     let test = async {
-        for (wire, speaks) in [(ONE, Protocol::Http1), (TWO, Protocol::Http2)] {
-            let server = Server::tcp(speaks).await;
+        for (wire, speaks) in [(PLAINTEXT_HTTP1, HttpVersion::Http1), (PLAINTEXT_HTTP2, HttpVersion::Http2)] {
+            let server = EchoServer::tcp(speaks).await;
             let pool = Pool::new(Resolver::System);
-            let keeping = Upstream { keeps_host: true, ..upstream(&server.address, wire.clone()) };
+            let keeping = EndpointKey { preserve_host: true, ..upstream(&server.address, wire.clone()) };
             for (upstream, kept) in [(keeping, true), (upstream(&server.address, wire), false)] {
                 let mut request = get("/");
                 request.headers_mut().insert(HOST, HeaderValue::from_static("app.example"));
@@ -103,10 +114,10 @@ async fn a_clients_host_is_kept_where_that_is_wanted() {
 }
 
 #[tokio::test]
-async fn tls_over_a_unix_socket() {
+async fn endpoint_tls_over_unix_socket() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s");
-    let authority = Authority::made("app");
+    let authority = Authority::generate("app");
     let pair = authority.pair(&Wanted::serving(&["app.example".to_owned()]));
     let mut config = rustls::ServerConfig::builder_with_provider(crate::tls::provider())
         .with_safe_default_protocol_versions()
@@ -115,15 +126,15 @@ async fn tls_over_a_unix_socket() {
         .with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(pair.certified().as_ref().clone())));
     config.alpn_protocols = vec![b"h2".to_vec()];
     let settings = ClientSettings {
-        authorities: Some(authority.bundle()),
+        ca_bundle: Some(authority.bundle()),
         insecure_skip_verify: false,
         identity: None,
         alpn: Vec::new(),
     };
     let tls = Arc::new(BackendTls::new("app.example", settings).unwrap());
     let test = async {
-        let server = Server::unix(&path, Protocol::Http2, Some(Arc::new(config).into()));
-        let endpoint = endpoint(&server.address, Wire::Tls(tls));
+        let server = EchoServer::unix(&path, HttpVersion::Http2, Some(Arc::new(config).into()));
+        let endpoint = endpoint(&server.address, TransportSecurity::Tls(tls));
         assert_eq!(text(&endpoint, get("/a")).await, "HTTP/2.0 GET https://localhost/a - - b\"\"");
     };
     LocalSet::new().run_until(test).await;
@@ -131,10 +142,10 @@ async fn tls_over_a_unix_socket() {
 
 /// Like a gRPC call: a streamed body, `te: trailers`, and trailers in both directions.
 #[tokio::test]
-async fn trailers_go_both_ways_over_http2() {
+async fn endpoint_http2_trailers_in_both_directions() {
     let test = async {
-        let server = Server::tcp(Protocol::Http2).await;
-        let endpoint = endpoint(&server.address, TWO);
+        let server = EchoServer::tcp(HttpVersion::Http2).await;
+        let endpoint = endpoint(&server.address, PLAINTEXT_HTTP2);
         let status = HeaderMap::from_iter([("grpc-status".parse().unwrap(), HeaderValue::from_static("0"))]);
         let frames: [Result<_, BodyError>; 3] = [
             Ok(Frame::data(Bytes::from_static(b"one "))),
@@ -145,7 +156,7 @@ async fn trailers_go_both_ways_over_http2() {
         *request.method_mut() = Method::POST;
         request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
         *request.body_mut() = Body::stream(StreamBody::new(stream::iter(frames)));
-        let Ok((said, trailers)) = ask(&endpoint, request).await else { panic!("no answer") };
+        let Ok((said, trailers)) = send_and_read(&endpoint, request).await else { panic!("no answer") };
         assert!(said.ends_with("/grpc.Service/Call - trailers b\"one two\""), "{said}");
         assert_eq!(trailers, Some(status));
     };
@@ -153,22 +164,22 @@ async fn trailers_go_both_ways_over_http2() {
 }
 
 #[tokio::test]
-async fn an_upgrade_over_a_unix_socket_is_a_pipe_also_beside_h2c() {
+async fn endpoint_upgrade_over_unix_socket_beside_h2c() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s");
     let test = async {
-        let server = Server::unix(&path, Protocol::Http1, None);
-        for wire in [ONE, TWO] {
+        let server = EchoServer::unix(&path, HttpVersion::Http1, None);
+        for wire in [PLAINTEXT_HTTP1, PLAINTEXT_HTTP2] {
             let endpoint = endpoint(&server.address, wire);
-            let (mut line, _) = endpoint.open_private().await.unwrap();
+            let (mut line, _) = endpoint.open_dedicated().await.unwrap();
             let mut request = get("/exec");
             request.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
             request.headers_mut().insert(UPGRADE, HeaderValue::from_static("echo"));
-            endpoint.in_origin_form(&mut request);
-            let response = line.ask(*request).await.unwrap();
+            endpoint.set_origin_form(&mut request);
+            let response = line.send(*request).await.unwrap();
             assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
             drop(response);
-            let mut pipe = line.switch().unwrap();
+            let mut pipe = line.into_upgraded().unwrap();
             pipe.write_all(b"there and back").await.unwrap();
             pipe.shutdown().await.unwrap();
             let mut heard = String::new();
@@ -190,7 +201,7 @@ async fn missing(endpoint: &Rc<Endpoint>, path: &Path) {
 }
 
 #[tokio::test]
-async fn an_endpoint_whose_socket_is_missing_is_out_until_it_appears() {
+async fn endpoint_with_missing_socket_is_ejected_until_it_appears() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s");
     let back = async |endpoint: &Rc<Endpoint>| {
@@ -199,19 +210,19 @@ async fn an_endpoint_whose_socket_is_missing_is_out_until_it_appears() {
         }
     };
     let test = async {
-        let endpoint = endpoint(&Address::Unix(path.clone()), ONE);
+        let endpoint = endpoint(&Address::Unix(path.clone()), PLAINTEXT_HTTP1);
         missing(&endpoint, &path).await;
-        let server = Server::unix(&path, Protocol::Http1, None);
+        let server = EchoServer::unix(&path, HttpVersion::Http1, None);
         back(&endpoint).await;
         text(&endpoint, get("/a")).await;
         // The server stops and its socket is removed; then another starts.
         drop(server);
         std::fs::remove_file(&path).unwrap();
-        while ask(&endpoint, get("/a")).await.is_ok() || endpoint.is_usable() {
+        while send_and_read(&endpoint, get("/a")).await.is_ok() || endpoint.is_usable() {
             tokio::task::yield_now().await;
         }
         missing(&endpoint, &path).await;
-        let _server = Server::unix(&path, Protocol::Http1, None);
+        let _server = EchoServer::unix(&path, HttpVersion::Http1, None);
         back(&endpoint).await;
         text(&endpoint, get("/a")).await;
     };
@@ -219,17 +230,19 @@ async fn an_endpoint_whose_socket_is_missing_is_out_until_it_appears() {
 }
 
 #[tokio::test]
-async fn who_speaks_another_version_is_told_apart_from_who_is_not_there() {
+async fn endpoint_with_other_http_version_has_own_error() {
     let test = async {
-        let old = Server::tcp(Protocol::Http1).await;
-        let Err(SendError::NotSent { error, .. }) = endpoint(&old.address, TWO).send(get("/")).await.map(drop) else {
+        let old = EchoServer::tcp(HttpVersion::Http1).await;
+        let Err(SendError::NotSent { error, .. }) =
+            endpoint(&old.address, PLAINTEXT_HTTP2).send(get("/")).await.map(drop)
+        else {
             panic!("it does not speak HTTP/2")
         };
         assert_eq!(error.phase, DialPhase::Http);
         assert!(error.cause.ends_with("; check that it supports HTTP/2 without TLS (h2c)"), "{}", error.cause);
-        let new = Server::tcp(Protocol::Http2).await;
+        let new = EchoServer::tcp(HttpVersion::Http2).await;
         // Its SETTINGS may arrive before our request or after it.
-        assert!(endpoint(&new.address, ONE).send(get("/")).await.is_err(), "it does not speak HTTP/1.1");
+        assert!(endpoint(&new.address, PLAINTEXT_HTTP1).send(get("/")).await.is_err(), "it does not speak HTTP/1.1");
     };
     LocalSet::new().run_until(test).await;
 }

@@ -20,51 +20,56 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
-use crate::egress::{Address, Host, Protocol};
+use crate::egress::{Address, Host, HttpVersion};
 use crate::message::BodyError;
 
 /// An accepted connection.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+trait TestStream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> TestStream for T {}
 
-enum Door {
+enum TestListener {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
 
 /// A server that runs until dropped, with all its connections.
-pub(super) struct Server {
+pub(super) struct EchoServer {
     pub(super) address: Address,
     connections: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Server {
+impl Drop for EchoServer {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Server {
-    pub(super) async fn tcp(speaks: Protocol) -> Server {
+impl EchoServer {
+    pub(super) async fn tcp(speaks: HttpVersion) -> EchoServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
-        Server::start(Door::Tcp(listener), Address::tcp(Host::Ip(at.ip()), at.port()), speaks, None)
+        EchoServer::start(TestListener::Tcp(listener), Address::tcp(Host::Ip(at.ip()), at.port()), speaks, None)
     }
 
-    pub(super) fn unix(path: &Path, speaks: Protocol, tls: Option<TlsAcceptor>) -> Server {
-        Server::start(Door::Unix(UnixListener::bind(path).unwrap()), Address::Unix(path.to_owned()), speaks, tls)
+    pub(super) fn unix(path: &Path, speaks: HttpVersion, tls: Option<TlsAcceptor>) -> EchoServer {
+        EchoServer::start(
+            TestListener::Unix(UnixListener::bind(path).unwrap()),
+            Address::Unix(path.to_owned()),
+            speaks,
+            tls,
+        )
     }
 
-    fn start(door: Door, address: Address, speaks: Protocol, tls: Option<TlsAcceptor>) -> Server {
+    fn start(door: TestListener, address: Address, speaks: HttpVersion, tls: Option<TlsAcceptor>) -> EchoServer {
         let connections = Arc::new(AtomicUsize::new(0));
         let opened = connections.clone();
         let task = tokio::spawn(async move {
             let mut all = JoinSet::new();
             loop {
-                let mut stream: Box<dyn Stream> = match &door {
-                    Door::Tcp(listener) => Box::new(listener.accept().await.unwrap().0),
-                    Door::Unix(listener) => Box::new(listener.accept().await.unwrap().0),
+                let mut stream: Box<dyn TestStream> = match &door {
+                    TestListener::Tcp(listener) => Box::new(listener.accept().await.unwrap().0),
+                    TestListener::Unix(listener) => Box::new(listener.accept().await.unwrap().0),
                 };
                 opened.fetch_add(1, SeqCst);
                 if let Some(tls) = &tls {
@@ -73,7 +78,7 @@ impl Server {
                 all.spawn(serve(stream, speaks));
             }
         });
-        Server { address, connections, task }
+        EchoServer { address, connections, task }
     }
 
     /// Number of accepted connections.
@@ -82,17 +87,17 @@ impl Server {
     }
 }
 
-async fn serve(stream: Box<dyn Stream>, speaks: Protocol) {
-    let (stream, service) = (TokioIo::new(stream), service_fn(answer));
+async fn serve(stream: Box<dyn TestStream>, speaks: HttpVersion) {
+    let (stream, service) = (TokioIo::new(stream), service_fn(echo_request));
     // How a connection ends is up to the client.
     let _ = match speaks {
-        Protocol::Http1 => http1::Builder::new().serve_connection(stream, service).with_upgrades().await,
-        Protocol::Http2 => http2::Builder::new(TokioExecutor::new()).serve_connection(stream, service).await,
+        HttpVersion::Http1 => http1::Builder::new().serve_connection(stream, service).with_upgrades().await,
+        HttpVersion::Http2 => http2::Builder::new(TokioExecutor::new()).serve_connection(stream, service).await,
     };
 }
 
 /// Responds with the request and, as gRPC does, with its trailers; an upgrade request gets an echo.
-async fn answer(
+async fn echo_request(
     mut request: Request<Incoming>,
 ) -> Result<Response<StreamBody<stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, BodyError>>>>>, Infallible> {
     let body = |frames: Vec<Frame<Bytes>>| {

@@ -1,20 +1,20 @@
 //! Tests of the client against a server controlled by the test.
 
-mod clients;
-mod dials;
-mod ends;
-mod fake;
-mod nonsense;
-mod sharing;
+mod close;
+mod dial;
+mod fake_server;
+mod invalid_packets;
+mod multiplexing;
+mod pool;
 
 use std::io;
 
 use tokio::io::AsyncReadExt as _;
 
-use super::{Tunnel, TunnelError, TunnelFailure};
+use super::{KonnectivityTunnel, TunnelError, TunnelFailure};
 
 /// All data until the end, and how it ended.
-async fn read_all(tunnel: &mut Tunnel) -> (Vec<u8>, Result<(), TunnelFailure>) {
+async fn read_all(tunnel: &mut KonnectivityTunnel) -> (Vec<u8>, Result<(), TunnelFailure>) {
     let mut all = Vec::new();
     let end = tunnel.read_to_end(&mut all).await;
     (all, end.map(drop).map_err(|error| failure(&error)))
@@ -32,7 +32,7 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn an_upgrade_may_hold_a_tunnel() {
+fn konnectivity_tunnel_is_send() {
     fn can_move<T: Send + 'static>() {}
-    can_move::<Tunnel>();
+    can_move::<KonnectivityTunnel>();
 }

@@ -2,17 +2,17 @@
 
 use super::*;
 
-fn event(facts: Facts) -> Event {
-    Event { facts: Arc::new(facts), ..Arc::into_inner(Event::for_test()).unwrap() }
+fn event(facts: AuditedRequest) -> AuditEvent {
+    AuditEvent { facts: Arc::new(facts), ..Arc::into_inner(AuditEvent::for_test()).unwrap() }
 }
 
-fn text(event: &Event) -> String {
+fn text(event: &AuditEvent) -> String {
     let mut out = Vec::new();
     event.write_json(&mut out, true);
     String::from_utf8(out).unwrap()
 }
 
-fn value(event: &Event) -> Value {
+fn value(event: &AuditEvent) -> Value {
     serde_json::from_str(&text(event)).unwrap()
 }
 
@@ -22,19 +22,19 @@ fn jane() -> Arc<User> {
 }
 
 #[test]
-fn an_event_is_written_as_upstream_writes_it() {
-    let mut event = event(Facts {
-        level: Level::RequestResponse,
+fn audit_event_json_matches_upstream() {
+    let mut event = event(AuditedRequest {
+        level: AuditLevel::RequestResponse,
         method: Method::POST,
         user: Some(jane()),
         agent: Some(HeaderValue::from_static("kubectl/v1.36.3")),
         received: SystemTime::UNIX_EPOCH + std::time::Duration::from_micros(1_700_000_000_000_001),
-        ..Facts::for_test("/apis/g.example.com/v1/namespaces/x/things?fieldManager=a&dryRun=All")
+        ..AuditedRequest::for_test("/apis/g.example.com/v1/namespaces/x/things?fieldManager=a&dryRun=All")
     });
-    event.request = Some(Passed::json(&br#"{"metadata":{"name":"a","uid":"u","resourceVersion":"3"}}"#[..]));
-    event.response = Some(Passed::json(&br#"{"kind":"Thing"}"#[..]));
-    event.outcome = Some(Outcome::Code(201));
-    event.decision = Some(Decision::Allow(Some("RBAC: allowed by \"x\"".into())));
+    event.request = Some(CapturedBody::json(&br#"{"metadata":{"name":"a","uid":"u","resourceVersion":"3"}}"#[..]));
+    event.response = Some(CapturedBody::json(&br#"{"kind":"Thing"}"#[..]));
+    event.outcome = Some(AuditOutcome::Code(201));
+    event.decision = Some(AuditDecision::Allow(Some("RBAC: allowed by \"x\"".into())));
     assert_eq!(
         text(&event),
         "{\"kind\":\"Event\",\"apiVersion\":\"audit.k8s.io/v1\",\"level\":\"RequestResponse\",\"auditID\":\"b7f4\",\
@@ -53,52 +53,56 @@ fn an_event_is_written_as_upstream_writes_it() {
 }
 
 #[test]
-fn what_comes_of_a_request() {
-    let mut event = event(Facts::for_test("/apis/g.example.com/v1/things/a"));
+fn audit_event_response_status() {
+    let mut event = event(AuditedRequest::for_test("/apis/g.example.com/v1/things/a"));
     let mut status = |outcome| {
         event.outcome = outcome;
         value(&event)["responseStatus"].clone()
     };
     assert_eq!(status(None), Value::Null);
-    assert_eq!(status(Some(Outcome::Code(404))), json!({"metadata": {}, "code": 404}));
+    assert_eq!(status(Some(AuditOutcome::Code(404))), json!({"metadata": {}, "code": 404}));
     assert_eq!(
-        status(Some(Outcome::Refused(Arc::new(Status::unauthorized())))),
+        status(Some(AuditOutcome::Refused(Arc::new(Status::unauthorized())))),
         json!({"metadata": {}, "status": "Failure", "message": "Unauthorized", "reason": "Unauthorized", "code": 401})
     );
     assert_eq!(
-        status(Some(Outcome::Refused(Arc::new(Status::object_not_found("g", "things", "a")))))["details"],
+        status(Some(AuditOutcome::Refused(Arc::new(Status::object_not_found("g", "things", "a")))))["details"],
         json!({"name": "a", "group": "g", "kind": "things"})
     );
     assert_eq!(
-        status(Some(Outcome::NotAtAll)),
+        status(Some(AuditOutcome::ConnectionClosed)),
         json!({"metadata": {}, "status": "Success", "message": "Connection closed early", "code": 200})
     );
-    assert_eq!(status(Some(Outcome::Panicked))["reason"], "InternalError");
+    assert_eq!(status(Some(AuditOutcome::Panicked))["reason"], "InternalError");
 }
 
 #[test]
-fn a_failure_of_the_backend_is_told_in_its_words() {
+fn audit_event_copies_backend_status() {
     let body = br#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"m","reason":"Conflict","details":{"name":"a"},"code":409}"#;
-    for (level, object) in [(Level::Metadata, false), (Level::Request, false), (Level::RequestResponse, true)] {
-        let mut event = event(Facts { level, ..Facts::for_test("/apis/g.example.com/v1/things/a") });
-        event.outcome = Some(Outcome::Code(409));
-        event.response = Some(Passed::json(&body[..]));
+    for (level, object) in
+        [(AuditLevel::Metadata, false), (AuditLevel::Request, false), (AuditLevel::RequestResponse, true)]
+    {
+        let mut event = event(AuditedRequest { level, ..AuditedRequest::for_test("/apis/g.example.com/v1/things/a") });
+        event.outcome = Some(AuditOutcome::Code(409));
+        event.response = Some(CapturedBody::json(&body[..]));
         let written = value(&event);
         let expected = json!({"metadata": {}, "status": "Failure", "message": "m", "reason": "Conflict", "details": {"name": "a"}, "code": 409});
         assert_eq!(written["responseStatus"], expected);
         assert_eq!(written["responseObject"].is_object(), object);
         // An object that the level does not include is not annotated as omitted.
-        event.response = Some(Passed::TooLong);
+        event.response = Some(CapturedBody::TooLong);
         assert_eq!(value(&event)["annotations"].is_null(), !object);
     }
 }
 
 #[test]
-fn an_object_that_is_missing_is_said_to_be() {
-    let mut event =
-        event(Facts { level: Level::RequestResponse, ..Facts::for_test("/apis/g.example.com/v1/things/a") });
-    event.request = Some(Passed::Unreadable("application/vnd.kubernetes.protobuf".into()));
-    event.response = Some(Passed::TooLong);
+fn audit_event_annotates_omitted_objects() {
+    let mut event = event(AuditedRequest {
+        level: AuditLevel::RequestResponse,
+        ..AuditedRequest::for_test("/apis/g.example.com/v1/things/a")
+    });
+    event.request = Some(CapturedBody::Unreadable("application/vnd.kubernetes.protobuf".into()));
+    event.response = Some(CapturedBody::TooLong);
     let written = value(&event);
     assert_eq!(
         written["annotations"],
@@ -108,23 +112,23 @@ fn an_object_that_is_missing_is_said_to_be() {
         })
     );
     assert!(written.get("requestObject").is_none() && written.get("responseObject").is_none());
-    event.request = Some(Passed::json(&b"{"[..]));
+    event.request = Some(CapturedBody::json(&b"{"[..]));
     assert_eq!(value(&event)["annotations"]["audit.narthex.dev/request-object"], "omitted: cannot be parsed");
 }
 
 #[test]
-fn a_refusal_is_its_own_answer() {
-    let facts = Facts { level: Level::RequestResponse, ..Facts::for_test("/version") };
+fn audit_event_of_refusal_has_status_as_response_object() {
+    let facts = AuditedRequest { level: AuditLevel::RequestResponse, ..AuditedRequest::for_test("/version") };
     let mut event = event(facts);
-    event.outcome = Some(Outcome::Refused(Arc::new(Status::unauthorized())));
+    event.outcome = Some(AuditOutcome::Refused(Arc::new(Status::unauthorized())));
     assert_eq!(value(&event)["responseObject"]["kind"], "Status");
 }
 
 #[test]
-fn whom_somebody_acts_as() {
-    let mut event = event(Facts { user: Some(jane()), ..Facts::for_test("/version") });
+fn audit_event_impersonated_user() {
+    let mut event = event(AuditedRequest { user: Some(jane()), ..AuditedRequest::for_test("/version") });
     let other = Arc::new(User { name: "bob".into(), ..User::default() });
-    event.impersonated = Some(Arc::new(Impersonated { user: other, constraint: Some("impersonate:user-info") }));
+    event.impersonated = Some(Arc::new(AuditImpersonation { user: other, constraint: Some("impersonate:user-info") }));
     let written = value(&event);
     assert_eq!(
         (&written["user"]["username"], &written["impersonatedUser"]),
@@ -138,11 +142,14 @@ fn whom_somebody_acts_as() {
 }
 
 #[test]
-fn one_line_whatever_a_client_sends() {
+fn audit_event_is_one_line() {
     let agent = [b"a\"\\\xe9\t".as_slice(), &[b'x'; 2000]].concat();
-    let facts = Facts { agent: Some(HeaderValue::from_bytes(&agent).unwrap()), ..Facts::for_test("/version") };
+    let facts = AuditedRequest {
+        agent: Some(HeaderValue::from_bytes(&agent).unwrap()),
+        ..AuditedRequest::for_test("/version")
+    };
     let mut event = event(facts);
-    event.request = Some(Passed::json(&b"{\n\"a\":\n\"\\n\"}"[..]));
+    event.request = Some(CapturedBody::json(&b"{\n\"a\":\n\"\\n\"}"[..]));
     let text = text(&event);
     assert!(!text.contains('\n'));
     let written: Value = serde_json::from_str(&text).unwrap();
@@ -151,19 +158,20 @@ fn one_line_whatever_a_client_sends() {
 }
 
 #[test]
-fn no_secret_of_a_query_is_written() {
+fn audit_event_redacts_query_secrets() {
     for (uri, expected) in [
         ("/a?token=s&b=1", "/a?token=***&b=1"),
         ("/a?x&Access_Token=s=t&password", "/a?x&Access_Token=***&password=***"),
         ("/a?tokens=1&continue=x", "/a?tokens=1&continue=x"),
     ] {
-        assert_eq!(Facts::for_test(uri).uri(), expected);
+        assert_eq!(AuditedRequest::for_test(uri).redacted_uri(), expected);
     }
 }
 
 #[test]
-fn the_legacy_line() {
-    let mut event = event(Facts { user: Some(jane()), ..Facts::for_test("/api/v1/namespaces/x/pods?a=1") });
+fn audit_event_legacy_format() {
+    let mut event =
+        event(AuditedRequest { user: Some(jane()), ..AuditedRequest::for_test("/api/v1/namespaces/x/pods?a=1") });
     let mut line = Vec::new();
     event.write_legacy(&mut line);
     assert_eq!(

@@ -1,19 +1,19 @@
 //! Audit policy (`audit.k8s.io/v1`): selects the audit level of each request, with the same matching as
 //! `k8s.io/apiserver/pkg/audit/policy`.
 
-mod read;
+mod parse;
 
 use std::path::Path;
 
 use crate::kubeapi::{RequestInfo, User};
-use crate::process::{Followed, FollowedFile, Problems};
+use crate::process::{Problems, WatchedFile, WatchedFileContent};
 
 /// A watched policy file.
-pub type PolicyFile = FollowedFile<Policy>;
+pub type AuditPolicyFile = WatchedFile<AuditPolicy>;
 
 /// Audit level: how much of a request is recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum AuditLevel {
     /// The request is not audited.
     #[default]
     None,
@@ -21,13 +21,13 @@ pub enum Level {
     Metadata,
     /// `Metadata` and the request object.
     Request,
-    /// `Request` and the response object.
+    /// `RequestKey` and the response object.
     RequestResponse,
 }
 
 /// Audit stage: when an event is emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum AuditStage {
     /// After authentication.
     RequestReceived,
     /// With the response headers of a long-running request.
@@ -40,29 +40,29 @@ pub enum Stage {
 
 /// A set of stages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stages(u8);
+pub struct AuditStages(u8);
 
 /// An audit policy; the first matching rule applies.
 #[derive(Debug, Default)]
-pub struct Policy {
-    rules: Vec<Rule>,
+pub struct AuditPolicy {
+    rules: Vec<AuditRule>,
 }
 
 /// The audit configuration that applies to one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
+pub struct RequestAuditConfig {
     /// Audit level.
-    pub level: Level,
+    pub level: AuditLevel,
     /// Stages without an event.
-    pub omit: Stages,
+    pub omit: AuditStages,
     /// Whether `metadata.managedFields` is removed from objects.
     pub omit_managed_fields: bool,
 }
 
 /// A rule of the policy. Empty lists match everything.
 #[derive(Debug, Default)]
-struct Rule {
-    verdict: Verdict,
+struct AuditRule {
+    config: RequestAuditConfig,
     users: Vec<String>,
     groups: Vec<String>,
     verbs: Vec<String>,
@@ -78,9 +78,9 @@ struct GroupResources {
     names: Vec<String>,
 }
 
-impl Level {
-    pub(in crate::observe) const ALL: [Level; 4] =
-        [Level::None, Level::Metadata, Level::Request, Level::RequestResponse];
+impl AuditLevel {
+    pub(in crate::observe) const ALL: [AuditLevel; 4] =
+        [AuditLevel::None, AuditLevel::Metadata, AuditLevel::Request, AuditLevel::RequestResponse];
 
     /// Name of the level.
     pub fn as_str(self) -> &'static str {
@@ -88,8 +88,9 @@ impl Level {
     }
 }
 
-impl Stage {
-    const ALL: [Stage; 4] = [Stage::RequestReceived, Stage::ResponseStarted, Stage::ResponseComplete, Stage::Panic];
+impl AuditStage {
+    const ALL: [AuditStage; 4] =
+        [AuditStage::RequestReceived, AuditStage::ResponseStarted, AuditStage::ResponseComplete, AuditStage::Panic];
 
     /// Name of the stage.
     pub fn as_str(self) -> &'static str {
@@ -97,56 +98,56 @@ impl Stage {
     }
 }
 
-impl Stages {
+impl AuditStages {
     /// Whether the set contains `stage`.
-    pub fn has(self, stage: Stage) -> bool {
+    pub fn contains(self, stage: AuditStage) -> bool {
         self.0 & 1 << stage as u8 != 0
     }
 
     /// The set with `stage` added.
     #[must_use]
-    pub fn and(self, stage: Stage) -> Stages {
-        Stages(self.0 | 1 << stage as u8)
+    pub fn with(self, stage: AuditStage) -> AuditStages {
+        AuditStages(self.0 | 1 << stage as u8)
     }
 }
 
-impl Policy {
+impl AuditPolicy {
     /// Reads a policy file: YAML, or JSON if its name ends in `.json`. Reports all problems at once.
-    pub fn load(path: &Path) -> Result<Policy, Problems> {
-        let text = crate::process::text_of(path, read::LARGEST)?;
-        read::policy(&path.display().to_string(), &text, crate::process::is_json(path))
+    pub fn load(path: &Path) -> Result<AuditPolicy, Problems> {
+        let text = crate::process::read_text_file(path, parse::MAX_POLICY_SIZE)?;
+        parse::parse_policy(&path.display().to_string(), &text, crate::process::is_json(path))
     }
 
     /// Parses the text of a policy; `place` is the location in problems.
-    pub fn parse(place: &str, text: &str) -> Result<Policy, Problems> {
-        read::policy(place, text, false)
+    pub fn parse(place: &str, text: &str) -> Result<AuditPolicy, Problems> {
+        parse::parse_policy(place, text, false)
     }
 
     /// Number of rules.
-    pub fn rules(&self) -> usize {
+    pub fn rule_count(&self) -> usize {
         self.rules.len()
     }
 
     /// Evaluates the policy for a request of `user`; `None` before authentication. Without a matching rule the level is
-    /// [`Level::None`].
-    pub fn judge(&self, user: Option<&User>, request: &RequestInfo<'_>) -> Verdict {
-        self.rules.iter().find(|rule| rule.matches(user, request)).map(|rule| rule.verdict).unwrap_or_default()
+    /// [`AuditLevel::None`].
+    pub fn evaluate(&self, user: Option<&User>, request: &RequestInfo<'_>) -> RequestAuditConfig {
+        self.rules.iter().find(|rule| rule.matches(user, request)).map(|rule| rule.config).unwrap_or_default()
     }
 }
 
-impl Followed for Policy {
+impl WatchedFileContent for AuditPolicy {
     const UNUSABLE: &'static str = "audit policy changed and is invalid; the last good policy stays in use";
 
-    fn read(path: &Path) -> Result<Policy, Problems> {
-        Policy::load(path)
+    fn read(path: &Path) -> Result<AuditPolicy, Problems> {
+        AuditPolicy::load(path)
     }
 
-    fn tell_read_again(&self, path: &Path) {
+    fn log_reload(&self, path: &Path) {
         tracing::info!(file = %path.display(), rules = self.rules.len(), "audit policy reloaded");
     }
 }
 
-impl Rule {
+impl AuditRule {
     fn matches(&self, user: Option<&User>, request: &RequestInfo<'_>) -> bool {
         if !self.users.is_empty() && !user.is_some_and(|user| self.users.contains(&user.name)) {
             return false;

@@ -7,14 +7,14 @@ use crate::kubeapi::{CanonicalPath, Query};
 
 const HEAD: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\n";
 
-fn policy(rules: &str) -> Policy {
-    Policy::parse("p.yaml", &format!("{HEAD}rules:\n{rules}")).unwrap()
+fn policy(rules: &str) -> AuditPolicy {
+    AuditPolicy::parse("p.yaml", &format!("{HEAD}rules:\n{rules}")).unwrap()
 }
 
-fn judge(policy: &Policy, user: Option<&User>, method: &Method, uri: &str) -> Verdict {
+fn judge(policy: &AuditPolicy, user: Option<&User>, method: &Method, uri: &str) -> RequestAuditConfig {
     let (path, query) = uri.split_once('?').unwrap_or((uri, ""));
     let (path, query) = (CanonicalPath::parse(path).unwrap(), Query::parse(query));
-    policy.judge(user, &RequestInfo::parse(method, &path, &query).unwrap())
+    policy.evaluate(user, &RequestInfo::parse(method, &path, &query).unwrap())
 }
 
 fn tim() -> User {
@@ -23,7 +23,7 @@ fn tim() -> User {
 
 /// Rules and the requests that they match, including the cases of upstream's `checker_test.go`.
 #[test]
-fn a_rule_matches_as_upstream_matches_it() {
+fn audit_policy_rule_matches_like_upstream() {
     const POD: &str = "/api/v1/namespaces/default/pods/busybox";
     const ROLE: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles/edit";
     const LOG: &str = "/api/v1/namespaces/default/pods/busybox/log";
@@ -67,14 +67,14 @@ fn a_rule_matches_as_upstream_matches_it() {
         let comma = if rule.is_empty() { "" } else { ", " };
         let policy = policy(&format!("- {{level: Metadata{comma}{rule}}}\n"));
         for uri in ALL {
-            let found = judge(&policy, Some(&tim()), &Method::GET, uri).level == Level::Metadata;
+            let found = judge(&policy, Some(&tim()), &Method::GET, uri).level == AuditLevel::Metadata;
             assert_eq!(found, expected.contains(&uri), "{rule}: {uri}");
         }
     }
 }
 
 #[test]
-fn the_first_rule_counts_and_without_one_nothing_is_written() {
+fn audit_policy_first_matching_rule_applies() {
     let policy = policy(
         "- {level: None, users: [tim], verbs: [list, watch]}\n\
          - {level: RequestResponse, verbs: [create, list]}\n\
@@ -82,36 +82,36 @@ fn the_first_rule_counts_and_without_one_nothing_is_written() {
     );
     let level = |user: Option<&User>, method: &Method, uri: &str| judge(&policy, user, method, uri).level;
     let things = "/apis/g.example.com/v1/things";
-    assert_eq!(level(Some(&tim()), &Method::GET, things), Level::None);
-    assert_eq!(level(Some(&tim()), &Method::GET, &format!("{things}?watch=1")), Level::None);
+    assert_eq!(level(Some(&tim()), &Method::GET, things), AuditLevel::None);
+    assert_eq!(level(Some(&tim()), &Method::GET, &format!("{things}?watch=1")), AuditLevel::None);
     assert_eq!(
         level(Some(&User { name: "jane".into(), ..User::default() }), &Method::GET, things),
-        Level::RequestResponse
+        AuditLevel::RequestResponse
     );
     // Without a user, a rule with `users` does not match.
-    assert_eq!(level(None, &Method::GET, things), Level::RequestResponse);
-    assert_eq!(level(Some(&tim()), &Method::POST, things), Level::RequestResponse);
-    assert_eq!(level(Some(&tim()), &Method::GET, "/version"), Level::Request);
-    assert_eq!(level(Some(&tim()), &Method::DELETE, &format!("{things}/a")), Level::None);
+    assert_eq!(level(None, &Method::GET, things), AuditLevel::RequestResponse);
+    assert_eq!(level(Some(&tim()), &Method::POST, things), AuditLevel::RequestResponse);
+    assert_eq!(level(Some(&tim()), &Method::GET, "/version"), AuditLevel::Request);
+    assert_eq!(level(Some(&tim()), &Method::DELETE, &format!("{things}/a")), AuditLevel::None);
 }
 
 #[test]
-fn stages_add_up_and_managed_fields_are_each_rule_s_own() {
+fn audit_policy_omit_stages_are_merged_and_managed_fields_overridden() {
     let text = "omitStages: [RequestReceived]\nomitManagedFields: true\nrules:\n\
                 - {level: Metadata, users: [a], omitStages: [ResponseStarted, Panic], omitManagedFields: false}\n\
                 - {level: Metadata}\n";
-    let policy = Policy::parse("p.yaml", &format!("{HEAD}{text}")).unwrap();
+    let policy = AuditPolicy::parse("p.yaml", &format!("{HEAD}{text}")).unwrap();
     let of =
         |name: &str| judge(&policy, Some(&User { name: name.into(), ..User::default() }), &Method::GET, "/version");
-    let has = |stages: Stages| Stage::ALL.map(|stage| stages.has(stage));
+    let has = |stages: AuditStages| AuditStage::ALL.map(|stage| stages.contains(stage));
     assert_eq!(has(of("a").omit), [true, true, false, true]);
     assert_eq!(has(of("b").omit), [true, false, false, false]);
     assert!(!of("a").omit_managed_fields && of("b").omit_managed_fields);
-    assert_eq!(policy.rules(), 2);
+    assert_eq!(policy.rule_count(), 2);
 }
 
 #[test]
-fn every_mistake_at_its_path() {
+fn audit_policy_problems_name_their_paths() {
     let text = "apiVersion: audit.k8s.io/v1beta1\nkind: Polcy\nmetadata: {name: x}\nomitStages: [RequestReceived, Late]\n\
                 omitManagedFields: perhaps\nrule: []\nrules:\n\
                 - {}\n\
@@ -120,7 +120,7 @@ fn every_mistake_at_its_path() {
                 - level: Request\n  nonResourceURLs: [metrics, '/a*b', '**', '', '/ok*']\n  namespaces: [a]\n\
                 - level: Request\n  resources:\n  - {group: apps/v1}\n  - {group: UPPER, resourceNames: [a]}\n  \
                   - {resource: [pods]}\n  - pods\n";
-    let problems = Policy::parse("p.yaml", text).unwrap_err();
+    let problems = AuditPolicy::parse("p.yaml", text).unwrap_err();
     assert_eq!(
         problems.to_string().lines().collect::<Vec<_>>(),
         [
@@ -152,7 +152,7 @@ fn every_mistake_at_its_path() {
 }
 
 #[test]
-fn what_is_no_policy_at_all() {
+fn audit_policy_file_without_policy_is_refused() {
     for (text, expected) in [
         ("", "p.yaml: is empty; a Policy is needed"),
         ("# nothing\n", "p.yaml: is empty; a Policy is needed"),
@@ -164,15 +164,15 @@ fn what_is_no_policy_at_all() {
             "p.yaml, document 2, Policy: a file may contain only one Policy",
         ),
     ] {
-        let problems = Policy::parse("p.yaml", text).unwrap_err();
+        let problems = AuditPolicy::parse("p.yaml", text).unwrap_err();
         assert_eq!(problems.0.len(), 1, "{problems}");
         assert!(problems.to_string().starts_with(expected), "{problems}");
     }
 }
 
 #[test]
-fn the_samples_are_understood() {
+fn audit_policy_samples_are_valid() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
-    assert!(Policy::load(&folder.join("deploy/audit/policy.yaml")).unwrap().rules() > 3);
-    Policy::load(&folder.join("tests/interop/fixtures/audit-policy.yaml")).unwrap();
+    assert!(AuditPolicy::load(&folder.join("deploy/audit/policy.yaml")).unwrap().rule_count() > 3);
+    AuditPolicy::load(&folder.join("tests/interop/fixtures/audit-policy.yaml")).unwrap();
 }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Instant;
 
 use futures_util::future::join_all;
-use narthex::egress::konnectivity::{Tunnel, TunnelFailure};
+use narthex::egress::konnectivity::{KonnectivityTunnel, TunnelFailure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::super::socks5::{Door, selector};
@@ -97,7 +97,7 @@ pub(super) fn a_thousand(world: &World) {
     here(async {
         let client = konnectivity.client().await;
         let began = Instant::now();
-        let mut tunnels: Vec<Tunnel> = Vec::new();
+        let mut tunnels: Vec<KonnectivityTunnel> = Vec::new();
         for _ in 0..10 {
             let some = join_all((0..100).map(|_| dial(&client, far.port))).await;
             tunnels.extend(some.into_iter().map(Result::unwrap));

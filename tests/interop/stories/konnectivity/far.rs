@@ -26,7 +26,7 @@ pub(super) const BANNER: &[u8] = b"220 welcome\r\n";
 /// A listening target.
 pub(super) struct Far {
     pub(super) port: u16,
-    /// What a [`Habit::Sink`] received.
+    /// What a [`Habit::AuditWebhook`] received.
     pub(super) received: Receiver<usize>,
     /// Dropped, deaf ones go.
     pub(super) deafness: Option<Sender<()>>,

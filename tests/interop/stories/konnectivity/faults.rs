@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use narthex::egress::konnectivity::{Client, Clients, Tunnel, TunnelFailure};
+use narthex::egress::konnectivity::{KonnectivityClient, KonnectivityPool, KonnectivityTunnel, TunnelFailure};
 use rustix::process::Signal;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
@@ -49,7 +49,7 @@ pub(super) fn agent_stopped(world: &World) {
 
         // Where another agent is there, a dial finds it: the server picks one for each of the dials we send.
         konnectivity.start_agent("agent-b", None);
-        let clients = Clients::default();
+        let clients = KonnectivityPool::default();
         let open = async || Ok(konnectivity.client().await);
         let address = format!("127.0.0.1:{}", echo.port);
         let patience = Duration::from_secs(8);
@@ -87,7 +87,7 @@ pub(super) fn server_restarted(world: &World) {
     let echo = Far::start(Habit::Echo);
     let address = format!("127.0.0.1:{}", echo.port);
     here(async {
-        let clients = Clients::default();
+        let clients = KonnectivityPool::default();
         let socket = konnectivity.socket.clone();
         let open = async || {
             let stream = UnixStream::connect(&socket).await;
@@ -96,7 +96,7 @@ pub(super) fn server_restarted(world: &World) {
                 reason: "ConnectionRefused",
                 cause: error.to_string(),
             })?;
-            Ok(Client::connect(stream, "localhost").await?)
+            Ok(KonnectivityClient::connect(stream, "localhost").await?)
         };
         let mut tunnel = clients.dial(&"server", &address, PATIENCE, open).await.unwrap();
         konnectivity.server.signal(Signal::KILL);
@@ -118,12 +118,12 @@ pub(super) fn server_restarted(world: &World) {
     });
 }
 
-async fn many(client: &Client, port: u16) -> Vec<Tunnel> {
+async fn many(client: &KonnectivityClient, port: u16) -> Vec<KonnectivityTunnel> {
     join_all((0..100).map(|_| dial(client, port))).await.into_iter().map(Result::unwrap).collect()
 }
 
 /// How many of them get an answer within a second.
-async fn answered(tunnels: &mut [Tunnel]) -> usize {
+async fn answered(tunnels: &mut [KonnectivityTunnel]) -> usize {
     let all = join_all(tunnels.iter_mut().map(|tunnel| timeout(Duration::from_secs(1), asks(tunnel, b"and you?"))));
     all.await.iter().filter(|answer| answer.is_ok()).count()
 }
@@ -168,7 +168,7 @@ pub(super) fn target_never_reads(world: &World) {
             accepted += words.len();
         }
         println!("{} MiB were taken before everything stopped", accepted >> 20);
-        assert_eq!(client.stuck(), 1, "it is noticed");
+        assert_eq!(client.stuck_tunnels(), 1, "it is noticed");
         let mut all = Vec::new();
         let downloaded = timeout(Duration::from_secs(10), download.read_to_end(&mut all)).await;
         assert_eq!(downloaded.expect("what comes from there comes").unwrap(), 64 << 20);

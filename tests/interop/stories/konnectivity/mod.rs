@@ -10,7 +10,7 @@ mod upload;
 
 use std::time::Duration;
 
-use narthex::egress::konnectivity::{Client, Tunnel, TunnelFailure};
+use narthex::egress::konnectivity::{KonnectivityClient, KonnectivityTunnel, TunnelFailure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::LocalSet;
 
@@ -71,7 +71,7 @@ fn here<T>(story: impl Future<Output = T>) -> T {
     }))
 }
 
-async fn dial(client: &Client, port: u16) -> Result<Tunnel, TunnelFailure> {
+async fn dial(client: &KonnectivityClient, port: u16) -> Result<KonnectivityTunnel, TunnelFailure> {
     client.dial(&format!("127.0.0.1:{port}"), PATIENCE).await.map_err(|error| {
         println!("{error}");
         error.failure
@@ -79,7 +79,7 @@ async fn dial(client: &Client, port: u16) -> Result<Tunnel, TunnelFailure> {
 }
 
 /// Sends `words` to an echo, and has them back.
-async fn asks(tunnel: &mut Tunnel, words: &[u8]) {
+async fn asks(tunnel: &mut KonnectivityTunnel, words: &[u8]) {
     let mut back = vec![0; words.len()];
     let (mut reader, mut writer) = tokio::io::split(tunnel);
     let (read, written) = tokio::join!(reader.read_exact(&mut back), writer.write_all(words));

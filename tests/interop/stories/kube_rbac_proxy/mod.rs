@@ -12,9 +12,9 @@ use self::scene::{Case, Scene, Whose, differs, same};
 use super::Trial;
 use crate::world::{Speaks, World, echo};
 
-#[path = "../../../../src/authenticate/jwt/forge.rs"]
+#[path = "../../../../src/authenticate/jwt/test_signer.rs"]
 #[allow(dead_code, reason = "one kind of key is enough here")]
-mod forge;
+mod test_signer;
 
 pub(super) const TRIALS: &[(&str, Trial)] = &[
     ("kube-rbac-proxy: paths, methods and who asks", paths),
@@ -326,11 +326,11 @@ fn tokens(world: &World) {
     ];
     scene.compare(WHOSE, &audiences, None, &cases);
 
-    let key = forge::SigningKey::rsa();
+    let key = test_signer::SigningKey::rsa();
     let serving = world.cluster.authorities.serving.server("krp-issuer", &["127.0.0.1"]);
     let port = echo(&Speaks::Tls(&serving, None), |port| {
         let url = format!("https://127.0.0.1:{port}");
-        let keys = serde_json::from_str(&forge::key_set(&[key.jwk("k")])).unwrap();
+        let keys = serde_json::from_str(&test_signer::key_set(&[key.jwk("k")])).unwrap();
         BTreeMap::from([
             ("/.well-known/openid-configuration".to_owned(), json!({"issuer": url, "jwks_uri": format!("{url}/keys")})),
             ("/keys".to_owned(), keys),

@@ -1,0 +1,217 @@
+//! The probe loop of one backend, and where its results are published.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use super::availability_map::{AvailabilityMap, ProbeRecord};
+use super::condition::ConditionStatus;
+use super::hysteresis::{ConditionTracker, ProbeResult};
+use super::probe::{Probe, ProbeFailure, probe_endpoints};
+use super::probe_backoff::ProbeBackoff;
+use super::schedule::ProbeObserver;
+use crate::egress::Address;
+use crate::registry::{ApiService, ResolveError, ResolvedBackend};
+
+/// An APIService and what it resolves to.
+pub(super) struct ProbeTarget {
+    pub(super) api_service: Arc<ApiService>,
+    pub(super) resolved: Result<ResolvedBackend, ResolveError>,
+}
+
+impl ProbeTarget {
+    /// The index of the first endpoint that `before` did not have; 0 if endpoints were only removed, `None` if all are
+    /// the same.
+    fn first_new_endpoint(&self, before: &ProbeTarget) -> Option<usize> {
+        let (Ok(place), Ok(place_before)) = (&self.resolved, &before.resolved) else { return None };
+        let is_new = |endpoint| !place_before.endpoints.contains(endpoint);
+        (place != place_before).then(|| place.endpoints.iter().position(is_new).unwrap_or(0))
+    }
+
+    /// Whether `other` is the same backend, probed in the same way; its endpoints may differ.
+    pub(super) fn is_probed_alike(&self, other: &ProbeTarget) -> bool {
+        let (Ok(place), Ok(other_place)) = (&self.resolved, &other.resolved) else { return false };
+        if (&place.server_name, &place.prefix) != (&other_place.server_name, &other_place.prefix) {
+            return false;
+        }
+        if Arc::ptr_eq(&self.api_service, &other.api_service) {
+            return true;
+        }
+        fn trust(of: &ApiService) -> impl PartialEq {
+            (&of.backend, &of.ca_bundle, of.insecure_skip_tls_verify, &of.client_certificate)
+        }
+        fn manner(of: &ApiService) -> impl PartialEq {
+            let settings = &of.settings;
+            let times = [settings.probe_interval, settings.probe_timeout, settings.connect_timeout];
+            (times, settings.failure_threshold, settings.success_threshold)
+        }
+        let (one, other) = (&*self.api_service, &*other.api_service);
+        trust(one) == trust(other) && manner(one) == manner(other)
+    }
+}
+
+/// The tracker, shared by the old and the new probe loop when an APIService changes. Never borrowed across an await.
+pub(super) type SharedTracker = Rc<std::cell::RefCell<Option<ConditionTracker>>>;
+
+/// Publishes conditions and notifies the observer.
+pub(super) struct ConditionPublisher<'r, W> {
+    pub(super) map: &'r AvailabilityMap,
+    pub(super) observer: &'r W,
+}
+
+impl<W: ProbeObserver> ConditionPublisher<'_, W> {
+    /// Publishes the condition of `judge` if it differs from the published one.
+    fn publish(&self, name: &str, judge: &mut ConditionTracker) {
+        let availability = self.map.get_or_insert(name);
+        let before = availability.condition();
+        let open_circuit = availability.circuit_open_reason();
+        let now = judge.condition().with_open_circuit(open_circuit);
+        if *before == now {
+            return;
+        }
+        self.map.set_condition(name, &now);
+        let unavailable = now.status == ConditionStatus::False;
+        self.observer.set_unavailable(name, unavailable);
+        if unavailable && (before.status != ConditionStatus::False || before.reason != now.reason) {
+            self.observer.became_unavailable(name, &now.reason);
+        }
+        if !judge.should_log(&before, &now, SystemTime::now()) {
+            return;
+        }
+        let (reason, message, detail) = (now.reason.as_ref(), &now.message, &now.detail);
+        match now.status {
+            ConditionStatus::False => {
+                let detail = (!detail.is_empty()).then_some(detail);
+                tracing::warn!(apiservice = name, reason, detail, "APIService is not available: {message}");
+            }
+            // At start there may be many; their number is logged once.
+            ConditionStatus::True if now.is_local() && before.status == ConditionStatus::Unknown => {
+                tracing::debug!(apiservice = name, reason, "APIService is available");
+            }
+            ConditionStatus::True => match open_circuit {
+                None => tracing::info!(apiservice = name, reason, "APIService is available"),
+                Some(reason) => tracing::warn!(
+                    apiservice = name,
+                    reason,
+                    "circuit open: the discovery check passed, but requests get no answer"
+                ),
+            },
+            ConditionStatus::Unknown => {}
+        }
+    }
+
+    fn start(&self, api_service: &ApiService, judge: &SharedTracker) {
+        let now = SystemTime::now();
+        let (failures, successes) = (api_service.settings.failure_threshold, api_service.settings.success_threshold);
+        let mut judge = judge.borrow_mut();
+        if judge.is_none() {
+            self.observer.set_unavailable(&api_service.name, false);
+        }
+        let judge = judge.get_or_insert_with(|| ConditionTracker::new(failures, successes, now));
+        judge.restart(failures, successes, now);
+        self.publish(&api_service.name, judge);
+    }
+
+    /// Feeds `finding` to the tracker. Returns the status after it.
+    fn observe(&self, api_service: &ApiService, judge: &SharedTracker, finding: ProbeResult) -> ConditionStatus {
+        let mut judge = judge.borrow_mut();
+        let Some(judge) = judge.as_mut() else { return ConditionStatus::Unknown };
+        judge.observe(finding, SystemTime::now());
+        self.publish(&api_service.name, judge);
+        judge.condition().status
+    }
+
+    /// Publishes the condition again: the state of the circuit may have changed.
+    fn publish_circuit_change(&self, name: &str, judge: &SharedTracker) {
+        if let Some(judge) = judge.borrow_mut().as_mut() {
+            self.publish(name, judge);
+        }
+    }
+}
+
+/// Probes the backend repeatedly until it no longer resolves.
+pub(super) async fn probe_repeatedly<W: ProbeObserver>(
+    mut following: watch::Receiver<Rc<ProbeTarget>>,
+    judge: SharedTracker,
+    judges: &ConditionPublisher<'_, W>,
+    probe: &impl Probe,
+) {
+    let first = following.borrow().clone();
+    let api_service = &first.api_service;
+    match &first.resolved {
+        Ok(_) => judges.start(api_service, &judge),
+        Err(ResolveError { reason: "Local", .. }) => {
+            judges.start(api_service, &judge);
+            judges.observe(api_service, &judge, ProbeResult::Local);
+        }
+        Err(ResolveError { reason, message }) => {
+            let now = SystemTime::now();
+            let settings = &api_service.settings;
+            judge.borrow_mut().get_or_insert_with(|| {
+                ConditionTracker::new(settings.failure_threshold, settings.success_threshold, now)
+            });
+            judges.observe(api_service, &judge, ProbeResult::Unresolved { reason, message: message.clone() });
+        }
+    }
+    let mut pace = ProbeBackoff::new(api_service.settings.probe_interval);
+    let mut turn = fastrand::usize(..);
+    loop {
+        let now = following.borrow_and_update().clone();
+        let (api_service, Ok(resolved)) = (&now.api_service, &now.resolved) else { return };
+        let availability = judges.map.get_or_insert(&api_service.name);
+        let (at, wanted) = (std::time::Instant::now(), availability.take_probe_request());
+        let contradicted = pace.expects_failure();
+        let heard = |endpoint: &Address, result: Result<(), &ProbeFailure>| {
+            let dialed = result.err().and_then(|failure| failure.dial_failure).map_or(Ok(()), Err);
+            availability.record_probe_dial(endpoint, dialed);
+            match result.is_ok() {
+                // Its requests fail right now. A successful probe alone does not make the endpoint healthy.
+                true if contradicted => {}
+                answered => availability.record_probe(endpoint, answered),
+            }
+        };
+        let finding = match probe_endpoints(api_service, resolved, turn, probe, heard).await {
+            Ok(()) => ProbeResult::Answered,
+            Err(ProbeFailure { message, detail, .. }) => ProbeResult::Failed { message, detail },
+        };
+        turn = turn.wrapping_add(1);
+        let answered = finding == ProbeResult::Answered;
+        let away = judges.observe(api_service, &judge, finding) == ConditionStatus::False;
+        if away && !answered {
+            availability.confirm_dial_failures();
+        }
+        judges.map.finish_probe(&availability, ProbeRecord { at, answered }, wanted);
+        let ended = Instant::now();
+        let wait = pace.next_delay(answered, away, availability.is_failing());
+        let mut next = pin!(sleep(wait.mul_f64(0.9 + 0.2 * fastrand::f64())));
+        loop {
+            tokio::select! {
+                () = &mut next => break,
+                Ok(()) = following.changed() => {
+                    // New endpoints may answer where the old ones did not, and vice versa.
+                    if let Some(first) = following.borrow_and_update().first_new_endpoint(&now) {
+                        turn = first;
+                        let soon = pace.endpoints_changed();
+                        if away {
+                            break;
+                        }
+                        let until = next.deadline().min(ended + soon);
+                        next.as_mut().reset(until);
+                    }
+                }
+                () = availability.changed() => {
+                    judges.publish_circuit_change(&api_service.name, &judge);
+                    let wanted = availability.is_probe_requested().then(|| pace.requested_delay());
+                    if let Some(soon) = pace.requests_changed(availability.is_failing()).into_iter().chain(wanted).min() {
+                        let until = next.deadline().min(ended + soon);
+                        next.as_mut().reset(until);
+                    }
+                }
+            }
+        }
+    }
+}

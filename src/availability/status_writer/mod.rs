@@ -1,0 +1,229 @@
+//! Writes the `Available` conditions of APIServices to their kube-apiserver while this replica is the leader.
+
+mod plan;
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::Method;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::AvailabilityMap;
+use crate::kubeclient::election::Leadership;
+use crate::kubeclient::{CallPolicy, Client};
+use crate::observe::metrics::CallHealth;
+use crate::process::{Drain, Published, ShutdownPhase};
+use crate::registry::{ApiService, ApiServiceBackend, ApiServiceStatuses, ObjectSource, Registry};
+use plan::{StatusPlan, StatusPlanner};
+
+/// Changes within this time are handled together.
+const BATCH_DELAY: Duration = Duration::from_millis(100);
+/// Interval of a full pass, for postponed writes.
+const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
+/// Pause after a write was forbidden (403).
+const FORBIDDEN_PAUSE: Duration = Duration::from_secs(300);
+const CALL_TIMEOUTS: CallPolicy = CallPolicy {
+    attempt_timeout: Duration::from_secs(5),
+    total_timeout: Duration::from_secs(5),
+    max_attempts: 1,
+    initial_backoff: Duration::from_millis(500),
+};
+
+/// Status writer and what it needs.
+pub struct StatusWriter {
+    /// Client of the kube-apiserver.
+    pub client: Rc<Client>,
+    /// The registered APIServices.
+    pub registry: Published<Registry>,
+    /// The current statuses on the kube-apiserver.
+    pub statuses: ApiServiceStatuses,
+    /// The computed conditions.
+    pub availability: AvailabilityMap,
+    /// Whether this replica is the leader.
+    pub leadership: Published<Leadership>,
+    /// Records the result of each write.
+    pub health: Arc<CallHealth>,
+}
+
+impl StatusWriter {
+    /// Writes changed conditions while this replica leads, until the process exits.
+    pub async fn run(mut self, mut drain: Drain) {
+        let mut desk = StatusPlanner::default();
+        let (mut board, mut statuses) = (self.availability.changes(), self.statuses.subscribe());
+        let mut silent_until: Option<Instant> = None;
+        let mut seen = (0, 0);
+        let mut pending = PendingApiServices::All;
+        loop {
+            let judged = self.availability.changed_since(seen.0);
+            let stands = self.statuses.changed_since(seen.1);
+            seen = (judged.0, stands.0);
+            pending.add(judged.1);
+            pending.add(stands.1);
+            if self.leadership.load().is_leader && silent_until.is_none_or(|until| Instant::now() >= until) {
+                silent_until = self
+                    .write_pending(&mut desk, &mut pending)
+                    .await
+                    .err()
+                    .map(|WriteForbidden| Instant::now() + FORBIDDEN_PAUSE);
+            }
+            tokio::select! {
+                Ok(()) = board.changed() => {}
+                Ok(()) = statuses.changed() => {}
+                () = self.leadership.changed() => pending = PendingApiServices::All,
+                () = sleep(RESYNC_INTERVAL) => pending = PendingApiServices::All,
+                () = drain.wait_for(ShutdownPhase::Leaving) => return,
+            }
+            sleep(BATCH_DELAY).await;
+        }
+    }
+
+    /// Writes the status of pending APIServices. What stays in `pending` was not processed.
+    async fn write_pending(
+        &self,
+        desk: &mut StatusPlanner,
+        pending: &mut PendingApiServices,
+    ) -> Result<(), WriteForbidden> {
+        let registry = self.registry.get();
+        let mut names = match std::mem::replace(pending, PendingApiServices::Names(BTreeSet::new())) {
+            PendingApiServices::Names(names) => names,
+            PendingApiServices::All => {
+                desk.retain(|name| self.statuses.get(name).is_some());
+                registry.api_services().map(|one| one.name.as_str().into()).collect()
+            }
+        };
+        while let Some(name) = names.pop_first() {
+            // Local APIServices are served by the delegate, which writes their conditions.
+            let theirs =
+                |one: &&Arc<ApiService>| one.source == ObjectSource::Cluster && one.backend != ApiServiceBackend::Local;
+            let Some(one) = registry.api_service(&name).filter(theirs) else { continue };
+            let Some(stands) = self.statuses.get(&one.name) else { continue };
+            let availability = self.availability.get_or_insert(&one.name);
+            let condition = availability.condition();
+            match desk.plan(&one.name, &condition, availability.last_probe(), &stands, Instant::now()) {
+                StatusPlan::NoChange => {}
+                StatusPlan::ProbeFirst => availability.request_probe(),
+                StatusPlan::BackOff(leave) => tracing::warn!(
+                    apiservice = one.name,
+                    ours = %condition.reason,
+                    "another writer overwrites the Available condition; status not written for {leave:?}"
+                ),
+                StatusPlan::Write { version, conditions } => {
+                    if !self.leadership.load().is_leader {
+                        *pending = PendingApiServices::All;
+                        return Ok(());
+                    }
+                    match self.put_status(&one.name, &version, conditions).await {
+                        Ok(Some(version)) => desk.record_write(&one.name, &condition, version, Instant::now()),
+                        Ok(None) => {}
+                        // The remaining writes would fail, too.
+                        Err(WriteFailure::Unreachable) => {
+                            names.insert(name);
+                            *pending = PendingApiServices::Names(names);
+                            return Ok(());
+                        }
+                        Err(WriteFailure::Forbidden) => {
+                            *pending = PendingApiServices::All;
+                            return Err(WriteForbidden);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a status. Returns the new `resourceVersion` of the APIService if it was accepted.
+    async fn put_status(
+        &self,
+        name: &str,
+        version: &str,
+        conditions: Vec<serde_json::Value>,
+    ) -> Result<Option<String>, WriteFailure> {
+        let path = format!("/apis/apiregistration.k8s.io/v1/apiservices/{name}/status");
+        // An update of the status subresource ignores all other fields.
+        let body = json!({
+            "apiVersion": "apiregistration.k8s.io/v1",
+            "kind": "APIService",
+            "metadata": {"name": name, "resourceVersion": version},
+            "status": {"conditions": conditions},
+        });
+        let (began, body) = (Instant::now(), Some(Bytes::from(body.to_string())));
+        let answer = self.client.call(Method::PUT, &path, body, CALL_TIMEOUTS, |_, _| {}).await;
+        let result = match &answer {
+            Ok(answer) if answer.is_success() || matches!(answer.status, 404 | 409) => Ok(()),
+            Ok(answer) => Err(answer.describe()),
+            Err(error) => Err(error.to_string()),
+        };
+        self.health.record_quietly(
+            self.client.server(),
+            result.as_ref().copied().map_err(String::as_str),
+            began.elapsed(),
+        );
+        match answer {
+            Ok(answer) if answer.is_success() => {
+                tracing::debug!(apiservice = name, "Available condition written");
+                Ok(Some(resource_version(&answer.body)))
+            }
+            // Changed or deleted meanwhile: the watch will show it, and the APIService becomes pending again.
+            Ok(answer) if matches!(answer.status, 404 | 409) => Ok(None),
+            Ok(answer) if answer.status == 403 => {
+                let why = answer.describe();
+                tracing::warn!(why, "writing APIService status forbidden; retried in {FORBIDDEN_PAUSE:?}");
+                Err(WriteFailure::Forbidden)
+            }
+            Ok(answer) => {
+                tracing::warn!(apiservice = name, why = answer.describe(), "Available condition rejected");
+                Ok(None)
+            }
+            Err(error) => {
+                tracing::debug!(apiservice = name, %error, "Available condition not written");
+                Err(WriteFailure::Unreachable)
+            }
+        }
+    }
+}
+
+/// APIServices to process.
+enum PendingApiServices {
+    Names(BTreeSet<Arc<str>>),
+    All,
+}
+
+impl PendingApiServices {
+    /// Adds `names`; `None` means all.
+    fn add(&mut self, names: Option<BTreeSet<Arc<str>>>) {
+        match (&mut *self, names) {
+            (PendingApiServices::Names(pending), Some(mut names)) => pending.append(&mut names),
+            (_, None) => *self = PendingApiServices::All,
+            (PendingApiServices::All, _) => {}
+        }
+    }
+}
+
+/// The kube-apiserver forbids the write.
+struct WriteForbidden;
+
+/// Why writing stops for now.
+enum WriteFailure {
+    Unreachable,
+    Forbidden,
+}
+
+fn resource_version(object: &[u8]) -> String {
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct UpdatedApiService {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize, Default)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Metadata {
+        resource_version: String,
+    }
+    serde_json::from_slice::<UpdatedApiService>(object).unwrap_or_default().metadata.resource_version
+}

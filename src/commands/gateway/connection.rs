@@ -1,0 +1,126 @@
+//! A client connection.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::{HeaderValue, Request};
+
+use super::host;
+use super::worker::GatewayWorker;
+use crate::authenticate::Peer;
+use crate::forward::ConnectionHeaders;
+use crate::kubeapi::{Status, User};
+use crate::listen::{AcceptedConnection, ConnectionHandle, Handler, HandlerFuture, HttpProtocol};
+use crate::message::{IncomingBody, Refusal};
+
+/// State shared by the requests of one client connection.
+pub(super) struct ClientConnection {
+    pub(super) worker: Rc<GatewayWorker>,
+    pub(super) peer: Peer,
+    pub(super) remote: SocketAddr,
+    /// The IP address without port, for `X-Forwarded-For`.
+    remote_header: HeaderValue,
+    /// Number of the connection within the worker.
+    id: u64,
+    pub(super) handle: ConnectionHandle,
+    protocol: HttpProtocol,
+    /// Whether the next response closes the connection.
+    closing: Cell<bool>,
+    /// Whether the client's certificate was trusted for any request so far.
+    certificate_trusted: Cell<bool>,
+    /// The host of the last request, cached: the next request nearly always has the same.
+    last_host: RefCell<Option<HeaderValue>>,
+}
+
+impl ClientConnection {
+    pub(super) fn new(worker: Rc<GatewayWorker>, accepted: AcceptedConnection) -> Rc<ClientConnection> {
+        let address = accepted.remote.ip().to_canonical().to_string();
+        let connection = Rc::new(ClientConnection {
+            peer: Peer::new(accepted.remote, accepted.client_chain),
+            remote: accepted.remote,
+            remote_header: HeaderValue::from_str(&address).unwrap_or_else(|_| HeaderValue::from_static("unknown")),
+            protocol: accepted.protocol,
+            handle: accepted.handle,
+            closing: Cell::new(false),
+            certificate_trusted: Cell::new(false),
+            last_host: RefCell::new(None),
+            id: worker.header_cache.next_connection_id(),
+            worker,
+        });
+        connection.worker.track(&connection);
+        connection
+    }
+
+    /// Asks an HTTP/2 client to open a new connection (GOAWAY); running requests finish.
+    pub(super) fn request_reconnect(&self) {
+        if self.protocol == HttpProtocol::Http2 {
+            self.handle.close_gracefully();
+        }
+    }
+
+    /// Asks the client to use another connection: GOAWAY, or `Connection: close` with this response.
+    pub(super) fn close_after_response(&self) {
+        self.closing.set(self.protocol == HttpProtocol::Http1);
+        self.request_reconnect();
+    }
+
+    /// Whether a response must carry `Connection: close`.
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing.get()
+    }
+
+    /// Records that a request was authenticated while the client's certificate is trusted.
+    pub(super) fn record_certificate_use(&self) {
+        if !self.certificate_trusted.get() && !self.peer.chain().is_empty() {
+            self.certificate_trusted.set(self.worker.shared.authenticator.verify_peer(&self.peer).is_ok());
+        }
+    }
+
+    /// Why the client's certificate is no longer trusted, if it once was.
+    pub(super) fn trust_loss_reason(&self) -> Option<String> {
+        if self.certificate_trusted.get() {
+            self.worker.shared.authenticator.verify_peer(&self.peer).err()
+        } else {
+            None
+        }
+    }
+
+    /// The requested host of `request`, as a header value.
+    ///
+    /// # Errors
+    /// As [`host::requested_host`]: the request must be rejected.
+    pub(super) fn requested_host(&self, request: &Request<IncomingBody>) -> Result<Option<HeaderValue>, Status> {
+        let Some(asked) = host::requested_host(request)? else { return Ok(None) };
+        let mut last = self.last_host.borrow_mut();
+        if last.as_ref().is_none_or(|last| last != asked) {
+            host::validate_host(asked)?;
+            *last = HeaderValue::from_str(asked).ok();
+        }
+        Ok(last.clone())
+    }
+
+    /// The headers added to requests of `user` for `host`: identity, `X-Forwarded-*`.
+    ///
+    /// # Errors
+    /// The user's identity cannot be encoded in headers.
+    pub(super) fn forwarded_headers(
+        &self,
+        user: &Arc<User>,
+        host: Option<HeaderValue>,
+    ) -> Result<Rc<ConnectionHeaders>, Refusal> {
+        self.worker.header_cache.get_or_build(self.id, user, host, |host| {
+            Ok(ConnectionHeaders::new(&*self.worker.identity_headers(user)?, &self.remote_header, host))
+        })
+    }
+}
+
+impl Handler for ClientConnection {
+    fn handle(self: Rc<Self>, request: Request<IncomingBody>) -> HandlerFuture {
+        // Allocated first: a future built on the stack would be moved to the heap with all its kilobytes.
+        let (room, request) = (Box::new_uninit(), Box::new(request));
+        let answering = Box::write(room, super::request::handle(self, request));
+        Box::into_pin(answering)
+    }
+}

@@ -1,0 +1,288 @@
+//! The files that the gateway reads before it listens; `narthex check` reads the same.
+
+use std::process::ExitCode;
+
+use rustls_pki_types::UnixTime;
+
+use super::audit_setup::AuditFiles;
+use super::delegated_auth::Kubeconfigs;
+use super::findings::ReadableFiles;
+use super::settings;
+use crate::admin::{AdminToken, AdminTokenFile};
+use crate::authenticate::jwt::AuthenticationConfigFile;
+use crate::authenticate::{RequestHeaderConfig, StaticTokens, TokenFile};
+use crate::authorize::rbac_proxy::{RbacProxyRules, RulesFile};
+use crate::authorize::{self, PolicyFile, RbacPolicy};
+use crate::commands::{print_warnings, report_problems};
+use crate::config::sidecar::AttributeSource;
+use crate::config::{Diagnostics, GatewayConfig, egress};
+use crate::delegation_server;
+use crate::egress::{EgressConfigFile, EgressRoutes, STANDARD_CALLS};
+use crate::observe::log::{self, LogLevel};
+use crate::process::{Problem, Problems, Published};
+use crate::registry::{
+    ApiService, ClusterSource, Delegate, Registry, RegistryDirectory, SidecarUpstreams, UpstreamFiles,
+};
+use crate::tls::{self, Bundle, ClientIdentity, KeyPair};
+
+/// The validated files of the configuration, to be watched from here on. Reading them has no side effects.
+pub struct GatewayFiles {
+    pub(super) serving: tls::server::ServingFiles,
+    pub(super) identity: Option<(ClientIdentity, Published<KeyPair>)>,
+    pub(super) registry: Option<(RegistryDirectory, Registry)>,
+    pub(super) delegate: Option<(Delegate, ApiService)>,
+    /// The upstreams of a sidecar.
+    pub(super) upstreams: Option<(UpstreamFiles, SidecarUpstreams)>,
+    /// The kube-apiserver with the watched registry.
+    pub(super) cluster: Option<ClusterSource>,
+    pub(super) tokens: Option<(TokenFile, StaticTokens)>,
+    pub(super) authentication: Option<AuthenticationConfigFile>,
+    pub(super) policy: Option<(PolicyFile, RbacPolicy)>,
+    pub(super) authorization: Option<authorize::AuthorizationConfigFile>,
+    /// kube-rbac-proxy's authorization file.
+    pub(super) rules: Option<(RulesFile, RbacProxyRules)>,
+    pub(super) request_headers: RequestHeaderConfig,
+    pub(super) kubeconfigs: Kubeconfigs,
+    pub(super) audit: Option<AuditFiles>,
+    /// The bearer token of the admin listener.
+    pub(super) admin_token: Option<(AdminTokenFile, AdminToken)>,
+    /// The egress routes to backends and API servers, and their configuration file, if there is one.
+    pub(super) egress: (Option<EgressConfigFile>, EgressRoutes),
+}
+
+fn egress_routes(config: &GatewayConfig) -> Result<(Option<EgressConfigFile>, EgressRoutes), Problems> {
+    let environment = config.backends.environment_proxies.clone();
+    match config.backends.egress.clone() {
+        None => Ok((None, EgressRoutes::from_environment(environment.as_ref())?)),
+        Some(path) => {
+            let load = {
+                let path = path.clone();
+                move || egress::load(&path)
+            };
+            let (file, ways) = EgressConfigFile::open(path, Box::new(load), environment, &STANDARD_CALLS)?;
+            Ok((Some(file), ways))
+        }
+    }
+}
+
+/// The purpose of reading the files.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::commands) enum ReadPurpose {
+    /// To start the gateway.
+    Start,
+    /// To find errors only.
+    Check,
+}
+
+impl GatewayFiles {
+    /// Reads every file that `config` names.
+    ///
+    /// # Errors
+    /// All errors in these files.
+    pub fn read(config: &GatewayConfig) -> Result<GatewayFiles, Problems> {
+        GatewayFiles::read_for(ReadPurpose::Start, config)
+    }
+
+    /// As [`GatewayFiles::read`], without falling back to last good copies, and with the findings of `narthex check`.
+    ///
+    /// # Errors
+    /// All errors and findings in these files.
+    pub fn check(config: &GatewayConfig) -> Result<GatewayFiles, Problems> {
+        let mut config = config.clone();
+        config.backends.registry.iter_mut().for_each(|registry| registry.last_good = None);
+        GatewayFiles::read_for(ReadPurpose::Check, &config)
+    }
+
+    fn read_for(purpose: ReadPurpose, config: &GatewayConfig) -> Result<GatewayFiles, Problems> {
+        let mut problems = Problems::default();
+        let (serving, untimely) =
+            tls::server::ServingFiles::open_for_check(config.serving.tls.clone(), UnixTime::now());
+        let serving = collect_problems(&mut problems, serving);
+        let tokens = collect_problems(
+            &mut problems,
+            config.authentication.token_file.as_deref().map(TokenFile::open).transpose(),
+        );
+        let authentication = collect_problems(&mut problems, authentication(config));
+        let policy = collect_problems(&mut problems, config.policy_file.as_deref().map(PolicyFile::open).transpose());
+        let authorization = collect_problems(&mut problems, authorization(config));
+        let rules = collect_problems(&mut problems, rules(config));
+        let identity = problems.collect(config.backends.proxy_client.clone().map(ClientIdentity::load).transpose());
+        if let Some(Some((_, ours))) = &identity {
+            problems.collect(check_front_proxy_trust(config, &ours.get()));
+        }
+        let registry = match (purpose, config.backends.registry.clone()) {
+            (ReadPurpose::Start, settings) => {
+                collect_problems(&mut problems, settings.map(RegistryDirectory::open).transpose())
+            }
+            (ReadPurpose::Check, settings) => Some(settings.map(|settings| {
+                let (directory, registry, wrong) = RegistryDirectory::check(settings);
+                problems.0.extend(wrong.0);
+                (directory, registry)
+            })),
+        };
+        let delegate =
+            collect_problems(&mut problems, config.backends.delegate.clone().map(Delegate::open).transpose());
+        let upstreams = config.backends.upstreams.clone();
+        let upstreams = (!upstreams.is_empty()).then(|| UpstreamFiles::open(upstreams));
+        let upstreams = collect_problems(&mut problems, upstreams.transpose());
+        let cluster =
+            config.backends.cluster.clone().map(|cluster| ClusterSource::open(cluster.source, cluster.settings));
+        let cluster = collect_problems(&mut problems, cluster.transpose());
+        let request_headers = collect_problems(&mut problems, settings::request_headers(config));
+        let (kubeconfigs, wrong) = Kubeconfigs::read_some(config);
+        problems.0.extend(wrong.0);
+        let audit =
+            collect_problems(&mut problems, config.observability.audit.as_ref().map(AuditFiles::read).transpose());
+        let admin_token = config.observability.admin_token_file.as_deref().map(AdminTokenFile::open);
+        let admin_token = collect_problems(&mut problems, admin_token.transpose());
+        let egress = collect_problems(&mut problems, egress_routes(config));
+        if let (Some(Some(authentication)), Some((_, ways))) = (&authentication, &egress) {
+            problems.0.extend(authentication.check_egress(ways).0);
+        }
+        if purpose == ReadPurpose::Check {
+            let identity = identity.iter().flatten().next().map(|(_, ours)| ours.get());
+            let readable = ReadableFiles {
+                identity: identity.as_deref(),
+                registry: registry.iter().flatten().next(),
+                delegate: delegate.iter().flatten().next().map(|(_, delegate)| delegate),
+                upstreams: upstreams.iter().flatten().next().map(|(_, upstreams)| upstreams),
+                kubeconfigs: &kubeconfigs,
+                authorization: authorization.iter().flatten().next(),
+                cluster: cluster.iter().flatten().next(),
+                audit: audit.iter().flatten().next(),
+                egress_routes: egress.as_ref().map(|(_, ways)| ways),
+            };
+            problems.0.extend(readable.findings(config, untimely));
+        }
+        let (
+            Some(serving),
+            Some(identity),
+            Some(registry),
+            Some(delegate),
+            Some(upstreams),
+            Some(cluster),
+            Some(tokens),
+            Some(authentication),
+            Some(policy),
+            Some(authorization),
+            Some(rules),
+            Some(request_headers),
+            Some(audit),
+            Some(admin_token),
+            Some(egress),
+        ) = (
+            serving,
+            identity,
+            registry,
+            delegate,
+            upstreams,
+            cluster,
+            tokens,
+            authentication,
+            policy,
+            authorization,
+            rules,
+            request_headers,
+            audit,
+            admin_token,
+            egress,
+        )
+        else {
+            return Err(problems);
+        };
+        problems.into_result(GatewayFiles {
+            serving,
+            identity,
+            registry,
+            delegate,
+            upstreams,
+            cluster,
+            tokens,
+            authentication,
+            policy,
+            authorization,
+            rules,
+            request_headers,
+            kubeconfigs,
+            audit,
+            admin_token,
+            egress,
+        })
+    }
+
+    /// Warnings of files that do not log them when they are read.
+    pub(in crate::commands) fn warnings(&self) -> Vec<Problem> {
+        let policy = self.policy.iter().flat_map(|(_, policy)| policy.warnings());
+        policy.chain(self.rules.iter().flat_map(|(_, rules)| rules.warnings())).cloned().collect()
+    }
+}
+
+fn authentication(config: &GatewayConfig) -> Result<Option<AuthenticationConfigFile>, Problems> {
+    if let Some(flags) = &config.authentication.open_id_connect {
+        return AuthenticationConfigFile::from_flags(flags.clone()).map(Some);
+    }
+    let Some(path) = config.authentication.authentication_config.as_deref() else { return Ok(None) };
+    let file = AuthenticationConfigFile::open(path)?;
+    if file.configuration().anonymous.is_some() && config.authentication.anonymous_given {
+        return Err(Problem::at_field(path.display(), "anonymous", "must not be given with --anonymous-auth").into());
+    }
+    Ok(Some(file))
+}
+
+fn authorization(config: &GatewayConfig) -> Result<Option<authorize::AuthorizationConfigFile>, Problems> {
+    let Some(path) = config.authorization_config.as_deref() else { return Ok(None) };
+    let demands = authorize::configuration::ConfigurationRequirements {
+        has_policy_file: config.policy_file.is_some(),
+        needs_decision: config.serve_delegation,
+    };
+    authorize::AuthorizationConfigFile::open(path, demands).map(Some)
+}
+
+fn rules(config: &GatewayConfig) -> Result<Option<(RulesFile, RbacProxyRules)>, Problems> {
+    match &config.sidecar.attribute_source {
+        AttributeSource::Request | AttributeSource::RbacProxy(None) => Ok(None),
+        AttributeSource::RbacProxy(Some(path)) => RulesFile::open(path).map(Some),
+    }
+}
+
+/// With `--serve-delegation` backends get the front-proxy CAs from the gateway; they must include the CA of its own
+/// front-proxy certificate. If the CAs come from a cluster, this is checked when they are known.
+fn check_front_proxy_trust(config: &GatewayConfig, ours: &KeyPair) -> Result<(), Problem> {
+    if !config.serve_delegation || config.delegated_auth.lookup_auth_configmap {
+        return Ok(());
+    }
+    let authorities = match config.serving.tls.request_header_ca.as_deref() {
+        None => None,
+        // Errors in the file are reported where the gateway reads it for its own use.
+        Some(path) => match std::fs::read(path).map(|pem| Bundle::from_pem(&pem, path.display())) {
+            Ok(Ok(bundle)) => Some(bundle),
+            Ok(Err(_)) | Err(_) => return Ok(()),
+        },
+    };
+    delegation_server::who_vouches(authorities, ours).map(|_| ())
+}
+
+/// Installs the log and reads the files. If there is any error, reports all of them and returns the exit status.
+pub(in crate::commands) fn prepare(
+    config: &GatewayConfig,
+    mut mistakes: Diagnostics,
+    role: &str,
+    purpose: ReadPurpose,
+) -> Result<(LogLevel, GatewayFiles), ExitCode> {
+    print_warnings(&mistakes.warnings);
+    // Installed first: warnings about files are logged while they are read.
+    let log_level = mistakes.problems.collect(log::install(&config.observability.log));
+    let files = match purpose {
+        ReadPurpose::Start => GatewayFiles::read(config),
+        ReadPurpose::Check => GatewayFiles::check(config),
+    };
+    let files = files.map_err(|problems| mistakes.add_file_problems(problems)).ok();
+    match (log_level, files) {
+        (Some(log_level), Some(files)) if mistakes.problems.0.is_empty() => Ok((log_level, files)),
+        _ => Err(report_problems(role, &mistakes.problems)),
+    }
+}
+
+fn collect_problems<T>(problems: &mut Problems, result: Result<T, Problems>) -> Option<T> {
+    result.map_err(|more| problems.0.extend(more.0)).ok()
+}

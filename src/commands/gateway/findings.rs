@@ -1,0 +1,81 @@
+//! Findings of `narthex check` in readable files: a gateway starts with them, but does not serve as intended.
+
+use rustls_pki_types::UnixTime;
+
+use super::audit_setup::AuditFiles;
+use super::delegated_auth::Kubeconfigs;
+use crate::authorize;
+use crate::config::GatewayConfig;
+use crate::egress::EgressRoutes;
+use crate::process::Problem;
+use crate::registry::{ApiService, ClientCertificate, ClusterSource, Registry, RegistryDirectory, SidecarUpstreams};
+use crate::tls::KeyPair;
+
+/// The files that could be read.
+pub(super) struct ReadableFiles<'f> {
+    pub(super) identity: Option<&'f KeyPair>,
+    pub(super) registry: Option<&'f (RegistryDirectory, Registry)>,
+    pub(super) delegate: Option<&'f ApiService>,
+    pub(super) upstreams: Option<&'f SidecarUpstreams>,
+    pub(super) kubeconfigs: &'f Kubeconfigs,
+    pub(super) cluster: Option<&'f ClusterSource>,
+    pub(super) audit: Option<&'f AuditFiles>,
+    pub(super) egress_routes: Option<&'f EgressRoutes>,
+    pub(super) authorization: Option<&'f authorize::AuthorizationConfigFile>,
+}
+
+impl ReadableFiles<'_> {
+    /// Certificates outside their validity except those of serving, and inconsistent objects of the registry, without those
+    /// in `found`.
+    pub(super) fn findings(&self, config: &GatewayConfig, mut found: Vec<Problem>) -> Vec<Problem> {
+        let now = UnixTime::now();
+        found.extend(self.identity.and_then(|pair| pair.validity_problem(now)));
+        found.extend(self.kubeconfigs.invalid_certificates(now));
+        found.extend(self.authorization.into_iter().flat_map(|authorization| authorization.untimely(now)));
+        found.extend(self.cluster.into_iter().flat_map(|cluster| cluster.untimely(now)));
+        found.extend(self.audit.into_iter().flat_map(|audit| audit.invalid_certificates(now)));
+        found.extend(
+            self.egress_routes
+                .into_iter()
+                .flat_map(EgressRoutes::identities)
+                .filter_map(|pair| pair.validity_problem(now)),
+        );
+        let registered = self.registry.into_iter().flat_map(|(_, registry)| registry.sorted_api_services());
+        let upstreams = self.upstreams.into_iter().flatten().map(|upstream| upstream.api_service.clone());
+        for one in registered.chain(upstreams) {
+            let place = self.registry.and_then(|(directory, _)| directory.place_of(&one.name));
+            backend_findings(&one, place.as_deref(), now, &mut found);
+        }
+        if let Some(delegate) = self.delegate {
+            backend_findings(delegate, None, now, &mut found);
+        }
+        if let Some((directory, registry)) = self.registry {
+            let elsewhere = config.backends.cluster.is_some();
+            found.extend(
+                directory.cross_check(registry, config.backends.resolve_rules, self.egress_routes, elsewhere).0,
+            );
+        }
+        // Several APIServices often have the same CA bundle, and a kubeconfig adds its own name to a file: one finding.
+        let mut news: Vec<Problem> = Vec::new();
+        for problem in found {
+            let is =
+                |known: &Problem| known.location == problem.location && problem.message.starts_with(&known.message);
+            if !news.iter().any(is) {
+                news.push(problem);
+            }
+        }
+        news
+    }
+}
+
+/// `place` is where an APIService of the directory stands.
+fn backend_findings(backend: &ApiService, place: Option<&str>, now: UnixTime, found: &mut Vec<Problem>) {
+    let bundle = backend.ca_bundle.iter().flat_map(|bundle| bundle.validity_problems(now));
+    found.extend(bundle.map(|problem| match place {
+        Some(place) => Problem::at_field(place, "spec.caBundle", problem.message),
+        None => problem,
+    }));
+    if let ClientCertificate::Dedicated(pair) = &backend.client_certificate {
+        found.extend(pair.validity_problem(now));
+    }
+}

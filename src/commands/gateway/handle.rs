@@ -1,0 +1,141 @@
+//! The handle of a running gateway, and its shutdown.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::registry_thread::LeaseRelease;
+use super::state::GatewayState;
+use crate::admin::AdminListener;
+use crate::commands::signals::{block_on_signals, shut_down_on_signal};
+use crate::commands::threads::join_all;
+use crate::config::GatewayConfig;
+use crate::config::gateway::ShutdownSettings;
+use crate::observe::access::AccessLog;
+use crate::observe::audit;
+use crate::process::{Drainer, ShutdownPhase};
+
+/// Time for aborted requests to notify both sides and finish their records.
+const CUT_GRACE: Duration = Duration::from_secs(1);
+
+/// Polling interval of [`GatewayHandle::wait_until_served`].
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Timeout of flushing the audit sinks.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A running gateway.
+pub struct GatewayHandle {
+    address: SocketAddr,
+    /// The admin listener; serves until the process ends.
+    admin: Option<AdminListener>,
+    drainer: Drainer,
+    shutdown: ShutdownSettings,
+    request_timeout: Duration,
+    /// The accept and worker threads; the others end once these have.
+    threads: Vec<JoinHandle<()>>,
+    shared: Arc<GatewayState>,
+    logs: ShutdownHandles,
+}
+
+/// What to finish before the process ends: logs to flush, the Lease to release.
+pub(super) struct ShutdownHandles {
+    pub(super) access: Arc<AccessLog>,
+    pub(super) audit: Option<audit::AuditShutdown>,
+    /// The Lease, if leader election is enabled.
+    pub(super) lease_release: Option<LeaseRelease>,
+}
+
+impl GatewayHandle {
+    pub(super) fn new(
+        address: SocketAddr,
+        admin: Option<AdminListener>,
+        drainer: Drainer,
+        config: &GatewayConfig,
+        threads: Vec<JoinHandle<()>>,
+        shared: Arc<GatewayState>,
+        logs: ShutdownHandles,
+    ) -> GatewayHandle {
+        GatewayHandle {
+            address,
+            admin,
+            drainer,
+            shutdown: config.shutdown.clone(),
+            request_timeout: config.forwarding.request_timeout,
+            threads,
+            shared,
+            logs,
+        }
+    }
+
+    /// The address of the client listener.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The address of the admin listener.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(|admin| admin.local_addr)
+    }
+
+    /// Waits until discovery and OpenAPI serve a resource, at most `patience`. Before that kubectl would get and cache
+    /// discovery without it.
+    pub fn wait_until_served(&self, (group, version, resource): (&str, &str, &str), patience: Duration) {
+        let key = format!("apis/{group}/{version}");
+        let known = || {
+            self.shared.documents.load().has_resource(group, version, resource, "")
+                && self.shared.openapi.load().lists(&key)
+        };
+        let end = Instant::now() + patience;
+        while !known() && Instant::now() < end {
+            std::thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    /// Waits for SIGTERM or SIGINT and drains; a second signal ends the process at once.
+    pub fn run_until_signal(mut self) -> ExitCode {
+        let (access_log, audit) = (self.logs.access.clone(), self.logs.audit.take());
+        let returning = self.logs.lease_release.take();
+        let status = shut_down_on_signal("running requests are finished", self.shut_down());
+        if let Some(returning) = returning.filter(|_| status == ExitCode::SUCCESS) {
+            returning.wait(CUT_GRACE);
+        }
+        access_log.flush();
+        if let Some(audit) = audit {
+            audit.flush(if status == ExitCode::SUCCESS { FLUSH_TIMEOUT } else { CUT_GRACE });
+        }
+        status
+    }
+
+    /// Waits for SIGINT or SIGTERM and ends at once, without a drain.
+    pub fn run_until_interrupt(self) -> ExitCode {
+        block_on_signals(async |signals| {
+            signals.next().await;
+            ExitCode::SUCCESS
+        })
+    }
+
+    /// Shuts down: readiness fails, new requests stop, running requests finish, watches end, in this order.
+    pub async fn shut_down(self) {
+        self.drainer.advance(ShutdownPhase::Leaving);
+        tokio::time::sleep(self.shutdown.delay).await;
+        self.drainer.advance(ShutdownPhase::Draining);
+        // Requests get the full request timeout, watches only their grace period. The wait ends when all have ended.
+        let drainer = self.drainer;
+        let shared = self.shared;
+        let mut rest = join_all(self.threads);
+        let grace = self.shutdown.watch_grace;
+        let early = tokio::time::timeout(grace, &mut rest).await.is_ok();
+        drainer.advance(ShutdownPhase::Ending);
+        let left = self.request_timeout.saturating_sub(grace).max(CUT_GRACE);
+        if !early && tokio::time::timeout(left, &mut rest).await.is_err() {
+            let running = shared.read_only_inflight.requests.count() + shared.mutating_inflight.requests.count();
+            tracing::warn!(requests = running, "drain timeout: running requests are aborted");
+            drainer.advance(ShutdownPhase::TimedOut);
+            // For their records.
+            let _ = tokio::time::timeout(CUT_GRACE, &mut rest).await;
+        }
+    }
+}

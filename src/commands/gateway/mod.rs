@@ -1,0 +1,65 @@
+//! The gateway: in front of extension API servers, alone or before a kube-apiserver. With upstreams by path instead of
+//! APIServices it is the sidecar ([`super::sidecar`]).
+//!
+//! Threads: `accept`; workers, each with its share of the connections and its own pools; `control`, which watches files
+//! and probes backends; `registry`; `reviews`; the admin listener. They share published snapshots ([`state::GatewayState`]).
+//!
+//! [`request`] is the path of a request. Its parts: audit ID and metric labels ([`request_labels`]), time limits ([`timeouts`]),
+//! limits of requests in flight ([`inflight`]), the response ([`finish_response`]), local responses ([`local`]), and differences
+//! of the sidecar ([`sidecar_mode`]).
+
+mod audit_setup;
+mod backend_client;
+mod certificate_expiry;
+mod connection;
+mod control;
+mod delegate_health;
+mod delegated_auth;
+mod file_errors;
+mod files;
+mod findings;
+mod finish_response;
+mod handle;
+mod handshake_log;
+mod header_cache;
+mod health_listener;
+mod host;
+mod inflight;
+mod local;
+mod registry_thread;
+mod request;
+mod request_labels;
+mod settings;
+mod sidecar_mode;
+mod start;
+mod state;
+mod status;
+mod timeouts;
+mod upstream_readiness;
+mod warnings;
+mod worker;
+
+use std::process::ExitCode;
+
+pub(super) use file_errors::FileErrors as FileMistakes;
+pub use files::GatewayFiles;
+pub(super) use files::{ReadPurpose, prepare};
+pub use handle::GatewayHandle;
+pub(super) use settings::EgressSettings;
+pub use start::{StartOptions, start};
+pub(super) use status::{egress_report, remote_call_report};
+
+use crate::config::{Diagnostics, GatewayConfig};
+
+/// Runs the gateway until a signal ends it. Exit status: 0 after a complete drain, 1 after a failed start. `role` is
+/// the name of the command in error output: `gateway` or `sidecar`.
+pub fn run(config: &GatewayConfig, mistakes: Diagnostics, role: &str) -> ExitCode {
+    let (log_level, files) = match prepare(config, mistakes, role, ReadPurpose::Start) {
+        Ok(ready) => ready,
+        Err(status) => return status,
+    };
+    match start(config, files, StartOptions::default(), log_level) {
+        Ok(running) => running.run_until_signal(),
+        Err(problems) => super::report_problems(role, &problems),
+    }
+}

@@ -1,0 +1,145 @@
+//! The thread that watches the registry (a directory, a kube-apiserver, or both) and writes APIService conditions.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use tokio::task::spawn_local;
+
+use super::settings::EgressSettings;
+use crate::availability::{AvailabilityMap, StatusWriter};
+use crate::commands::threads::spawn_thread;
+use crate::kubeclient::election::{self, Leadership};
+use crate::observe::health::HealthCheck;
+use crate::observe::metrics::{CallKind, Metrics};
+use crate::process::{Drain, Problem, Published, Publisher};
+use crate::registry::{ApiServiceStatuses, ClusterSource, ClusterState, Registry, RegistryDirectory, RegistryFollower};
+use crate::route::RouteTable;
+
+/// Inputs of the registry thread.
+pub(super) struct RegistryThread {
+    pub(super) directory: Option<RegistryDirectory>,
+    pub(super) cluster: Option<ClusterSource>,
+    /// Leader election among the writers of conditions, if it is enabled.
+    pub(super) election: Option<election::Settings>,
+    pub(super) publisher: Publisher<Registry>,
+    pub(super) availability: AvailabilityMap,
+    pub(super) egress: EgressSettings,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) drain: Drain,
+}
+
+/// The state of the watched kube-apiserver and of the leader election.
+#[derive(Clone)]
+pub(super) struct ClusterStatus {
+    pub(super) state: Published<ClusterState>,
+    pub(super) leadership: Published<Leadership>,
+}
+
+/// Waits for the release of the Lease.
+pub(super) struct LeaseRelease(Receiver<()>);
+
+impl LeaseRelease {
+    /// Waits until the Lease is released, or `patience` is over.
+    pub(super) fn wait(&self, patience: Duration) {
+        // If the thread ended, there is nothing to wait for.
+        let _ = self.0.recv_timeout(patience);
+    }
+}
+
+/// Label value of the source in metrics.
+const SOURCE: &str = "kube-apiserver";
+
+impl RegistryThread {
+    /// Starts the thread. It ends with the process.
+    ///
+    /// # Errors
+    /// The thread cannot be spawned.
+    pub(super) fn start(self) -> Result<(Option<ClusterStatus>, Option<LeaseRelease>), Problem> {
+        let RegistryThread { directory, cluster, election, publisher, availability: board, egress, metrics, drain } =
+            self;
+        let Some(cluster) = cluster else {
+            spawn_thread("registry", async move || {
+                let following = RegistryFollower { directory, cluster: None };
+                following.run(publisher, drain, |_| {}).await;
+            })?;
+            return Ok((None, None));
+        };
+        let (returned, returning) = channel();
+        let (state_publisher, state) = Published::new(cluster.state());
+        let first = match &election {
+            Some(_) => Leadership::candidate(election::new_identity()),
+            None => Leadership::without_election(),
+        };
+        let (leadership_publisher, leadership) = Published::new(first);
+        let seen = ClusterStatus { state, leadership };
+        let telling = seen.clone();
+        spawn_thread("registry", async move || {
+            let (client, watching) = cluster.client(egress.dialer());
+            let statuses = ApiServiceStatuses::default();
+            let announcer = StatusWriter {
+                client: client.clone(),
+                registry: publisher.reader(),
+                statuses: statuses.clone(),
+                availability: board,
+                leadership: telling.leadership.clone(),
+                health: metrics.calls().register(CallKind::ApiServiceStatus, ""),
+            };
+            spawn_local(announcer.run(drain.clone()));
+            let lease = election.as_ref().map(|election| election.name.clone());
+            let standing = election.map(|election| {
+                let health = metrics.calls().register(CallKind::Lease, &election.name);
+                let drain = drain.clone();
+                spawn_local(async move {
+                    election::stand(client, election, leadership_publisher, health, drain).await;
+                    let _ = returned.send(());
+                })
+            });
+            spawn_local(record_metrics(telling, lease, metrics));
+            let following = RegistryFollower { directory, cluster: Some((watching, state_publisher, statuses)) };
+            following.run(publisher, drain, |_| {}).await;
+            if let Some(standing) = standing {
+                // Awaited, so that the Lease is released before the thread ends.
+                let _ = standing.await;
+            }
+        })?;
+        Ok((Some(seen), Some(LeaseRelease(returning))))
+    }
+}
+
+/// Records the state of the kube-apiserver and the leadership in the metrics.
+async fn record_metrics(mut seen: ClusterStatus, lease: Option<String>, metrics: Arc<Metrics>) {
+    let health = metrics.calls().register(CallKind::Registry, "");
+    loop {
+        let state = seen.state.get();
+        if state.complete || state.failing.is_some() {
+            health.record_watch(&state.server, state.failing.as_ref().map(|(since, why)| (*since, why.as_str())));
+        }
+        metrics.set_registry_source_up(SOURCE, seen.is_synced());
+        if let Some(lease) = &lease {
+            metrics.set_leader(lease, seen.leadership.load().is_leader);
+        }
+        tokio::select! {
+            () = seen.state.changed() => {}
+            () = seen.leadership.changed() => {}
+        }
+    }
+}
+
+impl ClusterStatus {
+    /// Whether the registry is complete and up to date.
+    fn is_synced(&self) -> bool {
+        let state = self.state.load();
+        state.complete && state.failing.is_none()
+    }
+
+    /// A readiness check: ready once the registry was complete; notes when it is not up to date.
+    pub(super) fn check(&self, table: &Published<RouteTable>) -> HealthCheck {
+        let (table, seen) = (table.clone(), self.clone());
+        HealthCheck::with_note("registry", move || match (table.load().complete, seen.is_synced()) {
+            (false, _) => Err("APIServices not listed from the kube-apiserver yet".to_owned()),
+            (true, false) => Ok(Some("kube-apiserver cannot be watched; its last known objects stay in use".into())),
+            (true, true) => Ok(None),
+        })
+    }
+}

@@ -1,0 +1,339 @@
+//! The status report of a running gateway, for the admin listener.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::certificate_expiry::CertificateSources;
+use super::file_errors::FileErrors;
+use super::registry_thread::ClusterStatus;
+use super::state::GatewayState;
+use super::warnings::RegistryWarnings;
+use crate::admin::{
+    AdminState, AdminTokenConfig, ApiServiceReport, AuditSinkReport, ClusterReport, DiscoveryReport, EgressReport,
+    EndpointReport, RefusalReport, RemoteCallReport, StatusReport, VerdictReport, timestamp,
+};
+use crate::availability::{AvailabilityCondition, AvailabilityMap, ConditionStatus};
+use crate::discovery::{DiscoverySnapshot, SourceStatus, with_last_good};
+use crate::egress::{EgressProxy, EgressRoute, EgressRoutes, ProxyFault, ProxyState, STANDARD_CALLS};
+use crate::listen::Connections;
+use crate::observe::access::{AccessLog, RefusedRequest};
+use crate::observe::audit::AuditSinkStatus;
+use crate::observe::health::{HealthCheck, HealthChecks};
+use crate::observe::log::LogLevel;
+use crate::observe::metrics::{CallStatus, Metrics};
+use crate::process::Published;
+use crate::registry::{ApiServiceBackend, DELEGATE, Registry};
+use crate::route::Route;
+
+/// Inputs of the status report besides the shared state.
+pub(super) struct StatusInputs {
+    pub(super) address: SocketAddr,
+    pub(super) registry: Published<Registry>,
+    pub(super) cluster: Option<ClusterStatus>,
+    pub(super) file_errors: FileErrors,
+    pub(super) warnings: Published<RegistryWarnings>,
+    pub(super) availability: AvailabilityMap,
+    pub(super) egress_routes: Published<EgressRoutes>,
+    /// One per worker.
+    pub(super) connections: Vec<Connections>,
+    pub(super) log_level: LogLevel,
+    pub(super) access_log: Arc<AccessLog>,
+    /// Readiness checks that depend on the configuration.
+    pub(super) readiness_checks: Vec<HealthCheck>,
+}
+
+pub(super) fn admin_state(
+    shared: &Arc<GatewayState>,
+    told: StatusInputs,
+    token: Option<AdminTokenConfig>,
+) -> AdminState {
+    let started = SystemTime::now();
+    let (log_level, connections) = (told.log_level.clone(), told.connections.clone());
+    let health = super::start::health_endpoints(
+        &shared.drain,
+        &told.access_log,
+        (&shared.table, &shared.documents),
+        &told.readiness_checks,
+    );
+    let (reporting, tasks) = (shared.clone(), (shared.clone(), connections.clone()));
+    AdminState {
+        report: Box::new(move || report(&reporting, &told, started)),
+        metrics: shared.metrics.clone(),
+        health,
+        log_level,
+        connections: Box::new(move || {
+            let lines: Vec<_> = connections
+                .iter()
+                .enumerate()
+                .map(|(worker, connections)| serde_json::json!({"worker": worker, "connections": connections.report()}))
+                .collect();
+            lines.into()
+        }),
+        tasks: Box::new(move || {
+            let (shared, connections) = &tasks;
+            serde_json::json!({
+                "phase": StatusReport::phase_name(shared.drain.phase()),
+                "workers": connections.iter().map(Connections::len).collect::<Vec<_>>(),
+                "reading": shared.read_only_inflight.requests.count(),
+                "mutating": shared.mutating_inflight.requests.count(),
+            })
+        }),
+        token,
+    }
+}
+
+fn report(shared: &GatewayState, told: &StatusInputs, started: SystemTime) -> StatusReport {
+    let (in_use, ways, table) = (shared.serving.in_use.get(), told.egress_routes.get(), shared.table.get());
+    let identity = shared.identity.as_ref().map(Published::get);
+    let sources =
+        CertificateSources { in_use: &in_use, identity, egress_routes: &ways, table: &table, metrics: &shared.metrics };
+    StatusReport {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started: timestamp(started),
+        phase: StatusReport::phase_name(shared.drain.phase()).to_owned(),
+        listen: vec![format!("https://{}", told.address)],
+        apiservices: table
+            .sorted_routes()
+            .iter()
+            .filter(|route| shared.delegates_all || route.api_service.name != DELEGATE)
+            .map(|route| apiservice_report(shared, &told.availability, route))
+            .collect(),
+        certificates: sources.certificates(),
+        peer_certificates: sources.peer_certificates(u64::MAX),
+        cluster: told.cluster.as_ref().map(cluster_report),
+        authorizers: shared.authorizer.describe(),
+        file_problems: told.file_errors.current(),
+        handshake_failures: handshake_failures(&shared.metrics),
+        refusals: told.access_log.refusals().into_iter().map(refusal_report).collect(),
+        audit: shared.auditor.iter().flat_map(|auditor| auditor.sink_status()).map(AuditSinkReport::from).collect(),
+        document_problems: document_problems(shared, &told.availability),
+        registry_warnings: told
+            .warnings
+            .get()
+            .lines()
+            .into_iter()
+            .chain(ways.missing_selection_warnings(&STANDARD_CALLS))
+            .collect(),
+        remote_calls: shared.metrics.calls().status().iter().map(remote_call_report).collect(),
+        egress: egress_report(&ways),
+        registry_problems: told.registry.get().problems.0.iter().map(ToString::to_string).collect(),
+        not_ready: shared
+            .health
+            .iter()
+            .filter(|health| health.name() == "readyz")
+            .flat_map(HealthChecks::failing_checks)
+            .collect(),
+        log_level: told.log_level.current(),
+        // Of the moment in which it is asked for.
+        verdict: VerdictReport::default(),
+    }
+}
+
+/// Failed TLS handshakes of clients, by reason; zero counts are left out.
+fn handshake_failures(metrics: &Metrics) -> BTreeMap<String, u64> {
+    let failures = metrics.tls_handshake_failures().into_iter().filter(|(_, count)| *count > 0);
+    failures.map(|(failure, count)| (failure.as_str().to_owned(), count)).collect()
+}
+
+fn refusal_report(of: RefusedRequest) -> RefusalReport {
+    RefusalReport {
+        time: timestamp(of.time),
+        client: of.client.to_string(),
+        user: of.user,
+        impersonated: of.impersonated,
+        verb: of.verb,
+        path: of.path,
+        status: of.status,
+        reason: of.reason,
+        cause: of.cause,
+        audit_id: of.audit_id,
+        count: of.count,
+    }
+}
+
+/// The report of the calls to one server.
+pub(in crate::commands) fn remote_call_report(of: &CallStatus) -> RemoteCallReport {
+    let failure = of.failure.as_ref();
+    let micros = |latency: Duration| u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+    RemoteCallReport {
+        call: of.kind.as_str().to_owned(),
+        name: of.name.clone(),
+        server: of.server.clone(),
+        last_success: of.last_success.map(timestamp).unwrap_or_default(),
+        failing_since: failure.map(|failure| timestamp(failure.since)).unwrap_or_default(),
+        last_failure: failure.map(|failure| timestamp(failure.last)).unwrap_or_default(),
+        error: failure.map(|failure| failure.error.clone()).unwrap_or_default(),
+        latency_micros: failure.map_or(of.latency, |failure| failure.took).map(micros),
+        successes: of.successes,
+        errors: of.errors,
+        cache_hits: of.kind.is_review().then_some(of.cache_hits),
+    }
+}
+
+/// The report of the egress routes and the state of their proxies.
+pub(in crate::commands) fn egress_report(ways: &EgressRoutes) -> Vec<EgressReport> {
+    let state = |state| match state {
+        ProxyState::Untried => "untried".to_owned(),
+        ProxyState::Healthy => "serves".to_owned(),
+        ProxyState::Failing { fault: ProxyFault::TimedOut, cause, since } => {
+            format!("does not answer since {}: {cause}", timestamp(since))
+        }
+        ProxyState::Failing { fault, cause, since } => {
+            format!("fails since {}: {}: {cause}", timestamp(since), fault.reason())
+        }
+    };
+    let lines = ways.entries().map(|(name, way)| {
+        let selection = name.to_owned();
+        match way {
+            EgressRoute::Direct => {
+                vec![EgressReport { selection, protocol: "direct".to_owned(), ..EgressReport::default() }]
+            }
+            EgressRoute::Proxied(through) => {
+                let line = |(proxy, now): (&EgressProxy, ProxyState)| EgressReport {
+                    selection: selection.clone(),
+                    protocol: through.protocol.as_str().to_owned(),
+                    proxy: proxy.address.to_string(),
+                    state: state(now),
+                };
+                through.states().map(line).collect()
+            }
+        }
+    });
+    lines.flatten().collect()
+}
+
+/// Document problems of available APIServices; the others have the reason in their condition.
+fn document_problems(shared: &GatewayState, board: &AvailabilityMap) -> Vec<String> {
+    let available = |name: &str| name == DELEGATE || board.get_or_insert(name).is_available();
+    let documents = shared.documents.load();
+    let sources = documents.sources();
+    let discovery = sources.iter().filter(|source| source.asked && !source.problem.is_empty());
+    let discovery = discovery.filter(|source| available(&source.apiservice));
+    let discovery = discovery.map(|source| {
+        format!("{}: discovery: {}", source.apiservice, with_last_good(&source.problem, source.resources > 0))
+    });
+    let index = shared.openapi.load();
+    let version3 = index.problems().into_iter().filter(|(name, _)| available(name));
+    let version3 = version3.map(|(name, problem)| format!("{name}: OpenAPI v3: {problem}"));
+    let version2 = shared.openapi_v2.problems().into_iter().filter(|(name, _)| available(name));
+    let version2 = version2.map(|(name, problem)| format!("{name}: OpenAPI v2: {problem}"));
+    discovery.chain(version3).chain(version2).collect()
+}
+
+fn cluster_report(seen: &ClusterStatus) -> ClusterReport {
+    let (state, leadership) = (seen.state.get(), seen.leadership.get());
+    ClusterReport {
+        server: state.server.clone(),
+        complete: state.complete,
+        failing_since: state.failing.as_ref().map(|(since, _)| timestamp(*since)).unwrap_or_default(),
+        failure: state.failing.as_ref().map(|(_, why)| why.clone()).unwrap_or_default(),
+        identity: leadership.identity.clone(),
+        leads: leadership.is_leader,
+        leader: leadership.leader.clone().unwrap_or_default(),
+    }
+}
+
+impl From<AuditSinkStatus> for AuditSinkReport {
+    fn from(of: AuditSinkStatus) -> AuditSinkReport {
+        AuditSinkReport { name: of.name.to_owned(), waiting: of.waiting as u64, dropped: of.dropped }
+    }
+}
+
+/// The condition of the delegate. It is not probed; its condition follows from fetching its discovery.
+pub(super) fn delegate_condition(documents: &DiscoverySnapshot) -> Arc<AvailabilityCondition> {
+    let unknown = || AvailabilityCondition::unknown(SystemTime::now());
+    let heard = documents.source(DELEGATE).filter(|source| source.asked);
+    let since = heard.and_then(|source| source.since).unwrap_or_else(SystemTime::now);
+    Arc::new(match heard {
+        None => unknown(),
+        Some(source) if source.problem.is_empty() => {
+            let (reason, message) = ("Delegate".into(), "serves all paths that no APIService claims".into());
+            AvailabilityCondition { status: ConditionStatus::True, reason, message, since, ..unknown() }
+        }
+        Some(source) => {
+            let (reason, message) = ("DiscoveryFailed".into(), "its discovery cannot be fetched".into());
+            let detail = source.problem.clone();
+            AvailabilityCondition { status: ConditionStatus::False, reason, message, detail, since }
+        }
+    })
+}
+
+fn discovery_report(source: &SourceStatus) -> DiscoveryReport {
+    DiscoveryReport {
+        state: match (source.asked, source.current) {
+            (false, _) => "unasked",
+            (true, true) => "current",
+            (true, false) => "stale",
+        }
+        .to_owned(),
+        last: source.fetched.get().map(timestamp).unwrap_or_default(),
+        since: source.since.map(timestamp).unwrap_or_default(),
+        problem: source.problem.clone(),
+        resources: source.resources as u64,
+    }
+}
+
+fn apiservice_report(shared: &GatewayState, board: &AvailabilityMap, route: &Arc<Route>) -> ApiServiceReport {
+    let service = &route.api_service;
+    let condition = match service.name.as_str() {
+        DELEGATE => delegate_condition(&shared.documents.load()),
+        path if path.starts_with('/') => {
+            let reached = shared.upstream_readiness.load().get(path).cloned();
+            Arc::new(reached.unwrap_or_else(|| AvailabilityCondition::unknown(SystemTime::now())))
+        }
+        name => board.get_or_insert(name).condition(),
+    };
+    let running = shared.metrics.apiservice_load(&service.name);
+    let endpoints = route.resolved.as_ref().map(|resolved| resolved.endpoints.as_slice()).unwrap_or_default();
+    ApiServiceReport {
+        name: service.name.clone(),
+        service: match &service.backend {
+            ApiServiceBackend::Local => "Local".to_owned(),
+            ApiServiceBackend::Service(service) => format!("{}/{}", service.namespace, service.name),
+            ApiServiceBackend::Url(url) => url.to_string(),
+        },
+        available: match condition.status {
+            ConditionStatus::True => Some(true),
+            ConditionStatus::False => Some(false),
+            ConditionStatus::Unknown => None,
+        },
+        reason: condition.reason.to_string(),
+        message: if condition.detail.is_empty() {
+            condition.message.to_string()
+        } else {
+            format!("{} ({})", condition.message, condition.detail)
+        },
+        since: timestamp(condition.since),
+        endpoints: endpoints
+            .iter()
+            .zip(&route.endpoint_health)
+            .map(|(endpoint, standing)| {
+                let address = endpoint.to_string();
+                let now = shared.metrics.endpoint_snapshot(&service.name, &address);
+                let (state, reason) = match standing.dial_failure() {
+                    Some(reason) => ("unreachable", reason),
+                    None if standing.is_ejected() => ("ejected", ""),
+                    None => ("ready", ""),
+                };
+                EndpointReport {
+                    address,
+                    state: state.to_owned(),
+                    reason: reason.to_owned(),
+                    connections: now.connections,
+                    inflight: now.inflight,
+                    latency_micros: now.latency.map(|latency| u64::try_from(latency.as_micros()).unwrap_or(u64::MAX)),
+                }
+            })
+            .collect(),
+        way: route.resolved.as_ref().map(|resolved| resolved.way.to_string()).unwrap_or_default(),
+        circuit: match &service.backend {
+            ApiServiceBackend::Local => String::new(),
+            _ => route.availability.circuit_state().as_str().to_owned(),
+        },
+        discovery: shared.documents.load().source(&service.name).map(discovery_report).unwrap_or_default(),
+        inflight: running.requests,
+        watches: running.watches,
+    }
+}

@@ -1,0 +1,100 @@
+//! Readiness of a sidecar's upstreams, for `/readyz`; `/livez` covers the sidecar only.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::availability::{AvailabilityCondition, ConditionStatus};
+use crate::egress::Dialer;
+use crate::observe::health::HealthCheck;
+use crate::process::{Drain, Published, Publisher, ShutdownPhase};
+use crate::route::{Route, RouteTable};
+
+/// Intervals between two checks: when all upstreams are ready, and when one is not.
+const CHECK_INTERVALS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(1));
+
+/// Readiness conditions by the path of the upstream.
+pub(super) type UpstreamReadiness = BTreeMap<String, AvailabilityCondition>;
+
+/// Opens a connection to each upstream every few seconds and publishes the results, until the process ends. No request
+/// is sent: the upstream's health has its own path. Requests do not wait for this check.
+pub(super) async fn follow(
+    table: Published<RouteTable>,
+    dialler: Dialer,
+    publisher: Publisher<UpstreamReadiness>,
+    mut drain: Drain,
+) {
+    let mut known = UpstreamReadiness::new();
+    loop {
+        let now = table.get();
+        let looks = now
+            .upstreams()
+            .iter()
+            .map(async |route| (route.api_service.name.clone(), check_upstream(route, &dialler).await));
+        let found = futures_util::future::join_all(looks).await;
+        let mut next = UpstreamReadiness::new();
+        for (name, result) in found {
+            let condition = match (known.remove(&name), &result) {
+                (Some(before), Ok(())) if before.status == ConditionStatus::True => before,
+                (Some(before), Err((reason, _))) if before.reason == *reason => before,
+                (_, Ok(())) => {
+                    tracing::info!(upstream = name, "upstream reachable");
+                    condition(ConditionStatus::True, "Reached", "it accepts connections", String::new())
+                }
+                (_, Err((reason, cause))) => {
+                    tracing::warn!(
+                        upstream = name,
+                        reason,
+                        cause,
+                        "upstream unreachable; /readyz fails until it accepts connections"
+                    );
+                    condition(ConditionStatus::False, reason, "it accepts no connections", cause.clone())
+                }
+            };
+            next.insert(name, condition);
+        }
+        let fine = next.values().all(|condition| condition.status == ConditionStatus::True);
+        known.clone_from(&next);
+        publisher.publish(Arc::new(next));
+        tokio::select! {
+            () = tokio::time::sleep(if fine { CHECK_INTERVALS.0 } else { CHECK_INTERVALS.1 }) => {}
+            () = drain.wait_for(ShutdownPhase::Ending) => return,
+        }
+    }
+}
+
+fn condition(status: ConditionStatus, reason: &'static str, message: &str, detail: String) -> AvailabilityCondition {
+    AvailabilityCondition {
+        status,
+        reason: Cow::Borrowed(reason),
+        message: message.to_owned(),
+        detail,
+        since: SystemTime::now(),
+    }
+}
+
+async fn check_upstream(route: &Route, dialler: &Dialer) -> Result<(), (&'static str, String)> {
+    let resolved = route.resolved.as_ref().map_err(|unavailable| (unavailable.reason, unavailable.message.clone()))?;
+    let patience = route.api_service.settings.connect_timeout;
+    let mut last = ("NoEndpoints", String::new());
+    for address in &resolved.endpoints {
+        match dialler.open_address(&resolved.way, address, patience).await {
+            Ok(_) => return Ok(()),
+            Err(error) => last = (error.reason, error.cause),
+        }
+    }
+    Err(last)
+}
+
+/// The readiness check: every upstream accepts connections.
+pub(super) fn readiness_check(reached: Published<UpstreamReadiness>) -> HealthCheck {
+    HealthCheck::new("upstream", move || {
+        let reached = reached.load();
+        if reached.is_empty() {
+            return Err("upstreams not checked yet".to_owned());
+        }
+        let gone = reached.iter().find(|(_, condition)| condition.status != ConditionStatus::True);
+        gone.map_or(Ok(()), |(name, condition)| Err(format!("{name}: {} ({})", condition.reason, condition.message)))
+    })
+}

@@ -1,0 +1,219 @@
+//! The running SOCKS5 server: start, status report, shutdown.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use super::Socks5Files;
+use super::worker::Socks5Worker;
+use crate::admin::{self, AdminListener, AdminState, StatusReport, timestamp};
+use crate::commands::gateway::{EgressSettings, FileMistakes, egress_report, remote_call_report};
+use crate::commands::signals::shut_down_on_signal;
+use crate::commands::threads::{join_all, spawn_thread};
+use crate::config::Socks5Config;
+use crate::egress::EgressRoutes;
+use crate::listen::{Acceptor, accept, bind, raise_descriptor_limit};
+use crate::observe::access::{AccessLog, TunnelAccessLog};
+use crate::observe::health::{HealthCheck, HealthChecks};
+use crate::observe::log::LogLevel;
+use crate::observe::metrics::Metrics;
+use crate::process::{Drain, Drainer, Problem, Problems, Published, ShutdownPhase};
+
+/// Time for aborted connections to write their records.
+const CUT_GRACE: Duration = Duration::from_secs(1);
+
+/// A running SOCKS5 server.
+pub(super) struct Socks5Server {
+    /// The admin listener; serves until the process ends.
+    _admin: Option<AdminListener>,
+    drainer: Drainer,
+    drain_timeout: Duration,
+    threads: Vec<JoinHandle<()>>,
+    running: Arc<AtomicUsize>,
+    access_log: Arc<AccessLog>,
+}
+
+impl Socks5Server {
+    /// Starts the server. When this returns, it listens.
+    ///
+    /// # Errors
+    /// Start failures, for example a port in use.
+    pub(super) fn start(
+        config: &Socks5Config,
+        files: Socks5Files,
+        log_level: LogLevel,
+    ) -> Result<Socks5Server, Problems> {
+        let Socks5Files { users, egress: ways, admin_token } = files;
+        let listener = bind(config.listen, "--listen")?;
+        let address = listener.local_addr().map_err(|error| Problem::new(config.listen, error))?;
+        let (drainer, drain) = Drain::new();
+        let metrics = Metrics::new();
+        metrics.socks5().enable();
+        let access_log = Arc::new(AccessLog::to_standard_error(&metrics)?);
+
+        let mistakes = FileMistakes::default();
+        let (users, users_file) = match users {
+            None => (None, None),
+            Some((file, users)) => {
+                let (publisher, published) = Published::new(users);
+                (Some(published), Some((file, publisher)))
+            }
+        };
+        let (ways_file, ways) = ways.map_or_else(|| (None, EgressRoutes::default()), |(file, ways)| (Some(file), ways));
+        let (ways_publisher, ways) = Published::new(ways);
+        let following = (mistakes.clone(), drain.clone());
+        let follow = async move || {
+            let (mistakes, drain) = following;
+            let users = async {
+                if let Some((file, publisher)) = users_file {
+                    file.publish_changes(publisher, mistakes.reporter("users"), drain.clone()).await;
+                }
+            };
+            let ways = async {
+                if let Some(file) = ways_file {
+                    file.follow(ways_publisher, mistakes.reporter("egress"), drain.clone()).await;
+                }
+            };
+            tokio::join!(users, ways);
+        };
+        spawn_thread("files", follow)?;
+        let seen_ways = ways.clone();
+        let egress = EgressSettings { resolver: config.resolver, routes: ways, metrics: metrics.clone() };
+
+        let mut acceptor = Acceptor::default();
+        let mut threads = Vec::new();
+        let running = Arc::new(AtomicUsize::new(0));
+        let descriptors = raise_descriptor_limit();
+        let allow: Arc<[_]> = config.allow.clone().into();
+        for number in 0..std::thread::available_parallelism().map_or(1, std::num::NonZero::get) {
+            let incoming = acceptor.add_worker();
+            let (users, allow, running, drain) = (users.clone(), allow.clone(), running.clone(), drain.clone());
+            let (metrics, access_log, egress) = (metrics.clone(), access_log.clone(), egress.clone());
+            let (handshake_timeout, access) = (config.handshake_timeout, config.access);
+            let selection = config.egress.as_ref().map(|(_, name)| name.clone());
+            let work = async move || {
+                let tunnels = TunnelAccessLog::new(&access_log, access);
+                let dialler = egress.dialer();
+                let door = Socks5Worker {
+                    users,
+                    allowed_destinations: allow,
+                    handshake_timeout,
+                    dialer: dialler,
+                    selection,
+                    metrics,
+                    tunnels,
+                };
+                door.run(incoming, running, drain).await;
+            };
+            threads.push(spawn_thread(&format!("worker-{number}"), work)?);
+        }
+        // Each connection takes two descriptors; some stay free for files and the admin listener.
+        let most = match config.max_connections {
+            0 => {
+                descriptors.map_or(usize::MAX, |all| usize::try_from(all.saturating_sub(64) / 2).unwrap_or(usize::MAX))
+            }
+            most => most,
+        };
+        let accepting = drain.clone();
+        threads.push(spawn_thread("accept", move || accept(listener, acceptor, most.max(1), accepting))?);
+
+        let admin = match config.admin_address {
+            Some(at) => {
+                let token = admin_token.map(|(file, token)| {
+                    admin::AdminTokenConfig::new(file, token, mistakes.reporter("admin-token"), drain.clone())
+                });
+                let seen = Socks5Status {
+                    address,
+                    drain,
+                    metrics,
+                    access_log: access_log.clone(),
+                    file_errors: mistakes,
+                    egress_routes: seen_ways,
+                    log_level,
+                };
+                Some(admin::spawn(at, seen.state(token))?)
+            }
+            None => None,
+        };
+        tracing::info!(%address, "serving");
+        if let Some(admin) = &admin {
+            tracing::info!(address = %admin.local_addr, "admin listener");
+        }
+        if let Some((path, name)) = &config.egress {
+            tracing::info!(selection = name, file = %path.display(), "connections go through an egress selection");
+        }
+        let drain_timeout = config.drain_timeout;
+        Ok(Socks5Server { _admin: admin, drainer, drain_timeout, threads, running, access_log })
+    }
+
+    /// Waits for SIGTERM or SIGINT and drains; a second signal ends the process at once.
+    pub(super) fn run_until_signal(self) -> ExitCode {
+        let access_log = self.access_log.clone();
+        let status = shut_down_on_signal("open connections may finish", self.shut_down());
+        access_log.flush();
+        status
+    }
+
+    async fn shut_down(self) {
+        self.drainer.advance(ShutdownPhase::Draining);
+        let mut rest = join_all(self.threads);
+        if tokio::time::timeout(self.drain_timeout, &mut rest).await.is_err() {
+            let connections = self.running.load(Ordering::Relaxed);
+            tracing::warn!(connections, "drain timeout: open connections are aborted");
+            self.drainer.advance(ShutdownPhase::TimedOut);
+            let _ = tokio::time::timeout(CUT_GRACE, &mut rest).await;
+        }
+    }
+}
+
+/// Inputs of the admin listener.
+struct Socks5Status {
+    address: SocketAddr,
+    drain: Drain,
+    metrics: Arc<Metrics>,
+    access_log: Arc<AccessLog>,
+    file_errors: FileMistakes,
+    egress_routes: Published<EgressRoutes>,
+    log_level: LogLevel,
+}
+
+impl Socks5Status {
+    fn state(self, token: Option<admin::AdminTokenConfig>) -> AdminState {
+        let Socks5Status { address, drain, metrics, access_log, file_errors: mistakes, egress_routes: ways, log_level } =
+            self;
+        let leaving = drain.clone();
+        let shutdown = HealthCheck::new("shutdown", move || {
+            if leaving.phase() == ShutdownPhase::Serving { Ok(()) } else { Err("process is shutting down".to_owned()) }
+        });
+        let started = timestamp(SystemTime::now());
+        let level = log_level.clone();
+        let phase = drain;
+        let (counted, tasks, called) = (metrics.clone(), metrics.clone(), metrics.clone());
+        AdminState {
+            report: Box::new(move || StatusReport {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                started: started.clone(),
+                phase: StatusReport::phase_name(phase.phase()).to_owned(),
+                listen: vec![format!("socks5://{address}")],
+                file_problems: mistakes.current(),
+                egress: egress_report(&ways.get()),
+                remote_calls: called.calls().status().iter().map(remote_call_report).collect(),
+                log_level: level.current(),
+                ..StatusReport::default()
+            }),
+            metrics,
+            health: vec![
+                HealthChecks::new("livez", [HealthCheck::ping()]),
+                HealthChecks::new("readyz", [HealthCheck::ping(), access_log.check(), shutdown]),
+                HealthChecks::new("healthz", [HealthCheck::ping()]),
+            ],
+            log_level,
+            connections: Box::new(move || serde_json::json!({"connections": counted.socks5().connections()})),
+            tasks: Box::new(move || serde_json::json!({"connections": tasks.socks5().connections()})),
+            token,
+        }
+    }
+}

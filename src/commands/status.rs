@@ -1,0 +1,481 @@
+//! `narthex status`: prints the state of a running process, fetched from its admin listener.
+
+mod calls;
+mod certificates;
+mod fetch;
+mod refusals;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use clap::ValueEnum;
+
+use crate::admin::{self, AdminToken, ApiServiceReport, StatusReport, StatusSummary};
+use crate::process::WatchedFileContent;
+
+/// Show the state of a running process: APIServices, endpoints, certificates
+#[derive(Clone, Debug, clap::Args)]
+pub struct StatusCommand {
+    /// Show only this section
+    #[arg(value_enum)]
+    pub part: Option<StatusSection>,
+    /// Admin address of the running process
+    #[arg(long, value_name = "HOST:PORT", env = "NARTHEX_ADMIN_ADDRESS", default_value = admin::DEFAULT_ADDRESS)]
+    pub admin_address: String,
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORM")]
+    pub output: StatusFormat,
+    /// Exit with 1 if anything fails: an APIService is unavailable, a remote call fails, a certificate has expired, …
+    #[arg(long)]
+    pub fail: bool,
+    /// File with the bearer token of the admin listener (the process's --admin-token-file)
+    #[arg(long, value_name = "FILE", env = "NARTHEX_ADMIN_TOKEN_FILE", visible_alias = "token-file")]
+    pub admin_token_file: Option<PathBuf>,
+}
+
+/// A section of the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StatusSection {
+    /// The last refused or failed requests, and failed TLS handshakes of clients.
+    Refusals,
+}
+
+/// The output formats.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum StatusFormat {
+    /// One table per section.
+    #[default]
+    Table,
+    /// The tables with endpoints and messages.
+    Wide,
+    /// The report as JSON.
+    Json,
+    /// The report as YAML.
+    Yaml,
+}
+
+impl StatusCommand {
+    /// Fetches the report and prints it to standard output. Exit status 1 without a report, and with `--fail` when
+    /// anything in it fails.
+    pub fn run(&self) -> ExitCode {
+        match self.fetch_output() {
+            Ok((text, verdict)) => {
+                // A closed pipe is not a failure.
+                let _ = std::io::stdout().write_all(text.as_bytes());
+                if self.fail && !verdict.is_ok() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+            }
+            Err(error) => {
+                eprintln!("narthex status: {error}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    fn fetch_output(&self) -> Result<(String, StatusSummary), String> {
+        let token = self.admin_token_file.as_deref().map(AdminToken::read).transpose();
+        let token = token.map_err(|problems| problems.to_string())?;
+        let text = fetch::fetch_report(&self.admin_address, token.as_ref())?;
+        let not_ours = |error: &dyn std::fmt::Display| {
+            format!("response of {} is not a narthex status report of this version: {error}", self.admin_address)
+        };
+        let (now, wide) = (SystemTime::now(), self.output == StatusFormat::Wide);
+        let report: StatusReport = serde_json::from_slice(&text).map_err(|error| not_ours(&error))?;
+        // Printed as received: a newer process may send fields that this version does not know.
+        let value = || {
+            let mut value = serde_json::from_slice::<serde_json::Value>(&text).map_err(|error| not_ours(&error))?;
+            if let (Some(StatusSection::Refusals), Some(fields)) = (self.part, value.as_object_mut()) {
+                fields.retain(|name, _| matches!(name.as_str(), "refusals" | "handshakeFailures"));
+            }
+            Ok::<_, String>(value)
+        };
+        let shown = match self.output {
+            StatusFormat::Table | StatusFormat::Wide if self.part.is_some() => refusal_tables(&report, now),
+            StatusFormat::Table | StatusFormat::Wide => tables(&report, now, wide),
+            StatusFormat::Json => format!("{:#}\n", value()?),
+            StatusFormat::Yaml => serde_saphyr::to_string(&value()?).map_err(|error| not_ours(&error))?,
+        };
+        Ok((shown, report.summarize(now)))
+    }
+}
+
+/// The report as tables in kubectl's layout.
+fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
+    let mut out = format!("{}\n", replace_control_characters(&report.summarize(now).line()));
+    let ready = if report.not_ready.is_empty() { "" } else { ", not ready" };
+    out.push_str(&replace_control_characters(&format!(
+        "Narthex {}, {}{ready}, up {}, listening on {}\n",
+        report.version,
+        report.phase,
+        StatusReport::age(&report.started, now),
+        report.listen.join(", "),
+    )));
+    if !report.authorizers.is_empty() {
+        out.push_str(&format!("authorizers: {}\n", replace_control_characters(&report.authorizers.join(", "))));
+    }
+    if let Some(cluster) = &report.cluster {
+        out.push_str(&format!("{}\n", replace_control_characters(&cluster.describe(now))));
+    }
+    for check in report.unready_checks() {
+        out.push_str(&format!("not ready: {}\n", replace_control_characters(check)));
+    }
+    let (name, service) = if report.is_sidecar() { ("PATH", "UPSTREAM") } else { ("NAME", "SERVICE") };
+    let mut columns = vec![name, service, "AVAILABLE", "ENDPOINTS", "INFLIGHT", "WATCHES", "SINCE"];
+    // Without egress routes all connections are direct: no column.
+    let ways = !report.egress.is_empty();
+    columns.extend(ways.then_some("EGRESS"));
+    columns.extend(wide.then_some(["CIRCUIT", "DISCOVERY", "MESSAGE"]).into_iter().flatten());
+    // Available local APIServices are only counted: they have no backend that can fail, and a cluster has many.
+    let folded = |service: &&ApiServiceReport| !wide && service.is_available_local();
+    let rows = report.apiservices_in_order().filter(|service| !folded(service)).map(|service| {
+        let mut row = vec![
+            service.name.clone(),
+            service.service.clone(),
+            service.availability(),
+            service.ready_endpoints(),
+            service.inflight.to_string(),
+            service.watches.to_string(),
+            StatusReport::age(&service.since, now),
+        ];
+        row.extend(ways.then(|| service.way.clone()));
+        if wide {
+            row.extend([service.circuit.clone(), service.discovery.describe(now), service.message.clone()]);
+        }
+        row
+    });
+    table(&mut out, &columns, rows.collect());
+    match report.apiservices.iter().filter(folded).count() {
+        0 => {}
+        1 => out.push_str("1 Local APIService, available\n"),
+        more => out.push_str(&format!("{more} Local APIServices, all available\n")),
+    }
+    if wide {
+        let rows = report.endpoints_in_order().map(|(name, endpoint)| {
+            vec![
+                name.to_owned(),
+                endpoint.address.clone(),
+                endpoint.describe(),
+                endpoint.connections.to_string(),
+                endpoint.inflight.to_string(),
+                endpoint.latency(),
+            ]
+        });
+        let of = if report.is_sidecar() { "PATH" } else { "APISERVICE" };
+        table(&mut out, &[of, "ENDPOINT", "STATE", "CONNECTIONS", "INFLIGHT", "LATENCY"], rows.collect());
+    }
+    table(&mut out, &calls::COLUMNS, calls::rows(report, now));
+    let rows = report
+        .egress
+        .iter()
+        .map(|one| vec![one.selection.clone(), one.protocol.clone(), one.proxy.clone(), one.state.clone()]);
+    table(&mut out, &["EGRESS", "PROTOCOL", "PROXY", "STATE"], rows.collect());
+    let mut columns = vec!["CERTIFICATE", "SUBJECT", "ENDS"];
+    columns.extend(wide.then_some("NAMES"));
+    let rows = report.certificates.iter().map(|certificate| {
+        let mut row = vec![
+            certificate.file.clone(),
+            certificate.subject.clone(),
+            StatusReport::expiry(&certificate.not_after, now),
+        ];
+        row.extend(wide.then(|| certificate.names.join(",")));
+        row
+    });
+    table(&mut out, &columns, rows.collect());
+    table(&mut out, &certificates::COLUMNS, certificates::rows(report, now, wide));
+    let rows =
+        report.audit.iter().map(|sink| vec![sink.name.clone(), sink.waiting.to_string(), sink.dropped.to_string()]);
+    table(&mut out, &["AUDIT", "WAITING", "DROPPED"], rows.collect());
+    let expiring: Vec<String> = report.expiring_certificates(now).into_iter().map(|(_, line)| line).collect();
+    for (head, problems) in [
+        ("Certificates to replace:", &expiring),
+        ("Mistakes in the registry; the last good state of these objects is in use:", &report.registry_problems),
+        ("Mistakes in files; the last good content is in use:", &report.file_problems),
+        ("Discovery and OpenAPI documents that could not be fetched or are invalid:", &report.document_problems),
+        ("Warnings:", &report.registry_warnings),
+    ] {
+        if !problems.is_empty() {
+            out.push_str(&format!("\n{head}\n"));
+        }
+        for problem in problems {
+            out.push_str(&format!("  {}\n", replace_control_characters(problem)));
+        }
+    }
+    out
+}
+
+/// The tables of refused requests and failed handshakes.
+fn refusal_tables(report: &StatusReport, now: SystemTime) -> String {
+    let mut out = String::new();
+    table(&mut out, &refusals::REFUSAL_COLUMNS, refusals::refusal_rows(report, now));
+    table(&mut out, &refusals::HANDSHAKE_COLUMNS, refusals::handshake_rows(report));
+    if out.is_empty() { "no request was refused or failed\n".to_owned() } else { out.trim_start().to_owned() }
+}
+
+/// Appends a table: columns as wide as their cells, three spaces apart; nothing if there are no rows.
+fn table(out: &mut String, columns: &[&str], rows: Vec<Vec<String>>) {
+    if rows.is_empty() {
+        return;
+    }
+    let rows: Vec<Vec<String>> = std::iter::once(columns.iter().map(|column| (*column).to_owned()).collect())
+        .chain(rows.into_iter().map(|row| row.iter().map(|cell| replace_control_characters(cell)).collect()))
+        .collect();
+    let widths: Vec<usize> = (0..columns.len())
+        .map(|column| rows.iter().map(|row: &Vec<String>| row[column].chars().count()).max().unwrap_or(0))
+        .collect();
+    out.push('\n');
+    for row in &rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            line.push_str(&format!("{cell:width$}   "));
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+}
+
+/// Replaces control characters, so that text from the network cannot control the terminal; keeps a final newline.
+fn replace_control_characters(text: &str) -> String {
+    let (text, end) = text.strip_suffix('\n').map_or((text, ""), |text| (text, "\n"));
+    let mut clean: String = text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    clean.push_str(end);
+    clean
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::admin::{
+        AuditSinkReport, CertificateReport, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
+        PeerCertificateReport, RemoteCallReport,
+    };
+
+    fn report() -> StatusReport {
+        StatusReport {
+            version: "0.1.0".into(),
+            started: "2026-11-19T23:00:00Z".into(),
+            phase: "serving".into(),
+            listen: vec!["0.0.0.0:6443".into()],
+            apiservices: vec![
+                ApiServiceReport {
+                    name: "v1.example.narthex.dev".into(),
+                    service: "default/greetings:443".into(),
+                    available: Some(true),
+                    reason: "Passed".into(),
+                    message: "all checks passed".into(),
+                    since: "2026-11-19T23:01:00Z".into(),
+                    endpoints: vec![
+                        EndpointReport {
+                            address: "10.0.0.1:443".into(),
+                            state: "ready".into(),
+                            reason: String::new(),
+                            connections: 3,
+                            inflight: 41,
+                            latency_micros: Some(730),
+                        },
+                        EndpointReport {
+                            address: "10.0.0.2:443".into(),
+                            state: "ejected".into(),
+                            ..EndpointReport::default()
+                        },
+                    ],
+                    way: "cluster (socks5)".into(),
+                    circuit: "half-open".into(),
+                    discovery: DiscoveryReport {
+                        state: "stale".into(),
+                        last: "2026-11-19T23:55:00Z".into(),
+                        problem: "no answer to GET /apis within 5 s".into(),
+                        ..DiscoveryReport::default()
+                    },
+                    inflight: 2,
+                    watches: 40,
+                },
+                ApiServiceReport {
+                    name: "v1alpha1.example.narthex.dev".into(),
+                    service: "default/doors:443".into(),
+                    available: Some(false),
+                    reason: "MissingEndpoints".into(),
+                    message: "no endpoints\u{1b}[2J".into(),
+                    since: "2026-11-19T23:59:30Z".into(),
+                    ..ApiServiceReport::default()
+                },
+            ],
+            certificates: vec![CertificateReport {
+                file: "/etc/narthex/serving.crt".into(),
+                subject: "CN=gateway".into(),
+                names: vec!["localhost".into(), "127.0.0.1".into()],
+                not_before: "2026-03-20T00:00:00Z".into(),
+                not_after: "2026-12-20T00:00:00Z".into(),
+            }],
+            peer_certificates: vec![
+                PeerCertificateReport {
+                    server: "10.0.0.1:443".into(),
+                    server_name: "doors.default.svc".into(),
+                    used_by: "v1alpha1.example.narthex.dev".into(),
+                    subject: "CN=doors".into(),
+                    not_before: "2025-11-24T00:00:00Z".into(),
+                    not_after: "2026-11-24T00:00:00Z".into(),
+                    refused: String::new(),
+                },
+                PeerCertificateReport { not_after: "2036-11-24T00:00:00Z".into(), ..PeerCertificateReport::default() },
+                PeerCertificateReport {
+                    server: "10.0.0.3:443".into(),
+                    subject: "CN=other".into(),
+                    not_after: "2036-11-24T00:00:00Z".into(),
+                    refused: "UnknownIssuer".into(),
+                    ..PeerCertificateReport::default()
+                },
+            ],
+            cluster: Some(ClusterReport {
+                server: "10.0.0.1:443".into(),
+                complete: true,
+                failing_since: "2026-11-19T23:58:00Z".into(),
+                failure: "refused".into(),
+                leader: "other_1".into(),
+                ..ClusterReport::default()
+            }),
+            authorizers: vec!["Webhook guard".into(), "RBAC rbac".into()],
+            file_problems: vec!["authorization.yaml: authorizers[0].name: needed".into()],
+            audit: vec![AuditSinkReport { name: "webhook".into(), waiting: 12, dropped: 3 }],
+            remote_calls: vec![
+                RemoteCallReport {
+                    call: "SubjectAccessReview".into(),
+                    name: "guard".into(),
+                    server: "10.0.0.1:443".into(),
+                    last_success: "2026-11-19T23:59:58Z".into(),
+                    latency_micros: Some(12_000),
+                    cache_hits: Some(7),
+                    ..RemoteCallReport::default()
+                },
+                RemoteCallReport {
+                    call: "TokenReview".into(),
+                    server: "10.0.0.1:443".into(),
+                    failing_since: "2026-11-19T23:58:00Z".into(),
+                    last_failure: "2026-11-19T23:59:00Z".into(),
+                    error: "the API server answered 403".into(),
+                    ..RemoteCallReport::default()
+                },
+            ],
+            egress: vec![EgressReport {
+                selection: "cluster".into(),
+                protocol: "socks5".into(),
+                proxy: "10.0.0.9:1080".into(),
+                state: "serves".into(),
+            }],
+            registry_problems: vec!["bad.yaml#2: spec.group: missing".into()],
+            log_level: "info".into(),
+            ..StatusReport::default()
+        }
+    }
+
+    fn now() -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_132_800)
+    }
+
+    #[test]
+    fn status_tables_layout() {
+        assert_eq!(
+            tables(&report(), now(), false),
+            "\
+1 of 2 APIServices unavailable; TokenReview failing since 23:58 UTC; 1 mistake in the registry; 1 mistake in files; 2 certificates expire within 30 days, the first in 4d; audit webhook dropped 3 events
+Narthex 0.1.0, serving, up 60m, listening on 0.0.0.0:6443
+authorizers: Webhook guard, RBAC rbac
+registry of 10.0.0.1:443: watch failing for 2m; the last known state is in use (refused); APIService conditions are written by other_1
+
+NAME                           SERVICE                 AVAILABLE                  ENDPOINTS   INFLIGHT   WATCHES   SINCE   EGRESS
+v1alpha1.example.narthex.dev   default/doors:443       False (MissingEndpoints)   0/0         0          0         30s
+v1.example.narthex.dev         default/greetings:443   True (circuit half-open)   1/2         2          40        59m     cluster (socks5)
+
+REMOTE CALL                 SERVER         STATE            LAST SUCCESS   LATENCY   CACHE HITS   ERROR
+TokenReview                 10.0.0.1:443   failing for 2m   never                                 the API server answered 403
+SubjectAccessReview guard   10.0.0.1:443   ok               2s ago         12ms      7
+
+EGRESS    PROTOCOL   PROXY           STATE
+cluster   socks5     10.0.0.9:1080   serves
+
+CERTIFICATE                SUBJECT      ENDS
+/etc/narthex/serving.crt   CN=gateway   in 30d
+
+SERVER CERTIFICATE   SERVER NAME         USED BY                        SUBJECT    ENDS     REFUSED
+10.0.0.3:443                                                            CN=other   in 10y   UnknownIssuer
+10.0.0.1:443         doors.default.svc   v1alpha1.example.narthex.dev   CN=doors   in 4d
+
+AUDIT     WAITING   DROPPED
+webhook   12        3
+
+Certificates to replace:
+  certificate of 10.0.0.1:443, v1alpha1.example.narthex.dev (CN=doors) expires in 4d (2026-11-24T00:00:00Z)
+  /etc/narthex/serving.crt (CN=gateway) expires in 30d (2026-12-20T00:00:00Z)
+
+Mistakes in the registry; the last good state of these objects is in use:
+  bad.yaml#2: spec.group: missing
+
+Mistakes in files; the last good content is in use:
+  authorization.yaml: authorizers[0].name: needed
+"
+        );
+    }
+
+    #[test]
+    fn status_wide_shows_endpoints_and_messages_without_escape_sequences() {
+        let text = tables(&report(), now(), true);
+        assert!(text.contains("no endpoints\u{fffd}[2J\n") && !text.contains('\u{1b}'), "{text}");
+        let discovery = "half-open   stale, 5m ago   all checks passed\n";
+        assert!(text.contains(discovery), "{text}");
+        assert!(text.contains("10.0.0.1:443   ready     3             41         0.7ms\n"), "{text}");
+        assert!(text.contains("10.0.0.2:443   ejected   0             0"), "{text}");
+        assert!(text.contains("in 30d   localhost,127.0.0.1\n"), "{text}");
+    }
+
+    #[test]
+    fn status_folds_available_local_apiservices_unless_wide() {
+        let one = |name: &str, service: &str, available| ApiServiceReport {
+            name: name.into(),
+            service: service.into(),
+            available: Some(available),
+            ..ApiServiceReport::default()
+        };
+        let apiservices =
+            vec![one("v1.", "Local", true), one("v1.apps", "Local", true), one("v1.a.io", "Local", false)];
+        let report = StatusReport { phase: "serving".into(), apiservices, ..StatusReport::default() };
+        let text = tables(&report, now(), false);
+        assert!(text.contains("\nv1.a.io   Local     False") && !text.contains("v1.apps"), "{text}");
+        assert!(text.contains("\n2 Local APIServices, all available\n"), "{text}");
+        let text = tables(&report, now(), true);
+        assert!(text.contains("v1.apps") && !text.contains("all available"), "{text}");
+    }
+
+    #[test]
+    fn status_fetches_report_from_admin_listener() {
+        use crate::admin::{AdminState, spawn};
+        use crate::observe::{LogLevel, Metrics};
+        let state = AdminState {
+            report: Box::new(report),
+            metrics: Metrics::new(),
+            health: Vec::new(),
+            log_level: LogLevel::detached(),
+            connections: Box::new(|| serde_json::Value::Null),
+            tasks: Box::new(|| serde_json::Value::Null),
+            token: None,
+        };
+        let admin = spawn("127.0.0.1:0".parse().unwrap(), state).unwrap();
+        let ask = |output| {
+            let admin_address = admin.local_addr.to_string();
+            let command = StatusCommand { part: None, admin_address, output, fail: false, admin_token_file: None };
+            command.fetch_output().unwrap().0
+        };
+        assert!(ask(StatusFormat::Table).contains("v1.example.narthex.dev"));
+        let mut read: StatusReport = serde_json::from_str(&ask(StatusFormat::Json)).unwrap();
+        let verdict = std::mem::take(&mut read.verdict);
+        assert_eq!(read, report());
+        assert_eq!((verdict.ok, verdict.apiservices, verdict.unavailable), (false, 2, 1), "{verdict:?}");
+        assert_eq!(
+            (verdict.failing_remote_calls, &verdict.failures[0]),
+            (1, &"1 of 2 APIServices unavailable".to_owned())
+        );
+        assert!(verdict.text.starts_with("1 of 2 APIServices unavailable; TokenReview failing since "), "{verdict:?}");
+        assert!(ask(StatusFormat::Yaml).contains("notAfter: "));
+    }
+}

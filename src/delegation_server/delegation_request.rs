@@ -1,0 +1,76 @@
+//! Recognition of delegated authentication and authorization requests.
+
+use crate::authorize::ReviewBody;
+use crate::kubeapi::RequestInfo;
+
+/// A request of a backend to the delegation server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DelegationRequest {
+    /// Read the ConfigMap.
+    ConfigMap,
+    /// `TokenReview`.
+    TokenReview,
+    /// `SubjectAccessReview`.
+    SubjectAccessReview,
+}
+
+impl DelegationRequest {
+    /// Classifies a request by its resource, with any verb; none for other requests.
+    pub fn parse(info: &RequestInfo<'_>) -> Option<DelegationRequest> {
+        if !info.is_resource_request || info.api_version != "v1" || !info.subresource.is_empty() {
+            return None;
+        }
+        match (info.api_prefix, info.api_group, info.resource) {
+            ("api", "", "configmaps") => Some(DelegationRequest::ConfigMap),
+            ("apis", "authentication.k8s.io", "tokenreviews") if info.namespace.is_empty() => {
+                Some(DelegationRequest::TokenReview)
+            }
+            ("apis", "authorization.k8s.io", "subjectaccessreviews") if info.namespace.is_empty() => {
+                Some(DelegationRequest::SubjectAccessReview)
+            }
+            _ => None,
+        }
+    }
+
+    /// The kind of its body; none if it has none.
+    pub fn review_body(self) -> Option<ReviewBody> {
+        match self {
+            DelegationRequest::ConfigMap => None,
+            DelegationRequest::TokenReview => Some(ReviewBody::Token),
+            DelegationRequest::SubjectAccessReview => Some(ReviewBody::SubjectAccess),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+    use crate::kubeapi::{CanonicalPath, Query};
+
+    #[test]
+    fn delegation_request_parsed_from_path() {
+        let asked = |path: &str| {
+            let (path, query) = (CanonicalPath::parse(path).unwrap(), Query::parse(""));
+            DelegationRequest::parse(&RequestInfo::parse(&Method::POST, &path, &query).unwrap())
+        };
+        for (path, expected) in [
+            (
+                "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication",
+                Some(DelegationRequest::ConfigMap),
+            ),
+            ("/api/v1/configmaps", Some(DelegationRequest::ConfigMap)),
+            ("/apis/authentication.k8s.io/v1/tokenreviews", Some(DelegationRequest::TokenReview)),
+            ("/apis/authorization.k8s.io/v1/subjectaccessreviews", Some(DelegationRequest::SubjectAccessReview)),
+            ("/apis/authorization.k8s.io/v1beta1/subjectaccessreviews", None),
+            ("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", None),
+            ("/apis/authorization.k8s.io/v1/namespaces/x/localsubjectaccessreviews", None),
+            ("/api/v1/namespaces/kube-system/secrets", None),
+            ("/api/v1/namespaces/kube-system/configmaps/x/status", None),
+            ("/configmaps", None),
+        ] {
+            assert_eq!(asked(path), expected, "{path}");
+        }
+    }
+}

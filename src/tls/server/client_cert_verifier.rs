@@ -1,0 +1,50 @@
+//! Requests client certificates and verifies possession of the key. Trust is verified later, by the authenticators.
+//!
+//! Go servers of Kubernetes do the same (`tls.RequestClientCert`): a client with an untrusted certificate
+//! gets a response (401) instead of a broken handshake, and may still authenticate by a token.
+
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DistinguishedName, Error};
+
+use crate::tls::signature::signature_checks;
+
+#[derive(Debug)]
+pub(super) struct PossessionVerifier {
+    hints: Vec<DistinguishedName>,
+}
+
+impl PossessionVerifier {
+    /// `hints` are the authorities named in the handshake. Without any, no certificate is requested, because
+    /// none would be trusted.
+    pub(super) fn new(mut hints: Vec<DistinguishedName>) -> PossessionVerifier {
+        hints.sort_by(|a, b| a.as_ref().cmp(b.as_ref()));
+        hints.dedup_by(|a, b| a.as_ref() == b.as_ref());
+        PossessionVerifier { hints }
+    }
+}
+
+impl ClientCertVerifier for PossessionVerifier {
+    fn offer_client_auth(&self) -> bool {
+        !self.hints.is_empty()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.hints
+    }
+
+    fn verify_client_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    signature_checks!();
+}
