@@ -134,11 +134,11 @@ fn rules_by_path_and_method() {
     }
 }
 
-/// What `docs/sidecar.md` says of the sample that it shows.
+/// What `docs/how-to/sidecar-rules.md` says of the sample that it shows.
 #[test]
 fn the_sample_with_rules() {
     let sample = include_str!("../../../deploy/sidecar/rules.yaml");
-    let shown = include_str!("../../../docs/sidecar.md").split("```yaml\n").nth(1).unwrap();
+    let shown = include_str!("../../../docs/how-to/sidecar-rules.md").split("```yaml\n").nth(1).unwrap();
     let shown = shown.split("```").next().unwrap();
     for text in [sample, shown] {
         let rules = rules(text);
