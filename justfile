@@ -18,6 +18,11 @@ lint:
     cargo deny --locked check --hide-inclusion-graph bans licenses sources
     RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked
 
+# docs/ as a book, in target/book; needs mdbook (cargo install mdbook)
+docs *ARGS:
+    @command -v mdbook >/dev/null || { echo "mdbook is not installed: run 'cargo install mdbook', or read docs/SUMMARY.md as plain files" >&2; exit 1; }
+    mdbook build {{ARGS}}
+
 # A gateway with an example API behind it, in one process
 quickstart *ARGS:
     cargo run --locked --release -- quickstart {{ARGS}}

@@ -142,11 +142,11 @@ fn rbac_proxy_rules_selected_by_path_and_method() {
     }
 }
 
-/// The sample works as described in `docs/sidecar.md`.
+/// The sample works as described in `docs/how-to/sidecar-rules.md`.
 #[test]
 fn rbac_proxy_sample_rules_work_as_documented() {
     let sample = include_str!("../../../deploy/sidecar/rules.yaml");
-    let shown = include_str!("../../../docs/sidecar.md").split("```yaml\n").nth(1).unwrap();
+    let shown = include_str!("../../../docs/how-to/sidecar-rules.md").split("```yaml\n").nth(1).unwrap();
     let shown = shown.split("```").next().unwrap();
     for text in [sample, shown] {
         let rules = rules(text);

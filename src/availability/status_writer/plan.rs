@@ -156,7 +156,7 @@ impl StatusPlanner {
         }
         let others = stands.conditions.iter().filter(|one| one["type"] != "Available").cloned();
         let since = transition_time(condition.since, there, theirs.status == ours.status);
-        let conditions = others.chain([ours.to_value(&since)]).collect();
+        let conditions = others.chain([ours.into_value(&since)]).collect();
         StatusPlan::Write { version: stands.version.clone(), conditions }
     }
 
@@ -235,7 +235,7 @@ impl ConditionContent {
         ConditionContent { status: text("status"), reason: text("reason"), message: text("message") }
     }
 
-    fn to_value(self, since: &str) -> Value {
+    fn into_value(self, since: &str) -> Value {
         json!({
             "type": "Available",
             "status": self.status,

@@ -1,5 +1,5 @@
-//! The tutorial of `docs/sidecar.md`, typed as it is printed: an API server in Python that knows nothing of Kubernetes'
-//! certificates, tokens and RBAC, with `narthex sidecar` in front of it, in a real cluster.
+//! The tutorial of `docs/tutorials/sidecar.md`, typed as it is printed: an API server in Python that knows nothing of
+//! Kubernetes' certificates, tokens and RBAC, with `narthex sidecar` in front of it, in a real cluster.
 
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -60,7 +60,7 @@ impl Reader {
             "NARTHEX_AUTHORIZATION_WEBHOOK_CACHE_AUTHORIZED_TTL=0s".to_owned(),
             "NARTHEX_AUTHORIZATION_WEBHOOK_CACHE_UNAUTHORIZED_TTL=0s".to_owned(),
         ];
-        let printed = blocks(include_str!("../../../docs/sidecar.md"), "## On this machine");
+        let printed = blocks(include_str!("../../../docs/tutorials/sidecar.md"), "## On this machine");
         let printed: Vec<String> = printed.iter().map(|block| at_port(block, port)).collect();
         Reader { directory, setting, port, printed: printed.into_iter() }
     }
