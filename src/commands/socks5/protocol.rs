@@ -94,7 +94,7 @@ pub fn parse_greeting(bytes: &[u8]) -> ParseResult<OfferedMethods> {
     Ok(Some((offered, 2 + methods.len())))
 }
 
-/// Encodes the reply to [`greeting`].
+/// Encodes the reply to [`parse_greeting`].
 pub fn method_reply(method: AuthMethod) -> [u8; 2] {
     [VERSION, method as u8]
 }
@@ -110,7 +110,7 @@ pub fn parse_login(bytes: &[u8]) -> ParseResult<UserPassword<'_>> {
     Ok(Some((UserPassword { user, password }, 3 + user.len() + password.len())))
 }
 
-/// Encodes the reply to [`login`].
+/// Encodes the reply to [`parse_login`].
 pub fn login_reply(welcome: bool) -> [u8; 2] {
     [LOGIN_VERSION, u8::from(!welcome)]
 }
@@ -156,7 +156,7 @@ pub fn parse_request(bytes: &[u8]) -> ParseResult<Destination> {
     Ok(Some((Destination { host, port: u16::from_be_bytes(*port) }, 4 + length + 2)))
 }
 
-/// Encodes the reply to [`request`]. The bound address is not revealed; behind another proxy it is unknown anyway.
+/// Encodes the reply to [`parse_request`]. The bound address is not revealed; behind another proxy it is unknown anyway.
 pub fn connect_reply(reply: ReplyCode) -> [u8; 10] {
     [VERSION, reply as u8, 0, 1, 0, 0, 0, 0, 0, 0]
 }
