@@ -1,6 +1,6 @@
 //! Module order in `src/lib.rs` and other structural rules.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -66,6 +66,142 @@ fn file_names_are_specific() {
         let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         assert!(!stem.split('_').any(|word| EMPTY.contains(&word)), "{} has an empty name", file.display());
     }
+}
+
+#[test]
+fn file_names_are_terms_of_the_field() {
+    // Words that name nothing an engineer of the field would search for.
+    const PRIVATE: [&str; 65] = [
+        "answered",
+        "asker",
+        "asking",
+        "audited",
+        "behind",
+        "board",
+        "carrier",
+        "chosen",
+        "complaint",
+        "course",
+        "desk",
+        "dialler",
+        "door",
+        "doubts",
+        "flights",
+        "forge",
+        "guarding",
+        "heard",
+        "history",
+        "judge",
+        "keeper",
+        "kept",
+        "known",
+        "last",
+        "lately",
+        "letters",
+        "lookup",
+        "making",
+        "mistakes",
+        "named",
+        "odd",
+        "onward",
+        "ours",
+        "own",
+        "parting",
+        "passage",
+        "patience",
+        "person",
+        "pitfalls",
+        "places",
+        "plain",
+        "pushed",
+        "reached",
+        "reading",
+        "recall",
+        "receipt",
+        "remember",
+        "rounds",
+        "said",
+        "scene",
+        "seen",
+        "selected",
+        "shared",
+        "silence",
+        "speakable",
+        "standing",
+        "strangers",
+        "told",
+        "unclaimed",
+        "unwritten",
+        "wanted",
+        "way",
+        "ways",
+        "who",
+        "written",
+    ];
+    for file in files() {
+        let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        assert!(!PRIVATE.contains(&stem), "{}: use the field's name for it", file.display());
+    }
+}
+
+/// Two types of one name send a reader to the wrong one.
+#[test]
+fn type_names_are_unique() {
+    // Names that Rust code uses once per module, told apart by the module's name.
+    const USUAL: [&str; 22] = [
+        "Builder", "Client", "Config", "Entry", "Error", "Handler", "Inner", "Iter", "Kind", "Metadata", "Metrics",
+        "Options", "Request", "Response", "Result", "Server", "Settings", "Source", "Spec", "State", "Status",
+        "Version",
+    ];
+    let mut declared = BTreeMap::<String, Vec<String>>::new();
+    for file in files() {
+        if file.file_name().is_some_and(|name| name == "tests.rs") {
+            continue;
+        }
+        let text = read(&file);
+        let production = text.split("\n#[cfg(test)]\n").next().unwrap_or_default();
+        for line in without_comments_and_texts(production).lines() {
+            let mut words = words(line).skip_while(|word| ["pub", "super", "crate", "in", "self"].contains(word));
+            if let (Some("struct" | "enum" | "trait" | "union"), Some(name)) = (words.next(), words.next()) {
+                declared.entry(name.to_owned()).or_default().push(file.display().to_string());
+            }
+        }
+    }
+    assert!(declared.len() > 500, "types are declared in a way that this test does not read");
+    declared.retain(|name, files| files.len() > 1 && !USUAL.contains(&name.as_str()));
+    assert!(declared.is_empty(), "types of one name: {declared:#?}");
+}
+
+#[test]
+fn spelling_is_american() {
+    const BRITISH: [&str; 17] = [
+        "authoris",
+        "behaviour",
+        "cancelled",
+        "catalogue",
+        "colour",
+        "dialled",
+        "dialler",
+        "dialling",
+        "favour",
+        "honour",
+        "initialis",
+        "judgement",
+        "labelled",
+        "neighbour",
+        "normalis",
+        "recognis",
+        "serialis",
+    ];
+    let mut wrong = Vec::new();
+    for file in files() {
+        for (number, line) in read(&file).lines().enumerate() {
+            let lower = line.to_lowercase();
+            let found = BRITISH.iter().filter(|stem| lower.contains(**stem));
+            wrong.extend(found.map(|stem| format!("{}:{}: {stem}", file.display(), number + 1)));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
 #[test]

@@ -149,9 +149,9 @@ impl ChainVerification {
 
     /// Logs an untrusted certificate and the reason. The access log has the reason for each refused request.
     fn log_untrusted(&self, remote: SocketAddr) {
-        let judgements =
+        let judgments =
             [self.front_proxy.as_ref().map(|it| it.as_ref().err()), self.client.as_ref().map(|it| it.as_ref().err())];
-        let judged = || judgements.iter().flatten();
+        let judged = || judgments.iter().flatten();
         if judged().count() > 0 && judged().all(Option::is_some) {
             let why: Vec<&str> = judged().flatten().map(|why| why.as_str()).collect();
             tracing::debug!(%remote, why = why.join("; "), "client certificate is not trusted");

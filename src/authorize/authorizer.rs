@@ -287,38 +287,38 @@ impl Authorizer {
 
     /// Evaluates the chain for a served access review.
     pub async fn review(&self, attributes: Attributes<'_>) -> ReviewStatus {
-        let mut judgement = ReviewStatus::default();
+        let mut judgment = ReviewStatus::default();
         if self.is_privileged(attributes.user) || self.always_allow_paths.allows(attributes.request) {
-            judgement.allowed = true;
-            return judgement;
+            judgment.allowed = true;
+            return judgment;
         }
         let mut reasons = Vec::new();
         for link in &*self.chain.snapshot() {
             match link.decide(attributes).await {
                 // A decision overrides errors of earlier authorizers.
                 Decision::Allow(why) => {
-                    judgement = ReviewStatus { allowed: true, ..ReviewStatus::default() };
+                    judgment = ReviewStatus { allowed: true, ..ReviewStatus::default() };
                     reasons = why.iter().map(ToString::to_string).collect();
                     break;
                 }
                 Decision::Deny(reason) => {
-                    judgement = ReviewStatus { denied: true, ..ReviewStatus::default() };
+                    judgment = ReviewStatus { denied: true, ..ReviewStatus::default() };
                     reasons = vec![reason];
                     break;
                 }
                 Decision::NoOpinion(reason) => reasons.push(reason),
-                Decision::Error(_) => judgement.error = "an authorizer failed".to_owned(),
+                Decision::Error(_) => judgment.error = "an authorizer failed".to_owned(),
                 Decision::FatalError(_) => {
                     let error = "an authorizer failed, or its response was contradictory".to_owned();
-                    judgement = ReviewStatus { denied: true, error, ..ReviewStatus::default() };
+                    judgment = ReviewStatus { denied: true, error, ..ReviewStatus::default() };
                     reasons.clear();
                     break;
                 }
             }
         }
         reasons.retain(|reason| !reason.is_empty());
-        judgement.reason = reasons.join("\n");
-        judgement
+        judgment.reason = reasons.join("\n");
+        judgment
     }
 
     /// Whether any mode can authorize impersonation. Privileged groups and always-allowed paths do not count.

@@ -156,8 +156,8 @@ mod tests {
     }
 
     impl Backends {
-        fn set(&self, name: &str, behaviour: ProbeBehavior) {
-            self.0.borrow_mut().entry(name.to_owned()).or_default().0 = behaviour;
+        fn set(&self, name: &str, behavior: ProbeBehavior) {
+            self.0.borrow_mut().entry(name.to_owned()).or_default().0 = behavior;
         }
 
         fn asked(&self, name: &str) -> u32 {
@@ -167,13 +167,13 @@ mod tests {
 
     impl Probe for Backends {
         async fn probe(&self, api_service: &ApiService, _: &ResolvedBackend, at: &Address) -> Result<(), ProbeFailure> {
-            let behaviour = {
+            let behavior = {
                 let mut all = self.0.borrow_mut();
                 let known = all.entry(api_service.name.clone()).or_default();
                 known.1 += 1;
                 known.0
             };
-            match behaviour {
+            match behavior {
                 ProbeBehavior::Answers => Ok(()),
                 ProbeBehavior::Fails => Err(ProbeFailure::unreachable(api_service, "connection refused", at)),
                 ProbeBehavior::Stalls => std::future::pending().await,

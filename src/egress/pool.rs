@@ -37,10 +37,10 @@ pub struct PoolReport {
 }
 
 impl Pool {
-    /// An empty pool that opens connections with `dialler`.
-    pub fn new(dialler: impl Into<Dialer>) -> Pool {
+    /// An empty pool that opens connections with `dialer`.
+    pub fn new(dialer: impl Into<Dialer>) -> Pool {
         Pool {
-            dialer: dialler.into(),
+            dialer: dialer.into(),
             max_per_endpoint: MAX_CONNECTIONS_PER_ENDPOINT,
             max_per_api_service: usize::MAX,
             endpoints: RefCell::default(),

@@ -43,11 +43,11 @@ pub async fn connect<C: AsyncRead + AsyncWrite + Unpin>(
         (NO_AUTHENTICATION, _) => {}
         (PASSWORD, Some(login)) => {
             send(&mut carrier, &login).await?;
-            let mut judgement = [0; 2];
-            recv(&mut carrier, &mut judgement, false).await?;
-            expect_version(judgement, AUTH_VERSION)?;
-            if judgement[1] != 0 {
-                let why = format!("it refused user and password (status {:02x})", judgement[1]);
+            let mut judgment = [0; 2];
+            recv(&mut carrier, &mut judgment, false).await?;
+            expect_version(judgment, AUTH_VERSION)?;
+            if judgment[1] != 0 {
+                let why = format!("it refused user and password (status {:02x})", judgment[1]);
                 return Err(ProxyFault::Credentials.with_cause(why));
             }
         }

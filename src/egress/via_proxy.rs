@@ -24,7 +24,7 @@ const MAX_NAME_BYTES: usize = 255;
 /// # Errors
 /// The error of the last proxy, or the first error that is not proxy-specific; the cause lists all.
 pub(super) async fn open(
-    dialler: &Dialer,
+    dialer: &Dialer,
     selection: &Arc<EgressSelection>,
     destination: &Destination,
 ) -> Result<OpenedStream, DialError> {
@@ -38,9 +38,9 @@ pub(super) async fn open(
         // Each proxy gets a share of the time: one that hangs leaves time for the others.
         let share = (until - Instant::now()) / u32::try_from(left.max(1)).unwrap_or(u32::MAX);
         left -= 1;
-        match open_via(dialler, selection, proxy, destination, share).await {
+        match open_via(dialer, selection, proxy, destination, share).await {
             Ok(opened) => {
-                record_outcome(dialler, selection, number, None, opened.timing.total());
+                record_outcome(dialer, selection, number, None, opened.timing.total());
                 if selection.health.set_preferred(number) && selection.proxies.len() > 1 {
                     let (selection, proxy) = (&selection.name, &proxy.address);
                     tracing::warn!(selection, %proxy, why = causes.join("; "), "switched to another egress proxy");
@@ -52,7 +52,7 @@ pub(super) async fn open(
                     last = fault;
                 }
                 record_outcome(
-                    dialler,
+                    dialer,
                     selection,
                     number,
                     last.is_proxy_specific().then_some((last, &error.cause)),
@@ -70,14 +70,14 @@ pub(super) async fn open(
 
 /// Records the result of a dial and logs changes of the proxy's health.
 fn record_outcome(
-    dialler: &Dialer,
+    dialer: &Dialer,
     selection: &EgressSelection,
     number: usize,
     fault: Option<(ProxyFault, &str)>,
     took: Duration,
 ) {
     let news = selection.health.record(number, fault);
-    if let Some(metrics) = dialler.metrics() {
+    if let Some(metrics) = dialer.metrics() {
         let calls =
             selection.health.call_health(number, || metrics.calls().register(CallKind::EgressProxy, &selection.name));
         let result = fault.map_or(Ok(()), |(_, why)| Err(why));
@@ -119,24 +119,24 @@ fn validate_name(destination: &Destination) -> Result<(), DialError> {
 
 /// Opens the stream through one proxy, within `share`.
 async fn open_via(
-    dialler: &Dialer,
+    dialer: &Dialer,
     selection: &EgressSelection,
     proxy: &EgressProxy,
     destination: &Destination,
     share: Duration,
 ) -> Result<OpenedStream, DialError> {
     let (protocol, transport) = (selection.protocol.as_str(), proxy.address.transport());
-    let counts = dialler.metrics().map(|metrics| metrics.egress());
+    let counts = dialer.metrics().map(|metrics| metrics.egress());
     if let Some(counts) = counts {
         counts.record_start(protocol, transport);
     }
     let began = Instant::now();
     let reached = Cell::new(false);
     let attempt = async {
-        let hosts = candidate_hosts(dialler, selection, proxy, destination).await?;
+        let hosts = candidate_hosts(dialer, selection, proxy, destination).await?;
         let reached = &reached;
         let attempts = hosts.into_iter().map(|host| async move {
-            open_once(dialler, selection, proxy, &Destination { host, ..*destination }, reached, share).await
+            open_once(dialer, selection, proxy, &Destination { host, ..*destination }, reached, share).await
         });
         happy_eyeballs(attempts, ProxyFault::NameNotResolved.with_cause("the name has no address")).await
     };
@@ -159,7 +159,7 @@ async fn open_via(
 
 /// Hosts to ask the proxy for, tried as in [`happy_eyeballs`]: the name, or the addresses resolved here.
 async fn candidate_hosts(
-    dialler: &Dialer,
+    dialer: &Dialer,
     selection: &EgressSelection,
     proxy: &EgressProxy,
     destination: &Destination,
@@ -167,13 +167,13 @@ async fn candidate_hosts(
     if (selection.protocol, proxy.name_resolution) != (EgressProtocol::Socks5, NameResolution::Local) {
         return Ok(vec![destination.host.clone()]);
     }
-    let found = dialler.resolver().addresses(destination).await;
+    let found = dialer.resolver().addresses(destination).await;
     let found = found.map_err(|error| ProxyFault::NameNotResolved.with_cause(error.to_string()))?;
     Ok(found.into_iter().map(Host::Ip).collect())
 }
 
 async fn open_once(
-    dialler: &Dialer,
+    dialer: &Dialer,
     selection: &EgressSelection,
     proxy: &EgressProxy,
     destination: &Destination,
@@ -182,9 +182,9 @@ async fn open_once(
 ) -> Result<OpenedStream, DialError> {
     let began = Instant::now();
     if selection.protocol == EgressProtocol::Konnectivity {
-        return open_tunnel(dialler, selection, proxy, destination, reached, share).await;
+        return open_tunnel(dialer, selection, proxy, destination, reached, share).await;
     }
-    let carrier = connect_to_proxy(dialler, selection, proxy).await?;
+    let carrier = connect_to_proxy(dialer, selection, proxy).await?;
     let connected = Instant::now();
     reached.set(true);
     let credentials = proxy.credentials.as_ref();
@@ -200,7 +200,7 @@ async fn open_once(
 
 /// Opens a Konnectivity tunnel on a shared connection.
 async fn open_tunnel(
-    dialler: &Dialer,
+    dialer: &Dialer,
     selection: &EgressSelection,
     proxy: &EgressProxy,
     destination: &Destination,
@@ -212,7 +212,7 @@ async fn open_tunnel(
     let open = async || {
         reached.set(false);
         let began = Instant::now();
-        let carrier = connect_to_proxy(dialler, selection, proxy).await?;
+        let carrier = connect_to_proxy(dialer, selection, proxy).await?;
         let client = konnectivity::KonnectivityClient::connect(carrier, &authority(proxy)).await?;
         connect.set(began.elapsed());
         reached.set(true);
@@ -222,7 +222,7 @@ async fn open_tunnel(
     reached.set(true);
     // Slightly before the caller's timeout: the reason is better known here.
     let patience = share.saturating_sub(Duration::from_millis(10));
-    let tunnel = dialler.konnectivity().dial(proxy, &destination.to_string(), patience, open).await?;
+    let tunnel = dialer.konnectivity().dial(proxy, &destination.to_string(), patience, open).await?;
     let connect = connect.get();
     let timing = DialTiming { connect, proxy: began.elapsed().saturating_sub(connect), ..DialTiming::default() };
     Ok(OpenedStream { stream: ReadAhead::new(TransportStream::Tunnel(Box::new(tunnel))), timing })
@@ -239,14 +239,14 @@ fn authority(proxy: &EgressProxy) -> String {
 
 /// Connects to the proxy itself.
 async fn connect_to_proxy(
-    dialler: &Dialer,
+    dialer: &Dialer,
     selection: &EgressSelection,
     proxy: &EgressProxy,
 ) -> Result<TransportStream, DialError> {
     let unreachable = |why: String| ProxyFault::Unreachable.with_cause(why);
     let carrier = match &proxy.address {
         Address::Tcp(destination) => {
-            let connected = dialler.connect(destination, selection.dial_timeout).await;
+            let connected = dialer.connect(destination, selection.dial_timeout).await;
             // The caller adds the proxy's address.
             let named = format!("{destination}: ");
             connected
@@ -260,10 +260,10 @@ async fn connect_to_proxy(
     let Some(tls) = &proxy.tls else { return Ok(carrier) };
     let shaken = TlsConnector::from(tls.config.clone()).connect(tls.name.clone(), carrier).await;
     let shaken = shaken.map_err(|error| {
-        dialler.record_refused_peer(&proxy.address, &tls.name, &error);
+        dialer.record_refused_peer(&proxy.address, &tls.name, &error);
         ProxyFault::Untrusted.with_cause(format!("TLS handshake: {}", crate::tls::describe_error(&error)))
     })?;
-    dialler.record_peer_certificate(&proxy.address, &tls.name, shaken.get_ref().1.peer_certificates());
+    dialer.record_peer_certificate(&proxy.address, &tls.name, shaken.get_ref().1.peer_certificates());
     Ok(TransportStream::Tls(Box::new(shaken)))
 }
 

@@ -31,7 +31,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Client of an API server with its own connection pool, configured by the current kubeconfig.
 pub struct Client {
     pool: Pool,
-    dialler: Dialer,
+    dialer: Dialer,
     source: KubeconfigSource,
     current: RefCell<ActiveKubeconfig>,
 }
@@ -49,10 +49,10 @@ struct ActiveKubeconfig {
 
 impl Client {
     /// A client of the API server in `kubeconfig`, which was read from `source`. Needs a `LocalSet`.
-    pub fn new(source: impl Into<KubeconfigSource>, kubeconfig: Kubeconfig, dialler: Dialer) -> Rc<Client> {
-        let pool = Pool::new(dialler.clone());
-        let current = RefCell::new(ActiveKubeconfig::new(&pool, &dialler, Rc::new(kubeconfig), None));
-        Rc::new(Client { pool, dialler, source: source.into(), current })
+    pub fn new(source: impl Into<KubeconfigSource>, kubeconfig: Kubeconfig, dialer: Dialer) -> Rc<Client> {
+        let pool = Pool::new(dialer.clone());
+        let current = RefCell::new(ActiveKubeconfig::new(&pool, &dialer, Rc::new(kubeconfig), None));
+        Rc::new(Client { pool, dialer, source: source.into(), current })
     }
 
     /// Calls the API server with the timeouts and retries of `patience`. Returns the complete response of any status.
@@ -121,7 +121,7 @@ impl Client {
                 continue;
             }
             if let Some(granted) = granted {
-                current.apply_credentials(&self.pool, &self.dialler, granted)?;
+                current.apply_credentials(&self.pool, &self.dialer, granted)?;
             }
             let (kubeconfig, endpoint) = (current.kubeconfig.clone(), current.endpoint.clone());
             return Ok(Passthrough { kubeconfig, endpoint, credentials: current.credentials.clone() });
@@ -141,7 +141,7 @@ impl Client {
     pub async fn follow(self: Rc<Self>) {
         let mut told: Option<Problems> = None;
         let mut round = tokio::time::interval(SWEEP_INTERVAL);
-        let mut ways = self.dialler.routes().clone();
+        let mut ways = self.dialer.routes().clone();
         let mut files = self.files();
         let mut follower = FileWatcher::new(files.clone());
         loop {
@@ -181,7 +181,7 @@ impl Client {
     /// Uses `kubeconfig` and the current egress route for calls from now on.
     fn activate(&self, kubeconfig: Rc<Kubeconfig>) {
         let mut current = self.current.borrow_mut();
-        *current = ActiveKubeconfig::new(&self.pool, &self.dialler, kubeconfig, current.credential_cache.take());
+        *current = ActiveKubeconfig::new(&self.pool, &self.dialer, kubeconfig, current.credential_cache.take());
     }
 
     fn files(&self) -> Vec<PathBuf> {
@@ -271,16 +271,11 @@ fn to_response(head: &http::response::Parts, body: Bytes) -> ApiResponse {
 
 impl ActiveKubeconfig {
     /// The kubeconfig as read. Reuses `login` if it belongs to the same plugin. [`ActiveKubeconfig::apply_credentials`] adds its credentials.
-    fn new(
-        pool: &Pool,
-        dialler: &Dialer,
-        read: Rc<Kubeconfig>,
-        login: Option<Rc<CredentialCache>>,
-    ) -> ActiveKubeconfig {
+    fn new(pool: &Pool, dialer: &Dialer, read: Rc<Kubeconfig>, login: Option<Rc<CredentialCache>>) -> ActiveKubeconfig {
         let plugin = read.plugin.as_ref();
         let login = login.filter(|login| login.is_for(plugin));
-        let login = login.or_else(|| Some(CredentialCache::new(plugin?.clone(), dialler.clone())));
-        let endpoint = ActiveKubeconfig::endpoint_for(pool, dialler, &read);
+        let login = login.or_else(|| Some(CredentialCache::new(plugin?.clone(), dialer.clone())));
+        let endpoint = ActiveKubeconfig::endpoint_for(pool, dialer, &read);
         ActiveKubeconfig {
             kubeconfig: read.clone(),
             loaded: read,
@@ -294,7 +289,7 @@ impl ActiveKubeconfig {
     fn apply_credentials(
         &mut self,
         pool: &Pool,
-        dialler: &Dialer,
+        dialer: &Dialer,
         granted: Rc<PluginCredentials>,
     ) -> Result<(), CredentialError> {
         if self.credentials.as_ref().is_some_and(|used| Rc::ptr_eq(used, &granted)) {
@@ -305,15 +300,15 @@ impl ActiveKubeconfig {
             .with_credentials(&granted)
             .map_err(|problem| CredentialError(format!("getting credentials: {problem}")))?;
         self.kubeconfig = Rc::new(with);
-        self.endpoint = ActiveKubeconfig::endpoint_for(pool, dialler, &self.kubeconfig);
+        self.endpoint = ActiveKubeconfig::endpoint_for(pool, dialer, &self.kubeconfig);
         self.credentials = Some(granted);
         Ok(())
     }
 
     /// The endpoint of the server, by the kubeconfig's `proxy-url`, else by the control plane egress selection.
-    fn endpoint_for(pool: &Pool, dialler: &Dialer, kubeconfig: &Kubeconfig) -> Rc<Endpoint> {
+    fn endpoint_for(pool: &Pool, dialer: &Dialer, kubeconfig: &Kubeconfig) -> Rc<Endpoint> {
         let plain = matches!(kubeconfig.wire, TransportSecurity::Plaintext(_));
-        let way = kubeconfig.proxy.clone().unwrap_or_else(|| dialler.route(CONTROL_PLANE, plain));
+        let way = kubeconfig.proxy.clone().unwrap_or_else(|| dialer.route(CONTROL_PLANE, plain));
         pool.endpoint(&EndpointKey {
             address: Address::Tcp(kubeconfig.destination.clone()),
             security: kubeconfig.wire.clone(),

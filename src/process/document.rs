@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn yaml_stream_skips_comments_and_empty_documents() {
-        let text = "# licence\n---\n# nothing\n---\nkind: A\nmetadata: {name: a}\n--- # why\nkind: B\n...\n---\n";
+        let text = "# license\n---\n# nothing\n---\nkind: A\nmetadata: {name: a}\n--- # why\nkind: B\n...\n---\n";
         assert_eq!(names(text), ["f.yaml, document 1, A \"a\"", "f.yaml, document 2, B"]);
     }
 

@@ -601,7 +601,7 @@ impl rustls::client::danger::ServerCertVerifier for CertificateRecorder {
     }
 }
 
-/// A session that is taken up again would skip the judgement of the certificate.
+/// A session that is taken up again would skip the judgment of the certificate.
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_session_resumption_disabled() {
     let world = TestEnvironment::new();

@@ -58,9 +58,9 @@ impl FakeReviewServer {
     }
 
     pub(crate) async fn start_at(world: &TestEnvironment, address: SocketAddr) -> FakeReviewServer {
-        let behaviour: Arc<Mutex<ReviewBehavior>> = Arc::new(Mutex::new(Arc::new(default_reply)));
+        let behavior: Arc<Mutex<ReviewBehavior>> = Arc::new(Mutex::new(Arc::new(default_reply)));
         let asked: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
-        let (behaving, asking) = (behaviour.clone(), asked.clone());
+        let (behaving, asking) = (behavior.clone(), asked.clone());
         let (config_map, telling) = watch::channel((1, AuthConfigMapState::Absent));
         let settings =
             BackendSettings { names: vec!["127.0.0.1"], address, handles_probes: true, ..BackendSettings::http2() };
@@ -89,7 +89,7 @@ impl FakeReviewServer {
         let identity = CertificateRequest::client("narthex", &[]);
         world.write_pair("reviewer-client", &world.request_header_ca.issue(&identity, SystemTime::now()).unwrap());
         std::fs::write(world.path("reviewer.token"), "first\n").unwrap();
-        let reviewer = FakeReviewServer { backend, behavior: behaviour, reviews: asked, config_map };
+        let reviewer = FakeReviewServer { backend, behavior: behavior, reviews: asked, config_map };
         reviewer.write_kubeconfig(world, "reviewer", "");
         reviewer
     }
@@ -121,9 +121,9 @@ impl FakeReviewServer {
         file.display().to_string()
     }
 
-    /// Does as `behaviour` says from now on.
-    pub(crate) fn set_behavior(&self, behaviour: impl Fn(&Value) -> ReviewReply + Send + Sync + 'static) {
-        *self.behavior.lock().unwrap() = Arc::new(behaviour);
+    /// Does as `behavior` says from now on.
+    pub(crate) fn set_behavior(&self, behavior: impl Fn(&Value) -> ReviewReply + Send + Sync + 'static) {
+        *self.behavior.lock().unwrap() = Arc::new(behavior);
     }
 
     /// Writes the ConfigMap.

@@ -371,7 +371,7 @@ async fn authentication_drop_groups_from_every_source() {
         }
         assert_eq!(client.send_and_read(request(Method::GET, THINGS, headers, "")).await.status, 200, "{way}");
         assert_eq!(backend.last_request().header_values("x-remote-group"), ["devs", "system:authenticated"], "{way}");
-        // The group that may everything is gone before it is authorised.
+        // The group that may everything is gone before it is authorized.
         let client = Client::http2(&world, &strict, *pair).await;
         if *way == "token" {
             eventually("the keys to be there", async || {

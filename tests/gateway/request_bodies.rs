@@ -136,7 +136,7 @@ async fn request_body_truncated_is_never_complete_at_backend() {
                 let first = body.frame().await;
                 assert!(first.is_some());
                 counted.fetch_add(1, Ordering::SeqCst);
-                // Not cancelled with the request: what would be stored is what counts.
+                // Not canceled with the request: what would be stored is what counts.
                 let ended = tokio::spawn(async move { body.collect().await.is_ok() });
                 kept.lock().push(ended);
                 std::future::pending().await

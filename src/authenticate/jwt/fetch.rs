@@ -48,12 +48,12 @@ impl JwksSource {
     ///
     /// # Errors
     /// Why they could not be fetched, for the log.
-    pub(super) async fn fetch(&self, dialler: &Dialer) -> Result<Jwks, String> {
+    pub(super) async fn fetch(&self, dialer: &Dialer) -> Result<Jwks, String> {
         let at = |url: &HttpsUrl| {
             let url = url.to_string();
             move |why: String| format!("{url}: {why}")
         };
-        let document = self.get(&self.discovery_url, dialler).await.map_err(at(&self.discovery_url))?;
+        let document = self.get(&self.discovery_url, dialer).await.map_err(at(&self.discovery_url))?;
         let discovery: IssuerDiscovery = serde_json::from_slice(&document)
             .map_err(|error| at(&self.discovery_url)(format!("invalid discovery document: {error}")))?;
         if discovery.issuer != self.issuer {
@@ -62,14 +62,14 @@ impl JwksSource {
         }
         let keys = HttpsUrl::parse_with_query(&discovery.jwks_uri)
             .map_err(|mistakes| at(&self.discovery_url)(format!("invalid jwks_uri: {}", mistakes.join("; "))))?;
-        let document = self.get(&keys, dialler).await.map_err(at(&keys))?;
+        let document = self.get(&keys, dialer).await.map_err(at(&keys))?;
         Jwks::parse(&document).map_err(at(&keys))
     }
 
     /// Returns the egress route. A named selection must be configured, as in
     /// `k8s.io/apiserver/plugin/pkg/authenticator/token/oidc`.
-    fn egress_route(&self, dialler: &Dialer) -> Result<EgressRoute, String> {
-        let ways = dialler.routes().load();
+    fn egress_route(&self, dialer: &Dialer) -> Result<EgressRoute, String> {
+        let ways = dialer.routes().load();
         let way = match self.egress.as_str() {
             "" => Some(ways.default_route()),
             name => ways.get_configured(name),
@@ -77,13 +77,13 @@ impl JwksSource {
         way.cloned().ok_or_else(|| format!("egress lookup for {:?} is not configured", self.egress))
     }
 
-    async fn get(&self, url: &HttpsUrl, dialler: &Dialer) -> Result<Bytes, String> {
-        tokio::time::timeout(FETCH_TIMEOUT, self.get_without_timeout(url, dialler))
+    async fn get(&self, url: &HttpsUrl, dialer: &Dialer) -> Result<Bytes, String> {
+        tokio::time::timeout(FETCH_TIMEOUT, self.get_without_timeout(url, dialer))
             .await
             .unwrap_or_else(|_| Err(format!("no response within {FETCH_TIMEOUT:?}")))
     }
 
-    async fn get_without_timeout(&self, url: &HttpsUrl, dialler: &Dialer) -> Result<Bytes, String> {
+    async fn get_without_timeout(&self, url: &HttpsUrl, dialer: &Dialer) -> Result<Bytes, String> {
         let settings = ClientSettings {
             ca_bundle: self.authorities.clone(),
             insecure_skip_verify: false,
@@ -95,7 +95,7 @@ impl JwksSource {
             address: Address::Tcp(url.destination.clone()),
             security: TransportSecurity::Tls(Arc::new(tls)),
             connect_timeout: CONNECT_TIMEOUT,
-            egress_route: self.egress_route(dialler)?,
+            egress_route: self.egress_route(dialer)?,
             preserve_host: false,
         };
         let path = if url.path.is_empty() { "/" } else { &url.path };
@@ -107,7 +107,7 @@ impl JwksSource {
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("narthex/", env!("CARGO_PKG_VERSION"))));
         headers.insert(HOST, HeaderValue::from_str(&url.authority).map_err(|error| error.to_string())?);
         // Connections are not pooled: the next request comes in minutes.
-        let endpoint = Pool::new(dialler.clone()).endpoint(&upstream);
+        let endpoint = Pool::new(dialer.clone()).endpoint(&upstream);
         let sent = endpoint.send(Box::new(request)).await.map_err(|error| match error {
             SendError::NotSent { error, .. } | SendError::Refused(error) => error.cause,
             SendError::InvalidResponse(error) | SendError::Broken(error) | SendError::StaleConnection(error) => {

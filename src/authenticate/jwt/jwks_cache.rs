@@ -85,12 +85,12 @@ impl JwksRefresher {
     }
 
     /// Fetches the keys at once, on request and periodically, until the process ends.
-    pub(super) async fn run(self, dialler: Dialer, health: Arc<CallHealth>, mut drain: Drain) {
+    pub(super) async fn run(self, dialer: Dialer, health: Arc<CallHealth>, mut drain: Drain) {
         let issuer = self.cache.source.issuer.clone();
         loop {
             let began = Instant::now();
             let fetched = tokio::select! {
-                fetched = self.cache.source.fetch(&dialler) => fetched,
+                fetched = self.cache.source.fetch(&dialer) => fetched,
                 () = drain.wait_for(ShutdownPhase::Ending) => return,
             };
             let result = fetched.as_ref().map(drop).map_err(String::as_str);

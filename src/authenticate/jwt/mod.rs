@@ -378,14 +378,14 @@ impl Drop for JwksTask {
 
 impl AuthenticationConfigWatcher {
     /// Reloads the file until the process ends. An invalid file keeps the last good configuration. Needs a `LocalSet`.
-    pub async fn run(mut self, dialler: Dialer, on_failure: OnFailure, drain: Drain) {
+    pub async fn run(mut self, dialer: Dialer, on_failure: OnFailure, drain: Drain) {
         let mut round = tokio::time::interval(SWEEP_INTERVAL);
         let (mut tasks, metrics): (Vec<JwksTask>, _) = (Vec::new(), self.jwt.metrics.clone());
         let start = |tasks: &mut Vec<JwksTask>, keepers: Vec<JwksRefresher>| {
             for keeper in keepers {
                 let origin = keeper.source().clone();
                 let health = metrics.calls().register(CallKind::Issuer, &origin.issuer);
-                let handle = tokio::task::spawn_local(keeper.run(dialler.clone(), health, drain.clone()));
+                let handle = tokio::task::spawn_local(keeper.run(dialer.clone(), health, drain.clone()));
                 tasks.push(JwksTask { origin, handle });
             }
         };
@@ -406,7 +406,7 @@ impl AuthenticationConfigWatcher {
                 }
             }
             let loaded = self.source.load();
-            let loaded = loaded.and_then(|it| self.source.check_egress(&it, &dialler.routes().load()).into_result(it));
+            let loaded = loaded.and_then(|it| self.source.check_egress(&it, &dialer.routes().load()).into_result(it));
             match loaded {
                 Ok(configuration) => {
                     let before = self.jwt.issuers.get();

@@ -319,7 +319,7 @@ jwt:
     audiences: [a, "", a]
     audienceMatchPolicy: MatchAll
     egressSelectorType: etcd
-    colour: red
+    color: red
   claimValidationRules:
   - {claim: a, expression: "true"}
   - {}

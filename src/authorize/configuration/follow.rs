@@ -144,13 +144,13 @@ fn connection_problem(configuration: &AuthorizationConfiguration, number: usize,
 impl AuthorizationConfigWatcher {
     /// Reloads the file and runs the webhook clients until the process ends. An invalid file keeps the last good
     /// configuration. Needs a `LocalSet`.
-    pub async fn run(mut self, dialler: Dialer, on_failure: OnFailure, mut drain: Drain) {
+    pub async fn run(mut self, dialer: Dialer, on_failure: OnFailure, mut drain: Drain) {
         let (mut round, mut probing) = (tokio::time::interval(SWEEP_INTERVAL), tokio::time::interval(PROBE_INTERVAL));
         let probes = self.builder.settings.probes;
         let mut told: Option<Problems> = None;
         loop {
             for plane in self.builder.pending_workers.drain(..) {
-                tokio::task::spawn_local(plane.run(dialler.clone()));
+                tokio::task::spawn_local(plane.run(dialer.clone()));
             }
             {
                 // The same future across the sweeps, as its own poll interval is longer than theirs.
@@ -273,9 +273,9 @@ impl ChainBuilder {
 
 impl WebhookWorker {
     /// Runs the client until the configuration no longer has the webhook.
-    async fn run(self, dialler: Dialer) {
+    async fn run(self, dialer: Dialer) {
         tracing::info!(source = %self.source, server = %self.kubeconfig.server(), "authorization webhook started");
-        let client = Client::new(self.source, self.kubeconfig, dialler);
+        let client = Client::new(self.source, self.kubeconfig, dialer);
         let mut following = tokio::task::JoinSet::new();
         following.spawn_local(client.clone().follow());
         self.jobs.serve(client).await;

@@ -50,7 +50,7 @@ fn all_mistakes_at_once_each_at_its_path() {
     let text = r#"
 apiVersion: apiserver.config.k8s.io/v2
 kind: AuthorizationConfiguration
-authorisers: []
+authorizors: []
 authorizers:
 - {type: Node, name: node}
 - {type: ABAC, name: abac}

@@ -92,12 +92,12 @@ impl ControlThread {
             Ok(stamp) => stamp,
             Err(unspeakable) => return tracing::error!(why = unspeakable.0, "own user name is no valid header value"),
         };
-        let dialler = self.egress.dialer();
+        let dialer = self.egress.dialer();
         let ways = self.egress.routes;
         let seen_ways = ways.clone();
         let (identity, our_identity) = self.identity.unzip();
         let asker = Rc::new(BackendClient {
-            pool: Pool::new(dialler.clone()),
+            pool: Pool::new(dialer.clone()),
             identity: our_identity,
             table: self.table,
             identity_headers: stamp,
@@ -127,7 +127,7 @@ impl ControlThread {
             spawn_local(file.publish_changes(publisher, self.file_errors.reporter("tokens"), drain()));
         }
         if let Some(jwt) = self.jwt {
-            spawn_local(jwt.run(dialler.clone(), self.file_errors.reporter("authentication"), drain()));
+            spawn_local(jwt.run(dialer.clone(), self.file_errors.reporter("authentication"), drain()));
         }
         if let Some((file, publisher)) = self.egress_file {
             spawn_local(file.follow(publisher, self.file_errors.reporter("egress"), drain()));
@@ -154,7 +154,7 @@ impl ControlThread {
             upstreams
         });
         if let Some(reached) = self.upstream_readiness {
-            spawn_local(upstream_readiness::follow(asker.table.clone(), dialler.clone(), reached, drain()));
+            spawn_local(upstream_readiness::follow(asker.table.clone(), dialer.clone(), reached, drain()));
         }
         let table_publisher = self.table_publisher;
         let sources = route::RouteSources {

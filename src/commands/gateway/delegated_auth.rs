@@ -158,9 +158,9 @@ impl DelegatedAuth {
             let access = access_reviews.as_ref().map(Arc::downgrade).unwrap_or_default();
             let probes = delegated.readiness_requires_reviews;
             spawn_thread("reviews", async move || {
-                let dialler = egress.dialer();
-                let serving = planes.into_iter().map(|plane| plane.serve(dialler.clone()));
-                let (asking, ending) = (dialler.clone(), drain.clone());
+                let dialer = egress.dialer();
+                let serving = planes.into_iter().map(|plane| plane.serve(dialer.clone()));
+                let (asking, ending) = (dialer.clone(), drain.clone());
                 let requesting = async {
                     if let (Some((LoadedKubeconfig { source, kubeconfig }, wanted)), Some(health)) =
                         (requested, csr_health)
@@ -172,7 +172,7 @@ impl DelegatedAuth {
                 };
                 let following = async {
                     if let Some((authorizers, on_failure)) = authorizers {
-                        authorizers.run(dialler.clone(), on_failure, drain).await;
+                        authorizers.run(dialer.clone(), on_failure, drain).await;
                     }
                 };
                 tokio::select! {
@@ -201,9 +201,9 @@ fn log_review_servers(planes: &[ReviewServer]) {
 }
 
 impl ReviewServer {
-    async fn serve(self, dialler: Dialer) {
+    async fn serve(self, dialer: Dialer) {
         let LoadedKubeconfig { source, kubeconfig } = self.kubeconfig;
-        let client = Client::new(source, kubeconfig, dialler);
+        let client = Client::new(source, kubeconfig, dialer);
         let mut following = tokio::task::JoinSet::new();
         following.spawn_local(Rc::clone(&client).follow());
         if let Some(lookup) = self.lookup {

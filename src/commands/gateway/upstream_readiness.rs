@@ -21,7 +21,7 @@ pub(super) type UpstreamReadiness = BTreeMap<String, AvailabilityCondition>;
 /// is sent: the upstream's health has its own path. Requests do not wait for this check.
 pub(super) async fn follow(
     table: Published<RouteTable>,
-    dialler: Dialer,
+    dialer: Dialer,
     publisher: Publisher<UpstreamReadiness>,
     mut drain: Drain,
 ) {
@@ -31,7 +31,7 @@ pub(super) async fn follow(
         let looks = now
             .upstreams()
             .iter()
-            .map(async |route| (route.api_service.name.clone(), check_upstream(route, &dialler).await));
+            .map(async |route| (route.api_service.name.clone(), check_upstream(route, &dialer).await));
         let found = futures_util::future::join_all(looks).await;
         let mut next = UpstreamReadiness::new();
         for (name, result) in found {
@@ -74,12 +74,12 @@ fn condition(status: ConditionStatus, reason: &'static str, message: &str, detai
     }
 }
 
-async fn check_upstream(route: &Route, dialler: &Dialer) -> Result<(), (&'static str, String)> {
+async fn check_upstream(route: &Route, dialer: &Dialer) -> Result<(), (&'static str, String)> {
     let resolved = route.resolved.as_ref().map_err(|unavailable| (unavailable.reason, unavailable.message.clone()))?;
     let patience = route.api_service.settings.connect_timeout;
     let mut last = ("NoEndpoints", String::new());
     for address in &resolved.endpoints {
-        match dialler.open_address(&resolved.way, address, patience).await {
+        match dialer.open_address(&resolved.way, address, patience).await {
             Ok(_) => return Ok(()),
             Err(error) => last = (error.reason, error.cause),
         }

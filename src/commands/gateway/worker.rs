@@ -85,14 +85,14 @@ impl GatewayWorker {
     pub(super) fn new(
         shared: Arc<GatewayState>,
         reports: Rc<access::WorkerRecorder>,
-        dialler: Dialer,
+        dialer: Dialer,
         most: ConnectionLimits,
     ) -> Rc<GatewayWorker> {
         Rc::new(GatewayWorker {
             shared,
             reports,
             streams: LongRunningResponses::default(),
-            pool: Pool::new(dialler).with_max_per_endpoint(most.per_endpoint).with_max_per_api_service(most.total),
+            pool: Pool::new(dialer).with_max_per_endpoint(most.per_endpoint).with_max_per_api_service(most.total),
             backends: RefCell::default(),
             header_cache: HeaderCache::default(),
             identity_cache: RefCell::default(),

@@ -84,9 +84,9 @@ async fn run(
         };
         let (destination, said) = asked.map_err(late).flatten()?;
         let began = Instant::now();
-        let dialled = door.dial(&destination).await;
+        let dialed = door.dial(&destination).await;
         known.dial_time = Some(began.elapsed());
-        let mut backend = match dialled {
+        let mut backend = match dialed {
             Some(Ok(opened)) => opened.stream,
             None => {
                 // Not expected: the selection existed at the start, and a reloaded file without it is rejected.

@@ -96,12 +96,12 @@ impl Socks5Server {
             let selection = config.egress.as_ref().map(|(_, name)| name.clone());
             let work = async move || {
                 let tunnels = TunnelAccessLog::new(&access_log, access);
-                let dialler = egress.dialer();
+                let dialer = egress.dialer();
                 let door = Socks5Worker {
                     users,
                     allowed_destinations: allow,
                     handshake_timeout,
-                    dialer: dialler,
+                    dialer: dialer,
                     selection,
                     metrics,
                     tunnels,

@@ -33,8 +33,8 @@ enum FetchBehavior {
 }
 
 impl FakeBackends {
-    fn set(&self, apiservice: &str, path: &str, behaviour: FetchBehavior) {
-        self.0.borrow_mut().answers.insert((apiservice.into(), path.into()), behaviour);
+    fn set(&self, apiservice: &str, path: &str, behavior: FetchBehavior) {
+        self.0.borrow_mut().answers.insert((apiservice.into(), path.into()), behavior);
     }
 
     fn asked(&self) -> Vec<(String, String, Option<String>)> {
@@ -52,12 +52,12 @@ impl Fetch for FakeBackends {
         _: usize,
     ) -> Result<FetchedResponse, FetchError> {
         let key = (apiservice.to_owned(), path.to_owned());
-        let behaviour = {
+        let behavior = {
             let mut inner = self.0.borrow_mut();
             inner.asked.push((key.0.clone(), key.1.clone(), if_none_match.map(str::to_owned)));
             inner.answers.get(&key).cloned()
         };
-        match behaviour {
+        match behavior {
             None => Ok(FetchedResponse { status: 404, ..FetchedResponse::default() }),
             Some(FetchBehavior::Refuse) => Err(FetchError::new("connection refused")),
             Some(FetchBehavior::Hang) => std::future::pending().await,

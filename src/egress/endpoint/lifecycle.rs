@@ -45,8 +45,8 @@ pub(super) enum OpenedConnection {
 impl Endpoint {
     /// The dial in progress, or a new one. It continues if no request waits for it any longer.
     pub(super) fn shared_dial(self: &Rc<Self>) -> SharedDial {
-        if let Some(dialling) = &*self.current_dial.borrow() {
-            return dialling.clone();
+        if let Some(dialing) = &*self.current_dial.borrow() {
+            return dialing.clone();
         }
         self.dial_in_background(DialPurpose::Immediate)
     }
@@ -66,7 +66,7 @@ impl Endpoint {
             endpoint.current_dial.borrow_mut().take();
             let _ = sender.send(opened);
         });
-        let dialling = receiver
+        let dialing = receiver
             .map(|received| {
                 received.unwrap_or_else(|_| {
                     let cause = "the worker is shutting down".to_owned();
@@ -75,8 +75,8 @@ impl Endpoint {
             })
             .boxed_local()
             .shared();
-        *self.current_dial.borrow_mut() = Some(dialling.clone());
-        dialling
+        *self.current_dial.borrow_mut() = Some(dialing.clone());
+        dialing
     }
 
     pub(super) async fn open(self: &Rc<Self>, purpose: DialPurpose) -> Result<OpenedConnection, DialError> {
@@ -90,18 +90,18 @@ impl Endpoint {
         let place = self.acquire_connection_slot()?;
         let opened = async {
             let started = Instant::now();
-            let mut dialled = self.dialer.dial(&self.key, false).await?;
-            dialled.attach_slot(place);
-            let timing = dialled.timing;
-            let protocol = dialled.protocol;
+            let mut dialed = self.dialer.dial(&self.key, false).await?;
+            dialed.attach_slot(place);
+            let timing = dialed.timing;
+            let protocol = dialed.protocol;
             self.http_version.set(Some(protocol));
             Ok(match protocol {
                 HttpVersion::Http1 => {
-                    OpenedConnection::Http1(Http1Connection::new(dialled.stream, &self.http1_connections), timing)
+                    OpenedConnection::Http1(Http1Connection::new(dialed.stream, &self.http1_connections), timing)
                 }
                 HttpVersion::Http2 => {
                     let rest = self.key.dial_timeout().saturating_sub(started.elapsed());
-                    let greeting = tokio::time::timeout(rest, many::handshake(dialled.stream));
+                    let greeting = tokio::time::timeout(rest, many::handshake(dialed.stream));
                     let greeted = greeting.await.unwrap_or_else(|_| {
                         let cause = format!("{}: no HTTP/2 SETTINGS in time", self.key.address);
                         Err(DialError { phase: DialPhase::Http, reason: "ConnectTimeout", cause })
@@ -220,9 +220,9 @@ impl Endpoint {
         asked.retain(|(connection, heard)| connection.read_count() == *heard);
         // At the connection limit no check is possible.
         let (false, Ok(_place)) = (asked.is_empty(), self.acquire_connection_slot()) else { return };
-        let dialled = tokio::time::timeout(LIVENESS_CHECK_TIMEOUTS.1, self.dialer.dial(&self.key, false)).await;
+        let dialed = tokio::time::timeout(LIVENESS_CHECK_TIMEOUTS.1, self.dialer.dial(&self.key, false)).await;
         // A peer that refuses the connection is alive, or its connections close anyway.
-        if !dialled.is_ok_and(|dialled| dialled.err().is_none_or(|error| error.reason != "ConnectTimeout")) {
+        if !dialed.is_ok_and(|dialed| dialed.err().is_none_or(|error| error.reason != "ConnectTimeout")) {
             asked.iter().for_each(|(connection, heard)| connection.mark_unresponsive(*heard));
             if self.is_usable() && !self.http2_connections.borrow().iter().any(|connection| connection.is_usable()) {
                 self.became_unresponsive.set(true);

@@ -121,7 +121,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 impl Endpoint {
     pub(in crate::egress) fn new(
         upstream: EndpointKey,
-        dialler: Dialer,
+        dialer: Dialer,
         most: usize,
         allowance: (ConnectionCounter, usize),
     ) -> Rc<Endpoint> {
@@ -134,7 +134,7 @@ impl Endpoint {
         Rc::new(Endpoint {
             key: upstream,
             host,
-            dialer: dialler,
+            dialer: dialer,
             max_connections: most,
             connection_limit: allowance,
             http_version: Cell::new(None),
@@ -269,10 +269,10 @@ impl Endpoint {
     pub async fn open_dedicated(self: &Rc<Self>) -> Result<(Http1Connection, DialTiming), DialError> {
         let place = self.acquire_connection_slot()?;
         let opened = async {
-            let mut dialled = self.dialer.dial(&self.key, true).await?;
-            dialled.attach_slot(place);
-            let timing = dialled.timing;
-            Ok((Http1Connection::new(dialled.stream, &self.http1_connections), timing))
+            let mut dialed = self.dialer.dial(&self.key, true).await?;
+            dialed.attach_slot(place);
+            let timing = dialed.timing;
+            Ok((Http1Connection::new(dialed.stream, &self.http1_connections), timing))
         };
         opened.await.inspect_err(|error| self.eject(error))
     }

@@ -19,7 +19,7 @@ const MIN_REPLACE_INTERVAL: Duration = Duration::from_secs(10);
 /// Credential cache of one plugin, for one thread.
 pub(in crate::kubeclient) struct CredentialCache {
     plugin: CredentialPlugin,
-    dialler: Dialer,
+    dialer: Dialer,
     cached: RefCell<Option<Rc<PluginCredentials>>>,
     pending: RefCell<Option<PendingCredentials>>,
     last_failure: RefCell<Option<(Instant, CredentialError)>>,
@@ -29,10 +29,10 @@ pub(in crate::kubeclient) struct CredentialCache {
 type PendingCredentials = Shared<LocalBoxFuture<'static, Result<Rc<PluginCredentials>, CredentialError>>>;
 
 impl CredentialCache {
-    pub(in crate::kubeclient) fn new(plugin: CredentialPlugin, dialler: Dialer) -> Rc<CredentialCache> {
+    pub(in crate::kubeclient) fn new(plugin: CredentialPlugin, dialer: Dialer) -> Rc<CredentialCache> {
         Rc::new(CredentialCache {
             plugin,
-            dialler,
+            dialer,
             cached: RefCell::default(),
             pending: RefCell::default(),
             last_failure: RefCell::default(),
@@ -84,7 +84,7 @@ impl CredentialCache {
     fn start_request(self: &Rc<Self>) -> PendingCredentials {
         let login = self.clone();
         let task = tokio::task::spawn_local(async move {
-            let answer = login.plugin.request_credentials(&login.dialler).await.map(Rc::new);
+            let answer = login.plugin.request_credentials(&login.dialer).await.map(Rc::new);
             login.pending.take();
             match &answer {
                 Ok(granted) => {

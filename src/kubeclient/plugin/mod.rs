@@ -55,10 +55,10 @@ impl std::error::Error for CredentialError {}
 
 impl CredentialPlugin {
     /// Requests credentials.
-    pub(super) async fn request_credentials(&self, dialler: &Dialer) -> Result<PluginCredentials, CredentialError> {
+    pub(super) async fn request_credentials(&self, dialer: &Dialer) -> Result<PluginCredentials, CredentialError> {
         match self {
             CredentialPlugin::Exec(exec) => exec.run(exec::EXEC_TIMEOUT).await,
-            CredentialPlugin::Oidc(oidc) => oidc.request_credentials(dialler).await,
+            CredentialPlugin::Oidc(oidc) => oidc.request_credentials(dialer).await,
         }
     }
 

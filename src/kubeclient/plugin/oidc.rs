@@ -128,7 +128,7 @@ impl OidcPlugin {
     }
 
     /// Requests the ID token: the configured one, or a new one if it has expired.
-    pub(super) async fn request_credentials(&self, dialler: &Dialer) -> Result<PluginCredentials, CredentialError> {
+    pub(super) async fn request_credentials(&self, dialer: &Dialer) -> Result<PluginCredentials, CredentialError> {
         let now = SystemTime::now();
         if let Some(granted) = credentials_from_token(&self.id_token, now).filter(|granted| !granted.needs_renewal(now))
         {
@@ -138,7 +138,7 @@ impl OidcPlugin {
         if token.is_empty() {
             return Err(self.error("No valid id-token, and cannot refresh without refresh-token"));
         }
-        let answer = self.refresh(&token, dialler).await.map_err(|why| self.error(&why))?;
+        let answer = self.refresh(&token, dialer).await.map_err(|why| self.error(&why))?;
         if answer.id_token.is_empty() {
             // client-go's message.
             return Err(self.error(
@@ -165,11 +165,11 @@ impl OidcPlugin {
         }
     }
 
-    async fn refresh(&self, token: &str, dialler: &Dialer) -> Result<TokenResponse, String> {
+    async fn refresh(&self, token: &str, dialer: &Dialer) -> Result<TokenResponse, String> {
         let discovery = format!("{}/.well-known/openid-configuration", self.issuer.to_string().trim_end_matches('/'));
         let discovery =
             parse_https_url(&discovery).ok_or_else(|| format!("oidc: failed to query provider {discovery:?}"))?;
-        let (status, document) = self.send(&discovery, None, None, dialler).await?;
+        let (status, document) = self.send(&discovery, None, None, dialer).await?;
         let endpoint = match serde_json::from_slice::<OidcDiscovery>(&document) {
             Ok(document) if status == StatusCode::OK => parse_https_url(&document.token_endpoint),
             _ => {
@@ -185,14 +185,14 @@ impl OidcPlugin {
         // As golang.org/x/oauth2: credentials in a header first, as the RFC prefers, then in the form.
         if !secret.is_empty() {
             let basic = HeaderValue::try_from(format!("Basic {}", STANDARD.encode(format!("{id}:{secret}")))).ok();
-            let (status, answer) = self.send(&endpoint, Some(question.clone()), basic, dialler).await?;
+            let (status, answer) = self.send(&endpoint, Some(question.clone()), basic, dialer).await?;
             if status.is_success() {
                 return parse_token_response(&endpoint, status, &answer);
             }
         }
         let secret = if secret.is_empty() { secret } else { format!("&client_secret={secret}") };
         let (status, answer) =
-            self.send(&endpoint, Some(format!("{question}&client_id={id}{secret}")), None, dialler).await?;
+            self.send(&endpoint, Some(format!("{question}&client_id={id}{secret}")), None, dialer).await?;
         parse_token_response(&endpoint, status, &answer)
     }
 
@@ -201,9 +201,9 @@ impl OidcPlugin {
         to: &Uri,
         form: Option<String>,
         authorization: Option<HeaderValue>,
-        dialler: &Dialer,
+        dialer: &Dialer,
     ) -> Result<(StatusCode, Bytes), String> {
-        let sent = timeout(REQUEST_TIMEOUT, self.send_untimed(to, form, authorization, dialler)).await;
+        let sent = timeout(REQUEST_TIMEOUT, self.send_untimed(to, form, authorization, dialer)).await;
         sent.unwrap_or_else(|_| Err(format!("no answer within {REQUEST_TIMEOUT:?}")))
             .map_err(|why| format!("oidc: {to}: {why}"))
     }
@@ -213,7 +213,7 @@ impl OidcPlugin {
         to: &Uri,
         form: Option<String>,
         authorization: Option<HeaderValue>,
-        dialler: &Dialer,
+        dialer: &Dialer,
     ) -> Result<(StatusCode, Bytes), String> {
         let (authority, host) = (to.authority().map_or("", |it| it.as_str()), to.host().unwrap_or_default());
         let name = host.trim_start_matches('[').trim_end_matches(']');
@@ -229,7 +229,7 @@ impl OidcPlugin {
             address: Address::Tcp(Destination { host, port: to.port_u16().unwrap_or(443) }),
             security: TransportSecurity::Tls(Arc::new(tls)),
             connect_timeout: CONNECT_TIMEOUT,
-            egress_route: dialler.routes().load().default_route().clone(),
+            egress_route: dialer.routes().load().default_route().clone(),
             preserve_host: false,
         };
         let mut request = Box::new(Request::new(Body::Empty));
@@ -247,7 +247,7 @@ impl OidcPlugin {
             *request.body_mut() = Body::Full(form.into());
         }
         // Connections are not pooled: the next request comes when the token expires.
-        let endpoint = Pool::new(dialler.clone()).endpoint(&upstream);
+        let endpoint = Pool::new(dialer.clone()).endpoint(&upstream);
         let sent = endpoint.send(request).await.map_err(|error| match error {
             SendError::NotSent { error, .. } | SendError::Refused(error) => error.cause,
             SendError::InvalidResponse(error) | SendError::Broken(error) | SendError::StaleConnection(error) => {

@@ -57,10 +57,10 @@ impl ClusterSource {
     }
 
     /// Creates the client on this thread's `LocalSet`, which also watches the kubeconfig.
-    pub fn client(self, dialler: Dialer) -> (Rc<Client>, ClusterClient) {
+    pub fn client(self, dialer: Dialer) -> (Rc<Client>, ClusterClient) {
         let now = self.state();
         tracing::info!(file = %self.source, server = now.server, "watching the registry of a kube-apiserver");
-        let client = Client::new(self.source, self.kubeconfig, dialler);
+        let client = Client::new(self.source, self.kubeconfig, dialer);
         let following = AbortOnDrop::spawn(client.clone().follow());
         (client.clone(), ClusterClient { client, settings: self.settings, state: now, _follow_task: following })
     }

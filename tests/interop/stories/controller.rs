@@ -38,5 +38,5 @@ fn mirror(world: &World) {
     assert_eq!(answer.status, 200, "{}", answer.text());
     says("after", "2");
     let other = front.get(Some(admin), &format!("{maps}/other")).unwrap().json();
-    assert_eq!(other["metadata"]["annotations"], Value::Null, "it asked for labelled ones only");
+    assert_eq!(other["metadata"]["annotations"], Value::Null, "it asked for labeled ones only");
 }

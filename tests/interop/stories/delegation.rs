@@ -98,7 +98,7 @@ impl<'w> Scene<'w> {
         door.send(asker.certificate, method, path, &headers, body).unwrap()
     }
 
-    /// Waits until RBAC knows of bob's binding everywhere, so that no answer depends on how fast it travelled.
+    /// Waits until RBAC knows of bob's binding everywhere, so that no answer depends on how fast it traveled.
     fn settle(&self, bob: &Asker<'_>) {
         for door in self.doors() {
             eventually("bob to be allowed", || {

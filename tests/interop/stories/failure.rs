@@ -251,8 +251,8 @@ fn kubectl_waits_on(world: &World, kubectl: &Kubectl) {
     twins[first].process.signal(Signal::KILL);
     twins[first].process.wait();
     watched(&[&twins[1 - first]]);
-    let labelled = kubectl_run(command(&["label", "flunder", "slow", "done=yes"]), "");
-    assert!(labelled.status.success(), "{}", String::from_utf8_lossy(&labelled.stderr));
+    let labeled = kubectl_run(command(&["label", "flunder", "slow", "done=yes"]), "");
+    assert!(labeled.status.success(), "{}", String::from_utf8_lossy(&labeled.stderr));
     let (success, lines) = waiting.finish();
     assert!(success && lines.iter().any(|line| line.contains("condition met")), "{lines:?}");
 }

@@ -207,7 +207,7 @@ fn ask(door: &crate::world::Door, who: &Identity, path: &str, phase: &Phase) -> 
     })
 }
 
-/// For a reader, not for a judgement: other stories run beside this one.
+/// For a reader, not for a judgment: other stories run beside this one.
 fn report(name: &str, answers: &[(&'static str, u16, Duration)]) {
     for phase in ["before", "judged"] {
         let mut took: Vec<f64> = Vec::new();

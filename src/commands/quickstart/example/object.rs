@@ -315,9 +315,9 @@ mod tests {
 
     #[test]
     fn decode_drops_and_lists_unknown_fields() {
-        let body = json!({"metadata": {"name": "a", "colour": "red"}, "spec": {"message": "hi", "volume": 11}, "x": 1});
+        let body = json!({"metadata": {"name": "a", "color": "red"}, "spec": {"message": "hi", "volume": 11}, "x": 1});
         let decoded = decode(&RESOURCES[0], body).unwrap();
-        assert_eq!(decoded.unknown, ["metadata.colour", "spec.volume", "x"]);
+        assert_eq!(decoded.unknown, ["metadata.color", "spec.volume", "x"]);
         let expected = json!({"apiVersion": "example.narthex.dev/v1", "kind": "Greeting",
             "metadata": {"name": "a"}, "spec": {"message": "hi"}});
         assert_eq!(decoded.object, expected);

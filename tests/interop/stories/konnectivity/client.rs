@@ -171,11 +171,11 @@ pub(super) fn ten_thousand_connects(world: &World) {
         [&door.process, &konnectivity.server, &konnectivity.agents[0].process].map(crate::world::Process::descriptors)
     };
     let dials = || konnectivity.count("konnectivity_network_proxy_server_dial_duration_seconds_count");
-    let (before, dialled) = (descriptors(), dials());
+    let (before, dialed) = (descriptors(), dials());
     let began = Instant::now();
     std::thread::scope(|scope| (0..ROWS).for_each(|_| drop(scope.spawn(|| row(10_000 / ROWS)))));
     println!("10000 dials by http-connect in {:?}", began.elapsed());
-    assert_eq!(dials() - dialled, 10_000.0);
+    assert_eq!(dials() - dialed, 10_000.0);
     all_closed();
     eventually("nothing left behind", || {
         let after = descriptors();

@@ -1,4 +1,4 @@
-//! Writes into every ConfigMap labelled `mirror=yes` an annotation that says what its key `a` holds.
+//! Writes into every ConfigMap labeled `mirror=yes` an annotation that says what its key `a` holds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
