@@ -1,4 +1,4 @@
-//! Tokens: the file, `AuthorizationMetrics`, a WebSocket's protocols; and names of identity headers.
+//! Tokens: the file, `Authorization`, a WebSocket's protocols; and names of identity headers.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use narthex::authenticate::jwt::AuthenticationConfiguration;

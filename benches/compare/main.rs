@@ -16,7 +16,7 @@
 //! Cargo builds the program for a benchmark with the library features of the tests (tokio's pausable clock). A release
 //! build is without them, and a little cheaper: `cargo install --path . --root P`.
 //!
-//! Needs `haproxy_config`, `h2load` (nghttp2-client), `wrk` and `taskset`, all packaged by Debian. The proxy
+//! Needs `haproxy`, `h2load` (nghttp2-client), `wrk` and `taskset`, all packaged by Debian. The proxy
 //! under test is pinned to one core, load and backend to another. Compared are the CPU time of the proxy's
 //! process per 1,000 responses, and the growth of its resident memory per idle watch: both as counted by the
 //! kernel, as ratios of medians measured side by side.

@@ -287,8 +287,8 @@ impl Authenticator {
 }
 
 impl RequestHeaderAuthenticator {
-    fn new(request_headers: RequestHeaderConfig, told_under: &[HeaderName]) -> RequestHeaderAuthenticator {
-        let headers = Arc::new(IdentityHeaderMatcher::new(&request_headers.names).with_names(told_under));
+    fn new(request_headers: RequestHeaderConfig, custom_names: &[HeaderName]) -> RequestHeaderAuthenticator {
+        let headers = Arc::new(IdentityHeaderMatcher::new(&request_headers.names).with_names(custom_names));
         RequestHeaderAuthenticator { request_headers, headers }
     }
 

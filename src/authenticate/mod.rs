@@ -21,9 +21,9 @@ mod peer;
 mod request_header;
 #[cfg(test)]
 mod security_regressions;
+mod static_tokens;
 mod token_review;
 mod token_review_server;
-mod tokens;
 mod websocket;
 
 pub use auth_configmap::{AuthConfigMapError, AuthConfigMapWatcher, load_auth_configmap};
@@ -34,9 +34,9 @@ pub use identity_headers::IdentityHeaderMatcher;
 pub use jwt::JwtAuthenticator;
 pub use peer::Peer;
 pub use request_header::{RequestHeaderConfig, RequestHeaderNames};
+pub use static_tokens::{StaticTokens, TokenFile};
 pub use token_review::{TokenReviewClient, TokenReviewSettings};
 pub use token_review_server::{AuthenticatedToken, TokenError};
-pub use tokens::{StaticTokens, TokenFile};
 
 /// Parsers that are exposed to the fuzz targets.
 #[doc(hidden)]

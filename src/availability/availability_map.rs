@@ -387,12 +387,12 @@ mod tests {
         one.circuit.lock().0 = CircuitBreaker::open_with_trial_due(Instant::now());
         one.has_state.store(true, Ordering::Relaxed);
         for _ in 0..100 {
-            let passage = one.admit(|| 0).ok().flatten();
-            assert!(passage.is_some() && matches!(one.admit(|| 0), Err(Rejection::CircuitOpen { .. })));
+            let circuit_permit = one.admit(|| 0).ok().flatten();
+            assert!(circuit_permit.is_some() && matches!(one.admit(|| 0), Err(Rejection::CircuitOpen { .. })));
         }
-        let passage = one.admit(|| 0).ok().flatten().unwrap();
-        passage.mark_sent();
-        drop(passage);
+        let circuit_permit = one.admit(|| 0).ok().flatten().unwrap();
+        circuit_permit.mark_sent();
+        drop(circuit_permit);
         assert!(matches!(one.admit(|| 0), Err(Rejection::CircuitOpen { .. })));
     }
 

@@ -19,7 +19,7 @@ pub enum ProbeResult {
     },
     /// The backend cannot be resolved. Takes effect at once.
     Unresolved {
-        /// kube-aggregator's reason.
+        /// `reason` of the `Available` condition, as kube-aggregator sets it, for example `ServiceNotFound`.
         reason: &'static str,
         /// Message for clients.
         message: String,

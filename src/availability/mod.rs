@@ -21,7 +21,7 @@ mod status_writer;
 // APIServices as a read-only API.
 pub mod apiservice_api;
 mod outlier_detection;
-mod schedule;
+mod probe_loops;
 
 pub use availability_map::{Availability, AvailabilityMap, Rejection};
 pub use circuit::BackendOutcome;
@@ -31,5 +31,5 @@ pub use endpoint_map::ConnectionSettings;
 pub use hysteresis::{ConditionTracker, ProbeResult};
 pub use outlier_detection::{EndpointHealth, Weight};
 pub use probe::{Probe, ProbeFailure};
-pub use schedule::{ProbeObserver, run};
+pub use probe_loops::{ProbeObserver, run};
 pub use status_writer::StatusWriter;

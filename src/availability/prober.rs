@@ -13,7 +13,7 @@ use super::condition::ConditionStatus;
 use super::hysteresis::{ConditionTracker, ProbeResult};
 use super::probe::{Probe, ProbeFailure, probe_endpoints};
 use super::probe_backoff::ProbeBackoff;
-use super::schedule::ProbeObserver;
+use super::probe_loops::ProbeObserver;
 use crate::egress::Address;
 use crate::registry::{ApiService, ResolveError, ResolvedBackend};
 

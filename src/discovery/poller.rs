@@ -97,7 +97,7 @@ struct PollerShared<S: PollSource> {
 const PUBLISH_REST_FACTOR: u32 = 9;
 
 /// Maximum time a first poll waits for the disk cache, so that the cached content of a backend that does not answer is
-/// there in time. A hanging disk delays a poll no longer.
+/// there in time. A disk that hangs delays the first poll by at most this time.
 const RESTORE_WAIT: Duration = Duration::from_secs(1);
 
 /// A pending or finished restore from the disk cache. There is one per APIService and backend.

@@ -3,7 +3,7 @@
 use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::identity_headers::{REMOTE_PREFIX, UserHeaders};
+use super::user_headers::{REMOTE_PREFIX, UserHeaders};
 use crate::message::hop_by_hop::{has_normalized_prefix, is_normalized_name};
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");

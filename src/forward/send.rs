@@ -74,7 +74,7 @@ pub async fn send(
     let OutboundRequest {
         request, path_and_query, forwarded_headers: origin, identity_headers, rules, connection, ..
     } = outbound;
-    let OutboundRequest { mut timeout, streams_by_type, permits: mut places, circuit_permit: passage, .. } = outbound;
+    let OutboundRequest { mut timeout, streams_by_type, permits: mut places, circuit_permit, .. } = outbound;
     let info = permit.request();
     let name = &backend.api_service().name;
     let most = backend.api_service().settings.max_request_bytes;
@@ -96,7 +96,7 @@ pub async fn send(
             &protocol,
             streams,
             connection,
-            passage.as_deref(),
+            circuit_permit.as_deref(),
             record,
         );
         return Box::pin(upgrade).await;
@@ -109,8 +109,8 @@ pub async fn send(
             Ok(prepared) => prepared,
             Err(refusal) => return Err((refusal, record)),
         };
-    if let Some(passage) = &passage {
-        passage.mark_sent();
+    if let Some(circuit_permit) = &circuit_permit {
+        circuit_permit.mark_sent();
     }
     let tried = {
         let exchange = pin!(send_with_retries(

@@ -44,7 +44,7 @@ pub(super) async fn upgrade(
     protocol: &str,
     streams: &LongRunningResponses,
     connection: &ConnectionHandle,
-    passage: Option<&CircuitPermit>,
+    circuit_permit: Option<&CircuitPermit>,
     mut record: AccessRecord,
 ) -> Result<Response<Body>, (Refusal, AccessRecord)> {
     let name = &backend.api_service().name;
@@ -79,8 +79,8 @@ pub(super) async fn upgrade(
         Err(refusal) => return Err((refusal, record)),
     };
 
-    if let Some(passage) = passage {
-        passage.mark_sent();
+    if let Some(circuit_permit) = circuit_permit {
+        circuit_permit.mark_sent();
     }
     let (index, mut line, timing) = match open_connection(backend).await {
         Ok(opened) => opened,

@@ -43,7 +43,7 @@ pub enum UnreadEnd {
 }
 
 pin_project_lite::pin_project! {
-    /// A streaming body without a limit for clients that do not read.
+    /// Streaming body that never ends because its client stops reading: `poll_unread` stays pending.
     struct Patient<B> {
         #[pin]
         inner: B,

@@ -6,27 +6,27 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-type Lines = Mutex<HashMap<Box<str>, Weak<UserLine>>>;
+type UserQueues = Mutex<HashMap<Box<str>, Weak<UserQueue>>>;
 
 /// Turns that are given to one after another. Only the first of each user waits beside those of others, so that nobody
 /// waits for more than one turn of each other user.
 pub struct UserTurns {
     all: Arc<Semaphore>,
-    lines: Arc<Lines>,
+    lines: Arc<UserQueues>,
 }
 
 /// Those of one user who wait; there as long as there is one.
-struct UserLine {
+struct UserQueue {
     user: Box<str>,
     first: Arc<Semaphore>,
-    lines: Arc<Lines>,
+    lines: Arc<UserQueues>,
 }
 
 /// A turn, until dropped.
 pub struct UserTurn {
     _turn: OwnedSemaphorePermit,
     _first: OwnedSemaphorePermit,
-    _line: Arc<UserLine>,
+    _line: Arc<UserQueue>,
 }
 
 impl Default for UserTurns {
@@ -44,19 +44,19 @@ impl UserTurns {
         Some(UserTurn { _turn: turn, _first: first, _line: line })
     }
 
-    fn line(&self, user: &str) -> Arc<UserLine> {
+    fn line(&self, user: &str) -> Arc<UserQueue> {
         let mut lines = self.lines.lock();
         if let Some(line) = lines.get(user).and_then(Weak::upgrade) {
             return line;
         }
         let first = Arc::new(Semaphore::new(1));
-        let line = Arc::new(UserLine { user: user.into(), first, lines: self.lines.clone() });
+        let line = Arc::new(UserQueue { user: user.into(), first, lines: self.lines.clone() });
         lines.insert(user.into(), Arc::downgrade(&line));
         line
     }
 }
 
-impl Drop for UserLine {
+impl Drop for UserQueue {
     fn drop(&mut self) {
         let mut lines = self.lines.lock();
         // Another of the same name may have come meanwhile.

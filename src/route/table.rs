@@ -252,7 +252,7 @@ impl Route {
         match &self.resolved {
             Err(unavailable) => Err(self.unavailable(unavailable.reason, &unavailable.message, "")),
             Ok(_) => match self.availability.admit(|| hand().as_u16()) {
-                Ok(passage) => Ok(RouteTarget { route: self.clone(), circuit_permit: passage }),
+                Ok(circuit_permit) => Ok(RouteTarget { route: self.clone(), circuit_permit }),
                 Err(obstacle) => Err(self.circuit_rejection(&obstacle)),
             },
         }

@@ -202,7 +202,11 @@ fn regeneration_reason(
         Ok(pair) => pair,
         Err(problem) => return Some(Some(problem.message)),
     };
-    let [leaf] = pair.chain() else { return Some(Some("it is a certificate chain".to_owned())) };
+    let [leaf] = pair.chain() else {
+        return Some(Some(
+            "its file contains more than one certificate; a generated file contains exactly one".to_owned(),
+        ));
+    };
     let role = match request.usage {
         CertificateUsage::Serving => PeerRole::Server,
         CertificateUsage::Client => PeerRole::Client,

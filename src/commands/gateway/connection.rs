@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use http::{HeaderValue, Request};
 
-use super::host;
+use super::request_target;
 use super::worker::GatewayWorker;
 use crate::authenticate::Peer;
 use crate::forward::ConnectionHeaders;
@@ -92,10 +92,10 @@ impl ClientConnection {
     /// # Errors
     /// As [`host::requested_host`]: the request must be rejected.
     pub(super) fn requested_host(&self, request: &Request<IncomingBody>) -> Result<Option<HeaderValue>, Status> {
-        let Some(asked) = host::requested_host(request)? else { return Ok(None) };
+        let Some(asked) = request_target::requested_host(request)? else { return Ok(None) };
         let mut last = self.last_host.borrow_mut();
         if last.as_ref().is_none_or(|last| last != asked) {
-            host::validate_host(asked)?;
+            request_target::validate_host(asked)?;
             *last = HeaderValue::from_str(asked).ok();
         }
         Ok(last.clone())

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method};
 
+use super::admission::{admit_request, admit_to_apiservice};
 use super::connection::ClientConnection;
-use super::inflight::{admit_request, admit_to_apiservice};
 use super::state::GatewayState;
 use crate::authorize::EffectiveUser;
 use crate::forward::{ForwardedHeaders, fetch};
@@ -64,7 +64,7 @@ pub(super) async fn delegate_checks(
             let signature = connection.forwarded_headers(user, host).ok()?;
             let origin = ForwardedHeaders { connection_headers: &signature, path: path.raw(), audit_id };
             let path_and_query = PathAndQuery::try_from(format!("{}?{}", path.wire(), query.wire())).ok()?;
-            let _passage = target.circuit_permit().inspect(|passage| passage.mark_sent());
+            let _passage = target.circuit_permit().inspect(|circuit_permit| circuit_permit.mark_sent());
             let (status, body) = fetch(&backend, path_and_query, &origin, MAX_BODY).await.ok()?;
             // 500 lists the checks, too, with the failing ones.
             matches!(status.as_u16(), 200 | 500).then(|| String::from_utf8_lossy(&body).into_owned())

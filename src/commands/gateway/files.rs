@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use rustls_pki_types::UnixTime;
 
 use super::audit_setup::AuditFiles;
-use super::delegated_auth::Kubeconfigs;
 use super::findings::ReadableFiles;
+use super::review_thread::Kubeconfigs;
 use super::settings;
 use crate::admin::{AdminToken, AdminTokenFile};
 use crate::authenticate::jwt::AuthenticationConfigFile;

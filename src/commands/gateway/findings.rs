@@ -3,7 +3,7 @@
 use rustls_pki_types::UnixTime;
 
 use super::audit_setup::AuditFiles;
-use super::delegated_auth::Kubeconfigs;
+use super::review_thread::Kubeconfigs;
 use crate::authorize;
 use crate::config::GatewayConfig;
 use crate::egress::EgressRoutes;

@@ -8,27 +8,27 @@
 //! limits of requests in flight ([`inflight`]), the response ([`finish_response`]), local responses ([`local`]), and differences
 //! of the sidecar ([`sidecar_mode`]).
 
+mod admission;
 mod audit_setup;
 mod backend_client;
 mod certificate_expiry;
 mod connection;
-mod control;
+mod control_thread;
 mod delegate_health;
-mod delegated_auth;
 mod file_errors;
 mod files;
 mod findings;
 mod finish_response;
-mod handle;
+mod gateway_handle;
 mod handshake_log;
 mod header_cache;
 mod health_listener;
-mod host;
-mod inflight;
 mod local;
 mod registry_thread;
 mod request;
 mod request_labels;
+mod request_target;
+mod review_thread;
 mod settings;
 mod sidecar_mode;
 mod start;
@@ -44,7 +44,7 @@ use std::process::ExitCode;
 pub(super) use file_errors::FileErrors as FileMistakes;
 pub use files::GatewayFiles;
 pub(super) use files::{ReadPurpose, prepare};
-pub use handle::GatewayHandle;
+pub use gateway_handle::GatewayHandle;
 pub(super) use settings::EgressSettings;
 pub use start::{StartOptions, start};
 pub(super) use status::{egress_report, remote_call_report};

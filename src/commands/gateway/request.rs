@@ -8,9 +8,9 @@ use http::header::CONNECTION;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 
+use super::admission::{admit_request, admit_to_apiservice};
 use super::connection::ClientConnection;
 use super::finish_response::{add_warning, finish_with_record, record_response, strip_body};
-use super::inflight::{admit_request, admit_to_apiservice};
 use super::request_labels::{AUDIT_ID, audit_id, known_labels, request_labels};
 use super::timeouts::{backend_timeout, before_deadline, client_deadline};
 use super::{delegate_health, local, sidecar_mode};

@@ -8,13 +8,13 @@ use std::time::SystemTime;
 
 use super::GatewayFiles;
 use super::audit_setup::AuditHandle;
-use super::control::ControlThread;
-use super::delegated_auth::{self, DelegatedAuth};
+use super::control_thread::ControlThread;
 use super::file_errors::FileErrors;
-use super::handle::{GatewayHandle, ShutdownHandles};
+use super::gateway_handle::{GatewayHandle, ShutdownHandles};
 use super::handshake_log::HandshakeLog;
 use super::health_listener::HealthListener;
 use super::registry_thread::RegistryThread;
+use super::review_thread::{self, DelegatedAuth};
 use super::state::{GatewayState, InflightPool, RelaySettings, RequestPolicy};
 use super::upstream_readiness::{self, UpstreamReadiness};
 use super::warnings::RegistryWarnings;
@@ -278,7 +278,7 @@ pub fn start(
     let asks = config.delegated_auth.authorization_kubeconfig.is_some() || config.authorization_config.is_some();
     let asks = asks || !delegation.token_reviews.is_empty();
     let more = more
-        .chain(asks.then(|| delegated_auth::review_check(&metrics, config.delegated_auth.readiness_requires_reviews)));
+        .chain(asks.then(|| review_thread::review_check(&metrics, config.delegated_auth.readiness_requires_reviews)));
     let more = more.chain(delegation.certificate_wait.map(certificate_check)).collect::<Vec<_>>();
     let health = health_endpoints(&drain, &access_log, (&table, &documents), &more);
     let shared = Arc::new(GatewayState {

@@ -155,7 +155,12 @@ pub fn issue(options: &IssueOptions, now: SystemTime) -> Result<String, Problem>
         );
     }
     if is_server && (options.user.is_some() || !options.groups.is_empty()) {
-        return wrong("--user, --group", format!("are for clients; the {kind} authority issues to servers"));
+        return wrong(
+            "--user, --group",
+            format!(
+                "only client certificates have a user and groups; the {kind} authority issues serving certificates"
+            ),
+        );
     }
     if kind == CertificateKind::RequestHeader && !options.groups.is_empty() {
         return wrong("--group", "a front proxy has no groups; it is identified by its name only".to_owned());

@@ -90,6 +90,9 @@ impl Http1ResponseHead {
             Err(httparse::Error::HeaderName | httparse::Error::HeaderValue | httparse::Error::NewLine) => {
                 return Err(Http1Error::InvalidResponse("a header line is malformed"));
             }
+            Err(httparse::Error::Status) => {
+                return Err(Http1Error::InvalidResponse("its status line is malformed"));
+            }
             Err(_) => return Err(Http1Error::InvalidResponse("it does not begin with HTTP/1")),
         };
         let mut parts = http::Response::new(()).into_parts().0;

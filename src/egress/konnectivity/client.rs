@@ -31,7 +31,7 @@ use crate::tls::ConnectionFailure;
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 /// Bytes of one tunnel that may wait for the socket.
 const SEND_BUFFER: usize = 256 << 10;
-/// Limit of a response's header block, in bytes.
+/// Limit of a response's uncompressed header list, in bytes.
 const MAX_HEADER_BYTES: u32 = 64 << 10;
 /// Number of locally reset streams for which late frames are still tolerated.
 const RESET_STREAMS: usize = 1000;

@@ -172,7 +172,7 @@ pub struct RequestLabels<'r> {
     pub dry_run: DryRun,
 }
 
-/// How many names of a [`RequestLabels`] are known, and not invented by the client.
+/// Which labels of a [`RequestLabels`] are known, and not invented by the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownLabels {
     /// No APIService serves the group and version: only the verb and well-known paths are kept.

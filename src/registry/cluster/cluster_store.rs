@@ -176,7 +176,7 @@ impl ClusterStore {
         }
     }
 
-    /// Completes a list.
+    /// Ends a list: removes the objects, and the problems of objects, that it did not contain.
     pub(in crate::registry) fn finish_list(&mut self, kind: &WatchedResource) {
         let listed = match kind {
             WatchedResource::ApiServices => {

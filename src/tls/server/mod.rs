@@ -48,7 +48,7 @@ pub struct ServingSettings {
 /// The trusted CAs of clients and front proxies, in one consistent snapshot.
 #[derive(Clone, Debug, Default)]
 pub struct ClientTrust {
-    /// CA bundle for clients.
+    /// CA bundle that verifies client certificates.
     pub client: Option<Bundle>,
     /// CA bundle for front proxies.
     pub request_header: Option<Bundle>,

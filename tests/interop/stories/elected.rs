@@ -47,7 +47,7 @@ fn one_of_two(world: &World) {
     for version in ["v1alpha1", "v1beta1"] {
         eventually("the first to leave it to the aggregator", || {
             let log = first.process.log();
-            let left = |line: &str| line.contains("somebody else overwrites") && line.contains(version);
+            let left = |line: &str| line.contains("another writer overwrites") && line.contains(version);
             if log.lines().any(left) { Ok(()) } else { Err("it does not".to_owned()) }
         });
     }

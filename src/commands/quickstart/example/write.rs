@@ -20,7 +20,7 @@ pub(super) struct WriteResult {
     pub(super) warnings: Vec<String>,
 }
 
-/// `create`.
+/// Handles the verb create: stores the object in the request body as a new object.
 pub(super) fn create(call: &ExampleRequest<'_>, target: &ObjectTarget) -> Result<WriteResult, Status> {
     let options = WriteOptions::read(&call.query, "CreateOptions", call.user_agent(), false)?;
     let mut warnings = Vec::new();

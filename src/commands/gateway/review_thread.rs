@@ -184,7 +184,12 @@ impl DelegatedAuth {
         let announced = match delegated.lookup_auth_configmap.then(|| looked_up.recv()) {
             None => None,
             Some(Ok(announced)) => Some(announced?),
-            Some(Err(_)) => return Err(Problem::new("reviews", "the thread ended early")),
+            Some(Err(_)) => {
+                return Err(Problem::new(
+                    "reviews",
+                    "the thread that reads the authentication ConfigMap ended before it had a result",
+                ));
+            }
         };
         Ok(DelegatedAuth { token_reviews, access_reviews, cluster_trust: announced, certificate_wait: certificate })
     }

@@ -37,10 +37,10 @@ pub async fn run(
     mut ways: Published<EgressRoutes>,
     board: AvailabilityMap,
     probe: impl Probe,
-    witness: impl ProbeObserver,
+    observer: impl ProbeObserver,
     mut drain: Drain,
 ) {
-    let judges = ConditionPublisher { map: &board, observer: &witness };
+    let judges = ConditionPublisher { map: &board, observer: &observer };
     let mut running = FuturesUnordered::<Pin<Box<dyn Future<Output = ()> + '_>>>::new();
     let mut subjects: HashMap<String, ProbeTask> = HashMap::new();
     let mut seen = None;
@@ -62,7 +62,7 @@ pub async fn run(
                 if let Some(gone) = subjects.remove(&name) {
                     gone.abort_handle.abort();
                     board.forget(&name);
-                    witness.removed(&name);
+                    observer.removed(&name);
                 }
                 continue;
             };
