@@ -5,7 +5,7 @@
 //! and probes backends; `registry`; `reviews`; the admin listener. They share published snapshots ([`state::GatewayState`]).
 //!
 //! [`request`] is the path of a request. Its parts: audit ID and metric labels ([`request_labels`]), time limits ([`timeouts`]),
-//! limits of requests in flight ([`inflight`]), the response ([`finish_response`]), local responses ([`local`]), and differences
+//! limits of requests in flight ([`admission`]), the response ([`finish_response`]), local responses ([`local`]), and differences
 //! of the sidecar ([`sidecar_mode`]).
 
 mod admission;

@@ -101,7 +101,7 @@ impl Socks5Server {
                     users,
                     allowed_destinations: allow,
                     handshake_timeout,
-                    dialer: dialer,
+                    dialer,
                     selection,
                     metrics,
                     tunnels,

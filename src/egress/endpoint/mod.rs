@@ -134,7 +134,7 @@ impl Endpoint {
         Rc::new(Endpoint {
             key: upstream,
             host,
-            dialer: dialer,
+            dialer,
             max_connections: most,
             connection_limit: allowance,
             http_version: Cell::new(None),
