@@ -89,7 +89,7 @@ impl FakeReviewServer {
         let identity = CertificateRequest::client("narthex", &[]);
         world.write_pair("reviewer-client", &world.request_header_ca.issue(&identity, SystemTime::now()).unwrap());
         std::fs::write(world.path("reviewer.token"), "first\n").unwrap();
-        let reviewer = FakeReviewServer { backend, behavior: behavior, reviews: asked, config_map };
+        let reviewer = FakeReviewServer { backend, behavior, reviews: asked, config_map };
         reviewer.write_kubeconfig(world, "reviewer", "");
         reviewer
     }
