@@ -6,27 +6,27 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-type UserQueues = Mutex<HashMap<Box<str>, Weak<UserQueue>>>;
+type UserTurnQueues = Mutex<HashMap<Box<str>, Weak<UserTurnQueue>>>;
 
 /// Turns that are given to one after another. Only the first of each user waits beside those of others, so that nobody
 /// waits for more than one turn of each other user.
 pub struct UserTurns {
     all: Arc<Semaphore>,
-    lines: Arc<UserQueues>,
+    lines: Arc<UserTurnQueues>,
 }
 
 /// Those of one user who wait; there as long as there is one.
-struct UserQueue {
+struct UserTurnQueue {
     user: Box<str>,
     first: Arc<Semaphore>,
-    lines: Arc<UserQueues>,
+    lines: Arc<UserTurnQueues>,
 }
 
 /// A turn, until dropped.
 pub struct UserTurn {
     _turn: OwnedSemaphorePermit,
     _first: OwnedSemaphorePermit,
-    _line: Arc<UserQueue>,
+    _line: Arc<UserTurnQueue>,
 }
 
 impl Default for UserTurns {
@@ -44,19 +44,19 @@ impl UserTurns {
         Some(UserTurn { _turn: turn, _first: first, _line: line })
     }
 
-    fn line(&self, user: &str) -> Arc<UserQueue> {
+    fn line(&self, user: &str) -> Arc<UserTurnQueue> {
         let mut lines = self.lines.lock();
         if let Some(line) = lines.get(user).and_then(Weak::upgrade) {
             return line;
         }
         let first = Arc::new(Semaphore::new(1));
-        let line = Arc::new(UserQueue { user: user.into(), first, lines: self.lines.clone() });
+        let line = Arc::new(UserTurnQueue { user: user.into(), first, lines: self.lines.clone() });
         lines.insert(user.into(), Arc::downgrade(&line));
         line
     }
 }
 
-impl Drop for UserQueue {
+impl Drop for UserTurnQueue {
     fn drop(&mut self) {
         let mut lines = self.lines.lock();
         // Another of the same name may have come meanwhile.
