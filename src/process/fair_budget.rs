@@ -1,10 +1,9 @@
 //! A memory budget shared fairly between users: heavy users reach the limit before light ones.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use super::user_map::UserMap;
 
 /// A budget of bytes (or other units) for all users together. One user gets at most as much as then remains for all
 /// others (dynamic threshold): the first gets a half, the next a half of the rest, and so on.
@@ -12,7 +11,7 @@ use parking_lot::Mutex;
 pub struct FairBudget {
     limit: usize,
     used: AtomicUsize,
-    users: Mutex<HashMap<Box<str>, Weak<BudgetShare>>>,
+    users: UserMap<BudgetShare>,
 }
 
 /// One user's part of [`FairBudget`]; released when the last reference is dropped.
@@ -26,18 +25,13 @@ pub struct BudgetShare {
 impl FairBudget {
     /// Creates a budget of `most` units.
     pub fn new(most: usize) -> Arc<FairBudget> {
-        Arc::new(FairBudget { limit: most, used: AtomicUsize::new(0), users: Mutex::default() })
+        Arc::new(FairBudget { limit: most, used: AtomicUsize::new(0), users: UserMap::default() })
     }
 
     /// Returns the share of `user`, creating it if necessary.
     pub fn share(self: &Arc<FairBudget>, user: &str) -> Arc<BudgetShare> {
-        let mut users = self.users.lock();
-        if let Some(known) = users.get(user).and_then(Weak::upgrade) {
-            return known;
-        }
-        let share = Arc::new(BudgetShare { user: user.into(), used: AtomicUsize::new(0), budget: self.clone() });
-        users.insert(user.into(), Arc::downgrade(&share));
-        share
+        let new = || BudgetShare { user: user.into(), used: AtomicUsize::new(0), budget: self.clone() };
+        self.users.get_or_insert(user, new)
     }
 
     /// Units held by all users.
@@ -47,7 +41,7 @@ impl FairBudget {
 
     /// Number of users with a share.
     pub fn user_count(&self) -> usize {
-        self.users.lock().len()
+        self.users.len()
     }
 }
 
@@ -100,11 +94,7 @@ impl Drop for Reservation {
 impl Drop for BudgetShare {
     fn drop(&mut self) {
         self.budget.used.fetch_sub(self.used.load(Relaxed), Relaxed);
-        let mut users = self.budget.users.lock();
-        // Another share of the same user may have been created meanwhile.
-        if users.get(&self.user).is_some_and(|known| known.strong_count() == 0) {
-            users.remove(&self.user);
-        }
+        self.budget.users.remove_unused(&self.user);
     }
 }
 

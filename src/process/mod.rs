@@ -14,6 +14,7 @@ mod problem;
 mod published;
 mod sharded_map;
 mod socket;
+mod user_map;
 mod user_turns;
 mod watched_file;
 

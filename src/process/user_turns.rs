@@ -1,68 +1,55 @@
-//! One turn at a time for the whole process, fair among users: whoever wants many waits in a line of their own.
+//! One turn at a time for the whole process, fair between users: each user waits in a queue of their own.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-type UserTurnQueues = Mutex<HashMap<Box<str>, Weak<UserTurnQueue>>>;
+use super::user_map::UserMap;
 
-/// Turns that are given to one after another. Only the first of each user waits beside those of others, so that nobody
-/// waits for more than one turn of each other user.
+/// Turns given one after another. Only the first waiter of each user competes with those of other users, so a user waits
+/// for at most one turn of each other user.
 pub struct UserTurns {
     all: Arc<Semaphore>,
-    lines: Arc<UserTurnQueues>,
+    queues: Arc<UserMap<UserTurnQueue>>,
 }
 
-/// Those of one user who wait; there as long as there is one.
+/// The waiters of one user; kept as long as there is one.
 struct UserTurnQueue {
     user: Box<str>,
     first: Arc<Semaphore>,
-    lines: Arc<UserTurnQueues>,
+    queues: Arc<UserMap<UserTurnQueue>>,
 }
 
-/// A turn, until dropped.
+/// A turn, released on drop.
 pub struct UserTurn {
     _turn: OwnedSemaphorePermit,
     _first: OwnedSemaphorePermit,
-    _line: Arc<UserTurnQueue>,
+    _queue: Arc<UserTurnQueue>,
 }
 
 impl Default for UserTurns {
     fn default() -> UserTurns {
-        UserTurns { all: Arc::new(Semaphore::new(1)), lines: Arc::default() }
+        UserTurns { all: Arc::new(Semaphore::new(1)), queues: Arc::default() }
     }
 }
 
 impl UserTurns {
-    /// Waits for a turn of `user`; none if there will be none.
+    /// Waits for a turn of `user`; `None` if there will be none.
     pub async fn wait(&self, user: &str) -> Option<UserTurn> {
-        let line = self.line(user);
-        let first = line.first.clone().acquire_owned().await.ok()?;
+        let queue = self.queues.get_or_insert(user, || UserTurnQueue {
+            user: user.into(),
+            first: Arc::new(Semaphore::new(1)),
+            queues: self.queues.clone(),
+        });
+        let first = queue.first.clone().acquire_owned().await.ok()?;
         let turn = self.all.clone().acquire_owned().await.ok()?;
-        Some(UserTurn { _turn: turn, _first: first, _line: line })
-    }
-
-    fn line(&self, user: &str) -> Arc<UserTurnQueue> {
-        let mut lines = self.lines.lock();
-        if let Some(line) = lines.get(user).and_then(Weak::upgrade) {
-            return line;
-        }
-        let first = Arc::new(Semaphore::new(1));
-        let line = Arc::new(UserTurnQueue { user: user.into(), first, lines: self.lines.clone() });
-        lines.insert(user.into(), Arc::downgrade(&line));
-        line
+        Some(UserTurn { _turn: turn, _first: first, _queue: queue })
     }
 }
 
 impl Drop for UserTurnQueue {
     fn drop(&mut self) {
-        let mut lines = self.lines.lock();
-        // Another of the same name may have come meanwhile.
-        if lines.get(&self.user).is_some_and(|line| line.strong_count() == 0) {
-            lines.remove(&self.user);
-        }
+        self.queues.remove_unused(&self.user);
     }
 }
 
@@ -86,11 +73,11 @@ mod tests {
         assert!(waiting.iter_mut().all(|turn| turn.now_or_never().is_none()));
         let turn = jane.await.unwrap();
         drop(turn);
-        // One who leaves the line keeps nobody.
+        // A waiter that is dropped does not block its queue.
         drop(waiting.remove(0));
         let turn = waiting.remove(0).await.unwrap();
-        assert_eq!(turns.lines.lock().len(), 1);
+        assert_eq!(turns.queues.len(), 1);
         drop((waiting, turn));
-        assert!(turns.lines.lock().is_empty());
+        assert_eq!(turns.queues.len(), 0);
     }
 }

@@ -178,7 +178,7 @@ impl Fetch for DocumentFetcher {
         for (address, _) in fine.into_iter().chain(out).take(3) {
             match self.client.send(&route.api_service, resolved, address, path, &headers).await {
                 Ok(sent) => {
-                    // No probe says so of the delegate, and nobody may ask it for long.
+                    // The delegate has no availability probe and may go without requests for long.
                     if apiservice == DELEGATE && !sent.response.status().is_server_error() {
                         route.availability.poll_answered(address);
                     }

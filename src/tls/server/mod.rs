@@ -262,7 +262,7 @@ impl ServingMaterial {
         for bundle in self.client.iter().chain(&self.request_header) {
             for (facts, why) in bundle.certificate_infos().iter().filter_map(|facts| Some((facts, facts.early(now)?))) {
                 let (file, subject) = (bundle.source(), &facts.subject);
-                tracing::warn!(file, subject, "this authority vouches for nobody now: {why}");
+                tracing::warn!(file, subject, "client certificates of this authority will be refused: {why}");
             }
         }
     }
