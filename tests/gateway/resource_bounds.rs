@@ -284,10 +284,11 @@ async fn unread_watches_of_large_events_give_memory_back_while_connected() {
         (begun.load(SeqCst) == 960 && served.lock().unwrap().len() <= 130).then_some(())
     })
     .await;
-    // 32 MiB of windows go on; what waited of the others is gone although their connections stay.
-    let left = eventually("memory to be given back", async || {
+    // 32 MiB of windows remain; the rest is freed although the connections stay open. Without the bound all 960 watches
+    // keep more than 700 MiB; the limit leaves room for what the allocator returns late on a busy machine.
+    let left = eventually("less than 300 MiB to be left", async || {
         let left = scene.gateway.resident_kilobytes().saturating_sub(before) >> 10;
-        (left < 150).then_some(left)
+        (left < 300).then_some(left)
     })
     .await;
     eprintln!("unread watches of large events: {left} MiB left while connected");
