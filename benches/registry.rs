@@ -15,22 +15,21 @@
 // It stops at what it did not expect, and needs only a part of the world that tests have.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
-#[path = "../tests/gateway/backend.rs"]
-mod backend;
-#[path = "../tests/gateway/client.rs"]
-mod client;
-#[path = "../tests/gateway/fake_apiserver.rs"]
-mod fake_apiserver;
-#[path = "../tests/gateway/fixtures.rs"]
-mod fixtures;
+#[path = "../tests/gateway/support"]
+mod support {
+    pub(crate) mod backend;
+    pub(crate) mod client;
+    pub(crate) mod fake_apiserver;
+    pub(crate) mod fixtures;
+}
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use backend::{Backend, BackendSettings, api_resource_list, json_response as answer};
-use client::Client;
-use fake_apiserver::FakeApiServer;
-use fixtures::{GatewayProcess, TestEnvironment};
+use support::backend::{Backend, BackendSettings, api_resource_list, json_response as answer};
+use support::client::Client;
+use support::fake_apiserver::FakeApiServer;
+use support::fixtures::{GatewayProcess, TestEnvironment};
 
 /// Endpoints of each APIService.
 const ENDPOINTS: usize = 5;

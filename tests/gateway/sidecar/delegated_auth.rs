@@ -1,0 +1,301 @@
+//! The sidecar in front of explicit upstreams, with authentication and authorization by a kube-apiserver.
+
+use serde_json::json;
+
+use crate::support::backend::{Backend, BackendSettings, json_response as answer};
+use crate::support::client::{Client, ClientResponse, admin_request, get};
+use crate::support::fake_review_server::{FakeReviewServer, access_review_reply, default_reply};
+use crate::support::fixtures::{GatewayProcess, TestEnvironment, eventually, run_narthex};
+
+pub(crate) struct SidecarStage {
+    pub(crate) world: TestEnvironment,
+    pub(crate) reviewer: FakeReviewServer,
+    pub(crate) sidecar: GatewayProcess,
+}
+
+/// A sidecar's command line: `upstreams` by path, trusted as the world's backends are.
+pub(crate) fn sidecar_arguments(world: &TestEnvironment, upstreams: &[(&str, &Backend)], more: &[&str]) -> Vec<String> {
+    let file = |name: &str| world.path(name).display().to_string();
+    let mut arguments = vec![
+        "--secure-listen-address=127.0.0.1:0".to_owned(),
+        "--admin-address=127.0.0.1:0".to_owned(),
+        format!("--data-dir={}", file("data")),
+        format!("--tls-cert-file={}", file("serving.crt")),
+        format!("--tls-private-key-file={}", file("serving.key")),
+        format!("--client-ca-file={}", file("client-ca.crt")),
+        format!("--requestheader-client-ca-file={}", file("requestheader-ca.crt")),
+        "--requestheader-allowed-names=narthex-front-proxy,outer-proxy".to_owned(),
+        format!("--upstream-ca-file={}", file("backend-ca.crt")),
+        format!("--upstream-client-cert-file={}", file("front-proxy.crt")),
+        format!("--upstream-client-key-file={}", file("front-proxy.key")),
+        format!("--kubeconfig={}", file("reviewer.kubeconfig")),
+        "--log-format=json".to_owned(),
+    ];
+    for (path, backend) in upstreams {
+        arguments.push(format!("--upstream={path}=https://{}", backend.address));
+    }
+    arguments.extend(more.iter().map(|more| (*more).to_owned()));
+    arguments
+}
+
+/// A server that says which of several it is.
+pub(crate) async fn start_named_server(world: &TestEnvironment, name: &'static str) -> Backend {
+    let settings = BackendSettings { names: vec!["127.0.0.1"], handles_probes: true, ..BackendSettings::default() };
+    Backend::start(world, settings, move |_| async move { answer(200, name) }).await
+}
+
+impl SidecarStage {
+    async fn new(upstreams: &[(&str, &Backend)], world: TestEnvironment, more: &[&str]) -> SidecarStage {
+        SidecarStage::with_command("sidecar", upstreams, world, more).await
+    }
+
+    /// The same under another name.
+    pub(crate) async fn with_command(
+        name: &str,
+        upstreams: &[(&str, &Backend)],
+        world: TestEnvironment,
+        more: &[&str],
+    ) -> SidecarStage {
+        let reviewer = FakeReviewServer::start(&world).await;
+        let sidecar = GatewayProcess::start_as(name, &sidecar_arguments(&world, upstreams, more));
+        SidecarStage { world, reviewer, sidecar }
+    }
+
+    pub(crate) async fn get(&self, path: &str, headers: &[(&str, &str)]) -> ClientResponse {
+        Client::http1(&self.world, &self.sidecar, None).await.send_and_read(get(path, headers)).await
+    }
+}
+
+pub(crate) const TINA: (&str, &str) = ("authorization", "Bearer good");
+
+#[tokio::test]
+async fn sidecar_relays_authorized_request_with_identity_headers() {
+    let world = TestEnvironment::new();
+    let server = start_named_server(&world, "{}").await;
+    let stage = SidecarStage::new(&[("/", &server)], world, &[]).await;
+    let forged = [TINA, ("x-remote-user", "root"), ("x-remote-group", "system:masters"), ("x_remote_user", "root")];
+    let said = stage.get("/apis/example.com/v1/namespaces/shop/things?limit=5", &forged).await;
+    assert_eq!(said.status, 200, "{}", said.text());
+    let seen = server.last_request();
+    assert_eq!(seen.uri.path_and_query().unwrap(), "/apis/example.com/v1/namespaces/shop/things?limit=5");
+    assert_eq!(seen.header_values("x-remote-user"), ["tina"]);
+    assert_eq!(seen.header_values("x-remote-uid"), ["t-1"]);
+    assert_eq!(seen.header_values("x-remote-group"), ["devs", "system:authenticated"]);
+    assert_eq!((seen.header_values("x_remote_user"), seen.header_values("authorization")), (vec![], vec![]));
+    assert_eq!(seen.peer, "narthex-front-proxy");
+    let asked = stage.reviewer.reviews("SubjectAccessReview").pop().unwrap();
+    let expected = json!({"namespace": "shop", "verb": "list", "group": "example.com", "version": "v1",
+        "resource": "things"});
+    assert_eq!(asked["spec"]["resourceAttributes"], expected);
+}
+
+#[tokio::test]
+async fn sidecar_refuses_unauthenticated_and_unauthorized_requests() {
+    let world = TestEnvironment::new();
+    let server = start_named_server(&world, "{}").await;
+    let stage = SidecarStage::new(&[("/", &server)], world, &[]).await;
+    stage.get("/metrics", &[]).await.assert_failure(401, "Unauthorized");
+    stage.get("/metrics", &[("authorization", "Bearer wrong")]).await.assert_failure(401, "Unauthorized");
+    stage.reviewer.set_behavior(|question| match question["kind"].as_str() {
+        Some("SubjectAccessReview") => access_review_reply(json!({"allowed": false, "reason": "not hers"})),
+        _ => default_reply(question),
+    });
+    let status = stage.get("/metrics", &[TINA]).await.assert_failure(403, "Forbidden");
+    let message = status["message"].as_str().unwrap();
+    assert!(
+        message.contains("User \"tina\" cannot get path \"/metrics\"") && message.contains("not hers"),
+        "{message}"
+    );
+    assert!(server.received().is_empty());
+}
+
+#[tokio::test]
+async fn sidecar_accepts_request_header_identity_of_front_proxy() {
+    let world = TestEnvironment::new();
+    let server = start_named_server(&world, "{}").await;
+    let outer = world.issue_front_proxy("outer-proxy");
+    let stage = SidecarStage::new(&[("/", &server)], world, &[]).await;
+    let client = Client::http2(&stage.world, &stage.sidecar, Some(&outer)).await;
+    let said = client
+        .send_and_read(get("/apis/example.com/v1", &[("x-remote-user", "jane"), ("x-remote-group", "devs")]))
+        .await;
+    assert_eq!(said.status, 200, "{}", said.text());
+    assert_eq!(server.last_request().header_values("x-remote-user"), ["jane"]);
+    assert_eq!(stage.reviewer.reviews("TokenReview").len(), 0);
+}
+
+#[tokio::test]
+async fn sidecar_upstream_chosen_by_longest_path_prefix() {
+    let world = TestEnvironment::new();
+    let (all, metrics, deep) = (
+        start_named_server(&world, "all").await,
+        start_named_server(&world, "metrics").await,
+        start_named_server(&world, "deep").await,
+    );
+    let upstreams = [("/", &all), ("/metrics/deep", &deep), ("/metrics/", &metrics)];
+    let stage = SidecarStage::new(&upstreams, world, &[]).await;
+    for (path, whose) in [
+        ("/", "all"),
+        ("/metric", "all"),
+        ("/metricsx", "all"),
+        ("/metrics", "metrics"),
+        ("/metrics?a=/metrics/deep", "metrics"),
+        ("/metrics/deeper", "metrics"),
+        ("/metrics/deep", "deep"),
+        ("/metrics/deep/er", "deep"),
+        ("/apis", "all"),
+        ("/openapi/v2", "all"),
+        ("/version", "all"),
+        ("/apis/apiregistration.k8s.io/v1/apiservices", "all"),
+    ] {
+        let said = stage.get(path, &[TINA]).await;
+        assert_eq!((said.status.as_u16(), &*said.text()), (200, whose), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn sidecar_writes_no_files_with_given_certificate() {
+    let world = TestEnvironment::new();
+    let server = start_named_server(&world, "{}").await;
+    let reviewer = FakeReviewServer::start(&world).await;
+    let mut line = sidecar_arguments(&world, &[("/", &server)], &[]);
+    line.retain(|argument| !argument.starts_with("--data-dir"));
+    // Nowhere to write to is known, either.
+    let sidecar = GatewayProcess::start_with_environment("sidecar", &line, &[]);
+    let stage = SidecarStage { world, reviewer, sidecar };
+    assert_eq!(stage.get("/books", &[TINA]).await.status, 200);
+    assert!(!stage.world.path("data").exists());
+    assert_eq!(stage.reviewer.reviews("TokenReview").len(), 1);
+}
+
+#[tokio::test]
+async fn sidecar_path_without_upstream_is_404() {
+    let world = TestEnvironment::new();
+    let server = start_named_server(&world, "{}").await;
+    let stage = SidecarStage::new(&[("/metrics", &server)], world, &[]).await;
+    for path in ["/", "/apis", "/version", "/api/v1/pods", "/openapi/v3"] {
+        stage.get(path, &[TINA]).await.assert_failure(404, "NotFound");
+    }
+    assert_eq!(stage.get("/metrics", &[TINA]).await.status, 200);
+}
+
+#[tokio::test]
+async fn sidecar_health_served_without_authentication() {
+    let world = TestEnvironment::new();
+    let server = start_named_server(&world, "{}").await;
+    let stage = SidecarStage::new(&[("/", &server)], world, &[]).await;
+    eventually("readiness", async || (stage.get("/readyz", &[]).await.status == 200).then_some(())).await;
+    assert_eq!(stage.get("/livez", &[]).await.text(), "ok");
+    assert!(server.received().is_empty());
+}
+
+#[tokio::test]
+async fn sidecar_stays_live_while_upstream_is_down() {
+    let world = TestEnvironment::new();
+    let first = start_named_server(&world, "first").await;
+    let stage = SidecarStage::new(&[("/", &first)], world, &[]).await;
+    let ready = async |code: u16| {
+        eventually("what /readyz says", async || {
+            let said = stage.get("/readyz", &[]).await;
+            (said.status == code).then(|| said.text())
+        })
+        .await
+    };
+    assert_eq!(ready(200).await, "ok");
+    let address = first.stop().await;
+    let said = ready(500).await;
+    assert!(said.contains("[-]upstream failed"), "{said}");
+    assert_eq!(stage.get("/livez", &[]).await.status, 200);
+    let status = stage.get("/books", &[TINA]).await.assert_failure(503, "ServiceUnavailable");
+    assert_eq!(status["details"]["causes"][0]["reason"], "ConnectionRefused", "{status}");
+    let message = status["message"].as_str().unwrap();
+    assert!(message.contains("(upstream /: ConnectionRefused)"), "{message}");
+    let told: serde_json::Value = admin_request(&stage.sidecar, get("/status.json", &[])).await.json();
+    assert_eq!(
+        (&told["apiservices"][0]["name"], &told["apiservices"][0]["available"]),
+        (&json!("/"), &json!(false)),
+        "{told}"
+    );
+    assert_eq!(told["notReady"], json!(["upstream: /: ConnectionRefused (it accepts no connections)"]), "{told}");
+    let settings =
+        BackendSettings { names: vec!["127.0.0.1"], handles_probes: true, address, ..BackendSettings::default() };
+    let _again = Backend::start(&stage.world, settings, |_| async { answer(200, "again") }).await;
+    ready(200).await;
+    let said = stage.get("/books", &[TINA]).await;
+    assert_eq!((said.status.as_u16(), &*said.text()), (200, "again"));
+}
+
+/// Who follows what is said comes to a sidecar that knows who asks.
+#[test]
+fn sidecar_missing_kubeconfig_reported_with_flag() {
+    let world = TestEnvironment::new();
+    std::fs::write(world.path("a.sock"), "").unwrap();
+    let check = |more: &[&str]| {
+        let mut line = ["check", "sidecar"].map(str::to_owned).to_vec();
+        line.push(format!("--upstream=unix:{}", world.path("a.sock").display()));
+        line.push(format!("--data-dir={}", world.path("data").display()));
+        line.extend(more.iter().map(|more| (*more).to_owned()));
+        let output = run_narthex(&line);
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (status, said) = check(&[]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("--kubeconfig: required outside a pod") && said.lines().count() == 1, "{said}");
+    let cluster = world.path("cluster.kubeconfig");
+    let text = "{current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}], clusters: [{name: a, cluster: \
+                {server: 'https://127.0.0.1:1'}}], users: [{name: a, user: {token: secret}}]}";
+    std::fs::write(&cluster, text).unwrap();
+    let asked = |flag: &str| format!("--{flag}={}", cluster.display());
+    // Nobody could say who they are.
+    let (status, said) = check(&[&asked("authorization-kubeconfig")]);
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("--kubeconfig: required for authentication") && said.lines().count() == 1, "{said}");
+    // Somebody can, but nobody of that cluster.
+    let authority = format!("--client-ca-file={}", world.path("client-ca.crt").display());
+    let (status, said) = check(&[&asked("authorization-kubeconfig"), &authority]);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("warning: --authorization-kubeconfig: tokens of that cluster are refused"), "{said}");
+    for more in [vec![asked("kubeconfig")], vec![asked("authorization-kubeconfig"), asked("authentication-kubeconfig")]]
+    {
+        let more: Vec<_> = more.iter().map(String::as_str).collect();
+        assert_eq!(check(&more), (Some(0), String::new()));
+    }
+}
+
+#[test]
+fn sidecar_configuration_errors_all_reported() {
+    let world = TestEnvironment::new();
+    let line: Vec<String> = [
+        "check",
+        "sidecar",
+        "--upstream=ftp://a",
+        "--upstream=/a/../b=https://a",
+        "--upstream=/x=https://a",
+        "--upstream=/x/=https://b",
+        "--upstream-timeout=/y=5s",
+        "--upstream-timeout=soon",
+        "--upstream-ca-file=/nowhere/ca.crt",
+        "--upstream-client-cert-file=/nowhere/a.crt",
+        "--secure-listen-address=here",
+    ]
+    .iter()
+    .map(|word| (*word).to_owned())
+    .chain([format!("--data-dir={}", world.path("data").display())])
+    .collect();
+    let output = run_narthex(&line);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    for words in [
+        "--upstream: \"ftp://a\"",
+        "--upstream: \"/a/../b=https://a\"",
+        "/x has more than one upstream",
+        "--upstream-timeout: no --upstream has the path /y",
+        "--upstream-timeout: \"soon\"",
+        "/nowhere/ca.crt",
+        "--upstream-client-cert-file: /nowhere/a.crt needs its key",
+        "--secure-listen-address: \"here\"",
+        "--kubeconfig: required outside a pod",
+    ] {
+        assert!(said.contains(words), "{words} is not in\n{said}");
+    }
+    assert_eq!(output.status.code(), Some(1), "{said}");
+}

@@ -1,0 +1,364 @@
+//! A scriptable backend over the real protocols.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, Uri};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls_pki_types::CertificateDer;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_rustls::server::TlsStream;
+
+use crate::support::fixtures::{CertKeyPair, TestEnvironment};
+
+pub(crate) type BackendResponse = Response<BoxBody<Bytes, std::io::Error>>;
+type BackendHandler =
+    Arc<dyn Fn(Request<Incoming>) -> futures_util::future::BoxFuture<'static, BackendResponse> + Send + Sync>;
+
+/// A request as it reached the backend.
+#[derive(Clone, Debug)]
+pub(crate) struct ReceivedRequest {
+    pub(crate) method: Method,
+    pub(crate) uri: Uri,
+    pub(crate) headers: HeaderMap,
+    /// Common name of the client certificate it came with.
+    pub(crate) peer: String,
+}
+
+impl ReceivedRequest {
+    /// All values of a header.
+    pub(crate) fn header_values(&self, name: &str) -> Vec<String> {
+        self.headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
+    }
+}
+
+/// A listening backend; it stops when dropped.
+pub(crate) struct Backend {
+    pub(crate) address: SocketAddr,
+    received: Arc<Mutex<Vec<ReceivedRequest>>>,
+    connections: Arc<Mutex<usize>>,
+    tasks: tokio::task::JoinHandle<()>,
+}
+
+/// How a backend listens.
+#[derive(Clone)]
+pub(crate) struct BackendSettings {
+    pub(crate) protocols: Vec<&'static str>,
+    /// HTTP/2 streams on one connection.
+    pub(crate) streams: u32,
+    /// Bytes of an HTTP/2 request's body that it takes before it is read.
+    pub(crate) window: u32,
+    pub(crate) names: Vec<&'static str>,
+    /// Authorities of front proxies that it believes instead of the world's; none for that one.
+    pub(crate) front_proxies: Vec<CertificateDer<'static>>,
+    /// A certificate of the test's own making instead of one for `names`.
+    pub(crate) pair: Option<CertKeyPair>,
+    pub(crate) address: SocketAddr,
+    /// Whether the test answers the gateway's own questions too: probes, discovery, OpenAPI.
+    pub(crate) handles_probes: bool,
+}
+
+impl Default for BackendSettings {
+    fn default() -> BackendSettings {
+        BackendSettings {
+            protocols: vec!["h2", "http/1.1"],
+            streams: 250,
+            window: 1 << 20,
+            names: vec!["things-v1.things.svc"],
+            front_proxies: Vec::new(),
+            pair: None,
+            address: "127.0.0.1:0".parse().unwrap(),
+            handles_probes: false,
+        }
+    }
+}
+
+impl BackendSettings {
+    pub(crate) fn http1() -> BackendSettings {
+        BackendSettings { protocols: vec!["http/1.1"], ..BackendSettings::default() }
+    }
+
+    pub(crate) fn http2() -> BackendSettings {
+        BackendSettings { protocols: vec!["h2"], ..BackendSettings::default() }
+    }
+}
+
+impl Backend {
+    /// Serves `handler`; discovery and probes of `things.example.com/v1` are answered before it is asked.
+    pub(crate) async fn start<F>(
+        world: &TestEnvironment,
+        settings: BackendSettings,
+        handler: impl Fn(Request<Incoming>) -> F + Send + Sync + 'static,
+    ) -> Backend
+    where
+        F: Future<Output = BackendResponse> + Send + 'static,
+    {
+        let pair = settings.pair.clone().unwrap_or_else(|| world.issue_backend(&settings.names));
+        Backend::start_as(world.request_header_ca.certificate(), &pair, settings, handler).await
+    }
+
+    /// As [`Backend::start`], where there is no world: `pair` is its certificate, `front_proxies` the authority of
+    /// those whom it believes.
+    pub(crate) async fn start_as<F>(
+        front_proxies: &CertificateDer<'static>,
+        pair: &CertKeyPair,
+        settings: BackendSettings,
+        handler: impl Fn(Request<Incoming>) -> F + Send + Sync + 'static,
+    ) -> Backend
+    where
+        F: Future<Output = BackendResponse> + Send + 'static,
+    {
+        let handler: BackendHandler = Arc::new(move |request| Box::pin(handler(request)));
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let kept = seen.clone();
+        let (streams, window, all) = (settings.streams, settings.window, settings.handles_probes);
+        Backend::listen(front_proxies, pair, settings, seen, move |stream| {
+            let (handler, kept) = (handler.clone(), kept.clone());
+            async move { serve(stream, handler, kept, streams, window, all).await }
+        })
+        .await
+    }
+
+    /// Hands every connection, its TLS handshake done, to `handler`.
+    pub(crate) async fn start_raw<F>(
+        world: &TestEnvironment,
+        settings: BackendSettings,
+        handler: impl Fn(TlsStream<TcpStream>) -> F + Send + Sync + 'static,
+    ) -> Backend
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let pair = settings.pair.clone().unwrap_or_else(|| world.issue_backend(&settings.names));
+        Backend::listen(world.request_header_ca.certificate(), &pair, settings, Arc::default(), handler).await
+    }
+
+    async fn listen<F>(
+        front_proxies: &CertificateDer<'static>,
+        pair: &CertKeyPair,
+        settings: BackendSettings,
+        seen: Arc<Mutex<Vec<ReceivedRequest>>>,
+        handler: impl Fn(TlsStream<TcpStream>) -> F + Send + Sync + 'static,
+    ) -> Backend
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let front_proxies = match &settings.front_proxies[..] {
+            [] => std::slice::from_ref(front_proxies),
+            others => others,
+        };
+        let tls = tokio_rustls::TlsAcceptor::from(Arc::new(server_config(front_proxies, pair, &settings.protocols)));
+        let listener = tokio::net::TcpListener::bind(settings.address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let connections = Arc::new(Mutex::new(0));
+        let counted = connections.clone();
+        let handler = Arc::new(handler);
+        let tasks = tokio::spawn(async move {
+            // Dropping the set ends every connection with the backend.
+            let mut running = tokio::task::JoinSet::new();
+            while let Ok((socket, _)) = listener.accept().await {
+                let (tls, handler, counted) = (tls.clone(), handler.clone(), counted.clone());
+                running.spawn(async move {
+                    socket.set_nodelay(true).unwrap();
+                    if let Ok(stream) = tls.accept(socket).await {
+                        *counted.lock().unwrap() += 1;
+                        handler(stream).await;
+                    }
+                });
+                while running.try_join_next().is_some() {}
+            }
+        });
+        Backend { address, received: seen, connections, tasks }
+    }
+
+    /// The requests so far, probes and discovery left out.
+    pub(crate) fn received(&self) -> Vec<ReceivedRequest> {
+        self.received.lock().unwrap().clone()
+    }
+
+    /// The latest request, probes and discovery left out.
+    pub(crate) fn last_request(&self) -> ReceivedRequest {
+        self.received().pop().expect("a request reached the backend")
+    }
+
+    /// Connections so far.
+    pub(crate) fn connections(&self) -> usize {
+        *self.connections.lock().unwrap()
+    }
+
+    /// Stops listening and cuts every connection.
+    pub(crate) async fn stop(mut self) -> SocketAddr {
+        self.tasks.abort();
+        let _ = (&mut self.tasks).await;
+        self.address
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        self.tasks.abort();
+    }
+}
+
+async fn serve(
+    stream: TlsStream<TcpStream>,
+    handler: BackendHandler,
+    seen: Arc<Mutex<Vec<ReceivedRequest>>>,
+    streams: u32,
+    window: u32,
+    all: bool,
+) {
+    let session = stream.get_ref().1;
+    let http2 = session.alpn_protocol() == Some(b"h2");
+    let peer = session.peer_certificates().and_then(|chain| chain.first()).map_or_else(String::new, |leaf| {
+        narthex::tls::PeerCertificate::parse(leaf).unwrap().common_name.unwrap_or_default()
+    });
+    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+        let (handler, seen, peer) = (handler.clone(), seen.clone(), peer.clone());
+        async move {
+            let system = request.headers().get("x-remote-user").is_some_and(|user| user == "system:kube-aggregator");
+            if system
+                && !all
+                && let Some(answer) = discovery_response(request.uri().path())
+            {
+                return Ok::<_, Infallible>(answer);
+            }
+            seen.lock().unwrap().push(ReceivedRequest {
+                method: request.method().clone(),
+                uri: request.uri().clone(),
+                headers: request.headers().clone(),
+                peer,
+            });
+            let head = request.method() == Method::HEAD;
+            let answer = handler(request).await;
+            // Over HTTP/2 hyper would send the body to HEAD, too.
+            Ok(if head { drop_body(answer).await } else { answer })
+        }
+    });
+    if http2 {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.max_concurrent_streams(streams).max_header_list_size(16 << 20).initial_stream_window_size(window);
+        let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+    } else {
+        let _ = http1::Builder::new()
+            .max_headers(1000)
+            .serve_connection(TokioIo::new(stream), service)
+            .with_upgrades()
+            .await;
+    }
+}
+
+async fn drop_body(answer: BackendResponse) -> BackendResponse {
+    let (mut parts, body) = answer.into_parts();
+    let length = body.collect().await.unwrap().to_bytes().len();
+    parts.headers.insert("content-length", length.into());
+    Response::from_parts(parts, BodyExt::boxed(http_body_util::Empty::new().map_err(|never| match never {})))
+}
+
+/// What any extension API server says of itself; here of `things` in one version.
+fn discovery_response(path: &str) -> Option<BackendResponse> {
+    if let Some(text) = api_resource_list(path) {
+        return Some(json_response(200, &text));
+    }
+    (path.starts_with("/apis") || path.starts_with("/openapi")).then(|| json_response(404, "{}"))
+}
+
+/// The resources of `/apis/GROUP/VERSION`.
+pub(crate) fn api_resource_list(path: &str) -> Option<String> {
+    let mut words = path.trim_matches('/').split('/');
+    match (words.next(), words.next(), words.next(), words.next()) {
+        (Some("apis"), Some(group), Some(version), None) => Some(format!(
+            r#"{{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"{group}/{version}","resources":[{{"name":"things","singularName":"thing","namespaced":true,"kind":"Thing","verbs":["get","list","watch","create","update","patch","delete"]}}]}}"#
+        )),
+        _ => None,
+    }
+}
+
+fn server_config(
+    front_proxies: &[CertificateDer<'static>],
+    pair: &CertKeyPair,
+    protocols: &[&str],
+) -> rustls::ServerConfig {
+    let mut roots = rustls::RootCertStore::empty();
+    front_proxies.iter().for_each(|authority| roots.add(authority.clone()).unwrap());
+    let verifier =
+        rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), narthex::tls::provider())
+            .build()
+            .unwrap();
+    let (chain, key) = &*pair.0;
+    let mut config = rustls::ServerConfig::builder_with_provider(narthex::tls::provider())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain.clone(), key.clone_key())
+        .unwrap();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+    config
+}
+
+/// A JSON answer.
+pub(crate) fn json_response(status: u16, text: &str) -> BackendResponse {
+    let body = Full::new(Bytes::from(text.to_owned())).map_err(|never| match never {}).boxed();
+    Response::builder().status(status).header("content-type", "application/json").body(body).unwrap()
+}
+
+/// An answer whose body the test writes; an error breaks it off.
+pub(crate) fn streamed_response(status: u16) -> (BodyWriter, BackendResponse) {
+    let (sender, mut receiver) = mpsc::unbounded_channel();
+    let stream = futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx));
+    let body = BodyExt::boxed(StreamBody::new(stream));
+    (sender, Response::builder().status(status).header("content-type", "application/json").body(body).unwrap())
+}
+
+/// What a test writes an answer with.
+pub(crate) type BodyWriter = mpsc::UnboundedSender<Result<Frame<Bytes>, std::io::Error>>;
+
+/// A backend whose answers the test writes, in the order in which they are asked for.
+pub(crate) async fn start_scripted_backend(
+    world: &TestEnvironment,
+    settings: BackendSettings,
+) -> (Backend, mpsc::UnboundedReceiver<BodyWriter>) {
+    let (send, writers) = mpsc::unbounded_channel();
+    let backend = Backend::start(world, settings, move |_| {
+        let (sender, answer) = streamed_response(200);
+        // A test that is over takes no more writers.
+        let _ = send.send(sender);
+        async { answer }
+    })
+    .await;
+    (backend, writers)
+}
+
+/// A backend whose watches begin with a line `first` and then are the test's to write, in the order in which they
+/// began; everything else is answered with `{}`.
+pub(crate) async fn start_watch_backend(
+    world: &TestEnvironment,
+    settings: BackendSettings,
+) -> (Backend, Arc<Mutex<Vec<BodyWriter>>>) {
+    let writers = Arc::new(Mutex::new(Vec::new()));
+    let kept = writers.clone();
+    let backend = Backend::start(world, settings, move |request| {
+        let answer = if request.uri().query() == Some("watch=1") {
+            let (writer, answer) = streamed_response(200);
+            writer.send(data_frame("first\n")).unwrap();
+            kept.lock().unwrap().push(writer);
+            answer
+        } else {
+            json_response(200, "{}")
+        };
+        async { answer }
+    })
+    .await;
+    (backend, writers)
+}
+
+/// A frame of data for [`streamed_response`].
+pub(crate) fn data_frame(text: &str) -> Result<Frame<Bytes>, std::io::Error> {
+    Ok(Frame::data(Bytes::from(text.to_owned())))
+}

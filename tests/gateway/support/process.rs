@@ -1,0 +1,133 @@
+//! A backend in a separate process that can be stopped, continued and killed by signals.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use http::Request;
+use hyper::body::Incoming;
+use narthex::tls::CertificateSpec as CertificateRequest;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+
+use crate::support::backend::{
+    Backend, BackendResponse, BackendSettings, data_frame, json_response, streamed_response,
+};
+use crate::support::fixtures::{CertKeyPair, TestEnvironment};
+
+/// A running backend; killed when dropped. Its answers are `{"by":"NAME"}`, its watches lines of that.
+pub(crate) struct BackendProcess {
+    child: Child,
+    pub(crate) address: SocketAddr,
+}
+
+/// What the process is told, in its environment.
+const FOLDER: &str = "NARTHEX_TEST_BACKEND_FOLDER";
+const NAME: &str = "NARTHEX_TEST_BACKEND_NAME";
+const PROTOCOL: &str = "NARTHEX_TEST_BACKEND_PROTOCOL";
+const ADDRESS: &str = "NARTHEX_TEST_BACKEND_ADDRESS";
+
+impl BackendProcess {
+    /// Begins to serve at `settings.address`; `name` is what it signs its answers with.
+    pub(crate) fn start(world: &TestEnvironment, name: &str, settings: &BackendSettings) -> BackendProcess {
+        let names: Vec<String> = settings.names.iter().map(|name| (*name).to_owned()).collect();
+        world.write_pair(
+            name,
+            &world.backend_ca.issue(&CertificateRequest::serving(&names), SystemTime::now()).unwrap(),
+        );
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "process::serves", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(FOLDER, world.folder.path())
+            .env(NAME, name)
+            .env(PROTOCOL, settings.protocols.join(","))
+            .env(ADDRESS, settings.address.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        // The test harness speaks first, and on the same line.
+        let address = lines.find_map(|line| line.unwrap().split_once("listens at ")?.1.parse().ok()).unwrap();
+        std::thread::spawn(move || lines.for_each(drop));
+        BackendProcess { child, address }
+    }
+
+    /// It neither reads nor writes from now on; the kernel goes on for it.
+    pub(crate) fn pause(&self) {
+        self.signal("STOP");
+    }
+
+    pub(crate) fn resume(&self) {
+        self.signal("CONT");
+    }
+
+    /// Ends it at once, as a machine that fails.
+    pub(crate) fn kill(mut self) -> SocketAddr {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.address
+    }
+
+    fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+}
+
+impl Drop for BackendProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What every backend of these tests answers: who it is, after `?wait=` milliseconds; a watch says it every 50 ms.
+pub(crate) async fn signed_response(name: &str, request: Request<Incoming>) -> BackendResponse {
+    let query = request.uri().query().unwrap_or_default().to_owned();
+    if query.contains("watch=1") {
+        let (writer, answer) = streamed_response(200);
+        let name = name.to_owned();
+        tokio::spawn(async move {
+            for number in 0.. {
+                if writer.send(data_frame(&format!("{{\"by\":\"{name}\",\"number\":{number}}}\n"))).is_err() {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+        return answer;
+    }
+    if let Some(wait) = query.split('&').find_map(|pair| pair.strip_prefix("wait=")?.parse().ok()) {
+        tokio::time::sleep(Duration::from_millis(wait)).await;
+    }
+    json_response(200, &format!("{{\"by\":\"{name}\"}}"))
+}
+
+#[test]
+#[ignore = "the process that Process::start begins"]
+fn serves() {
+    let Ok(folder) = std::env::var(FOLDER) else { return };
+    let value = |name| std::env::var(name).unwrap();
+    let name = value(NAME);
+    let protocols: Vec<&'static str> =
+        ["h2", "http/1.1"].into_iter().filter(|one| value(PROTOCOL).split(',').any(|asked| asked == *one)).collect();
+    let file = |name: &str| format!("{folder}/{name}");
+    let front_proxies = CertificateDer::from_pem_file(file("requestheader-ca.crt")).unwrap();
+    let pair = CertKeyPair::from_files(&file(&name));
+    let settings =
+        BackendSettings { protocols, address: value(ADDRESS).parse().unwrap(), ..BackendSettings::default() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let signature = name.clone();
+        let handler = move |request| {
+            let name = signature.clone();
+            async move { signed_response(&name, request).await }
+        };
+        let backend = Backend::start_as(&front_proxies, &pair, settings, handler).await;
+        println!("listens at {}", backend.address);
+        // Until the test that began this is no more.
+        let orphaned = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
+        let _ = orphaned.await;
+    });
+}
