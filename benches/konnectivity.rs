@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use narthex::egress::konnectivity::{KonnectivityClient, KonnectivityTunnel};
+use narthex::egress::proxy::konnectivity::{KonnectivityClient, KonnectivityTunnel};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::task::LocalSet;

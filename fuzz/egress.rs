@@ -1,10 +1,11 @@
 //! Responses of egress proxies and Konnectivity servers.
 
 use bytes::Bytes;
-use narthex::egress::http_connect::{ConnectResponseError, ConnectResponseParser};
-use narthex::egress::http1::{BodyFraming, ChunkedDecoder, ChunkedStep, Http1ResponseHead};
-use narthex::egress::konnectivity::{Packet, PacketDecoder};
-use narthex::egress::{Destination, DialPhase, Host, ProxyCredentials, ProxyFault, socks5};
+use narthex::egress::http::http1::{BodyFraming, ChunkedDecoder, ChunkedStep, Http1ResponseHead};
+use narthex::egress::proxy::http_connect::{ConnectResponseError, ConnectResponseParser};
+use narthex::egress::proxy::konnectivity::{Packet, PacketDecoder};
+use narthex::egress::proxy::socks5;
+use narthex::egress::{Destination, DialPhase, Host, ProxyCredentials, ProxyFault};
 
 use crate::{fuzz_bytes, text_from_words};
 

@@ -18,7 +18,7 @@ use super::long_running::LongRunningResponses;
 use super::response_body::{EndCondition, RelayedBody};
 use super::retry::{ForwardError, error_chain};
 use crate::availability::CircuitPermit;
-use crate::egress::http1::Http1Connection;
+use crate::egress::http::http1::Http1Connection;
 use crate::egress::{self, ConnectionGuard, DialError, DialPhase, DialTiming};
 use crate::kubeapi::{RequestInfo, Status};
 use crate::listen::ConnectionHandle;

@@ -7,7 +7,7 @@ use http_body::Body as _;
 
 use super::Kubeconfig;
 use super::plugin::PluginCredentials;
-use crate::egress::http1::Http1Connection;
+use crate::egress::http::http1::Http1Connection;
 use crate::egress::{ConnectionGuard, DialError, Endpoint, EndpointResponse, SendError};
 use crate::message::{Body, IncomingBody};
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use narthex::egress::konnectivity::KonnectivityClient;
+use narthex::egress::proxy::konnectivity::KonnectivityClient;
 use tokio::net::{TcpStream, UnixStream};
 
 use super::certificates::{Authority, Identity};

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use narthex::egress::konnectivity::{KonnectivityClient, KonnectivityPool, KonnectivityTunnel, TunnelFailure};
+use narthex::egress::proxy::konnectivity::{KonnectivityClient, KonnectivityPool, KonnectivityTunnel, TunnelFailure};
 use rustix::process::Signal;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;

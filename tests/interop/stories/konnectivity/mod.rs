@@ -10,7 +10,7 @@ mod upload;
 
 use std::time::Duration;
 
-use narthex::egress::konnectivity::{KonnectivityClient, KonnectivityTunnel, TunnelFailure};
+use narthex::egress::proxy::konnectivity::{KonnectivityClient, KonnectivityTunnel, TunnelFailure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::LocalSet;
 

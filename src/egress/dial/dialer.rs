@@ -1,0 +1,292 @@
+//! Opens all outbound connections of one thread, directly or through proxies.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls_pki_types::{CertificateDer, ServerName};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use crate::egress::dial::maybe_tls_stream::MaybeTlsStream;
+use crate::egress::dial::transport::TransportStream;
+use crate::egress::dial::unix;
+use crate::egress::dial::{DialError, DialPhase, DialTiming, DialedConnection, HttpVersion, connect};
+use crate::egress::proxy::konnectivity::KonnectivityPool;
+use crate::egress::proxy::via_proxy;
+use crate::egress::{
+    Address, Destination, EgressProtocol, EgressProxy, EgressRoute, EgressRoutes, EndpointKey, ReadAhead, Resolver,
+    TransportSecurity,
+};
+use crate::observe::metrics::{Metrics, PeerCertificateInfo};
+use crate::process::Published;
+use crate::tls::CertificateInfo;
+
+/// Opens connections on one thread, over any egress route.
+#[derive(Clone)]
+pub struct Dialer(Rc<Inner>);
+
+struct Inner {
+    resolver: Resolver,
+    routes: Published<EgressRoutes>,
+    /// Connections to Konnectivity servers, each shared by many tunnels.
+    konnectivity: KonnectivityPool<EgressProxy>,
+    /// Metrics of dials through proxies.
+    metrics: Option<Arc<Metrics>>,
+    /// Stuck tunnels of this thread last reported to the metrics, by selection.
+    reported_stuck: RefCell<BTreeMap<String, usize>>,
+}
+
+/// An open stream to a destination, and how long opening took.
+pub struct OpenedStream {
+    /// The stream to the destination.
+    pub stream: ReadAhead,
+    /// Timing of the dial, without the destination's TLS.
+    pub timing: DialTiming,
+}
+
+impl Dialer {
+    /// A dialer that looks names up with `resolver` and uses the current `ways`.
+    pub fn new(resolver: Resolver, ways: Published<EgressRoutes>, metrics: &Arc<Metrics>) -> Dialer {
+        Dialer::with_metrics(resolver, ways, Some(metrics.clone()))
+    }
+
+    fn with_metrics(resolver: Resolver, ways: Published<EgressRoutes>, metrics: Option<Arc<Metrics>>) -> Dialer {
+        Dialer(Rc::new(Inner {
+            resolver,
+            routes: ways,
+            konnectivity: KonnectivityPool::default(),
+            metrics,
+            reported_stuck: RefCell::default(),
+        }))
+    }
+
+    /// The current egress routes.
+    pub fn routes(&self) -> &Published<EgressRoutes> {
+        &self.0.routes
+    }
+
+    /// Route of the selection `standard`, for destinations without TLS if `plain`. Direct if there is no selection of
+    /// that name and it is no standard one.
+    pub fn route(&self, standard: &str, plain: bool) -> EgressRoute {
+        let ways = self.0.routes.load();
+        let way = if plain { ways.get_plaintext(standard) } else { ways.get(standard) };
+        way.cloned().unwrap_or_default()
+    }
+
+    /// Opens a stream to `destination`, without the destination's TLS. `patience` limits direct dials; dials through a
+    /// proxy have the limit of their selection.
+    ///
+    /// # Errors
+    /// A [`DialError`]; time-out included.
+    pub async fn open(
+        &self,
+        way: &EgressRoute,
+        destination: &Destination,
+        patience: Duration,
+    ) -> Result<OpenedStream, DialError> {
+        match way.selection_for(destination) {
+            None => {
+                let (socket, connect) = self.connect(destination, patience).await?;
+                Ok(OpenedStream {
+                    stream: ReadAhead::new(socket),
+                    timing: DialTiming { connect, ..DialTiming::default() },
+                })
+            }
+            // Boxed: direct dials would pay for its size.
+            Some(selection) => Box::pin(via_proxy::open(self, selection, destination)).await,
+        }
+    }
+
+    /// As [`Dialer::open`], to an address. Unix domain sockets are always dialed directly.
+    ///
+    /// # Errors
+    /// A [`DialError`]; time-out included.
+    pub async fn open_address(
+        &self,
+        way: &EgressRoute,
+        address: &Address,
+        patience: Duration,
+    ) -> Result<OpenedStream, DialError> {
+        match address {
+            Address::Tcp(destination) => self.open(way, destination, patience).await,
+            Address::Unix(path) => open_unix(path, patience).await,
+        }
+    }
+
+    /// Opens a connection to `upstream`, with the HTTP version that ALPN or the configuration selects, or HTTP/1.1 if
+    /// `only_http1`.
+    pub(in crate::egress) async fn dial(
+        &self,
+        upstream: &EndpointKey,
+        only_http1: bool,
+    ) -> Result<DialedConnection, DialError> {
+        let started = Instant::now();
+        let EndpointKey { address, connect_timeout, .. } = upstream;
+        let OpenedStream { stream, mut timing } =
+            self.open_address(&upstream.egress_route, address, *connect_timeout).await?;
+        let (mut channel, protocol) = match &upstream.security {
+            // A server of HTTP/2 with prior knowledge also accepts HTTP/1.1.
+            TransportSecurity::Plaintext(protocol) => {
+                (MaybeTlsStream::Plaintext(stream), if only_http1 { HttpVersion::Http1 } else { *protocol })
+            }
+            TransportSecurity::Tls(tls) => {
+                let connected = Instant::now();
+                let handshake = TlsConnector::from(tls.config(only_http1)).connect(tls.server_name().clone(), stream);
+                let rest = upstream.dial_timeout().saturating_sub(connected - started).min(*connect_timeout);
+                let stream = match timeout(rest, handshake).await {
+                    Ok(shaken) => shaken.map_err(|error| {
+                        self.record_refused_peer(address, tls.server_name(), &error);
+                        DialError::from_io(DialPhase::Handshake, address, &error)
+                    })?,
+                    Err(_) => return Err(DialError::timed_out(DialPhase::Handshake, address, *connect_timeout)),
+                };
+                timing.handshake = connected.elapsed();
+                self.record_peer_certificate(address, tls.server_name(), stream.get_ref().1.peer_certificates());
+                let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                (MaybeTlsStream::Tls(Box::new(stream)), if http2 { HttpVersion::Http2 } else { HttpVersion::Http1 })
+            }
+        };
+        if protocol == HttpVersion::Http2 {
+            channel.enable_read_ahead();
+        }
+        Ok(DialedConnection { stream: channel, protocol, timing })
+    }
+
+    /// Records the certificate that the server at `address` presented for `name`.
+    pub(in crate::egress) fn record_peer_certificate(
+        &self,
+        address: &dyn std::fmt::Display,
+        name: &ServerName<'_>,
+        chain: Option<&[CertificateDer<'_>]>,
+    ) {
+        if let (Some(metrics), Some(leaf)) = (self.metrics(), chain.and_then(<[_]>::first)) {
+            record(metrics, address, name, leaf, "");
+        }
+    }
+
+    /// Records the certificate for which the handshake with the server at `address` ended with `error`, if it was refused.
+    pub(in crate::egress) fn record_refused_peer(
+        &self,
+        address: &dyn std::fmt::Display,
+        name: &ServerName<'_>,
+        error: &io::Error,
+    ) {
+        if let (Some(metrics), Some(leaf)) = (self.metrics(), crate::tls::refused_certificate(error)) {
+            record(metrics, address, name, &leaf, crate::tls::failure_reason(error));
+        }
+    }
+
+    /// Connects by TCP to an address of `destination`.
+    pub(in crate::egress) async fn connect(
+        &self,
+        destination: &Destination,
+        patience: Duration,
+    ) -> Result<(TransportStream, Duration), DialError> {
+        let started = Instant::now();
+        let phase = std::cell::Cell::new(DialPhase::Resolve);
+        let attempt = async {
+            let addresses = self.0.resolver.addresses(destination).await.map_err(|error| DialError {
+                phase: DialPhase::Resolve,
+                reason: "NameNotResolved",
+                cause: format!("{destination}: {error}"),
+            })?;
+            phase.set(DialPhase::Connect);
+            let socket = connect(&addresses, destination.port).await;
+            socket.map_err(|error| DialError::from_io(DialPhase::Connect, destination, &error))
+        };
+        match timeout(patience, attempt).await {
+            Ok(socket) => Ok((TransportStream::Tcp(socket?), started.elapsed())),
+            Err(_) => Err(DialError::timed_out(phase.get(), destination, patience)),
+        }
+    }
+
+    /// Reports the number of stuck tunnels to the metrics. Call every second.
+    pub(in crate::egress) fn report_stuck_tunnels(&self) {
+        let Some(metrics) = self.metrics() else { return };
+        let ways = self.0.routes.load();
+        let mut told = self.0.reported_stuck.borrow_mut();
+        let mut gone = std::mem::take(&mut *told);
+        for (name, way) in ways.entries() {
+            let EgressRoute::Proxied(selection) = way else { continue };
+            if selection.protocol != EgressProtocol::Konnectivity {
+                continue;
+            }
+            let now = selection.proxies.iter().map(|proxy| self.0.konnectivity.stuck_tunnels(proxy)).sum();
+            metrics.egress().update_stuck(name, gone.remove(name).unwrap_or(0), now);
+            told.insert(name.to_owned(), now);
+        }
+        // Selections that were removed count none.
+        gone.iter().for_each(|(name, before)| metrics.egress().update_stuck(name, *before, 0));
+    }
+
+    pub(in crate::egress) fn resolver(&self) -> &Resolver {
+        &self.0.resolver
+    }
+
+    pub(in crate::egress) fn konnectivity(&self) -> &KonnectivityPool<EgressProxy> {
+        &self.0.konnectivity
+    }
+
+    pub(in crate::egress) fn metrics(&self) -> Option<&Metrics> {
+        self.0.metrics.as_deref()
+    }
+}
+
+/// A dialer without egress selections and metrics: every dial is direct.
+impl From<Resolver> for Dialer {
+    fn from(resolver: Resolver) -> Dialer {
+        Dialer::with_metrics(resolver, Published::fixed(EgressRoutes::default()), None)
+    }
+}
+
+fn record(
+    metrics: &Metrics,
+    address: &dyn std::fmt::Display,
+    name: &ServerName<'_>,
+    leaf: &CertificateDer<'_>,
+    refused: &'static str,
+) {
+    metrics.peer_certificates().record(address.to_string(), name.to_str().into_owned(), leaf, refused, || {
+        let facts = CertificateInfo::parse(leaf).ok()?;
+        let (not_before, not_after) = (facts.not_before.as_secs(), facts.not_after.as_secs());
+        Some(PeerCertificateInfo { subject: facts.subject, not_before, not_after, refused })
+    });
+}
+
+async fn open_unix(path: &Path, patience: Duration) -> Result<OpenedStream, DialError> {
+    let started = Instant::now();
+    let socket = match timeout(patience, unix::connect(path)).await {
+        Ok(socket) => socket.map_err(|error| unix::dial_error(path, &error))?,
+        Err(_) => {
+            let address = format_args!("unix:{}", path.display());
+            return Err(DialError::timed_out(DialPhase::Connect, &address, patience));
+        }
+    };
+    let timing = DialTiming { connect: started.elapsed(), ..DialTiming::default() };
+    Ok(OpenedStream { stream: ReadAhead::new(TransportStream::Unix(socket)), timing })
+}
+
+impl DialError {
+    /// An I/O error in `phase`, talking to `destination` or to a proxy there.
+    pub(in crate::egress) fn from_io(
+        phase: DialPhase,
+        destination: &dyn std::fmt::Display,
+        error: &io::Error,
+    ) -> DialError {
+        DialError {
+            phase,
+            reason: crate::tls::failure_reason(error),
+            cause: format!("{destination}: {}", crate::tls::describe_error(error)),
+        }
+    }
+
+    fn timed_out(phase: DialPhase, destination: &dyn std::fmt::Display, patience: Duration) -> DialError {
+        let cause = format!("{destination}: not connected within {patience:?}");
+        DialError { phase, reason: "ConnectTimeout", cause }
+    }
+}

@@ -1,0 +1,35 @@
+//! The stream that HTTP runs on, with or without TLS.
+
+use tokio_rustls::client::TlsStream;
+
+use crate::egress::ReadAhead;
+use crate::egress::dial::connection_limit::ConnectionSlot;
+use crate::egress::dial::streams::streams;
+
+/// An open connection to a backend, before HTTP.
+pub(in crate::egress) enum MaybeTlsStream {
+    /// TLS. Boxed: its state is ten times the size of the other variant.
+    Tls(Box<TlsStream<ReadAhead>>),
+    /// Without TLS.
+    Plaintext(ReadAhead),
+}
+
+impl MaybeTlsStream {
+    /// Holds `place` until the connection is dropped.
+    pub(in crate::egress) fn attach_slot(&mut self, place: ConnectionSlot) {
+        match self {
+            MaybeTlsStream::Tls(stream) => stream.get_mut().0.attach_slot(place),
+            MaybeTlsStream::Plaintext(stream) => stream.attach_slot(place),
+        }
+    }
+
+    /// Enables read-ahead; for connections shared by many requests.
+    pub(in crate::egress) fn enable_read_ahead(&mut self) {
+        match self {
+            MaybeTlsStream::Tls(stream) => stream.get_mut().0.enable(),
+            MaybeTlsStream::Plaintext(stream) => stream.enable(),
+        }
+    }
+}
+
+streams!(MaybeTlsStream: Tls, Plaintext);

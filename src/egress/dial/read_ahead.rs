@@ -1,0 +1,194 @@
+//! Reads more from a socket than TLS asks for.
+//!
+//! rustls reads 4 KiB at a time. A backend that answers many requests on one connection has often sent more by then,
+//! and each read would be a system call.
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::egress::dial::connection_limit::ConnectionSlot;
+use crate::egress::dial::transport::TransportStream;
+
+/// Size of a read-ahead buffer.
+const READ_AHEAD_BYTES: usize = 64 << 10;
+/// Spare buffers kept per thread.
+const MAX_SPARE_BUFFERS: usize = 4;
+
+thread_local! {
+    /// Spare buffers. A connection owns a buffer only while it holds unread data, so idle connections have none.
+    static SPARE_BUFFERS: RefCell<Vec<Box<[u8]>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An open connection with optional read-ahead.
+pub struct ReadAhead {
+    transport: TransportStream,
+    is_enabled: bool,
+    buffered: Option<ReadBuffer>,
+    /// Counts the connection, if it is counted.
+    slot: Option<ConnectionSlot>,
+}
+
+/// Data read from the socket but not yet consumed.
+struct ReadBuffer {
+    buffer: Box<[u8]>,
+    from: usize,
+    to: usize,
+}
+
+impl ReadAhead {
+    /// A connection without read-ahead.
+    pub(in crate::egress) fn new(carrier: TransportStream) -> ReadAhead {
+        ReadAhead { transport: carrier, is_enabled: false, buffered: None, slot: None }
+    }
+
+    /// A connection that returns `bytes`, received already, before reading.
+    pub(in crate::egress) fn with_prefix(bytes: &[u8], carrier: TransportStream) -> ReadAhead {
+        let left = ReadBuffer { buffer: bytes.into(), from: 0, to: bytes.len() };
+        ReadAhead { transport: carrier, is_enabled: false, buffered: (!bytes.is_empty()).then_some(left), slot: None }
+    }
+
+    /// Holds `place` until the connection is dropped.
+    pub(in crate::egress) fn attach_slot(&mut self, place: ConnectionSlot) {
+        self.slot = Some(place);
+    }
+
+    /// Has the connection reset instead of closed in order when this is dropped, where the transport can do that.
+    pub fn reset_on_drop(&self) {
+        self.transport.reset_on_drop();
+    }
+
+    /// Enables read-ahead; for connections shared by many requests.
+    pub(in crate::egress) fn enable(&mut self) {
+        self.is_enabled = true;
+    }
+}
+
+fn recycle_buffer(buffer: Box<[u8]>) {
+    SPARE_BUFFERS.with_borrow_mut(|spare| {
+        if spare.len() < MAX_SPARE_BUFFERS && buffer.len() == READ_AHEAD_BYTES {
+            spare.push(buffer);
+        }
+    });
+}
+
+impl ReadBuffer {
+    /// Copies as much as fits; returns whether nothing is left.
+    fn copy_to(&mut self, out: &mut ReadBuf<'_>) -> bool {
+        let n = out.remaining().min(self.to - self.from);
+        out.put_slice(&self.buffer[self.from..self.from + n]);
+        self.from += n;
+        self.from == self.to
+    }
+}
+
+impl AsyncRead for ReadAhead {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if this.buffered.is_none() {
+            if !this.is_enabled || out.remaining() >= READ_AHEAD_BYTES {
+                return Pin::new(&mut this.transport).poll_read(cx, out);
+            }
+            let mut buffer =
+                SPARE_BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; READ_AHEAD_BYTES].into_boxed_slice());
+            let mut space = ReadBuf::new(&mut buffer);
+            let read = Pin::new(&mut this.transport).poll_read(cx, &mut space);
+            let to = space.filled().len();
+            if !matches!(read, Poll::Ready(Ok(()))) || to == 0 {
+                recycle_buffer(buffer);
+                ready!(read)?;
+                return Poll::Ready(Ok(()));
+            }
+            this.buffered = Some(ReadBuffer { buffer, from: 0, to });
+        }
+        if let Some(left) = &mut this.buffered
+            && left.copy_to(out)
+            && let Some(left) = this.buffered.take()
+        {
+            recycle_buffer(left.buffer);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for ReadAhead {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.transport).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.transport).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.transport.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.transport).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.transport).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn read_ahead_keeps_byte_order() {
+        for ahead in [false, true] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let (mut sender, _) = listener.accept().await.unwrap();
+            let sent: Vec<u8> = (0..300_000u32).map(|at| (at % 251) as u8).collect();
+            let copy = sent.clone();
+            let sending = tokio::spawn(async move {
+                sender.write_all(&copy).await.unwrap();
+                sender.shutdown().await.unwrap();
+            });
+            let mut reader = ReadAhead::new(TransportStream::Tcp(socket));
+            let mut got = vec![0; 1000];
+            reader.read_exact(&mut got).await.unwrap();
+            if ahead {
+                reader.enable();
+            }
+            for size in [1, 5, 4096, 100_000, 65_536, 7].into_iter().cycle() {
+                let mut piece = vec![0; size];
+                let n = reader.read(&mut piece).await.unwrap();
+                if n == 0 {
+                    break;
+                }
+                got.extend_from_slice(&piece[..n]);
+            }
+            sending.await.unwrap();
+            assert!(got == sent, "ahead: {ahead}");
+            assert!(reader.buffered.is_none());
+        }
+    }
+
+    #[tokio::test]
+    async fn read_ahead_prefix_comes_first_and_is_not_recycled() {
+        let (near, mut far) = tokio::net::UnixStream::pair().unwrap();
+        let mut reader = ReadAhead::with_prefix(b"first ", TransportStream::Unix(near));
+        far.write_all(b"second").await.unwrap();
+        far.shutdown().await.unwrap();
+        let mut got = Vec::new();
+        reader.enable();
+        reader.read_to_end(&mut got).await.unwrap();
+        assert_eq!(got, b"first second");
+        assert!(SPARE_BUFFERS.with_borrow(|spare| spare.iter().all(|buffer| buffer.len() == READ_AHEAD_BYTES)));
+    }
+}

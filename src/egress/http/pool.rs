@@ -1,0 +1,95 @@
+//! Pool of one worker's endpoints, found by equality of everything that determines trust.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Instant;
+
+use crate::egress::dial::HttpVersion;
+use crate::egress::{Address, ConnectionCounter, Dialer, Endpoint, EndpointKey};
+
+/// Upper bound of the connection limit per endpoint.
+const MAX_CONNECTIONS_PER_ENDPOINT: usize = 4096;
+
+/// Endpoints of one worker, with their connections.
+pub struct Pool {
+    dialer: Dialer,
+    max_per_endpoint: usize,
+    max_per_api_service: usize,
+    endpoints: RefCell<HashMap<EndpointKey, Rc<Endpoint>>>,
+}
+
+/// State of an endpoint's connections.
+#[derive(Clone, Debug)]
+pub struct PoolReport {
+    /// Address of the endpoint.
+    pub address: Address,
+    /// HTTP version of the last connection.
+    pub protocol: Option<HttpVersion>,
+    /// Connections without a request.
+    pub idle: usize,
+    /// Connections with one or more requests.
+    pub busy: usize,
+    /// Requests in flight.
+    pub pending: usize,
+    /// Reason why the endpoint is ejected, if it is.
+    pub failure: Option<&'static str>,
+}
+
+impl Pool {
+    /// An empty pool that opens connections with `dialer`.
+    pub fn new(dialer: impl Into<Dialer>) -> Pool {
+        Pool {
+            dialer: dialer.into(),
+            max_per_endpoint: MAX_CONNECTIONS_PER_ENDPOINT,
+            max_per_api_service: usize::MAX,
+            endpoints: RefCell::default(),
+        }
+    }
+
+    /// Limits connections per endpoint to `most`, so that no backend uses up the file descriptors.
+    pub fn with_max_per_endpoint(self, most: usize) -> Pool {
+        Pool { max_per_endpoint: most.min(MAX_CONNECTIONS_PER_ENDPOINT), ..self }
+    }
+
+    /// Limits connections counted by the same [`ConnectionCounter`] to `most`, across all pools.
+    pub fn with_max_per_api_service(self, most: usize) -> Pool {
+        Pool { max_per_api_service: most, ..self }
+    }
+
+    /// The endpoint for `upstream`; keep it to avoid repeated lookups.
+    pub fn endpoint(&self, upstream: &EndpointKey) -> Rc<Endpoint> {
+        self.endpoint_with_counter(upstream, &ConnectionCounter::default())
+    }
+
+    /// As [`Pool::endpoint`], counting connections with `allowance`; the first caller's counts.
+    pub fn endpoint_with_counter(&self, upstream: &EndpointKey, allowance: &ConnectionCounter) -> Rc<Endpoint> {
+        let mut endpoints = self.endpoints.borrow_mut();
+        if let Some(endpoint) = endpoints.get(upstream) {
+            return endpoint.clone();
+        }
+        let endpoint = Endpoint::new(
+            upstream.clone(),
+            self.dialer.clone(),
+            self.max_per_endpoint,
+            (allowance.clone(), self.max_per_api_service),
+        );
+        endpoints.insert(upstream.clone(), endpoint.clone());
+        endpoint
+    }
+
+    /// Closes idle connections, removes endpoints without other owners, and counts stuck tunnels. Call every second.
+    pub fn sweep(&self) {
+        let now = Instant::now();
+        self.endpoints.borrow_mut().retain(|_, endpoint| {
+            endpoint.sweep(now);
+            Rc::strong_count(endpoint) > 1
+        });
+        self.dialer.report_stuck_tunnels();
+    }
+
+    /// State of each endpoint's connections.
+    pub fn report(&self) -> Vec<PoolReport> {
+        self.endpoints.borrow().values().map(|endpoint| endpoint.report()).collect()
+    }
+}

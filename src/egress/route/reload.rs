@@ -1,0 +1,139 @@
+//! Egress routes that follow their files: the configuration, certificates, credentials.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::egress::route::build::{build_routes, referenced_files};
+use crate::egress::{EgressRoute, EgressRoutes, EgressSelectionSettings, ProxyEnvironment};
+use crate::process::{Drain, FileWatcher, OnFailure, Problems, Publisher, ShutdownPhase};
+
+/// Reads the selections of the configuration file.
+type LoadSelections = Box<dyn Fn() -> Result<Vec<EgressSelectionSettings>, Problems> + Send>;
+
+/// An egress configuration file that is followed, with the files it references.
+pub struct EgressConfigFile {
+    path: PathBuf,
+    load: LoadSelections,
+    environment: Option<ProxyEnvironment>,
+    expected_selections: &'static [&'static str],
+    follower: FileWatcher,
+    referenced_files: Vec<PathBuf>,
+}
+
+impl EgressConfigFile {
+    /// Reads the file at `path` with `load`, and the files it references. `environment` is the default for destinations
+    /// without a selection. Logs a warning for each of `expected` that is missing although other selections use
+    /// proxies.
+    ///
+    /// # Errors
+    /// All problems of all files.
+    pub fn open(
+        path: PathBuf,
+        load: LoadSelections,
+        environment: Option<ProxyEnvironment>,
+        expected: &'static [&'static str],
+    ) -> Result<(EgressConfigFile, EgressRoutes), Problems> {
+        // Before the first read, so that no change is missed in between.
+        let mut follower = FileWatcher::new([&path]);
+        let settings = load()?;
+        let named = referenced_files(&settings);
+        follower.add(named.clone());
+        let ways = build_egress_routes(&settings, &path.display().to_string(), environment.as_ref())?;
+        for warning in ways.missing_selection_warnings(expected) {
+            tracing::warn!(file = %path.display(), "{warning}");
+        }
+        Ok((
+            EgressConfigFile {
+                path,
+                load,
+                environment,
+                expected_selections: expected,
+                follower,
+                referenced_files: named,
+            },
+            ways,
+        ))
+    }
+
+    /// Follows the files until the process ends, and publishes the routes. While a file is unreadable or invalid, the
+    /// last good routes stay.
+    pub async fn follow(mut self, publisher: Publisher<EgressRoutes>, on_failure: OnFailure, mut drain: Drain) {
+        let mut told: Option<Problems> = None;
+        let file = self.path.display().to_string();
+        loop {
+            tokio::select! {
+                () = self.follower.changed() => {}
+                () = drain.wait_for(ShutdownPhase::Ending) => return,
+            }
+            let before = publisher.reader().get();
+            match self.reload() {
+                Ok(ways) => {
+                    let ways = ways.reuse_unchanged(&before);
+                    if told.take().is_some() {
+                        on_failure(&Problems::default());
+                    }
+                    // Without a change nothing is published.
+                    if ways != *before {
+                        tracing::info!(file, %ways, "egress selections reloaded");
+                        self.log_changes(&file, &before, &ways);
+                        publisher.publish(Arc::new(ways));
+                    }
+                }
+                Err(problems) if told.as_ref() != Some(&problems) => {
+                    problems.log("egress selections changed but are invalid; the last good ones stay in use");
+                    on_failure(&problems);
+                    told = Some(problems);
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Logs removed and newly missing selections: either may be a mistake that makes calls bypass their proxy.
+    fn log_changes(&self, file: &str, before: &EgressRoutes, now: &EgressRoutes) {
+        for selection in now.removed_since(before) {
+            let goes = match now.get(selection) {
+                None => "nowhere",
+                Some(EgressRoute::Direct) => "directly",
+                Some(EgressRoute::Proxied(_)) => "as the environment says",
+            };
+            tracing::warn!(file, selection, "egress selection removed; its traffic now goes {goes}");
+        }
+        let known = before.missing_selection_warnings(self.expected_selections);
+        for warning in
+            now.missing_selection_warnings(self.expected_selections).iter().filter(|warning| !known.contains(warning))
+        {
+            tracing::warn!(file, "{warning}");
+        }
+    }
+
+    fn reload(&mut self) -> Result<EgressRoutes, Problems> {
+        let settings = (self.load)()?;
+        let mut now = referenced_files(&settings);
+        now.retain(|file| !self.referenced_files.contains(file));
+        self.follower.add(now.clone());
+        self.referenced_files.append(&mut now);
+        build_egress_routes(&settings, &self.path.display().to_string(), self.environment.as_ref())
+    }
+}
+
+impl EgressRoutes {
+    /// Routes without a configuration file.
+    ///
+    /// # Errors
+    /// TLS to the environment's proxy cannot be configured.
+    pub fn from_environment(environment: Option<&ProxyEnvironment>) -> Result<EgressRoutes, Problems> {
+        build_egress_routes(&[], "", environment)
+    }
+}
+
+fn build_egress_routes(
+    settings: &[EgressSelectionSettings],
+    place: &str,
+    environment: Option<&ProxyEnvironment>,
+) -> Result<EgressRoutes, Problems> {
+    let otherwise = |secure| {
+        environment.map(|it| EgressRoute::from_environment(it, secure)).transpose().map(Option::unwrap_or_default)
+    };
+    Ok(EgressRoutes::new(build_routes(settings, place)?, otherwise(true)?).with_plaintext_default(otherwise(false)?))
+}
