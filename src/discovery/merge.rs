@@ -11,7 +11,7 @@ use super::local_groups::{self, LocalGroups};
 use super::model::DiscoveryResource;
 use super::parse::GroupVersionListing;
 use super::poller::ClaimMap;
-use crate::kubeapi::version::compare_kube_aware;
+use crate::kubeapi::compare_by_priority;
 use crate::registry::DELEGATE;
 
 /// A group; its most preferred version comes first.
@@ -40,6 +40,19 @@ pub(super) trait ContentStore {
     fn resources_of(&self, one: &ApiServiceClaim) -> (Arc<Vec<DiscoveryResource>>, bool);
     /// The delegate's last good listings in its own order, and whether they are current.
     fn delegate_listings(&self) -> (Vec<&GroupVersionListing>, bool);
+}
+
+/// No backend has any content yet.
+pub(super) struct NoContents;
+
+impl ContentStore for NoContents {
+    fn resources_of(&self, _: &ApiServiceClaim) -> (Arc<Vec<DiscoveryResource>>, bool) {
+        Default::default()
+    }
+
+    fn delegate_listings(&self) -> (Vec<&GroupVersionListing>, bool) {
+        Default::default()
+    }
 }
 
 /// Priorities of a group and version that no APIService registers while others are registered (as in `crdregistration`
@@ -159,8 +172,7 @@ impl GroupMerger {
             versions.extend(missing.map(|one| RankedVersion::new(one, Default::default())));
         }
         versions.sort_by(|a, b| {
-            let by_name = || compare_kube_aware(&b.version.version, &a.version.version);
-            b.priorities.1.cmp(&a.priorities.1).then_with(by_name)
+            compare_by_priority((a.priorities.1, &a.version.version), (b.priorities.1, &b.version.version))
         });
         versions.dedup_by(|a, b| a.version.version == b.version.version);
         let greatest = versions.iter().map(|one| one.priorities.0).max();

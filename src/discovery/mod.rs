@@ -9,6 +9,7 @@ mod aggregation;
 mod claim;
 mod coalescing_queue;
 mod disk_cache;
+mod encoded_document;
 mod fetch;
 mod local_groups;
 mod media;
@@ -32,8 +33,9 @@ pub use serve::answer;
 pub use snapshot::{DiscoverySnapshot, LastFetched, SourceStatus};
 
 pub(crate) use disk_cache::CacheSection;
+pub(crate) use encoded_document::EncodedDocument;
 pub(crate) use fetch::{FetchLimits, fetch_bounded, fetch_within};
 pub(crate) use media::{accepted, matches_etag};
 pub(crate) use poller::{ClaimMap, ContentMap, PollOutcome, PollSource, Poller};
 pub(crate) use serve::{DocumentReply, not_acceptable, not_allowed};
-pub(crate) use snapshot::{EncodedDocument, with_last_good};
+pub(crate) use snapshot::with_last_good;

@@ -3,8 +3,9 @@
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, VARY};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 
+use super::encoded_document::{AlternateEncoding, EncodedDocument};
 use super::media::{DiscoveryFormat, accepted, matches_etag};
-use super::snapshot::{AlternateEncoding, DiscoverySnapshot, EncodedDocument, Root};
+use super::snapshot::{DiscoverySnapshot, Root};
 use crate::kubeapi::Status;
 use crate::message::content_encoding::{self, ContentCoding};
 use crate::message::negotiate::MediaRange;

@@ -36,6 +36,6 @@ pub use query::Query;
 pub use request_info::{RequestInfo, verb_of};
 pub use status::{Status, StatusCause, StatusDetails};
 pub use user::User;
-pub use version::{GroupVersion, compare_kube_aware};
+pub use version::{GroupVersion, compare_by_priority, compare_kube_aware};
 pub use watch_event::{bookmark_metadata, watch_event};
 pub use watch_options::{WatchOptions, resource_version};

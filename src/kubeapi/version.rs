@@ -55,6 +55,12 @@ pub fn compare_kube_aware(a: &str, b: &str) -> Ordering {
     }
 }
 
+/// Orders two versions of a group, each with its `versionPriority`: the preferred one is less. The greater priority is
+/// preferred, then [`compare_kube_aware`] decides.
+pub fn compare_by_priority((a_priority, a): (i32, &str), (b_priority, b): (i32, &str)) -> Ordering {
+    b_priority.cmp(&a_priority).then_with(|| compare_kube_aware(b, a))
+}
+
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Stability {
     Alpha,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::long_running::LongRunning;
 use super::name_validation;
-use super::snapshot::Settings;
+use super::settings::Settings;
 use crate::kubeapi::duration;
 use crate::message::{AllowedHeaders, hop_by_hop};
 use crate::process::{Problem, Problems};

@@ -8,11 +8,10 @@ use base64::Engine as _;
 use serde_json::Value;
 
 use super::annotations::{self, BackendSettings};
-use super::layered_sources::service_key;
 use super::manifest::{self, ApiServiceManifest, ServiceReferenceManifest};
 use super::name_validation;
-use super::service::ObjectSource;
-use super::snapshot::Settings;
+use super::service::{ObjectSource, service_key};
+use super::settings::Settings;
 use super::url_backend::UrlBackend;
 use crate::process::ManifestDocument;
 use crate::process::{Problem, Problems};

@@ -84,7 +84,8 @@ fn mismatched_port_names(
 mod tests {
     use super::super::layered_sources::LayeredSources;
     use super::super::scan::DirectoryScan;
-    use super::super::snapshot::{Settings, tests::api_service};
+    use super::super::settings::Settings;
+    use super::super::snapshot::tests::api_service;
     use super::*;
 
     fn findings(text: &str, elsewhere: bool) -> Vec<String> {

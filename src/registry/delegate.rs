@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::api_service::{ApiService, ClientCertificate};
-use super::snapshot::Settings;
+use super::settings::Settings;
 use super::static_backend::{self, BackendTrust};
 use super::url_backend::UrlBackend;
 use crate::egress::{Address, CONTROL_PLANE};

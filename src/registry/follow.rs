@@ -12,7 +12,8 @@ use super::layered_sources::{DirtySet, LayeredSources, RegistrySource};
 use super::resolve::ResolveRules;
 use super::saved_manifests::SavedManifests;
 use super::scan::DirectoryScan;
-use super::snapshot::{Registry, Settings, SnapshotUpdate};
+use super::settings::Settings;
+use super::snapshot::{Registry, SnapshotUpdate};
 use crate::egress::EgressRoutes;
 use crate::process::{Drain, FileWatcher, Problem, Problems, Publisher, ShutdownPhase};
 

@@ -5,17 +5,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
-use super::annotations::{self, closest_match};
+use super::annotations;
 use super::api_service::ApiService;
 use super::endpoints::EndpointSlice;
-use super::layered_sources::{DirtySet, LayeredSources, RegistrySource, service_key, split_service_key};
+use super::layered_sources::{DirtySet, LayeredSources, RegistrySource};
+use super::manifest_object::{API_SERVICE, ManifestKey, RegistryObject, SERVICE};
 use super::scan::{DirectoryScan, ManifestFile};
-use super::service::Service;
-use super::snapshot::{Registry, Settings};
-use crate::process::{ManifestDocument, is_json, parse_documents};
-use crate::process::{Problem, Problems};
+use super::service::{Service, service_key, split_service_key};
+use super::settings::Settings;
+use super::snapshot::Registry;
+use crate::process::{ManifestDocument, Problem, Problems, is_json, parse_documents};
+
+/// Reads the directory once. The error holds all problems found.
+pub fn load_directory(settings: &Settings) -> Result<Registry, Problems> {
+    LastGood::build_registry(settings.clone(), DirectoryScan::read_directory(&settings.dir))
+}
+
+/// Reads `text` as the only file of the directory, named `file`.
+pub fn parse_manifests(settings: &Settings, file: &str, text: &str) -> Result<Registry, Problems> {
+    LastGood::build_registry(settings.clone(), DirectoryScan::from_texts(&[(file, text)]))
+}
 
 /// The last valid objects of the registry directory.
 ///
@@ -37,9 +47,6 @@ pub(super) struct LastGood {
     /// Number of errors of each file that has any.
     error_counts: BTreeMap<PathBuf, usize>,
 }
-
-/// Kind, namespace and name of an object.
-type ManifestKey = (&'static str, String, String);
 
 /// Result of reading one file.
 struct ParsedFile {
@@ -65,23 +72,6 @@ struct KnownObject {
     location: String,
     object: RegistryObject,
 }
-
-#[derive(Clone)]
-enum RegistryObject {
-    ApiService(Arc<ApiService>),
-    Service(Arc<Service>),
-    EndpointSlice(Arc<EndpointSlice>),
-}
-
-/// Supported kinds and their `apiVersion`.
-const KINDS: [(&str, &str); 4] = [
-    (API_SERVICE, "apiregistration.k8s.io/v1"),
-    (SERVICE, "v1"),
-    ("EndpointSlice", "discovery.k8s.io/v1"),
-    ("Endpoints", "v1"),
-];
-const API_SERVICE: &str = "APIService";
-const SERVICE: &str = "Service";
 
 impl LastGood {
     pub(super) fn new(settings: Settings) -> LastGood {
@@ -237,7 +227,7 @@ impl LastGood {
             for document in found {
                 let place = document.location.clone();
                 let of = WrongObject::of(&document);
-                let Some(object) = self.parse_document(document, modified, &mut problems) else {
+                let Some(object) = RegistryObject::parse(&self.settings, document, modified, &mut problems) else {
                     judged.wrong.push(of);
                     continue;
                 };
@@ -301,65 +291,6 @@ impl LastGood {
         remove_from_set(&mut self.objects_by_file, &known.file, key);
         if let RegistryObject::EndpointSlice(one) = &known.object {
             remove_from_set(&mut self.endpoints, &service_key(&one.namespace, &one.service), key);
-        }
-    }
-
-    fn parse_document(
-        &self,
-        document: ManifestDocument,
-        modified: SystemTime,
-        problems: &mut Problems,
-    ) -> Option<RegistryObject> {
-        let place = &document.location;
-        let known = KINDS.iter().find(|(kind, _)| *kind == document.kind);
-        match known {
-            _ if document.kind.is_empty() => {
-                problems.0.push(Problem::at_field(place, "kind", "required"));
-                return None;
-            }
-            None => {
-                let kinds: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).collect();
-                let near = closest_match(&document.kind, &kinds).map(|kind| format!(", did you mean {kind}?"));
-                let message = format!(
-                    "unknown kind {:?} ({:?}){}: a registry directory holds {} and List",
-                    document.kind,
-                    document.api_version,
-                    near.unwrap_or_default(),
-                    kinds.join(", ")
-                );
-                problems.0.push(Problem::at_field(place, "kind", message));
-                return None;
-            }
-            Some((kind, version)) if *version != document.api_version => {
-                let message = format!("{kind} is supported as {version}, not as {:?}", document.api_version);
-                problems.0.push(Problem::at_field(place, "apiVersion", message));
-                return None;
-            }
-            Some(_) => {}
-        }
-        let before = problems.0.len();
-        unknown_fields(&document, problems);
-        if problems.0.len() > before {
-            // Parsed nevertheless, so that all errors are reported at once.
-            self.parse_object(document, modified, problems);
-            return None;
-        }
-        self.parse_object(document, modified, problems)
-    }
-
-    fn parse_object(
-        &self,
-        document: ManifestDocument,
-        modified: SystemTime,
-        problems: &mut Problems,
-    ) -> Option<RegistryObject> {
-        match document.kind.as_str() {
-            "APIService" => {
-                ApiService::parse(document, modified, &self.settings, problems).map(RegistryObject::api_service)
-            }
-            "Service" => Service::parse(document, problems).map(|one| RegistryObject::Service(Arc::new(one))),
-            "EndpointSlice" => EndpointSlice::parse(document, problems).map(RegistryObject::endpoint_slice),
-            _ => EndpointSlice::parse_endpoints(document, problems).map(RegistryObject::endpoint_slice),
         }
     }
 }
@@ -431,86 +362,6 @@ impl RegistrySource for LastGood {
         let mut all = DirtySet::default();
         self.objects.values().for_each(|known| all.add_object(&known.object));
         all
-    }
-}
-
-impl DirtySet {
-    fn add_object(&mut self, object: &RegistryObject) {
-        match object {
-            RegistryObject::ApiService(one) => drop(self.api_services.insert(one.name.clone())),
-            RegistryObject::Service(one) => drop(self.services.insert(service_key(&one.namespace, &one.name))),
-            RegistryObject::EndpointSlice(one) => drop(self.services.insert(service_key(&one.namespace, &one.service))),
-        }
-    }
-}
-
-/// Reports unknown fields at the top level and in `metadata`, which would be ignored silently otherwise. Below that,
-/// only the spec of an APIService is read strictly.
-fn unknown_fields(document: &ManifestDocument, problems: &mut Problems) {
-    const METADATA: [&str; 15] = [
-        "annotations",
-        "creationTimestamp",
-        "deletionGracePeriodSeconds",
-        "deletionTimestamp",
-        "finalizers",
-        "generateName",
-        "generation",
-        "labels",
-        "managedFields",
-        "name",
-        "namespace",
-        "ownerReferences",
-        "resourceVersion",
-        "selfLink",
-        "uid",
-    ];
-    let own: &[&str] = match document.kind.as_str() {
-        "EndpointSlice" => &["apiVersion", "kind", "metadata", "addressType", "endpoints", "ports"],
-        "Endpoints" => &["apiVersion", "kind", "metadata", "subsets"],
-        _ => &["apiVersion", "kind", "metadata", "spec", "status"],
-    };
-    for (path, value, known) in
-        [("", Some(&document.value), own), ("metadata.", document.value.get("metadata"), &METADATA)]
-    {
-        let fields = value.and_then(serde_json::Value::as_object).into_iter().flat_map(|fields| fields.keys());
-        for field in fields.filter(|field| !known.contains(&field.as_str())) {
-            let near = closest_match(field, known).map(|known| format!(", did you mean {known}?")).unwrap_or_default();
-            problems.0.push(Problem::at_field(
-                &document.location,
-                format_args!("{path}{field}"),
-                format_args!("unknown field{near}"),
-            ));
-        }
-    }
-}
-
-impl RegistryObject {
-    fn api_service(one: ApiService) -> RegistryObject {
-        RegistryObject::ApiService(Arc::new(one))
-    }
-
-    fn endpoint_slice(one: EndpointSlice) -> RegistryObject {
-        RegistryObject::EndpointSlice(Arc::new(one))
-    }
-
-    fn key(&self) -> ManifestKey {
-        match self {
-            RegistryObject::ApiService(one) => (API_SERVICE, String::new(), one.name.clone()),
-            RegistryObject::Service(one) => (SERVICE, one.namespace.clone(), one.name.clone()),
-            RegistryObject::EndpointSlice(one) => {
-                let kind = if one.legacy { "Endpoints" } else { "EndpointSlice" };
-                (kind, one.namespace.clone(), one.name.clone())
-            }
-        }
-    }
-
-    fn is_same(&self, other: &RegistryObject) -> bool {
-        match (self, other) {
-            (RegistryObject::ApiService(a), RegistryObject::ApiService(b)) => a.is_equivalent(b),
-            (RegistryObject::Service(a), RegistryObject::Service(b)) => a == b,
-            (RegistryObject::EndpointSlice(a), RegistryObject::EndpointSlice(b)) => a == b,
-            _ => false,
-        }
     }
 }
 

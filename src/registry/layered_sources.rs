@@ -30,7 +30,7 @@ pub(super) trait RegistrySource {
 pub(super) struct DirtySet {
     /// Names of APIServices.
     pub(super) api_services: BTreeSet<String>,
-    /// Services that changed themselves or in their endpoints, by [`service_key`].
+    /// Services that changed themselves or in their endpoints, by [`service_key`](super::service::service_key).
     pub(super) services: BTreeSet<String>,
 }
 
@@ -111,14 +111,4 @@ impl LayeredSources<'_> {
         }
         all
     }
-}
-
-/// Key of a Service: `namespace/name`. No namespace contains a slash.
-pub(super) fn service_key(namespace: &str, name: &str) -> String {
-    format!("{namespace}/{name}")
-}
-
-/// Namespace and name of a [`service_key`].
-pub(super) fn split_service_key(key: &str) -> (&str, &str) {
-    key.split_once('/').unwrap_or(("", key))
 }

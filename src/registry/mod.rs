@@ -14,6 +14,7 @@ mod last_good;
 mod layered_sources;
 mod long_running;
 mod manifest;
+mod manifest_object;
 mod name_validation;
 #[cfg(test)]
 pub(crate) mod proptest_model;
@@ -21,6 +22,7 @@ mod resolve;
 mod saved_manifests;
 mod scan;
 mod service;
+mod settings;
 mod sidecar_upstreams;
 pub(crate) mod snapshot;
 mod static_backend;
@@ -32,13 +34,13 @@ pub use cluster::{ApiServiceStatuses, ClusterClient, ClusterSource, ClusterState
 pub use delegate::{DELEGATE, Delegate};
 pub use endpoints::{EndpointPort, EndpointSlice, EndpointSubset, SliceEndpoint};
 pub use follow::{RegistryDirectory, RegistryFollower};
+pub use last_good::{load_directory, parse_manifests};
 pub use long_running::LongRunning;
 pub use name_validation::is_dns1123_subdomain as is_object_name;
 pub use resolve::{ResolveError, ResolveRules, ResolvedBackend, Zone, resolve};
 pub use service::{ObjectSource, Service, ServicePort, ServiceType};
+pub use settings::Settings;
 pub use sidecar_upstreams::{SidecarUpstream, SidecarUpstreams, UpstreamFiles, UpstreamSettings};
-pub use snapshot::{
-    Registry, RegistryChanges, Revision, Settings, load_directory, parse_manifests, sort_by_api_service,
-};
+pub use snapshot::{Registry, RegistryChanges, Revision, sort_by_api_service};
 pub use static_backend::{UpstreamUrl, sidecar_upstream};
 pub use url_backend::UrlBackend;

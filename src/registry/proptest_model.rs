@@ -10,8 +10,9 @@ use super::cluster::{ApiServiceStatuses, ClusterStore, WatchedResource};
 use super::last_good::LastGood;
 use super::layered_sources::{DirtySet, LayeredSources, RegistrySource};
 use super::scan::DirectoryScan;
+use super::settings::Settings;
+use super::snapshot::Registry;
 use super::snapshot::tests::dump;
-use super::snapshot::{Registry, Settings};
 
 /// One event of the model.
 #[derive(Clone, Debug)]

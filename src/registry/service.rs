@@ -175,6 +175,16 @@ pub(super) fn name_and_namespace(
     (namespace.to_owned(), metadata.name.clone())
 }
 
+/// Key of a Service: `namespace/name`. No namespace contains a slash.
+pub(super) fn service_key(namespace: &str, name: &str) -> String {
+    format!("{namespace}/{name}")
+}
+
+/// Namespace and name of a [`service_key`].
+pub(super) fn split_service_key(key: &str) -> (&str, &str) {
+    key.split_once('/').unwrap_or(("", key))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

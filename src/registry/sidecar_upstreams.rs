@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::api_service::ApiService;
 use super::long_running::LongRunning;
-use super::snapshot::Settings;
+use super::settings::Settings;
 use super::static_backend::{UpstreamUrl, sidecar_upstream};
 use crate::message::AllowedHeaders;
 use crate::process::{Drain, FileWatcher, OnFailure, Problem, Problems, Publisher, ReloadReporter, ShutdownPhase};

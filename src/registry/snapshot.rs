@@ -1,56 +1,14 @@
 //! The registry snapshot: validated APIServices, Services and endpoints.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::api_service::{ApiService, ApiServiceBackend};
 use super::endpoints::EndpointSlice;
-use super::last_good::LastGood;
-use super::layered_sources::{DirtySet, EffectiveApiService, LayeredSources, service_key};
-use super::scan::DirectoryScan;
-use super::service::{Service, ServiceType};
-use crate::kubeapi::compare_kube_aware;
+use super::layered_sources::{DirtySet, EffectiveApiService, LayeredSources};
+use super::service::{Service, ServiceType, service_key};
+use crate::kubeapi::compare_by_priority;
 use crate::process::{ChangeLog, Problem, Problems, ShardedMap};
-
-/// Location of the registry directory, what its manifests may contain, and defaults.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// `--registry-dir`.
-    pub dir: PathBuf,
-    /// Where the last valid state of `dir` is saved. It is read at a start at which `dir` has errors. `None` with
-    /// `--registry-strict`.
-    pub last_good: Option<PathBuf>,
-    /// `--allow-url-backends`.
-    pub allow_url_backends: bool,
-    /// `--request-timeout`, for an APIService without the annotation.
-    pub default_request_timeout: Duration,
-    /// Half of `--max-requests-inflight`, for an APIService without the annotation; 0 for no limit.
-    pub default_max_inflight: usize,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            dir: PathBuf::new(),
-            last_good: None,
-            allow_url_backends: false,
-            default_request_timeout: Duration::from_secs(60),
-            default_max_inflight: 200,
-        }
-    }
-}
-
-/// Reads the directory once. The error holds all problems found.
-pub fn load_directory(settings: &Settings) -> Result<Registry, Problems> {
-    LastGood::build_registry(settings.clone(), DirectoryScan::read_directory(&settings.dir))
-}
-
-/// Reads `text` as the only file of the directory, named `file`.
-pub fn parse_manifests(settings: &Settings, file: &str, text: &str) -> Result<Registry, Problems> {
-    LastGood::build_registry(settings.clone(), DirectoryScan::from_texts(&[(file, text)]))
-}
 
 /// A snapshot of the registry.
 ///
@@ -372,13 +330,16 @@ pub fn sort_by_api_service<T>(all: &mut [T], of: impl for<'a> Fn(&'a T) -> &'a A
         let (a, b) = (of(a), of(b));
         groups[&a.group]
             .cmp(&groups[&b.group])
-            .then_with(|| b.version_priority.cmp(&a.version_priority))
-            .then_with(|| compare_kube_aware(&b.version, &a.version))
+            .then_with(|| compare_by_priority((a.version_priority, &a.version), (b.version_priority, &b.version)))
     });
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::path::PathBuf;
+
+    use super::super::last_good::{load_directory, parse_manifests};
+    use super::super::settings::Settings;
     use super::*;
 
     /// A registry of these documents, which must be valid. Also used by tests of other modules.

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::annotations::{self, BackendSettings, RetryMode, UpgradeProtocols};
 use super::api_service::{ApiService, ApiServiceBackend, ClientCertificate};
 use super::service::ObjectSource;
-use super::snapshot::Settings;
+use super::settings::Settings;
 use super::url_backend::UrlBackend;
 use crate::egress::{Address, HttpVersion};
 use crate::process::Problems;

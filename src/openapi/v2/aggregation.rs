@@ -4,60 +4,23 @@
 //! it is dropped after an idle time. Merging runs on a blocking thread.
 
 use std::cell::RefCell;
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_lc_rs::digest;
-use tokio::sync::{Notify, Semaphore, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{AbortHandle, spawn_blocking, spawn_local};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 
-use super::merge::DocumentMerger;
-use super::serve::{DocumentDemand, MergedDocument, OpenApiV2};
-use super::source_document::{GroupVersionKind, SourceDocument};
-use crate::discovery::{
-    ApiServiceClaim, CacheSection, ClaimChange, ClaimMap, ContentMap, DiskCache, Fetch, FetchError, FetchLimits,
-    PollOutcome, PollSource, Poller, ServedBy, fetch_within, with_last_good,
-};
-use crate::kubeapi::version::compare_kube_aware;
-use crate::process::{Published, Publisher};
-
-/// Timeout of one fetch. Upstream allows a minute; a client that waits so long is better served without this part.
-const FETCH_TIMEOUT: Duration = Duration::from_secs(20);
-/// Maximum document of the delegate. That of a kube-apiserver has 2 MiB, and some 40 KiB more for each
-/// CustomResourceDefinition.
-const MAX_DOCUMENT: usize = 64 << 20;
-/// Maximum document of a backend, which may describe more than it is registered for.
-const MAX_BACKEND_DOCUMENT: usize = 16 << 20;
-/// Maximum part of one APIService in the merged document.
-const MAX_PART: usize = 8 << 20;
-/// Maximum of all documents together.
-const MAX_TOTAL: usize = 128 << 20;
-/// Maximum time the first merged document waits for slow sources.
-const FIRST_WAIT: Duration = Duration::from_secs(3);
+use super::merge_task::{MergeSources, merge_on_change, path_prefix};
+use super::poll_source::{OpenApiV2PollSource, RestoredParts};
+use super::serve::{DocumentDemand, OpenApiV2};
+use super::source_document::SourceDocument;
+use crate::discovery::{ApiServiceClaim, CacheSection, ClaimChange, ClaimMap, DiskCache, Fetch, Poller, ServedBy};
+use crate::process::Published;
 /// Idle time after which everything is dropped.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// Minimum interval between two merges.
-const MERGE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Kinds in every group and version (`metav1.AddToGroupVersion`), and those of discovery and errors.
-const COMMON_KINDS: [&str; 12] = [
-    "APIGroup",
-    "APIGroupList",
-    "APIResourceList",
-    "APIVersions",
-    "CreateOptions",
-    "DeleteOptions",
-    "GetOptions",
-    "ListOptions",
-    "PatchOptions",
-    "Status",
-    "UpdateOptions",
-    "WatchEvent",
-];
 
 /// The aggregation of OpenAPI v2; dropping it ends its tasks.
 ///
@@ -76,9 +39,6 @@ struct AggregatorInner<F: Fetch + 'static> {
     restored: RestoredParts,
     sources: watch::Sender<Option<Arc<MergeSources>>>,
 }
-
-/// Documents restored from the disk cache, by name of the APIService.
-type RestoredParts = Rc<RefCell<BTreeMap<String, Arc<SourceDocument>>>>;
 
 impl<F: Fetch + 'static> Drop for OpenApiV2Aggregator<F> {
     fn drop(&mut self) {
@@ -195,324 +155,17 @@ impl<F: Fetch + 'static> AggregatorInner<F> {
     }
 }
 
-/// The last documents of all sources, in the order in which they are merged.
-#[derive(Default)]
-struct MergeSources(Vec<MergeSource>);
-
-struct MergeSource {
-    claim: ApiServiceClaim,
-    content: SourceContent,
-}
-
-/// Content of one APIService.
-#[derive(Clone, Default)]
-struct SourceContent {
-    part: Option<Arc<SourceDocument>>,
-    was_polled: bool,
-    problem: String,
-    /// Whether the document is in the disk cache as that of this backend.
-    is_cached: bool,
-}
-
-/// Merges whenever a source changed.
-async fn merge_on_change(
-    mut changes: watch::Receiver<Option<Arc<MergeSources>>>,
-    publisher: Publisher<Option<Arc<MergedDocument>>>,
-) {
-    while changes.changed().await.is_ok() {
-        let first_until = Instant::now() + FIRST_WAIT;
-        let sources = loop {
-            let sources = changes.borrow_and_update().clone();
-            let complete = sources.as_ref().is_none_or(|all| all.0.iter().all(|source| source.content.was_polled));
-            if complete || publisher.reader().load().is_some() {
-                break sources;
-            }
-            tokio::select! {
-                changed = changes.changed() => if changed.is_err() { return },
-                () = sleep_until(first_until) => break sources,
-            }
-        };
-        let Some(sources) = sources else {
-            publisher.publish(Arc::new(None));
-            continue;
-        };
-        match spawn_blocking(move || sources.build()).await {
-            Ok(built) => publisher.publish(Arc::new(Some(Arc::new(built)))),
-            Err(error) => tracing::error!(%error, "OpenAPI documents could not be merged; this is a bug in narthex"),
-        }
-        sleep(MERGE_INTERVAL).await;
-    }
-}
-
-impl MergeSources {
-    fn build(&self) -> MergedDocument {
-        let claims: BTreeSet<(&str, &str)> = self.0.iter().map(|source| source.claim.group_and_version()).collect();
-        let claimed: BTreeSet<String> = self.0.iter().filter_map(|source| path_prefix(&source.claim)).collect();
-        let mut problems: BTreeMap<String, String> = BTreeMap::new();
-        let mut merged = DocumentMerger::default();
-        for MergeSource { claim: known, content } in &self.0 {
-            if !content.problem.is_empty() {
-                problems.insert(known.name.clone(), with_last_good(&content.problem, content.part.is_some()));
-            }
-            let Some(part) = &content.part else { continue };
-            if is_delegate(known) {
-                let part = part.retain_paths(|path| !is_below(&claimed, path));
-                merged.set_head(&part);
-                merged.add(&part, |_| true);
-            } else {
-                let own = known.group_and_version();
-                merged.add(part, |kind: &GroupVersionKind| {
-                    let of = (kind.group.as_str(), kind.version.as_str());
-                    of == own || COMMON_KINDS.contains(&&*kind.kind) || !claims.contains(&of)
-                });
-            }
-        }
-        MergedDocument::new(merged.to_json(), problems)
-    }
-}
-
-fn is_delegate(known: &ApiServiceClaim) -> bool {
-    known.served_by == ServedBy::DelegateItself
-}
-
-/// Path prefix of a group and version; `None` for the delegate, which has all other paths.
-fn path_prefix(known: &ApiServiceClaim) -> Option<String> {
-    (!is_delegate(known)).then(|| format!("{}/", known.path()))
-}
-
-/// Whether `path` begins with one of `prefixes`. These have three or four segments and end with a slash.
-fn is_below(prefixes: &BTreeSet<String>, path: &str) -> bool {
-    let ends = path.match_indices('/').skip(2).take(2).map(|(at, _)| &path[..=at]);
-    ends.into_iter().any(|prefix| prefixes.contains(prefix))
-}
-
-struct OpenApiV2PollSource<F> {
-    fetch: F,
-    sources: watch::Sender<Option<Arc<MergeSources>>>,
-    cache: CacheSection,
-    restored: RestoredParts,
-    /// Limits parsing to one document at a time, as each may take much memory.
-    reading: Semaphore,
-}
-
-/// Validators of a backend's last good response.
-#[derive(Clone, Default)]
-struct DocumentValidators {
-    etag: Option<String>,
-    /// SHA-256 of the body: not every server sends entity tags.
-    digest: Option<Vec<u8>>,
-}
-
-struct DocumentResponse {
-    /// Results by name of the APIService.
-    updates: Vec<(String, Result<DocumentUpdate, FetchError>)>,
-    memory: DocumentValidators,
-}
-
-#[derive(Clone)]
-enum DocumentUpdate {
-    /// Not modified.
-    Unchanged,
-    /// There is no document.
-    Absent,
-    Document(Arc<SourceDocument>),
-}
-
-impl DocumentResponse {
-    fn same_for_all(
-        claims: &[ApiServiceClaim],
-        said: &Result<DocumentUpdate, FetchError>,
-        memory: DocumentValidators,
-    ) -> DocumentResponse {
-        DocumentResponse { updates: claims.iter().map(|claim| (claim.name.clone(), said.clone())).collect(), memory }
-    }
-}
-
-impl<F: Fetch + 'static> PollSource for OpenApiV2PollSource<F> {
-    type Validators = DocumentValidators;
-    type Document = SourceContent;
-    type Response = DocumentResponse;
-
-    async fn poll(&self, claims: &[ApiServiceClaim], memory: DocumentValidators) -> DocumentResponse {
-        let before = memory.clone();
-        let heard = self.fetch(claims, memory).await;
-        heard.unwrap_or_else(|error| DocumentResponse::same_for_all(claims, &Err(error), before))
-    }
-
-    fn apply(
-        &self,
-        heard: DocumentResponse,
-        claims: &[ApiServiceClaim],
-        memory: &mut DocumentValidators,
-        contents: &mut ContentMap<SourceContent>,
-    ) -> PollOutcome {
-        let mut outcome = PollOutcome { succeeded: true, changed: false };
-        *memory = heard.memory;
-        for (name, said) in heard.updates {
-            let Some(claim) = claims.iter().find(|claim| claim.name == name) else { continue };
-            let said = said.and_then(|said| match &said {
-                DocumentUpdate::Document(part) if part.size() + other_documents_size(contents, &name) > MAX_TOTAL => {
-                    let most = MAX_TOTAL >> 20;
-                    Err(FetchError::new(format!("left out: all documents together are larger than {most} MiB")))
-                }
-                _ => Ok(said),
-            });
-            let content = contents.entry(name.clone()).or_default();
-            outcome.changed |= !content.was_polled;
-            content.was_polled = true;
-            let (mut problem, mut seen_by_probe) = (String::new(), false);
-            let heard = said.is_ok();
-            let part = match said {
-                Ok(DocumentUpdate::Unchanged) => content.part.clone(),
-                Ok(DocumentUpdate::Absent) => None,
-                Ok(DocumentUpdate::Document(part)) => Some(part),
-                Err(error) => {
-                    outcome.succeeded = false;
-                    (problem, seen_by_probe) = (error.text, error.seen_by_probe);
-                    content.part.clone()
-                }
-            };
-            // A failure of the probe, too, is logged with the condition; one of the delegate by its discovery.
-            if content.problem.is_empty() && !problem.is_empty() && !seen_by_probe {
-                let kept = if content.part.is_some() { "; last good answer served" } else { "" };
-                tracing::warn!(apiservice = name, problem, "OpenAPI v2 of the backend failed{kept}");
-            }
-            if part != content.part || (heard && !content.is_cached) {
-                content.is_cached = true;
-                match part.clone() {
-                    Some(part) => self.cache.store(claim, move || Some(part.to_json(&part.head).into_bytes())),
-                    None => self.cache.remove(&name),
-                }
-            }
-            outcome.changed |= part != content.part || problem != content.problem;
-            content.part = part;
-            content.problem = problem;
-        }
-        outcome
-    }
-
-    fn restore(&self, known: &ApiServiceClaim) -> Option<oneshot::Receiver<SourceContent>> {
-        let part = self.restored.borrow_mut().remove(&known.name)?;
-        let (gives, comes) = oneshot::channel();
-        // The content is available at once; the receiver exists.
-        let _ = gives.send(SourceContent { part: Some(part), is_cached: true, ..SourceContent::default() });
-        Some(comes)
-    }
-
-    fn backend_changed(&self, _: &str, content: &mut SourceContent) {
-        content.is_cached = false;
-    }
-
-    fn publish(&self, known: &ClaimMap, contents: &ContentMap<SourceContent>, _: &BTreeSet<String>) {
-        let known: Vec<ApiServiceClaim> = known.values().cloned().collect();
-        let known = &*known;
-        let content = |one: &ApiServiceClaim| contents.get(&one.name).cloned().unwrap_or_default();
-        let mut sources: Vec<MergeSource> =
-            known.iter().map(|one| MergeSource { claim: one.clone(), content: content(one) }).collect();
-        let mut priorities: BTreeMap<&str, i32> = BTreeMap::new();
-        for one in known {
-            let priority = priorities.entry(&one.group).or_insert(one.group_priority_minimum);
-            *priority = one.group_priority_minimum.max(*priority);
-        }
-        // As in discovery. Upstream means to compare the priorities of versions, too, but compares one with itself.
-        sources.sort_by(|MergeSource { claim: a, .. }, MergeSource { claim: b, .. }| {
-            let rank =
-                |one: &ApiServiceClaim| (!is_delegate(one), Reverse(priorities.get(one.group.as_str()).copied()));
-            rank(a)
-                .cmp(&rank(b))
-                .then_with(|| a.group.cmp(&b.group))
-                .then_with(|| b.version_priority.cmp(&a.version_priority))
-                .then_with(|| compare_kube_aware(&b.version, &a.version))
-        });
-        let sources = Some(Arc::new(MergeSources(sources)));
-        self.sources.send_if_modified(|current| {
-            let wanted = current.is_some();
-            if wanted {
-                *current = sources;
-            }
-            wanted
-        });
-    }
-}
-
-impl<F: Fetch> OpenApiV2PollSource<F> {
-    async fn fetch(
-        &self,
-        claims: &[ApiServiceClaim],
-        memory: DocumentValidators,
-    ) -> Result<DocumentResponse, FetchError> {
-        let Some(first) = claims.first() else {
-            return Ok(DocumentResponse::same_for_all(claims, &Ok(DocumentUpdate::Absent), memory));
-        };
-        let bounds = FetchLimits {
-            time: FETCH_TIMEOUT,
-            size: if is_delegate(first) { MAX_DOCUMENT } else { MAX_BACKEND_DOCUMENT },
-        };
-        let etag = memory.etag.as_deref();
-        let fetched = fetch_within(bounds, &self.fetch, &first.name, "/openapi/v2", "application/json", etag).await?;
-        match fetched.status {
-            200 => {}
-            304 if etag.is_some() => {
-                return Ok(DocumentResponse::same_for_all(claims, &Ok(DocumentUpdate::Unchanged), memory));
-            }
-            404 => {
-                return Ok(DocumentResponse::same_for_all(
-                    claims,
-                    &Ok(DocumentUpdate::Absent),
-                    DocumentValidators::default(),
-                ));
-            }
-            status => return Err(FetchError::new(format!("GET /openapi/v2 is answered with {status}"))),
-        }
-        let claims = claims.to_vec();
-        let _turn = self.reading.acquire().await;
-        let read = spawn_blocking(move || {
-            let digest = Some(digest::digest(&digest::SHA256, &fetched.body).as_ref().to_vec());
-            let etag = fetched.etag.filter(|etag| etag.len() <= 256);
-            if digest == memory.digest {
-                return DocumentResponse::same_for_all(
-                    &claims,
-                    &Ok(DocumentUpdate::Unchanged),
-                    DocumentValidators { etag, digest },
-                );
-            }
-            let part =
-                |claim: &ApiServiceClaim| (claim.name.clone(), read(&fetched.body, path_prefix(claim).as_deref()));
-            let said: Vec<_> = claims.iter().map(part).collect();
-            // An invalid document is parsed again next time, so that its error is reported again.
-            let good = said.iter().all(|(_, said)| said.is_ok());
-            DocumentResponse {
-                updates: said,
-                memory: if good { DocumentValidators { etag, digest } } else { DocumentValidators::default() },
-            }
-        });
-        read.await.map_err(|error| FetchError::new(format!("its OpenAPI v2 document could not be read: {error}")))
-    }
-}
-
-/// Total size of the documents of all other APIServices.
-fn other_documents_size(contents: &ContentMap<SourceContent>, name: &str) -> usize {
-    let others = contents.iter().filter(|(other, _)| *other != name);
-    others.filter_map(|(_, content)| content.part.as_ref()).map(|part| part.size()).sum()
-}
-
-fn read(body: &[u8], prefix: Option<&str>) -> Result<DocumentUpdate, FetchError> {
-    let part = SourceDocument::parse(body, prefix)?;
-    if prefix.is_some() && part.size() > MAX_PART {
-        return Err(FetchError::new(format!("its OpenAPI v2 is larger than {} MiB", MAX_PART >> 20)));
-    }
-    Ok(DocumentUpdate::Document(Arc::new(part)))
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
 
     use http::{HeaderMap, Method};
     use tokio::task::LocalSet;
+    use tokio::time::sleep;
 
+    use super::super::poll_source::MAX_BACKEND_DOCUMENT;
     use super::*;
-    use crate::discovery::FetchedResponse;
+    use crate::discovery::{FetchError, FetchedResponse};
     use crate::message::Body;
 
     /// A backend with a request count; without a document it refuses.
@@ -608,23 +261,5 @@ mod tests {
             sleep(Duration::from_secs(2)).await;
             assert!(read(&version2).await.contains("\"paths\":{}"));
         });
-    }
-
-    #[test]
-    fn openapi_v2_paths_belong_to_claims() {
-        let claimed = BTreeSet::from(["/apis/a.io/v1/".to_owned(), "/api/v1/".to_owned()]);
-        for (path, expected) in [
-            ("/apis/a.io/v1/", true),
-            ("/apis/a.io/v1/things/{name}", true),
-            ("/apis/a.io/v1", false),
-            ("/apis/a.io/v1beta1/things", false),
-            ("/apis/a.io/", false),
-            ("/api/v1/pods", true),
-            ("/api/v2/pods", false),
-            ("/version/", false),
-            ("", false),
-        ] {
-            assert_eq!(is_below(&claimed, path), expected, "{path}");
-        }
     }
 }

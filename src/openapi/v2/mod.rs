@@ -8,6 +8,8 @@
 mod aggregation;
 mod convert_v3;
 mod merge;
+mod merge_task;
+mod poll_source;
 mod protobuf;
 mod schema_table;
 mod serve;

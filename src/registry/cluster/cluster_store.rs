@@ -19,9 +19,10 @@ use super::statuses::ApiServiceStatuses;
 use crate::process::{Problem, Problems};
 use crate::registry::api_service::{ApiService, ApiServiceBackend};
 use crate::registry::endpoints::EndpointSlice;
-use crate::registry::layered_sources::{DirtySet, RegistrySource, service_key, split_service_key};
+use crate::registry::layered_sources::{DirtySet, RegistrySource};
 use crate::registry::service::Service;
-use crate::registry::snapshot::Settings;
+use crate::registry::service::{service_key, split_service_key};
+use crate::registry::settings::Settings;
 
 /// A watched collection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

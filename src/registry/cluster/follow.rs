@@ -22,7 +22,7 @@ use crate::kubeclient::{Client, Kubeconfig, KubeconfigSource};
 use crate::process::{Problem, Problems, Publisher};
 use crate::registry::api_service::ApiService;
 use crate::registry::layered_sources::{self, DirtySet};
-use crate::registry::snapshot::Settings;
+use crate::registry::settings::Settings;
 
 /// Wait for a namespace before a new APIService is published without it.
 const NAMESPACE_WAIT: Duration = Duration::from_secs(1);

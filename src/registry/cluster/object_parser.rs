@@ -10,7 +10,7 @@ use crate::process::{ManifestDocument, Problem, Problems};
 use crate::registry::api_service::ApiService;
 use crate::registry::endpoints::{EndpointSlice, SERVICE_NAME};
 use crate::registry::service::{ObjectSource, Service};
-use crate::registry::snapshot::Settings;
+use crate::registry::settings::Settings;
 
 /// Known fields of an APIService's `spec`. Others may be of a later version.
 const SPEC_FIELDS: [&str; 7] =
