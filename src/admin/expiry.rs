@@ -2,7 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::status_report::{CertificateReport, PeerCertificateReport, StatusReport, human_duration};
+use super::status_report::{CertificateReport, PeerCertificateReport, StatusReport};
+use super::times::human_duration;
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// Earliest time before expiry at which a warning is given.

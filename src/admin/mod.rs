@@ -10,15 +10,17 @@ mod page;
 mod server;
 mod status_report;
 mod summary;
+mod times;
 mod token;
 
 pub use expiry::{EARLIEST_EXPIRY_WARNING, ExpiryWarning};
 pub use server::{AdminListener, AdminState, spawn};
 pub use status_report::{
     ApiServiceReport, AuditSinkReport, CertificateReport, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
-    PeerCertificateReport, RefusalReport, RemoteCallReport, StatusReport, VerdictReport, human_duration, timestamp,
+    PeerCertificateReport, RefusalReport, RemoteCallReport, StatusReport, VerdictReport,
 };
 pub use summary::StatusSummary;
+pub use times::{human_duration, timestamp};
 pub use token::{AdminToken, AdminTokenConfig, AdminTokenFile};
 
 /// Default of `--admin-address`.

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+use super::times::{TimeOffset, format_latency, human_duration, time_offset};
 use crate::process::ShutdownPhase;
 
 /// The state of the process at one moment. Fields are only added, never removed or renamed.
@@ -13,7 +14,7 @@ use crate::process::ShutdownPhase;
 pub struct StatusReport {
     /// Version of Narthex.
     pub version: String,
-    /// When the process started, from [`timestamp`].
+    /// When the process started, from [`timestamp`](super::timestamp).
     pub started: String,
     /// `serving`, `leaving`, `draining` or `ending`; from [`StatusReport::phase_name`].
     pub phase: String,
@@ -96,7 +97,7 @@ pub struct ApiServiceReport {
     pub reason: String,
     /// Message of the condition `Available`.
     pub message: String,
-    /// Last transition of the condition, from [`timestamp`].
+    /// Last transition of the condition, from [`timestamp`](super::timestamp).
     pub since: String,
     /// Endpoints of the backend.
     pub endpoints: Vec<EndpointReport>,
@@ -118,9 +119,9 @@ pub struct ApiServiceReport {
 pub struct DiscoveryReport {
     /// `current`, `stale` (the last good document is served), or `unasked` (not fetched yet); empty without a backend.
     pub state: String,
-    /// Last successful fetch since the process started, from [`timestamp`]; empty if there was none.
+    /// Last successful fetch since the process started, from [`timestamp`](super::timestamp); empty if there was none.
     pub last: String,
-    /// Start of this state, from [`timestamp`].
+    /// Start of this state, from [`timestamp`](super::timestamp).
     pub since: String,
     /// Why the document is not current, or why the last fetch failed.
     pub problem: String,
@@ -171,11 +172,11 @@ pub struct RemoteCallReport {
     pub name: String,
     /// Address of the server; empty before the first call.
     pub server: String,
-    /// Last success, from [`timestamp`]; empty if there was none.
+    /// Last success, from [`timestamp`](super::timestamp); empty if there was none.
     pub last_success: String,
-    /// First of the current failures, from [`timestamp`]; empty while calls succeed.
+    /// First of the current failures, from [`timestamp`](super::timestamp); empty while calls succeed.
     pub failing_since: String,
-    /// Last of the current failures, from [`timestamp`]; empty while calls succeed.
+    /// Last of the current failures, from [`timestamp`](super::timestamp); empty while calls succeed.
     pub last_failure: String,
     /// Error of the last call; empty while calls succeed.
     pub error: String,
@@ -215,7 +216,7 @@ impl RemoteCallReport {
 
     /// Its latency as `0.7ms`, `12ms` or `3.4s`; empty when there is none.
     pub fn latency(&self) -> String {
-        latency(self.latency_micros)
+        format_latency(self.latency_micros)
     }
 
     /// Number of cache hits; empty without a cache.
@@ -228,7 +229,7 @@ impl RemoteCallReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RefusalReport {
-    /// When the request ended, from [`timestamp`]; of several equal ones, the last.
+    /// When the request ended, from [`timestamp`](super::timestamp); of several equal ones, the last.
     pub time: String,
     /// Address of the client.
     pub client: String,
@@ -273,9 +274,9 @@ pub struct CertificateReport {
     pub subject: String,
     /// Subject alternative names.
     pub names: Vec<String>,
-    /// When it begins to be valid, from [`timestamp`].
+    /// When it begins to be valid, from [`timestamp`](super::timestamp).
     pub not_before: String,
-    /// When it ends, from [`timestamp`].
+    /// When it ends, from [`timestamp`](super::timestamp).
     pub not_after: String,
 }
 
@@ -292,9 +293,9 @@ pub struct PeerCertificateReport {
     pub used_by: String,
     /// Its subject.
     pub subject: String,
-    /// When it begins to be valid, from [`timestamp`].
+    /// When it begins to be valid, from [`timestamp`](super::timestamp).
     pub not_before: String,
-    /// When it ends, from [`timestamp`].
+    /// When it ends, from [`timestamp`](super::timestamp).
     pub not_after: String,
     /// Why it was refused, for example `UnknownIssuer` or `CertificateExpired`; empty if it was accepted.
     pub refused: String,
@@ -308,7 +309,7 @@ pub struct ClusterReport {
     pub server: String,
     /// Whether the registry was read completely at least once.
     pub complete: bool,
-    /// Since when watching fails, from [`timestamp`]; empty while it works.
+    /// Since when watching fails, from [`timestamp`](super::timestamp); empty while it works.
     pub failing_since: String,
     /// Why watching fails.
     pub failure: String,
@@ -427,37 +428,8 @@ impl EndpointReport {
 
     /// Its latency as `0.7ms`, `12ms` or `3.4s`; empty when there is none.
     pub fn latency(&self) -> String {
-        latency(self.latency_micros)
+        format_latency(self.latency_micros)
     }
-}
-
-fn latency(micros: Option<u64>) -> String {
-    match micros.map(|micros| micros as f64 / 1000.0) {
-        None => String::new(),
-        Some(millis) if millis < 10.0 => format!("{millis:.1}ms"),
-        Some(millis) if millis < 1000.0 => format!("{millis:.0}ms"),
-        Some(millis) => format!("{:.1}s", millis / 1000.0),
-    }
-}
-
-/// Formats a time as RFC 3339 with whole seconds, like `metav1.Time`.
-pub fn timestamp(time: SystemTime) -> String {
-    jiff::Timestamp::try_from(time).map(|time| time.strftime("%FT%TZ").to_string()).unwrap_or_default()
-}
-
-/// Offset of `timestamp` from `now`; `None` if it cannot be parsed.
-pub(super) fn time_offset(timestamp: &str, now: SystemTime) -> Option<TimeOffset> {
-    let time = SystemTime::from(timestamp.parse::<jiff::Timestamp>().ok()?);
-    Some(match now.duration_since(time) {
-        Ok(past) => TimeOffset::Past(past),
-        Err(future) => TimeOffset::Future(future.duration()),
-    })
-}
-
-/// Offset of a time from now.
-pub(super) enum TimeOffset {
-    Past(Duration),
-    Future(Duration),
 }
 
 impl StatusReport {
@@ -480,52 +452,10 @@ impl StatusReport {
     }
 }
 
-/// Formats a duration as kubectl's tables do (apimachinery's `HumanDuration`).
-pub fn human_duration(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    let years = days / 365;
-    let two = |big: u64, unit: &str, small: u64, small_unit: &str| match small {
-        0 => format!("{big}{unit}"),
-        _ => format!("{big}{unit}{small}{small_unit}"),
-    };
-    match () {
-        () if seconds < 120 => format!("{seconds}s"),
-        () if minutes < 10 => two(minutes, "m", seconds % 60, "s"),
-        () if minutes < 180 => format!("{minutes}m"),
-        () if hours < 8 => two(hours, "h", minutes % 60, "m"),
-        () if hours < 48 => format!("{hours}h"),
-        () if days < 8 => two(days, "d", hours % 24, "h"),
-        () if days < 730 => format!("{days}d"),
-        () if years < 8 => two(years, "y", days % 365, "d"),
-        () => format!("{years}y"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::times::timestamp;
     use super::*;
-
-    #[test]
-    fn human_duration_matches_kubectl() {
-        for (seconds, expected) in [
-            (0, "0s"),
-            (119, "119s"),
-            (120, "2m"),
-            (150, "2m30s"),
-            (600, "10m"),
-            (10_800, "3h"),
-            (10_860, "3h1m"),
-            (28_800, "8h"),
-            (172_800, "2d"),
-            (176_400, "2d1h"),
-            (691_200, "8d"),
-            (63_072_000, "2y"),
-            (63_158_400, "2y1d"),
-        ] {
-            assert_eq!(human_duration(Duration::from_secs(seconds)), expected);
-        }
-    }
 
     #[test]
     fn status_report_ages_are_relative_to_now() {

@@ -102,6 +102,30 @@ impl StatusCommand {
 
 /// The report as tables in kubectl's layout.
 fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
+    let mut out = heading(report, now);
+    api_service_table(&mut out, report, now, wide);
+    if wide {
+        endpoint_table(&mut out, report);
+    }
+    table(&mut out, &calls::COLUMNS, calls::rows(report, now));
+    let rows = report
+        .egress
+        .iter()
+        .map(|one| vec![one.selection.clone(), one.protocol.clone(), one.proxy.clone(), one.state.clone()]);
+    table(&mut out, &["EGRESS", "PROTOCOL", "PROXY", "STATE"], rows.collect());
+    let mut columns = vec!["CERTIFICATE", "SUBJECT", "ENDS"];
+    columns.extend(wide.then_some("NAMES"));
+    table(&mut out, &columns, certificates::configured_rows(report, now, wide));
+    table(&mut out, &certificates::COLUMNS, certificates::rows(report, now, wide));
+    let rows =
+        report.audit.iter().map(|sink| vec![sink.name.clone(), sink.waiting.to_string(), sink.dropped.to_string()]);
+    table(&mut out, &["AUDIT", "WAITING", "DROPPED"], rows.collect());
+    append_problems(&mut out, report, now);
+    out
+}
+
+/// The lines above the tables: summary, version, phase, addresses, failing readiness checks.
+fn heading(report: &StatusReport, now: SystemTime) -> String {
     let mut out = format!("{}\n", replace_control_characters(&report.summarize(now).line()));
     let ready = if report.not_ready.is_empty() { "" } else { ", not ready" };
     out.push_str(&replace_control_characters(&format!(
@@ -120,11 +144,16 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
     for check in report.unready_checks() {
         out.push_str(&format!("not ready: {}\n", replace_control_characters(check)));
     }
+    out
+}
+
+/// Appends the table of APIServices, or of the upstreams of a sidecar.
+fn api_service_table(out: &mut String, report: &StatusReport, now: SystemTime, wide: bool) {
     let (name, service) = if report.is_sidecar() { ("PATH", "UPSTREAM") } else { ("NAME", "SERVICE") };
     let mut columns = vec![name, service, "AVAILABLE", "ENDPOINTS", "INFLIGHT", "WATCHES", "SINCE"];
     // Without egress routes all connections are direct: no column.
-    let ways = !report.egress.is_empty();
-    columns.extend(ways.then_some("EGRESS"));
+    let has_egress = !report.egress.is_empty();
+    columns.extend(has_egress.then_some("EGRESS"));
     columns.extend(wide.then_some(["CIRCUIT", "DISCOVERY", "MESSAGE"]).into_iter().flatten());
     // Available local APIServices are only counted: they have no backend that can fail, and a cluster has many.
     let folded = |service: &&ApiServiceReport| !wide && service.is_available_local();
@@ -138,54 +167,38 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
             service.watches.to_string(),
             StatusReport::age(&service.since, now),
         ];
-        row.extend(ways.then(|| service.way.clone()));
+        row.extend(has_egress.then(|| service.way.clone()));
         if wide {
             row.extend([service.circuit.clone(), service.discovery.describe(now), service.message.clone()]);
         }
         row
     });
-    table(&mut out, &columns, rows.collect());
+    table(out, &columns, rows.collect());
     match report.apiservices.iter().filter(folded).count() {
         0 => {}
         1 => out.push_str("1 Local APIService, available\n"),
         more => out.push_str(&format!("{more} Local APIServices, all available\n")),
     }
-    if wide {
-        let rows = report.endpoints_in_order().map(|(name, endpoint)| {
-            vec![
-                name.to_owned(),
-                endpoint.address.clone(),
-                endpoint.describe(),
-                endpoint.connections.to_string(),
-                endpoint.inflight.to_string(),
-                endpoint.latency(),
-            ]
-        });
-        let of = if report.is_sidecar() { "PATH" } else { "APISERVICE" };
-        table(&mut out, &[of, "ENDPOINT", "STATE", "CONNECTIONS", "INFLIGHT", "LATENCY"], rows.collect());
-    }
-    table(&mut out, &calls::COLUMNS, calls::rows(report, now));
-    let rows = report
-        .egress
-        .iter()
-        .map(|one| vec![one.selection.clone(), one.protocol.clone(), one.proxy.clone(), one.state.clone()]);
-    table(&mut out, &["EGRESS", "PROTOCOL", "PROXY", "STATE"], rows.collect());
-    let mut columns = vec!["CERTIFICATE", "SUBJECT", "ENDS"];
-    columns.extend(wide.then_some("NAMES"));
-    let rows = report.certificates.iter().map(|certificate| {
-        let mut row = vec![
-            certificate.file.clone(),
-            certificate.subject.clone(),
-            StatusReport::expiry(&certificate.not_after, now),
-        ];
-        row.extend(wide.then(|| certificate.names.join(",")));
-        row
+}
+
+/// Appends the table of endpoints.
+fn endpoint_table(out: &mut String, report: &StatusReport) {
+    let rows = report.endpoints_in_order().map(|(name, endpoint)| {
+        vec![
+            name.to_owned(),
+            endpoint.address.clone(),
+            endpoint.describe(),
+            endpoint.connections.to_string(),
+            endpoint.inflight.to_string(),
+            endpoint.latency(),
+        ]
     });
-    table(&mut out, &columns, rows.collect());
-    table(&mut out, &certificates::COLUMNS, certificates::rows(report, now, wide));
-    let rows =
-        report.audit.iter().map(|sink| vec![sink.name.clone(), sink.waiting.to_string(), sink.dropped.to_string()]);
-    table(&mut out, &["AUDIT", "WAITING", "DROPPED"], rows.collect());
+    let name = if report.is_sidecar() { "PATH" } else { "APISERVICE" };
+    table(out, &[name, "ENDPOINT", "STATE", "CONNECTIONS", "INFLIGHT", "LATENCY"], rows.collect());
+}
+
+/// Appends the lists of problems.
+fn append_problems(out: &mut String, report: &StatusReport, now: SystemTime) {
     let expiring: Vec<String> = report.expiring_certificates(now).into_iter().map(|(_, line)| line).collect();
     for (head, problems) in [
         ("Certificates to replace:", &expiring),
@@ -201,7 +214,6 @@ fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
             out.push_str(&format!("  {}\n", replace_control_characters(problem)));
         }
     }
-    out
 }
 
 /// The tables of refused requests and failed handshakes.

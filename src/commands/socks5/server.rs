@@ -8,19 +8,20 @@ use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
 use super::Socks5Files;
+use super::users::Users;
 use super::worker::Socks5Worker;
 use crate::admin::{self, AdminListener, AdminState, StatusReport, timestamp};
 use crate::commands::gateway::{EgressSettings, FileMistakes, egress_report, remote_call_report};
 use crate::commands::signals::shut_down_on_signal;
 use crate::commands::threads::{join_all, spawn_thread};
 use crate::config::Socks5Config;
-use crate::egress::EgressRoutes;
+use crate::egress::{EgressConfigFile, EgressRoutes};
 use crate::listen::{Acceptor, accept, bind, raise_descriptor_limit};
 use crate::observe::access::{AccessLog, TunnelAccessLog};
 use crate::observe::health::{HealthCheck, HealthChecks};
 use crate::observe::log::LogLevel;
 use crate::observe::metrics::Metrics;
-use crate::process::{Drain, Drainer, Problem, Problems, Published, ShutdownPhase};
+use crate::process::{Drain, Drainer, Problem, Problems, Published, ShutdownPhase, WatchedFile};
 
 /// Time for aborted connections to write their records.
 const CUT_GRACE: Duration = Duration::from_secs(1);
@@ -46,95 +47,51 @@ impl Socks5Server {
         files: Socks5Files,
         log_level: LogLevel,
     ) -> Result<Socks5Server, Problems> {
-        let Socks5Files { users, egress: ways, admin_token } = files;
         let listener = bind(config.listen, "--listen")?;
         let address = listener.local_addr().map_err(|error| Problem::new(config.listen, error))?;
         let (drainer, drain) = Drain::new();
         let metrics = Metrics::new();
         metrics.socks5().enable();
         let access_log = Arc::new(AccessLog::to_standard_error(&metrics)?);
+        let file_errors = FileMistakes::default();
+        let Socks5Files { users, egress, admin_token } = files;
+        let (users, routes) = follow_files(users, egress, &file_errors, &drain)?;
 
-        let mistakes = FileMistakes::default();
-        let (users, users_file) = match users {
-            None => (None, None),
-            Some((file, users)) => {
-                let (publisher, published) = Published::new(users);
-                (Some(published), Some((file, publisher)))
-            }
-        };
-        let (ways_file, ways) = ways.map_or_else(|| (None, EgressRoutes::default()), |(file, ways)| (Some(file), ways));
-        let (ways_publisher, ways) = Published::new(ways);
-        let following = (mistakes.clone(), drain.clone());
-        let follow = async move || {
-            let (mistakes, drain) = following;
-            let users = async {
-                if let Some((file, publisher)) = users_file {
-                    file.publish_changes(publisher, mistakes.reporter("users"), drain.clone()).await;
-                }
-            };
-            let ways = async {
-                if let Some(file) = ways_file {
-                    file.follow(ways_publisher, mistakes.reporter("egress"), drain.clone()).await;
-                }
-            };
-            tokio::join!(users, ways);
-        };
-        spawn_thread("files", follow)?;
-        let seen_ways = ways.clone();
-        let egress = EgressSettings { resolver: config.resolver, routes: ways, metrics: metrics.clone() };
-
-        let mut acceptor = Acceptor::default();
-        let mut threads = Vec::new();
         let running = Arc::new(AtomicUsize::new(0));
         let descriptors = raise_descriptor_limit();
-        let allow: Arc<[_]> = config.allow.clone().into();
-        for number in 0..std::thread::available_parallelism().map_or(1, std::num::NonZero::get) {
-            let incoming = acceptor.add_worker();
-            let (users, allow, running, drain) = (users.clone(), allow.clone(), running.clone(), drain.clone());
-            let (metrics, access_log, egress) = (metrics.clone(), access_log.clone(), egress.clone());
-            let (handshake_timeout, access) = (config.handshake_timeout, config.access);
-            let selection = config.egress.as_ref().map(|(_, name)| name.clone());
-            let work = async move || {
-                let tunnels = TunnelAccessLog::new(&access_log, access);
-                let dialer = egress.dialer();
-                let door = Socks5Worker {
-                    users,
-                    allowed_destinations: allow,
-                    handshake_timeout,
-                    dialer,
-                    selection,
-                    metrics,
-                    tunnels,
-                };
-                door.run(incoming, running, drain).await;
-            };
-            threads.push(spawn_thread(&format!("worker-{number}"), work)?);
-        }
+        let workers = WorkerTemplate {
+            users,
+            egress: EgressSettings { resolver: config.resolver, routes: routes.clone(), metrics: metrics.clone() },
+            access_log: access_log.clone(),
+            running: running.clone(),
+            drain: drain.clone(),
+        };
+        let (acceptor, mut threads) = workers.spawn(config)?;
         // Each connection takes two descriptors; some stay free for files and the admin listener.
-        let most = match config.max_connections {
+        let max_connections = match config.max_connections {
             0 => {
                 descriptors.map_or(usize::MAX, |all| usize::try_from(all.saturating_sub(64) / 2).unwrap_or(usize::MAX))
             }
-            most => most,
+            max => max,
         };
-        let accepting = drain.clone();
-        threads.push(spawn_thread("accept", move || accept(listener, acceptor, most.max(1), accepting))?);
+        let accept_drain = drain.clone();
+        threads.push(spawn_thread("accept", move || accept(listener, acceptor, max_connections.max(1), accept_drain))?);
 
         let admin = match config.admin_address {
             Some(at) => {
                 let token = admin_token.map(|(file, token)| {
-                    admin::AdminTokenConfig::new(file, token, mistakes.reporter("admin-token"), drain.clone())
+                    admin::AdminTokenConfig::new(file, token, file_errors.reporter("admin-token"), drain.clone())
                 });
-                let seen = Socks5Status {
+                let status = Socks5Status {
                     address,
                     drain,
                     metrics,
                     access_log: access_log.clone(),
-                    file_errors: mistakes,
-                    egress_routes: seen_ways,
+                    file_errors,
+                    egress_routes: routes,
                     log_level,
                 };
-                Some(admin::spawn(at, seen.state(token))?)
+                Some(admin::spawn(at, status.state(token))?)
             }
             None => None,
         };
@@ -166,6 +123,80 @@ impl Socks5Server {
             self.drainer.advance(ShutdownPhase::TimedOut);
             let _ = tokio::time::timeout(CUT_GRACE, &mut rest).await;
         }
+    }
+}
+
+/// Publishes the users and the egress routes, and follows their files on a thread.
+fn follow_files(
+    users: Option<(WatchedFile<Users>, Users)>,
+    egress: Option<(EgressConfigFile, EgressRoutes)>,
+    file_errors: &FileMistakes,
+    drain: &Drain,
+) -> Result<(Option<Published<Users>>, Published<EgressRoutes>), Problems> {
+    let (users, users_file) = match users {
+        None => (None, None),
+        Some((file, users)) => {
+            let (publisher, published) = Published::new(users);
+            (Some(published), Some((file, publisher)))
+        }
+    };
+    let (egress_file, routes) =
+        egress.map_or_else(|| (None, EgressRoutes::default()), |(file, routes)| (Some(file), routes));
+    let (routes_publisher, routes) = Published::new(routes);
+    let (file_errors, drain) = (file_errors.clone(), drain.clone());
+    let follow = async move || {
+        let users = async {
+            if let Some((file, publisher)) = users_file {
+                file.publish_changes(publisher, file_errors.reporter("users"), drain.clone()).await;
+            }
+        };
+        let egress = async {
+            if let Some(file) = egress_file {
+                file.follow(routes_publisher, file_errors.reporter("egress"), drain.clone()).await;
+            }
+        };
+        tokio::join!(users, egress);
+    };
+    spawn_thread("files", follow)?;
+    Ok((users, routes))
+}
+
+/// What all workers share.
+struct WorkerTemplate {
+    users: Option<Published<Users>>,
+    egress: EgressSettings,
+    access_log: Arc<AccessLog>,
+    running: Arc<AtomicUsize>,
+    drain: Drain,
+}
+
+impl WorkerTemplate {
+    /// Starts a worker thread for each CPU. Returns the acceptor that hands connections to them.
+    fn spawn(self, config: &Socks5Config) -> Result<(Acceptor, Vec<JoinHandle<()>>), Problems> {
+        let (mut acceptor, mut threads) = (Acceptor::default(), Vec::new());
+        let allow: Arc<[_]> = config.allow.clone().into();
+        for number in 0..std::thread::available_parallelism().map_or(1, std::num::NonZero::get) {
+            let incoming = acceptor.add_worker();
+            let (users, allow, running, drain) =
+                (self.users.clone(), allow.clone(), self.running.clone(), self.drain.clone());
+            let (access_log, egress) = (self.access_log.clone(), self.egress.clone());
+            let (handshake_timeout, access) = (config.handshake_timeout, config.access);
+            let selection = config.egress.as_ref().map(|(_, name)| name.clone());
+            let work = async move || {
+                let worker = Socks5Worker {
+                    users,
+                    allowed_destinations: allow,
+                    handshake_timeout,
+                    dialer: egress.dialer(),
+                    selection,
+                    metrics: egress.metrics.clone(),
+                    tunnels: TunnelAccessLog::new(&access_log, access),
+                };
+                worker.run(incoming, running, drain).await;
+            };
+            threads.push(spawn_thread(&format!("worker-{number}"), work)?);
+        }
+        Ok((acceptor, threads))
     }
 }
 

@@ -24,18 +24,7 @@ pub(super) fn render(metrics: &Metrics, format: ExpositionFormat) -> String {
     metrics.authorization.render(&mut text);
     metrics.audit.render(&mut text);
     sums.render_requests(metrics, &mut text);
-    text.family(
-        "authenticated_user_requests",
-        MetricType::Counter,
-        "[ALPHA] Counter of authenticated requests broken out by username.",
-    );
-    for (name, count) in USERNAMES.iter().zip(sums.usernames).filter(|(_, count)| *count > 0) {
-        text.sample(&[("username", name)], count);
-    }
-    text.family("authentication_attempts", MetricType::Counter, "[ALPHA] Counter of authenticated attempts.");
-    for (result, count) in Authentication::ALL.iter().zip(sums.attempts).filter(|(_, count)| *count > 0) {
-        text.sample(&[("result", result.as_str())], count);
-    }
+    sums.render_authentication(&mut text);
     metrics.reviews.render_token_cache(&mut text);
     render_family(
         &mut text,
@@ -55,52 +44,8 @@ pub(super) fn render(metrics: &Metrics, format: ExpositionFormat) -> String {
     sums.render_backends(&mut text, metrics.connections_limit.load(Relaxed));
     text.family("narthex_build_info", MetricType::Gauge, "Always 1; the version is in the label.");
     text.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1_u64);
-    render_family(
-        &mut text,
-        ("narthex_certificate_expiry_timestamp_seconds", "Expiry of the certificate in a file, in seconds since 1970."),
-        ["file"],
-        &metrics.certificate_expiry,
-    );
-    render_family(
-        &mut text,
-        (
-            "narthex_certificates_expiring",
-            "Configured certificates and certificates of servers that expire within a time; 0d: expired.",
-        ),
-        ["within"],
-        &metrics.certificates_expiring,
-    );
-    render_family(
-        &mut text,
-        ("narthex_circuit_state", "Circuit breaker of an APIService: 0 closed, 1 half open, 2 open."),
-        ["apiservice"],
-        &metrics.circuit,
-    );
-    metrics.reviews.render_decision_cache(&mut text);
-    render_family(
-        &mut text,
-        ("narthex_endpoint_ejected", "1 while an endpoint is ejected by outlier detection."),
-        ["apiservice", "endpoint"],
-        &metrics.ejected,
-    );
-    metrics.peer_certificates.render(&mut text);
-    render_family(
-        &mut text,
-        ("narthex_registry_errors", "Mistakes in a source of the registry; its last good state is in use."),
-        ["source"],
-        &metrics.registry_errors,
-    );
-    render_family(
-        &mut text,
-        (
-            "narthex_registry_source_up",
-            "1 while a source of the registry is being watched; otherwise its last known state is in use.",
-        ),
-        ["source"],
-        &metrics.registry_source_up,
-    );
-    text.family("narthex_registry_warnings", MetricType::Gauge, "Warnings about registry objects that are in use.");
-    text.sample(&[], metrics.registry_warnings.load(Relaxed));
+    render_certificates_and_availability(metrics, &mut text);
+    render_registry(metrics, &mut text);
     metrics.calls.render(&mut text);
     metrics.socks5.render(&mut text);
     text.family(
@@ -114,6 +59,60 @@ pub(super) fn render(metrics: &Metrics, format: ExpositionFormat) -> String {
     sums.render_watches(&mut text);
     ProcessStats::read().render(&mut text);
     text.finish()
+}
+
+/// Certificates, circuits, cached decisions, ejected endpoints: the families between `narthex_build_info` and the registry's.
+fn render_certificates_and_availability(metrics: &Metrics, text: &mut MetricsText) {
+    render_family(
+        text,
+        ("narthex_certificate_expiry_timestamp_seconds", "Expiry of the certificate in a file, in seconds since 1970."),
+        ["file"],
+        &metrics.certificate_expiry,
+    );
+    render_family(
+        text,
+        (
+            "narthex_certificates_expiring",
+            "Configured certificates and certificates of servers that expire within a time; 0d: expired.",
+        ),
+        ["within"],
+        &metrics.certificates_expiring,
+    );
+    render_family(
+        text,
+        ("narthex_circuit_state", "Circuit breaker of an APIService: 0 closed, 1 half open, 2 open."),
+        ["apiservice"],
+        &metrics.circuit,
+    );
+    metrics.reviews.render_decision_cache(text);
+    render_family(
+        text,
+        ("narthex_endpoint_ejected", "1 while an endpoint is ejected by outlier detection."),
+        ["apiservice", "endpoint"],
+        &metrics.ejected,
+    );
+    metrics.peer_certificates.render(text);
+}
+
+/// The state of the registry's sources.
+fn render_registry(metrics: &Metrics, text: &mut MetricsText) {
+    render_family(
+        text,
+        ("narthex_registry_errors", "Mistakes in a source of the registry; its last good state is in use."),
+        ["source"],
+        &metrics.registry_errors,
+    );
+    render_family(
+        text,
+        (
+            "narthex_registry_source_up",
+            "1 while a source of the registry is being watched; otherwise its last known state is in use.",
+        ),
+        ["source"],
+        &metrics.registry_source_up,
+    );
+    text.family("narthex_registry_warnings", MetricType::Gauge, "Warnings about registry objects that are in use.");
+    text.sample(&[], metrics.registry_warnings.load(Relaxed));
 }
 
 fn render_aggregator(metrics: &Metrics, text: &mut MetricsText) {
@@ -155,6 +154,21 @@ fn render_family<const LABELS: usize>(
 }
 
 impl Sums {
+    fn render_authentication(&self, text: &mut MetricsText) {
+        text.family(
+            "authenticated_user_requests",
+            MetricType::Counter,
+            "[ALPHA] Counter of authenticated requests broken out by username.",
+        );
+        for (name, count) in USERNAMES.iter().zip(self.usernames).filter(|(_, count)| *count > 0) {
+            text.sample(&[("username", name)], count);
+        }
+        text.family("authentication_attempts", MetricType::Counter, "[ALPHA] Counter of authenticated attempts.");
+        for (result, count) in Authentication::ALL.iter().zip(self.attempts).filter(|(_, count)| *count > 0) {
+            text.sample(&[("result", result.as_str())], count);
+        }
+    }
+
     fn render_requests(&self, metrics: &Metrics, text: &mut MetricsText) {
         text.family(
             "apiserver_current_inflight_requests",

@@ -1,0 +1,81 @@
+//! Times and durations of the status report, as text.
+
+use std::time::{Duration, SystemTime};
+
+/// Formats a time as RFC 3339 with whole seconds, like `metav1.Time`.
+pub fn timestamp(time: SystemTime) -> String {
+    jiff::Timestamp::try_from(time).map(|time| time.strftime("%FT%TZ").to_string()).unwrap_or_default()
+}
+
+/// Offset of `timestamp` from `now`; `None` if it cannot be parsed.
+pub(super) fn time_offset(timestamp: &str, now: SystemTime) -> Option<TimeOffset> {
+    let time = SystemTime::from(timestamp.parse::<jiff::Timestamp>().ok()?);
+    Some(match now.duration_since(time) {
+        Ok(past) => TimeOffset::Past(past),
+        Err(future) => TimeOffset::Future(future.duration()),
+    })
+}
+
+/// Offset of a time from now.
+pub(super) enum TimeOffset {
+    Past(Duration),
+    Future(Duration),
+}
+
+/// Formats a duration as kubectl's tables do (apimachinery's `HumanDuration`).
+pub fn human_duration(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    let years = days / 365;
+    let two = |big: u64, unit: &str, small: u64, small_unit: &str| match small {
+        0 => format!("{big}{unit}"),
+        _ => format!("{big}{unit}{small}{small_unit}"),
+    };
+    match () {
+        () if seconds < 120 => format!("{seconds}s"),
+        () if minutes < 10 => two(minutes, "m", seconds % 60, "s"),
+        () if minutes < 180 => format!("{minutes}m"),
+        () if hours < 8 => two(hours, "h", minutes % 60, "m"),
+        () if hours < 48 => format!("{hours}h"),
+        () if days < 8 => two(days, "d", hours % 24, "h"),
+        () if days < 730 => format!("{days}d"),
+        () if years < 8 => two(years, "y", days % 365, "d"),
+        () => format!("{years}y"),
+    }
+}
+
+/// Formats a latency as `0.7ms`, `12ms` or `3.4s`; empty when there is none.
+pub(super) fn format_latency(micros: Option<u64>) -> String {
+    match micros.map(|micros| micros as f64 / 1000.0) {
+        None => String::new(),
+        Some(millis) if millis < 10.0 => format!("{millis:.1}ms"),
+        Some(millis) if millis < 1000.0 => format!("{millis:.0}ms"),
+        Some(millis) => format!("{:.1}s", millis / 1000.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn human_duration_matches_kubectl() {
+        for (seconds, expected) in [
+            (0, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (150, "2m30s"),
+            (600, "10m"),
+            (10_800, "3h"),
+            (10_860, "3h1m"),
+            (28_800, "8h"),
+            (172_800, "2d"),
+            (176_400, "2d1h"),
+            (691_200, "8d"),
+            (63_072_000, "2y"),
+            (63_158_400, "2y1d"),
+        ] {
+            assert_eq!(human_duration(Duration::from_secs(seconds)), expected);
+        }
+    }
+}
