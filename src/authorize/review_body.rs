@@ -109,8 +109,8 @@ impl ReviewBody {
                 read_bounded_yaml(text).map(|value| value.to_string().into()).map_err(|error| match error {
                     YamlError::Invalid(_) => not_yaml(),
                     YamlError::TooExpensive(why) => Status::bad_request(format!(
-                        "the YAML of the body is refused: it would expand to much more than was sent: {why}; send \
-                         JSON, or YAML without merge keys and with few aliases"
+                        "the YAML of the body is refused: {why}; send JSON, or YAML without merge keys and with few \
+                         aliases"
                     )),
                 })
             }
