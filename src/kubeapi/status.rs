@@ -36,12 +36,12 @@ impl Status {
         Status::new(400, "BadRequest", message)
     }
 
-    /// 401, with upstream's exact text.
+    /// 401: credentials are missing or invalid, with upstream's exact text.
     pub fn unauthorized() -> Status {
         Status::new(401, "Unauthorized", "Unauthorized")
     }
 
-    /// 403 for other reasons than a missing permission.
+    /// 403: not allowed, for other reasons than a missing permission.
     pub fn forbidden(message: impl fmt::Display) -> Status {
         Status::new(403, "Forbidden", format!("forbidden: {message}")).with_details(StatusDetails::default())
     }
@@ -64,7 +64,7 @@ impl Status {
             .with_details(StatusDetails::for_resource(info.api_group, info.resource, &info.name))
     }
 
-    /// 404 for a path that is not served, with client-go's text.
+    /// 404: the path is not served, with client-go's text.
     pub fn not_found() -> Status {
         Status::new(404, "NotFound", "the server could not find the requested resource")
             .with_details(StatusDetails::default())
@@ -76,7 +76,7 @@ impl Status {
             .with_details(StatusDetails::for_resource(group, resource, name))
     }
 
-    /// 405. `message` names the allowed methods, or the server to use instead.
+    /// 405: the method is not allowed. `message` names the allowed methods, or the server to use instead.
     pub fn method_not_allowed(message: impl Into<String>) -> Status {
         Status::new(405, "MethodNotAllowed", message).with_details(StatusDetails::default())
     }
@@ -91,7 +91,7 @@ impl Status {
         Status::new(408, "Timeout", message)
     }
 
-    /// 409 for one object, with upstream's text.
+    /// 409: the object was changed meanwhile, with upstream's text.
     pub fn conflict(group: &str, resource: &str, name: &str, why: impl fmt::Display) -> Status {
         let resource_of = qualified(group, resource);
         Status::new(
@@ -102,18 +102,18 @@ impl Status {
         .with_details(StatusDetails::for_resource(group, resource, name))
     }
 
-    /// 409 for an object that already exists, with upstream's exact text.
+    /// 409: the object already exists, with upstream's exact text.
     pub fn already_exists(group: &str, resource: &str, name: &str) -> Status {
         Status::new(409, "AlreadyExists", format!("{} {} already exists", qualified(group, resource), GoQuoted(name)))
             .with_details(StatusDetails::for_resource(group, resource, name))
     }
 
-    /// 410 for an expired resource version.
+    /// 410: the resource version has expired.
     pub fn expired(message: impl Into<String>) -> Status {
         Status::new(410, "Expired", message)
     }
 
-    /// 413, with upstream's text.
+    /// 413: the request body is too large, with upstream's text.
     pub fn request_entity_too_large(message: impl fmt::Display) -> Status {
         Status::new(413, "RequestEntityTooLarge", format!("Request entity too large: {message}"))
     }
@@ -128,7 +128,7 @@ impl Status {
         Status::new(415, "UnsupportedMediaType", message)
     }
 
-    /// 422 for an invalid object.
+    /// 422: the object is invalid.
     pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<StatusCause>) -> Status {
         let errors: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
         let all = if let [only] = &errors[..] { only.clone() } else { format!("[{}]", errors.join(", ")) };
@@ -138,18 +138,18 @@ impl Status {
             .with_details(details)
     }
 
-    /// 429 with the delay before a retry, also in the header.
+    /// 429: a limit is reached. The delay before a retry is in the header, too.
     pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Status {
         Status::new(429, "TooManyRequests", message).with_retry_after(retry_after_seconds).with_retry_after_header()
     }
 
-    /// 500. Clients see `message`: it must not contain internal addresses or errors of libraries.
+    /// 500: an internal error. Clients see `message`: it must not contain internal addresses or errors of libraries.
     pub fn internal_error(message: impl fmt::Display) -> Status {
         Status::new(500, "InternalError", format!("Internal error occurred: {message}"))
             .with_cause("", message.to_string())
     }
 
-    /// 501: not implemented.
+    /// 501: not supported here.
     pub fn not_implemented(message: impl Into<String>) -> Status {
         Status::new(501, "NotImplemented", message)
     }
@@ -182,7 +182,7 @@ impl Status {
             .with_retry_after_header()
     }
 
-    /// 504, with upstream's text.
+    /// 504: no response in time, with upstream's text.
     pub fn timeout(message: impl fmt::Display) -> Status {
         Status::new(504, "Timeout", format!("Timeout: {message}")).with_details(StatusDetails::default())
     }

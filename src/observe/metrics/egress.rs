@@ -60,10 +60,8 @@ impl EgressMetrics {
         *all = (*all + now).saturating_sub(before);
     }
 
-    /// Families `apiserver_egress_dialer_*`, and `narthex_egress_stuck_tunnels` with Konnectivity over gRPC. Empty
-    /// without egress proxies.
-    pub(super) fn render(&self, text: &mut MetricsText) {
-        self.render_dials(text);
+    /// Family `narthex_egress_stuck_tunnels`. Empty without Konnectivity over gRPC.
+    pub(super) fn render_stuck(&self, text: &mut MetricsText) {
         let stuck = self.stuck.lock();
         if !stuck.is_empty() {
             text.family(
@@ -77,7 +75,8 @@ impl EgressMetrics {
         }
     }
 
-    fn render_dials(&self, text: &mut MetricsText) {
+    /// Families `apiserver_egress_dialer_*`. Empty without egress proxies.
+    pub(super) fn render_dials(&self, text: &mut MetricsText) {
         let dials = self.dials.lock();
         if dials.is_empty() {
             return;
@@ -126,7 +125,8 @@ mod tests {
         let egress = EgressMetrics::default();
         let render = |egress: &EgressMetrics| {
             let mut text = MetricsText::new(ExpositionFormat::Classic);
-            egress.render(&mut text);
+            egress.render_dials(&mut text);
+            egress.render_stuck(&mut text);
             text.finish()
         };
         assert_eq!(render(&egress), "");

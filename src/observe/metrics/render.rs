@@ -21,8 +21,8 @@ pub(super) fn render(metrics: &Metrics, format: ExpositionFormat) -> String {
     }
 
     render_aggregator(metrics, &mut text);
-    metrics.authorization.render(&mut text);
     metrics.audit.render(&mut text);
+    metrics.authorization.render(&mut text);
     sums.render_requests(metrics, &mut text);
     sums.render_authentication(&mut text);
     metrics.reviews.render_token_cache(&mut text);
@@ -85,6 +85,7 @@ fn render_certificates_and_availability(metrics: &Metrics, text: &mut MetricsTex
         &metrics.circuit,
     );
     metrics.reviews.render_decision_cache(text);
+    metrics.egress.render_stuck(text);
     render_family(
         text,
         ("narthex_endpoint_ejected", "1 while an endpoint is ejected by outlier detection."),
@@ -179,7 +180,7 @@ impl Sums {
             text.sample(&[("request_kind", kind)], count);
         }
         metrics.reviews.render_requests(text);
-        metrics.egress.render(text);
+        metrics.egress.render_dials(text);
         metrics.rejections.render(text);
         metrics.impersonations.render(text);
         render_counter(
@@ -287,6 +288,11 @@ impl Sums {
             "Maximum number of connections to all endpoints of one APIService.",
         );
         text.sample(&[], connections_bound);
+        let help = "Responses of a backend with a body although their status does not allow one.";
+        text.family("narthex_backend_forbidden_bodies_total", MetricType::Counter, help);
+        for (service, sums) in self.services.iter().filter(|(_, sums)| sums.forbidden_bodies > 0) {
+            text.sample(&[("apiservice", service)], sums.forbidden_bodies);
+        }
         text.family(
             "narthex_backend_inflight",
             MetricType::Gauge,
@@ -314,11 +320,6 @@ impl Sums {
                 text.sample(&[("apiservice", service), ("reason", reason.as_str())], count);
             }
         }
-        let help = "Responses of a backend with a body although their status does not allow one.";
-        text.family("narthex_backend_forbidden_bodies_total", MetricType::Counter, help);
-        for (service, sums) in self.services.iter().filter(|(_, sums)| sums.forbidden_bodies > 0) {
-            text.sample(&[("apiservice", service)], sums.forbidden_bodies);
-        }
     }
 
     fn render_watches(&self, text: &mut MetricsText) {
@@ -340,11 +341,14 @@ mod tests {
 
     use http::Method;
 
+    use super::super::audit::AuditLoss;
     use super::super::{
-        CacheResult, CircuitState, DecisionCacheKind, DryRun, HandshakeFailure, KnownLabels, RequestLabels,
-        RequestOutcome, ReviewKind, RoundTrip, Scope, Verb, WorkerMetrics,
+        CacheResult, CallKind, CircuitState, DecisionCacheKind, DryRun, ExceededLimit, HandshakeFailure,
+        ImpersonationStep, KnownLabels, PeerCertificateInfo, RejectReason, RequestLabels, RequestOutcome, ReviewKind,
+        RoundTrip, Scope, Verb, WorkerMetrics,
     };
     use super::*;
+    use crate::observe::audit::AuditLevel;
 
     fn request(worker: &WorkerMetrics, verb: Verb, dry_run: DryRun, ended: &RequestOutcome) {
         let labels = RequestLabels {
@@ -382,6 +386,7 @@ mod tests {
             worker.record_authentication(Authentication::Failure, None);
             let service = worker.service("v1.example.narthex.dev");
             service.record_retry(Retry::StaleConnection);
+            service.record_forbidden_body();
             service.request_started(true, true);
             let endpoint = worker.endpoint("v1.example.narthex.dev", "10.0.0.1:443");
             endpoint.observe(BackendPhase::Headers, Duration::from_micros(700));
@@ -426,13 +431,57 @@ mod tests {
         guard.record_fail_open(true);
         guard.record_conditions(Duration::from_micros(5), true);
         guard.record_exclusion();
+        metrics.authorization().set_config("");
+        metrics.authorization().record_reload("");
+        metrics.audit().record_level(AuditLevel::Metadata);
+        metrics.audit().record_event();
+        metrics.audit().record_lost(AuditLoss::Log, 1);
+        metrics.reviews().record_request(ReviewKind::Token, Some(201), Duration::from_millis(1));
+        drop(metrics.reviews().token_wait_guard());
+        metrics.egress().record_start("socks5", "tcp");
+        metrics.egress().record_success("socks5", "tcp", Duration::from_millis(30));
+        metrics.egress().record_failure("socks5", "tcp", true);
+        metrics.egress().update_stuck("site-b", 0, 1);
+        metrics.rejections().record(ExceededLimit::ReadOnly, RejectReason::FairShare);
+        for step in [ImpersonationStep::Attempt, ImpersonationStep::AuthorizationCheck] {
+            metrics.impersonations().record(step, "user-info", true, Duration::from_millis(3));
+        }
+        metrics.set_certificates_expiring("7d", 1);
+        let presented = PeerCertificateInfo {
+            subject: "CN=server".to_owned(),
+            not_before: 0,
+            not_after: 1_795_132_800,
+            refused: "",
+        };
+        let name = "server.example.com".to_owned();
+        metrics.peer_certificates().record("10.0.0.1:443".to_owned(), name, b"", "", || Some(presented));
+        let call = metrics.calls().register(CallKind::TokenReview, "");
+        call.record_quietly("10.0.0.2:6443", Ok(()), Duration::from_millis(1));
+        kept.push(Box::new(call));
+        metrics.socks5().enable();
+        metrics.socks5().record_bytes(3, 5);
         (metrics, workers, kept)
     }
 
-    /// The text without lines that depend on the process.
+    /// The text without lines that depend on the process, and without values that depend on the time and the host.
     fn stable(text: &str) -> String {
+        const TIMES: [&str; 3] = [
+            "apiserver_authorization_config_controller_automatic_reload_last_timestamp_seconds{",
+            "authentication_token_cache_request_duration_seconds_",
+            "narthex_remote_call_last_success_timestamp_seconds{",
+        ];
         let stable = |line: &&str| !line.contains(" process_") && !line.starts_with("process_");
-        text.lines().filter(stable).map(|line| line.replace(env!("CARGO_PKG_VERSION"), "VERSION") + "\n").collect()
+        let placeholders = |line: &str| {
+            let mut line = line.replace(env!("CARGO_PKG_VERSION"), "VERSION");
+            if let Some((before, after)) = line.split_once("apiserver_id_hash=\"") {
+                line = format!("{before}apiserver_id_hash=\"HOST\"{}", after.split_once('"').unwrap().1);
+            }
+            if TIMES.iter().any(|name| line.starts_with(name)) {
+                line = format!("{} TIME", line.rsplit_once(' ').unwrap().0);
+            }
+            line + "\n"
+        };
+        text.lines().filter(stable).map(placeholders).collect()
     }
 
     #[test]

@@ -1,0 +1,9 @@
+//! The documents: reference pages made from the code, links, command blocks, and the tests behind the comparison.
+
+// A test stops at what it did not expect.
+#![allow(clippy::unwrap_used)]
+
+mod links;
+mod page;
+mod reference;
+mod source;

@@ -1,0 +1,234 @@
+//! The reasons that a refusal, or the condition of an APIService, can carry.
+//!
+//! The texts are here; the names are collected from the sources, so that none is without a text.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use narthex::egress::ProxyFault;
+
+use super::{code, escaped, table};
+use crate::source::SourceFile;
+
+/// Where reasons are made.
+const PLACES: [&str; 8] = [
+    "src/authorize/access_spec.rs",
+    "src/availability/",
+    "src/commands/gateway/",
+    "src/egress/",
+    "src/forward/",
+    "src/kubeapi/status.rs",
+    "src/registry/resolve.rs",
+    "src/route/",
+];
+
+/// Words of the same form in these places that are no reasons of a refusal or a condition.
+const OTHER_WORDS: [&str; 8] = [
+    "APIService",
+    "APIServiceList",
+    "DoesNotExist",
+    "HTTPConnect",
+    "NotIn",
+    "PartialObjectMetadata",
+    "PartialObjectMetadataList",
+    "TLSConfiguration",
+];
+
+/// Reasons of the condition `Available`; `False` is answered with 503.
+const CONDITIONS: [(&str, &str, &str); 12] = [
+    ("Passed", "True", "the backend answers its probes"),
+    ("Local", "True", "the APIService has no backend of its own: the kube-apiserver serves it"),
+    ("NotProbed", "Unknown", "the backend has not been probed yet; requests are sent"),
+    ("ServiceNotFound", "False", "the Service that the APIService names is not present"),
+    ("ServicePortError", "False", "the Service does not have the port that the APIService names"),
+    ("ServiceAccessError", "False", "the Service cannot be read, or may not be used (`--allow-external-name=false`)"),
+    ("EndpointsNotFound", "False", "there is no EndpointSlice for the Service, or none with that port"),
+    ("MissingEndpoints", "False", "no EndpointSlice of the Service has a ready address"),
+    ("EgressSelectionNotFound", "False", "the annotation `narthex.dev/egress` names a selection that does not exist"),
+    ("FailedDiscoveryCheck", "False", "the probe failed; the message says why"),
+    ("Delegate", "True", "in the status only: the kube-apiserver behind the gateway answers"),
+    (
+        "DiscoveryFailed",
+        "False",
+        "in the status only: discovery of the kube-apiserver behind the gateway cannot be fetched",
+    ),
+];
+
+/// Reasons of requests that were not sent: 503 unless a timeout came first.
+const CONNECTIONS: [(&str, &str); 27] = [
+    ("NoEndpoints", "no endpoint is usable"),
+    ("NameNotResolved", "the host name cannot be resolved"),
+    ("ConnectionRefused", "nothing listens at the endpoint"),
+    ("ConnectTimeout", "no connection within `narthex.dev/connect-timeout`"),
+    ("Timeout", "the operating system gave up"),
+    ("NetworkUnreachable", "there is no route to the endpoint's network"),
+    ("Unreachable", "the endpoint's machine cannot be reached"),
+    ("ConnectionFailed", "the connection failed for another reason"),
+    ("ConnectionClosed", "the endpoint closed the connection"),
+    ("NotTLS", "the endpoint does not speak TLS on this port"),
+    ("HandshakeFailed", "the TLS handshake failed for another reason"),
+    ("NoCommonProtocol", "no TLS version, cipher suite or protocol in common"),
+    ("CertificateExpired", "the serving certificate has expired"),
+    ("CertificateNotYetValid", "the serving certificate is not valid yet; a clock may be wrong"),
+    ("UnknownIssuer", "the serving certificate is not signed by an authority that is trusted for it"),
+    ("NameMismatch", "the serving certificate is for another name"),
+    ("MissingSAN", "the serving certificate has no subject alternative name"),
+    ("WrongUsage", "the certificate is not for server authentication"),
+    ("BadCertificate", "the serving certificate is malformed or not supported"),
+    ("ClientCertificateRefused", "the backend does not accept the gateway's client certificate"),
+    ("ProtocolError", "the peer broke the rules of HTTP/2 before the connection could be used"),
+    ("StreamRefused", "the backend refused the request without processing it"),
+    ("TooManyStreams", "the connections have no free streams"),
+    ("TooManyConnections", "the connection limit is reached"),
+    ("ShuttingDown", "the gateway is shutting down"),
+    ("BrokenAnswer", "in the status of an endpoint: its response broke off"),
+    ("ServerError", "in the status of an endpoint: it answered 500, 502, 503 or 504"),
+];
+
+/// Reasons of other refusals, with the code.
+const REQUESTS: [(&str, u16, &str); 11] = [
+    ("NoAnswer", 503, "the endpoint did not answer in time; the request may have been carried out"),
+    ("ConnectionBroken", 503, "the connection broke before the response; the request may have been carried out"),
+    ("CircuitOpen", 503, "recent requests got no response; after a while one request is sent as a test"),
+    ("Recovering", 503, "the backend has just recovered, and gets requests gradually"),
+    ("RequestTimeout", 504, "no response within the request timeout"),
+    ("InvalidAnswer", 502, "the response is not valid HTTP"),
+    ("RedirectRejected", 502, "the backend answered with a redirect (`--aggregator-reject-forwarding-redirect`)"),
+    ("UpgradeRefused", 502, "the backend answered an upgrade with a success that is no upgrade"),
+    ("NoAPIService", 404, "no APIService claims the group and version"),
+    ("FieldValueInvalid", 422, "a field of a review is invalid; `field` names it"),
+    (
+        "ResourceVersionTooLarge",
+        504,
+        "a watch of the gateway's own APIServices asks for a version that does not exist yet",
+    ),
+];
+
+/// Reasons within a Konnectivity tunnel; clients see the proxy's reason, the log has these.
+const TUNNELS: [(&str, &str); 8] = [
+    ("NoTunnelAgent", "the Konnectivity server has no agent"),
+    ("TunnelAgentExhausted", "the agent has no descriptors or memory left"),
+    ("TunnelCertificateRefused", "the Konnectivity server does not accept the gateway's client certificate"),
+    ("TunnelClosed", "the connection to the server, or the server's to its agent, ended"),
+    ("TunnelCloseTimeout", "the remote end did not confirm the close in time"),
+    ("TunnelProtocolError", "the server sent a packet that has no place here"),
+    ("TunnelReaderTooSlow", "the gateway closed the tunnel: its slow reader held up all others"),
+    ("TunnelRejected", "the server refused the tunnel"),
+];
+
+/// In the order of the page.
+const PROXY_FAULTS: [ProxyFault; 18] = [
+    ProxyFault::Unreachable,
+    ProxyFault::Untrusted,
+    ProxyFault::Credentials,
+    ProxyFault::InvalidResponse,
+    ProxyFault::Redirected,
+    ProxyFault::Forbidden,
+    ProxyFault::Unsupported,
+    ProxyFault::NoAgent,
+    ProxyFault::Failed,
+    ProxyFault::NetworkUnreachable,
+    ProxyFault::HostUnreachable,
+    ProxyFault::ConnectionRefused,
+    ProxyFault::TtlExpired,
+    ProxyFault::NameNotResolved,
+    ProxyFault::NoNameServer,
+    ProxyFault::InvalidName,
+    ProxyFault::ServerSpokeFirst,
+    ProxyFault::TimedOut,
+];
+
+pub(super) fn regions(sources: &[SourceFile]) -> BTreeMap<String, String> {
+    let statuses = statuses(sources);
+    check_completeness(sources, &statuses);
+    let conditions = CONDITIONS.map(|(reason, status, text)| vec![code(reason), code(status), text.to_owned()]);
+    let connections = CONNECTIONS.map(|(reason, text)| vec![code(reason), text.to_owned()]);
+    let requests = REQUESTS.map(|(reason, status, text)| vec![code(reason), status.to_string(), text.to_owned()]);
+    let tunnels = TUNNELS.map(|(reason, text)| vec![code(reason), text.to_owned()]);
+    let mut proxies: Vec<Vec<String>> = PROXY_FAULTS
+        .iter()
+        .map(|fault| vec![code(fault.reason()), fault.status().to_string(), escaped(fault.message())])
+        .collect();
+    // Two faults may be one to clients.
+    proxies.dedup();
+    let statuses = statuses.into_iter().map(|(number, reason, text)| vec![number, code(&reason), escaped(&text)]);
+    [
+        ("reasons of a Status", table(&["Code", "Reason", "Meaning"], statuses)),
+        ("reasons of conditions", table(&["Reason", "Available", "Meaning"], conditions)),
+        ("causes before a request is sent", table(&["Cause", "Meaning"], connections)),
+        ("causes of other refusals", table(&["Cause", "Code", "Meaning"], requests)),
+        ("causes of egress proxies", table(&["Cause", "Code", "Message"], proxies)),
+        ("reasons of tunnels", table(&["Reason", "Meaning"], tunnels)),
+    ]
+    .map(|(name, text)| (name.to_owned(), text))
+    .into()
+}
+
+/// Code, reason and meaning of each constructor of `Status`, with its doc comment.
+fn statuses(sources: &[SourceFile]) -> Vec<(String, String, String)> {
+    let file = sources.iter().find(|file| file.path == "src/kubeapi/status.rs").unwrap();
+    let mut found: Vec<(String, String, String)> = Vec::new();
+    for call in file.calls("Status::new") {
+        let arguments = file.arguments(call);
+        let number = file.text[arguments[0].0..arguments[0].1].trim().to_owned();
+        let Some(reason) = arguments.get(1).and_then(|second| file.literal(*second)) else { continue };
+        let before = &file.text[..call.0];
+        let comment: Vec<&str> = before[..before.rfind("pub fn ").unwrap()]
+            .lines()
+            .rev()
+            .map(str::trim)
+            .skip_while(|line| line.is_empty())
+            .take_while(|line| line.starts_with("///"))
+            .map(|line| line.trim_start_matches("///").trim())
+            .collect();
+        let comment = comment.into_iter().rev().collect::<Vec<_>>().join(" ");
+        let first = comment.split(". ").next().unwrap_or_default().trim_end_matches('.');
+        let text =
+            first.split_once(": ").map_or("", |(_, text)| text.split(", with ").next().unwrap_or(text)).to_owned();
+        // One line for each code and reason, the first constructor's.
+        if !found.iter().any(|(one, name, _)| (one, name) == (&number, &reason.value)) {
+            assert!(!text.is_empty(), "the constructor of {number} {} has no comment", reason.value);
+            found.push((number, reason.value.clone(), text));
+        }
+    }
+    assert!(found.len() > 15, "{found:?}");
+    found.sort();
+    found
+}
+
+fn check_completeness(sources: &[SourceFile], statuses: &[(String, String, String)]) {
+    let places = |file: &&SourceFile| PLACES.iter().any(|place| file.path.starts_with(place));
+    let mut named = BTreeMap::new();
+    for file in
+        sources.iter().filter(places).chain(sources.iter().filter(|f| f.path == "src/tls/connection_failure.rs"))
+    {
+        let debug: Vec<_> = file.calls("debug_struct");
+        for literal in file.literals.iter().filter(|literal| is_reason(&literal.value)) {
+            if !debug.iter().any(|(start, end)| (*start..*end).contains(&literal.start)) {
+                named.insert(literal.value.as_str(), file.path.as_str());
+            }
+        }
+    }
+    let mut described: BTreeSet<&str> = OTHER_WORDS.into_iter().collect();
+    described.extend(CONDITIONS.iter().map(|(reason, ..)| *reason));
+    described.extend(CONNECTIONS.iter().map(|(reason, ..)| *reason));
+    described.extend(REQUESTS.iter().map(|(reason, ..)| *reason));
+    described.extend(TUNNELS.iter().map(|(reason, ..)| *reason));
+    described.extend(PROXY_FAULTS.iter().map(|fault| fault.reason()));
+    described.extend(statuses.iter().map(|(_, reason, _)| reason.as_str()).filter(|reason| is_reason(reason)));
+    let without: Vec<_> = named.iter().filter(|(reason, _)| !described.contains(*reason)).collect();
+    let gone: Vec<_> = described.iter().filter(|reason| !named.contains_key(*reason)).collect();
+    assert!(
+        without.is_empty() && gone.is_empty(),
+        "tests/docs/reference/error_causes.rs\n  without a text: {without:?}\n  with a text, and in no source: {gone:?}"
+    );
+}
+
+/// `ServiceNotFound`, and the few reasons of one word.
+fn is_reason(text: &str) -> bool {
+    let capitals = text.bytes().filter(u8::is_ascii_uppercase).count();
+    let words = ["Timeout", "Unreachable", "Recovering", "Passed", "Local", "Delegate"];
+    words.contains(&text)
+        || text.bytes().all(|byte| byte.is_ascii_alphabetic())
+            && text.starts_with(|letter: char| letter.is_ascii_uppercase())
+            && (2..text.len()).contains(&capitals)
+}
