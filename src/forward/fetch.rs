@@ -9,40 +9,40 @@ use http_body_util::{BodyExt, Limited};
 
 use super::backend::WorkerBackend;
 use super::forwarded_headers::ForwardedHeaders;
-use super::retry::{RequestReplay, RetryScope, error_chain, send_with_retries};
+use super::retry::{RequestReplay, RetryPlan, RetryScope, error_chain, send_with_retries};
 use super::send::backend_uri;
 use crate::egress::EndpointResponse;
 use crate::message::Body;
 
-/// Sends a GET of `path_and_query` to `backend` with the identity headers of `origin` and no client headers, and reads
-/// the response, with a body of at most `most` bytes.
+/// Sends a GET of `path_and_query` to `backend` with the identity headers of `forwarded_headers` and no client headers,
+/// and reads the response, with a body of at most `max_body` bytes.
 ///
 /// # Errors
 /// Why there is no response, for the log.
 pub async fn fetch(
     backend: &Rc<WorkerBackend>,
     path_and_query: PathAndQuery,
-    origin: &ForwardedHeaders<'_>,
-    most: usize,
+    forwarded_headers: &ForwardedHeaders<'_>,
+    max_body: usize,
 ) -> Result<(StatusCode, Bytes), String> {
     let uri = backend_uri(backend.prefix(), path_and_query).map_err(|refusal| refusal.cause().to_owned())?;
-    let copy =
-        RequestReplay { method: Method::GET, uri: uri.clone(), headers: HeaderMap::new(), forwarded_headers: origin };
     let mut request = Box::new(Request::new(Body::Empty));
-    *request.headers_mut() = origin.build(&copy.headers);
-    *request.uri_mut() = uri;
-    let exchanged =
-        send_with_retries(request, Some(&copy), None, RetryScope::StaleConnection, false, backend, |_| ()).await;
-    let (index, sent) = exchanged.map_err(|failure| {
+    *request.headers_mut() = forwarded_headers.build(&HeaderMap::new());
+    *request.uri_mut() = uri.clone();
+    let replay = RequestReplay { method: Method::GET, uri, headers: HeaderMap::new(), forwarded_headers };
+    let scope = RetryScope::StaleConnection;
+    let plan = RetryPlan { scope, replay: Some(replay), source: None, is_long_running: false };
+    let sent = send_with_retries(request, &plan, backend, |_| ()).await;
+    let (index, sent) = sent.map_err(|failure| {
         backend.record_failure(&failure);
         format!("{failure:?}")
     })?;
     // A failing health check is a response, and no evidence against the endpoint.
     backend.record_response(index, StatusCode::OK);
-    let EndpointResponse { response, guard: mut lease, .. } = sent;
+    let EndpointResponse { response, mut guard, .. } = sent;
     let (parts, body) = response.into_parts();
-    let body = Limited::new(body, most).collect().await.map_err(|error| error_chain(&*error))?;
-    lease.finish();
+    let body = Limited::new(body, max_body).collect().await.map_err(|error| error_chain(&*error))?;
+    guard.finish();
     backend.record_success(index);
     Ok((parts.status, body.to_bytes()))
 }

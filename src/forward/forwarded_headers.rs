@@ -1,5 +1,7 @@
 //! Headers that the gateway adds to requests: identity, forwarding, Audit-Id.
 
+use std::rc::Rc;
+
 use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -30,7 +32,7 @@ const INITIAL_CAPACITY: usize = 24;
 /// Headers added to one request.
 pub struct ForwardedHeaders<'o> {
     /// Headers common to all requests of its user and connection.
-    pub connection_headers: &'o ConnectionHeaders,
+    pub connection_headers: Rc<ConnectionHeaders>,
     /// Path requested by the client, unchanged.
     pub path: &'o str,
     /// `Audit-Id` of the request.
@@ -120,11 +122,11 @@ mod tests {
     use crate::kubeapi::User;
     use crate::message::AllowedHeaders;
 
-    fn signature(host: Option<&'static str>) -> ConnectionHeaders {
+    fn signature(host: Option<&'static str>) -> Rc<ConnectionHeaders> {
         let stamp =
             UserHeaders::new(&User { name: "jane".into(), groups: vec!["devs".into()], ..User::default() }, true);
         let host = host.map(HeaderValue::from_static);
-        ConnectionHeaders::new(&stamp.unwrap(), &HeaderValue::from_static("192.0.2.1"), host.as_ref())
+        Rc::new(ConnectionHeaders::new(&stamp.unwrap(), &HeaderValue::from_static("192.0.2.1"), host.as_ref()))
     }
 
     fn sent(lines: &[(&'static str, &'static str)], host: Option<&'static str>) -> HeaderMap {
@@ -135,7 +137,7 @@ mod tests {
         let signature = signature(host);
         clean(&mut headers, false, &AllowedHeaders::default());
         ForwardedHeaders {
-            connection_headers: &signature,
+            connection_headers: signature,
             path: "/apis/a/v1",
             audit_id: &HeaderValue::from_static("id"),
         }
@@ -206,7 +208,7 @@ mod tests {
         let put = |host: Option<&'static str>| {
             let (signature, mut headers) = (signature(host), HeaderMap::new());
             let origin = ForwardedHeaders {
-                connection_headers: &signature,
+                connection_headers: signature,
                 path: "/",
                 audit_id: &HeaderValue::from_static("id"),
             };

@@ -17,7 +17,7 @@ use super::watch_drain::WatchRegistration;
 use super::watch_framing::WatchFraming;
 use crate::egress::ConnectionGuard;
 use crate::kubeapi::User;
-use crate::message::{BodyError, IncomingBody, StreamingBody, UnreadEnd};
+use crate::message::{self, BodyError, IncomingBody, StreamingBody, UnreadEnd};
 use crate::observe::access::{AccessRecord, EndReason};
 use crate::process::Deadline;
 use crate::route;
@@ -30,22 +30,37 @@ pub type InflightPermits = [Option<route::InflightPermit>; 2];
 /// A watch in JSON or protobuf is complete after every event. If its backend is gone it ends there, as API servers end
 /// watches all the time, and the client resumes. Of a broken stream client-go makes an error event and lists again
 /// (`apimachinery/pkg/watch/streamwatcher.go`).
-pub(super) struct RelayedBody {
-    from: IncomingBody,
-    guard: ConnectionGuard,
-    _permits: InflightPermits,
+struct RelayedBody {
+    source: RelaySource,
     record: AccessRecord,
-    headers: Rc<ResponseHeaderPolicy>,
     ended: bool,
-    end_condition: EndCondition,
     /// Set once the backend had to be waited for.
     deadline: Option<Deadline>,
-    /// The user, for long-running responses.
-    user: Option<Arc<User>>,
     /// Set while the client reads too little, until it has caught up.
     unread: Option<UnreadWatch>,
     /// Set once it ends because of the slow client: bytes of the current event that may still be sent.
     remaining_event_bytes: Option<usize>,
+}
+
+/// A backend's response body and what is held until its end.
+pub(super) struct RelaySource {
+    pub(super) from: IncomingBody,
+    pub(super) guard: ConnectionGuard,
+    /// Filters trailers.
+    pub(super) headers: Rc<ResponseHeaderPolicy>,
+    pub(super) end_condition: EndCondition,
+    pub(super) _permits: InflightPermits,
+    /// The user, for long-running responses.
+    pub(super) user: Option<Arc<User>>,
+}
+
+/// The body of a forwarded response, before it has its access record.
+pub struct ForwardedBody(ForwardedContent);
+
+enum ForwardedContent {
+    Relayed(RelaySource),
+    /// An upgraded connection, and what starts to copy its bytes.
+    Tunnel(Box<dyn FnOnce(AccessRecord)>),
 }
 
 /// What ends a relayed response.
@@ -77,30 +92,31 @@ impl EndCondition {
     }
 }
 
+impl ForwardedBody {
+    pub(super) fn relayed(source: RelaySource) -> ForwardedBody {
+        ForwardedBody(ForwardedContent::Relayed(source))
+    }
+
+    pub(super) fn tunnel(start: impl FnOnce(AccessRecord) + 'static) -> ForwardedBody {
+        ForwardedBody(ForwardedContent::Tunnel(Box::new(start)))
+    }
+
+    /// Starts to relay. `record` ends with the body or the tunnel.
+    pub fn relay(self, record: AccessRecord) -> message::Body {
+        match self.0 {
+            ForwardedContent::Relayed(source) => message::Body::streaming(RelayedBody::new(source, record)),
+            ForwardedContent::Tunnel(start) => {
+                start(record);
+                message::Body::Empty
+            }
+        }
+    }
+}
+
 impl RelayedBody {
-    /// Relays `from`. `headers` filters trailers; `user` is set for long-running responses.
-    pub(super) fn new(
-        from: IncomingBody,
-        lease: ConnectionGuard,
-        record: AccessRecord,
-        headers: Rc<ResponseHeaderPolicy>,
-        limit: EndCondition,
-        places: InflightPermits,
-        user: Option<Arc<User>>,
-    ) -> RelayedBody {
-        let mut relayed = RelayedBody {
-            from,
-            guard: lease,
-            _permits: places,
-            record,
-            headers,
-            ended: false,
-            end_condition: limit,
-            deadline: None,
-            user,
-            unread: None,
-            remaining_event_bytes: None,
-        };
+    fn new(source: RelaySource, record: AccessRecord) -> RelayedBody {
+        let mut relayed =
+            RelayedBody { source, record, ended: false, deadline: None, unread: None, remaining_event_bytes: None };
         if relayed.is_end_stream() {
             relayed.record_end(EndReason::Complete);
         }
@@ -112,9 +128,9 @@ impl RelayedBody {
         if !self.ended {
             self.ended = true;
             if end == EndReason::Complete {
-                self.guard.finish();
+                self.source.guard.finish();
             }
-            if let Some(OutcomeReporter { backend, index }) = self.end_condition.outcome_reporter() {
+            if let Some(OutcomeReporter { backend, index }) = self.source.end_condition.outcome_reporter() {
                 match end {
                     EndReason::Complete => backend.record_success(*index),
                     // If the client breaks off its request, the backend's stream ends, too.
@@ -128,7 +144,7 @@ impl RelayedBody {
 
     /// Whether to stop waiting for a backend that sends nothing now; and why.
     fn check_end_condition(&mut self, cx: &Context<'_>) -> Option<(EndReason, &'static str)> {
-        match &self.end_condition {
+        match &self.source.end_condition {
             EndCondition::Deadline(at, _) => {
                 let deadline = self.deadline.get_or_insert_with(|| Deadline::at(*at));
                 deadline.has_elapsed(cx.waker()).then_some((EndReason::Timeout, "the request timeout expired"))
@@ -146,12 +162,12 @@ impl RelayedBody {
 
     /// Whether this is a watch between two events.
     fn is_at_event_boundary(&self) -> bool {
-        matches!(&self.end_condition, EndCondition::Watch(_, events, _) if events.is_at_event_boundary())
+        matches!(&self.source.end_condition, EndCondition::Watch(_, events, _) if events.is_at_event_boundary())
     }
 
     /// Whether this is a watch between two events that should be drained.
     fn should_drain(&self, cx: &Context<'_>) -> bool {
-        match &self.end_condition {
+        match &self.source.end_condition {
             EndCondition::Watch(place, events, watching) => {
                 events.is_at_event_boundary()
                     && (place.poll_signal(cx.waker()) > DrainSignal::Continue || watching.take_drain_turn())
@@ -176,17 +192,17 @@ impl Body for RelayedBody {
             this.record_end(EndReason::Drained);
             return Poll::Ready(None);
         }
-        match Pin::new(&mut this.from).poll_frame(cx) {
+        match Pin::new(&mut this.source.from).poll_frame(cx) {
             Poll::Ready(Some(Ok(mut frame))) => {
                 if let Some(trailers) = frame.trailers_mut() {
-                    this.headers.apply_to_trailers(trailers);
+                    this.source.headers.apply_to_trailers(trailers);
                 }
                 if let Some(data) = frame.data_ref() {
                     this.record.record_response_body(data);
                     if this.unread.as_mut().is_some_and(|unread| unread.record_read(data.len())) {
                         this.unread = None;
                     }
-                    if let EndCondition::Watch(_, events, _) = &mut this.end_condition {
+                    if let EndCondition::Watch(_, events, _) = &mut this.source.end_condition {
                         events.observe(data);
                     }
                 }
@@ -218,11 +234,11 @@ impl Body for RelayedBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.from.is_end_stream()
+        self.source.from.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.from.size_hint()
+        self.source.from.size_hint()
     }
 }
 
@@ -236,11 +252,11 @@ impl RelayedBody {
         if self.ended {
             return Poll::Ready(None);
         }
-        let EndCondition::Watch(_, events, _) = &mut self.end_condition else {
+        let EndCondition::Watch(_, events, _) = &mut self.source.end_condition else {
             return self.fail(EndReason::SlowClient, "the client does not read it");
         };
         if !events.is_at_event_boundary()
-            && let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut self.from).poll_frame(cx)
+            && let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut self.source.from).poll_frame(cx)
             && let Ok(mut data) = frame.into_data()
         {
             if let Some(end) = events.last_event_end(&data) {
@@ -265,7 +281,7 @@ impl StreamingBody for RelayedBody {
     fn poll_unread(mut self: Pin<&mut Self>, cx: &mut Context<'_>, queued: usize) -> Poll<UnreadEnd> {
         let this = &mut *self;
         // Responses with a deadline end anyway.
-        let Some(user) = this.user.as_ref().filter(|_| !this.ended) else { return Poll::Pending };
+        let Some(user) = this.source.user.as_ref().filter(|_| !this.ended) else { return Poll::Pending };
         let mut unread = this.unread.take().unwrap_or_else(UnreadWatch::new);
         let Some(most) = unread.poll_expired(&user.name, cx) else {
             this.unread = Some(unread);
@@ -283,7 +299,7 @@ impl StreamingBody for RelayedBody {
 impl Drop for RelayedBody {
     fn drop(&mut self) {
         // The deadline may have passed while the body was not polled.
-        if let EndCondition::Deadline(at, _) = self.end_condition
+        if let EndCondition::Deadline(at, _) = self.source.end_condition
             && !self.ended
             && Instant::now() >= at
         {

@@ -46,113 +46,20 @@ pub(super) enum RetryScope {
     Always,
 }
 
-/// Sends `request` to an endpoint of `backend`, and retries on others as far as `again` and, for requests that may have
-/// been processed, the retry budget allow. `copy` recreates the request with the body of `source`; `lasts` says that it
-/// is long-running. Returns the index of the member that responded.
-///
-/// # Errors
-/// The last [`ForwardError`].
-pub(super) async fn send_with_retries(
-    request: Box<Request<Body>>,
-    copy: Option<&RequestReplay<'_>>,
-    source: Option<&Rc<RequestBodySource>>,
-    again: RetryScope,
-    lasts: bool,
-    backend: &WorkerBackend,
-    mut retried: impl FnMut(Retry),
-) -> Result<(usize, EndpointResponse), ForwardError> {
-    backend.retry_budget().deposit();
-    let errand = PickRequest { is_safe: again == RetryScope::Always, is_long_running: lasts };
-    // A long-running request is not retried for a short silence.
-    let repeatable = !lasts && matches!(again, RetryScope::Always | RetryScope::StaleConnection);
-    let (mut failed, mut doubtful) = (Vec::new(), Vec::new());
-    let mut last = ForwardError::NoEndpoint;
-    // Retries of requests that may have been processed are budgeted; the others cost the backend nothing.
-    let repeat = || copy.and_then(|copy| copy.to_request(source));
-    let begin_again = || {
-        let may = again == RetryScope::Always && backend.retry_budget().withdraw(Instant::now());
-        if may { repeat() } else { None }
-    };
-    // If the client broke its body off, the endpoint is not at fault.
-    let broke = |index| {
-        if source.is_none_or(|source| source.fault().is_none()) {
-            backend.record_no_response(index);
-        }
-    };
-    let mut next = Some(request);
-    let mut why = None;
-    let (mut attempts, mut stale) = (0, 0);
-    while attempts < MAX_ATTEMPTS && stale < MAX_STALE_CONNECTIONS {
-        let Some(request) = next.take() else { break };
-        let Some((index, endpoint)) = backend.pick(&failed, &doubtful, errand) else { break };
-        if let Some(why) = why.take() {
-            retried(why);
-        }
-        let answered = match endpoint.ready_slot() {
-            Some(room) => endpoint.send_on(room, request, repeatable).await,
-            // Boxed: the common case would pay for its size.
-            None => Box::pin(endpoint.send_with(request, repeatable)).await,
-        };
-        match answered {
-            Ok(sent) => {
-                if let Some(source) = source {
-                    source.disable_replay();
-                }
-                return Ok((index, sent));
-            }
-            Err(SendError::NotSent { request, error }) => {
-                next = (again != RetryScope::Never).then_some(request);
-                // A closed connection says nothing about its endpoint; a failed dial does.
-                if error.reason == "ConnectionClosed" && error.phase == DialPhase::Http {
-                    why = Some(Retry::StaleConnection);
-                    stale += 1;
-                } else {
-                    why = Some(Retry::Connect);
-                    failed.push(index);
-                }
-                last = ForwardError::Unreachable(error);
-            }
-            Err(SendError::Refused(error)) => {
-                attempts += 1;
-                next = repeat();
-                why = Some(Retry::RefusedStream);
-                doubtful.push(index);
-                last = ForwardError::Unreachable(error);
-            }
-            Err(SendError::InvalidResponse(error)) => {
-                attempts += 1;
-                broke(index);
-                next = begin_again();
-                why = Some(Retry::BrokenConnection);
-                doubtful.push(index);
-                last = ForwardError::InvalidResponse(error_chain(&*error));
-            }
-            // The server was most likely closing the connection already; Go's `http.Transport` retries, too.
-            Err(SendError::StaleConnection(error)) if again == RetryScope::StaleConnection => {
-                stale += 1;
-                next = repeat();
-                why = Some(Retry::StaleConnection);
-                last = ForwardError::Broken(error_chain(&*error));
-            }
-            Err(SendError::Broken(error) | SendError::StaleConnection(error)) => {
-                attempts += 1;
-                broke(index);
-                next = begin_again();
-                why = Some(Retry::BrokenConnection);
-                last = match error.downcast::<NoResponse>() {
-                    Ok(error) => {
-                        failed.push(index);
-                        ForwardError::NoResponse(*error)
-                    }
-                    Err(error) => {
-                        doubtful.push(index);
-                        ForwardError::Broken(error_chain(&*error))
-                    }
-                };
-            }
-        }
+impl RetryScope {
+    fn includes_stale_connections(self) -> bool {
+        matches!(self, RetryScope::StaleConnection | RetryScope::Always)
     }
-    Err(last)
+}
+
+/// How a request is retried.
+pub(super) struct RetryPlan<'o> {
+    pub(super) scope: RetryScope,
+    /// Recreates the request; `None` if it must not be retried.
+    pub(super) replay: Option<RequestReplay<'o>>,
+    /// Source of its body; `None` without a body.
+    pub(super) source: Option<Rc<RequestBodySource>>,
+    pub(super) is_long_running: bool,
 }
 
 /// What is needed to recreate a request for a retry. Most headers of a request are the gateway's: only the client's are
@@ -165,16 +72,166 @@ pub(super) struct RequestReplay<'o> {
     pub(super) forwarded_headers: &'o ForwardedHeaders<'o>,
 }
 
-impl RequestReplay<'_> {
-    /// The request; `None` if its body can no longer be replayed.
-    fn to_request(&self, source: Option<&Rc<RequestBodySource>>) -> Option<Box<Request<Body>>> {
-        let mut request = Request::new(match source {
+/// The failed attempts of one request.
+struct FailedAttempts {
+    /// Members that get no further attempt.
+    failed: Vec<usize>,
+    /// Members that get one only if no other is left.
+    doubtful: Vec<usize>,
+    /// Number of attempts that a limit applies to.
+    count: usize,
+    stale_connections: usize,
+    /// Why the next attempt is a retry.
+    retry_reason: Option<Retry>,
+    last: ForwardError,
+}
+
+/// Sends `request` to an endpoint of `backend`, and retries on others as far as `plan` and, for requests that may have
+/// been processed, the retry budget allow. Returns the index of the member that responded.
+///
+/// # Errors
+/// The last [`ForwardError`].
+pub(super) async fn send_with_retries(
+    request: Box<Request<Body>>,
+    plan: &RetryPlan<'_>,
+    backend: &WorkerBackend,
+    mut retried: impl FnMut(Retry),
+) -> Result<(usize, EndpointResponse), ForwardError> {
+    backend.retry_budget().deposit();
+    let pick = PickRequest { is_safe: plan.scope == RetryScope::Always, is_long_running: plan.is_long_running };
+    // A long-running request is not retried for a short silence.
+    let repeatable = !plan.is_long_running && plan.scope.includes_stale_connections();
+    let mut attempts = FailedAttempts::default();
+    let mut next = Some(request);
+    while !attempts.limit_reached() {
+        let Some(request) = next.take() else { break };
+        let Some((index, endpoint)) = backend.pick(&attempts.failed, &attempts.doubtful, pick) else { break };
+        if let Some(reason) = attempts.retry_reason.take() {
+            retried(reason);
+        }
+        let sent = match endpoint.ready_slot() {
+            Some(slot) => endpoint.send_on(slot, request, repeatable).await,
+            // Boxed: the common case would pay for its size.
+            None => Box::pin(endpoint.send_with(request, repeatable)).await,
+        };
+        match sent {
+            Ok(sent) => {
+                if let Some(source) = &plan.source {
+                    source.disable_replay();
+                }
+                return Ok((index, sent));
+            }
+            Err(error) => next = attempts.record(error, index, plan, backend),
+        }
+    }
+    Err(attempts.last)
+}
+
+impl Default for FailedAttempts {
+    fn default() -> FailedAttempts {
+        FailedAttempts {
+            failed: Vec::new(),
+            doubtful: Vec::new(),
+            count: 0,
+            stale_connections: 0,
+            retry_reason: None,
+            last: ForwardError::NoEndpoint,
+        }
+    }
+}
+
+impl FailedAttempts {
+    fn limit_reached(&self) -> bool {
+        self.count >= MAX_ATTEMPTS || self.stale_connections >= MAX_STALE_CONNECTIONS
+    }
+
+    /// Records that the attempt at member `index` failed. Returns the request of the next attempt, if there may be one.
+    fn record(
+        &mut self,
+        error: SendError,
+        index: usize,
+        plan: &RetryPlan<'_>,
+        backend: &WorkerBackend,
+    ) -> Option<Box<Request<Body>>> {
+        match error {
+            SendError::NotSent { request, error } => {
+                // A closed connection says nothing about its endpoint; a failed dial does.
+                if error.reason == "ConnectionClosed" && error.phase == DialPhase::Http {
+                    self.retry_reason = Some(Retry::StaleConnection);
+                    self.stale_connections += 1;
+                } else {
+                    self.retry_reason = Some(Retry::Connect);
+                    self.failed.push(index);
+                }
+                self.last = ForwardError::Unreachable(error);
+                (plan.scope != RetryScope::Never).then_some(request)
+            }
+            SendError::Refused(error) => {
+                self.count += 1;
+                self.doubtful.push(index);
+                self.retry_reason = Some(Retry::RefusedStream);
+                self.last = ForwardError::Unreachable(error);
+                plan.recreate()
+            }
+            // The server was most likely closing the connection already; Go's `http.Transport` retries, too.
+            SendError::StaleConnection(error) if plan.scope.includes_stale_connections() => {
+                self.stale_connections += 1;
+                self.retry_reason = Some(Retry::StaleConnection);
+                self.last = ForwardError::Broken(error_chain(&*error));
+                plan.recreate()
+            }
+            SendError::InvalidResponse(error) => {
+                self.doubtful.push(index);
+                self.record_sent(ForwardError::InvalidResponse(error_chain(&*error)), index, plan, backend)
+            }
+            SendError::Broken(error) | SendError::StaleConnection(error) => {
+                let error = match error.downcast::<NoResponse>() {
+                    Ok(error) => {
+                        self.failed.push(index);
+                        ForwardError::NoResponse(*error)
+                    }
+                    Err(error) => {
+                        self.doubtful.push(index);
+                        ForwardError::Broken(error_chain(&*error))
+                    }
+                };
+                self.record_sent(error, index, plan, backend)
+            }
+        }
+    }
+
+    /// Records the failure of a request that may have been processed. Its retry takes from the retry budget; the other
+    /// retries cost the backend nothing.
+    fn record_sent(
+        &mut self,
+        error: ForwardError,
+        index: usize,
+        plan: &RetryPlan<'_>,
+        backend: &WorkerBackend,
+    ) -> Option<Box<Request<Body>>> {
+        self.count += 1;
+        self.retry_reason = Some(Retry::BrokenConnection);
+        self.last = error;
+        // If the client broke its body off, the endpoint is not at fault.
+        if plan.source.as_ref().is_none_or(|source| source.fault().is_none()) {
+            backend.record_no_response(index);
+        }
+        let may = plan.scope == RetryScope::Always && backend.retry_budget().withdraw(Instant::now());
+        if may { plan.recreate() } else { None }
+    }
+}
+
+impl RetryPlan<'_> {
+    /// The request once more; `None` if it must not be retried or its body can no longer be replayed.
+    fn recreate(&self) -> Option<Box<Request<Body>>> {
+        let replay = self.replay.as_ref()?;
+        let mut request = Request::new(match &self.source {
             None => Body::Empty,
             Some(source) => source.next_attempt()?,
         });
-        *request.method_mut() = self.method.clone();
-        *request.uri_mut() = self.uri.clone();
-        *request.headers_mut() = self.forwarded_headers.build(&self.headers);
+        *request.method_mut() = replay.method.clone();
+        *request.uri_mut() = replay.uri.clone();
+        *request.headers_mut() = replay.forwarded_headers.build(&replay.headers);
         Some(Box::new(request))
     }
 }

@@ -1,13 +1,14 @@
 //! Sends an authorized request to its backend and returns the response.
 
+use std::borrow::Cow;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::header::CONTENT_TYPE;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version, request, response};
 use http_body::Body as _;
 
 use super::backend::WorkerBackend;
@@ -16,8 +17,9 @@ use super::forwarded_headers::ForwardedHeaders;
 use super::header_rewrite;
 use super::long_running::LongRunningResponses;
 use super::request_body::{RequestBodyFault, RequestBodySource};
-use super::response_body::{EndCondition, InflightPermits, OutcomeReporter, RelayedBody};
-use super::retry::{ForwardError, RequestReplay, RetryScope, send_with_retries};
+use super::response_body::{EndCondition, ForwardedBody, InflightPermits, OutcomeReporter, RelaySource};
+use super::retry::{ForwardError, RequestReplay, RetryPlan, RetryScope, send_with_retries};
+use super::upgrade::upgrade;
 use super::watch_framing::WatchFraming;
 use crate::authenticate::IdentityHeaderMatcher;
 use crate::authorize::Permit;
@@ -27,7 +29,7 @@ use crate::egress::{DialTiming, EndpointResponse};
 use crate::kubeapi::{RequestInfo, Status};
 use crate::listen::ConnectionHandle;
 use crate::message::{Blame, Body, IncomingBody, Refusal, hop_by_hop};
-use crate::observe::access::{AccessRecord, BodyCounter, ConnectTimings};
+use crate::observe::access::{AccessRecord, ConnectTimings};
 use crate::process::with_deadline;
 use crate::registry;
 
@@ -40,165 +42,99 @@ pub struct OutboundRequest<'o> {
     /// Identity and forwarding headers.
     pub forwarded_headers: ForwardedHeaders<'o>,
     /// Identity headers, which a client must not send as trailers either.
-    pub identity_headers: &'o Arc<IdentityHeaderMatcher>,
+    pub identity_headers: Cow<'o, Arc<IdentityHeaderMatcher>>,
     /// Rules that authorized the request by headers, if any: those must not come as trailers.
     pub rules: Option<Arc<RbacProxyRules>>,
-    /// The client's connection, for upgrades.
-    pub connection: &'o ConnectionHandle,
     /// Request timeout; none for a long-running request.
     pub timeout: Option<Duration>,
-    /// Whether a response that is a stream by its type (gRPC, server-sent events) makes it long-running.
-    pub streams_by_type: bool,
-    /// In-flight permits; held until the end of the response.
-    pub permits: InflightPermits,
     /// Circuit permit; held until the response head.
     pub circuit_permit: Option<Box<CircuitPermit>>,
+    /// How the response is relayed.
+    pub relay: RelayOptions<'o>,
 }
 
-/// Sends a request to `backend` and returns its response; the body streams with `record` in it.
+/// How a response is relayed to the client.
+pub struct RelayOptions<'o> {
+    /// The client's connection.
+    pub connection: &'o ConnectionHandle,
+    /// The long-running responses of this worker.
+    pub streams: &'o LongRunningResponses,
+    /// Whether a response that is a stream by its type (gRPC, server-sent events) makes its request long-running.
+    pub streams_by_type: bool,
+    /// Whether a redirect of the backend becomes 502 instead of reaching the client.
+    pub reject_redirects: bool,
+    /// In-flight permits; held until the end of the response.
+    pub permits: InflightPermits,
+}
+
+/// A request as sent to the backend.
+struct PreparedRequest<'o> {
+    request: Box<Request<Body>>,
+    plan: RetryPlan<'o>,
+    /// Whether its method is safe and it has no body.
+    is_safe: bool,
+}
+
+/// Relays one response.
+struct ResponseRelay<'r> {
+    permit: &'r Permit<'r>,
+    backend: &'r Rc<WorkerBackend>,
+    /// Index of the member that responded.
+    index: usize,
+    /// Whether the client uses HTTP/2.
+    to_http2: bool,
+    is_head: bool,
+    /// Deadline of the response; none if it is long-running.
+    deadline: Option<Instant>,
+    options: RelayOptions<'r>,
+}
+
+/// Sends a request to `backend` and returns its response, whose body is relayed once it has its access record.
 ///
-/// The [`Permit`] is proof that the request was authorized, the [`WorkerBackend`] that it was routed. With `reject_redirects`
-/// a redirect of the backend becomes 502 instead of reaching the client.
+/// The [`Permit`] is proof that the request was authorized, the [`WorkerBackend`] that it was routed.
 ///
 /// # Errors
-/// A [`Refusal`] if there is no response to pass on; the record is returned with it.
+/// A [`Refusal`] if there is no response to pass on.
 pub async fn send(
     permit: &Permit<'_>,
     backend: &Rc<WorkerBackend>,
     outbound: OutboundRequest<'_>,
-    reject_redirects: bool,
-    streams: &LongRunningResponses,
-    mut record: AccessRecord,
-) -> Result<Response<Body>, (Refusal, AccessRecord)> {
-    let began = record.last_phase_end();
-    let OutboundRequest {
-        request, path_and_query, forwarded_headers: origin, identity_headers, rules, connection, ..
-    } = outbound;
-    let OutboundRequest { mut timeout, streams_by_type, permits: mut places, circuit_permit, .. } = outbound;
-    let info = permit.request();
-    let name = &backend.api_service().name;
-    let most = backend.api_service().settings.max_request_bytes;
-    if let Some(most) = most
-        && request.body().size_hint().lower() > most
-    {
-        return Err((too_large_refusal(most, info), record));
-    }
-    let to_http2 = request.version() == Version::HTTP_2;
-    let protocol = hop_by_hop::upgrade_protocol(request.headers()).map(str::to_owned);
+    record: &mut AccessRecord,
+) -> Result<Response<ForwardedBody>, Refusal> {
+    let (started_at, info) = (record.last_phase_end(), permit.request());
+    check_declared_size(backend, &outbound.request, info)?;
+    let protocol = hop_by_hop::upgrade_protocol(outbound.request.headers()).map(str::to_owned);
     if let Some(protocol) = protocol {
         // Boxed: rare, and every other request would pay for its size.
-        let upgrade = super::upgrade::upgrade(
-            backend,
-            request,
-            path_and_query,
-            info,
-            origin,
-            &protocol,
-            streams,
-            connection,
-            circuit_permit.as_deref(),
-            record,
-        );
-        return Box::pin(upgrade).await;
+        return Box::pin(upgrade(backend, outbound, info, &protocol, record)).await;
     }
-    let is_head = request.method() == Method::HEAD;
-    let PreparedRequest { request, replay: copy, source, is_safe: safe, retry_scope: again } =
-        match prepare(request, path_and_query, backend, &origin, (identity_headers, rules), || {
-            record.request_body_counter()
-        }) {
-            Ok(prepared) => prepared,
-            Err(refusal) => return Err((refusal, record)),
-        };
-    if let Some(circuit_permit) = &circuit_permit {
+    let to_http2 = outbound.request.version() == Version::HTTP_2;
+    let is_head = outbound.request.method() == Method::HEAD;
+    let deadline = outbound.timeout.map(|timeout| started_at + timeout);
+    let OutboundRequest { request, path_and_query, forwarded_headers, identity_headers, rules, .. } = outbound;
+    let (parts, body) = request.into_parts();
+    let source = RequestBodySource::new(body, max_request_bytes(backend), &identity_headers, rules, || {
+        record.request_body_counter()
+    });
+    let PreparedRequest { request, mut plan, is_safe } =
+        prepare(parts, source, path_and_query, &forwarded_headers, backend)?;
+    plan.is_long_running = deadline.is_none();
+    if let Some(circuit_permit) = &outbound.circuit_permit {
         circuit_permit.mark_sent();
     }
-    let tried = {
-        let exchange = pin!(send_with_retries(
-            request,
-            copy.as_ref(),
-            source.as_ref(),
-            again,
-            timeout.is_none(),
-            backend,
-            |reason| record.record_retry(reason)
-        ));
-        with_deadline(timeout.map(|timeout| began + timeout), exchange).await
+    let sent = {
+        let sending = pin!(send_with_retries(request, &plan, backend, |reason| record.record_retry(reason)));
+        with_deadline(deadline, sending).await
     };
-    let fault = source.and_then(|source| source.fault());
-    let (index, sent) = match tried {
+    let (index, sent) = match sent {
         Some(Ok(sent)) => sent,
-        Some(Err(_)) if let Some(fault) = fault => {
-            return Err((body_fault_refusal(fault, most.unwrap_or_default(), info), record));
-        }
-        Some(Err(failure)) => {
-            backend.record_failure(&failure);
-            let failure = match failure {
-                // No endpoint was tried: report the last known error.
-                ForwardError::NoEndpoint => {
-                    backend.common_failure().map_or(ForwardError::NoEndpoint, ForwardError::Unreachable)
-                }
-                failure => failure,
-            };
-            return Err((refusal_for(&failure, name, info, safe), record));
-        }
-        None => return Err((timeout_refusal(name, info, safe, backend.common_failure()), record)),
+        Some(Err(failure)) => return Err(failure_refusal(failure, &plan, backend, info, is_safe)),
+        None => return Err(timeout_refusal(name(backend), info, is_safe, backend.common_failure())),
     };
-    let opened = sent.timing.total() > Duration::ZERO;
-    record.record_backend_headers(opened.then(|| connect_timing(&sent.timing)));
+    let dialed = sent.timing.total() > Duration::ZERO;
+    record.record_backend_headers(dialed.then(|| connect_timing(&sent.timing)));
     record.set_endpoint(&backend.member(index).metrics);
-    let fine = backend.record_response(index, sent.response.status());
-    let EndpointResponse { response, guard: mut lease, .. } = sent;
-    let (mut parts, mut from) = response.into_parts();
-    if streams_by_type && timeout.is_some() && is_stream(&parts.headers) {
-        (timeout, places) = (None, [None, None]);
-        record.mark_long_running();
-    }
-    if timeout.is_none() {
-        lease.mark_long_running();
-    }
-    let has_no_body = is_head || matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-    if has_no_body && !from.is_end_stream() {
-        let backend = backend.clone();
-        from = from.without_body(move || backend.record_forbidden_body(index));
-    }
-    if reject_redirects && is_redirect(parts.status, &parts.headers) {
-        backend.record_success(index);
-        let message = "the backend attempted to redirect this request, which is not permitted";
-        return Err((bad_gateway_refusal(name, info, "RedirectRejected", message), record));
-    }
-    if to_http2 && (parts.version != Version::HTTP_2 || timeout.is_none()) {
-        header_rewrite::compact_values(&mut parts.headers);
-    }
-    backend.response_headers().apply(parts.status, &mut parts.headers);
-    record.record_response_head(parts.status.as_u16(), &parts.headers, from.size_hint().exact());
-    // Short responses are judged by their end; the end of a long-running one says little.
-    let at_end = timeout.is_some() || !info.is_long_running();
-    if fine && !at_end {
-        backend.record_success(index);
-    }
-    let merit = (fine && at_end).then(|| OutcomeReporter { backend: backend.clone(), index });
-    let limit = match timeout {
-        Some(timeout) => {
-            // The connection enforces the deadline, too: hyper does not poll a body while its client does not read.
-            if !from.is_end_stream() {
-                connection.set_response_deadline(began + timeout);
-            }
-            EndCondition::Deadline(began + timeout, merit)
-        }
-        None => match WatchFraming::from_headers(&parts.headers).filter(|_| info.verb == "watch") {
-            Some(events) => {
-                let place = streams.register();
-                let watching = backend.member(index).watches.register(&place);
-                EndCondition::Watch(place, events, watching)
-            }
-            None => EndCondition::Process(streams.register(), merit),
-        },
-    };
-    parts.version = Version::HTTP_11;
-    let user = timeout.is_none().then(|| permit.user().clone());
-    let headers = backend.response_headers().clone();
-    let relayed = RelayedBody::new(from, lease, record, headers, limit, places, user);
-    Ok(Response::from_parts(parts, Body::streaming(relayed)))
+    ResponseRelay { permit, backend, index, to_http2, is_head, deadline, options: outbound.relay }.relay(sent, record)
 }
 
 /// Timing of the dial for the access record.
@@ -206,54 +142,155 @@ pub(super) fn connect_timing(timing: &DialTiming) -> ConnectTimings {
     ConnectTimings { dial: timing.connect, proxy: timing.proxy, tls: timing.handshake }
 }
 
-/// A request as sent to the backend.
-struct PreparedRequest<'o> {
-    request: Box<Request<Body>>,
-    /// Recreates the request for retries; `None` if it must not be retried.
-    replay: Option<RequestReplay<'o>>,
-    /// Source of its body; `None` without a body.
-    source: Option<Rc<RequestBodySource>>,
-    /// Whether its method is safe and it has no body.
-    is_safe: bool,
-    retry_scope: RetryScope,
+fn name(backend: &WorkerBackend) -> &str {
+    &backend.api_service().name
 }
 
-fn prepare<'o>(
-    request: Box<Request<IncomingBody>>,
-    path_and_query: PathAndQuery,
+fn max_request_bytes(backend: &WorkerBackend) -> Option<u64> {
+    backend.api_service().settings.max_request_bytes
+}
+
+/// Rejects a request whose `Content-Length` exceeds the limit of its APIService.
+fn check_declared_size(
     backend: &WorkerBackend,
-    origin: &'o ForwardedHeaders<'o>,
-    (identity_headers, rules): (&Arc<IdentityHeaderMatcher>, Option<Arc<RbacProxyRules>>),
-    receipt: impl FnOnce() -> Rc<BodyCounter>,
+    request: &Request<IncomingBody>,
+    info: &RequestInfo<'_>,
+) -> Result<(), Refusal> {
+    match max_request_bytes(backend) {
+        Some(max) if request.body().size_hint().lower() > max => Err(too_large_refusal(max, info)),
+        _ => Ok(()),
+    }
+}
+
+/// Builds the request to the backend from the client's.
+fn prepare<'o>(
+    mut parts: request::Parts,
+    source: Option<Rc<RequestBodySource>>,
+    path_and_query: PathAndQuery,
+    forwarded_headers: &'o ForwardedHeaders<'o>,
+    backend: &WorkerBackend,
 ) -> Result<PreparedRequest<'o>, Refusal> {
-    let (mut parts, body) = request.into_parts();
-    let most = backend.api_service().settings.max_request_bytes;
-    let source = RequestBodySource::new(body, most, identity_headers, rules, receipt);
+    let settings = &backend.api_service().settings;
     let body = source.as_ref().and_then(RequestBodySource::next_attempt).unwrap_or_default();
-    let safe = source.is_none() && matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
-    let again = match backend.api_service().settings.retry {
+    let is_safe = source.is_none() && matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
+    let scope = match settings.retry {
         registry::RetryMode::Never => RetryScope::Never,
-        registry::RetryMode::Safe if safe => RetryScope::Always,
-        registry::RetryMode::NotStarted if safe => RetryScope::StaleConnection,
+        registry::RetryMode::Safe if is_safe => RetryScope::Always,
+        registry::RetryMode::NotStarted if is_safe => RetryScope::StaleConnection,
         registry::RetryMode::Safe | registry::RetryMode::NotStarted => RetryScope::NotProcessed,
     };
     let uri = backend_uri(backend.prefix(), path_and_query)?;
-    let settings = &backend.api_service().settings;
     header_rewrite::clean(&mut parts.headers, settings.owns_origin, &settings.allowed_request_headers);
     if settings.keeps_host {
-        origin.set_host(&mut parts.headers);
+        forwarded_headers.set_host(&mut parts.headers);
     }
     let mut request = Box::new(Request::new(body));
     *request.method_mut() = parts.method.clone();
-    *request.headers_mut() = origin.build(&parts.headers);
+    *request.headers_mut() = forwarded_headers.build(&parts.headers);
     *request.uri_mut() = uri.clone();
-    let copy = (again != RetryScope::Never).then_some(RequestReplay {
+    let replay = (scope != RetryScope::Never).then_some(RequestReplay {
         method: parts.method,
         uri,
         headers: parts.headers,
-        forwarded_headers: origin,
+        forwarded_headers,
     });
-    Ok(PreparedRequest { request, replay: copy, source, is_safe: safe, retry_scope: again })
+    Ok(PreparedRequest { request, plan: RetryPlan { scope, replay, source, is_long_running: false }, is_safe })
+}
+
+impl ResponseRelay<'_> {
+    /// Checks the response and rewrites its headers.
+    fn relay(mut self, sent: EndpointResponse, record: &mut AccessRecord) -> Result<Response<ForwardedBody>, Refusal> {
+        let EndpointResponse { response, mut guard, .. } = sent;
+        let is_success = self.backend.record_response(self.index, response.status());
+        let (mut parts, from) = response.into_parts();
+        if self.options.streams_by_type && self.deadline.is_some() && is_stream(&parts.headers) {
+            (self.deadline, self.options.permits) = (None, [None, None]);
+            record.mark_long_running();
+        }
+        if self.deadline.is_none() {
+            guard.mark_long_running();
+        }
+        let from = self.remove_forbidden_body(parts.status, from);
+        self.check_redirect(&parts)?;
+        if self.to_http2 && (parts.version != Version::HTTP_2 || self.deadline.is_none()) {
+            header_rewrite::compact_values(&mut parts.headers);
+        }
+        let headers = self.backend.response_headers().clone();
+        headers.apply(parts.status, &mut parts.headers);
+        record.record_response_head(parts.status.as_u16(), &parts.headers, from.size_hint().exact());
+        let end_condition = self.end_condition(is_success, &parts.headers, from.is_end_stream());
+        parts.version = Version::HTTP_11;
+        let user = self.deadline.is_none().then(|| self.permit.user().clone());
+        let source = RelaySource { from, guard, headers, end_condition, _permits: self.options.permits, user };
+        Ok(Response::from_parts(parts, ForwardedBody::relayed(source)))
+    }
+
+    /// Cuts off a body that `status` or the request's method forbids.
+    fn remove_forbidden_body(&self, status: StatusCode, from: IncomingBody) -> IncomingBody {
+        let has_no_body = self.is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        if !has_no_body || from.is_end_stream() {
+            return from;
+        }
+        let (backend, index) = (self.backend.clone(), self.index);
+        from.without_body(move || backend.record_forbidden_body(index))
+    }
+
+    fn check_redirect(&self, parts: &response::Parts) -> Result<(), Refusal> {
+        if !self.options.reject_redirects || !is_redirect(parts.status, &parts.headers) {
+            return Ok(());
+        }
+        self.backend.record_success(self.index);
+        let message = "the backend attempted to redirect this request, which is not permitted";
+        Err(bad_gateway_refusal(name(self.backend), self.permit.request(), "RedirectRejected", message))
+    }
+
+    /// What ends the response. `is_success` is the result of its head, `ended` says that it has no body.
+    fn end_condition(&self, is_success: bool, headers: &HeaderMap, ended: bool) -> EndCondition {
+        let (backend, index, info) = (self.backend, self.index, self.permit.request());
+        // The outcome of a short response is known at its end; the end of a long-running one says little.
+        let known_at_end = self.deadline.is_some() || !info.is_long_running();
+        if is_success && !known_at_end {
+            backend.record_success(index);
+        }
+        let reporter = (is_success && known_at_end).then(|| OutcomeReporter { backend: backend.clone(), index });
+        if let Some(deadline) = self.deadline {
+            // The connection enforces the deadline, too: hyper does not poll a body while its client does not read.
+            if !ended {
+                self.options.connection.set_response_deadline(deadline);
+            }
+            return EndCondition::Deadline(deadline, reporter);
+        }
+        let slot = self.options.streams.register();
+        match WatchFraming::from_headers(headers).filter(|_| info.verb == "watch") {
+            Some(framing) => {
+                let registration = backend.member(index).watches.register(&slot);
+                EndCondition::Watch(slot, framing, registration)
+            }
+            None => EndCondition::Process(slot, reporter),
+        }
+    }
+}
+
+/// The refusal for a request that got no response because of `failure`.
+fn failure_refusal(
+    failure: ForwardError,
+    plan: &RetryPlan<'_>,
+    backend: &WorkerBackend,
+    info: &RequestInfo<'_>,
+    is_safe: bool,
+) -> Refusal {
+    if let Some(fault) = plan.source.as_ref().and_then(|source| source.fault()) {
+        return body_fault_refusal(fault, max_request_bytes(backend).unwrap_or_default(), info);
+    }
+    backend.record_failure(&failure);
+    let failure = match failure {
+        // No endpoint was tried: report the last known error.
+        ForwardError::NoEndpoint => {
+            backend.common_failure().map_or(ForwardError::NoEndpoint, ForwardError::Unreachable)
+        }
+        failure => failure,
+    };
+    refusal_for(&failure, name(backend), info, is_safe)
 }
 
 /// Whether a response is a stream by its type: gRPC or server-sent events.
@@ -281,9 +318,9 @@ pub(super) fn backend_uri(prefix: &str, path_and_query: PathAndQuery) -> Result<
 }
 
 /// The refusal for a fault of the client's request body.
-fn body_fault_refusal(fault: RequestBodyFault, most: u64, info: &RequestInfo<'_>) -> Refusal {
+fn body_fault_refusal(fault: RequestBodyFault, max: u64, info: &RequestInfo<'_>) -> Refusal {
     match fault {
-        RequestBodyFault::TooLarge => too_large_refusal(most, info),
+        RequestBodyFault::TooLarge => too_large_refusal(max, info),
         RequestBodyFault::Broken => {
             let status = Status::bad_request("the request's body broke off, or cannot be read");
             Refusal::new(Blame::Client, with_request_details(status, info))
@@ -291,7 +328,7 @@ fn body_fault_refusal(fault: RequestBodyFault, most: u64, info: &RequestInfo<'_>
     }
 }
 
-fn too_large_refusal(most: u64, info: &RequestInfo<'_>) -> Refusal {
-    let status = Status::request_entity_too_large(format!("limit is {most} bytes"));
+fn too_large_refusal(max: u64, info: &RequestInfo<'_>) -> Refusal {
+    let status = Status::request_entity_too_large(format!("limit is {max} bytes"));
     Refusal::new(Blame::Client, with_request_details(status, info))
 }

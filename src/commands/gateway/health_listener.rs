@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 
-use super::finish_response::strip_body;
+use super::request::strip_body;
 use crate::commands::threads::spawn_thread;
 use crate::listen::{
     AcceptedConnection, Acceptor, Connections, Handler, HandlerFactory, HandlerFuture, ServerLimits, accept, serve,

@@ -4,37 +4,25 @@
 //! Threads: `accept`; workers, each with its share of the connections and its own pools; `control`, which watches files
 //! and probes backends; `registry`; `reviews`; the admin listener. They share published snapshots ([`state::GatewayState`]).
 //!
-//! [`request`] is the path of a request. Its parts: audit ID and metric labels ([`request_labels`]), time limits ([`timeouts`]),
-//! limits of requests in flight ([`admission`]), the response ([`finish_response`]), local responses ([`local`]), and differences
-//! of the sidecar ([`sidecar_mode`]).
+//! [`request`] is the path of a request.
 
-mod admission;
 mod audit_setup;
 mod backend_client;
 mod certificate_expiry;
-mod connection;
 mod control_thread;
-mod delegate_health;
 mod file_errors;
 mod files;
 mod findings;
-mod finish_response;
 mod gateway_handle;
 mod handshake_log;
-mod header_cache;
 mod health_listener;
-mod local;
 mod registry_thread;
 mod request;
-mod request_labels;
-mod request_target;
 mod review_thread;
 mod settings;
-mod sidecar_mode;
 mod start;
 mod state;
 mod status;
-mod timeouts;
 mod upstream_readiness;
 mod warnings;
 mod worker;

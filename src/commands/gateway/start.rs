@@ -14,13 +14,14 @@ use super::gateway_handle::{GatewayHandle, ShutdownHandles};
 use super::handshake_log::HandshakeLog;
 use super::health_listener::HealthListener;
 use super::registry_thread::RegistryThread;
+use super::request::RequestPolicy;
 use super::review_thread::{self, DelegatedAuth};
-use super::state::{GatewayState, InflightPool, RelaySettings, RequestPolicy};
+use super::state::{GatewayState, InflightPool, RelaySettings};
 use super::upstream_readiness::{self, UpstreamReadiness};
 use super::warnings::RegistryWarnings;
 use super::worker::{ConnectionLimits, GatewayWorker};
 use super::{settings, status};
-use crate::authenticate::{ANONYMOUS, Authenticator, GroupFilter};
+use crate::authenticate::{Authenticator, GroupFilter};
 use crate::authorize::Impersonator;
 use crate::authorize::rbac_proxy::RbacProxyRules;
 use crate::availability::AvailabilityMap;
@@ -31,7 +32,6 @@ use crate::config::sidecar::AttributeSource;
 use crate::delegation_server::{AuthConfigMapSource, DelegationServer};
 use crate::discovery::DiscoverySnapshot;
 use crate::discovery::DiskCache;
-use crate::kubeapi::User;
 use crate::kubeclient::certificate_request;
 use crate::listen::{Acceptor, Connections, accept, bind, raise_descriptor_limit};
 use crate::observe::access::{self, AccessLog};
@@ -313,7 +313,6 @@ pub fn start(
         registrations_elsewhere,
         delegates_all: config.backends.delegates_unclaimed_paths,
         delegates_metrics: config.backends.delegates_metrics,
-        sidecar,
         upstream_readiness: reached,
         metrics,
         handshake_log: HandshakeLog::default(),
@@ -324,12 +323,7 @@ pub fn start(
             goaway_chance: config.serving.goaway_chance,
             send_retry_after: config.shutdown.send_retry_after,
         },
-        policy: RequestPolicy {
-            rules: by_rules,
-            paths: config.sidecar.path_filter.clone(),
-            identity_header_format: config.sidecar.identity_headers.clone(),
-            open_path_user: Arc::new(User { name: ANONYMOUS.to_owned(), ..User::default() }),
-        },
+        policy: RequestPolicy::new(config, by_rules),
         cors: config.serving.cors.clone(),
         dealer: Dealer::default(),
         read_only_inflight: InflightPool {

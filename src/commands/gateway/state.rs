@@ -3,15 +3,13 @@
 use std::sync::Arc;
 
 use super::handshake_log::HandshakeLog;
+use super::request::RequestPolicy;
 use super::upstream_readiness::UpstreamReadiness;
 use crate::authenticate::Authenticator;
-use crate::authorize::rbac_proxy::{PathFilter, RbacProxyRules};
 use crate::authorize::{Authorizer, Impersonator};
 use crate::availability::apiservice_api::ApiServiceHandler;
 use crate::delegation_server::DelegationServer;
 use crate::discovery::DiscoverySnapshot;
-use crate::forward::IdentityHeaderFormat;
-use crate::kubeapi::User;
 use crate::message::ErrorFormat;
 use crate::message::cors::BrowserPolicy;
 use crate::observe::Auditor;
@@ -47,8 +45,6 @@ pub(super) struct GatewayState {
     pub(super) delegates_all: bool,
     /// Whether the delegate serves `/metrics`.
     pub(super) delegates_metrics: bool,
-    /// Whether this is a sidecar: only health checks are answered locally, all other paths belong to upstreams.
-    pub(super) sidecar: bool,
     /// Readiness of a sidecar's upstreams.
     pub(super) upstream_readiness: Published<UpstreamReadiness>,
     pub(super) metrics: Arc<Metrics>,
@@ -73,16 +69,6 @@ pub(super) struct RelaySettings {
     pub(super) goaway_chance: f64,
     /// Whether requests during the shutdown delay are answered with 429.
     pub(super) send_retry_after: bool,
-}
-
-/// Differences of the sidecar: attributes, open paths, format of the identity headers.
-pub(super) struct RequestPolicy {
-    /// kube-rbac-proxy rules that define the attributes, instead of the request itself.
-    pub(super) rules: Option<Published<RbacProxyRules>>,
-    pub(super) paths: PathFilter,
-    pub(super) identity_header_format: IdentityHeaderFormat,
-    /// The user of requests to paths served without authentication and authorization.
-    pub(super) open_path_user: Arc<User>,
 }
 
 /// The limit of requests in flight of one kind (`--max-requests-inflight`, `--max-mutating-requests-inflight`).

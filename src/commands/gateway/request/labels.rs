@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
-use super::state::GatewayState;
+use crate::commands::gateway::state::GatewayState;
 use crate::kubeapi::{Query, RequestInfo};
 use crate::observe::metrics::{DryRun, KnownLabels, RequestLabels, Scope, Verb};
 use crate::route::Route;

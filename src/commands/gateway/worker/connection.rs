@@ -7,24 +7,24 @@ use std::sync::Arc;
 
 use http::{HeaderValue, Request};
 
-use super::request_target;
-use super::worker::GatewayWorker;
+use super::GatewayWorker;
 use crate::authenticate::Peer;
+use crate::commands::gateway::request;
 use crate::forward::ConnectionHeaders;
 use crate::kubeapi::{Status, User};
 use crate::listen::{AcceptedConnection, ConnectionHandle, Handler, HandlerFuture, HttpProtocol};
 use crate::message::{IncomingBody, Refusal};
 
 /// State shared by the requests of one client connection.
-pub(super) struct ClientConnection {
-    pub(super) worker: Rc<GatewayWorker>,
-    pub(super) peer: Peer,
-    pub(super) remote: SocketAddr,
+pub(in crate::commands::gateway) struct ClientConnection {
+    pub(in crate::commands::gateway) worker: Rc<GatewayWorker>,
+    pub(in crate::commands::gateway) peer: Peer,
+    pub(in crate::commands::gateway) remote: SocketAddr,
     /// The IP address without port, for `X-Forwarded-For`.
     remote_header: HeaderValue,
     /// Number of the connection within the worker.
     id: u64,
-    pub(super) handle: ConnectionHandle,
+    pub(in crate::commands::gateway) handle: ConnectionHandle,
     protocol: HttpProtocol,
     /// Whether the next response closes the connection.
     closing: Cell<bool>,
@@ -35,7 +35,10 @@ pub(super) struct ClientConnection {
 }
 
 impl ClientConnection {
-    pub(super) fn new(worker: Rc<GatewayWorker>, accepted: AcceptedConnection) -> Rc<ClientConnection> {
+    pub(in crate::commands::gateway) fn new(
+        worker: Rc<GatewayWorker>,
+        accepted: AcceptedConnection,
+    ) -> Rc<ClientConnection> {
         let address = accepted.remote.ip().to_canonical().to_string();
         let connection = Rc::new(ClientConnection {
             peer: Peer::new(accepted.remote, accepted.client_chain),
@@ -54,32 +57,32 @@ impl ClientConnection {
     }
 
     /// Asks an HTTP/2 client to open a new connection (GOAWAY); running requests finish.
-    pub(super) fn request_reconnect(&self) {
+    pub(in crate::commands::gateway) fn request_reconnect(&self) {
         if self.protocol == HttpProtocol::Http2 {
             self.handle.close_gracefully();
         }
     }
 
     /// Asks the client to use another connection: GOAWAY, or `Connection: close` with this response.
-    pub(super) fn close_after_response(&self) {
+    pub(in crate::commands::gateway) fn close_after_response(&self) {
         self.closing.set(self.protocol == HttpProtocol::Http1);
         self.request_reconnect();
     }
 
     /// Whether a response must carry `Connection: close`.
-    pub(super) fn is_closing(&self) -> bool {
+    pub(in crate::commands::gateway) fn is_closing(&self) -> bool {
         self.closing.get()
     }
 
     /// Records that a request was authenticated while the client's certificate is trusted.
-    pub(super) fn record_certificate_use(&self) {
+    pub(in crate::commands::gateway) fn record_certificate_use(&self) {
         if !self.certificate_trusted.get() && !self.peer.chain().is_empty() {
             self.certificate_trusted.set(self.worker.shared.authenticator.verify_peer(&self.peer).is_ok());
         }
     }
 
     /// Why the client's certificate is no longer trusted, if it once was.
-    pub(super) fn trust_loss_reason(&self) -> Option<String> {
+    pub(in crate::commands::gateway) fn trust_loss_reason(&self) -> Option<String> {
         if self.certificate_trusted.get() {
             self.worker.shared.authenticator.verify_peer(&self.peer).err()
         } else {
@@ -91,11 +94,14 @@ impl ClientConnection {
     ///
     /// # Errors
     /// As [`host::requested_host`]: the request must be rejected.
-    pub(super) fn requested_host(&self, request: &Request<IncomingBody>) -> Result<Option<HeaderValue>, Status> {
-        let Some(asked) = request_target::requested_host(request)? else { return Ok(None) };
+    pub(in crate::commands::gateway) fn requested_host(
+        &self,
+        request: &Request<IncomingBody>,
+    ) -> Result<Option<HeaderValue>, Status> {
+        let Some(asked) = request::requested_host(request)? else { return Ok(None) };
         let mut last = self.last_host.borrow_mut();
         if last.as_ref().is_none_or(|last| last != asked) {
-            request_target::validate_host(asked)?;
+            request::validate_host(asked)?;
             *last = HeaderValue::from_str(asked).ok();
         }
         Ok(last.clone())
@@ -105,7 +111,7 @@ impl ClientConnection {
     ///
     /// # Errors
     /// The user's identity cannot be encoded in headers.
-    pub(super) fn forwarded_headers(
+    pub(in crate::commands::gateway) fn forwarded_headers(
         &self,
         user: &Arc<User>,
         host: Option<HeaderValue>,
@@ -120,7 +126,7 @@ impl Handler for ClientConnection {
     fn handle(self: Rc<Self>, request: Request<IncomingBody>) -> HandlerFuture {
         // Allocated first: a future built on the stack would be moved to the heap with all its kilobytes.
         let (room, request) = (Box::new_uninit(), Box::new(request));
-        let answering = Box::write(room, super::request::handle(self, request));
+        let answering = Box::write(room, request::handle(self, request));
         Box::into_pin(answering)
     }
 }

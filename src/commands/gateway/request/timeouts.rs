@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::policy::RequestPolicy;
 use crate::kubeapi::{Query, RequestInfo, Status, duration};
 use crate::message::{Blame, Refusal};
 use crate::process::with_deadline;
@@ -27,9 +28,12 @@ pub(super) fn client_deadline(query: &Query<'_>) -> Option<Instant> {
     Instant::now().checked_add(limit)
 }
 
-/// Awaits an authentication or authorization decision until the client's deadline.
-pub(super) async fn before_deadline<T>(due: Instant, decision: impl Future<Output = T> + Unpin) -> Result<T, Refusal> {
-    with_deadline(Some(due), decision).await.ok_or_else(|| {
+/// Awaits an authentication or authorization decision until the client's deadline, if there is one.
+pub(super) async fn before_deadline<T>(
+    deadline: Option<Instant>,
+    decision: impl Future<Output = T> + Unpin,
+) -> Result<T, Refusal> {
+    with_deadline(deadline, decision).await.ok_or_else(|| {
         let status = Status::timeout("request did not complete within the allotted timeout");
         Refusal::new(Blame::Gateway, status)
             .with_cause("authentication or authorization did not finish before the request deadline")
@@ -40,24 +44,27 @@ pub(super) async fn before_deadline<T>(due: Instant, decision: impl Future<Outpu
 /// if neither the APIService nor the client has one.
 ///
 /// # Errors
-/// 400 for an invalid `timeout`; with a `sidecar` this is up to the upstream.
+/// 400 for an invalid `timeout` that is not left to the upstream.
 pub(super) fn backend_timeout(
+    policy: &RequestPolicy,
     info: &RequestInfo<'_>,
     query: &Query<'_>,
     route: &Route,
-    sidecar: bool,
 ) -> Result<Option<Duration>, Status> {
-    let allowed = route.api_service.settings.request_timeout;
-    let mut most = if allowed.is_zero() { Duration::MAX } else { allowed };
-    if sidecar {
-        let asked = if info.is_resource_request { client_timeout(query, most).ok() } else { None };
-        return Ok(Some(asked.unwrap_or(most)).filter(|limit| *limit != Duration::MAX));
-    }
-    if !info.is_resource_request && info.path.starts_with("/api") && info.path.trim_matches('/').split('/').count() == 3
-    {
-        most = most.min(DISCOVERY_TIMEOUT);
-    }
-    Ok(Some(client_timeout(query, most)?).filter(|limit| *limit != Duration::MAX))
+    let configured = route.api_service.settings.request_timeout;
+    let mut max = if configured.is_zero() { Duration::MAX } else { configured };
+    let timeout = if policy.validates_timeout_parameter() {
+        let path = info.path;
+        if !info.is_resource_request && path.starts_with("/api") && path.trim_matches('/').split('/').count() == 3 {
+            max = max.min(DISCOVERY_TIMEOUT);
+        }
+        client_timeout(query, max)?
+    } else if policy.honors_timeout_parameter(info) {
+        client_timeout(query, max).unwrap_or(max)
+    } else {
+        max
+    };
+    Ok(Some(timeout).filter(|timeout| *timeout != Duration::MAX))
 }
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! A worker thread: its share of the client connections and its own connection pools.
 
+mod connection;
+mod header_cache;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
@@ -10,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
-use super::connection::ClientConnection;
-use super::header_cache::HeaderCache;
+pub(super) use self::connection::ClientConnection;
+use self::header_cache::HeaderCache;
 use super::state::GatewayState;
 use crate::egress::{self, Dialer, Pool};
 use crate::forward::{ApiServiceState, LongRunningResponses, UserHeaders, WorkerBackend};
@@ -39,7 +42,7 @@ pub(super) struct GatewayWorker {
     pub(super) streams: LongRunningResponses,
     pool: Pool,
     backends: RefCell<BackendCache>,
-    pub(super) header_cache: HeaderCache,
+    header_cache: HeaderCache,
     identity_cache: RefCell<HashMap<*const User, CachedIdentity>>,
     connections: RefCell<Vec<Weak<ClientConnection>>>,
     connection_counts: RefCell<HashMap<BackendConnectionKey, Vec<metrics::ConnectionCount>>>,

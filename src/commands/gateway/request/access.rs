@@ -1,0 +1,148 @@
+//! Authentication, impersonation and authorization of a request.
+
+use std::pin::pin;
+use std::rc::Rc;
+
+use http::HeaderMap;
+
+use super::target::{ParsedRequest, client_error};
+use super::timeouts::before_deadline;
+use crate::authenticate::{AuthenticatedUser, AuthenticationError};
+use crate::authorize::rbac_proxy::{PathAccess, RbacProxyRules};
+use crate::authorize::{Denial, EffectiveUser, Permit};
+use crate::commands::gateway::worker::ClientConnection;
+use crate::kubeapi::{RequestInfo, Status};
+use crate::message::Refusal;
+use crate::observe::access::AccessRecord;
+use crate::observe::metrics::Authentication;
+
+/// An authorized request.
+pub(super) struct Access<'r> {
+    pub(super) permit: Permit<'r>,
+    /// The text of the response's `Warning` header.
+    pub(super) warning: Option<&'static str>,
+    is_anonymous: bool,
+    /// Whether query parameters were authorized, so that only their authorized values may be forwarded.
+    pub(super) query_authorized: bool,
+}
+
+/// Authorizes a request. Removes the client's identity headers and credentials from `headers`.
+///
+/// # Errors
+/// 401, 403, or 404 for a hidden path.
+pub(super) async fn authorize<'r>(
+    parsed: &ParsedRequest<'r>,
+    info: RequestInfo<'r>,
+    headers: &mut HeaderMap,
+    record: &mut AccessRecord,
+) -> Result<Access<'r>, Refusal> {
+    let shared = parsed.shared;
+    match shared.policy.paths.access(&parsed.target.path) {
+        PathAccess::Protected => {}
+        PathAccess::NotFound => {
+            return Err(client_error(Status::not_found()).with_cause("not among --allow-paths"));
+        }
+        PathAccess::Open(open) => {
+            shared.authenticator.strip_identity_headers(headers);
+            parsed.start_audit(&info, None, headers, false, record);
+            let permit = Permit::for_open_path(open, &shared.policy.open_path_user, info);
+            return Ok(Access { permit, warning: None, is_anonymous: false, query_authorized: false });
+        }
+    }
+    let authenticated = {
+        let authenticating = pin!(shared.authenticator.authenticate(&parsed.connection.peer, parsed.path(), headers));
+        before_deadline(parsed.deadline, authenticating).await
+    };
+    let caller = record_authentication(parsed, &info, headers, authenticated, record)?;
+    let user = match EffectiveUser::from_authenticated(&caller) {
+        Some(user) => user,
+        // Boxed: few requests need it.
+        None => Box::pin(impersonate(parsed, &caller, headers, &info, record)).await?,
+    };
+    let (permit, query_authorized) = match &shared.policy.rules {
+        None => {
+            let authorizing = pin!(shared.authorizer.authorize(&user, info));
+            (before_deadline(parsed.deadline, authorizing).await?, true)
+        }
+        // Boxed: few requests need it.
+        Some(rules) => Box::pin(authorize_by_rules(parsed, &rules.get(), &user, info, headers)).await?,
+    };
+    record_authorization(&permit, record);
+    Ok(Access { permit: permit?, warning: caller.warning(), is_anonymous: caller.is_anonymous(), query_authorized })
+}
+
+/// Records the result of authentication.
+fn record_authentication(
+    parsed: &ParsedRequest<'_>,
+    info: &RequestInfo<'_>,
+    headers: &HeaderMap,
+    authenticated: Result<Result<AuthenticatedUser, AuthenticationError>, Refusal>,
+    record: &mut AccessRecord,
+) -> Result<AuthenticatedUser, Refusal> {
+    let metrics = parsed.connection.worker.reports.metrics();
+    let in_time = authenticated.inspect_err(|_| parsed.start_audit(info, None, headers, false, record))?;
+    let caller = in_time.inspect_err(|error| {
+        metrics.record_authentication(error.result(), None);
+        parsed.start_audit(info, None, headers, true, record);
+    })?;
+    parsed.start_audit(info, Some(caller.user()), headers, false, record);
+    metrics.record_authentication(Authentication::Success, Some(&caller.name));
+    record.set_user(caller.user());
+    parsed.connection.record_certificate_use();
+    Ok(caller)
+}
+
+/// The impersonated user, if the caller may impersonate it.
+async fn impersonate<'w>(
+    parsed: &ParsedRequest<'_>,
+    caller: &'w AuthenticatedUser,
+    headers: &mut HeaderMap,
+    info: &RequestInfo<'_>,
+    record: &mut AccessRecord,
+) -> Result<EffectiveUser<'w>, Refusal> {
+    let shared = parsed.shared;
+    let groups = shared.authenticator.groups();
+    let user = {
+        let impersonating = pin!(shared.impersonator.impersonate(&shared.authorizer, groups, caller, headers, info));
+        before_deadline(parsed.deadline, impersonating).await??
+    };
+    if let Some(impersonated) = user.impersonated() {
+        record.set_impersonated(&impersonated.user, impersonated.constraint);
+    }
+    Ok(user)
+}
+
+/// Authorizes a request by the attributes that `rules` read from it. Returns also whether they read query parameters.
+async fn authorize_by_rules<'r>(
+    parsed: &ParsedRequest<'r>,
+    rules: &RbacProxyRules,
+    user: &EffectiveUser<'_>,
+    info: RequestInfo<'r>,
+    headers: &HeaderMap,
+) -> Result<(Result<Permit<'r>, Denial>, bool), Refusal> {
+    let target = parsed.target;
+    let permissions = rules.required_permissions(&target.method, &target.path, &target.query, headers)?;
+    let authorizing = pin!(parsed.shared.authorizer.authorize_all(user, info, &permissions));
+    Ok((before_deadline(parsed.deadline, authorizing).await?, rules.reads_query_parameters()))
+}
+
+/// Records the result of authorization in the audit event.
+fn record_authorization(permit: &Result<Permit<'_>, Denial>, record: &mut AccessRecord) {
+    if let Some(audit) = record.audit_context() {
+        match permit {
+            Ok(permit) => audit.record_allowed(permit.reason()),
+            Err(denial) => audit.record_denied(denial.forbidden_reason()),
+        }
+    }
+}
+
+impl Access<'_> {
+    /// Asks some clients to open a new connection: anonymous ones, and a share of the others
+    /// (`--goaway-chance`).
+    pub(super) fn suggest_reconnect(&self, connection: &Rc<ClientConnection>) {
+        let chance = connection.worker.shared.relay.goaway_chance;
+        if chance > 0.0 && fastrand::f64() < chance || self.is_anonymous {
+            connection.request_reconnect();
+        }
+    }
+}

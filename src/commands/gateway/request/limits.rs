@@ -1,0 +1,91 @@
+//! Limits of requests in flight, gateway-wide and per APIService.
+
+use super::target::ParsedRequest;
+use crate::authorize::Permit;
+use crate::commands::gateway::state::GatewayState;
+use crate::kubeapi::{RequestInfo, Status, User};
+use crate::message::{Blame, Refusal};
+use crate::observe::metrics::{ExceededLimit, RejectReason};
+use crate::route::{Hand, InflightPermit, Route};
+
+/// A request within the gateway-wide limits.
+pub(super) struct Admission {
+    /// The counters of its user; none for a request that is exempt from all limits.
+    pub(super) hand: Option<Hand>,
+    permit: Option<InflightPermit>,
+}
+
+/// Counts an authorized request as in flight. `exempt` says that a backend sent it for a request that already counts
+/// and waits for it. Long-running requests are exempt, too. Upgrade requests are not: they count until the upgrade
+/// succeeds.
+///
+/// # Errors
+/// 429 if a limit is reached or the user exceeds a fair share.
+pub(super) fn admit(parsed: &ParsedRequest<'_>, permit: &Permit<'_>, exempt: bool) -> Result<Admission, Refusal> {
+    let shared = parsed.shared;
+    if exempt || parsed.is_long_running {
+        return Ok(Admission { hand: None, permit: None });
+    }
+    let hand = shared.dealer.hand(&permit.user().name);
+    Ok(Admission { hand: Some(hand), permit: admit_request(shared, permit.user(), permit.request(), hand)? })
+}
+
+impl Admission {
+    /// Counts the request as in flight at the APIService, too, and returns both permits.
+    ///
+    /// # Errors
+    /// 429 if its limit is reached or the user exceeds a fair share.
+    pub(super) fn admit_to_apiservice(
+        self,
+        shared: &GatewayState,
+        route: &Route,
+        info: &RequestInfo<'_>,
+    ) -> Result<[Option<InflightPermit>; 2], Refusal> {
+        let Some(hand) = self.hand else { return Ok([None, None]) };
+        let permit = admit_to_apiservice(shared, route, info, hand, self.permit.as_ref()).map_err(|reason| {
+            shared.metrics.rejections().record(ExceededLimit::ApiService, reason);
+            route.too_many_requests(reason)
+        })?;
+        Ok([self.permit, Some(permit)])
+    }
+}
+
+/// A permit for a request in flight, or 429 if the limit is reached or the user exceeds a fair share.
+/// `system:masters` is exempt, so that an administrator is never locked out.
+pub(super) fn admit_request(
+    shared: &GatewayState,
+    user: &User,
+    info: &RequestInfo<'_>,
+    hand: Hand,
+) -> Result<Option<InflightPermit>, Refusal> {
+    if user.groups.iter().any(|group| group == "system:masters") {
+        return Ok(None);
+    }
+    let (pool, limit) = if info.is_read_only() {
+        (&shared.read_only_inflight, ExceededLimit::ReadOnly)
+    } else {
+        (&shared.mutating_inflight, ExceededLimit::Mutating)
+    };
+    pool.requests.try_acquire(hand, pool.max).map(Some).map_err(|reason| {
+        shared.metrics.rejections().record(limit, reason);
+        let status = Status::too_many_requests("Too many requests, please try again later.", 1);
+        Refusal::new(Blame::Gateway, status).with_cause(match reason {
+            RejectReason::LimitReached => "the limit of requests in flight is reached",
+            RejectReason::FairShare => "the user exceeds a fair share of the requests in flight",
+        })
+    })
+}
+
+/// A permit for a request in flight at the APIService; `permit` is the request's gateway-wide permit, if it has one.
+pub(super) fn admit_to_apiservice(
+    shared: &GatewayState,
+    route: &Route,
+    info: &RequestInfo<'_>,
+    hand: Hand,
+    permit: Option<&InflightPermit>,
+) -> Result<InflightPermit, RejectReason> {
+    let is_read_only = info.is_read_only();
+    let pool = if is_read_only { &shared.read_only_inflight } else { &shared.mutating_inflight };
+    let free = permit.and_then(|_| pool.requests.free(pool.max));
+    route.try_acquire(hand, !is_read_only, free)
+}

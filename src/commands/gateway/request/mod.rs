@@ -1,0 +1,126 @@
+//! The path of a request: parse, authenticate, authorize, limit, route, forward.
+
+mod access;
+mod forward;
+mod health;
+mod labels;
+mod limits;
+mod local;
+mod policy;
+mod response;
+mod reviews;
+mod target;
+mod timeouts;
+
+use std::rc::Rc;
+
+use http::header::CONNECTION;
+use http::{HeaderValue, Method, Request, Response};
+
+pub(super) use self::policy::RequestPolicy;
+pub(super) use self::response::strip_body;
+pub(super) use self::target::{requested_host, validate_host};
+
+use self::labels::{AUDIT_ID, audit_id};
+use self::response::{ResponseBody, add_warning, finish_response, record_response};
+use self::target::{ParsedRequest, RequestTarget, client_error};
+use super::worker::ClientConnection;
+use crate::forward::send;
+use crate::message::{Accept, Body, IncomingBody, Refusal, respond};
+use crate::observe::access::AccessRecord;
+
+/// Answers one request, with an error response if it is refused.
+///
+/// The request is boxed: it passes through many futures, each of which would hold a copy, and moving such futures was a
+/// seventh of all CPU.
+pub(super) async fn handle(connection: Rc<ClientConnection>, request: Box<Request<IncomingBody>>) -> Response<Body> {
+    let mut record = connection.worker.reports.begin(connection.remote, &request);
+    let accept = Accept::from_headers(request.headers());
+    let audit_id = audit_id(request.headers());
+    record.set_audit_id(audit_id.clone());
+    let is_head = request.method() == Method::HEAD;
+    let cors = connection.worker.shared.cors.as_ref();
+    let origin = cors.and_then(|cors| cors.allowed_origin(request.headers()));
+    let mut response = match process(&connection, request, &audit_id, &mut record).await {
+        Ok(response) => finish_response(response, record),
+        Err(refusal) => refuse(&connection, &refusal, &accept, record),
+    };
+    response.headers_mut().insert(AUDIT_ID, audit_id);
+    if let Some(cors) = cors {
+        cors.add_headers(response.headers_mut(), origin);
+    }
+    if connection.is_closing() {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    if is_head { strip_body(response) } else { response }
+}
+
+/// Handles one request. Its response has no access record yet.
+async fn process(
+    connection: &Rc<ClientConnection>,
+    mut request: Box<Request<IncomingBody>>,
+    audit_id: &HeaderValue,
+    record: &mut AccessRecord,
+) -> Result<Response<ResponseBody>, Refusal> {
+    // Parse. Authorization, routing and forwarding all use this one interpretation.
+    let host = connection.requested_host(&request).map_err(client_error)?;
+    let uri = std::mem::take(request.uri_mut());
+    let target = RequestTarget::parse(connection, request.method(), host, &uri)?;
+    let info = target.request_info()?;
+    let parsed = ParsedRequest::new(connection, &target, &info, request.headers(), audit_id);
+    parsed.set_labels(&info, request.headers(), record);
+
+    // Serve what needs no authentication.
+    let delegate_checks = match health::includes_delegate_checks(&parsed) {
+        true => Box::pin(health::delegate_checks(&parsed, &info, request.headers_mut())).await,
+        false => String::new(),
+    };
+    if let Some(response) = health::response(&parsed, &delegate_checks) {
+        parsed.start_audit(&info, None, request.headers(), false, record);
+        return Ok(response.map(ResponseBody::Local));
+    }
+    if let Some(response) = local::cors_preflight_response(&parsed, request.headers()) {
+        return Ok(response.map(ResponseBody::Local));
+    }
+    local::check_shutdown(&parsed)?;
+
+    // Authenticate, impersonate, authorize.
+    let access = access::authorize(&parsed, info, request.headers_mut(), record).await?;
+
+    // Limit requests in flight.
+    let delegation = local::delegation_request(&parsed, access.permit.request());
+    let admission = limits::admit(&parsed, &access.permit, delegation.is_some())?;
+    access.suggest_reconnect(connection);
+
+    // Route, and forward or answer locally.
+    let Some(route) = local::find_route(&parsed, access.permit.request())? else {
+        let response = local::respond(&parsed, &access.permit, delegation, request, record).await?;
+        return Ok(add_warning(response, access.warning).map(ResponseBody::Local));
+    };
+    let (backend, outbound) = forward::prepare(&parsed, &access, route, admission, request, record)?;
+    let response = send(&access.permit, &backend, outbound, record).await?;
+    let response = forward::complete_response(&parsed, route, response);
+    Ok(add_warning(response, access.warning).map(ResponseBody::Forwarded))
+}
+
+/// The error response for a refused request.
+fn refuse(
+    connection: &ClientConnection,
+    refusal: &Refusal,
+    accept: &Accept,
+    mut record: AccessRecord,
+) -> Response<Body> {
+    record.record_refusal(refusal);
+    let status = refusal.status();
+    if status.code == 500 && !connection.worker.reports.logs_refusals() {
+        tracing::error!(cause = refusal.cause(), "request failed with an internal error: {}", status.message);
+    }
+    // An unauthenticated client does not keep its HTTP/2 connection, which it could flood (kube-apiserver's mitigation
+    // of CVE-2023-44487, KEP-4000).
+    if status.code == 401 {
+        connection.request_reconnect();
+    }
+    let response = respond(refusal, accept, connection.worker.shared.relay.error_format);
+    record_response(record, &response);
+    response
+}

@@ -1,0 +1,115 @@
+//! Reviews that the gateway answers itself: of the caller (`kubectl auth`), and for backends.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+
+use super::target::client_error;
+use crate::authorize::{self, Permit, ReviewBody, SelfReview};
+use crate::commands::gateway::state::GatewayState;
+use crate::delegation_server::{self, DelegationRequest, DelegationServer};
+use crate::kubeapi::{Query, Status};
+use crate::message::{Body, IncomingBody, Refusal};
+use crate::observe::access::BodyCounter;
+use crate::process::UserTurns;
+
+/// Timeout for the body of a review to arrive, and for waiting until a large one can be parsed.
+const REVIEW_BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Limits parsing of large bodies to one at a time; users take turns.
+static SLOW_READ_SLOTS: LazyLock<UserTurns> = LazyLock::new(UserTurns::default);
+
+/// The response to a SelfSubjectReview, SelfSubjectAccessReview or SelfSubjectRulesReview.
+///
+/// # Errors
+/// 405 for other verbs than create; 413, 415, 400 and 422 for an invalid body.
+pub(super) async fn self_review(
+    shared: &GatewayState,
+    review: SelfReview,
+    permit: &Permit<'_>,
+    request: Request<IncomingBody>,
+    receipt: &BodyCounter,
+) -> Result<Response<Body>, Refusal> {
+    let body = read_review_body(permit, review.review_body(), request, receipt).await?;
+    let answer = review.answer(&shared.authorizer, permit.user(), &body).await;
+    answer.map(|answer| created_response(&answer)).map_err(client_error)
+}
+
+/// The response to a backend's TokenReview, SubjectAccessReview or ConfigMap request (`--serve-delegation`).
+///
+/// # Errors
+/// As [`self_review`], and errors of requests for the ConfigMap.
+pub(super) async fn delegation_review(
+    shared: &GatewayState,
+    server: &DelegationServer,
+    request_kind: DelegationRequest,
+    permit: &Permit<'_>,
+    query: &Query<'_>,
+    request: Request<IncomingBody>,
+    receipt: &BodyCounter,
+) -> Result<Response<Body>, Refusal> {
+    let Some(form) = request_kind.review_body() else {
+        return delegation_server::handle_config_map(server, permit.request(), query, request.headers());
+    };
+    let body = read_review_body(permit, form, request, receipt).await?;
+    let answer = match request_kind {
+        DelegationRequest::TokenReview => delegation_server::token_review(&shared.authenticator, &body).await,
+        DelegationRequest::SubjectAccessReview | DelegationRequest::ConfigMap => {
+            authorize::subject_access_review(&shared.authorizer, shared.authenticator.groups(), &body).await
+        }
+    };
+    answer.map(|answer| created_response(&answer)).map_err(client_error)
+}
+
+/// Reads the body of a review, as JSON.
+async fn read_review_body(
+    permit: &Permit<'_>,
+    form: ReviewBody,
+    request: Request<IncomingBody>,
+    receipt: &BodyCounter,
+) -> Result<Vec<u8>, Refusal> {
+    if permit.request().verb != "create" {
+        let message = "the server does not allow this method on the requested resource";
+        return Err(client_error(Status::method_not_allowed(message)));
+    }
+    let (head, body) = request.into_parts();
+    let most = form.max_bytes();
+    let read = tokio::time::timeout(REVIEW_BODY_TIMEOUT, Limited::new(body, most).collect()).await;
+    let read = read.map_err(|_| client_error(Status::request_timeout("the body did not arrive in time")))?;
+    let body = read.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            client_error(Status::request_entity_too_large(format_args!("limit is {most}")))
+        } else {
+            client_error(Status::bad_request("the request body is incomplete")).with_cause(error)
+        }
+    })?;
+    let kind = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let body = body.to_bytes();
+    receipt.record(&body);
+    if !ReviewBody::is_slow(kind, body.len()) {
+        return form.read(kind, &body).map_err(client_error);
+    }
+    // On a blocking thread, so that other requests of this worker do not wait.
+    let turn = SLOW_READ_SLOTS.wait(&permit.user().name);
+    let Ok(Some(_turn)) = tokio::time::timeout(REVIEW_BODY_TIMEOUT, turn).await else {
+        return Err(client_error(Status::too_many_requests(
+            "too many large reviews at once, please try again later",
+            1,
+        )));
+    };
+    let kind = kind.to_owned();
+    let read = tokio::task::spawn_blocking(move || form.read(&kind, &body)).await;
+    read.map_err(|error| client_error(Status::internal_error("the body could not be read")).with_cause(error))?
+        .map_err(client_error)
+}
+
+fn created_response(answer: &serde_json::Value) -> Response<Body> {
+    let mut response = Response::new(format!("{answer}\n").into());
+    *response.status_mut() = StatusCode::CREATED;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    response
+}
