@@ -23,9 +23,8 @@ pub use proxy::credentials::ProxyCredentials;
 pub use proxy::fault::ProxyFault;
 pub use proxy::health::ProxyState;
 pub use proxy::url::{ProxyScheme, ProxyUrl, ProxyUrlError, without_credentials};
-pub use route::cidr::Cidr;
 pub use route::destination::{Address, Destination, EndpointKey, Host, TransportSecurity};
-pub use route::destination_pattern::{BareName, DestinationPattern};
+pub use route::destination_pattern::{BareName, DestinationPattern, parse_cidr};
 pub use route::egress_route::{
     ConnectDialect, EgressProtocol, EgressProxy, EgressRoute, EgressRoutes, EgressSelection, NameResolution, ProxyTls,
 };

@@ -1,13 +1,16 @@
 //! Conversion of the configuration to the settings of other modules, where they differ.
 
+use std::net::IpAddr;
 use std::sync::Arc;
+
+use ipnet::IpNet;
 
 use crate::authenticate::{RequestHeaderConfig, RequestHeaderNames};
 use crate::authorize::rbac_proxy::RbacProxyRules;
 use crate::authorize::{self, AccessReviewClient, Authorizer, AuthorizerChain, ChainEntry, RbacPolicy};
 use crate::config::GatewayConfig;
 use crate::config::gateway::{AuthorizerMode, ProxyProtocolMode};
-use crate::egress::{Cidr, Dialer, EgressRoutes, Resolver};
+use crate::egress::{Dialer, EgressRoutes, Resolver};
 use crate::listen::{self, ServerLimits};
 use crate::process::{Problems, Published};
 
@@ -15,9 +18,10 @@ use crate::config::gateway::ResolverChoice;
 use crate::observe::metrics::Metrics;
 
 pub(super) fn limits(config: &GatewayConfig) -> ServerLimits {
-    let speaking = |required: bool, trusted: &[Cidr]| {
+    let speaking = |required: bool, trusted: &[IpNet]| {
         let trusted = trusted.to_vec();
-        let trusted = Arc::new(move |address| trusted.iter().any(|network| network.contains(address)));
+        let trusted =
+            Arc::new(move |address: IpAddr| trusted.iter().any(|network| network.contains(&address.to_canonical())));
         Some(listen::ProxyProtocol { required, trusted })
     };
     let proxy_protocol = match &config.serving.proxy_protocol {

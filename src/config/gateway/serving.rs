@@ -4,9 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ipnet::IpNet;
+
 use super::AuthenticationConfig;
 use crate::config::parser::FlagParser;
-use crate::egress::Cidr;
+use crate::egress::parse_cidr;
 use crate::kubeclient::KubeconfigSource;
 use crate::listen::ServerLimits;
 use crate::message::cors::{BrowserPolicy, check_cors_origin, check_hsts_directive};
@@ -50,9 +52,9 @@ pub enum ProxyProtocolMode {
     /// It is not accepted.
     Off,
     /// A connection from these networks may begin with it.
-    Optional(Vec<Cidr>),
+    Optional(Vec<IpNet>),
     /// A connection must come from these networks and begin with it.
-    Required(Vec<Cidr>),
+    Required(Vec<IpNet>),
 }
 
 /// Timing of the shutdown.
@@ -162,7 +164,7 @@ fn proxy_protocol(parser: &mut FlagParser<'_>) -> ProxyProtocolMode {
     const TRUSTED: &str = "proxy-protocol-trusted-cidrs";
     let mut trusted = Vec::new();
     for text in parser.list(TRUSTED) {
-        match Cidr::parse(&text) {
+        match parse_cidr(&text) {
             Ok(cidr) => trusted.push(cidr),
             Err(message) => parser.add_problem(TRUSTED, format_args!("{text:?}: {message}")),
         }

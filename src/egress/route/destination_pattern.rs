@@ -1,7 +1,11 @@
 //! Patterns of destinations, matched without DNS: a name never matches an address.
 
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
 use crate::egress::proxy::url::parse_host_port;
-use crate::egress::{Cidr, Destination, Host};
+use crate::egress::{Destination, Host};
 
 /// Pattern of a host and an optional port: `*`, an address, a network, a name, or all subdomains of a name
 /// (`.example.com` and `*.example.com`); each may end in `:port`.
@@ -15,7 +19,7 @@ pub struct DestinationPattern {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum HostPattern {
     All,
-    Network(Cidr),
+    Network(IpNet),
     /// Lower case, without leading and trailing dots.
     Names {
         name: String,
@@ -40,7 +44,7 @@ impl DestinationPattern {
     /// Says what is wrong with the text.
     pub fn parse(text: &str, bare: BareName) -> Result<DestinationPattern, &'static str> {
         // A network first: the colons of an IPv6 network do not precede a port.
-        if let Ok(network) = Cidr::parse(text) {
+        if let Ok(network) = parse_cidr(text) {
             return Ok(DestinationPattern { hosts: HostPattern::Network(network), port: None });
         }
         if let Some((address, bits)) = text.split_once('/') {
@@ -55,7 +59,7 @@ impl DestinationPattern {
         let (host, port) = parse_host_port(rest.unwrap_or(text))?;
         let hosts = match host {
             Host::Ip(_) if rest.is_some() => return Err("an address has no subdomains"),
-            Host::Ip(address) => HostPattern::Network(Cidr::from(address)),
+            Host::Ip(address) => HostPattern::Network(address.to_canonical().into()),
             Host::Name(name) => HostPattern::Names {
                 name: name.trim_end_matches('.').to_owned(),
                 itself: rest.is_none(),
@@ -72,7 +76,7 @@ impl DestinationPattern {
         }
         match (&self.hosts, &destination.host) {
             (HostPattern::All, _) => true,
-            (HostPattern::Network(network), Host::Ip(address)) => network.contains(*address),
+            (HostPattern::Network(network), Host::Ip(address)) => network.contains(&address.to_canonical()),
             (HostPattern::Names { name, itself, below }, Host::Name(host)) => {
                 let host = host.strip_suffix('.').unwrap_or(host).as_bytes();
                 match host.len().checked_sub(name.len()).map(|at| host.split_at(at)) {
@@ -89,6 +93,21 @@ impl DestinationPattern {
     }
 }
 
+/// Parses `10.0.0.0/8`, `fd00::/8`, or one address. The address is parsed by the standard library: ipnet accepts leading
+/// zeros.
+///
+/// # Errors
+/// The text is neither.
+pub fn parse_cidr(text: &str) -> Result<IpNet, &'static str> {
+    let network = match text.split_once('/') {
+        None => text.parse().ok().map(|address: IpAddr| address.into()),
+        Some((address, bits)) => {
+            address.parse().ok().zip(bits.parse().ok()).and_then(|(address, bits)| IpNet::new(address, bits).ok())
+        }
+    };
+    network.ok_or("use a network such as 10.0.0.0/8 or fd00::/8")
+}
+
 /// `10.0.0.0/8:443` or `[fd00::/8]:443`.
 fn network_and_port(address: &str, rest: &str) -> Result<DestinationPattern, &'static str> {
     const FORM: &str = "use a network such as 10.0.0.0/8 or [fd00::/8], optionally followed by a port";
@@ -102,7 +121,7 @@ fn network_and_port(address: &str, rest: &str) -> Result<DestinationPattern, &'s
             (address, bits, port)
         }
     };
-    let network = Cidr::parse(&format!("{address}/{bits}")).map_err(|_| FORM)?;
+    let network = parse_cidr(&format!("{address}/{bits}")).map_err(|_| FORM)?;
     if !(port.is_empty() || port.starts_with(':')) {
         return Err(FORM);
     }
@@ -163,6 +182,31 @@ mod tests {
             ("1.2.3.example", Exact, "1.2.3.example", true),
         ] {
             assert_eq!(matches(pattern, bare, wanted), expected, "{pattern} {bare:?} {wanted}");
+        }
+    }
+
+    #[test]
+    fn cidr_contains_addresses() {
+        let cases = [
+            ("10.0.0.0/8", "10.255.1.2", true),
+            ("10.0.0.0/8", "11.0.0.1", false),
+            ("10.0.0.0/8", "::ffff:10.1.2.3", true),
+            ("10.0.0.0/8", "fd00::1", false),
+            ("0.0.0.0/0", "192.0.2.1", true),
+            ("192.0.2.1", "192.0.2.1", true),
+            ("192.0.2.1", "192.0.2.2", false),
+            ("fd00::/8", "fdff::1", true),
+            ("::1/128", "::1", true),
+            ("::/0", "2001:db8::1", true),
+        ];
+        for (network, address, expected) in cases {
+            let pattern = DestinationPattern::parse(network, BareName::Exact).unwrap();
+            let destination = Destination { host: Host::Ip(address.parse().unwrap()), port: 443 };
+            assert_eq!(pattern.matches(&destination), expected, "{network} {address}");
+        }
+        for text in ["", "10.0.0.0/33", "::/129", "10.0.0/8", "10.0.0.0/", "10.0.0.0/-1", "010.0.0.0/8", "example.com"]
+        {
+            assert!(parse_cidr(text).is_err(), "{text}");
         }
     }
 

@@ -1,7 +1,6 @@
 //! Destinations, and the egress route to each: direct, or through the proxies of an egress selection.
 
 pub(in crate::egress) mod build;
-pub(in crate::egress) mod cidr;
 pub(in crate::egress) mod destination;
 pub(in crate::egress) mod destination_pattern;
 pub(in crate::egress) mod egress_route;
