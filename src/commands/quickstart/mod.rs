@@ -20,7 +20,7 @@ use super::cli::{self, Command};
 use super::gateway::{self, StartOptions};
 use crate::config::{GatewayConfig, QuickstartConfig, sidecar};
 use crate::observe::log;
-use crate::process::{Drain, Problem, Problems};
+use crate::process::{Drain, Problem, Problems, replace_file};
 use crate::tls::{self, CertificateKind, CertificateStore, GeneratedCertificates, ManagedCertificate};
 use example::ExampleApi;
 
@@ -184,14 +184,8 @@ fn write_registry(directory: &Path, authority: &Path, address: SocketAddr) -> Re
         address.ip()
     );
     let file = directory.join("example.yaml");
-    let write = || {
-        std::fs::create_dir_all(directory)?;
-        // By rename: a watcher of the directory never sees a partial file.
-        let hidden = directory.join(".example.yaml.tmp");
-        std::fs::write(&hidden, text)?;
-        std::fs::rename(hidden, &file)
-    };
-    write().map_err(|error| Problem::new(file.display(), error))
+    std::fs::create_dir_all(directory).map_err(|error| Problem::new(directory.display(), error))?;
+    replace_file(&file, text, 0o644)
 }
 
 /// Prints what was done and commands to try.

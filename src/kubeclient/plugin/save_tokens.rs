@@ -2,11 +2,13 @@
 //! changes to the file.
 
 use std::fs::{self, OpenOptions};
-use std::io::Write as _;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
+use tempfile::TempPath;
+
+use crate::process::replace_file;
 
 /// Sets `values` in the `auth-provider` of `user`.
 ///
@@ -14,7 +16,7 @@ use serde_json::Value;
 /// The file could not be written. It is unchanged.
 pub(super) fn save_tokens(file: &Path, user: &str, values: &[(&str, &str)]) -> Result<(), String> {
     let file = fs::canonicalize(file).map_err(|error| error.to_string())?;
-    let _lock = KubeconfigLock::acquire(&file)?;
+    let _lock = lock(&file)?;
     let text = fs::read_to_string(&file).map_err(|error| error.to_string())?;
     let parse = |text: &str| serde_saphyr::from_str::<Value>(text).map_err(|_| "it is no longer valid YAML".to_owned());
     let before = parse(&text)?;
@@ -35,7 +37,10 @@ pub(super) fn save_tokens(file: &Path, user: &str, values: &[(&str, &str)]) -> R
             return Err("it cannot be serialized again".to_owned());
         }
     }
-    replace_file(&file, &changed).map_err(|error| error.to_string())
+    let permissions = fs::metadata(&file).map_err(|error| error.to_string())?.permissions();
+    replace_file(&file, &changed, permissions.mode() & 0o777).map_err(|problem| problem.message)?;
+    // The umask may have removed some.
+    fs::set_permissions(&file, permissions).map_err(|error| error.to_string())
 }
 
 type Config = serde_json::Map<String, Value>;
@@ -60,42 +65,14 @@ fn missing_auth_provider(user: &str) -> String {
     format!("it no longer has an auth-provider of user {user:?}")
 }
 
-/// Replaces the file atomically, also in case of a crash. Keeps its mode, and is not readable by others meanwhile.
-fn replace_file(file: &Path, text: &str) -> std::io::Result<()> {
-    let mode = fs::metadata(file)?.permissions().mode() & 0o777;
-    let hidden = with_suffix(file, ".narthex");
-    let _ = fs::remove_file(&hidden);
-    let mut new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&hidden)?;
-    let written = new.write_all(text.as_bytes()).and_then(|()| new.set_permissions(fs::Permissions::from_mode(mode)));
-    let replaced = written.and_then(|()| new.sync_all()).and_then(|()| fs::rename(&hidden, file));
-    replaced.inspect_err(|_| {
-        let _ = fs::remove_file(&hidden);
-    })
-}
-
-/// The lock that client-go takes before it writes (`clientcmd.lockFile`).
-struct KubeconfigLock(PathBuf);
-
-impl KubeconfigLock {
-    fn acquire(file: &Path) -> Result<KubeconfigLock, String> {
-        let lock = with_suffix(file, ".lock");
-        match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&lock) {
-            Ok(_) => Ok(KubeconfigLock(lock)),
-            Err(error) => Err(format!("{}: {error}", lock.display())),
-        }
-    }
-}
-
-impl Drop for KubeconfigLock {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
-fn with_suffix(file: &Path, ending: &str) -> PathBuf {
-    let mut name = file.as_os_str().to_owned();
-    name.push(ending);
-    PathBuf::from(name)
+/// Takes the lock that client-go takes before it writes (`clientcmd.lockFile`). It is released when dropped.
+fn lock(file: &Path) -> Result<TempPath, String> {
+    let mut path = file.as_os_str().to_owned();
+    path.push(".lock");
+    let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    created
+        .and_then(|_| TempPath::try_from_path(&path))
+        .map_err(|error| format!("{}: {error}", Path::new(&path).display()))
 }
 
 #[cfg(test)]
@@ -140,8 +117,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("config");
         fs::write(&file, "users: []").unwrap();
-        fs::write(with_suffix(&file, ".lock"), "").unwrap();
+        let lock = folder.path().join("config.lock");
+        fs::write(&lock, "").unwrap();
         assert!(save_tokens(&file, "jane", &[]).unwrap_err().contains("config.lock: File exists"));
-        assert!(with_suffix(&file, ".lock").exists());
+        assert!(lock.exists());
     }
 }
