@@ -7,8 +7,7 @@ use super::encoded_document::{AlternateEncoding, EncodedDocument};
 use super::media::{DiscoveryFormat, accepted, matches_etag};
 use super::snapshot::{DiscoverySnapshot, Root};
 use crate::kubeapi::Status;
-use crate::message::content_encoding::{self, ContentCoding};
-use crate::message::negotiate::MediaRange;
+use crate::message::negotiate::{MediaRange, accepts_gzip};
 use crate::message::{Blame, Body, Refusal};
 
 /// Answers a request for a discovery document; `None` if `path` (decoded, canonical) is not one of them.
@@ -173,8 +172,7 @@ impl DocumentReply<'_> {
         }
         to.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
         let packed = || other.map_or_else(|| document.gzipped(), AlternateEncoding::gzipped);
-        let packed =
-            if may_be_packed && content_encoding::accepts(headers, ContentCoding::Gzip) { packed() } else { None };
+        let packed = if may_be_packed && accepts_gzip(headers) { packed() } else { None };
         if packed.is_some() {
             to.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }

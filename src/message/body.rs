@@ -42,37 +42,32 @@ pub enum UnreadEnd {
     Reset,
 }
 
-pin_project_lite::pin_project! {
-    /// Streaming body that never ends because its client stops reading: `poll_unread` stays pending.
-    struct Patient<B> {
-        #[pin]
-        inner: B,
-    }
-}
+/// Streaming body that never ends because its client stops reading: `poll_unread` stays pending.
+struct Patient<B>(B);
 
-impl<B: http_body::Body<Data = Bytes, Error = BodyError>> http_body::Body for Patient<B> {
+impl<B: http_body::Body<Data = Bytes, Error = BodyError> + Unpin> http_body::Body for Patient<B> {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        self.project().inner.poll_frame(cx)
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        Pin::new(&mut self.0).poll_frame(cx)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.0.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        self.0.size_hint()
     }
 }
 
-impl<B: http_body::Body<Data = Bytes, Error = BodyError>> StreamingBody for Patient<B> {}
+impl<B: http_body::Body<Data = Bytes, Error = BodyError> + Unpin> StreamingBody for Patient<B> {}
 
 impl Body {
     /// Creates a body that streams `inner`.
-    pub fn stream(inner: impl http_body::Body<Data = Bytes, Error = BodyError> + 'static) -> Body {
-        Body::Stream(Box::pin(Patient { inner }))
+    pub fn stream(inner: impl http_body::Body<Data = Bytes, Error = BodyError> + Unpin + 'static) -> Body {
+        Body::Stream(Box::pin(Patient(inner)))
     }
 
     /// Creates a body that streams `inner`, which handles clients that do not read.

@@ -3,7 +3,6 @@
 mod allowed_headers;
 mod body;
 /// Content encodings that a client accepts.
-pub mod content_encoding;
 /// CORS and HSTS headers for browsers.
 pub mod cors;
 /// Hop-by-hop headers, upgrades, and headers that are stripped.

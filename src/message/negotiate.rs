@@ -1,8 +1,8 @@
-//! Negotiation of the encoding of a Status by `Accept`.
+//! Negotiation of the encoding of a Status by `Accept`, and of compression by `Accept-Encoding`.
 
 use std::borrow::Cow;
 
-use http::header::{ACCEPT, USER_AGENT};
+use http::header::{ACCEPT, ACCEPT_ENCODING, USER_AGENT};
 use http::{HeaderMap, HeaderValue};
 
 use crate::kubeapi::StatusEncoding;
@@ -156,11 +156,47 @@ fn unquoted(value: &str) -> Cow<'_, str> {
     }
 }
 
+/// Whether `Accept-Encoding` names gzip with a weight above 0. `*` is ignored: a client that can decode gzip names it.
+pub fn accepts_gzip(headers: &HeaderMap) -> bool {
+    headers
+        .get_all(ACCEPT_ENCODING)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|clause| {
+            let (name, parameters) = clause.split_once(';').unwrap_or((clause, ""));
+            let weight: f32 = parameters.trim().strip_prefix("q=").map_or(Some(1.0), |q| q.parse().ok())?;
+            name.trim().eq_ignore_ascii_case("gzip").then_some(weight)
+        })
+        .any(|weight| weight > 0.0)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn accept_encoding_gzip_by_name_and_weight() {
+        for (accepted, expected) in [
+            ("", false),
+            ("*", false),
+            ("br", false),
+            ("gzip", true),
+            ("br, GZIP;q=0.5", true),
+            ("gzip;q=0", false),
+            ("gzip;q=x", false),
+            ("gzip, zstd", true),
+            ("gzip;q=0.9, zstd;q=0.1", true),
+            ("zstd;q=0, gzip", true),
+            ("zstd", false),
+        ] {
+            let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, accepted.parse().unwrap())]);
+            assert_eq!(accepts_gzip(&headers), expected, "{accepted}");
+        }
+        assert!(!accepts_gzip(&HeaderMap::new()));
+    }
 
     #[test]
     fn accept_header_parsing_is_bounded() {

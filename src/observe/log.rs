@@ -48,8 +48,7 @@ struct Inner {
 
 /// Libraries with debug lines that are suppressed at level `debug`. Level `trace` shows them, as far as compiled
 /// in (a release build contains their debug lines, but no trace lines).
-const NOISY_LIBRARIES: &[&str] =
-    &["h2", "hickory_proto", "hickory_resolver", "hyper", "hyper_util", "mio", "notify", "rustls"];
+const NOISY_LIBRARIES: &[&str] = &["h2", "hickory_proto", "hickory_resolver", "hyper", "hyper_util"];
 
 /// Sends the log of this process to standard error. May be called once per process.
 pub fn install(settings: &Settings) -> Result<LogLevel, Problem> {

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use super::protobuf;
 use crate::discovery::{EncodedDocument, accepted, matches_etag, not_acceptable, not_allowed};
 use crate::kubeapi::Status;
-use crate::message::content_encoding::{self, ContentCoding};
+use crate::message::negotiate::accepts_gzip;
 use crate::message::{Blame, Body, Refusal};
 use crate::process::Published;
 
@@ -43,8 +43,8 @@ pub(super) struct DocumentDemand {
 pub(super) struct MergedDocument {
     json: EncodedDocument,
     protobuf: OnceCell<Bytes>,
-    /// By format and content coding.
-    compressed: [[OnceCell<Bytes>; 2]; 2],
+    /// With gzip, by format.
+    compressed: [OnceCell<Bytes>; 2],
     problems: BTreeMap<String, String>,
 }
 
@@ -140,13 +140,13 @@ impl MergedDocument {
             *response.status_mut() = StatusCode::NOT_MODIFIED;
             return Some(response);
         }
-        let coding = if self.json.is_large() { content_encoding::preferred(headers) } else { None };
+        let gzip = self.json.is_large() && accepts_gzip(headers);
         let content_type = if form == OpenApiV2Format::Json { "application/json" } else { PROTOBUF };
         to.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-        if let Some(coding) = coding {
-            to.insert(CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
+        if gzip {
+            to.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
-        let body = self.body(form, coding).await?;
+        let body = self.body(form, gzip).await?;
         to.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
         if method != Method::HEAD {
             *response.body_mut() = body.into();
@@ -155,7 +155,7 @@ impl MergedDocument {
     }
 
     /// The bytes, encoded on the first request on a blocking thread.
-    async fn body(self: &Arc<Self>, form: OpenApiV2Format, coding: Option<ContentCoding>) -> Option<Bytes> {
+    async fn body(self: &Arc<Self>, form: OpenApiV2Format, gzip: bool) -> Option<Bytes> {
         let plain = match form {
             OpenApiV2Format::Json => self.json.json.clone(),
             OpenApiV2Format::Protobuf => {
@@ -164,9 +164,11 @@ impl MergedDocument {
                 self.protobuf.get_or_try_init(|| run_blocking(make)).await.ok()?.clone()
             }
         };
-        let Some(coding) = coding else { return Some(plain) };
-        let packed = &self.compressed[form as usize][coding as usize];
-        packed.get_or_try_init(|| run_blocking(move || compress(coding, &plain))).await.ok().cloned()
+        if !gzip {
+            return Some(plain);
+        }
+        let packed = &self.compressed[form as usize];
+        packed.get_or_try_init(|| run_blocking(move || compress(&plain))).await.ok().cloned()
     }
 }
 
@@ -174,13 +176,8 @@ async fn run_blocking(make: impl FnOnce() -> Option<Bytes> + Send + 'static) -> 
     spawn_blocking(make).await.ok().flatten().ok_or(())
 }
 
-fn compress(coding: ContentCoding, plain: &[u8]) -> Option<Bytes> {
-    match coding {
-        ContentCoding::Gzip => {
-            let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(4));
-            packer.write_all(plain).ok()?;
-            packer.finish().ok().map(Bytes::from)
-        }
-        ContentCoding::Zstd => zstd::bulk::compress(plain, 3).ok().map(Bytes::from),
-    }
+fn compress(plain: &[u8]) -> Option<Bytes> {
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(4));
+    packer.write_all(plain).ok()?;
+    packer.finish().ok().map(Bytes::from)
 }

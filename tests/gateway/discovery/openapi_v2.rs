@@ -140,22 +140,15 @@ async fn openapi_v2_compressed_by_accept_encoding() {
     );
     assert!(binary.body.starts_with(b"\x0a\x032.0\x12"), "{:?}", &binary.body[..20]);
     for (accept, expected) in [("application/json", &plain.body), (PROTOBUF, &binary.body)] {
-        for (codings, taken) in
-            [("gzip", "gzip"), ("gzip, deflate, br, zstd", "zstd"), ("zstd;q=0.1, gzip;q=0.2", "gzip")]
-        {
+        for codings in ["gzip", "gzip, deflate, br, zstd", "zstd;q=0.2, gzip;q=0.1"] {
             let headers = [("accept", accept), ("accept-encoding", codings)];
             let packed = client.send_and_read(get("/openapi/v2", &headers)).await;
-            assert_eq!(packed.headers["content-encoding"], taken);
+            assert_eq!(packed.headers["content-encoding"], "gzip");
             assert_eq!(packed.headers["vary"], "Accept, Accept-Encoding");
             assert!(packed.body.len() < expected.len() / 10, "{} of {}", packed.body.len(), expected.len());
             let mut unpacked = Vec::new();
-            match taken {
-                "gzip" => drop(flate2::read::GzDecoder::new(&packed.body[..]).read_to_end(&mut unpacked).unwrap()),
-                _ => drop(
-                    zstd::stream::read::Decoder::new(&packed.body[..]).unwrap().read_to_end(&mut unpacked).unwrap(),
-                ),
-            }
-            assert!(unpacked == expected[..], "{accept} {taken}");
+            flate2::read::GzDecoder::new(&packed.body[..]).read_to_end(&mut unpacked).unwrap();
+            assert!(unpacked == expected[..], "{accept} {codings}");
         }
     }
 }
