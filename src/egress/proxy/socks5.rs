@@ -1,4 +1,7 @@
 //! SOCKS5 client (RFC 1928, RFC 1929), compatible with Go's: a password may be empty.
+//!
+//! Not tokio-socks: it refuses empty passwords and bound names that are not UTF-8, and its errors contain neither reply
+//! codes, methods nor versions, which tell an operator what the other end is.
 
 use std::io;
 
