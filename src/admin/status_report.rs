@@ -197,7 +197,7 @@ impl RemoteCallReport {
         if self.name.is_empty() { self.call.clone() } else { format!("{} {}", self.call, self.name) }
     }
 
-    /// `untried`, `ok`, or `describe_failing_call for 5m`.
+    /// `untried`, `ok`, or `failing for 5m`.
     pub fn state(&self, now: SystemTime) -> String {
         match (self.failing_since.as_str(), self.last_success.as_str()) {
             ("", "") => "untried".to_owned(),
