@@ -3,7 +3,9 @@
 // A test stops at what it did not expect.
 #![allow(clippy::unwrap_used)]
 
+mod commands;
 mod links;
 mod page;
+mod page_runner;
 mod reference;
 mod source;

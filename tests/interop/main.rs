@@ -9,6 +9,8 @@
 // A test stops at what it did not expect.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../docs/page_runner.rs"]
+mod page_runner;
 mod stories;
 mod world;
 

@@ -21,6 +21,7 @@ mod konnectivity;
 mod kube_rbac_proxy;
 mod kubeconfigs;
 mod metrics;
+mod pages;
 mod proxy;
 mod quickstart;
 mod reading;
@@ -103,6 +104,7 @@ pub(crate) fn trials_of_narthex() -> Vec<(&'static str, Trial)> {
         socks5::THROUGH,
         konnectivity::THROUGH,
         sidecar::THROUGH,
+        pages::THROUGH,
     ]
     .concat()
 }
