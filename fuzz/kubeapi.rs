@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::Method;
 use narthex::kubeapi::{
-    CanonicalPath, FieldSelector, GroupVersion, LabelSelector, Query, RequestInfo, Status, StatusDetails,
+    CanonicalPath, FieldSelector, GroupVersion, LabelSelector, Query, RequestInfo, RetryAfter, Status, StatusDetails,
     StatusEncoding, compare_kube_aware, duration, encode, extra_key,
 };
 
@@ -210,7 +210,7 @@ fn status_in_every_encoding() {
         let status = Status::new(503, "ServiceUnavailable", message)
             .with_details(StatusDetails::for_resource("g", message, message))
             .with_cause("X", message)
-            .with_retry_after(message.len() as u32);
+            .with_retry_after(RetryAfter::CircuitOpen(Duration::from_secs(message.len() as u64)));
         let json: serde_json::Value = serde_json::from_slice(&encode(&status, StatusEncoding::Json)).expect("JSON");
         let pretty: serde_json::Value =
             serde_json::from_slice(&encode(&status, StatusEncoding::PrettyJson)).expect("JSON");

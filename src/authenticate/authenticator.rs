@@ -15,7 +15,7 @@ use super::jwt::{JwtAuthenticator, JwtResult};
 use super::token_review::TokenReviewError;
 use super::{
     ANONYMOUS, AUTHENTICATED, GroupFilter, IdentityHeaderMatcher, Peer, RequestHeaderConfig, StaticTokens,
-    TokenReviewClient, UNAUTHENTICATED, header_safe, websocket,
+    TokenReviewClient, UNAUTHENTICATED, groups, header_safe, websocket,
 };
 use crate::kubeapi::{Status, User};
 use crate::message::{Blame, Refusal};
@@ -296,7 +296,7 @@ impl RequestHeaderAuthenticator {
         let Some(mut user) = self.request_headers.names.authenticate(headers)? else { return Ok(None) };
         header_safe::check_header_safe(&user)?;
         if user.name != ANONYMOUS {
-            add_group(&mut user.groups, AUTHENTICATED);
+            groups::add_group(&mut user.groups, AUTHENTICATED);
         }
         Ok(Some(Arc::new(user)))
     }
@@ -427,12 +427,5 @@ impl AuthenticationAttempt {
         };
         let blame = if self.is_review_unavailable { Blame::Gateway } else { Blame::Client };
         AuthenticationError { result, blame, cause, warning: self.warning }
-    }
-}
-
-/// Adds a group, unless the user is in `system:authenticated` or `system:unauthenticated` already.
-pub(super) fn add_group(groups: &mut Vec<String>, group: &str) {
-    if !groups.iter().any(|it| it == AUTHENTICATED || it == UNAUTHENTICATED) {
-        groups.push(group.to_owned());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::{AUTHENTICATED, UNAUTHENTICATED};
 use crate::kubeapi::User;
 
 /// Which groups of a user are kept, whichever authenticator names them. Applied before authorization and forwarding.
@@ -59,6 +60,13 @@ impl GroupPattern {
             GroupPattern::Exact(exactly) => exactly == group,
             GroupPattern::Prefix(prefix) => group.starts_with(prefix.as_str()),
         }
+    }
+}
+
+/// Adds a group, unless the user is in `system:authenticated` or `system:unauthenticated` already.
+pub(super) fn add_group(groups: &mut Vec<String>, group: &str) {
+    if !groups.iter().any(|it| it == AUTHENTICATED || it == UNAUTHENTICATED) {
+        groups.push(group.to_owned());
     }
 }
 

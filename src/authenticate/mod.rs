@@ -12,7 +12,6 @@
 mod auth_configmap;
 mod authenticator;
 mod bearer;
-mod csv;
 mod groups;
 mod header_safe;
 mod identity_headers;
@@ -42,13 +41,15 @@ pub use token_review_server::{AuthenticatedToken, TokenError};
 #[doc(hidden)]
 pub mod parsers {
     pub use super::bearer::{Bearer, parse as bearer};
-    pub use super::csv::{Record, records};
     pub use super::websocket::{WebSocketProtocols, parse as websocket};
+    pub use crate::process::csv::{Record, records};
 }
 
 /// The group of all authenticated users.
 pub const AUTHENTICATED: &str = "system:authenticated";
 /// The group of all unauthenticated users.
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
+/// Extra key that identifies the credential (`user.CredentialIDKey` upstream).
+const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 /// The name of the anonymous user.
 pub const ANONYMOUS: &str = "system:anonymous";

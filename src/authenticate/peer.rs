@@ -8,12 +8,9 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use rustls_pki_types::{CertificateDer, UnixTime};
 
 use super::request_header::RequestHeaderConfig;
-use super::{AUTHENTICATED, StaticTokens, header_safe};
+use super::{AUTHENTICATED, CREDENTIAL_ID, StaticTokens, groups, header_safe};
 use crate::kubeapi::User;
 use crate::tls::{Bundle, ClientTrust, PeerCertificate};
-
-/// Extra key that identifies the certificate, upstream's `user.CredentialIDKey`.
-pub(super) const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 /// One client connection.
 ///
@@ -167,7 +164,7 @@ fn certificate_user(certificate: &PeerCertificate) -> Result<Option<Arc<User>>, 
     let mut groups = certificate.organizations.clone();
     // An empty group cannot be sent to a backend: the header line would be dropped there.
     groups.retain(|group| !group.is_empty());
-    super::authenticator::add_group(&mut groups, AUTHENTICATED);
+    groups::add_group(&mut groups, AUTHENTICATED);
     let extra = [(CREDENTIAL_ID.to_owned(), vec![format!("X509SHA256={}", certificate.fingerprint)])].into();
     let user = User { name, uid, groups, extra };
     header_safe::check_header_safe(&user)?;

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use aws_lc_rs::hmac;
 use aws_lc_rs::rand::SystemRandom;
 
-use super::{AUTHENTICATED, csv, header_safe};
+use super::{AUTHENTICATED, groups, header_safe};
 use crate::kubeapi::User;
+use crate::process::csv;
 use crate::process::{Problem, Problems, WatchedFile, WatchedFileContent};
 
 /// Static tokens and their users.
@@ -87,7 +88,7 @@ impl StaticTokens {
         }
         let groups = fields.next().unwrap_or_default();
         let mut groups: Vec<String> = groups.split(',').filter(|group| !group.is_empty()).map(str::to_owned).collect();
-        super::authenticator::add_group(&mut groups, AUTHENTICATED);
+        groups::add_group(&mut groups, AUTHENTICATED);
         let user = User { name, uid, groups, extra: Default::default() };
         header_safe::check_header_safe(&user).map_err(|why| line_problem(place, line, &why))?;
         if self.users.insert(self.digest(&token), Arc::new(user)).is_some() {

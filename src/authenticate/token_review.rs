@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::Method;
 use serde::{Deserialize, Serialize};
 
-use super::{ANONYMOUS, AUTHENTICATED, authenticator, header_safe};
+use super::{ANONYMOUS, AUTHENTICATED, groups, header_safe};
 use crate::decision_cache::{
     CacheLimits, CachedDecision, DecisionCache, DecisionKey, DigestSecret, FlightGuard, ReviewTarget, ReviewVersion,
     SingleFlight,
@@ -383,7 +383,7 @@ fn judge(
     header_safe::check_header_safe(&user)
         .map_err(|why| TokenReviewError::Unavailable(format!("invalid response: {why}").into()))?;
     if user.name != ANONYMOUS {
-        authenticator::add_group(&mut user.groups, AUTHENTICATED);
+        groups::add_group(&mut user.groups, AUTHENTICATED);
     }
     Ok(Some((user, both)))
 }

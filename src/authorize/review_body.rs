@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::kubeapi::protobuf::{MAGIC, ProtobufValue, read_fields};
 use crate::kubeapi::{Status, YamlError, read_bounded_yaml};
 
 /// The kind of a review body.
@@ -18,9 +19,6 @@ pub enum ReviewBody {
     /// `TokenReview`.
     Token,
 }
-
-/// The prefix of every object in protobuf (`k8s.io/apimachinery/pkg/runtime/serializer/protobuf`).
-const MAGIC: &[u8] = b"k8s\0";
 
 /// A decoded field of a message: its number, its JSON name, and its type. Other fields are skipped.
 type ProtobufField = (u64, &'static str, FieldShape);
@@ -129,13 +127,10 @@ impl ReviewBody {
         let body = body.strip_prefix(MAGIC)?;
         let envelope = decode_message(body, ENVELOPE)?;
         let mut raw: &[u8] = &[];
-        let mut rest = body;
-        while !rest.is_empty() {
-            let (number, value, after) = read_field(rest)?;
-            if let (RAW, Some(value)) = (number, value) {
+        for field in read_fields(body) {
+            if let (RAW, ProtobufValue::Bytes(value)) = field.ok()? {
                 raw = value;
             }
-            rest = after;
         }
         let fields = match self {
             ReviewBody::SelfSubject => &[],
@@ -157,11 +152,11 @@ fn media_type(content_type: &str) -> String {
     content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-fn decode_message(mut bytes: &[u8], fields: &[ProtobufField]) -> Option<Map<String, Value>> {
+fn decode_message(bytes: &[u8], fields: &[ProtobufField]) -> Option<Map<String, Value>> {
     let mut read = Map::new();
-    while !bytes.is_empty() {
-        let (number, value, after) = read_field(bytes)?;
-        bytes = after;
+    for field in read_fields(bytes) {
+        let (number, value) = field.ok()?;
+        let value = if let ProtobufValue::Bytes(value) = value { Some(value) } else { None };
         let Some((_, name, shape)) = fields.iter().find(|(known, ..)| *known == number) else { continue };
         match shape {
             Text => drop(read.insert((*name).to_owned(), decode_text(value?)?)),
@@ -188,37 +183,6 @@ fn push_value(read: &mut Map<String, Value>, name: &str, value: Value) -> Option
     read.entry(name).or_insert_with(|| json!([])).as_array_mut().map(|list| list.push(value))
 }
 
-/// A field's number, its bytes if it is length-delimited, and the bytes after it.
-type DecodedField<'b> = (u64, Option<&'b [u8]>, &'b [u8]);
-
-/// Reads the first field.
-fn read_field(bytes: &[u8]) -> Option<DecodedField<'_>> {
-    let (key, rest) = read_varint(bytes)?;
-    let number = key >> 3;
-    match key & 7 {
-        0 => read_varint(rest).map(|(_, rest)| (number, None, rest)),
-        1 => rest.split_at_checked(8).map(|(_, rest)| (number, None, rest)),
-        5 => rest.split_at_checked(4).map(|(_, rest)| (number, None, rest)),
-        2 => {
-            let (length, rest) = read_varint(rest)?;
-            let (value, rest) = rest.split_at_checked(usize::try_from(length).ok()?)?;
-            Some((number, Some(value), rest))
-        }
-        _ => None,
-    }
-}
-
-fn read_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let mut number = 0;
-    for (at, byte) in bytes.iter().enumerate().take(10) {
-        number |= u64::from(byte & 0x7f).checked_shl(u32::try_from(7 * at).ok()?)?;
-        if byte & 0x80 == 0 {
-            return Some((number, &bytes[at + 1..]));
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,7 +196,7 @@ mod tests {
     fn object(kind: &str, raw: &[u8]) -> Vec<u8> {
         let version = written(1, b"authorization.k8s.io/v1");
         let said = written(1, &[version, written(2, kind.as_bytes())].concat());
-        [MAGIC, &said, &written(2, raw), &written(3, b""), &written(4, b"")].concat()
+        [&MAGIC[..], &said, &written(2, raw), &written(3, b""), &written(4, b"")].concat()
     }
 
     fn read(review: ReviewBody, body: &[u8]) -> Result<Value, u16> {
@@ -324,7 +288,7 @@ mod tests {
         bolero::check!().with_iterations(5000).with_max_len(40).for_each(|bytes: &[u8]| {
             for body in [ReviewBody::SelfSubjectAccess, ReviewBody::SubjectAccess, ReviewBody::Token] {
                 // As the body, and as the content of an envelope.
-                let _ = body.read(PROTOBUF, &[MAGIC, bytes].concat());
+                let _ = body.read(PROTOBUF, &[&MAGIC[..], bytes].concat());
                 let _ = body.read(PROTOBUF, &object("", &written(2, bytes)));
             }
         });

@@ -1,34 +1,24 @@
 //! Parsers of flag values, compatible with Go's flag packages.
 
+use crate::process::csv::parse_quoted_field;
+
 /// Splits a comma list. A part in double quotes may hold commas, and `""` inside it is one quote, as
 /// in CSV. An empty text is an empty list.
 pub(super) fn parse_list(text: &str) -> Vec<String> {
-    if text.is_empty() {
-        return Vec::new();
-    }
-    let mut parts = vec![String::new()];
-    let mut letters = text.chars().peekable();
-    let mut quoted = false;
-    while let Some(letter) = letters.next() {
-        let at_start = parts.last().is_some_and(String::is_empty);
-        match letter {
-            '"' if quoted && letters.peek() == Some(&'"') => {
-                letters.next();
-                push(&mut parts, '"');
-            }
-            '"' if quoted => quoted = false,
-            '"' if at_start => quoted = true,
-            ',' if !quoted => parts.push(String::new()),
-            letter => push(&mut parts, letter),
-        }
+    let mut parts = Vec::new();
+    let mut rest = (!text.is_empty()).then_some(text);
+    while let Some(part) = rest {
+        let (mut field, after) = match part.strip_prefix('"') {
+            None => (String::new(), part),
+            // Without a closing quote, the field has all of the text.
+            Some(quoted) => parse_quoted_field(quoted).unwrap_or_else(|_| (quoted.replace("\"\"", "\""), "")),
+        };
+        let (unquoted, next) = after.split_once(',').map_or((after, None), |(unquoted, next)| (unquoted, Some(next)));
+        field.push_str(unquoted);
+        parts.push(field);
+        rest = next;
     }
     parts
-}
-
-fn push(parts: &mut [String], letter: char) {
-    if let Some(last) = parts.last_mut() {
-        last.push(letter);
-    }
 }
 
 /// Parses a boolean in every spelling of Go's strconv.ParseBool.

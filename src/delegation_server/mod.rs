@@ -9,7 +9,6 @@ mod config_map;
 mod delegation_request;
 mod serve;
 mod token_review;
-mod watch;
 
 pub use config_map::{AuthConfigMap, AuthConfigMapSource, who_vouches};
 pub use delegation_request::DelegationRequest;

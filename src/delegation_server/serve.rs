@@ -6,9 +6,8 @@ use serde_json::{Value, json};
 
 use super::AuthConfigMap;
 use super::config_map::{NAME, NAMESPACE};
-use super::watch::ConfigMapWatch;
 use crate::kubeapi::{FieldSelector, LabelSelector, Query, RequestInfo, Status, WatchOptions, resource_version};
-use crate::message::{Blame, Body, Refusal, negotiate};
+use crate::message::{Blame, Body, Refusal, WatchEvents, WatchSource, WatchStream, negotiate};
 use crate::process::{Drain, Published};
 
 const RESOURCE: &str = "configmaps";
@@ -68,8 +67,41 @@ fn handle(
         })));
     }
     let options = WatchOptions::parse(query, config_map.resource_version)?;
-    let watch = ConfigMapWatch::new(reviewer.config_map.clone(), reviewer.drain.clone(), options, selected);
+    let source = ConfigMapEvents { is_selected: selected };
+    let watch = WatchStream::new(source, reviewer.config_map.clone(), reviewer.drain.clone(), options);
     Ok(with_headers(Body::stream(watch)))
+}
+
+/// The events of a watch of the ConfigMap.
+struct ConfigMapEvents {
+    /// Whether the object matches the client's selectors.
+    is_selected: bool,
+}
+
+impl ConfigMapEvents {
+    fn push(&self, kind: &str, object: &AuthConfigMap, events: &mut WatchEvents) -> u64 {
+        if self.is_selected {
+            events.push(kind, &object.to_json());
+        }
+        object.resource_version
+    }
+}
+
+impl WatchSource for ConfigMapEvents {
+    type Snapshot = AuthConfigMap;
+
+    fn initial_events(&mut self, object: &AuthConfigMap, events: &mut WatchEvents) -> u64 {
+        self.push("ADDED", object, events)
+    }
+
+    /// It is never deleted, so a client with an older version has only missed modifications.
+    fn changes(&mut self, object: &AuthConfigMap, since: u64, events: &mut WatchEvents) -> Result<u64, Status> {
+        Ok(if object.resource_version > since { self.push("MODIFIED", object, events) } else { since })
+    }
+
+    fn bookmark(&self, _: u64, metadata: Value) -> Value {
+        json!({ "kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata })
+    }
 }
 
 /// Whether the selectors of a list or watch, and a name in its path, match the object.

@@ -4,14 +4,12 @@ use std::fmt::Write as _;
 
 use super::retry::ForwardError;
 use crate::egress::{DialError, DialPhase, NoResponse, ProxyFault};
-use crate::kubeapi::{RequestInfo, Status};
+use crate::kubeapi::{RequestInfo, RetryAfter, Status};
 use crate::message::{Blame, Refusal};
 use crate::registry::DisplayName;
 
 /// Reason of an unresponsive endpoint.
 const NO_ANSWER_REASON: &str = "NoAnswer";
-/// `retryAfterSeconds` of faults that may pass at any moment.
-const RETRY_AFTER_SECONDS: u32 = 1;
 
 /// The refusal for `failure` of APIService `name`. `safe` says that the request may be repeated even if it was
 /// processed: no other request gets `retryAfterSeconds` after that, which callers of client-go's `SuggestsClientDelay`
@@ -37,7 +35,7 @@ pub(super) fn refusal_for(failure: &ForwardError, name: &str, info: &RequestInfo
         let message = format!("the backend's response is not valid HTTP ({name}: InvalidAnswer)");
         let status =
             with_request_details(Status::bad_gateway(message), info).with_cause("InvalidAnswer", format!("{name}"));
-        let status = if safe { status.with_retry_after(RETRY_AFTER_SECONDS) } else { status };
+        let status = if safe { status.with_retry_after(RetryAfter::TransientFault) } else { status };
         return Refusal::new(Blame::Backend, status).with_cause(cause);
     }
     if let ForwardError::Unreachable(error) = failure
@@ -57,7 +55,7 @@ pub(super) fn refusal_for(failure: &ForwardError, name: &str, info: &RequestInfo
     let status =
         Status::service_unavailable(format!("the server is currently unable to handle the request ({message})"));
     let status = with_request_details(status, info).with_cause(reason, format!("{name}: {what}"));
-    Refusal::new(Blame::Backend, if again { status.with_retry_after(RETRY_AFTER_SECONDS) } else { status })
+    Refusal::new(Blame::Backend, if again { status.with_retry_after(RetryAfter::TransientFault) } else { status })
         .with_cause(cause)
 }
 
@@ -76,7 +74,7 @@ fn proxy_refusal(fault: ProxyFault, cause: &str, name: &str, info: &RequestInfo<
     };
     let again = !matches!(fault.status(), 403 | 500);
     let status = with_request_details(status, info).with_cause(reason, format!("{name}: {}", fault.message()));
-    Refusal::new(Blame::Backend, if again { status.with_retry_after(RETRY_AFTER_SECONDS) } else { status })
+    Refusal::new(Blame::Backend, if again { status.with_retry_after(RetryAfter::TransientFault) } else { status })
         .with_cause(cause)
 }
 
@@ -90,7 +88,7 @@ pub(super) fn timeout_refusal(name: &str, info: &RequestInfo<'_>, safe: bool, fa
     let status = with_request_details(Status::timeout(message), info);
     let status = status.with_cause("RequestTimeout", format!("{name} did not answer in time"));
     let refusal =
-        Refusal::new(Blame::Backend, if safe { status.with_retry_after(RETRY_AFTER_SECONDS) } else { status });
+        Refusal::new(Blame::Backend, if safe { status.with_retry_after(RetryAfter::TransientFault) } else { status });
     match failure {
         Some(error) => refusal.with_cause(error.cause),
         None => refusal,

@@ -17,11 +17,11 @@ pub(crate) mod protobuf;
 /// The query of a request.
 pub mod query;
 mod request_info;
+mod retry_after;
 mod status;
 mod user;
 /// API versions and their order.
 pub mod version;
-mod watch_event;
 mod watch_options;
 
 pub use bounded_yaml::{YamlError, read_bounded_yaml};
@@ -34,8 +34,8 @@ pub use label_selector::{
 pub use path::CanonicalPath;
 pub use query::Query;
 pub use request_info::{RequestInfo, verb_of};
+pub use retry_after::RetryAfter;
 pub use status::{Status, StatusCause, StatusDetails};
 pub use user::User;
 pub use version::{GroupVersion, compare_by_priority, compare_kube_aware};
-pub use watch_event::{bookmark_metadata, watch_event};
 pub use watch_options::{WatchOptions, resource_version};

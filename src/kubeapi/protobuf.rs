@@ -25,7 +25,7 @@ pub(crate) fn write_double(out: &mut Vec<u8>, field: u8, value: f64) {
 }
 
 /// Prefix of every encoded Kubernetes object.
-const MAGIC: &[u8; 4] = b"k8s\0";
+pub(crate) const MAGIC: &[u8; 4] = b"k8s\0";
 
 /// Wraps a message in a `runtime.Unknown` with its type, as Kubernetes sends it.
 pub(crate) fn wrap_unknown(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RequestInfo;
 use super::go_quote::GoQuoted;
+use super::retry_after::RetryAfter;
 
 /// A failure in the form of Kubernetes clients (`k8s.io/apimachinery/pkg/apis/meta/v1.Status`).
 ///
@@ -138,9 +139,9 @@ impl Status {
             .with_details(details)
     }
 
-    /// 429: a limit is reached. The delay before a retry is in the header, too.
-    pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Status {
-        Status::new(429, "TooManyRequests", message).with_retry_after(retry_after_seconds).with_retry_after_header()
+    /// 429: a limit is reached, with the delay before a retry.
+    pub fn too_many_requests(message: impl Into<String>, retry_after: RetryAfter) -> Status {
+        Status::new(429, "TooManyRequests", message).with_retry_after(retry_after)
     }
 
     /// 500: an internal error. Clients see `message`: it must not contain internal addresses or errors of libraries.
@@ -170,7 +171,7 @@ impl Status {
     pub fn paths_not_installed() -> Status {
         const MESSAGE: &str =
             "the request has been made before all known HTTP paths have been installed, please try again";
-        Status::service_unavailable(MESSAGE).with_retry_after(5).with_retry_after_header()
+        Status::service_unavailable(MESSAGE).with_retry_after(RetryAfter::PathsNotInstalled)
     }
 
     /// 504 for a resource version that is newer than the `current` one, with upstream's text and the header
@@ -178,8 +179,7 @@ impl Status {
     pub fn resource_version_too_large(requested: u64, current: u64) -> Status {
         Status::timeout(format_args!("Too large resource version: {requested}, current: {current}"))
             .with_cause("ResourceVersionTooLarge", "Too large resource version")
-            .with_retry_after(1)
-            .with_retry_after_header()
+            .with_retry_after(RetryAfter::ResourceVersionTooLarge)
     }
 
     /// 504: no response in time, with upstream's text.
@@ -212,25 +212,17 @@ impl Status {
         self
     }
 
-    /// Sets the delay before a retry in the details, not in the header.
-    ///
-    /// With the header `Retry-After`, client-go retries a 429 or 5xx up to ten times before its caller sees the
-    /// response (`k8s.io/client-go/rest/with_retry.go`). It does not wait because of the details.
+    /// Sets the delay before a retry in the details, and in the header where a kube-apiserver sends it.
     #[must_use]
-    pub fn with_retry_after(mut self, seconds: u32) -> Status {
-        self.details_mut().retry_after_seconds = seconds;
+    pub fn with_retry_after(mut self, retry_after: RetryAfter) -> Status {
+        self.details_mut().retry_after_seconds = retry_after.seconds();
+        self.sends_retry_after = retry_after.is_in_header();
         self
     }
 
     /// The delay before a retry in seconds, if known.
     pub fn retry_after(&self) -> Option<u32> {
         self.details.as_ref().map(|details| details.retry_after_seconds).filter(|seconds| *seconds > 0)
-    }
-
-    /// Sends [`Status::retry_after`] in the header, too. Only for responses that a kube-apiserver sends with it.
-    fn with_retry_after_header(mut self) -> Status {
-        self.sends_retry_after = true;
-        self
     }
 
     /// Value of the header `Retry-After` in seconds, with 429 and where a kube-apiserver sends it, else `None`.
@@ -388,18 +380,18 @@ mod tests {
 
     #[test]
     fn status_retry_after_only_when_set() {
-        assert_eq!(Status::too_many_requests("x", 1).retry_after(), Some(1));
+        assert_eq!(Status::too_many_requests("x", RetryAfter::Overloaded).retry_after(), Some(1));
         assert_eq!(Status::service_unavailable("x").retry_after(), None);
         assert_eq!(Status::service_unavailable("x").with_cause("a", "b").retry_after(), None);
     }
 
     #[test]
     fn status_retry_after_header_only_where_upstream_sends_it() {
-        assert_eq!(Status::too_many_requests("x", 1).retry_after_header(), Some(1));
+        assert_eq!(Status::too_many_requests("x", RetryAfter::Overloaded).retry_after_header(), Some(1));
         assert_eq!(Status::paths_not_installed().retry_after_header(), Some(5));
         assert_eq!(Status::resource_version_too_large(2, 1).retry_after_header(), Some(1));
         for status in [Status::service_unavailable("x"), Status::bad_gateway("x"), Status::timeout("x")] {
-            let status = status.with_retry_after(1);
+            let status = status.with_retry_after(RetryAfter::TransientFault);
             assert_eq!((status.retry_after(), status.retry_after_header()), (Some(1), None));
         }
     }

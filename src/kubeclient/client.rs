@@ -17,7 +17,7 @@ use crate::egress::{
     Address, CONTROL_PLANE, Dialer, Endpoint, EndpointKey, EndpointResponse, Pool, SendError, TransportSecurity,
 };
 use crate::message::{Body, BodyError};
-use crate::process::{FileWatcher, Problems};
+use crate::process::{FileWatcher, ReloadReporter};
 
 /// Timeout of DNS, TCP and TLS together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -139,31 +139,26 @@ impl Client {
     /// Watches the kubeconfig and the files it refers to until the process ends: renewed certificates, rotated tokens,
     /// another server. While it is invalid, the last valid one stays in use.
     pub async fn follow(self: Rc<Self>) {
-        let mut told: Option<Problems> = None;
+        const UNUSABLE: &str = "the kubeconfig changed and is invalid; the last good one stays in use";
+        let mut reporter = ReloadReporter::new(UNUSABLE, Box::new(|_| {}));
         let mut round = tokio::time::interval(SWEEP_INTERVAL);
         let mut ways = self.dialer.routes().clone();
         let mut files = self.files();
         let mut follower = FileWatcher::new(files.clone());
         loop {
             // Read first: a file may have changed before the watch began.
-            match self.source.load() {
-                Ok(kubeconfig) => {
-                    if told.take().is_some() {
-                        tracing::info!(source = %self.source, "the kubeconfig is valid again");
-                    }
-                    self.activate(Rc::new(kubeconfig));
-                    let now = self.files();
-                    if now != files {
-                        files = now;
-                        follower = FileWatcher::new(files.clone());
-                        continue;
-                    }
+            let was_failing = reporter.is_failing();
+            if let Some(kubeconfig) = reporter.report(self.source.load()) {
+                if was_failing {
+                    tracing::info!(source = %self.source, "the kubeconfig is valid again");
                 }
-                Err(problems) if told.as_ref() != Some(&problems) => {
-                    problems.log("the kubeconfig changed and is invalid; the last good one stays in use");
-                    told = Some(problems);
+                self.activate(Rc::new(kubeconfig));
+                let now = self.files();
+                if now != files {
+                    files = now;
+                    follower = FileWatcher::new(files.clone());
+                    continue;
                 }
-                Err(_) => {}
             }
             loop {
                 tokio::select! {

@@ -13,6 +13,7 @@ pub mod negotiate;
 mod rbac_proxy;
 mod refusal;
 mod respond;
+mod watch_stream;
 
 pub use allowed_headers::AllowedHeaders;
 pub use body::{Body, BodyError, StreamingBody, UnreadEnd};
@@ -21,3 +22,4 @@ pub use incoming_body::IncomingBody;
 pub use negotiate::Accept;
 pub use refusal::{Blame, Refusal, ReviewedAttributes};
 pub use respond::{ErrorFormat, respond, warning};
+pub use watch_stream::{WatchEvents, WatchSource, WatchStream, bookmark_metadata};

@@ -56,7 +56,7 @@ mod tests {
     use http_body_util::BodyExt;
 
     use super::*;
-    use crate::kubeapi::Status;
+    use crate::kubeapi::{RetryAfter, Status};
     use crate::message::{Accept, ErrorFormat, ReviewedAttributes};
 
     async fn read(refusal: &Refusal) -> (u16, HeaderMap, String) {
@@ -102,9 +102,10 @@ mod tests {
 
     #[tokio::test]
     async fn rbac_proxy_backend_failure_is_502_without_body() {
-        for status in
-            [Status::service_unavailable("x").with_retry_after(1), Status::bad_gateway("x").with_retry_after(1)]
-        {
+        for status in [
+            Status::service_unavailable("x").with_retry_after(RetryAfter::TransientFault),
+            Status::bad_gateway("x").with_retry_after(RetryAfter::TransientFault),
+        ] {
             let (code, headers, text) = read(&Refusal::new(Blame::Backend, status)).await;
             assert_eq!((code, &*text), (502, ""));
             assert!(headers.is_empty(), "{headers:?}");

@@ -74,7 +74,7 @@ mod tests {
     use http_body_util::BodyExt;
 
     use super::*;
-    use crate::kubeapi::Status;
+    use crate::kubeapi::{RetryAfter, Status};
 
     async fn read(response: Response<Body>) -> (u16, HeaderMap, String) {
         let (parts, body) = response.into_parts();
@@ -90,7 +90,7 @@ mod tests {
     async fn status_encoded_as_client_accepts() {
         let status = Status::service_unavailable("the server is currently unable to handle the request")
             .with_cause("MissingEndpoints", "no ready endpoints")
-            .with_retry_after(5);
+            .with_retry_after(RetryAfter::Unavailable);
         let refusal = Refusal::new(Blame::Backend, status).with_cause("10.0.0.1 refused");
         let (code, headers, body) = read(respond(&refusal, &accept("application/yaml"), ErrorFormat::Status)).await;
         assert_eq!(code, 503);
@@ -123,14 +123,14 @@ mod tests {
 
     #[tokio::test]
     async fn error_format_text_equals_kube_aggregator() {
-        let status = Status::service_unavailable("long").with_retry_after(3);
+        let status = Status::service_unavailable("long").with_retry_after(RetryAfter::TransientFault);
         let unavailable = Refusal::new(Blame::Gateway, status);
         let (code, headers, body) = read(respond(&unavailable, &accept("*/*"), ErrorFormat::Text)).await;
         assert_eq!((code, &*body), (503, "service unavailable\n"));
         assert_eq!(headers[CONTENT_TYPE], "text/plain; charset=utf-8");
         assert!(!headers.contains_key(RETRY_AFTER));
 
-        let full = Refusal::new(Blame::Gateway, Status::too_many_requests("x", 1));
+        let full = Refusal::new(Blame::Gateway, Status::too_many_requests("x", RetryAfter::Overloaded));
         for format in [ErrorFormat::Status, ErrorFormat::Text, ErrorFormat::KubeRbacProxy] {
             assert_eq!(read(respond(&full, &accept("*/*"), format)).await.1[RETRY_AFTER], "1");
         }

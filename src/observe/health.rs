@@ -10,6 +10,8 @@ use http::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Response, StatusCode};
 use percent_encoding::percent_decode_str;
 
+use crate::kubeapi::GoQuoted;
+
 /// Maximum number of another server's checks that are listed.
 const MAX_OTHERS: usize = 1000;
 
@@ -134,7 +136,7 @@ impl HealthChecks {
             }
         }
         if !unknown.is_empty() {
-            let names: Vec<String> = unknown.iter().map(|name| go_quote(name)).collect();
+            let names: Vec<String> = unknown.iter().map(|name| GoQuoted(name).to_string()).collect();
             lines.push_str(&format!(
                 "warn: some health checks cannot be excluded: no matches for {}\n",
                 names.join(",")
@@ -169,31 +171,6 @@ fn query_values<'q>(query: &'q str, name: &'q str) -> impl Iterator<Item = Strin
 fn form_decode(text: &str) -> Option<String> {
     let text = text.replace('+', " ");
     percent_decode_str(&text).decode_utf8().ok().map(|text| text.into_owned())
-}
-
-/// `text` as Go's `%q` prints it.
-fn go_quote(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for character in text.chars() {
-        match character {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\u{7}' => out.push_str("\\a"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{b}' => out.push_str("\\v"),
-            other if other.is_ascii_control() => out.push_str(&format!("\\x{:02x}", other as u32)),
-            other if other.is_ascii() || other.is_alphanumeric() => out.push(other),
-            other if (other as u32) < 0x10000 => out.push_str(&format!("\\u{:04x}", other as u32)),
-            other => out.push_str(&format!("\\U{:08x}", other as u32)),
-        }
-    }
-    out.push('"');
-    out
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@
 pub mod access;
 // Audit events, selected by an audit policy.
 pub mod audit;
+// How a request ended.
+mod end_reason;
 // `/livez`, `/readyz` and `/healthz`.
 pub mod health;
 // Log lines on standard error.
@@ -11,8 +13,9 @@ pub mod log;
 // Metrics, with Kubernetes' names where it has an equivalent.
 pub mod metrics;
 
-pub use access::{AccessLog, AccessRecord, ConnectTimings, EndReason, WorkerRecorder};
+pub use access::{AccessLog, AccessRecord, ConnectTimings, WorkerRecorder};
 pub use audit::Auditor;
+pub use end_reason::EndReason;
 pub use health::{HealthCheck, HealthChecks};
 pub use log::LogLevel;
 pub use metrics::Metrics;

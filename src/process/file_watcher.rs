@@ -20,6 +20,8 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use super::{Drain, ShutdownPhase};
+
 /// Time without notifications before the files are read.
 const QUIET_PERIOD: Duration = Duration::from_millis(100);
 /// Longest time that a stream of notifications can delay reading the files.
@@ -119,6 +121,14 @@ impl FileWatcher {
         follower.update_watches();
         follower.fingerprints = follower.roots.fingerprint(&BTreeMap::new());
         follower
+    }
+
+    /// Waits for the next change. Returns `false` once the process ends.
+    pub async fn changed_before_end(&mut self, drain: &mut Drain) -> bool {
+        tokio::select! {
+            () = self.changed() => true,
+            () = drain.wait_for(ShutdownPhase::Ending) => false,
+        }
     }
 
     /// Waits until the content differs from that at the last return (or at creation). Cancellation safe: no change is

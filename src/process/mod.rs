@@ -4,6 +4,7 @@
 mod atomic_write;
 mod change_log;
 mod configuration;
+pub(crate) mod csv;
 mod deadline;
 mod document;
 mod drain;

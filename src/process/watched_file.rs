@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Drain, FileWatcher, Problems, Publisher, ShutdownPhase};
+use super::{Drain, FileWatcher, Problems, Publisher};
 
 /// Content of a [`WatchedFile`].
 pub trait WatchedFileContent: Sized {
@@ -46,11 +46,7 @@ impl<T: WatchedFileContent> WatchedFile<T> {
     /// invalid, the last valid content stays published.
     pub async fn publish_changes(mut self, publisher: Publisher<T>, on_failure: OnFailure, mut drain: Drain) {
         let mut readings = ReloadReporter::new(T::UNUSABLE, on_failure);
-        loop {
-            tokio::select! {
-                () = self.watcher.changed() => {}
-                () = drain.wait_for(ShutdownPhase::Ending) => return,
-            }
+        while self.watcher.changed_before_end(&mut drain).await {
             if let Some(read) = readings.report(T::read(&self.path)) {
                 read.log_reload(&self.path);
                 publisher.publish(Arc::new(read));
@@ -70,6 +66,11 @@ impl ReloadReporter {
     /// For new problems, logs `unusable` and calls `on_failure`.
     pub fn new(unusable: &'static str, on_failure: OnFailure) -> ReloadReporter {
         ReloadReporter { unusable, on_failure, reported: None }
+    }
+
+    /// Whether the last reload failed.
+    pub fn is_failing(&self) -> bool {
+        self.reported.is_some()
     }
 
     /// Reports the result of a reload and returns the content if it is valid.

@@ -11,7 +11,7 @@ use super::url_backend::UrlBackend;
 use crate::egress::{Address, CONTROL_PLANE};
 use crate::kubeclient::{KubeconfigServer, KubeconfigSource};
 use crate::message::AllowedHeaders;
-use crate::process::{Drain, FileWatcher, OnFailure, Problems, Publisher, ReloadReporter, ShutdownPhase};
+use crate::process::{Drain, FileWatcher, OnFailure, Problems, Publisher, ReloadReporter};
 
 /// Name of the delegate in logs and metrics. No APIService can have it: all their names contain a dot.
 pub const DELEGATE: &str = "delegate";
@@ -46,11 +46,7 @@ impl Delegate {
         let reader = publisher.reader();
         const UNUSABLE: &str = "the delegate's kubeconfig changed and is invalid; the last good one stays in use";
         let mut readings = ReloadReporter::new(UNUSABLE, on_failure);
-        loop {
-            tokio::select! {
-                () = self.follower.changed() => {}
-                () = drain.wait_for(ShutdownPhase::Ending) => return,
-            }
+        while self.follower.changed_before_end(&mut drain).await {
             let Some(server) = readings.report(KubeconfigServer::load(&self.source)) else { continue };
             if server.files != self.files {
                 self.files.clone_from(&server.files);
@@ -96,6 +92,7 @@ fn delegate_api_service(server: KubeconfigServer, settings: &Settings) -> ApiSer
 mod tests {
     use super::*;
     use crate::process::Published;
+    use crate::process::ShutdownPhase;
     use crate::registry::ApiServiceBackend;
     use crate::tls::Authority;
 

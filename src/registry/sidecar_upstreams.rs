@@ -9,7 +9,7 @@ use super::long_running::LongRunning;
 use super::settings::Settings;
 use super::static_backend::{UpstreamUrl, sidecar_upstream};
 use crate::message::AllowedHeaders;
-use crate::process::{Drain, FileWatcher, OnFailure, Problem, Problems, Publisher, ReloadReporter, ShutdownPhase};
+use crate::process::{Drain, FileWatcher, OnFailure, Problem, Problems, Publisher, ReloadReporter};
 use crate::tls::{Bundle, KeyPair, PairFiles};
 
 /// One upstream, and the requests that are routed to it.
@@ -72,11 +72,7 @@ impl UpstreamFiles {
     pub async fn follow(mut self, publisher: Publisher<SidecarUpstreams>, on_failure: OnFailure, mut drain: Drain) {
         const UNUSABLE: &str = "a file of an upstream changed and is invalid; the last good one stays in use";
         let mut readings = ReloadReporter::new(UNUSABLE, on_failure);
-        loop {
-            tokio::select! {
-                () = self.follower.changed() => {}
-                () = drain.wait_for(ShutdownPhase::Ending) => return,
-            }
+        while self.follower.changed_before_end(&mut drain).await {
             if let Some(upstreams) = readings.report(load_upstreams(&self.settings)) {
                 tracing::info!("files of --upstream-ca-file and --upstream-client-cert-file reloaded");
                 publisher.publish(Arc::new(upstreams));

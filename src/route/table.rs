@@ -6,7 +6,7 @@ use crate::availability::{
     Availability, AvailabilityMap, CircuitPermit, ConnectionSettings, EndpointHealth, Rejection,
 };
 use crate::egress::{ConnectionCounter, EgressRoute, EgressRoutes};
-use crate::kubeapi::Status;
+use crate::kubeapi::{RetryAfter, Status};
 use crate::message::{Blame, Refusal};
 use crate::observe::metrics::{CircuitState, RejectReason};
 use crate::process::{Drain, Published, Publisher, ShardedMap, ShutdownPhase, changed_or_pending};
@@ -57,9 +57,6 @@ pub struct RouteTarget {
     route: Arc<Route>,
     circuit_permit: Option<Box<CircuitPermit>>,
 }
-
-/// `retryAfterSeconds` of an unavailable APIService.
-const RETRY_AFTER: u32 = 5;
 
 impl RouteTable {
     /// Builds the routes of `registry`, reusing unchanged ones of `previous`.
@@ -274,10 +271,13 @@ impl Route {
                 return self.unavailable(&condition.reason, &condition.message, &condition.detail);
             }
             Rejection::CircuitOpen { reason, after } => {
-                let after = u32::try_from(after.as_secs()).unwrap_or(u32::MAX).saturating_add(1);
-                ("CircuitOpen", format!("its recent requests got no response: {reason}"), after)
+                let message = format!("its recent requests got no response: {reason}");
+                ("CircuitOpen", message, RetryAfter::CircuitOpen(*after))
             }
-            Rejection::Recovering => ("Recovering", "it has just recovered, and gets requests gradually".to_owned(), 1),
+            Rejection::Recovering => {
+                let message = "it has just recovered, and gets requests gradually".to_owned();
+                ("Recovering", message, RetryAfter::CircuitRecovering)
+            }
         };
         let text =
             format!("the server is currently unable to handle the request ({}: {cause}: {message})", DisplayName(name));
@@ -309,7 +309,7 @@ impl Route {
             }
             RejectReason::FairShare => format!("the user exceeds the fair share of max-inflight of {name}"),
         };
-        Refusal::new(Blame::Gateway, Status::too_many_requests(message, 1)).with_cause(why)
+        Refusal::new(Blame::Gateway, Status::too_many_requests(message, RetryAfter::Overloaded)).with_cause(why)
     }
 
     /// Adds the APIService to the details of `status`, unless this is an upstream's route.
@@ -324,7 +324,7 @@ impl Route {
         let status = self
             .with_api_service_details(Status::service_unavailable(text))
             .with_cause(reason, message)
-            .with_retry_after(RETRY_AFTER);
+            .with_retry_after(RetryAfter::Unavailable);
         Refusal::new(Blame::Backend, status).with_cause(if detail.is_empty() { message } else { detail })
     }
 }

@@ -3,7 +3,7 @@
 use rustls::pki_types::UnixTime;
 
 use super::key_pair::{KeyPair, PairFiles};
-use crate::process::{Drain, FileWatcher, OnFailure, Problem, Problems, Published, Publisher, ShutdownPhase};
+use crate::process::{Drain, FileWatcher, OnFailure, Problem, Problems, Published, Publisher, ReloadReporter};
 
 /// A key pair on disk, with its last valid version.
 pub struct ClientIdentity {
@@ -26,39 +26,21 @@ impl ClientIdentity {
     /// Publishes the pair whenever its files changed and are valid, until the process ends. With a half-written pair
     /// the old one is kept.
     pub async fn follow(mut self, on_failure: OnFailure, mut drain: Drain) {
-        let mut told = None;
+        const UNUSABLE: &str = "client certificate changed and is invalid; the last good one stays in use";
+        let mut reporter = ReloadReporter::new(UNUSABLE, on_failure);
         warn_of_early(&self.publisher.reader().load());
-        loop {
-            tokio::select! {
-                () = self.follower.changed() => self.reload(&mut told, &on_failure),
-                () = drain.wait_for(ShutdownPhase::Ending) => return,
-            }
-        }
-    }
-
-    fn reload(&self, told: &mut Option<Problem>, on_failure: &OnFailure) {
-        match KeyPair::load(&self.files) {
-            Ok(pair) => {
-                if told.take().is_some() {
-                    on_failure(&Problems::default());
-                }
-                if pair != **self.publisher.reader().load() {
-                    tracing::info!(
-                        files = pair.place(),
-                        subject = pair.info().subject,
-                        until = super::certificate::format_date(pair.not_after()),
-                        "client certificate reloaded"
-                    );
-                    warn_of_usage(&pair);
-                    warn_of_early(&pair);
-                    self.publisher.publish(pair.into());
-                }
-            }
-            Err(problem) if told.as_ref() == Some(&problem) => {}
-            Err(problem) => {
-                tracing::error!(%problem, "client certificate changed and is invalid; the last good one stays in use");
-                on_failure(&problem.clone().into());
-                *told = Some(problem);
+        while self.follower.changed_before_end(&mut drain).await {
+            let Some(pair) = reporter.report(KeyPair::load(&self.files).map_err(Problems::from)) else { continue };
+            if pair != **self.publisher.reader().load() {
+                tracing::info!(
+                    files = pair.place(),
+                    subject = pair.info().subject,
+                    until = super::certificate::format_date(pair.not_after()),
+                    "client certificate reloaded"
+                );
+                warn_of_usage(&pair);
+                warn_of_early(&pair);
+                self.publisher.publish(pair.into());
             }
         }
     }
@@ -91,6 +73,7 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use super::*;
+    use crate::process::ShutdownPhase;
     use crate::tls::{Authority, CertificateSpec};
 
     #[tokio::test]

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::configuration::{ClaimSource, ClaimValidationRule, JwtIssuer};
 use super::token::Claims;
-use crate::authenticate::peer::CREDENTIAL_ID;
+use crate::authenticate::CREDENTIAL_ID;
 use crate::expression::{EvaluatedValue, Expression, ExpressionInput};
 use crate::kubeapi::User;
 

@@ -36,7 +36,9 @@ use crate::decision_cache::{CacheLimits, CachedDecision, DecisionCache, DigestSe
 use crate::egress::{Dialer, EgressRoutes};
 use crate::kubeapi::User;
 use crate::observe::metrics::{self, CacheResult, CallKind, Metrics};
-use crate::process::{Drain, FileWatcher, OnFailure, Problem, Problems, Published, Publisher, ShutdownPhase};
+use crate::process::{
+    Drain, FileWatcher, OnFailure, Problem, Problems, Published, Publisher, ReloadReporter, ShutdownPhase,
+};
 
 /// Parsers that are exposed to the fuzz targets.
 #[doc(hidden)]
@@ -299,7 +301,7 @@ impl Issuers {
         let left = issuer.check_claims(&token.claims, now)?;
         let mut user = mapping::map_user(&issuer.rules, &token.claims)?;
         if issuer.rules.adds_authenticated_group {
-            super::authenticator::add_group(&mut user.groups, AUTHENTICATED);
+            super::groups::add_group(&mut user.groups, AUTHENTICATED);
         }
         header_safe::check_header_safe(&user)?;
         let by = IssuerRevision { configuration: self.id, issuer: number, keys };
@@ -390,7 +392,8 @@ impl AuthenticationConfigWatcher {
             }
         };
         start(&mut tasks, std::mem::take(&mut self.refreshers));
-        let mut told: Option<Problems> = None;
+        const UNUSABLE: &str = "authentication configuration changed and is invalid; the last good one stays in use";
+        let mut reporter = ReloadReporter::new(UNUSABLE, on_failure);
         let mut ending = drain.clone();
         loop {
             {
@@ -407,26 +410,14 @@ impl AuthenticationConfigWatcher {
             }
             let loaded = self.source.load();
             let loaded = loaded.and_then(|it| self.source.check_egress(&it, &dialer.routes().load()).into_result(it));
-            match loaded {
-                Ok(configuration) => {
-                    let before = self.jwt.issuers.get();
-                    let (now, keepers) = Issuers::new(configuration, Some(&before));
-                    let file = self.source.file().unwrap_or(Path::new("")).display();
-                    tracing::info!(%file, issuers = now.list.len(), "authentication configuration reloaded");
-                    tasks.retain(|task| now.list.iter().any(|issuer| issuer.keys.source == task.origin));
-                    start(&mut tasks, keepers);
-                    self.publisher.publish(Arc::new(now));
-                    if told.take().is_some() {
-                        on_failure(&Problems::default());
-                    }
-                }
-                Err(problems) if told.as_ref() != Some(&problems) => {
-                    problems.log("authentication configuration changed and is invalid; the last good one stays in use");
-                    on_failure(&problems);
-                    told = Some(problems);
-                }
-                Err(_) => {}
-            }
+            let Some(configuration) = reporter.report(loaded) else { continue };
+            let before = self.jwt.issuers.get();
+            let (now, keepers) = Issuers::new(configuration, Some(&before));
+            let file = self.source.file().unwrap_or(Path::new("")).display();
+            tracing::info!(%file, issuers = now.list.len(), "authentication configuration reloaded");
+            tasks.retain(|task| now.list.iter().any(|issuer| issuer.keys.source == task.origin));
+            start(&mut tasks, keepers);
+            self.publisher.publish(Arc::new(now));
         }
     }
 }

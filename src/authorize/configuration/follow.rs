@@ -18,7 +18,9 @@ use crate::decision_cache::ReviewTarget;
 use crate::egress::Dialer;
 use crate::kubeclient::{CallPolicy, Client, ClientHandle, ClientJobs, Kubeconfig, KubeconfigSource};
 use crate::observe::metrics::Metrics;
-use crate::process::{Drain, FileWatcher, OnFailure, Problem, Problems, Published, Publisher, ShutdownPhase};
+use crate::process::{
+    Drain, FileWatcher, OnFailure, Problem, Problems, Published, Publisher, ReloadReporter, ShutdownPhase,
+};
 
 /// How often expired decisions are removed from the caches.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
@@ -147,7 +149,8 @@ impl AuthorizationConfigWatcher {
     pub async fn run(mut self, dialer: Dialer, on_failure: OnFailure, mut drain: Drain) {
         let (mut round, mut probing) = (tokio::time::interval(SWEEP_INTERVAL), tokio::time::interval(PROBE_INTERVAL));
         let probes = self.builder.settings.probes;
-        let mut told: Option<Problems> = None;
+        const UNUSABLE: &str = "authorization configuration changed and is invalid; the last good one stays in use";
+        let mut reporter = ReloadReporter::new(UNUSABLE, on_failure);
         loop {
             for plane in self.builder.pending_workers.drain(..) {
                 tokio::task::spawn_local(plane.run(dialer.clone()));
@@ -164,24 +167,13 @@ impl AuthorizationConfigWatcher {
                     }
                 }
             }
-            match self.reload() {
-                Ok(changed) => {
-                    if changed || told.is_some() {
-                        log_chain(&self.path, &self.chain, "authorization configuration reloaded");
-                    }
-                    if told.take().is_some() {
-                        on_failure(&Problems::default());
-                    }
+            let was_failing = reporter.is_failing();
+            match reporter.report(self.reload()) {
+                Some(changed) if changed || was_failing => {
+                    log_chain(&self.path, &self.chain, "authorization configuration reloaded");
                 }
-                Err(problems) => {
-                    self.builder.metrics.authorization().record_reload_failure();
-                    if told.as_ref() != Some(&problems) {
-                        problems
-                            .log("authorization configuration changed and is invalid; the last good one stays in use");
-                        on_failure(&problems);
-                        told = Some(problems);
-                    }
-                }
+                Some(_) => {}
+                None => self.builder.metrics.authorization().record_reload_failure(),
             }
         }
     }

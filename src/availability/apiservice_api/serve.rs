@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::object::{API_VERSION, ApiServiceObject, Projection};
 use super::table::{IncludeObjectPolicy, table};
 use super::view::ApiServiceView;
-use super::watch::{ApiServiceWatch, WatchRequest};
+use super::watch::{WatchRequest, watch_api_services};
 use crate::kubeapi::{FieldSelector, LabelSelector, Query, RequestInfo, Status, WatchOptions, resource_version};
 use crate::message::{Blame, Body, Refusal, negotiate};
 use crate::process::{Drain, Published};
@@ -91,7 +91,7 @@ impl ApiServiceHandler {
             _ => {
                 let wish =
                     watch_request(info, query, shape, &view).map_err(|status| Refusal::new(Blame::Client, status))?;
-                let watch = ApiServiceWatch::new(self.view.clone(), self.drain.clone(), wish);
+                let watch = watch_api_services(self.view.clone(), self.drain.clone(), wish);
                 Ok(respond("application/json", Body::stream(watch)))
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::egress::route::build::{build_routes, referenced_files};
 use crate::egress::{EgressRoute, EgressRoutes, EgressSelectionSettings, ProxyEnvironment};
-use crate::process::{Drain, FileWatcher, OnFailure, Problems, Publisher, ShutdownPhase};
+use crate::process::{Drain, FileWatcher, OnFailure, Problems, Publisher, ReloadReporter};
 
 /// Reads the selections of the configuration file.
 type LoadSelections = Box<dyn Fn() -> Result<Vec<EgressSelectionSettings>, Problems> + Send>;
@@ -58,33 +58,18 @@ impl EgressConfigFile {
     /// Follows the files until the process ends, and publishes the routes. While a file is unreadable or invalid, the
     /// last good routes stay.
     pub async fn follow(mut self, publisher: Publisher<EgressRoutes>, on_failure: OnFailure, mut drain: Drain) {
-        let mut told: Option<Problems> = None;
+        const UNUSABLE: &str = "egress selections changed but are invalid; the last good ones stay in use";
+        let mut reporter = ReloadReporter::new(UNUSABLE, on_failure);
         let file = self.path.display().to_string();
-        loop {
-            tokio::select! {
-                () = self.follower.changed() => {}
-                () = drain.wait_for(ShutdownPhase::Ending) => return,
-            }
+        while self.follower.changed_before_end(&mut drain).await {
             let before = publisher.reader().get();
-            match self.reload() {
-                Ok(ways) => {
-                    let ways = ways.reuse_unchanged(&before);
-                    if told.take().is_some() {
-                        on_failure(&Problems::default());
-                    }
-                    // Without a change nothing is published.
-                    if ways != *before {
-                        tracing::info!(file, %ways, "egress selections reloaded");
-                        self.log_changes(&file, &before, &ways);
-                        publisher.publish(Arc::new(ways));
-                    }
-                }
-                Err(problems) if told.as_ref() != Some(&problems) => {
-                    problems.log("egress selections changed but are invalid; the last good ones stay in use");
-                    on_failure(&problems);
-                    told = Some(problems);
-                }
-                Err(_) => {}
+            let Some(routes) = reporter.report(self.reload()) else { continue };
+            let routes = routes.reuse_unchanged(&before);
+            // Without a change nothing is published.
+            if routes != *before {
+                tracing::info!(file, ways = %routes, "egress selections reloaded");
+                self.log_changes(&file, &before, &routes);
+                publisher.publish(Arc::new(routes));
             }
         }
     }

@@ -15,10 +15,11 @@ mod writer;
 use std::cell::Cell;
 use std::rc::Rc;
 
+pub use super::end_reason::EndReason;
 pub use body_counter::BodyCounter;
 pub use line::AccessLogFormat;
 pub use proxy::{ProxyAccessLog, ProxyRecord};
-pub use record::{AccessRecord, ConnectTimings, EndReason};
+pub use record::{AccessRecord, ConnectTimings};
 pub use refusals::RefusedRequest;
 pub use tunnel::{TunnelAccessLog, TunnelRecord};
 pub use writer::AccessLog;

@@ -11,6 +11,7 @@ use http::{HeaderMap, Method, Request, Uri, Version};
 use super::{AccessLogMode, BodyCounter, RefusedRequest, WorkerRecorder};
 use crate::kubeapi::User;
 use crate::message::{Blame, Refusal};
+use crate::observe::EndReason;
 use crate::observe::audit::{AuditContext, AuditInput, Auditor, RecordInfo as Facts};
 use crate::observe::metrics::{
     ApiServiceMetrics, BackendPhase, EndpointMetrics, KnownLabels, RequestLabels, RequestOutcome, Retry, SeriesId, Verb,
@@ -18,39 +19,6 @@ use crate::observe::metrics::{
 
 /// Under [`AccessLogMode::Errors`], a longer request is written unless it is long-running.
 const SLOW_REQUEST: Duration = Duration::from_secs(1);
-
-/// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EndReason {
-    /// The response was sent completely.
-    Complete,
-    /// The client disconnected before that; also the default of a record that is dropped.
-    ClientGone,
-    /// The backend's response was truncated, and therefore the client's.
-    BackendBroke,
-    /// The request timed out.
-    Timeout,
-    /// A watch or tunnel was ended by the shutdown.
-    Drained,
-    /// The client did not read the response while it held memory that other requests needed.
-    SlowClient,
-    /// Aborted by this process: the client's certificate is not trusted any more, or the shutdown timed out.
-    Cut,
-}
-
-impl EndReason {
-    pub(in crate::observe) fn as_str(self) -> &'static str {
-        match self {
-            EndReason::Complete => "complete",
-            EndReason::ClientGone => "client-gone",
-            EndReason::BackendBroke => "backend-broke",
-            EndReason::Timeout => "timeout",
-            EndReason::Drained => "drained",
-            EndReason::SlowClient => "slow-client",
-            EndReason::Cut => "cut",
-        }
-    }
-}
 
 /// Durations of the phases of opening a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -443,7 +411,7 @@ mod tests {
     use super::super::writer::tests::CapturedOutput;
     use super::super::{AccessLog, AccessLogFormat, Settings};
     use super::*;
-    use crate::kubeapi::Status;
+    use crate::kubeapi::{RetryAfter, Status};
     use crate::observe::metrics::{DryRun, ExpositionFormat, Metrics, Scope};
 
     struct AccessLogFixture {
@@ -639,7 +607,8 @@ mod tests {
         let world = AccessLogFixture::new(AccessLogMode::Off, AccessLogFormat::Text);
         let mut record = world.begin();
         record.set_labels(&watch(), false, |_| KnownLabels::Resource);
-        record.record_refusal(&Refusal::new(Blame::Gateway, Status::too_many_requests("later", 1)));
+        record
+            .record_refusal(&Refusal::new(Blame::Gateway, Status::too_many_requests("later", RetryAfter::Overloaded)));
         drop(record);
         let line = "apiserver_request_terminations_total{code=\"429\",component=\"apiserver\",\
                     group=\"example.narthex.dev\",resource=\"greetings\",scope=\"cluster\",subresource=\"\",\

@@ -6,12 +6,13 @@ use std::time::{Instant, SystemTime};
 
 use http::{HeaderMap, HeaderValue, Method, Uri};
 
+use super::AuditLevel;
 use super::Auditor;
 use super::body::{BodyCapture, CapturedBody};
 use super::event::{AuditDecision, AuditEvent, AuditImpersonation, AuditOutcome, AuditedRequest};
-use super::policy::{AuditLevel, AuditStage, RequestAuditConfig};
+use super::policy::{AuditStage, RequestAuditConfig};
 use crate::kubeapi::{RequestInfo, Status, User};
-use crate::observe::access::EndReason;
+use crate::observe::EndReason;
 
 /// Maximum size of a failed backend response that is parsed as a Status.
 const MAX_STATUS_BODY: u64 = 64 << 10;

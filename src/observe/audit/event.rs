@@ -11,8 +11,9 @@ use http::{HeaderValue, Method, Uri};
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::AuditLevel;
 use super::body::{CapturedBody, OmitReason};
-use super::policy::{AuditLevel, AuditStage};
+use super::policy::AuditStage;
 use crate::kubeapi::{self, CanonicalPath, GoQuoted, Query, RequestInfo, Status, StatusEncoding, User};
 
 /// Maximum length of a user agent (`maxUserAgentLength` in `k8s.io/apiserver/pkg/audit`).

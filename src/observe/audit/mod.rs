@@ -20,11 +20,12 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
+pub use super::metrics::AuditLevel;
 pub(in crate::observe) use audit_context::RecordInfo;
 pub use audit_context::{AuditContext, AuditInput};
 pub(in crate::observe) use body::{BodyCapture, CapturedBody};
 pub use log::{AuditLogFormat, AuditLogSettings};
-pub use policy::{AuditLevel, AuditPolicy, AuditPolicyFile, AuditStage, AuditStages, RequestAuditConfig};
+pub use policy::{AuditPolicy, AuditPolicyFile, AuditStage, AuditStages, RequestAuditConfig};
 pub use webhook::{AuditEventSender, AuditWebhookSettings, WebhookSink};
 
 use super::metrics::{AuditLoss, Metrics};

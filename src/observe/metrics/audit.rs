@@ -4,7 +4,30 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::counters::StripedCounter;
 use super::exposition::{MetricType, MetricsText};
-use crate::observe::audit::AuditLevel;
+
+/// Audit level: how much of a request is recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AuditLevel {
+    /// The request is not audited.
+    #[default]
+    None,
+    /// User, verb, resource, time and response status.
+    Metadata,
+    /// `Metadata` and the request object.
+    Request,
+    /// `Request` and the response object.
+    RequestResponse,
+}
+
+impl AuditLevel {
+    pub(in crate::observe) const ALL: [AuditLevel; 4] =
+        [AuditLevel::None, AuditLevel::Metadata, AuditLevel::Request, AuditLevel::RequestResponse];
+
+    /// Name of the level.
+    pub fn as_str(self) -> &'static str {
+        ["None", "Metadata", "Request", "RequestResponse"][self as usize]
+    }
+}
 
 /// Where events were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+pub use audit::AuditLevel;
 pub(in crate::observe) use audit::{AuditCounts, AuditLoss};
 pub use authorization::{AuthorizationMetrics, DecisionCounts, RoundTrip, WebhookMetrics};
 pub use backend::{ApiServiceMetrics, ConnectionCount, EndpointMetrics};

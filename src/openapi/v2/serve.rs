@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use super::protobuf;
 use crate::discovery::{EncodedDocument, accepted, matches_etag, not_acceptable, not_allowed};
-use crate::kubeapi::Status;
+use crate::kubeapi::{RetryAfter, Status};
 use crate::message::negotiate::accepts_gzip;
 use crate::message::{Blame, Body, Refusal};
 use crate::process::Published;
@@ -74,7 +74,8 @@ impl OpenApiV2 {
         let form = negotiate(headers)?;
         self.demand.notify.notify_one();
         let later = || {
-            let status = Status::service_unavailable("the OpenAPI documents are being merged").with_retry_after(1);
+            let status = Status::service_unavailable("the OpenAPI documents are being merged");
+            let status = status.with_retry_after(RetryAfter::Merging);
             Refusal::new(Blame::Gateway, status)
         };
         let built = timeout(BUILD_TIMEOUT, self.document()).await.map_err(|_| later())?;

@@ -10,7 +10,9 @@ use rustls::pki_types::UnixTime;
 use super::{
     CertificateInUse, ClientTrust, ClusterTrust, ServingMaterial, ServingSettings, ServingSnapshot, tls_parameters,
 };
-use crate::process::{Drain, FileWatcher, OnFailure, Problem, Problems, Published, Publisher, ShutdownPhase};
+use crate::process::{
+    Drain, FileWatcher, OnFailure, Problem, Problems, Published, Publisher, ReloadReporter, ShutdownPhase,
+};
 use crate::tls::key_pair::PairFiles;
 
 /// How often an in-memory certificate is checked for renewal.
@@ -24,8 +26,6 @@ pub struct ServingFiles {
     cluster_trust: Option<Published<ClusterTrust>>,
     material: ServingMaterial,
     generation: u64,
-    /// The problems reported last.
-    reported: Option<Problems>,
 }
 
 /// Publishers of the listener's TLS state.
@@ -72,7 +72,6 @@ impl ServingFiles {
                 cluster_trust: None,
                 material: parts,
                 generation: 1,
-                reported: None,
             }),
             untimely,
         )
@@ -115,6 +114,8 @@ impl ServingFiles {
     /// Parts are independent: while a pair is half-written, the last valid pair is served, but a bundle that
     /// shrank at the same time takes effect.
     pub async fn follow(mut self, publishers: ServingPublishers, on_failure: OnFailure, mut drain: Drain) {
+        const UNUSABLE: &str = "certificate or CA bundle changed and is invalid; the last good one stays in use";
+        let mut reporter = ReloadReporter::new(UNUSABLE, on_failure);
         loop {
             let announced = async {
                 match &mut self.cluster_trust {
@@ -128,11 +129,11 @@ impl ServingFiles {
                 () = tokio::time::sleep(CHECK_INTERVAL), if !self.settings.in_memory_names.is_empty() => {}
                 () = drain.wait_for(ShutdownPhase::Ending) => return,
             }
-            self.reload(&publishers, &on_failure);
+            self.reload(&publishers, &mut reporter);
         }
     }
 
-    fn reload(&mut self, publishers: &ServingPublishers, on_failure: &OnFailure) {
+    fn reload(&mut self, publishers: &ServingPublishers, reporter: &mut ReloadReporter) {
         let announced = self.cluster_trust.as_ref().map(Published::get).unwrap_or_default();
         let (parts, mut problems) = ServingMaterial::read(&self.settings, &announced, &self.material, UnixTime::now());
         if !parts.is_same(&self.material) {
@@ -146,17 +147,9 @@ impl ServingFiles {
                 Err(more) => problems.0.extend(more.0),
             }
         }
-        if problems.0.is_empty() {
-            if self.reported.take().is_some() {
-                tracing::info!("all certificates and CA bundles are valid again");
-                on_failure(&problems);
-            }
-        } else if self.reported.as_ref() != Some(&problems) {
-            for problem in &problems.0 {
-                tracing::error!(%problem, "certificate or CA bundle changed and is invalid; the last good one stays in use");
-            }
-            on_failure(&problems);
-            self.reported = Some(problems);
+        let was_failing = reporter.is_failing();
+        if reporter.report(problems.into_result(())).is_some() && was_failing {
+            tracing::info!("all certificates and CA bundles are valid again");
         }
     }
 

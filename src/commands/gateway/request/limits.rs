@@ -3,7 +3,7 @@
 use super::target::ParsedRequest;
 use crate::authorize::Permit;
 use crate::commands::gateway::state::GatewayState;
-use crate::kubeapi::{RequestInfo, Status, User};
+use crate::kubeapi::{RequestInfo, RetryAfter, Status, User};
 use crate::message::{Blame, Refusal};
 use crate::observe::metrics::{ExceededLimit, RejectReason};
 use crate::route::{Hand, InflightPermit, Route};
@@ -68,7 +68,7 @@ pub(super) fn admit_request(
     };
     pool.requests.try_acquire(hand, pool.max).map(Some).map_err(|reason| {
         shared.metrics.rejections().record(limit, reason);
-        let status = Status::too_many_requests("Too many requests, please try again later.", 1);
+        let status = Status::too_many_requests("Too many requests, please try again later.", RetryAfter::Overloaded);
         Refusal::new(Blame::Gateway, status).with_cause(match reason {
             RejectReason::LimitReached => "the limit of requests in flight is reached",
             RejectReason::FairShare => "the user exceeds a fair share of the requests in flight",

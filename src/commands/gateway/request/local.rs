@@ -12,7 +12,7 @@ use crate::availability::apiservice_api::ApiServiceHandler;
 use crate::commands::gateway::state::GatewayState;
 use crate::delegation_server::{DelegationRequest, DelegationServer};
 use crate::discovery;
-use crate::kubeapi::{RequestInfo, Status};
+use crate::kubeapi::{RequestInfo, RetryAfter, Status};
 use crate::message::{Blame, Body, IncomingBody, Refusal};
 use crate::observe::access::AccessRecord;
 use crate::observe::metrics::ExpositionFormat;
@@ -41,7 +41,8 @@ pub(super) fn check_shutdown(parsed: &ParsedRequest<'_>) -> Result<(), Refusal> 
         return Ok(());
     }
     parsed.connection.close_after_response();
-    let status = Status::too_many_requests("The apiserver is shutting down, please try again later.", 5);
+    let status =
+        Status::too_many_requests("The apiserver is shutting down, please try again later.", RetryAfter::ShuttingDown);
     Err(Refusal::new(Blame::Gateway, status))
 }
 

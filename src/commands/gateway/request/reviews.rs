@@ -11,7 +11,7 @@ use super::target::client_error;
 use crate::authorize::{self, Permit, ReviewBody, SelfReview};
 use crate::commands::gateway::state::GatewayState;
 use crate::delegation_server::{self, DelegationRequest, DelegationServer};
-use crate::kubeapi::{Query, Status};
+use crate::kubeapi::{Query, RetryAfter, Status};
 use crate::message::{Body, IncomingBody, Refusal};
 use crate::observe::access::BodyCounter;
 use crate::process::UserTurns;
@@ -96,7 +96,7 @@ async fn read_review_body(
     let Ok(Some(_turn)) = tokio::time::timeout(REVIEW_BODY_TIMEOUT, turn).await else {
         return Err(client_error(Status::too_many_requests(
             "too many large reviews at once, please try again later",
-            1,
+            RetryAfter::Overloaded,
         )));
     };
     let kind = kind.to_owned();

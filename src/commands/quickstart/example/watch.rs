@@ -13,11 +13,9 @@ use super::options::{ListOptions, ListVersion};
 use super::representation::Representation;
 use super::resource::ExampleResource;
 use super::store::{ObjectChange, ObjectStore, RevisionError};
-use crate::kubeapi::{Status, StatusEncoding, encode};
+use crate::kubeapi::Status;
+use crate::message::{WatchEvents, bookmark_metadata};
 use crate::process::{Drain, ShutdownPhase};
-
-/// The annotation on the bookmark that ends the initial events (KEP-3157).
-const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// A watch: its options and its position in the history.
 pub(super) struct ObjectWatch {
@@ -29,8 +27,8 @@ pub(super) struct ObjectWatch {
     latest: tokio::sync::watch::Receiver<u64>,
     /// The revision up to which changes were sent.
     position: u64,
-    /// Encoded events not yet returned.
-    pending: Vec<u8>,
+    /// Events not yet returned.
+    pending: WatchEvents,
     /// Whether the columns of the Table were sent.
     columns_sent: bool,
     bookmarks: Interval,
@@ -66,7 +64,7 @@ impl ObjectWatch {
             view,
             latest,
             position: 0,
-            pending: Vec::new(),
+            pending: WatchEvents::default(),
             columns_sent: false,
             bookmarks: interval_at(now + bookmark_every, bookmark_every),
             deadline: now + timeout,
@@ -77,12 +75,12 @@ impl ObjectWatch {
         watch
     }
 
-    /// The next events, one per line; `None` when the watch has ended.
+    /// The next event, a line; `None` when the watch has ended.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         loop {
             self.send_changes();
-            if !self.pending.is_empty() {
-                return Some(std::mem::take(&mut self.pending).into());
+            if let Some(event) = self.pending.pop() {
+                return Some(event);
             }
             if self.ended {
                 return None;
@@ -178,25 +176,20 @@ impl ObjectWatch {
         if !self.options.bookmarks {
             return;
         }
-        let mut metadata = json!({"resourceVersion": self.position.to_string(), "creationTimestamp": null});
-        if initial_events_end {
-            metadata["annotations"] = json!({INITIAL_EVENTS_END: "true"});
-        }
+        let mut metadata = bookmark_metadata(self.position, initial_events_end);
+        metadata["creationTimestamp"] = Value::Null;
         let object = json!({"apiVersion": self.resource.group_version(), "kind": self.resource.kind,
             "metadata": metadata});
         self.send_event("BOOKMARK", &object);
     }
 
     fn send_error(&mut self, status: &Status) {
-        let status = encode(status, StatusEncoding::Json);
-        self.pending.extend_from_slice(b"{\"type\":\"ERROR\",\"object\":");
-        self.pending.extend_from_slice(status.trim_ascii_end());
-        self.pending.extend_from_slice(b"}\n");
+        self.pending.push_error(status);
         self.ended = true;
     }
 
     fn send_event(&mut self, kind: &str, object: &Value) {
-        append_event(&mut self.pending, kind, &self.view.render_event(self.resource, object, !self.columns_sent));
+        self.pending.push(kind, &self.view.render_event(self.resource, object, !self.columns_sent));
         self.columns_sent = true;
     }
 }
@@ -206,9 +199,4 @@ fn revision_error_status(out_of_reach: &RevisionError, asked: u64) -> Status {
         RevisionError::TooOld { oldest } => Status::expired(format!("too old resource version: {asked} ({oldest})")),
         RevisionError::Future { current } => api_errors::resource_version_too_large(asked, *current),
     }
-}
-
-fn append_event(pending: &mut Vec<u8>, kind: &str, object: &Value) {
-    pending.extend_from_slice(json!({"type": kind, "object": object}).to_string().as_bytes());
-    pending.push(b'\n');
 }

@@ -5,25 +5,12 @@ mod parse;
 
 use std::path::Path;
 
+use super::AuditLevel;
 use crate::kubeapi::{RequestInfo, User};
 use crate::process::{Problems, WatchedFile, WatchedFileContent};
 
 /// A watched policy file.
 pub type AuditPolicyFile = WatchedFile<AuditPolicy>;
-
-/// Audit level: how much of a request is recorded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum AuditLevel {
-    /// The request is not audited.
-    #[default]
-    None,
-    /// User, verb, resource, time and response status.
-    Metadata,
-    /// `Metadata` and the request object.
-    Request,
-    /// `RequestKey` and the response object.
-    RequestResponse,
-}
 
 /// Audit stage: when an event is emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,16 +63,6 @@ struct GroupResources {
     group: String,
     resources: Vec<String>,
     names: Vec<String>,
-}
-
-impl AuditLevel {
-    pub(in crate::observe) const ALL: [AuditLevel; 4] =
-        [AuditLevel::None, AuditLevel::Metadata, AuditLevel::Request, AuditLevel::RequestResponse];
-
-    /// Name of the level.
-    pub fn as_str(self) -> &'static str {
-        ["None", "Metadata", "Request", "RequestResponse"][self as usize]
-    }
 }
 
 impl AuditStage {

@@ -3,7 +3,8 @@
 
 use std::cell::RefCell;
 
-use super::{AuditLevel, AuditPolicy, AuditRule, AuditStage, AuditStages, GroupResources, RequestAuditConfig};
+use super::super::AuditLevel;
+use super::{AuditPolicy, AuditRule, AuditStage, AuditStages, GroupResources, RequestAuditConfig};
 use crate::kubeapi::is_dns_subdomain;
 use crate::process::{FieldReader, Problem, Problems, parse_documents};
 

@@ -63,7 +63,11 @@ fn parse_record(text: &str) -> (Result<Vec<String>, &'static str>, &str) {
     }
 }
 
-fn parse_quoted_field(text: &str) -> Result<(String, &str), &'static str> {
+/// Parses a quoted field after its opening quote. Returns the field and the text after its closing quote.
+///
+/// # Errors
+/// There is no closing quote.
+pub(crate) fn parse_quoted_field(text: &str) -> Result<(String, &str), &'static str> {
     let mut field = String::new();
     let mut rest = text;
     while let Some((part, after)) = rest.split_once('"') {
