@@ -7,7 +7,7 @@ use crate::page_runner::{PageEnvironment, blocks, first_missing, line_matches};
 
 /// What runs the commands of a page, from `<!-- commands: … -->`.
 fn runner(page: &str) -> Option<&str> {
-    page.split("<!-- commands: ").nth(1)?.split(" -->").next()
+    page.lines().find_map(|line| line.strip_prefix("<!-- commands: ")?.strip_suffix(" -->"))
 }
 
 #[test]
