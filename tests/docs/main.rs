@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod commands;
+mod comparison;
 mod links;
 mod page;
 mod page_runner;

@@ -12,6 +12,7 @@ pub(super) const THROUGH: &[(&str, Trial)] = &[
     ("page docs/tutorials/extension-api-server.md", |world| run(world, "docs/tutorials/extension-api-server.md")),
     ("page docs/tutorials/standalone.md", |world| run(world, "docs/tutorials/standalone.md")),
     ("page docs/tutorials/cluster.md", |world| run(world, "docs/tutorials/cluster.md")),
+    ("page docs/tutorials/two-schedulers.md", |world| run(world, "docs/tutorials/two-schedulers.md")),
     ("page docs/tutorials/egress.md", |world| run(world, "docs/tutorials/egress.md")),
     ("page docs/how-to/authentication.md", |world| run(world, "docs/how-to/authentication.md")),
     ("page docs/how-to/authorization.md", |world| run(world, "docs/how-to/authorization.md")),
@@ -73,7 +74,7 @@ fn run(world: &World, path: &str) {
         port(6443),
     );
     let mut programs = vec![("narthex".to_owned(), narthex)];
-    for name in ["kubectl", "sample-apiserver", "konnectivity-server", "konnectivity-agent"] {
+    for name in ["kubectl", "sample-apiserver", "kube-scheduler", "konnectivity-server", "konnectivity-agent"] {
         programs.push((name.to_owned(), format!("exec '{}' \"$@\"", peer(name).display())));
     }
     // `cargo run --release -- quickstart` in a first terminal; a second terminal begins when it serves.
