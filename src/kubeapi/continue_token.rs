@@ -6,7 +6,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde_json::Value;
 
 use super::Status;
-use super::json::{quote_json_into, read_json};
+use super::json::{json_kind, quote_json_into, read_json};
 
 const VERSION: &str = "meta.k8s.io/v1";
 
@@ -101,17 +101,6 @@ fn invalid_position(text: &str, error: &base64::DecodeError) -> usize {
     match error {
         base64::DecodeError::InvalidByte(at, _) => *at,
         _ => text.bytes().position(|byte| byte == b'=').unwrap_or(text.len().saturating_sub(1)),
-    }
-}
-
-fn json_kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::json::write_json;
+use super::json::{format_go_number, write_json};
 use super::{GoQuoted, Status, StatusCause};
 
 /// Path of a field, such as `spec.ports[0].name`, as a list from the inside to the outside. Costs nothing until it is
@@ -186,21 +186,10 @@ impl From<&Value> for BadValue {
     fn from(value: &Value) -> BadValue {
         match value {
             Value::String(text) => text.into(),
-            Value::Number(number) if number.is_f64() => BadValue(format_go_float(number.as_f64().unwrap_or_default())),
+            Value::Number(_) => BadValue(format_go_number(value)),
             _ => BadValue(write_json(value)),
         }
     }
-}
-
-/// Go's `%v` of a float: the shortest form, with an exponent of at least two digits below 1e-4 and from 1e21 on.
-fn format_go_float(float: f64) -> String {
-    if float == 0.0 || (1e-4..1e21).contains(&float.abs()) {
-        return float.to_string();
-    }
-    let text = format!("{float:e}");
-    let Some((mantissa, exponent)) = text.split_once('e') else { return text };
-    let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
-    format!("{mantissa}e{sign}{digits:0>2}")
 }
 
 /// A validation error of one field (`field.Error`).

@@ -4,4 +4,7 @@ mod read;
 mod write;
 
 pub use read::{JsonError, JsonFindings, MAX_JSON_DEPTH, read_json};
-pub use write::{StoredJson, VersionSlot, quote_json_into, write_json, write_json_into, write_stored_json};
+pub use write::{
+    StoredJson, VersionSlot, format_go_number, json_kind, quote_json_into, write_json, write_json_into,
+    write_stored_json,
+};

@@ -120,11 +120,15 @@ impl JsonReader<'_> {
     fn unexpected(&self, context: &str) -> JsonError {
         match self.peek() {
             None => JsonError { message: Cow::Borrowed("unexpected end of JSON input"), offset: self.at },
-            Some(byte) => {
-                let message = format!("invalid character {} {context}", quote_byte(byte)).into();
-                JsonError { message, offset: self.at + 1 }
-            }
+            Some(_) => self.unexpected_in_token(context),
         }
+    }
+
+    /// The error for the byte at the current position within a literal, number or escape. At the end of the document,
+    /// Go's scanner takes a space for the next byte.
+    fn unexpected_in_token(&self, context: &str) -> JsonError {
+        let message = format!("invalid character {} {context}", quote_byte(self.peek().unwrap_or(b' '))).into();
+        JsonError { message, offset: (self.at + 1).min(self.bytes.len()) }
     }
 
     fn value(&mut self, path: &JsonPath<'_>, depth: usize) -> Result<Value, JsonError> {
@@ -230,7 +234,7 @@ impl JsonReader<'_> {
         for expected in text.bytes() {
             if self.peek() != Some(expected) {
                 let expected = char::from(expected);
-                return Err(self.unexpected(&format!("in literal {text} (expecting '{expected}')")));
+                return Err(self.unexpected_in_token(&format!("in literal {text} (expecting '{expected}')")));
             }
             self.at += 1;
         }
@@ -253,14 +257,14 @@ impl JsonReader<'_> {
         if self.peek() == Some(b'0') {
             self.at += 1;
         } else if !self.digits() {
-            return Err(self.unexpected("in numeric literal"));
+            return Err(self.unexpected_in_token("in numeric literal"));
         }
         let mut is_integer = true;
         if self.peek() == Some(b'.') {
             self.at += 1;
             is_integer = false;
             if !self.digits() {
-                return Err(self.unexpected("after decimal point in numeric literal"));
+                return Err(self.unexpected_in_token("after decimal point in numeric literal"));
             }
         }
         if matches!(self.peek(), Some(b'e' | b'E')) {
@@ -270,7 +274,7 @@ impl JsonReader<'_> {
                 self.at += 1;
             }
             if !self.digits() {
-                return Err(self.unexpected("in exponent of numeric literal"));
+                return Err(self.unexpected_in_token("in exponent of numeric literal"));
             }
         }
         let text = std::str::from_utf8(&self.bytes[start..self.at]).unwrap_or("0");
@@ -318,12 +322,12 @@ impl JsonReader<'_> {
                 self.at += 1;
                 for _ in 0..4 {
                     if !self.peek().is_some_and(|byte| byte.is_ascii_hexdigit()) {
-                        return Err(self.unexpected("in \\u hexadecimal character escape"));
+                        return Err(self.unexpected_in_token("in \\u hexadecimal character escape"));
                     }
                     self.at += 1;
                 }
             }
-            _ => return Err(self.unexpected("in string escape code")),
+            _ => return Err(self.unexpected_in_token("in string escape code")),
         }
         Ok(())
     }
@@ -414,8 +418,9 @@ mod tests {
             ("{", "unexpected end of JSON input"),
             ("[1,", "unexpected end of JSON input"),
             ("\"abc", "unexpected end of JSON input"),
-            ("-", "unexpected end of JSON input"),
-            ("tru", "unexpected end of JSON input"),
+            ("-", "invalid character ' ' in numeric literal"),
+            ("tru", "invalid character ' ' in literal true (expecting 'e')"),
+            ("\"\\", "invalid character ' ' in string escape code"),
             ("{a:1}", "invalid character 'a' looking for beginning of object key string"),
             ("{\"a\":1,}", "invalid character '}' looking for beginning of object key string"),
             ("[1,]", "invalid character ']' looking for beginning of value"),

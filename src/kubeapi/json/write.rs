@@ -99,6 +99,34 @@ fn write_number(out: &mut String, number: &Number) {
     };
 }
 
+/// Go's `%v` of a number: an integer, or the shortest float, with an exponent of at least two digits below 1e-4 and from
+/// 1e21 on.
+pub fn format_go_number(value: &Value) -> String {
+    let float = match value {
+        Value::Number(number) if number.is_f64() => number.as_f64().unwrap_or_default(),
+        _ => return value.to_string(),
+    };
+    if float == 0.0 || (1e-4..1e21).contains(&float.abs()) {
+        return float.to_string();
+    }
+    let text = format!("{float:e}");
+    let Some((mantissa, exponent)) = text.split_once('e') else { return text };
+    let (sign, digits) = exponent.strip_prefix('-').map_or(('+', exponent), |digits| ('-', digits));
+    format!("{mantissa}e{sign}{digits:0>2}")
+}
+
+/// Go's word for the type of a JSON value, as in `json: cannot unmarshal array into Go value`.
+pub fn json_kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
 /// An object as it is stored: without `metadata.resourceVersion`, with a newline at the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredJson {
