@@ -28,6 +28,11 @@ impl<'p> FieldPath<'p> {
         FieldPath { parent: None, element: FieldElement::Name(name) }
     }
 
+    /// Path of an item of the root.
+    pub const fn root_index(index: usize) -> FieldPath<'p> {
+        FieldPath { parent: None, element: FieldElement::Index(index) }
+    }
+
     /// Path of a field of this object: `.name`.
     pub const fn child<'c>(&'c self, name: &'c str) -> FieldPath<'c> {
         FieldPath { parent: Some(self), element: FieldElement::Name(name) }

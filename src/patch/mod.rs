@@ -13,10 +13,11 @@ use serde_json::Value;
 
 use crate::kubeapi::Status;
 
+pub use crate::schema::MergeStrategy;
 pub use json::JsonPatch;
 pub use limits::{MAX_COPIED_BYTES, MAX_JSON_PATCH_OPERATIONS};
 pub use merge::MergePatch;
-pub use strategic::{FieldMerge, MergeSchema, MergeStrategy, StrategicPatch};
+pub use strategic::{FieldMerge, MergeSchema, StrategicPatch};
 
 /// A patch that cannot be read or applied. Its text is upstream's.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use super::directives::{
     remove_directives, require_merge_keys, retain_keys, shortened_list, unknown_patch_type, unmergeable, wrong_type,
 };
 use crate::kubeapi::json::{json_kind, read_json};
+use crate::schema::{MergeStrategy, Schema, ValueType};
 
 /// How the fields of an object are merged.
 pub trait MergeSchema {
@@ -27,16 +28,16 @@ pub struct FieldMerge<'s> {
     pub child: Option<&'s dyn MergeSchema>,
 }
 
-/// `patchStrategy` of a field.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MergeStrategy {
-    /// Objects are merged, lists are replaced.
-    #[default]
-    Unspecified,
-    /// Objects and lists are merged.
-    Merge,
-    /// Objects and lists are replaced.
-    Replace,
+impl MergeSchema for Schema {
+    fn merge_field(&self, name: &str) -> Option<FieldMerge<'_>> {
+        let schema = self.field(name)?;
+        let child = if schema.value_type == Some(ValueType::Array) { schema.items.as_deref() } else { Some(schema) };
+        Some(FieldMerge {
+            strategy: schema.merge_strategy,
+            merge_key: schema.merge_key.as_deref(),
+            child: child.map(|child| child as &dyn MergeSchema),
+        })
+    }
 }
 
 /// A strategic merge patch that has been read.

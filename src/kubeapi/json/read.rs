@@ -13,6 +13,8 @@ use crate::kubeapi::GoQuoted;
 pub const MAX_JSON_DEPTH: usize = 128;
 /// Maximum number of reported duplicates, as upstream.
 const MAX_FINDINGS: usize = 100;
+/// Size of all reported paths in bytes beyond which no further one is reported: each may be as long as the document.
+const MAX_FINDINGS_SIZE: usize = 256 * 1024;
 
 /// Error of reading JSON. Its text is Go's, without a prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -199,7 +201,8 @@ impl JsonReader<'_> {
     }
 
     fn record_duplicate(&mut self, path: &JsonPath<'_>) {
-        if self.findings.duplicates.len() < MAX_FINDINGS {
+        let size: usize = self.findings.duplicates.iter().map(String::len).sum();
+        if self.findings.duplicates.len() < MAX_FINDINGS && size < MAX_FINDINGS_SIZE {
             let mut text = String::new();
             path.write_into(&mut text);
             if !self.findings.duplicates.contains(&text) {

@@ -142,6 +142,19 @@ fn strategic_merge_refusals() {
     assert_eq!(StrategicPatch::parse(b"[]").unwrap_err().status().code, 400);
 }
 
+#[test]
+fn strategic_merge_by_structural_schema() {
+    let item = Schema::of_object([("name", Schema::of_type(ValueType::String))]);
+    let containers =
+        Schema { merge_key: Some("name".into()), merge_strategy: MergeStrategy::Merge, ..Schema::of_array(item) };
+    let schema = Schema::of_object([("spec", Schema::of_object([("containers", containers)]))]);
+    let (patch, _) = StrategicPatch::parse(br#"{"spec":{"containers":[{"name":"a","image":"2"}]}}"#).unwrap();
+    let document = json!({"spec": {"containers": [{"name": "b"}, {"name": "a", "x": 1}]}});
+    let merged = patch.apply(document.as_object().unwrap().clone(), &schema).unwrap();
+    let expected = json!([{"name": "b"}, {"name": "a", "x": 1, "image": "2"}]);
+    assert_eq!(merged["spec"]["containers"], expected);
+}
+
 fn arbitrary_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![Just(Value::Null), (0..3i64).prop_map(Value::from), "[ab]".prop_map(Value::from)];
     let keys = prop_oneof![
