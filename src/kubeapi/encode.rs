@@ -89,8 +89,14 @@ mod tests {
 
     fn as_value(status: &Status) -> serde_json::Value {
         let mut value = json!({
-            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": status.code,
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": status.outcome(), "code": status.code,
         });
+        if status.code < 400 {
+            value.as_object_mut().unwrap().remove("code");
+        }
+        if let Some(token) = &status.continue_token {
+            value["metadata"]["continue"] = json!(token);
+        }
         if !status.message.is_empty() {
             value["message"] = json!(status.message);
         }
@@ -132,10 +138,14 @@ mod tests {
                 retry_after_seconds: seconds >> 1,
             },
         );
-        (100u16..600, ".*", proptest::option::of(details)).prop_map(|(code, message, details)| Status {
-            details: details.map(Box::new),
-            ..Status::new(code, "InternalError", message)
-        })
+        (100u16..600, ".*", proptest::option::of(details), proptest::option::of("[a-zA-Z0-9]+")).prop_map(
+            |(code, message, details, token)| {
+                let mut status = Status::new(code, "InternalError", message);
+                status.details = details.map(Box::new);
+                status.continue_token = token.map(Into::into);
+                status
+            },
+        )
     }
 
     proptest! {

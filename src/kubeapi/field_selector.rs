@@ -50,6 +50,12 @@ impl FieldSelector {
         Ok(FieldSelector { terms })
     }
 
+    /// Selects the object of this name.
+    pub fn for_name(name: &str) -> FieldSelector {
+        let term = FieldTerm { field: "metadata.name".to_owned(), equal: true, value: name.to_owned() };
+        FieldSelector { terms: vec![term] }
+    }
+
     /// The only value allowed for `field`, by the first term that requires equality.
     pub fn exact(&self, field: &str) -> Option<&str> {
         self.terms.iter().find(|term| term.equal && term.field == field).map(|term| &*term.value)

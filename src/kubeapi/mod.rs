@@ -1,15 +1,27 @@
 //! Conventions of the Kubernetes API: versions, paths, queries, selectors, `Status`, encodings. No I/O.
 
 mod bounded_yaml;
+/// `continue` of a list.
+pub mod continue_token;
 /// Durations as Go writes them, and the `timeout` of a request.
 pub mod duration;
 /// `Status` as bytes: JSON, YAML, CBOR, protobuf.
 pub mod encode;
 /// Keys of `X-Remote-Extra-*`.
 pub mod extra_key;
+/// Validation errors of fields.
+pub mod field_error;
 mod field_selector;
 mod go_quote;
+/// JSON of API objects, as Go reads and writes it.
+pub mod json;
 mod label_selector;
+/// `ListOptions` of a list or watch.
+pub mod list_options;
+/// Rules for names, labels and keys.
+pub mod names;
+/// `metadata` of an object.
+pub mod object_meta;
 /// Canonical request paths.
 pub mod path;
 mod percent;

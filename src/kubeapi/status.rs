@@ -1,4 +1,4 @@
-//! `metav1.Status`, the body of every error response.
+//! `metav1.Status`, the body of every error response, and of a deletion.
 
 use std::fmt;
 
@@ -8,14 +8,15 @@ use super::RequestInfo;
 use super::go_quote::GoQuoted;
 use super::retry_after::RetryAfter;
 
-/// A failure in the form of Kubernetes clients (`k8s.io/apimachinery/pkg/apis/meta/v1.Status`).
+/// A failure, or a success without an object, in the form of Kubernetes clients
+/// (`k8s.io/apimachinery/pkg/apis/meta/v1.Status`).
 ///
-/// [`encode`](super::encode()) adds `kind`, `apiVersion`, `metadata` and `status: Failure`.
+/// [`encode`](super::encode()) adds `kind`, `apiVersion`, `metadata` and `status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// HTTP status code, also the field `code`.
     pub code: u16,
-    /// A `metav1.StatusReason`, for example `Forbidden`; empty if there is none.
+    /// A `metav1.StatusReason`, for example `Forbidden`; empty if there is none. [`Status::reason_text`] may differ.
     pub reason: &'static str,
     /// Human-readable message, with advice where there is any.
     pub message: String,
@@ -24,12 +25,36 @@ pub struct Status {
     /// Whether the header `Retry-After` repeats [`StatusDetails::retry_after_seconds`]. Set by constructors of this file
     /// only.
     pub(super) sends_retry_after: bool,
+    /// `metadata.continue`: with an expired page, the token that goes on at the latest version.
+    pub continue_token: Option<Box<str>>,
+    /// Reason that is none of this crate's, for example of an admission webhook.
+    foreign_reason: Option<Box<str>>,
 }
 
 impl Status {
     /// A failure with any code and reason. Prefer the specific constructors.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Status {
-        Status { code, reason, message: message.into(), details: None, sends_retry_after: false }
+        Status {
+            code,
+            reason,
+            message: message.into(),
+            details: None,
+            sends_retry_after: false,
+            continue_token: None,
+            foreign_reason: None,
+        }
+    }
+
+    /// 200 without an object, as after a deletion. Upstream sends no `code` in its body.
+    pub fn success(details: StatusDetails) -> Status {
+        Status::new(200, "", "").with_details(details)
+    }
+
+    /// 422, or another code of a patch or a storage that failed without naming a field, with client-go's text for it
+    /// and without a cause (`NewGenericServerResponse`).
+    pub fn request_rejected() -> Status {
+        Status::new(422, "Invalid", "the server rejected our request due to an error in our request")
+            .with_details(StatusDetails::default())
     }
 
     /// 400: the request is invalid.
@@ -130,12 +155,24 @@ impl Status {
     }
 
     /// 422: the object is invalid.
+    ///
+    /// The message names each error once (`NewInvalid` in `apimachinery/pkg/api/errors`).
     pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<StatusCause>) -> Status {
-        let errors: Vec<String> = causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect();
-        let all = if let [only] = &errors[..] { only.clone() } else { format!("[{}]", errors.join(", ")) };
+        let mut errors: Vec<String> = Vec::with_capacity(causes.len());
+        for cause in &causes {
+            let text = format!("{}: {}", cause.field, cause.message);
+            if !errors.contains(&text) {
+                errors.push(text);
+            }
+        }
+        let all = match &errors[..] {
+            [] => String::new(),
+            [only] => format!(": {only}"),
+            _ => format!(": [{}]", errors.join(", ")),
+        };
         let mut details = StatusDetails::for_resource(group, kind, name);
         details.causes = causes;
-        Status::new(422, "Invalid", format!("{} {} is invalid: {all}", qualified(group, kind), GoQuoted(name)))
+        Status::new(422, "Invalid", format!("{} {} is invalid{all}", qualified(group, kind), GoQuoted(name)))
             .with_details(details)
     }
 
@@ -228,6 +265,35 @@ impl Status {
     /// Value of the header `Retry-After` in seconds, with 429 and where a kube-apiserver sends it, else `None`.
     pub fn retry_after_header(&self) -> Option<u32> {
         self.retry_after().filter(|_| self.sends_retry_after)
+    }
+
+    /// Sets `metadata.continue`.
+    #[must_use]
+    pub fn with_continue(mut self, token: impl Into<Box<str>>) -> Status {
+        self.continue_token = Some(token.into());
+        self
+    }
+
+    /// Replaces the reason by one that this crate does not know, for example of an admission webhook.
+    #[must_use]
+    pub fn with_foreign_reason(mut self, reason: impl Into<Box<str>>) -> Status {
+        self.foreign_reason = Some(reason.into());
+        self
+    }
+
+    /// The reason to send.
+    pub fn reason_text(&self) -> &str {
+        self.foreign_reason.as_deref().unwrap_or(self.reason)
+    }
+
+    /// `status` in the body: `Success` or `Failure`.
+    pub fn outcome(&self) -> &'static str {
+        if self.code < 400 { "Success" } else { "Failure" }
+    }
+
+    /// `code` in the body; 0 for a success.
+    pub(super) fn body_code(&self) -> u16 {
+        if self.code < 400 { 0 } else { self.code }
     }
 
     fn details_mut(&mut self) -> &mut StatusDetails {
@@ -394,6 +460,17 @@ mod tests {
             let status = status.with_retry_after(RetryAfter::TransientFault);
             assert_eq!((status.retry_after(), status.retry_after_header()), (Some(1), None));
         }
+    }
+
+    #[test]
+    fn status_success_and_foreign_reason() {
+        let status = Status::success(StatusDetails::for_resource("g", "things", "x"));
+        assert_eq!((status.outcome(), status.body_code(), status.reason_text()), ("Success", 0, ""));
+        let status = Status::forbidden("no").with_foreign_reason("PolicyViolation");
+        assert_eq!(
+            (status.outcome(), status.reason, status.reason_text()),
+            ("Failure", "Forbidden", "PolicyViolation")
+        );
     }
 
     #[test]

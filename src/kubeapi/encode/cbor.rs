@@ -14,10 +14,10 @@ const MAP: u8 = 0xa0;
 
 pub(super) fn encode(status: &Status) -> Vec<u8> {
     let mut map = CborMap::default();
-    map.number("code", u32::from(status.code));
+    map.number("code", u32::from(status.body_code()));
     map.text("kind", "Status");
-    map.text("reason", status.reason);
-    map.text("status", "Failure");
+    map.text("reason", status.reason_text());
+    map.text("status", status.outcome());
     if let Some(details) = &status.details {
         let mut inner = CborMap::default();
         inner.text("uid", &details.uid);
@@ -34,7 +34,9 @@ pub(super) fn encode(status: &Status) -> Vec<u8> {
         map.raw("details", &inner.finish());
     }
     map.text("message", &status.message);
-    map.raw("metadata", &CborMap::default().finish());
+    let mut metadata = CborMap::default();
+    metadata.text("continue", status.continue_token.as_deref().unwrap_or_default());
+    map.raw("metadata", &metadata.finish());
     map.text("apiVersion", "v1");
     let mut out = SELF_DESCRIBED.to_vec();
     out.extend(map.finish());

@@ -1,6 +1,7 @@
 //! JSON as by Go's `encoding/json`: fields in upstream's order, empty ones omitted, `<`, `>` and `&` escaped.
 
 use super::Status;
+use crate::kubeapi::json::quote_json_into;
 
 pub(super) fn encode(status: &Status, pretty: bool) -> Vec<u8> {
     let mut out = JsonWriter { text: String::with_capacity(256 + status.message.len()), pretty, depth: 0, first: true };
@@ -8,10 +9,17 @@ pub(super) fn encode(status: &Status, pretty: bool) -> Vec<u8> {
     out.field("kind", "Status");
     out.field("apiVersion", "v1");
     out.key("metadata");
-    out.text.push_str("{}");
-    out.field("status", "Failure");
+    match &status.continue_token {
+        None => out.text.push_str("{}"),
+        Some(token) => {
+            out.open('{');
+            out.field("continue", token);
+            out.close('}');
+        }
+    }
+    out.field("status", status.outcome());
     out.field("message", &status.message);
-    out.field("reason", status.reason);
+    out.field("reason", status.reason_text());
     if let Some(details) = &status.details {
         out.key("details");
         out.open('{');
@@ -35,7 +43,7 @@ pub(super) fn encode(status: &Status, pretty: bool) -> Vec<u8> {
         out.number("retryAfterSeconds", details.retry_after_seconds);
         out.close('}');
     }
-    out.number("code", u32::from(status.code));
+    out.number("code", u32::from(status.body_code()));
     out.close('}');
     if !pretty {
         out.text.push('\n');
@@ -91,7 +99,7 @@ impl JsonWriter {
     fn field(&mut self, key: &str, value: &str) {
         if !value.is_empty() {
             self.key(key);
-            quote_into(&mut self.text, value);
+            quote_json_into(&mut self.text, value);
         }
     }
 
@@ -101,26 +109,6 @@ impl JsonWriter {
             self.text.push_str(&value.to_string());
         }
     }
-}
-
-fn quote_into(out: &mut String, text: &str) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\x08' => out.push_str("\\b"),
-            '\x0c' => out.push_str("\\f"),
-            '\0'..='\x1f' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
-                out.push_str(&format!("\\u{:04x}", u32::from(c)));
-            }
-            _ => out.push(c),
-        }
-    }
-    out.push('"');
 }
 
 #[cfg(test)]

@@ -13,13 +13,13 @@ fn message(status: &Status) -> Vec<u8> {
     let mut list_meta = Vec::new();
     write_text(&mut list_meta, 1, "");
     write_text(&mut list_meta, 2, "");
-    write_text(&mut list_meta, 3, "");
+    write_text(&mut list_meta, 3, status.continue_token.as_deref().unwrap_or_default());
 
     let mut out = Vec::with_capacity(status.message.len() + 64);
     write_bytes(&mut out, 1, &list_meta);
-    write_text(&mut out, 2, "Failure");
+    write_text(&mut out, 2, status.outcome());
     write_text(&mut out, 3, &status.message);
-    write_text(&mut out, 4, status.reason);
+    write_text(&mut out, 4, status.reason_text());
     if let Some(details) = &status.details {
         let mut inner = Vec::new();
         write_text(&mut inner, 1, &details.name);
@@ -36,7 +36,7 @@ fn message(status: &Status) -> Vec<u8> {
         write_text(&mut inner, 6, &details.uid);
         write_bytes(&mut out, 5, &inner);
     }
-    write_number(&mut out, 6, u64::from(status.code));
+    write_number(&mut out, 6, u64::from(status.body_code()));
     out
 }
 

@@ -6,7 +6,11 @@ use std::fmt::Write;
 use super::Status;
 
 pub(super) fn encode(status: &Status) -> Vec<u8> {
-    let mut out = format!("apiVersion: v1\ncode: {}\n", status.code);
+    let mut out = "apiVersion: v1\n".to_owned();
+    if status.body_code() != 0 {
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "code: {}", status.body_code());
+    }
     if let Some(details) = &status.details {
         let mut inner = String::new();
         for cause in &details.causes {
@@ -37,9 +41,15 @@ pub(super) fn encode(status: &Status) -> Vec<u8> {
     }
     out.push_str("kind: Status\n");
     field(&mut out, "message", &status.message);
-    out.push_str("metadata: {}\n");
-    field(&mut out, "reason", status.reason);
-    out.push_str("status: Failure\n");
+    match &status.continue_token {
+        None => out.push_str("metadata: {}\n"),
+        Some(token) => {
+            out.push_str("metadata:\n");
+            field(&mut out, "  continue", token);
+        }
+    }
+    field(&mut out, "reason", status.reason_text());
+    field(&mut out, "status", status.outcome());
     out.into_bytes()
 }
 

@@ -1,0 +1,116 @@
+//! Patches of objects: JSON patch, JSON merge patch and strategic merge patch, with a kube-apiserver's limits and
+//! refusals (`k8s.io/apiserver/pkg/endpoints/handlers/patch.go`). Functions from values to values.
+
+mod directives;
+mod json;
+mod limits;
+mod merge;
+mod strategic;
+
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::kubeapi::Status;
+
+pub use crate::schema::MergeStrategy;
+pub use json::JsonPatch;
+pub use limits::{MAX_COPIED_BYTES, MAX_JSON_PATCH_OPERATIONS};
+pub use merge::MergePatch;
+pub use strategic::{FieldMerge, MergeSchema, StrategicPatch};
+
+/// A patch that cannot be read or applied. Its text is upstream's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PatchError {
+    /// 400: the body is no patch.
+    Malformed(String),
+    /// 413: the patch has too many operations.
+    TooLarge(String),
+    /// 422: the patch does not apply. Clients are not told why; the text is for the log.
+    Rejected(String),
+    /// 500 without a reason, as upstream: directives that do not fit the object.
+    Unmergeable(String),
+}
+
+impl PatchError {
+    /// The refusal for the client.
+    pub fn status(&self) -> Status {
+        match self {
+            PatchError::Malformed(why) => Status::bad_request(why.as_str()),
+            PatchError::TooLarge(why) => Status::request_entity_too_large(why),
+            PatchError::Rejected(_) => Status::request_rejected(),
+            PatchError::Unmergeable(why) => Status::new(500, "", why.as_str()),
+        }
+    }
+}
+
+impl fmt::Display for PatchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (PatchError::Malformed(why)
+        | PatchError::TooLarge(why)
+        | PatchError::Rejected(why)
+        | PatchError::Unmergeable(why)) = self;
+        f.write_str(why)
+    }
+}
+
+impl std::error::Error for PatchError {}
+
+/// A value as Go's `%v` prints it, which upstream's messages about patches contain: `map[a:1 b:[x <nil>]]`.
+pub fn format_go_value(value: &Value) -> String {
+    let mut out = String::new();
+    write_go_value(&mut out, value);
+    out
+}
+
+fn write_go_value(out: &mut String, value: &Value) {
+    match value {
+        Value::Null => out.push_str("<nil>"),
+        Value::Bool(flag) => out.push_str(if *flag { "true" } else { "false" }),
+        Value::Number(_) => out.push_str(&crate::kubeapi::json::format_go_number(value)),
+        Value::String(text) => out.push_str(text),
+        Value::Array(items) => {
+            out.push('[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    out.push(' ');
+                }
+                write_go_value(out, item);
+            }
+            out.push(']');
+        }
+        Value::Object(map) => {
+            out.push_str("map[");
+            for (index, (key, value)) in map.iter().enumerate() {
+                if index > 0 {
+                    out.push(' ');
+                }
+                out.push_str(key);
+                out.push(':');
+                write_go_value(out, value);
+            }
+            out.push(']');
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn go_value_format_matches_percent_v() {
+        let value = json!({"b": [1, "x", null, 1.5], "a": {"c": true}});
+        assert_eq!(format_go_value(&value), "map[a:map[c:true] b:[1 x <nil> 1.5]]");
+    }
+
+    #[test]
+    fn patch_error_statuses() {
+        let status = PatchError::Rejected("testing value /a failed: test failed".into()).status();
+        assert_eq!((status.code, status.reason), (422, "Invalid"));
+        assert_eq!(status.message, "the server rejected our request due to an error in our request");
+        assert_eq!(PatchError::Unmergeable("x".into()).status().reason, "");
+    }
+}

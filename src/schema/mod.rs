@@ -1,0 +1,165 @@
+//! Structural schemas of built-in and custom kinds: pruning of unknown fields, and defaults
+//! (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema`). Functions on values.
+
+mod default;
+mod prune;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+pub use default::{apply_defaults, drop_forbidden_nulls};
+pub use prune::{prune_unknown_fields, unknown_field_message};
+
+/// A structural schema: what a value consists of, without the validation of its contents. Shared parts, such as
+/// `metadata`, exist once.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Schema {
+    /// Type of the value. `None` only if [`Schema::is_int_or_string`] or [`Schema::preserves_unknown_fields`].
+    pub value_type: Option<ValueType>,
+    /// `format`, such as `date-time` or `int32`; or empty.
+    pub format: String,
+    /// Fields of an object.
+    pub properties: BTreeMap<String, Arc<Schema>>,
+    /// Values of an object's other keys.
+    pub additional_properties: Option<AdditionalProperties>,
+    /// Items of an array.
+    pub items: Option<Arc<Schema>>,
+    /// Names of fields that an object must have.
+    pub required: Vec<String>,
+    /// Value of an absent field; never null.
+    pub default: Option<Value>,
+    /// Whether null is a value.
+    pub is_nullable: bool,
+    /// `x-kubernetes-preserve-unknown-fields`.
+    pub preserves_unknown_fields: bool,
+    /// `x-kubernetes-embedded-resource`: an object with `apiVersion`, `kind` and `metadata`.
+    pub is_embedded_resource: bool,
+    /// `x-kubernetes-int-or-string`.
+    pub is_int_or_string: bool,
+    /// `x-kubernetes-list-type`.
+    pub list_type: Option<ListType>,
+    /// `x-kubernetes-list-map-keys`.
+    pub list_map_keys: Vec<String>,
+    /// `x-kubernetes-map-type`.
+    pub map_type: Option<MapType>,
+    /// `x-kubernetes-patch-merge-key`: with a strategic merge patch, the field that identifies an item.
+    pub merge_key: Option<String>,
+    /// `x-kubernetes-patch-strategy`, without `retainKeys`.
+    pub merge_strategy: MergeStrategy,
+}
+
+/// Type of a value (`type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueType {
+    /// An object.
+    Object,
+    /// An array.
+    Array,
+    /// A string.
+    String,
+    /// A number without a fraction.
+    Integer,
+    /// A number.
+    Number,
+    /// True or false.
+    Boolean,
+}
+
+/// Values of the keys of an object that [`Schema::properties`] does not name.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AdditionalProperties {
+    /// Any scalar; of objects only that they are there, because nothing is known of their fields.
+    Any,
+    /// A value of this schema.
+    Schema(Arc<Schema>),
+}
+
+impl AdditionalProperties {
+    /// The schema of a value, if there is one.
+    pub fn schema(&self) -> Option<&Schema> {
+        match self {
+            AdditionalProperties::Any => None,
+            AdditionalProperties::Schema(schema) => Some(schema),
+        }
+    }
+}
+
+/// `x-kubernetes-list-type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListType {
+    /// Replaced as a whole.
+    Atomic,
+    /// No item occurs twice.
+    Set,
+    /// Items are identified by [`Schema::list_map_keys`].
+    Map,
+}
+
+/// `x-kubernetes-map-type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapType {
+    /// Fields are independent of each other.
+    Granular,
+    /// Replaced as a whole.
+    Atomic,
+}
+
+/// How a strategic merge patch changes a field (`patchStrategy`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MergeStrategy {
+    /// Objects are merged, lists are replaced.
+    #[default]
+    Unspecified,
+    /// Objects and lists are merged.
+    Merge,
+    /// Objects and lists are replaced.
+    Replace,
+}
+
+impl Schema {
+    /// A schema of a type without anything else.
+    pub fn of_type(value_type: ValueType) -> Schema {
+        Schema { value_type: Some(value_type), ..Schema::default() }
+    }
+
+    /// A schema of an object with fields.
+    pub fn of_object<'n>(fields: impl IntoIterator<Item = (&'n str, Schema)>) -> Schema {
+        let properties = fields.into_iter().map(|(name, schema)| (name.to_owned(), Arc::new(schema)));
+        Schema { properties: properties.collect(), ..Schema::of_type(ValueType::Object) }
+    }
+
+    /// A schema of an array.
+    pub fn of_array(items: Schema) -> Schema {
+        Schema { items: Some(Arc::new(items)), ..Schema::of_type(ValueType::Array) }
+    }
+
+    /// A schema of an object with any keys.
+    pub fn of_map(values: Schema) -> Schema {
+        let additional_properties = Some(AdditionalProperties::Schema(Arc::new(values)));
+        Schema { additional_properties, ..Schema::of_type(ValueType::Object) }
+    }
+
+    /// A schema with a default. Null is none, as upstream.
+    #[must_use]
+    pub fn with_default(mut self, default: Value) -> Schema {
+        self.default = Some(default).filter(|value| !value.is_null());
+        self
+    }
+
+    /// A schema of a value that may be null.
+    #[must_use]
+    pub fn nullable(mut self) -> Schema {
+        self.is_nullable = true;
+        self
+    }
+
+    /// The schema of a field: of the property, else of the additional ones.
+    pub fn field(&self, name: &str) -> Option<&Schema> {
+        match self.properties.get(name) {
+            Some(schema) => Some(schema),
+            None => self.additional_properties.as_ref()?.schema(),
+        }
+    }
+}
