@@ -1,0 +1,288 @@
+//! The statements of the store's file, and what its errors mean.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use rusqlite::{Connection, ErrorCode, OpenFlags, params};
+
+use super::super::record::Row;
+use super::super::{Error, FIRST_REVISION, Key, Revision};
+use super::{LocalStoreSettings, OpenError, restrict_mode};
+
+/// Version of the file's format, in SQLite's `user_version`.
+const FORMAT_VERSION: i64 = 1;
+
+/// Marks the file as a store, in SQLite's `application_id`: "Nrtx".
+const APPLICATION_ID: i64 = 0x4e72_7478;
+
+const SCHEMA: &str = "
+    CREATE TABLE record (revision INTEGER PRIMARY KEY, key TEXT NOT NULL, created INTEGER NOT NULL,
+        previous INTEGER NOT NULL, deleted INTEGER NOT NULL, expires INTEGER NOT NULL, crc INTEGER NOT NULL, value BLOB
+    ) STRICT;
+    CREATE TABLE meta (name TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;";
+
+const COLUMNS: &str = "revision, key, created, previous, deleted, expires, crc, value";
+
+/// Bytes of values after which the write-ahead log is copied into the database.
+const CHECKPOINT_BYTES: usize = 4 << 20;
+
+/// The open file. Used by one thread.
+pub(super) struct Journal {
+    connection: Connection,
+    since_checkpoint: usize,
+    /// The next commit is answered as if the disk had not confirmed it.
+    #[cfg(test)]
+    pub(super) fails_next_commit: bool,
+}
+
+/// Why a transaction failed.
+#[derive(Debug)]
+pub(super) enum JournalError {
+    /// Nothing was changed.
+    Refused(Error),
+    /// It is unknown what the disk holds.
+    Unknown(String),
+}
+
+/// A row as it was read, and whether its checksum is right.
+pub(super) struct CheckedRow {
+    pub(super) row: Result<Row, String>,
+    pub(super) revision: Revision,
+    pub(super) is_intact: bool,
+}
+
+impl Journal {
+    /// Opens or creates the file and checks what it is.
+    pub(super) fn open(settings: &LocalStoreSettings) -> Result<Journal, OpenError> {
+        let file = &*settings.file;
+        if !file.try_exists().map_err(|error| OpenError::io(file, error))? {
+            create(file)?;
+        }
+        restrict_mode(file)?;
+        if std::fs::metadata(file).map_err(|error| OpenError::io(file, error))?.len() == 0 {
+            return Err(OpenError::Damaged { file: file.to_owned(), reason: "the file is empty".to_owned() });
+        }
+        let journal = Journal {
+            connection: connect(file)?,
+            since_checkpoint: 0,
+            #[cfg(test)]
+            fails_next_commit: false,
+        };
+        journal.prepare(settings).map_err(|error| describe(file, &error))?;
+        let number = |pragma| journal.connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
+        let (application, found) = number("application_id")
+            .and_then(|application| Ok((application, number("user_version")?)))
+            .map_err(|error| describe(file, &error))?;
+        if application != APPLICATION_ID {
+            let reason = "it is a SQLite database of another program".to_owned();
+            return Err(OpenError::Damaged { file: file.to_owned(), reason });
+        }
+        if found != FORMAT_VERSION {
+            return Err(OpenError::Format { file: file.to_owned(), found, supported: FORMAT_VERSION });
+        }
+        Ok(journal)
+    }
+
+    fn prepare(&self, settings: &LocalStoreSettings) -> rusqlite::Result<()> {
+        let pragma = |name: &str, value: &dyn rusqlite::ToSql| self.connection.pragma_update(None, name, value);
+        // Before the first access: the index of the write-ahead log is then in memory, and the file is locked.
+        pragma("locking_mode", &"EXCLUSIVE")?;
+        pragma("journal_mode", &"WAL")?;
+        pragma("synchronous", &if settings.synchronizes { "FULL" } else { "OFF" })?;
+        // SQLite ignores errors of its own checkpoints, which may be failed synchronizations.
+        pragma("wal_autocheckpoint", &0)?;
+        pragma("journal_size_limit", &(64 << 20))?;
+        if settings.max_bytes > 0 {
+            pragma("max_page_count", &signed(settings.max_bytes / 4096))?;
+        }
+        self.connection.execute_batch("BEGIN IMMEDIATE; COMMIT")
+    }
+
+    /// Revision up to which the history was discarded.
+    pub(super) fn compacted(&self) -> rusqlite::Result<Revision> {
+        self.connection.query_row("SELECT value FROM meta WHERE name = 'compacted'", [], |row| unsigned(row, 0))
+    }
+
+    /// Calls `visit` with each row after a revision, by revision, until it fails.
+    pub(super) fn scan<E: From<rusqlite::Error>>(
+        &self,
+        after: Revision,
+        mut visit: impl FnMut(CheckedRow) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let text = format!("SELECT {COLUMNS} FROM record WHERE revision > ? ORDER BY revision");
+        let mut statement = self.connection.prepare(&text)?;
+        let mut rows = statement.query([signed(after)])?;
+        while let Some(row) = rows.next()? {
+            visit(read_row(row)?)?;
+        }
+        Ok(())
+    }
+
+    /// The row of a revision, if it is there and intact.
+    pub(super) fn row(&self, revision: Revision) -> rusqlite::Result<Option<Row>> {
+        let text = format!("SELECT {COLUMNS} FROM record WHERE revision = ?");
+        let mut statement = self.connection.prepare(&text)?;
+        let mut rows = statement.query([signed(revision)])?;
+        let Some(row) = rows.next()? else { return Ok(None) };
+        let checked = read_row(row)?;
+        Ok(checked.row.ok().filter(|_| checked.is_intact))
+    }
+
+    /// Adds rows in one transaction, durably.
+    pub(super) fn append(&mut self, rows: &[Row]) -> Result<(), JournalError> {
+        let size: usize = rows.iter().map(|row| row.value.as_ref().map_or(0, |value| value.len()) + 200).sum();
+        self.transaction(|connection| {
+            let text = format!("INSERT INTO record ({COLUMNS}) VALUES (?,?,?,?,?,?,?,?)");
+            let mut insert = connection.prepare(&text)?;
+            for row in rows {
+                insert.execute(params![
+                    signed(row.revision),
+                    row.key.as_str(),
+                    signed(row.created),
+                    signed(row.previous),
+                    row.value.is_none(),
+                    signed(row.expires.unwrap_or(0)),
+                    row.checksum(),
+                    row.value.as_deref(),
+                ])?;
+            }
+            Ok(())
+        })?;
+        self.since_checkpoint += size;
+        Ok(())
+    }
+
+    /// Records in one transaction up to where the history is discarded, and deletes rows.
+    pub(super) fn discard(&mut self, compacted: Revision, rows: &[Revision]) -> Result<(), JournalError> {
+        self.transaction(|connection| {
+            let mark = "UPDATE meta SET value = ? WHERE name = 'compacted'";
+            connection.prepare(mark)?.execute([signed(compacted)])?;
+            let mut delete = connection.prepare("DELETE FROM record WHERE revision = ?")?;
+            rows.iter().try_for_each(|revision| delete.execute([signed(*revision)]).map(drop))
+        })?;
+        self.since_checkpoint += rows.len() * 4096;
+        Ok(())
+    }
+
+    fn transaction(&self, change: impl FnOnce(&Connection) -> rusqlite::Result<()>) -> Result<(), JournalError> {
+        let begun = self.connection.execute_batch("BEGIN IMMEDIATE").and_then(|()| change(&self.connection));
+        if let Err(error) = begun {
+            let _ = self.connection.execute_batch("ROLLBACK");
+            return Err(JournalError::Refused(as_store_error(&error)));
+        }
+        #[cfg(test)]
+        if self.fails_next_commit {
+            let _ = self.connection.execute_batch("ROLLBACK");
+            return Err(JournalError::Unknown("injected".to_owned()));
+        }
+        let Err(error) = self.connection.execute_batch("COMMIT") else { return Ok(()) };
+        let _ = self.connection.execute_batch("ROLLBACK");
+        // A full disk refuses the write of a log frame; only other errors may come after the last frame was written.
+        match as_store_error(&error) {
+            Error::Full => Err(JournalError::Refused(Error::Full)),
+            _ => Err(JournalError::Unknown(format!("commit not confirmed by the disk: {error}"))),
+        }
+    }
+
+    /// Copies the log into the database once it is large.
+    pub(super) fn checkpoint_if_large(&mut self) -> Result<(), JournalError> {
+        if self.since_checkpoint < CHECKPOINT_BYTES { Ok(()) } else { self.checkpoint() }
+    }
+
+    /// Copies the log into the database.
+    pub(super) fn checkpoint(&mut self) -> Result<(), JournalError> {
+        self.since_checkpoint = 0;
+        let done = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+        match done {
+            Ok(()) => Ok(()),
+            // The log holds everything still.
+            Err(error) if as_store_error(&error) == Error::Full => Err(JournalError::Refused(Error::Full)),
+            Err(error) => Err(JournalError::Unknown(format!("checkpoint not confirmed by the disk: {error}"))),
+        }
+    }
+}
+
+fn connect(file: &Path) -> Result<Connection, OpenError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    Connection::open_with_flags(file, flags).map_err(|error| describe(file, &error))
+}
+
+/// Creates a store beside `file` and moves it there: a file that exists is a whole one.
+fn create(file: &Path) -> Result<(), OpenError> {
+    let io = |error: std::io::Error| OpenError::io(file, error);
+    let mut name = file.as_os_str().to_owned();
+    name.push(".new");
+    let temporary = PathBuf::from(name);
+    let _ = std::fs::remove_file(&temporary);
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary).map_err(io)?;
+    let connection = connect(&temporary)?;
+    let initialize = || {
+        connection.pragma_update(None, "application_id", APPLICATION_ID)?;
+        connection.pragma_update(None, "user_version", FORMAT_VERSION)?;
+        connection.execute_batch(SCHEMA)?;
+        connection.execute("INSERT INTO meta VALUES ('compacted', ?)", [signed(FIRST_REVISION)])
+    };
+    initialize().map_err(|error| describe(file, &error))?;
+    drop(connection);
+    File::open(&temporary).and_then(|temporary| temporary.sync_all()).map_err(io)?;
+    // A log that a deleted store left must not be replayed into the new one.
+    for suffix in ["-wal", "-shm", "-journal"] {
+        let mut name = file.as_os_str().to_owned();
+        name.push(suffix);
+        if PathBuf::from(&name).exists() {
+            let reason = format!("{} exists without it", PathBuf::from(name).display());
+            return Err(OpenError::Damaged { file: file.to_owned(), reason });
+        }
+    }
+    std::fs::rename(&temporary, file).map_err(io)?;
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(io)
+}
+
+fn read_row(row: &rusqlite::Row<'_>) -> rusqlite::Result<CheckedRow> {
+    let revision = unsigned(row, 0)?;
+    let text = String::from_utf8_lossy(row.get_ref(1)?.as_bytes().unwrap_or_default()).into_owned();
+    let Ok(key) = Key::parse(&text) else {
+        return Ok(CheckedRow { row: Err(text), revision, is_intact: false });
+    };
+    let is_deleted: bool = row.get(4)?;
+    let value = row.get_ref(7)?.as_blob_or_null().unwrap_or_default().map(Bytes::copy_from_slice);
+    let is_whole = value.is_none() == is_deleted;
+    let expires = Some(unsigned(row, 5)?).filter(|expires| *expires > 0);
+    let read = Row { revision, key, created: unsigned(row, 2)?, previous: unsigned(row, 3)?, value, expires };
+    let is_intact = is_whole && row.get::<_, i64>(6)? == i64::from(read.checksum());
+    Ok(CheckedRow { row: Ok(read), revision, is_intact })
+}
+
+/// SQLite's integers are signed; the bits are the same.
+fn signed(number: u64) -> i64 {
+    number.cast_signed()
+}
+
+fn unsigned(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    row.get::<_, i64>(column).map(i64::cast_unsigned)
+}
+
+fn as_store_error(error: &rusqlite::Error) -> Error {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => Error::Full,
+        _ => Error::Unavailable(error.to_string().into()),
+    }
+}
+
+/// An error of opening or reading the file.
+pub(super) fn describe(file: &Path, error: &rusqlite::Error) -> OpenError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            OpenError::Damaged { file: file.to_owned(), reason: error.to_string() }
+        }
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            OpenError::InUse { file: file.to_owned(), process: "unknown".to_owned() }
+        }
+        // A column that holds another type than it may.
+        None => OpenError::Damaged { file: file.to_owned(), reason: error.to_string() },
+        _ => OpenError::io(file, error),
+    }
+}

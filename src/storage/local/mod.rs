@@ -1,0 +1,280 @@
+//! The store in one SQLite file: WAL mode, each commit synchronized, one thread that writes.
+
+mod compact;
+mod expire;
+mod journal;
+mod recover;
+mod writer;
+
+use std::fmt;
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use self::journal::Journal;
+use self::recover::recover;
+use self::writer::{Command, Writer};
+use super::{
+    ChangeSink, CommitOutcome, Error, Expect, Key, Loaded, Mutation, Prefix, Progress, RecordPage, Revision, Store,
+    StoreFuture, StoreReply, UnixMillis,
+};
+
+/// Reads the wall clock.
+pub type Clock = Arc<dyn Fn() -> UnixMillis + Send + Sync>;
+
+/// Ends the process after a failed synchronization; told why. The store refuses everything if it returns.
+pub type AbortHandler = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Settings of a [`LocalStore`].
+#[derive(Clone)]
+pub struct LocalStoreSettings {
+    /// The database file (`--store-file`); `-wal` and `.lock` files are beside it.
+    pub file: PathBuf,
+    /// Whether a commit waits for the disk. False is `--unsafe-no-fsync`: a power failure loses commits.
+    pub synchronizes: bool,
+    /// Superseded values younger than this are kept.
+    pub retention: Duration,
+    /// As many of the newest changes are kept whatever their age.
+    pub retained_changes: u64,
+    /// Largest size of the file in bytes, for tests of a full disk; 0 is no limit.
+    pub max_bytes: u64,
+    /// The clock of expiry and compaction.
+    pub clock: Clock,
+    /// Called when the disk did not confirm a commit.
+    pub abort: AbortHandler,
+}
+
+impl LocalStoreSettings {
+    /// Settings for `file` as the gateway uses them: the process aborts when the disk does not confirm a commit.
+    pub fn new(file: impl Into<PathBuf>) -> LocalStoreSettings {
+        LocalStoreSettings {
+            file: file.into(),
+            synchronizes: true,
+            retention: Duration::from_secs(300),
+            retained_changes: 1_000,
+            max_bytes: 0,
+            clock: Arc::new(|| {
+                let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+                since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+            }),
+            abort: Arc::new(|reason| {
+                tracing::error!("store failed, process ends: {reason}");
+                std::process::abort();
+            }),
+        }
+    }
+}
+
+/// Reason why a store's file was not opened. Names the file, and the key where there is one.
+#[derive(Debug)]
+pub enum OpenError {
+    /// Another process has the file open.
+    InUse {
+        /// The file.
+        file: PathBuf,
+        /// Process id in its lock file.
+        process: String,
+    },
+    /// The file has another format version.
+    Format {
+        /// The file.
+        file: PathBuf,
+        /// Its version.
+        found: i64,
+        /// The version of this program.
+        supported: i64,
+    },
+    /// The file is not a store, is cut off, or a page of it is damaged.
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A row does not match its checksum, or its history is incomplete.
+    DamagedRow {
+        /// The file.
+        file: PathBuf,
+        /// Key of the row.
+        key: String,
+        /// Revision of the row.
+        revision: Revision,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// The file cannot be created, read or locked.
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// The error of the operating system or of SQLite.
+        reason: String,
+    },
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::InUse { file, process } => {
+                write!(f, "store {} is in use by process {process}", file.display())
+            }
+            OpenError::Format { file, found, supported } => {
+                let file = file.display();
+                write!(f, "store {file} has format version {found}, this program supports {supported}")
+            }
+            OpenError::Damaged { file, reason } => write!(f, "store {} is damaged: {reason}", file.display()),
+            OpenError::DamagedRow { file, key, revision, reason } => {
+                let file = file.display();
+                write!(f, "store {file} is damaged: {reason}: key {key:?}, revision {revision}")
+            }
+            OpenError::Io { file, reason } => write!(f, "store {} cannot be opened: {reason}", file.display()),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl OpenError {
+    fn io(file: &Path, error: impl fmt::Display) -> OpenError {
+        OpenError::Io { file: file.to_owned(), reason: error.to_string() }
+    }
+}
+
+/// A store in a SQLite file. Cheap to clone; the last clone that is dropped closes the file.
+#[derive(Clone)]
+pub struct LocalStore(Arc<StoreHandle>);
+
+struct StoreHandle {
+    commands: Option<mpsc::Sender<Command>>,
+    published: watch::Receiver<Revision>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl LocalStore {
+    /// Opens the file, creates it if it does not exist, reads all of it, and starts the thread that writes.
+    /// Blocks: about a second for 100,000 objects.
+    ///
+    /// # Errors
+    /// [`OpenError`]. A file that exists is never replaced or repaired.
+    pub fn open(settings: LocalStoreSettings) -> Result<LocalStore, OpenError> {
+        let lock = lock_file(&settings.file)?;
+        let journal = Journal::open(&settings)?;
+        let state = recover(&journal, &settings)?;
+        let (commands, receiver) = mpsc::channel();
+        let (publisher, published) = watch::channel(state.revision);
+        let file = settings.file.clone();
+        let writer = Writer::new(journal, state, settings, receiver, publisher);
+        let run = move || {
+            writer.run();
+            drop(lock);
+        };
+        let thread = std::thread::Builder::new().name("store".to_owned()).spawn(run);
+        let thread = thread.map_err(|error| OpenError::io(&file, error))?;
+        Ok(LocalStore(Arc::new(StoreHandle { commands: Some(commands), published, thread: Mutex::new(Some(thread)) })))
+    }
+
+    /// The published revision, for status pages and metrics.
+    pub fn published_revision(&self) -> Revision {
+        *self.0.published.borrow()
+    }
+
+    /// Expires and compacts what is due now, which otherwise happens within ten seconds.
+    pub fn maintain(&self) -> StoreFuture<()> {
+        self.send(Command::Maintain)
+    }
+
+    fn send<T>(&self, command: impl FnOnce(StoreReply<T>) -> Command) -> StoreFuture<T> {
+        let (reply, future) = StoreFuture::channel();
+        if let Some(commands) = &self.0.commands {
+            // A writer that ended drops the reply, which answers with `Closed`.
+            let _ = commands.send(command(reply));
+        }
+        future
+    }
+}
+
+impl Drop for StoreHandle {
+    fn drop(&mut self) {
+        self.commands = None;
+        let thread = self.thread.lock().take();
+        // The last handle may be dropped by a sink, on the thread itself.
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Store for LocalStore {
+    fn load(&self, prefix: &Prefix) -> StoreFuture<Loaded> {
+        let prefix = prefix.clone();
+        self.send(|reply| Command::Load { prefix, reply })
+    }
+
+    fn commit(&self, key: &Key, expect: Expect, mutation: Mutation) -> StoreFuture<CommitOutcome> {
+        if let Err(error) = mutation.check_size() {
+            return StoreFuture::ready(Err(error));
+        }
+        let key = key.clone();
+        self.send(|reply| Command::Commit { key, expect, mutation, reply })
+    }
+
+    fn follow(&self, prefix: &Prefix, after: Revision, sink: Box<dyn ChangeSink>) -> StoreFuture<Progress> {
+        let prefix = prefix.clone();
+        self.send(|reply| Command::Follow { prefix, after, sink, reply })
+    }
+
+    fn at(&self, prefix: &Prefix, from: Option<&Key>, limit: usize, revision: Revision) -> StoreFuture<RecordPage> {
+        let (prefix, from) = (prefix.clone(), from.cloned());
+        self.send(|reply| Command::At { prefix, from, limit, revision, reply })
+    }
+
+    fn current(&self) -> StoreFuture<Revision> {
+        if self.0.published.has_changed().is_err() {
+            return StoreFuture::ready(Err(Error::Closed));
+        }
+        StoreFuture::ready(Ok(self.published_revision()))
+    }
+}
+
+/// Takes the lock file beside `file` for the life of the process and writes the process id into it.
+fn lock_file(file: &Path) -> Result<File, OpenError> {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".lock");
+    let path = PathBuf::from(name);
+    let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+    let mut lock = opened.map_err(|error| OpenError::io(&path, error))?;
+    match lock.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut process = String::new();
+            let _ = Read::by_ref(&mut lock).take(20).read_to_string(&mut process);
+            return Err(OpenError::InUse { file: file.to_owned(), process: process.trim().to_owned() });
+        }
+        Err(TryLockError::Error(error)) => return Err(OpenError::io(&path, error)),
+    }
+    let write_id = |lock: &mut File| -> io::Result<()> {
+        lock.set_len(0)?;
+        lock.rewind()?;
+        writeln!(lock, "{}", std::process::id())
+    };
+    // A full disk must not prevent a start: the lock counts, the text in it is a hint.
+    if let Err(error) = write_id(&mut lock) {
+        tracing::warn!("process id not written to {}: {error}", path.display());
+    }
+    Ok(lock)
+}
+
+/// Makes the file readable by its owner alone.
+fn restrict_mode(file: &Path) -> Result<(), OpenError> {
+    std::fs::set_permissions(file, Permissions::from_mode(0o600)).map_err(|error| OpenError::io(file, error))
+}
+
+#[cfg(test)]
+mod tests;

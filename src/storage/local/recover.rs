@@ -1,0 +1,94 @@
+//! Start: one pass over the file by revision makes the index and checks every row.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::super::record::Row;
+use super::super::{Key, KeyValue, Revision};
+use super::compact::Compaction;
+use super::expire::ExpiryQueue;
+use super::journal::{CheckedRow, Journal, describe};
+use super::{LocalStoreSettings, OpenError};
+
+/// What the writer knows of the file.
+pub(super) struct StoreState {
+    /// Revision of the last change.
+    pub(super) revision: Revision,
+    /// The last record of each key that exists.
+    pub(super) records: BTreeMap<Key, Arc<KeyValue>>,
+    pub(super) compaction: Compaction,
+    pub(super) expiry: ExpiryQueue,
+}
+
+/// Error of the pass: of SQLite, or of a row.
+enum ScanError {
+    Sqlite(rusqlite::Error),
+    Row { key: String, revision: Revision, reason: &'static str },
+}
+
+impl From<rusqlite::Error> for ScanError {
+    fn from(error: rusqlite::Error) -> Self {
+        ScanError::Sqlite(error)
+    }
+}
+
+/// Reads the whole file.
+///
+/// # Errors
+/// The first row that is damaged, or missing from the history.
+pub(super) fn recover(journal: &Journal, settings: &LocalStoreSettings) -> Result<StoreState, OpenError> {
+    let file = &settings.file;
+    let compacted = journal.compacted().map_err(|error| describe(file, &error))?;
+    let mut state = StoreState {
+        revision: compacted,
+        records: BTreeMap::new(),
+        compaction: Compaction::new(compacted),
+        expiry: ExpiryQueue::default(),
+    };
+    journal.scan(0, |checked| state.take(checked)).map_err(|error| match error {
+        ScanError::Sqlite(error) => describe(file, &error),
+        ScanError::Row { key, revision, reason } => OpenError::DamagedRow { file: file.clone(), key, revision, reason },
+    })?;
+    for record in state.records.values() {
+        if let Some(expires) = record.expires {
+            state.expiry.insert(expires, record.key.clone());
+        }
+    }
+    let now = (settings.clock)();
+    // The age of the history is not in the file: it counts from now.
+    state.compaction.observe(now, state.revision, settings.retention, settings.retained_changes);
+    Ok(state)
+}
+
+impl StoreState {
+    fn take(&mut self, checked: CheckedRow) -> Result<(), ScanError> {
+        let damaged =
+            |key: &str, reason| Err(ScanError::Row { key: key.to_owned(), revision: checked.revision, reason });
+        let row = match checked.row {
+            Ok(row) if checked.is_intact => row,
+            Ok(row) => return damaged(row.key.as_str(), "the row does not match its checksum"),
+            Err(key) => return damaged(&key, "the row has no valid key"),
+        };
+        let previous = self.records.get(&row.key).map_or(0, |record| record.revision);
+        if row.revision > self.compaction.compacted() {
+            if row.revision != self.revision + 1 {
+                return damaged(row.key.as_str(), "the revision before it is missing");
+            }
+            if row.previous != previous {
+                return damaged(row.key.as_str(), "the previous revision of the key is missing");
+            }
+        }
+        self.revision = self.revision.max(row.revision);
+        self.index(&row, previous);
+        Ok(())
+    }
+
+    fn index(&mut self, row: &Row, previous: Revision) {
+        // Compaction that was interrupted: what is left of it counts by the rows that are there.
+        self.compaction.record(&Row { previous, ..row.clone() });
+        match row.record() {
+            Some(record) => self.records.insert(row.key.clone(), record),
+            None => self.records.remove(&row.key),
+        };
+    }
+}

@@ -1,0 +1,169 @@
+//! A store in memory: the contract in its plainest form, for tests and for data that need not survive.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::{
+    ChangeSink, CommitOutcome, Error, Expect, FIRST_REVISION, Key, KeyValue, Loaded, Mutation, Prefix, Progress,
+    RecordChange, RecordPage, Revision, Store, StoreFuture,
+};
+
+/// Changes that are kept for feeds and older reads.
+const MAX_HISTORY: usize = 102_400;
+
+/// A store without a file. It does not expire records. Cheap to clone.
+#[derive(Clone)]
+pub struct MemoryStore(Arc<Mutex<MemoryState>>);
+
+struct MemoryState {
+    revision: Revision,
+    compacted: Revision,
+    records: BTreeMap<Key, Arc<KeyValue>>,
+    history: VecDeque<Arc<RecordChange>>,
+    sinks: Vec<(Prefix, Revision, Box<dyn ChangeSink>)>,
+    published: watch::Sender<Revision>,
+}
+
+impl MemoryStore {
+    /// Creates an empty store.
+    pub fn new() -> MemoryStore {
+        MemoryStore(Arc::new(Mutex::new(MemoryState {
+            revision: FIRST_REVISION,
+            compacted: FIRST_REVISION,
+            records: BTreeMap::new(),
+            history: VecDeque::new(),
+            sinks: Vec::new(),
+            published: watch::Sender::new(FIRST_REVISION),
+        })))
+    }
+
+    /// Discards the history up to and including `revision`.
+    pub fn compact(&self, revision: Revision) {
+        self.0.lock().compact(revision);
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        MemoryStore::new()
+    }
+}
+
+impl MemoryState {
+    fn compact(&mut self, revision: Revision) {
+        while self.history.front().is_some_and(|change| change.revision <= revision) {
+            self.history.pop_front();
+        }
+        self.compacted = self.compacted.max(revision.min(self.revision));
+    }
+
+    fn commit(&mut self, key: &Key, expect: Expect, mutation: Mutation) -> Result<CommitOutcome, Error> {
+        mutation.check_size()?;
+        let old = self.records.get(key).cloned();
+        if !expect.is_met_by(old.as_ref().map(|old| old.revision)) {
+            return Ok(CommitOutcome::Conflict(old));
+        }
+        let value = match mutation {
+            Mutation::Put { value, .. } => Some((value, None)),
+            Mutation::Delete => None,
+        };
+        if value.is_none() && old.is_none() {
+            return Ok(CommitOutcome::Conflict(None));
+        }
+        self.revision += 1;
+        let change = Arc::new(RecordChange::new(key, self.revision, old, value));
+        match &change.new {
+            Some(new) => self.records.insert(key.clone(), new.clone()),
+            None => self.records.remove(key),
+        };
+        self.history.push_back(change.clone());
+        if self.history.len() > MAX_HISTORY
+            && let Some(oldest) = self.history.front().map(|oldest| oldest.revision)
+        {
+            self.compact(oldest);
+        }
+        self.sinks.retain_mut(|(prefix, after, sink)| {
+            !prefix.contains(key) || change.revision <= *after || sink.apply(std::slice::from_ref(&change))
+        });
+        self.published.send_replace(self.revision);
+        Ok(CommitOutcome::Committed(self.revision))
+    }
+
+    fn at(&self, prefix: &Prefix, from: Option<&Key>, limit: usize, revision: Revision) -> Result<RecordPage, Error> {
+        if revision > self.revision {
+            return Err(Error::FutureRevision { requested: revision, current: self.revision });
+        }
+        if revision < self.compacted {
+            return Err(Error::Compacted(self.compacted));
+        }
+        let newer = self.history.iter().rev().take_while(|change| change.revision > revision);
+        Ok(page_before(&self.records, newer.map(|change| &**change), prefix, from, limit))
+    }
+}
+
+/// The records below a prefix, by key.
+pub(super) fn records_below<'m>(
+    records: &'m BTreeMap<Key, Arc<KeyValue>>,
+    prefix: &'m Prefix,
+) -> impl Iterator<Item = &'m Arc<KeyValue>> {
+    let range = (Bound::Included(prefix.as_str()), Bound::Unbounded);
+    records.range::<str, _>(range).take_while(|(key, _)| prefix.contains(key)).map(|(_, record)| record)
+}
+
+/// The first part of a prefix at an older revision: its records now, with `newer` changes undone from the last on.
+pub(super) fn page_before<'c>(
+    records: &BTreeMap<Key, Arc<KeyValue>>,
+    newer: impl Iterator<Item = &'c RecordChange>,
+    prefix: &Prefix,
+    from: Option<&Key>,
+    limit: usize,
+) -> RecordPage {
+    let mut records: BTreeMap<&str, Arc<KeyValue>> =
+        records_below(records, prefix).map(|record| (record.key.as_str(), record.clone())).collect();
+    for change in newer.filter(|change| prefix.contains(&change.key)) {
+        match change.old.clone() {
+            Some(old) => records.insert(change.key.as_str(), old),
+            None => records.remove(change.key.as_str()),
+        };
+    }
+    let mut records = records.into_values().filter(|record| from.is_none_or(|from| record.key >= *from));
+    let page = records.by_ref().take(limit).collect();
+    RecordPage { records: page, remaining: records.count() }
+}
+
+impl Store for MemoryStore {
+    fn load(&self, prefix: &Prefix) -> StoreFuture<Loaded> {
+        let state = self.0.lock();
+        let records = records_below(&state.records, prefix).cloned().collect();
+        StoreFuture::ready(Ok(Loaded { revision: state.revision, oldest: state.compacted, records }))
+    }
+
+    fn commit(&self, key: &Key, expect: Expect, mutation: Mutation) -> StoreFuture<CommitOutcome> {
+        StoreFuture::ready(self.0.lock().commit(key, expect, mutation))
+    }
+
+    fn follow(&self, prefix: &Prefix, after: Revision, mut sink: Box<dyn ChangeSink>) -> StoreFuture<Progress> {
+        let mut state = self.0.lock();
+        if after < state.compacted {
+            return StoreFuture::ready(Err(Error::Compacted(state.compacted)));
+        }
+        let missed = state.history.iter().filter(|change| change.revision > after && prefix.contains(&change.key));
+        let missed: Vec<_> = missed.cloned().collect();
+        if missed.is_empty() || sink.apply(&missed) {
+            state.sinks.push((prefix.clone(), after, sink));
+        }
+        StoreFuture::ready(Ok(state.published.subscribe()))
+    }
+
+    fn at(&self, prefix: &Prefix, from: Option<&Key>, limit: usize, revision: Revision) -> StoreFuture<RecordPage> {
+        StoreFuture::ready(self.0.lock().at(prefix, from, limit, revision))
+    }
+
+    fn current(&self) -> StoreFuture<Revision> {
+        StoreFuture::ready(Ok(self.0.lock().revision))
+    }
+}
