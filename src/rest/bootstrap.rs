@@ -1,0 +1,44 @@
+//! Objects that exist from the start.
+
+use serde_json::{Map, Value, json};
+
+use super::target::ObjectTarget;
+use super::{ApiServer, metadata, strategy};
+use crate::kubeapi::Status;
+use crate::kubeapi::json::write_stored_json;
+use crate::resources::builtin::builtin_kinds;
+use crate::watch_cache::Error;
+
+/// Namespaces that kube-apiserver creates (`pkg/controlplane/controller/systemnamespaces`).
+const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
+
+/// Creates the system namespaces that do not exist, and goes on with the removal of namespaces that are marked.
+///
+/// # Errors
+/// The store cannot be written.
+pub async fn create_initial_objects(api: &ApiServer) -> Result<(), Status> {
+    let kinds = builtin_kinds();
+    let Some((resource, version)) = kinds.find("", "v1", "namespaces") else { return Ok(()) };
+    let collection = api.collection(resource)?;
+    for name in SYSTEM_NAMESPACES {
+        let target = ObjectTarget { resource, version, namespace: "", name: name.into(), subresource: "" };
+        let mut object: Map<String, Value> = Map::new();
+        object.insert("apiVersion".to_owned(), json!("v1"));
+        object.insert("kind".to_owned(), json!("Namespace"));
+        object.insert("metadata".to_owned(), json!({"name": name}));
+        metadata::fill_new_object(&target, &mut object);
+        strategy::prepare_new(resource, &mut object);
+        let key = target.key(&collection)?;
+        match collection.create(&key, write_stored_json(&object).bytes.into(), None).await {
+            Ok(_) | Err(Error::Conflict { .. }) => {}
+            Err(error) => return Err(super::cache_error(&target, error)),
+        }
+    }
+    collection.ensure_loaded().await.map_err(|error| Status::service_unavailable(error.to_string()))?;
+    for namespace in collection.list(&Default::default()).await.map(|list| list.objects).unwrap_or_default() {
+        if namespace.metadata().deletion_timestamp.is_some() {
+            super::namespace::spawn_removal(api.clone(), namespace.name().to_owned());
+        }
+    }
+    Ok(())
+}

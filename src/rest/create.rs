@@ -1,0 +1,87 @@
+//! The verb create.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::{Map, Value};
+
+use super::target::ObjectTarget;
+use super::write_options::WriteOptions;
+use super::{ApiRequest, ApiServer, WriteReply, cache_error, metadata, namespace, object_bytes, request_body, strategy};
+use crate::kubeapi::Status;
+use crate::kubeapi::json::{write_json, write_stored_json};
+use crate::kubeapi::object_meta::ObjectMetaView;
+use crate::watch_cache::{Error, ResourceCollection};
+
+/// Attempts for a generated name that exists (KEP-4420).
+const NAME_ATTEMPTS: usize = 8;
+
+/// Stores the object in the body as a new one.
+///
+/// # Errors
+/// 400, 409 `AlreadyExists`, 413, 415, 422; 404 and 403 for the namespace.
+pub(super) async fn create(
+    api: &ApiServer,
+    collection: &ResourceCollection,
+    target: &ObjectTarget<'_>,
+    request: &ApiRequest<'_>,
+) -> Result<WriteReply, Status> {
+    let options = WriteOptions::parse(request.query, "CreateOptions")?;
+    let decoded = request_body::decode(request, target, options.validation)?;
+    let mut object = decoded.object;
+    metadata::set_namespace(target, &mut object)?;
+    if !ObjectMetaView::of_map(&object).resource_version().is_empty() {
+        return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    let body = store_new(api, collection, target, object, options.is_dry_run).await?;
+    Ok(WriteReply { code: StatusCode::CREATED, body, warnings: decoded.warnings })
+}
+
+/// Completes, validates and stores a new object.
+pub(super) async fn store_new(
+    api: &ApiServer,
+    collection: &ResourceCollection,
+    target: &ObjectTarget<'_>,
+    object: Map<String, Value>,
+    is_dry_run: bool,
+) -> Result<Bytes, Status> {
+    namespace::check_active(api, target).await?;
+    let is_generated = ObjectMetaView::of_map(&object).name().is_empty();
+    let mut attempt = 1;
+    loop {
+        let mut object = object.clone();
+        metadata::fill_new_object(target, &mut object);
+        strategy::prepare_new(target.resource, &mut object);
+        metadata::validate_new(target, &object)?;
+        let name = ObjectMetaView::of_map(&object).name().to_owned();
+        let key = target.key_of(collection, target.namespace, &name)?;
+        let exists = || Status::already_exists(target.resource.group, target.resource.plural, &name);
+        if is_dry_run {
+            collection.ensure_loaded().await.map_err(|error| cache_error(target, error))?;
+            return match collection.get(&key) {
+                Some(_) => Err(exists()),
+                None => Ok(dry_run_bytes(object)),
+            };
+        }
+        let value = write_stored_json(&object).bytes;
+        match collection.create(&key, value.into(), time_to_live(api, target)).await {
+            Ok(stored) => return Ok(object_bytes(&stored)),
+            Err(Error::Conflict { .. }) if is_generated && attempt < NAME_ATTEMPTS => attempt += 1,
+            Err(Error::Conflict { .. }) => return Err(exists()),
+            Err(error) => return Err(cache_error(target, error)),
+        }
+    }
+}
+
+/// How long the store keeps an object of the kind; none is for ever.
+pub(super) fn time_to_live(api: &ApiServer, target: &ObjectTarget<'_>) -> Option<Duration> {
+    (target.resource.plural == "events").then_some(api.settings.event_ttl)
+}
+
+/// An object that is not stored, as JSON.
+pub(super) fn dry_run_bytes(object: Map<String, Value>) -> Bytes {
+    let mut text = write_json(&Value::Object(object));
+    text.push('\n');
+    text.into()
+}

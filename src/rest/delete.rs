@@ -1,0 +1,164 @@
+//! The verbs delete and deletecollection.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+
+use super::delete_options::DeleteOptions;
+use super::target::ObjectTarget;
+use super::update::stored_object;
+use super::{ApiRequest, ApiServer, WriteReply, cache_error, metadata, namespace, object_bytes, read};
+use crate::kubeapi::json::write_stored_json;
+use crate::kubeapi::list_options::ListOptions;
+use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
+use crate::kubeapi::{Status, StatusDetails, StatusEncoding, encode};
+use crate::resources::Resource;
+use crate::watch_cache::{Error, ResourceCollection, Stored, StoredList};
+
+/// Deletes an object, or marks it if finalizers remain.
+///
+/// # Errors
+/// 404, 409 for preconditions, 422 for options that are not supported; 403 for a namespace that stays.
+pub(super) async fn delete(
+    api: &ApiServer,
+    collection: &ResourceCollection,
+    target: &ObjectTarget<'_>,
+    request: &ApiRequest<'_>,
+) -> Result<WriteReply, Status> {
+    let options = DeleteOptions::parse(request)?;
+    namespace::check_deletable(target)?;
+    let key = target.key(collection)?;
+    let current = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
+    let current = current.ok_or_else(|| target.not_found())?;
+    let body = match remove(collection, target, current, &options).await? {
+        Removed::Gone(last) => deleted_status(target, &last),
+        Removed::Marked(body) => {
+            if target.resource.plural == "namespaces" {
+                namespace::spawn_removal(api.clone(), target.name.clone().into_owned());
+            }
+            body
+        }
+    };
+    Ok(WriteReply { code: StatusCode::OK, body, warnings: Vec::new() })
+}
+
+/// Deletes the objects that a list selects; returns them as a list.
+///
+/// # Errors
+/// As a list, and as [`delete`] for the first object that cannot be deleted.
+pub(super) async fn delete_collection(
+    _api: &ApiServer,
+    collection: &ResourceCollection,
+    target: &ObjectTarget<'_>,
+    request: &ApiRequest<'_>,
+) -> Result<WriteReply, Status> {
+    let options = DeleteOptions::parse(request)?;
+    let list_options = ListOptions::parse(request.query)?;
+    let query = read::list_query(collection, target, &list_options)?;
+    let list = collection.list(&query).await.map_err(|error| cache_error(target, error))?;
+    let mut deleted = StoredList { objects: Vec::new(), ..list.clone() };
+    for object in list.objects {
+        let one = ObjectTarget {
+            namespace: object.namespace(),
+            name: object.name().into(),
+            resource: target.resource,
+            version: target.version,
+            subresource: "",
+        };
+        match remove(collection, &one, object.clone(), &options).await {
+            Ok(_) => deleted.objects.push(object.clone()),
+            Err(status) if status.code == 404 => {}
+            Err(status) => return Err(status),
+        }
+    }
+    Ok(WriteReply { code: StatusCode::OK, body: read::list_bytes(target, &deleted), warnings: Vec::new() })
+}
+
+enum Removed {
+    /// The object as it was last.
+    Gone(Arc<Stored>),
+    /// The object as JSON; finalizers remain.
+    Marked(Bytes),
+}
+
+/// Deletes `current` or what replaced it meanwhile.
+async fn remove(
+    collection: &ResourceCollection,
+    target: &ObjectTarget<'_>,
+    mut current: Arc<Stored>,
+    options: &DeleteOptions,
+) -> Result<Removed, Status> {
+    let key = target.key(collection)?;
+    loop {
+        check_preconditions(target, &current, options)?;
+        let mut object = stored_object(&current)?;
+        let is_marked = current.metadata().deletion_timestamp.is_some();
+        let is_gone = !has_finalizers(target.resource, &object);
+        if options.is_dry_run || (is_marked && !is_gone) {
+            return Ok(if is_gone { Removed::Gone(current) } else { Removed::Marked(object_bytes(&current)) });
+        }
+        let result = if is_gone {
+            collection.delete(&key, current.revision()).await.map(|_| Removed::Gone(current.clone()))
+        } else {
+            mark(target, &mut object);
+            let value = write_stored_json(&object).bytes;
+            let stored = collection.update(&key, current.revision(), value.into(), None).await;
+            stored.map(|stored| Removed::Marked(object_bytes(&stored)))
+        };
+        match result {
+            Ok(removed) => return Ok(removed),
+            Err(Error::Conflict { current: Some(now) }) => current = now,
+            Err(error) => return Err(cache_error(target, error)),
+        }
+    }
+}
+
+/// Marks an object for deletion (`rest.BeforeDelete`).
+fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>) {
+    change_metadata(object, |metadata| {
+        metadata.insert("deletionTimestamp".to_owned(), json!(metadata::now()));
+        metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
+        if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
+            metadata.insert("generation".to_owned(), json!(generation + 1));
+        }
+    });
+    if target.resource.plural == "namespaces" {
+        object.insert("status".to_owned(), json!({"phase": "Terminating"}));
+    }
+}
+
+fn has_finalizers(resource: &Resource, object: &Map<String, Value>) -> bool {
+    let of_namespace = resource.plural == "namespaces"
+        && object.get("spec").and_then(|spec| spec["finalizers"].as_array()).is_some_and(|all| !all.is_empty());
+    ObjectMetaView::of_map(object).has_finalizers() || of_namespace
+}
+
+/// Whether an object is marked for deletion and has no finalizers.
+pub(super) fn is_removable(resource: &Resource, object: &Map<String, Value>) -> bool {
+    ObjectMetaView::of_map(object).deletion_timestamp().is_some() && !has_finalizers(resource, object)
+}
+
+/// 409 if a precondition does not hold, with upstream's text (`storage.Preconditions.Check`).
+fn check_preconditions(target: &ObjectTarget<'_>, current: &Stored, options: &DeleteOptions) -> Result<(), Status> {
+    let conflict = |what: &str, wanted: &str, found: &str| {
+        let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}");
+        Err(Status::conflict(target.resource.group, target.resource.plural, &target.name, why))
+    };
+    if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != &*current.metadata().uid) {
+        return conflict("UID", uid, &current.metadata().uid);
+    }
+    let version = current.revision().to_string();
+    if let Some(wanted) = options.resource_version.as_deref().filter(|wanted| **wanted != version) {
+        return conflict("ResourceVersion", wanted, &version);
+    }
+    Ok(())
+}
+
+/// The Status of a deletion.
+fn deleted_status(target: &ObjectTarget<'_>, last: &Stored) -> Bytes {
+    let mut details = StatusDetails::for_resource(target.resource.group, target.resource.plural, &target.name);
+    details.uid = last.metadata().uid.to_string();
+    encode(&Status::success(details), StatusEncoding::Json)
+}

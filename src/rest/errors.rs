@@ -1,0 +1,38 @@
+//! Errors of the watch cache and the store as `Status`.
+
+use super::target::ObjectTarget;
+use crate::kubeapi::Status;
+use crate::kubeapi::continue_token::{ContinueToken, expired_list, expired_page};
+use crate::storage;
+use crate::watch_cache::Error;
+
+/// The Status of an error about an object of `target`.
+pub(super) fn status_of(target: &ObjectTarget<'_>, error: Error) -> Status {
+    match error {
+        Error::Expired { .. } => Status::expired(error.to_string()),
+        Error::ListExpired => expired_list(),
+        Error::ContinueExpired { next } => {
+            expired_page(&ContinueToken { revision: next.revision, start: next.start })
+        }
+        Error::TooLargeResourceVersion { requested, current } => Status::resource_version_too_large(requested, current),
+        Error::InvalidContinue => Status::bad_request("continue key is not valid"),
+        Error::Conflict { current: Some(_) } => modified(target, &target.name),
+        Error::Conflict { current: None } => target.not_found(),
+        Error::UnsupportedField(_) | Error::InvalidKey(_) => Status::bad_request(error.to_string()),
+        Error::Store(error) => store_status(&error),
+    }
+}
+
+/// 409: another writer was faster. Upstream's text (`pkg/registry/generic/registry/store.go`, `OptimisticLockErrorMsg`).
+pub(super) fn modified(target: &ObjectTarget<'_>, name: &str) -> Status {
+    let why = "the object has been modified; please apply your changes to the latest version and try again";
+    Status::conflict(target.resource.group, target.resource.plural, name, why)
+}
+
+/// 413 for a value that is too large, else 503. Without a `Retry-After` header, which client-go would obey silently.
+fn store_status(error: &storage::Error) -> Status {
+    match error {
+        storage::Error::TooLarge { limit, .. } => Status::request_entity_too_large(format_args!("limit is {limit}")),
+        error => Status::service_unavailable(format!("the store cannot serve the request: {error}")),
+    }
+}

@@ -1,0 +1,162 @@
+//! The embedded API server: objects of built-in kinds are created, read, watched, changed and deleted in the store.
+//!
+//! One function per verb. The order of the checks is upstream's (`k8s.io/apiserver/pkg/endpoints/handlers` and
+//! `pkg/registry/generic/registry/store.go`) and is what clients see.
+
+mod bootstrap;
+mod create;
+mod delete;
+mod delete_options;
+mod errors;
+mod metadata;
+mod namespace;
+mod patch;
+mod read;
+mod request_body;
+mod strategy;
+mod target;
+mod update;
+mod watch;
+mod write_options;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, WARNING};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+
+pub use self::bootstrap::create_initial_objects;
+pub use self::target::{SERVED_RESOURCES, served_resources};
+
+use self::errors::status_of;
+use self::target::ObjectTarget;
+use crate::kubeapi::{Query, RequestInfo, Status};
+use crate::message::Body;
+use crate::process::Drain;
+use crate::resources::Resource;
+use crate::storage::Prefix;
+use crate::watch_cache::{CollectionSettings, Collections, DeclaredField, Notifier, ResourceCollection, Stored};
+
+/// Largest request body in bytes, kube-apiserver's `MaxRequestBodyBytes`.
+pub const MAX_BODY_BYTES: usize = 3 << 20;
+
+/// Root of all keys, kube-apiserver's default of `--etcd-prefix`.
+const KEY_ROOT: &str = "/registry";
+
+/// Settings of the embedded API server.
+#[derive(Clone, Debug)]
+pub struct ApiServerSettings {
+    /// How long Events are kept (`--event-ttl`).
+    pub event_ttl: Duration,
+    /// Shortest duration of a watch without `timeoutSeconds`; the longest is twice that (`--min-request-timeout`).
+    pub min_request_timeout: Duration,
+}
+
+/// The embedded API server. Cheap to clone.
+#[derive(Clone)]
+pub struct ApiServer {
+    collections: Collections,
+    settings: Arc<ApiServerSettings>,
+    drain: Drain,
+}
+
+/// A request for objects, with the whole body.
+pub struct ApiRequest<'r> {
+    /// What was authorized: verb, resource, namespace, name.
+    pub info: &'r RequestInfo<'r>,
+    /// The query.
+    pub query: &'r Query<'r>,
+    /// Headers of the request.
+    pub headers: &'r HeaderMap,
+    /// The body, at most [`MAX_BODY_BYTES`].
+    pub body: Bytes,
+}
+
+/// The response to a write: the object or a Status, and warnings.
+struct WriteReply {
+    code: StatusCode,
+    body: Bytes,
+    warnings: Vec<String>,
+}
+
+impl ApiServer {
+    /// An API server above a watch cache. Watches end when `drain` begins.
+    pub fn new(collections: Collections, settings: ApiServerSettings, drain: Drain) -> ApiServer {
+        ApiServer { collections, settings: Arc::new(settings), drain }
+    }
+
+    /// The watch cache.
+    pub fn collections(&self) -> &Collections {
+        &self.collections
+    }
+
+    /// Whether the request is for a resource that is served here.
+    pub fn claims(&self, info: &RequestInfo<'_>) -> bool {
+        info.is_resource_request && target::find(info).is_some()
+    }
+
+    /// The response to a request that [`claims`](ApiServer::claims) accepts.
+    ///
+    /// # Errors
+    /// A Status with upstream's reason and text.
+    pub async fn respond(&self, request: &ApiRequest<'_>, notifier: &Notifier) -> Result<Response<Body>, Status> {
+        let target = ObjectTarget::parse(request.info)?;
+        let collection = self.collection(target.resource)?;
+        let reply = match &*request.info.verb {
+            "get" => return Ok(json_response(read::get(&collection, &target, request).await?)),
+            "list" => return Ok(json_response(read::list(&collection, &target, request).await?)),
+            "watch" => return watch::watch(self, &collection, &target, request, notifier).await,
+            "create" => create::create(self, &collection, &target, request).await?,
+            "update" => update::update(self, &collection, &target, request).await?,
+            "patch" => patch::patch(self, &collection, &target, request).await?,
+            "delete" => delete::delete(self, &collection, &target, request).await?,
+            "deletecollection" => delete::delete_collection(self, &collection, &target, request).await?,
+            _ => return Err(target.method_not_allowed()),
+        };
+        Ok(write_response(reply))
+    }
+
+    /// The collection of a resource.
+    fn collection(&self, resource: &Resource) -> Result<ResourceCollection, Status> {
+        let prefix = Prefix::of_builtin(KEY_ROOT, resource.group, resource.plural);
+        let prefix = prefix.map_err(Status::internal_error)?;
+        let fields = strategy::selectable_fields(resource);
+        let fields: Arc<[DeclaredField]> = fields.iter().map(|name| DeclaredField::new(name, &[name])).collect();
+        Ok(self.collections.collection(CollectionSettings { prefix, fields }))
+    }
+}
+
+/// The object as JSON with its resourceVersion.
+fn object_bytes(stored: &Stored) -> Bytes {
+    stored.versioned().concat().into()
+}
+
+fn json_response(body: Bytes) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    set_headers(response.headers_mut());
+    response
+}
+
+fn set_headers(headers: &mut HeaderMap) {
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+}
+
+fn write_response(reply: WriteReply) -> Response<Body> {
+    let mut response = json_response(reply.body);
+    *response.status_mut() = reply.code;
+    for warning in &reply.warnings {
+        // 299 and an agent of `-`, as upstream; the text is quoted (RFC 7234, section 5.5).
+        let text = warning.replace('\\', "\\\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
+            response.headers_mut().append(WARNING, value);
+        }
+    }
+    response
+}
+
+/// Maps an error of the watch cache for an object of `target`.
+fn cache_error(target: &ObjectTarget<'_>, error: crate::watch_cache::Error) -> Status {
+    status_of(target, error)
+}

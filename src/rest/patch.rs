@@ -1,0 +1,110 @@
+//! The verb patch: JSON patch, merge patch, strategic merge patch.
+
+use http::StatusCode;
+use serde_json::Value;
+
+use super::target::ObjectTarget;
+use super::update::{Replaced, replace, stored_object};
+use super::write_options::WriteOptions;
+use super::{ApiRequest, ApiServer, WriteReply, cache_error, metadata, request_body};
+use crate::kubeapi::Status;
+use crate::kubeapi::object_meta::ObjectMetaView;
+use crate::patch::{JsonPatch, MergePatch, PatchError, StrategicPatch};
+use crate::resources::builtin::builtin_kinds;
+use crate::rest::write_options::FieldValidation;
+use crate::watch_cache::ResourceCollection;
+
+/// Attempts of a patch that other writers overtake (`MaxRetryWhenPatchConflicts` and the first).
+const ATTEMPTS: usize = 6;
+
+/// A patch in one of the formats.
+enum ObjectPatch {
+    Json(JsonPatch),
+    Merge(MergePatch),
+    Strategic(StrategicPatch),
+}
+
+/// Changes an object by the patch in the body.
+///
+/// # Errors
+/// 400, 404, 409 `Conflict`, 413, 415, 422.
+pub(super) async fn patch(
+    api: &ApiServer,
+    collection: &ResourceCollection,
+    target: &ObjectTarget<'_>,
+    request: &ApiRequest<'_>,
+) -> Result<WriteReply, Status> {
+    let options = WriteOptions::parse(request.query, "PatchOptions")?;
+    let is_strict = options.validation != FieldValidation::Ignore;
+    let (patch, findings) = ObjectPatch::parse(request, is_strict)?;
+    let key = target.key(collection)?;
+    let mut old = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
+    for _ in 0..ATTEMPTS {
+        let current = old.ok_or_else(|| target.not_found())?;
+        let patched = patch.apply(target, Value::Object(stored_object(&current)?)).map_err(|error| error.status())?;
+        let decoded = request_body::check_object(
+            target,
+            patched.clone(),
+            findings.clone(),
+            options.validation,
+            Some(&patched),
+        )?;
+        let mut object = decoded.object;
+        metadata::set_namespace(target, &mut object)?;
+        let name = ObjectMetaView::of_map(&object).name();
+        if name != target.name {
+            return Err(Status::bad_request(format!(
+                "the name of the object ({name}) does not match the name on the URL ({})",
+                target.name
+            )));
+        }
+        // A version that the patch does not set is that of the object: the patch is tried on the next one, too.
+        let current_version = current.revision().to_string();
+        if ObjectMetaView::of_map(&object).resource_version() == current_version {
+            crate::kubeapi::object_meta::change_metadata(&mut object, |metadata| metadata.remove("resourceVersion"));
+        }
+        match replace(api, collection, target, &current, object, options.is_dry_run).await? {
+            Replaced::Done(body) => return Ok(WriteReply { code: StatusCode::OK, body, warnings: decoded.warnings }),
+            Replaced::Conflict(now) => old = now,
+        }
+    }
+    Err(super::errors::modified(target, &target.name))
+}
+
+impl ObjectPatch {
+    fn parse(request: &ApiRequest<'_>, is_strict: bool) -> Result<(ObjectPatch, Vec<String>), Status> {
+        let body = &request.body;
+        let parsed = match &*request_body::media_type(request.headers) {
+            "application/json-patch+json" => {
+                JsonPatch::parse(body, is_strict).map(|(patch, findings)| (ObjectPatch::Json(patch), findings))
+            }
+            "application/merge-patch+json" => {
+                MergePatch::parse(body).map(|(patch, findings)| (ObjectPatch::Merge(patch), findings))
+            }
+            "application/strategic-merge-patch+json" => {
+                StrategicPatch::parse(body).map(|(patch, findings)| (ObjectPatch::Strategic(patch), findings))
+            }
+            _ => {
+                return Err(Status::unsupported_media_type(
+                    "the body of the request was in an unknown format - accepted media types include: \
+                     application/json-patch+json, application/merge-patch+json, \
+                     application/strategic-merge-patch+json",
+                ));
+            }
+        };
+        parsed.map_err(|error| error.status())
+    }
+
+    fn apply(&self, target: &ObjectTarget<'_>, object: Value) -> Result<Value, PatchError> {
+        match (self, object) {
+            (ObjectPatch::Json(patch), object) => patch.apply(object),
+            (ObjectPatch::Merge(patch), Value::Object(object)) => Ok(Value::Object(patch.apply(object))),
+            (ObjectPatch::Strategic(patch), Value::Object(object)) => {
+                let kinds = builtin_kinds();
+                let schema = kinds.messages.merge_schema(target.version.message);
+                patch.apply(object, &schema).map(Value::Object)
+            }
+            (_, object) => Ok(object),
+        }
+    }
+}

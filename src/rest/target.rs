@@ -1,0 +1,131 @@
+//! The resource, namespace and name that a request is for.
+
+use std::borrow::Cow;
+use std::sync::LazyLock;
+
+use crate::kubeapi::{RequestInfo, Status};
+use crate::resources::builtin::builtin_kinds;
+use crate::resources::{Resource, ResourceVersion};
+use crate::storage::Key;
+use crate::watch_cache::ResourceCollection;
+
+/// Group and plural of the resources that are stored.
+pub const SERVED_RESOURCES: [(&str, &str); 9] = [
+    ("", "configmaps"),
+    ("", "endpoints"),
+    ("", "events"),
+    ("", "namespaces"),
+    ("", "secrets"),
+    ("", "serviceaccounts"),
+    ("", "services"),
+    ("coordination.k8s.io", "leases"),
+    ("discovery.k8s.io", "endpointslices"),
+];
+
+/// The resources that are stored, each with the version that is served and stored.
+pub fn served_resources() -> &'static [(&'static Resource, &'static ResourceVersion)] {
+    static SERVED: LazyLock<Vec<(&'static Resource, &'static ResourceVersion)>> = LazyLock::new(|| {
+        let kinds = builtin_kinds();
+        let find = |(group, plural): &(&str, &str)| {
+            let resource = kinds.resource(group, plural)?;
+            let (_, version) = resource.storage?;
+            Some((resource, resource.version(version)?))
+        };
+        SERVED_RESOURCES.iter().filter_map(find).collect()
+    });
+    &SERVED
+}
+
+/// The served resource of a request.
+pub(super) fn find(info: &RequestInfo<'_>) -> Option<(&'static Resource, &'static ResourceVersion)> {
+    served_resources().iter().copied().find(|(resource, version)| {
+        resource.group == info.api_group && version.version == info.api_version && resource.plural == info.resource
+    })
+}
+
+/// What a request is for.
+pub(super) struct ObjectTarget<'r> {
+    pub(super) resource: &'static Resource,
+    pub(super) version: &'static ResourceVersion,
+    /// Empty for cluster-scoped objects, and for all namespaces.
+    pub(super) namespace: &'r str,
+    /// Empty for a collection.
+    pub(super) name: Cow<'r, str>,
+    /// Empty, `status` or `finalize`.
+    pub(super) subresource: &'r str,
+}
+
+impl<'r> ObjectTarget<'r> {
+    /// Reads what the request is for.
+    ///
+    /// # Errors
+    /// 404 for an unknown resource or subresource, or a namespace where none belongs.
+    pub(super) fn parse(info: &'r RequestInfo<'r>) -> Result<ObjectTarget<'r>, Status> {
+        let (resource, version) = find(info).ok_or_else(Status::not_found)?;
+        // `/api/v1/namespaces/x` is in the namespace `x` for authorization, and cluster-scoped for storage.
+        let namespace = if resource.is_namespaced { info.namespace } else { "" };
+        let is_own_namespace = resource.plural == "namespaces" && info.namespace == &*info.name;
+        if !resource.is_namespaced && !info.namespace.is_empty() && !is_own_namespace {
+            return Err(Status::not_found());
+        }
+        let subresource = info.subresource;
+        if !subresource.is_empty() && version.subresource(subresource).is_none() {
+            return Err(Status::not_found());
+        }
+        // The name of a list or watch comes from its field selector, which selects by itself.
+        let is_collection = matches!(&*info.verb, "list" | "watch" | "deletecollection");
+        let name = if is_collection { Cow::Borrowed("") } else { info.name.clone() };
+        let needs_namespace = resource.is_namespaced && namespace.is_empty() && !is_collection;
+        if needs_namespace && info.verb != "create" {
+            return Err(Status::not_found());
+        }
+        let target = ObjectTarget { resource, version, namespace, name, subresource };
+        if needs_namespace || !target.supports(&info.verb) {
+            return Err(target.method_not_allowed());
+        }
+        Ok(target)
+    }
+
+    fn supports(&self, verb: &str) -> bool {
+        match self.subresource {
+            "" => self.version.verbs.contains(&verb),
+            // Storage of these is not separate yet; tokens and scale are not served.
+            "status" | "finalize" => matches!(verb, "get" | "update" | "patch"),
+            _ => false,
+        }
+    }
+
+    /// 405 with upstream's text.
+    pub(super) fn method_not_allowed(&self) -> Status {
+        Status::method_not_allowed("the server does not allow this method on the requested resource")
+    }
+
+    /// 404 for the object.
+    pub(super) fn not_found(&self) -> Status {
+        Status::object_not_found(self.resource.group, self.resource.plural, &self.name)
+    }
+
+    /// `v1` or `group/version`.
+    pub(super) fn api_version(&self) -> String {
+        match self.resource.group {
+            "" => self.version.version.to_owned(),
+            group => format!("{group}/{}", self.version.version),
+        }
+    }
+
+    /// The key of the object `name` in `namespace`.
+    ///
+    /// # Errors
+    /// 400 for a name that cannot be part of a key.
+    pub(super) fn key_of(&self, collection: &ResourceCollection, namespace: &str, name: &str) -> Result<Key, Status> {
+        collection.prefix().key(namespace, name).map_err(|error| Status::bad_request(error.to_string()))
+    }
+
+    /// The key of the object that the path names.
+    ///
+    /// # Errors
+    /// 400 for a name that cannot be part of a key.
+    pub(super) fn key(&self, collection: &ResourceCollection) -> Result<Key, Status> {
+        self.key_of(collection, self.namespace, &self.name)
+    }
+}

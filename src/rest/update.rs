@@ -1,0 +1,153 @@
+//! The verb update, and what update and patch have in common: the replacement of a stored object.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::StatusCode;
+use serde_json::{Map, Value, json};
+
+use super::create::{dry_run_bytes, store_new, time_to_live};
+use super::target::ObjectTarget;
+use super::write_options::WriteOptions;
+use super::{
+    ApiRequest, ApiServer, WriteReply, cache_error, delete, errors, metadata, object_bytes, request_body, strategy,
+};
+use crate::kubeapi::Status;
+use crate::kubeapi::json::write_stored_json;
+use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
+use crate::watch_cache::{Error, ResourceCollection, Stored};
+
+/// Replaces an object with the one in the body.
+///
+/// # Errors
+/// 400, 404, 409 `Conflict`, 413, 415, 422.
+pub(super) async fn update(
+    api: &ApiServer,
+    collection: &ResourceCollection,
+    target: &ObjectTarget<'_>,
+    request: &ApiRequest<'_>,
+) -> Result<WriteReply, Status> {
+    let options = WriteOptions::parse(request.query, "UpdateOptions")?;
+    let decoded = request_body::decode(request, target, options.validation)?;
+    let mut object = decoded.object;
+    metadata::set_namespace(target, &mut object)?;
+    check_name(target, &object)?;
+    let key = target.key(collection)?;
+    let mut old = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
+    loop {
+        let Some(current) = old else {
+            if !strategy::creates_on_update(target.resource) || !target.subresource.is_empty() {
+                return Err(target.not_found());
+            }
+            if !ObjectMetaView::of_map(&object).resource_version().is_empty() {
+                return Err(target.not_found());
+            }
+            let body = store_new(api, collection, target, object, options.is_dry_run).await?;
+            return Ok(WriteReply { code: StatusCode::CREATED, body, warnings: decoded.warnings });
+        };
+        match replace(api, collection, target, &current, object.clone(), options.is_dry_run).await? {
+            Replaced::Done(body) => return Ok(WriteReply { code: StatusCode::OK, body, warnings: decoded.warnings }),
+            // Only an update without a resourceVersion is tried again.
+            Replaced::Conflict(now) => old = now,
+        }
+    }
+}
+
+/// Result of one attempt to replace an object.
+pub(super) enum Replaced {
+    /// The object as JSON.
+    Done(Bytes),
+    /// Another writer was faster; what is there now. The request did not name a version.
+    Conflict(Option<Arc<Stored>>),
+}
+
+/// Replaces `old` with `object`, whose resourceVersion must be that of `old` or empty.
+///
+/// # Errors
+/// 409 for another version or uid, 422 for an invalid object.
+pub(super) async fn replace(
+    api: &ApiServer,
+    collection: &ResourceCollection,
+    target: &ObjectTarget<'_>,
+    old: &Stored,
+    mut object: Map<String, Value>,
+    is_dry_run: bool,
+) -> Result<Replaced, Status> {
+    let old_object = stored_object(old)?;
+    let is_conditional = check_preconditions(target, old, &mut object)?;
+    metadata::fill_replacement(target, &old_object, &mut object);
+    strategy::prepare_replacement(target.resource, target.subresource, &old_object, &mut object);
+    metadata::validate_replacement(target, &old_object, &object)?;
+    let value = write_stored_json(&object).bytes;
+    let key = target.key(collection)?;
+    // The last finalizer was removed.
+    let is_removed = delete::is_removable(target.resource, &object);
+    if is_dry_run {
+        return Ok(Replaced::Done(dry_run_bytes(object)));
+    }
+    if !is_removed && value == **old.bytes() {
+        return Ok(Replaced::Done(object_bytes(old)));
+    }
+    let result = match is_removed {
+        true => collection.delete(&key, old.revision()).await.map(|revision| {
+            change_metadata(&mut object, |metadata| {
+                metadata.insert("resourceVersion".to_owned(), json!(revision.to_string()))
+            });
+            dry_run_bytes(object)
+        }),
+        false => {
+            let ttl = time_to_live(api, target);
+            collection.update(&key, old.revision(), value.into(), ttl).await.map(|stored| object_bytes(&stored))
+        }
+    };
+    match result {
+        Ok(body) => Ok(Replaced::Done(body)),
+        Err(Error::Conflict { .. }) if is_conditional => Err(errors::modified(target, &target.name)),
+        Err(Error::Conflict { current }) => Ok(Replaced::Conflict(current)),
+        Err(error) => Err(cache_error(target, error)),
+    }
+}
+
+/// Compares the resourceVersion and uid of `object` with `old`; returns whether a version is given, and sets it.
+fn check_preconditions(
+    target: &ObjectTarget<'_>,
+    old: &Stored,
+    object: &mut Map<String, Value>,
+) -> Result<bool, Status> {
+    let meta = ObjectMetaView::of_map(object);
+    let (version, uid) = (meta.resource_version(), meta.uid());
+    let current = old.revision().to_string();
+    let is_conditional = !version.is_empty();
+    if is_conditional && version != current {
+        return Err(errors::modified(target, &target.name));
+    }
+    if !is_conditional && !strategy::allows_unconditional_update(target.resource) {
+        return Ok(false); // Validation says that it must be specified.
+    }
+    if !uid.is_empty() && uid != &*old.metadata().uid {
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", old.metadata().uid);
+        let (group, plural) = (target.resource.group, target.resource.plural);
+        return Err(Status::conflict(group, plural, &target.name, why));
+    }
+    change_metadata(object, |metadata| metadata.insert("resourceVersion".to_owned(), json!(current)));
+    Ok(is_conditional)
+}
+
+/// 400 if the name of the object is not that of the path.
+fn check_name(target: &ObjectTarget<'_>, object: &Map<String, Value>) -> Result<(), Status> {
+    let own = ObjectMetaView::of_map(object).name();
+    if own == target.name {
+        return Ok(());
+    }
+    let name = &target.name;
+    Err(Status::bad_request(format!("the name of the object ({own}) does not match the name on the URL ({name})")))
+}
+
+/// The stored object with its resourceVersion as a value.
+///
+/// # Errors
+/// 500 for a value that cannot be read.
+pub(super) fn stored_object(stored: &Stored) -> Result<Map<String, Value>, Status> {
+    let object = serde_json::from_slice(&stored.versioned().concat());
+    object.map_err(|error| Status::internal_error(format_args!("{} cannot be read: {error}", stored.key())))
+}

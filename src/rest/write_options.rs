@@ -1,0 +1,61 @@
+//! Options of create, update and patch (`metav1.CreateOptions`, `UpdateOptions`, `PatchOptions`).
+
+use crate::kubeapi::field_error::{FieldError, invalid_options_status};
+use crate::kubeapi::{Query, Status};
+
+/// What becomes of unknown and duplicate fields (`fieldValidation`, KEP-2885).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum FieldValidation {
+    /// They are dropped.
+    Ignore,
+    /// They are dropped with a warning; upstream's default.
+    #[default]
+    Warn,
+    /// The request is refused.
+    Strict,
+}
+
+/// Options of a write.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct WriteOptions {
+    pub(super) is_dry_run: bool,
+    pub(super) validation: FieldValidation,
+}
+
+impl WriteOptions {
+    /// Reads the options of `kind` from a query.
+    ///
+    /// # Errors
+    /// 422 for values that are not supported.
+    pub(super) fn parse(query: &Query<'_>, kind: &str) -> Result<WriteOptions, Status> {
+        let mut errors = Vec::new();
+        let is_dry_run = dry_run(query, &mut errors);
+        let validation = match query.get("fieldValidation").as_deref() {
+            None | Some("") => FieldValidation::Warn,
+            Some("Ignore") => FieldValidation::Ignore,
+            Some("Warn") => FieldValidation::Warn,
+            Some("Strict") => FieldValidation::Strict,
+            Some(other) => {
+                let supported = ["Ignore", "Strict", "Warn"];
+                errors.push(FieldError::not_supported("fieldValidation", other, &supported));
+                FieldValidation::Warn
+            }
+        };
+        if errors.is_empty() {
+            return Ok(WriteOptions { is_dry_run, validation });
+        }
+        Err(invalid_options_status(kind, &errors))
+    }
+}
+
+/// Whether nothing is stored (`dryRun=All`).
+pub(super) fn dry_run(query: &Query<'_>, errors: &mut Vec<FieldError>) -> bool {
+    let mut is_dry_run = false;
+    for (_, value) in query.pairs().filter(|(key, _)| key == "dryRun") {
+        match &*value {
+            "All" => is_dry_run = true,
+            other => errors.push(FieldError::not_supported("dryRun", other, &["All"])),
+        }
+    }
+    is_dry_run
+}
