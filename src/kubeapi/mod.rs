@@ -15,6 +15,8 @@ mod field_selector;
 mod go_quote;
 /// JSON of API objects, as Go reads and writes it.
 pub mod json;
+/// The JSONPath of printer columns.
+pub mod json_path;
 mod label_selector;
 /// `ListOptions` of a list or watch.
 pub mod list_options;

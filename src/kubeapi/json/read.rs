@@ -53,7 +53,7 @@ impl JsonFindings {
 /// Go's text for the first error of syntax, for a number beyond `f64`, and for more than [`MAX_JSON_DEPTH`] levels.
 pub fn read_json(bytes: &[u8]) -> Result<(Value, JsonFindings), JsonError> {
     let mut reader = JsonReader { bytes, at: 0, findings: JsonFindings::default(), too_large: None };
-    let value = reader.value(&JsonPath::ROOT, 0)?;
+    let value = reader.value(&JsonPlace::ROOT, 0)?;
     reader.skip_space();
     if reader.at < bytes.len() {
         return Err(reader.unexpected("after top-level value"));
@@ -65,8 +65,8 @@ pub fn read_json(bytes: &[u8]) -> Result<(Value, JsonFindings), JsonError> {
 }
 
 /// Place in a document, as a list from the inside to the outside.
-struct JsonPath<'p> {
-    parent: Option<&'p JsonPath<'p>>,
+struct JsonPlace<'p> {
+    parent: Option<&'p JsonPlace<'p>>,
     segment: JsonSegment<'p>,
 }
 
@@ -75,8 +75,8 @@ enum JsonSegment<'p> {
     Index(usize),
 }
 
-impl JsonPath<'_> {
-    const ROOT: JsonPath<'static> = JsonPath { parent: None, segment: JsonSegment::Index(0) };
+impl JsonPlace<'_> {
+    const ROOT: JsonPlace<'static> = JsonPlace { parent: None, segment: JsonSegment::Index(0) };
 
     fn write_into(&self, out: &mut String) {
         let mut segments = Vec::new();
@@ -133,7 +133,7 @@ impl JsonReader<'_> {
         JsonError { message, offset: (self.at + 1).min(self.bytes.len()) }
     }
 
-    fn value(&mut self, path: &JsonPath<'_>, depth: usize) -> Result<Value, JsonError> {
+    fn value(&mut self, path: &JsonPlace<'_>, depth: usize) -> Result<Value, JsonError> {
         self.skip_space();
         match self.peek() {
             Some(b'{') => self.object(path, depth + 1).map(Value::Object),
@@ -157,7 +157,7 @@ impl JsonReader<'_> {
         Ok(())
     }
 
-    fn object(&mut self, path: &JsonPath<'_>, depth: usize) -> Result<Map<String, Value>, JsonError> {
+    fn object(&mut self, path: &JsonPlace<'_>, depth: usize) -> Result<Map<String, Value>, JsonError> {
         self.enter(depth)?;
         let mut map = Map::new();
         if self.peek() == Some(b'}') {
@@ -177,12 +177,12 @@ impl JsonReader<'_> {
             self.at += 1;
             match map.entry(key) {
                 Entry::Vacant(entry) => {
-                    let inside = JsonPath { parent: Some(path), segment: JsonSegment::Key(entry.key()) };
+                    let inside = JsonPlace { parent: Some(path), segment: JsonSegment::Key(entry.key()) };
                     let value = self.value(&inside, depth)?;
                     entry.insert(value);
                 }
                 Entry::Occupied(mut entry) => {
-                    let inside = JsonPath { parent: Some(path), segment: JsonSegment::Key(entry.key()) };
+                    let inside = JsonPlace { parent: Some(path), segment: JsonSegment::Key(entry.key()) };
                     self.record_duplicate(&inside);
                     let value = self.value(&inside, depth)?;
                     entry.insert(value);
@@ -200,7 +200,7 @@ impl JsonReader<'_> {
         }
     }
 
-    fn record_duplicate(&mut self, path: &JsonPath<'_>) {
+    fn record_duplicate(&mut self, path: &JsonPlace<'_>) {
         let size: usize = self.findings.duplicates.iter().map(String::len).sum();
         if self.findings.duplicates.len() < MAX_FINDINGS && size < MAX_FINDINGS_SIZE {
             let mut text = String::new();
@@ -211,7 +211,7 @@ impl JsonReader<'_> {
         }
     }
 
-    fn array(&mut self, path: &JsonPath<'_>, depth: usize) -> Result<Vec<Value>, JsonError> {
+    fn array(&mut self, path: &JsonPlace<'_>, depth: usize) -> Result<Vec<Value>, JsonError> {
         self.enter(depth)?;
         let mut items = Vec::new();
         if self.peek() == Some(b']') {
@@ -219,7 +219,7 @@ impl JsonReader<'_> {
             return Ok(items);
         }
         loop {
-            let inside = JsonPath { parent: Some(path), segment: JsonSegment::Index(items.len()) };
+            let inside = JsonPlace { parent: Some(path), segment: JsonSegment::Index(items.len()) };
             items.push(self.value(&inside, depth)?);
             self.skip_space();
             match self.peek() {
