@@ -267,7 +267,7 @@ fn read_at_older_revision_in_pages(subject: &Subject) {
     let gone = delete(store, "/r/a/b", b);
     let d = put(store, "/r/a/d", Expect::Absent, "1");
     let read = |from: Option<&str>, limit, revision| {
-        let page = wait(store.at(&prefix("/r/a/"), from.map(key).as_ref(), limit, revision)).unwrap();
+        let page = wait(store.at(&prefix("/r/a/"), from, limit, revision)).unwrap();
         (page.records.iter().map(|record| record.revision).collect::<Vec<_>>(), page.remaining)
     };
     assert_eq!(read(None, 9, FIRST_REVISION), (vec![], 0));
@@ -290,7 +290,8 @@ fn values_are_kept_as_they_are(subject: &Subject) {
         let at = prefix("/r/a/").key("", name).unwrap();
         commit(store, &at, Expect::Absent, &Mutation::put(value.clone()));
         let record =
-            wait(store.at(&prefix("/r/a/"), Some(&at), 1, wait(store.current()).unwrap())).unwrap().records[0].clone();
+            wait(store.at(&prefix("/r/a/"), Some(at.as_str()), 1, wait(store.current()).unwrap())).unwrap().records[0]
+                .clone();
         assert!(record.key == at && record.value == value, "{name}");
     }
     let size = MAX_VALUE_BYTES + 1;

@@ -65,7 +65,7 @@ impl<S: Store> Store for FaultyStore<S> {
         self.inner.follow(prefix, after, Box::new(FaultySink { inner, remaining }))
     }
 
-    fn at(&self, prefix: &Prefix, from: Option<&Key>, limit: usize, revision: Revision) -> StoreFuture<RecordPage> {
+    fn at(&self, prefix: &Prefix, from: Option<&str>, limit: usize, revision: Revision) -> StoreFuture<RecordPage> {
         self.inner.at(prefix, from, limit, revision)
     }
 

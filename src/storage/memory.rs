@@ -93,7 +93,7 @@ impl MemoryState {
         Ok(CommitOutcome::Committed(self.revision))
     }
 
-    fn at(&self, prefix: &Prefix, from: Option<&Key>, limit: usize, revision: Revision) -> Result<RecordPage, Error> {
+    fn at(&self, prefix: &Prefix, from: Option<&str>, limit: usize, revision: Revision) -> Result<RecordPage, Error> {
         if revision > self.revision {
             return Err(Error::FutureRevision { requested: revision, current: self.revision });
         }
@@ -119,7 +119,7 @@ pub(super) fn page_before<'c>(
     records: &BTreeMap<Key, Arc<KeyValue>>,
     newer: impl Iterator<Item = &'c RecordChange>,
     prefix: &Prefix,
-    from: Option<&Key>,
+    from: Option<&str>,
     limit: usize,
 ) -> RecordPage {
     let mut records: BTreeMap<&str, Arc<KeyValue>> =
@@ -130,7 +130,7 @@ pub(super) fn page_before<'c>(
             None => records.remove(change.key.as_str()),
         };
     }
-    let mut records = records.into_values().filter(|record| from.is_none_or(|from| record.key >= *from));
+    let mut records = records.into_values().filter(|record| from.is_none_or(|from| record.key.as_str() >= from));
     let page = records.by_ref().take(limit).collect();
     RecordPage { records: page, remaining: records.count() }
 }
@@ -159,7 +159,7 @@ impl Store for MemoryStore {
         StoreFuture::ready(Ok(state.published.subscribe()))
     }
 
-    fn at(&self, prefix: &Prefix, from: Option<&Key>, limit: usize, revision: Revision) -> StoreFuture<RecordPage> {
+    fn at(&self, prefix: &Prefix, from: Option<&str>, limit: usize, revision: Revision) -> StoreFuture<RecordPage> {
         StoreFuture::ready(self.0.lock().at(prefix, from, limit, revision))
     }
 

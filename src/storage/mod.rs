@@ -58,11 +58,11 @@ pub trait Store: Send + Sync {
     /// [`Error::Compacted`] if the history does not reach back to `after`.
     fn follow(&self, prefix: &Prefix, after: Revision, sink: Box<dyn ChangeSink>) -> StoreFuture<Progress>;
 
-    /// Reads up to `limit` records below `prefix`, from key `from` on, as of `revision`.
+    /// Reads up to `limit` records below `prefix` whose keys are not less than `from`, as of `revision`.
     ///
     /// # Errors
     /// [`Error::Compacted`] or [`Error::FutureRevision`].
-    fn at(&self, prefix: &Prefix, from: Option<&Key>, limit: usize, revision: Revision) -> StoreFuture<RecordPage>;
+    fn at(&self, prefix: &Prefix, from: Option<&str>, limit: usize, revision: Revision) -> StoreFuture<RecordPage>;
 
     /// The current revision, at least as new as every commit that was acknowledged before this call.
     fn current(&self) -> StoreFuture<Revision>;

@@ -230,8 +230,8 @@ impl Store for LocalStore {
         self.send(|reply| Command::Follow { prefix, after, sink, reply })
     }
 
-    fn at(&self, prefix: &Prefix, from: Option<&Key>, limit: usize, revision: Revision) -> StoreFuture<RecordPage> {
-        let (prefix, from) = (prefix.clone(), from.cloned());
+    fn at(&self, prefix: &Prefix, from: Option<&str>, limit: usize, revision: Revision) -> StoreFuture<RecordPage> {
+        let (prefix, from) = (prefix.clone(), from.map(str::to_owned));
         self.send(|reply| Command::At { prefix, from, limit, revision, reply })
     }
 

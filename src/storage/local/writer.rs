@@ -44,7 +44,7 @@ pub(super) enum Command {
     },
     At {
         prefix: Prefix,
-        from: Option<Key>,
+        from: Option<String>,
         limit: usize,
         revision: Revision,
         reply: StoreReply<RecordPage>,
@@ -253,7 +253,7 @@ impl Writer {
                 reply.send(followed);
             }
             Command::At { prefix, from, limit, revision, reply } => {
-                reply.send(self.at(&prefix, from.as_ref(), limit, revision));
+                reply.send(self.at(&prefix, from.as_deref(), limit, revision));
             }
             Command::Maintain(reply) => {
                 self.maintain();
@@ -285,7 +285,7 @@ impl Writer {
         Ok(self.published.subscribe())
     }
 
-    fn at(&self, prefix: &Prefix, from: Option<&Key>, limit: usize, revision: Revision) -> Result<RecordPage, Error> {
+    fn at(&self, prefix: &Prefix, from: Option<&str>, limit: usize, revision: Revision) -> Result<RecordPage, Error> {
         if revision > self.state.revision {
             return Err(Error::FutureRevision { requested: revision, current: self.state.revision });
         }

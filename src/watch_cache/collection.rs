@@ -1,0 +1,330 @@
+//! The collection of one resource: takes the changes of the store, publishes snapshots, reads and writes objects.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use parking_lot::RwLock;
+
+use super::Error;
+use super::change_log::{ChangeRing, ObjectChange};
+use super::collections::{CacheContext, CollectionSettings};
+use super::cursor::{WatchCursor, WatchQuery};
+use super::notify::Notifier;
+use super::select::DeclaredField;
+use super::snapshot::Snapshot;
+use super::stored::Stored;
+use crate::storage::{
+    self, ChangeSink, CommitOutcome, Expect, Key, KeyValue, Mutation, Prefix, Progress, RecordChange, Revision, Store,
+};
+
+/// Records that a load parses before other tasks of the thread run.
+const RECORDS_AT_ONCE: usize = 256;
+
+/// How often a load is tried whose feed ends at once; the last time without history.
+const LOAD_ATTEMPTS: usize = 4;
+
+/// The objects of one resource. Cheap to clone.
+#[derive(Clone)]
+pub struct ResourceCollection(Arc<CollectionState>);
+
+struct CollectionState {
+    id: u64,
+    settings: CollectionSettings,
+    context: CacheContext,
+    snapshot: ArcSwap<Snapshot>,
+    ring: RwLock<ChangeRing>,
+    /// Progress of a feed, and its number.
+    progress: RwLock<Option<(u64, Progress)>>,
+    /// Number of the feed that counts; 0 when none does.
+    feed: AtomicU64,
+    /// Numbers of feeds. Held while loading.
+    feeds: tokio::sync::Mutex<u64>,
+}
+
+impl ResourceCollection {
+    pub(super) fn new(id: u64, settings: CollectionSettings, context: CacheContext) -> ResourceCollection {
+        ResourceCollection(Arc::new(CollectionState {
+            id,
+            ring: RwLock::new(ChangeRing::new(0, context.limits)),
+            settings,
+            context,
+            snapshot: ArcSwap::from_pointee(Snapshot::empty(0)),
+            progress: RwLock::new(None),
+            feed: AtomicU64::new(0),
+            feeds: tokio::sync::Mutex::new(0),
+        }))
+    }
+
+    /// Prefix of the keys.
+    pub fn prefix(&self) -> &Prefix {
+        &self.0.settings.prefix
+    }
+
+    /// Fields that field selectors may name.
+    pub fn declared_fields(&self) -> &[DeclaredField] {
+        &self.0.settings.fields
+    }
+
+    /// The objects now, without waiting. Empty before the collection is loaded.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.0.snapshot.load_full()
+    }
+
+    /// Oldest revision after which a watch can begin.
+    pub fn oldest(&self) -> Revision {
+        self.0.ring.read().floor()
+    }
+
+    /// Whether the collection is fed by the store, and has its history.
+    pub fn is_loaded(&self) -> bool {
+        self.feed().is_some()
+    }
+
+    /// Number of the feed, when its history has arrived and it has not ended.
+    pub(super) fn feed(&self) -> Option<u64> {
+        let followed = self.0.progress.read().as_ref().map(|(feed, _)| *feed);
+        followed.filter(|feed| self.0.feed.load(Ordering::Acquire) == *feed)
+    }
+
+    /// The object at hand, without waiting; with the local store it is the latest.
+    pub fn get(&self, key: &Key) -> Option<Arc<Stored>> {
+        self.0.snapshot.load().get(key.as_str()).cloned()
+    }
+
+    /// The object, never older than an acknowledged write.
+    ///
+    /// # Errors
+    /// [`Error::Store`], [`Error::TooLargeResourceVersion`].
+    pub async fn get_latest(&self, key: &Key) -> Result<Option<Arc<Stored>>, Error> {
+        self.wait_for_acknowledged().await?;
+        Ok(self.get(key))
+    }
+
+    /// Creates an object; with a time to live the store deletes it (Events).
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] with the object that exists, [`Error::Store`].
+    pub async fn create(&self, key: &Key, value: Bytes, ttl: Option<Duration>) -> Result<Arc<Stored>, Error> {
+        self.put(key, Expect::Absent, value, ttl).await
+    }
+
+    /// Replaces an object that has a revision.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] with the object that is there now, [`Error::Store`].
+    pub async fn update(
+        &self,
+        key: &Key,
+        revision: Revision,
+        value: Bytes,
+        ttl: Option<Duration>,
+    ) -> Result<Arc<Stored>, Error> {
+        self.put(key, Expect::At(revision), value, ttl).await
+    }
+
+    /// Deletes an object that has a revision; returns the revision of the deletion.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] with the object that is there now, [`Error::Store`].
+    pub async fn delete(&self, key: &Key, revision: Revision) -> Result<Revision, Error> {
+        self.commit(key, Expect::At(revision), Mutation::Delete).await
+    }
+
+    async fn put(&self, key: &Key, expect: Expect, value: Bytes, ttl: Option<Duration>) -> Result<Arc<Stored>, Error> {
+        let created = match expect {
+            Expect::Absent => None,
+            Expect::At(_) => self.get(key).map(|old| old.created()),
+        };
+        let revision = self.commit(key, expect, Mutation::Put { value: value.clone(), ttl }).await?;
+        // A store that feeds before it answers has it in the ring.
+        let change = self.ring().read().find(revision).and_then(|change| change.new_object().cloned());
+        Ok(change.unwrap_or_else(|| {
+            let created = created.unwrap_or(revision);
+            Arc::new(self.parse(Arc::new(KeyValue { key: key.clone(), value, created, revision, expires: None })))
+        }))
+    }
+
+    async fn commit(&self, key: &Key, expect: Expect, mutation: Mutation) -> Result<Revision, Error> {
+        match self.store().commit(key, expect, mutation).await? {
+            CommitOutcome::Committed(revision) => Ok(revision),
+            CommitOutcome::Conflict(record) => {
+                let at_hand = self.get(key);
+                let current = record.map(|record| match at_hand {
+                    Some(object) if object.revision() == record.revision => object,
+                    _ => Arc::new(self.parse(record)),
+                });
+                Err(Error::Conflict { current })
+            }
+        }
+    }
+
+    /// Begins a watch. Its cursor belongs to the worker thread of `notifier`.
+    ///
+    /// # Errors
+    /// [`Error::Expired`], [`Error::TooLargeResourceVersion`], [`Error::InvalidKey`], [`Error::Store`].
+    pub async fn watch(&self, query: WatchQuery, notifier: &Notifier) -> Result<WatchCursor, Error> {
+        WatchCursor::open(self, query, notifier).await
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    pub(super) fn store(&self) -> &dyn Store {
+        &*self.0.context.store
+    }
+
+    pub(super) fn ring(&self) -> &RwLock<ChangeRing> {
+        &self.0.ring
+    }
+
+    /// Revision up to which the collection is complete; 0 if it is not fed.
+    pub(super) fn progress(&self) -> Revision {
+        let Some((feed, progress)) = self.progress_receiver() else { return 0 };
+        let revision = *progress.borrow();
+        // In this order: a feed ends before the progress passes what it has not delivered.
+        if self.0.feed.load(Ordering::Acquire) == feed { revision } else { 0 }
+    }
+
+    pub(super) fn progress_receiver(&self) -> Option<(u64, Progress)> {
+        self.0.progress.read().clone()
+    }
+
+    pub(super) fn parse(&self, record: Arc<KeyValue>) -> Stored {
+        self.0.parse(record)
+    }
+
+    /// Drops history that is too old; for resources that do not change.
+    pub(super) fn trim(&self) {
+        self.0.ring.write().trim((self.0.context.clock)());
+    }
+
+    /// Loads the collection if the store does not feed it.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub async fn ensure_loaded(&self) -> Result<(), Error> {
+        if self.is_loaded() {
+            return Ok(());
+        }
+        let mut feeds = self.0.feeds.lock().await;
+        // A feed may end while its history arrives.
+        for attempt in 0..LOAD_ATTEMPTS {
+            if self.is_loaded() {
+                return Ok(());
+            }
+            *feeds += 1;
+            self.load(*feeds, attempt + 1 < LOAD_ATTEMPTS).await?;
+        }
+        Ok(())
+    }
+
+    async fn load(&self, feed: u64, with_history: bool) -> Result<(), Error> {
+        let state = &self.0;
+        let loaded = self.store().load(self.prefix()).await?;
+        let mut snapshot = Snapshot::empty(loaded.revision);
+        for records in loaded.records.chunks(RECORDS_AT_ONCE) {
+            for record in records {
+                // After a lost feed most objects are the same.
+                let same = self.get(&record.key).filter(|object| object.revision() == record.revision);
+                snapshot.insert(same.unwrap_or_else(|| Arc::new(self.parse(record.clone()))));
+            }
+            tokio::task::yield_now().await;
+        }
+        let mut after = if with_history { loaded.oldest } else { loaded.revision };
+        loop {
+            *state.ring.write() = ChangeRing::new(after, state.context.limits);
+            state.snapshot.store(Arc::new(snapshot.clone()));
+            let sink =
+                CollectionSink { state: Arc::downgrade(state), feed, loaded: loaded.revision, held: HashMap::new() };
+            // Before the feed begins: one that ends at once has the last word.
+            state.feed.store(feed, Ordering::Release);
+            match self.store().follow(self.prefix(), after, Box::new(sink)).await {
+                Ok(progress) => {
+                    *state.progress.write() = Some((feed, progress));
+                    state.context.notifiers.signal_all(state.id);
+                    return Ok(());
+                }
+                // The history was compacted since the load: go without.
+                Err(storage::Error::Compacted(_)) if after < loaded.revision => after = loaded.revision,
+                Err(error) => {
+                    state.feed.store(0, Ordering::Release);
+                    return Err(error.into());
+                }
+            }
+        }
+    }
+}
+
+impl CollectionState {
+    fn parse(&self, record: Arc<KeyValue>) -> Stored {
+        Stored::new(record, &self.settings.prefix, &self.settings.fields)
+    }
+
+    /// The object of a record: the one that is held already, or parsed.
+    fn object(&self, record: &Arc<KeyValue>, snapshot: &Snapshot, held: &HashMap<Key, Arc<Stored>>) -> Arc<Stored> {
+        let known = [held.get(&record.key), snapshot.get(record.key.as_str())];
+        let same = known.into_iter().flatten().find(|object| object.revision() == record.revision);
+        same.cloned().unwrap_or_else(|| Arc::new(self.parse(record.clone())))
+    }
+}
+
+/// Takes the changes of one feed, on the thread of the store.
+struct CollectionSink {
+    state: Weak<CollectionState>,
+    feed: u64,
+    /// Changes up to this revision are in the loaded snapshot: history.
+    loaded: Revision,
+    /// The last objects of the history, so that each is parsed once.
+    held: HashMap<Key, Arc<Stored>>,
+}
+
+impl ChangeSink for CollectionSink {
+    fn apply(&mut self, changes: &[Arc<RecordChange>]) -> bool {
+        let Some(state) = self.state.upgrade().filter(|state| state.feed.load(Ordering::Acquire) == self.feed) else {
+            return false;
+        };
+        let now = (state.context.clock)();
+        let mut snapshot = Snapshot::clone(&state.snapshot.load());
+        let mut applied = Vec::with_capacity(changes.len());
+        for change in changes {
+            let object = |record: &Arc<KeyValue>| state.object(record, &snapshot, &self.held);
+            let (old, new) = (change.old.as_ref().map(object), change.new.as_ref().map(object));
+            let is_history = change.revision <= self.loaded;
+            if is_history && let Some(new) = &new {
+                self.held.insert(change.key.clone(), new.clone());
+            }
+            let change = ObjectChange::new(change.revision, now, change.key.clone(), old, new);
+            if !is_history {
+                snapshot.apply(&change);
+            }
+            applied.push(Arc::new(change));
+        }
+        if changes.last().is_some_and(|last| last.revision > self.loaded) {
+            self.held = HashMap::new();
+        }
+        // The ring first: a snapshot's changes can always be undone.
+        {
+            let mut ring = state.ring.write();
+            applied.iter().for_each(|change| ring.push(change.clone()));
+        }
+        if snapshot.revision() > self.loaded {
+            state.snapshot.store(Arc::new(snapshot));
+        }
+        state.context.notifiers.signal(state.id, &state.settings.prefix, &applied);
+        true
+    }
+
+    fn end(&mut self, error: storage::Error) {
+        let Some(state) = self.state.upgrade() else { return };
+        let ended = state.feed.compare_exchange(self.feed, 0, Ordering::AcqRel, Ordering::Acquire);
+        if ended.is_ok() {
+            tracing::warn!("collection {} is loaded again: {error}", state.settings.prefix);
+            state.context.notifiers.signal_all(state.id);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! All collections of the process.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::RwLock;
+
+use super::change_log::HistoryLimits;
+use super::collection::ResourceCollection;
+use super::notify::{Notifier, NotifierSet};
+use super::select::DeclaredField;
+use crate::storage::{self, Clock, Prefix, Revision, Store};
+
+/// What a collection is of.
+#[derive(Clone, Debug)]
+pub struct CollectionSettings {
+    /// Prefix of the keys of the resource.
+    pub prefix: Prefix,
+    /// Fields that field selectors may name, besides name and namespace.
+    pub fields: Arc<[DeclaredField]>,
+}
+
+/// What all collections use.
+#[derive(Clone)]
+pub(super) struct CacheContext {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) notifiers: NotifierSet,
+    pub(super) limits: HistoryLimits,
+    pub(super) clock: Clock,
+}
+
+/// The watch cache of the process. Cheap to clone; usable from any thread.
+#[derive(Clone)]
+pub struct Collections(Arc<CollectionsState>);
+
+struct CollectionsState {
+    context: CacheContext,
+    collections: RwLock<HashMap<Prefix, ResourceCollection>>,
+    next_id: AtomicU64,
+}
+
+impl Collections {
+    /// A watch cache above a store; nothing is loaded.
+    pub fn new(store: Arc<dyn Store>, limits: HistoryLimits, clock: Clock) -> Collections {
+        let context = CacheContext { store, notifiers: NotifierSet::default(), limits, clock };
+        Collections(Arc::new(CollectionsState { context, collections: RwLock::default(), next_id: AtomicU64::new(1) }))
+    }
+
+    /// The collection of a resource. It is loaded by its first use, or by
+    /// [`ensure_loaded`](ResourceCollection::ensure_loaded). Settings count when the collection is made.
+    pub fn collection(&self, settings: &CollectionSettings) -> ResourceCollection {
+        if let Some(collection) = self.get(&settings.prefix) {
+            return collection;
+        }
+        let mut collections = self.0.collections.write();
+        let make = || {
+            let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
+            ResourceCollection::new(id, settings.clone(), self.0.context.clone())
+        };
+        collections.entry(settings.prefix.clone()).or_insert_with(make).clone()
+    }
+
+    /// The collection of a prefix, if it has been made.
+    pub fn get(&self, prefix: &Prefix) -> Option<ResourceCollection> {
+        self.0.collections.read().get(prefix).cloned()
+    }
+
+    /// Forgets a collection: its resource exists no more. Watches that run keep it.
+    pub fn remove(&self, prefix: &Prefix) {
+        self.0.collections.write().remove(prefix);
+    }
+
+    /// All collections, for status and metrics.
+    pub fn all(&self) -> Vec<ResourceCollection> {
+        self.0.collections.read().values().cloned().collect()
+    }
+
+    /// The notifier of one worker thread. A task on that thread should [`run`](Notifier::run) it.
+    pub fn notifier(&self) -> Notifier {
+        self.0.context.notifiers.add()
+    }
+
+    /// How many watches there are.
+    pub fn watches(&self) -> usize {
+        self.0.context.notifiers.cursors()
+    }
+
+    /// The store's revision, at least as new as every commit acknowledged before this call.
+    ///
+    /// # Errors
+    /// The store cannot tell.
+    pub async fn revision(&self) -> Result<Revision, storage::Error> {
+        self.0.context.store.current().await
+    }
+
+    /// Drops history that is too old; called every minute or so.
+    pub fn trim(&self) {
+        self.all().iter().for_each(ResourceCollection::trim);
+    }
+}

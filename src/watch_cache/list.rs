@@ -1,0 +1,252 @@
+//! Lists: which revision, which objects, in which pages.
+
+use std::sync::Arc;
+
+use super::Error;
+use super::collection::ResourceCollection;
+use super::rollback::roll_back;
+use super::select::Selection;
+use super::snapshot::Snapshot;
+use super::stored::Stored;
+use crate::storage::{self, Prefix, Revision};
+
+/// Objects that are examined before other tasks of the thread run.
+const OBJECTS_AT_ONCE: usize = 1_024;
+
+/// The revision that a list asks for: `resourceVersion` and `resourceVersionMatch`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ListVersion {
+    /// Unset: never older than an acknowledged write.
+    #[default]
+    Latest,
+    /// `0`: what is at hand, whole.
+    Any,
+    /// N without a match: as [`NotOlderThan`](Self::NotOlderThan), with a limit as [`Exact`](Self::Exact).
+    Unmatched(Revision),
+    /// N and `NotOlderThan`: what is at hand when it is not older, whole.
+    NotOlderThan(Revision),
+    /// N and `Exact`.
+    Exact(Revision),
+}
+
+/// A list to make.
+#[derive(Clone, Debug, Default)]
+pub struct ListQuery {
+    /// One namespace only.
+    pub namespace: Option<String>,
+    /// Labels and fields.
+    pub selection: Selection,
+    /// The revision asked for; not used with `continues`.
+    pub version: ListVersion,
+    /// Objects on a page; 0 is no limit.
+    pub limit: usize,
+    /// A decoded continue token.
+    pub continues: Option<ContinuePosition>,
+}
+
+/// What a continue token holds (`storage/continue.go`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContinuePosition {
+    /// Revision of the first page, `rv` in the token; none is -1, the latest.
+    pub revision: Option<Revision>,
+    /// First key that was not on the page, relative to the list's prefix, with a leading slash: `/ns/name\0`.
+    pub start: String,
+}
+
+/// A page of objects.
+#[derive(Clone, Debug)]
+pub struct StoredList {
+    /// `metadata.resourceVersion`.
+    pub revision: Revision,
+    /// The objects, by key.
+    pub objects: Vec<Arc<Stored>>,
+    /// Where the next page begins, if there is one.
+    pub next: Option<ContinuePosition>,
+    /// `metadata.remainingItemCount`: how many objects follow, if everything is selected.
+    pub remaining: Option<usize>,
+}
+
+impl ResourceCollection {
+    /// Makes a list or a page of one.
+    ///
+    /// # Errors
+    /// [`Error::ListExpired`], [`Error::ContinueExpired`], [`Error::TooLargeResourceVersion`],
+    /// [`Error::InvalidContinue`], [`Error::InvalidKey`], [`Error::Store`].
+    pub async fn list(&self, query: &ListQuery) -> Result<StoredList, Error> {
+        self.ensure_loaded().await?;
+        let scope = match &query.namespace {
+            Some(namespace) => self.prefix().namespace(namespace)?,
+            None => self.prefix().clone(),
+        };
+        if let Some(position) = &query.continues {
+            return self.list_from(query, &scope, position).await;
+        }
+        match query.version {
+            ListVersion::Latest => {
+                self.wait_for_acknowledged().await?;
+                let (revision, snapshot) = self.current();
+                self.page(query, &scope, snapshot, revision, None, query.limit).await
+            }
+            ListVersion::Unmatched(revision) if query.limit > 0 => self.list_at(query, &scope, revision).await,
+            ListVersion::Exact(revision) => self.list_at(query, &scope, revision).await,
+            ListVersion::Any => self.list_not_older_than(query, &scope, 0).await,
+            ListVersion::Unmatched(revision) | ListVersion::NotOlderThan(revision) => {
+                self.list_not_older_than(query, &scope, revision).await
+            }
+        }
+    }
+
+    async fn list_not_older_than(
+        &self,
+        query: &ListQuery,
+        scope: &Prefix,
+        least: Revision,
+    ) -> Result<StoredList, Error> {
+        self.wait_for(least).await?;
+        let (revision, snapshot) = self.current();
+        self.page(query, scope, snapshot, revision, None, 0).await
+    }
+
+    async fn list_at(&self, query: &ListQuery, scope: &Prefix, revision: Revision) -> Result<StoredList, Error> {
+        self.wait_for(revision).await?;
+        match self.page_at(query, scope, revision, None).await {
+            Err(Error::Store(storage::Error::Compacted(_))) => Err(Error::ListExpired),
+            page => page,
+        }
+    }
+
+    async fn list_from(
+        &self,
+        query: &ListQuery,
+        scope: &Prefix,
+        position: &ContinuePosition,
+    ) -> Result<StoredList, Error> {
+        let relative = position.start.strip_prefix('/').filter(|relative| !relative.is_empty());
+        let from = format!("{scope}{}", relative.ok_or(Error::InvalidContinue)?);
+        let Some(revision) = position.revision else {
+            self.wait_for_acknowledged().await?;
+            let (revision, snapshot) = self.current();
+            return self.page(query, scope, snapshot, revision, Some(&from), query.limit).await;
+        };
+        self.wait_for(revision).await?;
+        match self.page_at(query, scope, revision, Some(&from)).await {
+            Err(Error::Store(storage::Error::Compacted(_))) => {
+                let next = ContinuePosition { revision: None, start: position.start.clone() };
+                Err(Error::ContinueExpired { next })
+            }
+            page => page,
+        }
+    }
+
+    /// A page as of a revision that the collection has reached.
+    async fn page_at(
+        &self,
+        query: &ListQuery,
+        scope: &Prefix,
+        revision: Revision,
+        from: Option<&str>,
+    ) -> Result<StoredList, Error> {
+        loop {
+            let feed = self.feed();
+            let snapshot = roll_back(self.snapshot(), self.ring(), revision).await;
+            if feed.is_none() || feed != self.feed() {
+                // The ring was another one in between.
+                self.wait_for(revision).await?;
+                continue;
+            }
+            return match snapshot {
+                Some(snapshot) => self.page(query, scope, snapshot, revision, from, query.limit).await,
+                None => self.page_of_store(query, scope, revision, from).await,
+            };
+        }
+    }
+
+    async fn page(
+        &self,
+        query: &ListQuery,
+        scope: &Prefix,
+        snapshot: Arc<Snapshot>,
+        revision: Revision,
+        from: Option<&str>,
+        limit: usize,
+    ) -> Result<StoredList, Error> {
+        let limit = if limit == 0 { usize::MAX } else { limit };
+        let mut page = StoredList { revision, objects: Vec::new(), next: None, remaining: None };
+        let mut start = from.map(str::to_owned);
+        loop {
+            let mut last = None;
+            for object in snapshot.range(scope, start.as_deref()).take(OBJECTS_AT_ONCE) {
+                // An object beyond the page that is selected: there is another page.
+                let is_selected = query.selection.matches(object);
+                if is_selected && page.objects.len() == limit {
+                    page.end(scope, revision);
+                    if query.selection.is_everything() {
+                        page.remaining = Some(self.count_remaining(&snapshot, scope, from, &page));
+                    }
+                    return Ok(page);
+                }
+                if is_selected {
+                    page.objects.push(object.clone());
+                }
+                last = Some(object);
+            }
+            let Some(last) = last else { return Ok(page) };
+            start = Some(format!("{}\0", last.key()));
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn count_remaining(&self, snapshot: &Snapshot, scope: &Prefix, from: Option<&str>, page: &StoredList) -> usize {
+        match page.objects.last() {
+            _ if from.is_none() && scope == self.prefix() => snapshot.len() - page.objects.len(),
+            Some(last) => snapshot.range(scope, Some(last.key().as_str())).count() - 1,
+            None => 0,
+        }
+    }
+
+    /// A page from the history of the store, which may reach back further than the ring.
+    async fn page_of_store(
+        &self,
+        query: &ListQuery,
+        scope: &Prefix,
+        revision: Revision,
+        from: Option<&str>,
+    ) -> Result<StoredList, Error> {
+        let limit = if query.limit == 0 { usize::MAX } else { query.limit };
+        let mut list = StoredList { revision, objects: Vec::new(), next: None, remaining: None };
+        let mut start = from.map(str::to_owned);
+        loop {
+            let page = self.store().at(scope, start.as_deref(), OBJECTS_AT_ONCE.min(limit), revision).await?;
+            let mut records = page.records.into_iter();
+            for record in records.by_ref() {
+                let object = self.parse(record);
+                start = Some(format!("{}\0", object.key()));
+                if query.selection.matches(&object) {
+                    list.objects.push(Arc::new(object));
+                }
+                if list.objects.len() == limit {
+                    break;
+                }
+            }
+            let remaining = records.len() + page.remaining;
+            if remaining == 0 {
+                return Ok(list);
+            }
+            if list.objects.len() == limit {
+                list.end(scope, revision);
+                list.remaining = query.selection.is_everything().then_some(remaining);
+                return Ok(list);
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+impl StoredList {
+    /// Says that another page follows the last object.
+    fn end(&mut self, scope: &Prefix, revision: Revision) {
+        let relative = self.objects.last().and_then(|last| last.key().as_str().strip_prefix(scope.as_str()));
+        let start = format!("/{}\0", relative.unwrap_or_default());
+        self.next = Some(ContinuePosition { revision: Some(revision), start });
+    }
+}

@@ -1,0 +1,118 @@
+//! Selection of objects by labels and declared fields, and what a change is to a watch that selects.
+
+use super::Error;
+use super::change_log::ObjectChange;
+use super::cursor::WatchEventKind;
+use super::stored::{Stored, value_at};
+use crate::kubeapi::{FieldSelector, LabelSelector};
+
+/// A field that field selectors of a resource may name, besides `metadata.name` and `metadata.namespace`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeclaredField {
+    name: Box<str>,
+    /// Paths in the object; the first with a value counts.
+    paths: Box<[Box<[Box<str>]>]>,
+}
+
+impl DeclaredField {
+    /// A field, with the dotted paths at which its value is looked for.
+    pub fn new(name: &str, paths: &[&str]) -> DeclaredField {
+        let path = |path: &&str| path.split('.').map(Box::from).collect();
+        DeclaredField { name: name.into(), paths: paths.iter().map(path).collect() }
+    }
+
+    /// The value in the bytes of an object.
+    pub(super) fn value(&self, bytes: &[u8]) -> Option<String> {
+        self.paths.iter().find_map(|path| value_at(bytes, path).filter(|value| !value.is_empty()))
+    }
+}
+
+/// A label selector and a field selector, resolved for one resource.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    labels: LabelSelector,
+    terms: Box<[ResolvedTerm]>,
+}
+
+#[derive(Clone, Debug)]
+struct ResolvedTerm {
+    field: SelectedField,
+    is_equal: bool,
+    value: Box<str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SelectedField {
+    Name,
+    Namespace,
+    Declared(usize),
+}
+
+impl Selection {
+    /// Resolves the selectors of a request.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedField`].
+    pub fn new(labels: LabelSelector, fields: &FieldSelector, declared: &[DeclaredField]) -> Result<Selection, Error> {
+        let terms = fields.terms.iter().map(|term| {
+            let field = match &*term.field {
+                "metadata.name" => SelectedField::Name,
+                "metadata.namespace" => SelectedField::Namespace,
+                name => {
+                    let place = declared.iter().position(|field| *field.name == *name);
+                    SelectedField::Declared(place.ok_or_else(|| Error::UnsupportedField(name.to_owned()))?)
+                }
+            };
+            Ok(ResolvedTerm { field, is_equal: term.equal, value: (*term.value).into() })
+        });
+        Ok(Selection { labels, terms: terms.collect::<Result<_, Error>>()? })
+    }
+
+    /// Whether every object is selected.
+    pub fn is_everything(&self) -> bool {
+        self.labels.requirements.is_empty() && self.terms.is_empty()
+    }
+
+    /// Whether the object is selected.
+    pub fn matches(&self, object: &Stored) -> bool {
+        self.terms.iter().all(|term| (term.field.of(object) == &*term.value) == term.is_equal)
+            && self.labels.matches(|key| object.label(key))
+    }
+
+    /// The only name that is selected.
+    pub(super) fn exact_name(&self) -> Option<&str> {
+        self.exact(SelectedField::Name)
+    }
+
+    /// The only namespace that is selected.
+    pub(super) fn exact_namespace(&self) -> Option<&str> {
+        self.exact(SelectedField::Namespace)
+    }
+
+    fn exact(&self, field: SelectedField) -> Option<&str> {
+        self.terms.iter().find(|term| term.is_equal && term.field == field).map(|term| &*term.value)
+    }
+
+    /// What a change is to a watch of the selection: an object that enters is ADDED, one that leaves is DELETED
+    /// (`cacher/cache_watcher.go`, `convertToWatchEvent`).
+    pub(super) fn classify(&self, change: &ObjectChange) -> Option<WatchEventKind> {
+        let was_selected = change.old().is_some_and(|old| self.matches(old));
+        let is_selected = change.new_object().is_some_and(|new| self.matches(new));
+        match (was_selected, is_selected) {
+            (false, true) => Some(WatchEventKind::Added),
+            (true, true) => Some(WatchEventKind::Modified),
+            (true, false) => Some(WatchEventKind::Deleted),
+            (false, false) => None,
+        }
+    }
+}
+
+impl SelectedField {
+    fn of(self, object: &Stored) -> &str {
+        match self {
+            SelectedField::Name => object.name(),
+            SelectedField::Namespace => object.namespace(),
+            SelectedField::Declared(place) => object.field(place),
+        }
+    }
+}

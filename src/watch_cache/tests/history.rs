@@ -1,0 +1,245 @@
+//! Random histories: a list at a revision is the state at it, a watch from a revision has no gap, also across a restart
+//! and with a store whose feeds end.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::storage::{FaultyStore, LocalStore};
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put { name: u8, app: u8 },
+    Delete { name: u8 },
+    List { back: u64, limit: usize, app: Option<u8> },
+    Watch { back: u64, app: Option<u8> },
+    Restart,
+}
+
+/// Name and label of each object, with its revision.
+type State = BTreeMap<String, (u8, Revision)>;
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let app = || prop::option::of(0..3u8);
+    let step = prop_oneof![
+        8 => (0..8u8, 0..3u8).prop_map(|(name, app)| Step::Put { name, app }),
+        3 => (0..8u8).prop_map(|name| Step::Delete { name }),
+        4 => (0..40u64, 0..4usize, app()).prop_map(|(back, limit, app)| Step::List { back, limit, app }),
+        3 => (0..40u64, app()).prop_map(|(back, app)| Step::Watch { back, app }),
+        1 => Just(Step::Restart),
+    ];
+    prop::collection::vec(step, 1..80)
+}
+
+struct Model {
+    states: BTreeMap<Revision, State>,
+    watches: Vec<ModelWatch>,
+}
+
+struct ModelWatch {
+    cursor: WatchCursor,
+    app: Option<u8>,
+    /// What the events make of the state at the start.
+    seen: State,
+    last: Revision,
+}
+
+fn selected(state: &State, app: Option<u8>) -> State {
+    state.iter().filter(|object| app.is_none_or(|app| object.1.0 == app)).map(|(n, o)| (n.clone(), *o)).collect()
+}
+
+fn selection(app: Option<u8>) -> Selection {
+    app.map_or_else(Selection::default, |app| select(&format!("app=a{app}"), ""))
+}
+
+fn entry(object: &Stored) -> (String, (u8, Revision)) {
+    let app = object.label("app").unwrap().strip_prefix('a').unwrap().parse().unwrap();
+    (object.name().to_owned(), (app, object.revision()))
+}
+
+impl Model {
+    fn current(&self) -> (Revision, &State) {
+        let (revision, state) = self.states.last_key_value().unwrap();
+        (*revision, state)
+    }
+
+    fn commit(&mut self, revision: Revision, change: impl FnOnce(&mut State)) {
+        let (current, state) = self.current();
+        assert_eq!(revision, current + 1, "no revision twice, none left out");
+        let mut state = state.clone();
+        change(&mut state);
+        self.states.insert(revision, state);
+    }
+
+    /// Takes what the watches have; each must be at the current state then.
+    async fn drain(&mut self, things: &ResourceCollection, notifier: &Notifier) {
+        let (current, state) = self.states.last_key_value().unwrap();
+        for watch in &mut self.watches {
+            loop {
+                while let Some(event) = watch.cursor.next_at_hand().unwrap() {
+                    assert!(event.revision > watch.last && event.revision <= *current);
+                    watch.last = event.revision;
+                    let object = event.object.unwrap();
+                    let (name, value) = entry(&object);
+                    let old = match event.kind {
+                        WatchEventKind::Deleted => watch.seen.remove(&name),
+                        _ => watch.seen.insert(name, value),
+                    };
+                    assert_eq!(old.is_none(), event.kind == WatchEventKind::Added);
+                    assert_eq!(watch.seen, selected(&self.states[&event.revision], watch.app), "no gap");
+                }
+                if things.is_loaded() && watch.seen == selected(state, watch.app) {
+                    break;
+                }
+                // The feed ended: the watch does, too, and the client goes on where it was.
+                assert!(!things.is_loaded(), "a gap at the end");
+                watch.cursor = resume(things, notifier, watch.app, watch.last).await;
+            }
+        }
+    }
+}
+
+async fn resume(things: &ResourceCollection, notifier: &Notifier, app: Option<u8>, after: Revision) -> WatchCursor {
+    let start = WatchStart::After(after);
+    let query = WatchQuery { namespace: None, selection: selection(app), start, sends_bookmarks: false, timeout: None };
+    things.watch(query, notifier).await.unwrap()
+}
+
+async fn list(things: &ResourceCollection, revision: Revision, limit: usize, app: Option<u8>) -> State {
+    let version = ListVersion::Exact(revision);
+    let mut query = ListQuery { selection: selection(app), version, limit, ..ListQuery::default() };
+    let mut found = State::new();
+    loop {
+        let page = things.list(&query).await.unwrap();
+        assert_eq!(page.revision, revision);
+        assert!(limit == 0 || page.objects.len() <= limit);
+        found.extend(page.objects.iter().map(|object| entry(object)));
+        let Some(next) = page.next else { return found };
+        query.continues = Some(next);
+    }
+}
+
+/// Commits again as long as the store refuses.
+async fn again<T>(mut commit: impl AsyncFnMut() -> Result<T, Error>) -> Option<T> {
+    loop {
+        match commit().await {
+            Ok(done) => return Some(done),
+            Err(Error::Store(storage::Error::Full | storage::Error::Unavailable(_))) => {}
+            Err(Error::Conflict { .. }) => return None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+async fn assert_history(steps: Vec<Step>, mut open: impl FnMut(Option<Collections>) -> Collections) {
+    let mut model = Model { states: BTreeMap::from([(1, State::new())]), watches: Vec::new() };
+    let mut collections = open(None);
+    let (mut all, mut notifier) = (collections.collection(&things()), collections.notifier());
+    for step in steps {
+        let (current, state) = model.current();
+        match step {
+            Step::Put { name, app } => {
+                let (name, held) = (format!("n{name}"), state.get(&format!("n{name}")).map(|held| held.1));
+                let (key, value) = (key(&format!("ns/{name}")), value(&format!("a{app}"), ""));
+                let put = again(async || match held {
+                    Some(revision) => all.update(&key, revision, value.clone(), None).await,
+                    None => all.create(&key, value.clone(), None).await,
+                });
+                let put = put.await.unwrap();
+                model.commit(put.revision(), |state| {
+                    state.insert(name, (app, put.revision()));
+                });
+            }
+            Step::Delete { name } => {
+                let name = format!("n{name}");
+                let held = state.get(&name).map_or(current, |held| held.1);
+                let is_there = state.contains_key(&name);
+                let deleted = again(async || all.delete(&key(&format!("ns/{name}")), held).await).await;
+                assert_eq!(deleted.is_some(), is_there);
+                if let Some(revision) = deleted {
+                    model.commit(revision, |state| {
+                        state.remove(&name);
+                    });
+                }
+            }
+            Step::List { back, limit, app } => {
+                let revision = current.saturating_sub(back).max(1);
+                assert_eq!(list(&all, revision, limit, app).await, selected(&model.states[&revision], app));
+            }
+            Step::Watch { back, app } => {
+                all.ensure_loaded().await.unwrap();
+                let last = current.saturating_sub(back).max(all.oldest());
+                let seen = selected(&model.states[&last], app);
+                let cursor = resume(&all, &notifier, app, last).await;
+                model.watches.push(ModelWatch { cursor, app, seen, last });
+            }
+            Step::Restart => {
+                model.drain(&all, &notifier).await;
+                let watches: Vec<_> = model.watches.drain(..).map(|w| (w.app, w.seen, w.last)).collect();
+                drop((all, notifier));
+                collections = open(Some(collections));
+                (all, notifier) = (collections.collection(&things()), collections.notifier());
+                for (app, seen, last) in watches {
+                    let cursor = resume(&all, &notifier, app, last).await;
+                    model.watches.push(ModelWatch { cursor, app, seen, last });
+                }
+            }
+        }
+        let (revision, state) = model.current();
+        let latest = all.list(&ListQuery::default()).await.unwrap();
+        assert_eq!(latest.objects.iter().map(|object| entry(object)).collect::<State>(), *state);
+        assert!(latest.revision <= revision);
+        if revision % 3 == 0 {
+            model.drain(&all, &notifier).await;
+        }
+    }
+    model.drain(&all, &notifier).await;
+}
+
+/// The ring is small, so that some lists come from the store.
+fn small() -> HistoryLimits {
+    HistoryLimits { min_changes: 1, max_changes: 1_000, max_bytes: 300, ..HistoryLimits::default() }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn watch_cache_history_memory(steps in steps()) {
+        let store = MemoryStore::new();
+        run(assert_history(steps, |_| collections(Arc::new(store.clone()), HistoryLimits::default())));
+    }
+
+    #[test]
+    fn watch_cache_history_faulty(steps in steps(), seed in any::<u32>()) {
+        let store: Arc<dyn Store> = Arc::new(FaultyStore::new(MemoryStore::new(), seed.into()));
+        // A load may go without history in the end: watches that cannot resume are not what this is about.
+        let steps = steps.into_iter().filter(|step| !matches!(step, Step::Watch { .. })).collect();
+        run(assert_history(steps, |_| collections(store.clone(), HistoryLimits::default())));
+    }
+
+    #[test]
+    fn watch_cache_lists_beyond_small_ring(steps in steps()) {
+        let store = MemoryStore::new();
+        let steps = steps.into_iter().filter(|step| !matches!(step, Step::Watch { .. })).collect();
+        run(assert_history(steps, |_| collections(Arc::new(store.clone()), small())));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn watch_cache_history_local_across_restarts(steps in steps()) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("store.db");
+        let open = |closed: Option<Collections>| {
+            drop(closed);
+            let settings = LocalStoreSettings { synchronizes: false, ..LocalStoreSettings::new(&file) };
+            collections(Arc::new(LocalStore::open(settings).unwrap()), HistoryLimits::default())
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(assert_history(steps, open));
+    }
+}
