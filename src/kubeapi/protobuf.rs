@@ -1,4 +1,15 @@
-//! Reads and writes the protobuf wire format: varints, lengths and nested messages.
+//! Reads and writes the protobuf wire format: varints, lengths and nested messages; and objects of the API by tables of
+//! their message types.
+
+/// Protobuf to JSON values.
+pub mod decode;
+/// JSON values to protobuf.
+pub mod encode;
+/// Objects as Go's decoder leaves them: unknown fields, types, absent fields.
+pub mod normalize;
+/// Message types as tables.
+pub mod table;
+mod timestamp;
 
 /// Writes a string field.
 pub(crate) fn write_text(out: &mut Vec<u8>, field: u8, value: &str) {
@@ -49,7 +60,9 @@ pub(crate) enum ProtobufValue<'b> {
     Number(u64),
     /// A string, bytes or message.
     Bytes(&'b [u8]),
-    /// A fixed-size number, which is not read.
+    /// The bits of a double.
+    Fixed64(u64),
+    /// A number of four bytes, which is not read.
     Other,
 }
 
@@ -80,7 +93,7 @@ fn read_field<'b>(rest: &mut &'b [u8]) -> Option<(u64, ProtobufValue<'b>)> {
     }
     let value = match tag & 7 {
         0 => ProtobufValue::Number(read_varint(rest)?),
-        1 => rest.split_off(..8).map(|_| ProtobufValue::Other)?,
+        1 => ProtobufValue::Fixed64(u64::from_le_bytes(rest.split_off(..8)?.try_into().ok()?)),
         2 => {
             let length = usize::try_from(read_varint(rest)?).ok()?;
             ProtobufValue::Bytes(rest.split_off(..length)?)
@@ -155,7 +168,7 @@ mod tests {
         let read: Result<Vec<_>, _> = read_fields(&out).collect();
         assert_eq!(
             read.unwrap(),
-            [(1, ProtobufValue::Number(300)), (2, ProtobufValue::Bytes(b"two")), (16, ProtobufValue::Other)]
+            [(1, ProtobufValue::Number(300)), (2, ProtobufValue::Bytes(b"two")), (16, ProtobufValue::Fixed64(1.0_f64.to_bits()))]
         );
         let whole = [3, 8];
         for cut in (1..out.len()).filter(|cut| !whole.contains(cut)) {

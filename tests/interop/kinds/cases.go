@@ -317,7 +317,7 @@ func strictCases() ([]byte, error) {
 		`{"apiVersion":"v1","kind":"Service","spec":{"ports":{"port":80}}}`,
 		`{"apiVersion":"v1","kind":"Service","spec":{"ports":[null]}}`,
 		`{"apiVersion":"v1","kind":"Service","spec":{"type":{"a":1}}}`,
-		`{"apiVersion":"v1","kind":"Service","spec":{"type":7,"clusterIP":8}}`,
+		`{"apiVersion":"v1","kind":"Service","spec":{"clusterIP":8,"type":7}}`,
 		`{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","spec":{"renewTime":"2026-01-02T03:04:05.123456Z","leaseDurationSeconds":15}}`,
 		`{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","spec":{"renewTime":"2026-01-02T03:04:05Z"}}`,
 		`{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","spec":{"renewTime":"2026-01-02T03:04:05.123Z"}}`,

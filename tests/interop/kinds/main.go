@@ -20,7 +20,7 @@ import (
 
 const (
 	kindsFile    = "src/resources/builtin/kinds.json"
-	protobufFile = "src/kubeapi/protobuf/testdata/objects.jsonl"
+	protobufFile = "src/resources/builtin/testdata/objects.jsonl"
 	defaultsFile = "src/resources/builtin/testdata/defaults.jsonl"
 	strictFile   = "src/resources/builtin/testdata/strict.jsonl"
 	tablesFile   = "src/resources/testdata/tables.jsonl"

@@ -1,0 +1,380 @@
+//! Objects as a kube-apiserver has them after decoding: unknown fields found and removed, types checked, and fields
+//! present or absent as Go writes them (`encoding/json` on the structs of `k8s.io/api`).
+
+use std::fmt;
+
+use base64::{DecodeError, Engine, engine::general_purpose::STANDARD};
+use serde_json::{Map, Value};
+
+use super::table::{MessageField, MessageId, MessageTable, Omission, SchemaForm, ValueType};
+use super::timestamp::{TimeFormat, ZERO_SECONDS, format_time, parse_time};
+
+/// Maximum number of values in one object. Two bytes of a body may become a struct with all its fields.
+pub(super) const MAX_VALUES: usize = 200_000;
+/// Maximum nesting of an object. Only the schemas of a CustomResourceDefinition nest without a bound of their own.
+pub(super) const MAX_DEPTH: usize = 128;
+/// Maximum number of unknown fields that are reported, as in `sigs.k8s.io/json`.
+const MAX_UNKNOWN_FIELDS: usize = 100;
+
+/// An object that its message type cannot hold. Displays as the error of Go's decoder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NormalizeError {
+    /// A value of the wrong type.
+    Type {
+        /// The type of the value in JSON, and the number if it is one that does not fit.
+        found: String,
+        /// Go's name of the struct and the path of the field; empty for the object itself.
+        field: String,
+        /// Go's name of the type of the field.
+        expected: String,
+    },
+    /// A text that is no time or no base64, with Go's message.
+    Text(String),
+    /// More values than [`normalize`] accepts.
+    TooManyValues,
+    /// Deeper than [`normalize`] accepts.
+    TooDeep,
+}
+
+impl fmt::Display for NormalizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NormalizeError::Type { found, field, expected } if field.is_empty() => {
+                write!(f, "json: cannot unmarshal {found} into Go value of type {expected}")
+            }
+            NormalizeError::Type { found, field, expected } => {
+                write!(f, "json: cannot unmarshal {found} into Go struct field {field} of type {expected}")
+            }
+            NormalizeError::Text(text) => f.write_str(text),
+            NormalizeError::TooManyValues => write!(f, "the object has more than {MAX_VALUES} values"),
+            NormalizeError::TooDeep => write!(f, "the object is nested more than {MAX_DEPTH} levels deep"),
+        }
+    }
+}
+
+impl std::error::Error for NormalizeError {}
+
+/// Makes an object what Go's decoder and encoder would make of it. Returns the paths of unknown fields, which are gone.
+///
+/// A path is what upstream's strict decoding reports as `unknown field "spec.ports[0].foo"`; the order is that of the
+/// maps of `value`, at most 100.
+///
+/// # Errors
+/// [`NormalizeError`]; the value is then in an undefined state.
+pub fn normalize(table: &MessageTable, message: MessageId, value: &mut Value) -> Result<Vec<String>, NormalizeError> {
+    let mut walk = Normalizer {
+        table,
+        path: String::new(),
+        go_path: Vec::new(),
+        go_struct: "",
+        go_type: "",
+        unknown_fields: Vec::new(),
+        is_muted: false,
+        values: 0,
+    };
+    walk.value(&ValueType::Message(message), value, 0)?;
+    Ok(walk.unknown_fields)
+}
+
+struct Normalizer<'t> {
+    table: &'t MessageTable,
+    /// Path in the object, with indexes and keys.
+    path: String,
+    /// Names of fields, as Go's errors have them.
+    go_path: Vec<&'static str>,
+    go_struct: &'static str,
+    /// Go's name of the scalar of the current field.
+    go_type: &'static str,
+    unknown_fields: Vec<String>,
+    /// Inside of a type that decodes itself, upstream does not look for unknown fields.
+    is_muted: bool,
+    values: usize,
+}
+
+impl Normalizer<'_> {
+    fn value(&mut self, value_type: &ValueType, value: &mut Value, depth: usize) -> Result<(), NormalizeError> {
+        self.count(depth)?;
+        if value.is_null() {
+            *value = self.zero(value_type, depth)?;
+            return Ok(());
+        }
+        match (value_type, &mut *value) {
+            (ValueType::Text, Value::String(_)) | (ValueType::Bool, Value::Bool(_)) => Ok(()),
+            (ValueType::Int32, Value::Number(number)) => {
+                let fits = number.as_i64().is_some_and(|number| i32::try_from(number).is_ok());
+                if fits { Ok(()) } else { Err(self.mismatch(value_type, value)) }
+            }
+            (ValueType::Int64, Value::Number(number)) => {
+                if number.is_i64() { Ok(()) } else { Err(self.mismatch(value_type, value)) }
+            }
+            (ValueType::Double, Value::Number(_)) => Ok(()),
+            (ValueType::IntOrString, Value::String(_)) | (ValueType::Quantity, Value::String(_)) => Ok(()),
+            (ValueType::IntOrString, Value::Number(_)) => self.value(&ValueType::Int32, value, depth),
+            (ValueType::Quantity, Value::Number(number)) => {
+                *value = Value::String(number.to_string());
+                Ok(())
+            }
+            (ValueType::Bytes, Value::String(text)) => normalize_base64(text),
+            (ValueType::Time, Value::String(text)) => {
+                normalize_time(text, TimeFormat::Seconds).map(|time| *value = time)
+            }
+            (ValueType::MicroTime, Value::String(text)) => {
+                normalize_time(text, TimeFormat::Microseconds).map(|time| *value = time)
+            }
+            (ValueType::RawJson | ValueType::FieldsV1, _) => Ok(()),
+            (ValueType::Pointer(target), _) => self.value(target, value, depth),
+            (ValueType::List(item) | ValueType::WrappedList(item), Value::Array(items)) => {
+                self.items(item, items, depth)
+            }
+            (ValueType::Map(item), Value::Object(map)) => self.entries(item, map, depth),
+            (ValueType::Message(message), Value::Object(map)) => self.message(*message, map, depth),
+            (ValueType::Schema(form, message), _) => self.schema(*form, *message, value, depth),
+            _ => Err(self.mismatch(value_type, value)),
+        }
+    }
+
+    fn count(&mut self, depth: usize) -> Result<(), NormalizeError> {
+        self.values += 1;
+        match () {
+            () if depth > MAX_DEPTH => Err(NormalizeError::TooDeep),
+            () if self.values > MAX_VALUES => Err(NormalizeError::TooManyValues),
+            () => Ok(()),
+        }
+    }
+
+    fn items(&mut self, item: &ValueType, items: &mut [Value], depth: usize) -> Result<(), NormalizeError> {
+        let length = self.path.len();
+        for (index, value) in items.iter_mut().enumerate() {
+            if !self.is_muted {
+                self.path.push('[');
+                self.path.push_str(&index.to_string());
+                self.path.push(']');
+            }
+            self.value(item, value, depth + 1)?;
+            self.path.truncate(length);
+        }
+        Ok(())
+    }
+
+    fn entries(
+        &mut self,
+        item: &ValueType,
+        map: &mut Map<String, Value>,
+        depth: usize,
+    ) -> Result<(), NormalizeError> {
+        let length = self.path.len();
+        for (key, value) in map {
+            self.push_key(key);
+            self.value(item, value, depth + 1)?;
+            self.path.truncate(length);
+        }
+        Ok(())
+    }
+
+    fn push_key(&mut self, key: &str) {
+        if self.is_muted {
+            return;
+        }
+        if !self.path.is_empty() {
+            self.path.push('.');
+        }
+        self.path.push_str(key);
+    }
+
+    fn message(&mut self, id: MessageId, map: &mut Map<String, Value>, depth: usize) -> Result<(), NormalizeError> {
+        let outer = (self.path.len(), self.go_path.len(), self.go_struct, self.go_type);
+        let table = self.table;
+        let mut result = Ok(());
+        map.retain(|key, value| {
+            if result.is_err() {
+                return true;
+            }
+            let Some((field, embedded)) = table.field(id, key) else {
+                self.report_unknown(key);
+                return false;
+            };
+            if value.is_null() {
+                return false;
+            }
+            self.push_key(key);
+            self.go_path.extend(embedded);
+            self.go_path.push(field.name);
+            self.go_struct = table.message(id).go_name();
+            self.go_type = field.go_type;
+            result = self.value(&field.value_type, value, depth + 1);
+            // A value that becomes null is a zero time.
+            let is_kept = !is_omitted(field, value) && !value.is_null();
+            self.path.truncate(outer.0);
+            self.go_path.truncate(outer.1);
+            is_kept
+        });
+        (self.go_struct, self.go_type) = (outer.2, outer.3);
+        result?;
+        self.fill(id, map, depth)
+    }
+
+    fn report_unknown(&mut self, key: &str) {
+        if self.is_muted || self.unknown_fields.len() >= MAX_UNKNOWN_FIELDS {
+            return;
+        }
+        let length = self.path.len();
+        self.push_key(key);
+        self.unknown_fields.push(self.path.clone());
+        self.path.truncate(length);
+    }
+
+    /// Adds the fields that Go writes also when they have not been set.
+    fn fill(&mut self, id: MessageId, map: &mut Map<String, Value>, depth: usize) -> Result<(), NormalizeError> {
+        self.count(depth)?;
+        for field in &self.table.message(id).fields {
+            if let Some(embedded) = field.embedded() {
+                self.fill(embedded, map, depth + 1)?;
+                continue;
+            }
+            if map.contains_key(field.name) || !is_zero_written(field) {
+                continue;
+            }
+            let zero = self.zero(&field.value_type, depth + 1)?;
+            map.insert(field.name.to_owned(), zero);
+        }
+        Ok(())
+    }
+
+    /// What Go writes for a value that has not been set.
+    fn zero(&mut self, value_type: &ValueType, depth: usize) -> Result<Value, NormalizeError> {
+        self.count(depth)?;
+        Ok(match value_type {
+            ValueType::Text => Value::String(String::new()),
+            ValueType::Bool | ValueType::Schema(SchemaForm::OrBool, _) => Value::Bool(false),
+            ValueType::Int32 | ValueType::Int64 | ValueType::Double | ValueType::IntOrString => Value::from(0),
+            ValueType::Quantity => Value::from("0"),
+            ValueType::Message(message) => {
+                let mut map = Map::new();
+                self.fill(*message, &mut map, depth)?;
+                Value::Object(map)
+            }
+            _ => Value::Null,
+        })
+    }
+
+    fn schema(
+        &mut self,
+        form: SchemaForm,
+        message: MessageId,
+        value: &mut Value,
+        depth: usize,
+    ) -> Result<(), NormalizeError> {
+        let was_muted = std::mem::replace(&mut self.is_muted, true);
+        let result = match (form, &mut *value) {
+            (_, Value::Object(map)) => self.message(message, map, depth),
+            (SchemaForm::OrArray, Value::Array(items)) => self.items(&ValueType::Message(message), items, depth),
+            (SchemaForm::OrStringArray, Value::Array(items)) => self.items(&ValueType::Text, items, depth),
+            (SchemaForm::OrBool, Value::Bool(_)) => Ok(()),
+            (SchemaForm::OrBool, _) => Err(NormalizeError::Text("boolean or JSON schema expected".to_owned())),
+            _ => {
+                *value = Value::Null;
+                Ok(())
+            }
+        };
+        self.is_muted = was_muted;
+        result
+    }
+
+    fn mismatch(&self, value_type: &ValueType, value: &Value) -> NormalizeError {
+        let is_integer = matches!(value_type.target(), ValueType::Int32 | ValueType::Int64);
+        let found = match value {
+            Value::Null => "null".to_owned(),
+            Value::Bool(_) => "bool".to_owned(),
+            Value::Number(number) if is_integer => format!("number {number}"),
+            Value::Number(_) => "number".to_owned(),
+            Value::String(_) => "string".to_owned(),
+            Value::Array(_) => "array".to_owned(),
+            Value::Object(_) => "object".to_owned(),
+        };
+        let field = match self.go_struct {
+            "" => String::new(),
+            go_struct => format!("{go_struct}.{}", self.go_path.join(".")),
+        };
+        NormalizeError::Type { found, field, expected: self.go_type_name(value_type) }
+    }
+
+    fn go_type_name(&self, value_type: &ValueType) -> String {
+        let scalar = |own: &str| if self.go_type.is_empty() { own } else { self.go_type }.to_owned();
+        match value_type {
+            ValueType::Text => scalar("string"),
+            ValueType::Bool => scalar("bool"),
+            ValueType::Int32 => scalar("int32"),
+            ValueType::Int64 => scalar("int64"),
+            ValueType::Double => scalar("float64"),
+            ValueType::Bytes => "[]uint8".to_owned(),
+            // These decode a string, or a number, by themselves.
+            ValueType::Time | ValueType::MicroTime | ValueType::Quantity => "string".to_owned(),
+            ValueType::IntOrString => "int32".to_owned(),
+            ValueType::RawJson => "runtime.RawExtension".to_owned(),
+            ValueType::FieldsV1 => "v1.FieldsV1".to_owned(),
+            ValueType::Message(id) | ValueType::Schema(_, id) => self.table.message(*id).qualified_go_name().to_owned(),
+            ValueType::Pointer(target) => self.go_type_name(target),
+            ValueType::List(item) | ValueType::WrappedList(item) => format!("[]{}", self.go_type_name(item)),
+            ValueType::Map(item) => format!("map[string]{}", self.go_type_name(item)),
+        }
+    }
+}
+
+/// Whether Go leaves out a field with this value.
+fn is_omitted(field: &MessageField, value: &Value) -> bool {
+    if field.omission == Omission::Never {
+        return false;
+    }
+    match (&field.value_type, value) {
+        (ValueType::IntOrString | ValueType::Quantity | ValueType::Message(_), _) => false,
+        (ValueType::Pointer(_) | ValueType::RawJson | ValueType::Schema(..), _) => false,
+        (_, Value::String(text)) => text.is_empty(),
+        (_, Value::Array(items)) => items.is_empty(),
+        (_, Value::Object(map)) => map.is_empty(),
+        (_, Value::Bool(flag)) => !flag,
+        (_, Value::Number(number)) => number.as_f64() == Some(0.0),
+        (_, Value::Null) => false,
+    }
+}
+
+/// Whether Go writes a field that has not been set.
+fn is_zero_written(field: &MessageField) -> bool {
+    match field.omission {
+        Omission::Never => true,
+        Omission::Zero => false,
+        // Structs are written in spite of `omitempty`.
+        Omission::Empty => matches!(
+            field.value_type,
+            ValueType::Message(_)
+                | ValueType::Time
+                | ValueType::MicroTime
+                | ValueType::Quantity
+                | ValueType::IntOrString
+                | ValueType::RawJson
+                | ValueType::Schema(..)
+        ),
+    }
+}
+
+fn normalize_time(text: &str, format: TimeFormat) -> Result<Value, NormalizeError> {
+    let (seconds, nanoseconds) = parse_time(text, format).map_err(NormalizeError::Text)?;
+    if seconds == ZERO_SECONDS && (nanoseconds == 0 || format == TimeFormat::Seconds) {
+        return Ok(Value::Null);
+    }
+    format_time(seconds, nanoseconds, format).map(Value::String).ok_or_else(|| {
+        NormalizeError::Text("Time.MarshalJSON: year outside of range [0,9999]".to_owned())
+    })
+}
+
+fn normalize_base64(text: &mut String) -> Result<(), NormalizeError> {
+    // Go's decoder skips line breaks.
+    if text.contains(['\r', '\n']) {
+        text.retain(|c| c != '\r' && c != '\n');
+    }
+    let invalid = |at: usize| NormalizeError::Text(format!("illegal base64 data at input byte {at}"));
+    match STANDARD.decode(text.as_bytes()) {
+        Ok(_) => Ok(()),
+        Err(DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _)) => Err(invalid(at)),
+        Err(DecodeError::InvalidLength(_) | DecodeError::InvalidPadding) => Err(invalid(text.len())),
+    }
+}

@@ -1,0 +1,251 @@
+//! Message types of the Kubernetes API as tables: fields with their names in JSON, types and protobuf numbers.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+/// Message types that refer to each other by [`MessageId`].
+#[derive(Debug, Default)]
+pub struct MessageTable {
+    messages: Vec<MessageType>,
+    by_name: HashMap<&'static str, MessageId>,
+}
+
+/// Position of a message type in its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MessageId(u16);
+
+/// A Go struct of the API.
+#[derive(Debug)]
+pub struct MessageType {
+    /// Its OpenAPI name, such as `io.k8s.api.core.v1.ConfigMap`.
+    pub name: &'static str,
+    /// Its fields, ordered by protobuf number.
+    pub fields: Vec<MessageField>,
+    /// Whether server-side apply treats a value of it as a whole (`x-kubernetes-map-type: atomic`).
+    pub is_atomic: bool,
+}
+
+/// A field of a [`MessageType`].
+#[derive(Debug)]
+pub struct MessageField {
+    /// Name in JSON. Empty for an embedded struct: its fields are those of the struct around it in JSON, and a message
+    /// of its own in protobuf.
+    pub name: &'static str,
+    /// Number in protobuf; 0 for a field that protobuf does not have, such as `kind`.
+    pub number: u8,
+    /// Type of the value.
+    pub value_type: ValueType,
+    /// When Go leaves the field out of JSON.
+    pub omission: Omission,
+    /// Whether OpenAPI lists the field as required.
+    pub is_required: bool,
+    /// `x-kubernetes-list-type`, for lists that have one.
+    pub list_type: Option<ListType>,
+    /// `x-kubernetes-list-map-keys`.
+    pub list_keys: Vec<&'static str>,
+    /// `x-kubernetes-patch-strategy`: empty, `merge`, `replace`, `retainKeys`, or two of them with a comma.
+    pub patch_strategy: &'static str,
+    /// `x-kubernetes-patch-merge-key`; empty where there is none.
+    pub patch_merge_key: &'static str,
+    /// Whether server-side apply treats the map or struct as a whole (`x-kubernetes-map-type: atomic`).
+    pub is_atomic: bool,
+    /// Default in OpenAPI, unless it is what Go has anyway.
+    pub default: Option<Value>,
+    /// Go's name of the scalar type in errors, such as `types.UID`; empty for a type of Go's own.
+    pub go_type: &'static str,
+}
+
+/// When Go leaves a field out of JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Omission {
+    /// Never.
+    Never,
+    /// `omitempty`: an empty string, list or map, 0, `false` or `null`. Structs are never left out.
+    Empty,
+    /// `omitzero`: the zero value, also of a struct.
+    Zero,
+}
+
+/// `x-kubernetes-list-type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListType {
+    /// Server-side apply replaces the list as a whole.
+    Atomic,
+    /// Each value occurs once.
+    Set,
+    /// Entries are found by the fields in `list_keys`.
+    Map,
+}
+
+/// Type of a value: what it is in Go, in JSON and in protobuf.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ValueType {
+    /// `string` or a type of it.
+    Text,
+    /// `bool`.
+    Bool,
+    /// `int32`.
+    Int32,
+    /// `int64`.
+    Int64,
+    /// `float64`.
+    Double,
+    /// `[]byte`: base64 in JSON.
+    Bytes,
+    /// `metav1.Time`: RFC 3339 with full seconds.
+    Time,
+    /// `metav1.MicroTime`: RFC 3339 with microseconds.
+    MicroTime,
+    /// `resource.Quantity`.
+    Quantity,
+    /// `intstr.IntOrString`.
+    IntOrString,
+    /// `runtime.RawExtension`, `apiextensions.JSON`: any JSON, which protobuf has as bytes.
+    RawJson,
+    /// `metav1.FieldsV1`: as [`ValueType::RawJson`].
+    FieldsV1,
+    /// `JSONSchemaPropsOrArray`, `…OrBool`, `…OrStringArray` around `JSONSchemaProps`.
+    Schema(SchemaForm, MessageId),
+    /// A struct.
+    Message(MessageId),
+    /// A pointer, which is absent when nil.
+    Pointer(Box<ValueType>),
+    /// A list.
+    List(Box<ValueType>),
+    /// A list that protobuf has as a message with one repeated field (`ExtraValue`).
+    WrappedList(Box<ValueType>),
+    /// A map from strings.
+    Map(Box<ValueType>),
+}
+
+/// What `JSONSchemaProps` may be replaced with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SchemaForm {
+    /// A list of schemas.
+    OrArray,
+    /// A bool.
+    OrBool,
+    /// A list of strings.
+    OrStringArray,
+}
+
+/// The message around which [`SchemaForm`]s are.
+const SCHEMA_MESSAGE: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
+
+impl ValueType {
+    /// Parses the notation of `kinds.json`: `*` is a pointer, `[]` a list, `{}` a map, `()` a wrapped list.
+    ///
+    /// # Errors
+    /// The part of the text that is neither a scalar nor a name in `by_name`.
+    pub fn parse<'t>(text: &'t str, by_name: &HashMap<&'static str, MessageId>) -> Result<ValueType, &'t str> {
+        let inner = |rest| ValueType::parse(rest, by_name).map(Box::new);
+        for (prefix, wrap) in [
+            ("*", ValueType::Pointer as fn(Box<ValueType>) -> ValueType),
+            ("[]", ValueType::List),
+            ("{}", ValueType::Map),
+            ("()", ValueType::WrappedList),
+        ] {
+            if let Some(rest) = text.strip_prefix(prefix) {
+                return inner(rest).map(wrap);
+            }
+        }
+        let schema = |form| by_name.get(SCHEMA_MESSAGE).map(|id| ValueType::Schema(form, *id)).ok_or(text);
+        Ok(match text {
+            "string" => ValueType::Text,
+            "bool" => ValueType::Bool,
+            "int32" => ValueType::Int32,
+            "int64" => ValueType::Int64,
+            "float64" => ValueType::Double,
+            "bytes" => ValueType::Bytes,
+            "Time" => ValueType::Time,
+            "MicroTime" => ValueType::MicroTime,
+            "Quantity" => ValueType::Quantity,
+            "IntOrString" => ValueType::IntOrString,
+            "RawExtension" | "RawJSON" => ValueType::RawJson,
+            "FieldsV1" => ValueType::FieldsV1,
+            "SchemaOrArray" => schema(SchemaForm::OrArray)?,
+            "SchemaOrBool" => schema(SchemaForm::OrBool)?,
+            "SchemaOrStringArray" => schema(SchemaForm::OrStringArray)?,
+            name => ValueType::Message(*by_name.get(name).ok_or(text)?),
+        })
+    }
+
+    /// The type without its pointers.
+    pub fn target(&self) -> &ValueType {
+        match self {
+            ValueType::Pointer(target) => target.target(),
+            other => other,
+        }
+    }
+}
+
+impl MessageTable {
+    /// Numbers message types in the order of their names, before their fields are known.
+    ///
+    /// # Errors
+    /// The first name after the 65,536 that have a number.
+    pub fn number<'n>(
+        names: impl Iterator<Item = &'n &'static str>,
+    ) -> Result<HashMap<&'static str, MessageId>, &'static str> {
+        names
+            .enumerate()
+            .map(|(at, name)| u16::try_from(at).map(|at| (*name, MessageId(at))).map_err(|_| *name))
+            .collect()
+    }
+
+    /// A table of message types in the order in which [`MessageTable::number`] numbered them.
+    pub fn new(messages: Vec<MessageType>, by_name: HashMap<&'static str, MessageId>) -> MessageTable {
+        MessageTable { messages, by_name }
+    }
+
+    /// Finds a message type by its OpenAPI name.
+    pub fn find(&self, name: &str) -> Option<MessageId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// The message type of an identifier of this table.
+    pub fn message(&self, id: MessageId) -> &MessageType {
+        &self.messages[usize::from(id.0)]
+    }
+
+    /// All message types.
+    pub fn messages(&self) -> &[MessageType] {
+        &self.messages
+    }
+
+    /// Finds a field by its JSON name, also in embedded structs, and the name of the embedded struct.
+    pub fn field(&self, id: MessageId, name: &str) -> Option<(&MessageField, Option<&'static str>)> {
+        let fields = &self.message(id).fields;
+        if let Some(field) = fields.iter().find(|field| field.name == name && !field.name.is_empty()) {
+            return Some((field, None));
+        }
+        fields.iter().filter_map(MessageField::embedded).find_map(|embedded| {
+            self.field(embedded, name).map(|(field, _)| (field, Some(self.message(embedded).go_name())))
+        })
+    }
+}
+
+impl MessageType {
+    /// Go's name of the struct, without its package.
+    pub fn go_name(&self) -> &'static str {
+        self.name.rsplit('.').next().unwrap_or(self.name)
+    }
+
+    /// Go's name of the struct with its package, such as `v1.ObjectMeta`.
+    pub fn qualified_go_name(&self) -> &'static str {
+        let package = self.name.len() - self.go_name().len();
+        let at = self.name[..package.saturating_sub(1)].rfind('.').map_or(0, |at| at + 1);
+        &self.name[at..]
+    }
+}
+
+impl MessageField {
+    /// The struct whose fields are in the one around it, if the field is that.
+    pub fn embedded(&self) -> Option<MessageId> {
+        match self.value_type {
+            ValueType::Message(id) if self.name.is_empty() => Some(id),
+            _ => None,
+        }
+    }
+}
