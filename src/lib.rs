@@ -15,6 +15,12 @@
 // Kubernetes API conventions: group and version, request info, user, Status. No I/O.
 pub mod kubeapi;
 
+// Structural schemas: pruning, defaults. No I/O.
+pub mod schema;
+
+// Patches: JSON patch, merge patch, strategic merge patch. No I/O.
+pub mod patch;
+
 // CEL expressions of configuration files: compiled once, evaluated with a cost limit. No I/O.
 pub mod expression;
 
@@ -37,6 +43,12 @@ pub mod kubeclient;
 
 // Cached decisions of remote reviews (TokenReview, SubjectAccessReview): TTLs, single flight.
 pub mod decision_cache;
+
+// Storage of API objects: keys, revisions, compare-and-swap, in memory or in a SQLite file.
+pub mod storage;
+
+// Watch cache: the objects of each resource in memory, their history, and watches as positions in it.
+pub mod watch_cache;
 
 // Inbound connections: bind, accept, handshake, serve, limits.
 pub mod listen;
@@ -61,6 +73,12 @@ pub mod route;
 
 // Forwarding: rewrite, identity headers, streaming, upgrade, retry, failure.
 pub mod forward;
+
+// Resources of the embedded API server: names, versions, message types, columns.
+pub mod resources;
+
+// Embedded API server: the verbs of stored objects.
+pub mod rest;
 
 // Discovery documents: fetch, merge, serve.
 pub mod discovery;

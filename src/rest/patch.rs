@@ -10,7 +10,7 @@ use super::{ApiRequest, ApiServer, WriteReply, cache_error, metadata, request_bo
 use crate::kubeapi::Status;
 use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::patch::{JsonPatch, MergePatch, PatchError, StrategicPatch};
-use crate::resources::builtin::builtin_kinds;
+use crate::resources::builtin::merge_schema;
 use crate::rest::write_options::FieldValidation;
 use crate::watch_cache::ResourceCollection;
 
@@ -100,9 +100,10 @@ impl ObjectPatch {
             (ObjectPatch::Json(patch), object) => patch.apply(object),
             (ObjectPatch::Merge(patch), Value::Object(object)) => Ok(Value::Object(patch.apply(object))),
             (ObjectPatch::Strategic(patch), Value::Object(object)) => {
-                let kinds = builtin_kinds();
-                let schema = kinds.messages.merge_schema(target.version.message);
-                patch.apply(object, &schema).map(Value::Object)
+                let schema = merge_schema(target.version.message).ok_or_else(|| {
+                    PatchError::Unmergeable(format!("{} has no schema", target.resource.kind))
+                })?;
+                patch.apply(object, schema).map(Value::Object)
             }
             (_, object) => Ok(object),
         }

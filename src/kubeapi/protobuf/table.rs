@@ -209,6 +209,11 @@ impl MessageTable {
         &self.messages[usize::from(id.0)]
     }
 
+    /// The identifiers of all message types.
+    pub fn ids(&self) -> impl Iterator<Item = MessageId> {
+        (0..self.messages.len()).filter_map(|at| u16::try_from(at).ok().map(MessageId))
+    }
+
     /// All message types.
     pub fn messages(&self) -> &[MessageType] {
         &self.messages
