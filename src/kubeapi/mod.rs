@@ -13,6 +13,8 @@ pub mod extra_key;
 pub mod field_error;
 mod field_selector;
 mod go_quote;
+/// Durations for people, as in the column Age.
+pub mod human_duration;
 /// JSON of API objects, as Go reads and writes it.
 pub mod json;
 /// The JSONPath of printer columns.

@@ -123,7 +123,7 @@ impl ApiServer {
         let prefix = prefix.map_err(Status::internal_error)?;
         let fields = strategy::selectable_fields(resource);
         let fields: Arc<[DeclaredField]> = fields.iter().map(|name| DeclaredField::new(name, &[name])).collect();
-        Ok(self.collections.collection(CollectionSettings { prefix, fields }))
+        Ok(self.collections.collection(&CollectionSettings { prefix, fields }))
     }
 }
 

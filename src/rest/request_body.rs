@@ -102,7 +102,7 @@ pub(super) fn check_object(
 
 fn strict_patch_error(patched: &Value, why: &str) -> Status {
     use crate::kubeapi::field_error::{FieldError, invalid_fields_status};
-    invalid_fields_status("", "", "", &[FieldError::invalid("patch", write_json(patched), why)])
+    invalid_fields_status("", "", "", &[FieldError::invalid("patch", &*write_json(patched), why)])
 }
 
 /// Sets `apiVersion` or `kind` if it is missing, else compares it with the path.
