@@ -54,9 +54,7 @@ fn files_have_module_docs_and_bounded_length() {
             wrong.push(format!("{} lacks its opening sentence", file.display()));
         }
         let lines = production(&text).count();
-        // This one is being split.
-        let known = within_source(&file).ends_with("commands/gateway/start.rs");
-        if lines > LONGEST_FILE && !is_test_file(&file) && !known {
+        if lines > LONGEST_FILE && !is_test_file(&file) {
             wrong.push(format!("{} has {lines} lines above its tests; split it", file.display()));
         }
     }
@@ -65,24 +63,12 @@ fn files_have_module_docs_and_bounded_length() {
 
 #[test]
 fn functions_have_bounded_length() {
-    // These are being shortened.
-    const TOO_LONG: [(&str, &str); 7] = [
-        ("commands/gateway/control_thread.rs", "run"),
-        ("commands/gateway/files.rs", "read_for"),
-        ("commands/gateway/request.rs", "process"),
-        ("commands/gateway/start.rs", "start"),
-        ("forward/retry.rs", "send_with_retries"),
-        ("forward/send.rs", "send"),
-        ("forward/upgrade.rs", "upgrade"),
-    ];
     let mut wrong = Vec::new();
     for file in files().into_iter().filter(|file| !is_test_file(file)) {
         let text = read(&file);
         let production: Vec<&str> = production(&text).collect();
         for (name, line, length) in functions(&production) {
-            let known =
-                TOO_LONG.iter().any(|(path, function)| within_source(&file).ends_with(path) && *function == name);
-            if length > LONGEST_FUNCTION && !known {
+            if length > LONGEST_FUNCTION {
                 wrong.push(format!("{}:{line}: {name} has {length} lines; split it", file.display()));
             }
         }

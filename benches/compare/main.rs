@@ -10,6 +10,7 @@
 //! cargo bench --bench compare -- --documents   # discovery, OpenAPI and the delegate, beside a plain request
 //! cargo bench --bench compare -- --cluster     # registry and delegate of a cluster, beside a registry directory
 //! cargo bench --bench compare -- --failover    # one of three backends is killed, or stopped, under load
+//! cargo bench --bench compare -- --chart F     # also draws CPU and memory into F, an SVG; also with --sidecar
 //! cargo bench --bench compare -- --narthex P   # the program at P instead of the one built with the benchmark
 //! ```
 //!
@@ -28,6 +29,7 @@
 //! Narthex to HAProxy with the same headers.
 
 mod backend;
+mod chart;
 mod cluster;
 mod discovery_documents;
 mod failover;
@@ -41,6 +43,9 @@ mod sidecar;
 mod unique_tokens;
 mod watch;
 
+use std::path::PathBuf;
+
+use chart::{Bar, Panel};
 use fixtures::{BenchEnvironment, Contender};
 use load::Load;
 
@@ -66,11 +71,20 @@ struct Options {
     seconds: u32,
     only: Option<String>,
     watches: Option<usize>,
+    chart: Option<PathBuf>,
 }
 
 impl Options {
     fn wants(&self, scenario: &str) -> bool {
         self.only.as_deref().is_none_or(|only| scenario.contains(only))
+    }
+
+    /// Draws the chart, if one is wanted.
+    fn draw(&self, panels: &[Panel]) {
+        if let Some(path) = &self.chart {
+            std::fs::write(path, chart::render(panels)).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            println!("\nchart: {}", path.display());
+        }
     }
 }
 
@@ -94,6 +108,7 @@ fn main() {
         seconds: number("--seconds", 3) as u32,
         only: value("--only"),
         watches: value("--watches").map(|text| text.parse().expect("--watches takes a number")),
+        chart: value("--chart").map(PathBuf::from),
     };
     let narthex = value("--narthex").unwrap_or_else(|| env!("CARGO_BIN_EXE_narthex").to_owned()).into();
     if arguments.iter().any(|argument| argument == "--failover") {
@@ -121,13 +136,12 @@ fn main() {
     if arguments.iter().any(|argument| argument == "--documents") {
         return discovery_documents::measure(&world, &options);
     }
-    if options.watches.is_none() {
-        requests(&world, &options);
-    }
-    memory(&world, &options);
+    let requests = if options.watches.is_none() { requests(&world, &options) } else { Panel::default() };
+    options.draw(&[requests, memory(&world, &options)]);
 }
 
-fn requests(world: &BenchEnvironment, options: &Options) {
+fn requests(world: &BenchEnvironment, options: &Options) -> Panel {
+    let mut panel = Panel::new("CPU time of the proxy per 1,000 requests", "ms");
     println!(
         "CPU ms of the proxy per 1,000 answers, median (min-max) of {} rounds of {} s",
         options.rounds, options.seconds
@@ -149,6 +163,8 @@ fn requests(world: &BenchEnvironment, options: &Options) {
             }
         }
         let medians = figures.each_ref().map(|figures| median(figures));
+        let bars = contenders.iter().zip(medians).map(|(contender, median)| Bar::new(contender.name(), median));
+        panel.groups.push((scenario.name.to_owned(), bars.collect()));
         let shown = figures.each_ref().map(|figures| show(figures));
         println!(
             "{:<12} {:>22} {:>22} {:>22} {:>22} {:>8.2} {:>8.2} {:>8.2}",
@@ -162,13 +178,17 @@ fn requests(world: &BenchEnvironment, options: &Options) {
             medians[0] / medians[3]
         );
     }
+    panel
 }
 
-fn memory(world: &BenchEnvironment, options: &Options) {
+fn memory(world: &BenchEnvironment, options: &Options) -> Panel {
+    let mut panel = Panel::new("Memory per idle watch", "kB");
     let watches = options.watches.unwrap_or(1000);
     println!("\nkB of resident memory per idle watch, {watches} clients with one HTTP/2 watch each");
     for http1 in [false, true] {
         let _backend = world.start_backend(http1);
+        let backend = if http1 { "h1" } else { "h2" };
+        let mut bars = Vec::new();
         for contender in [Contender::Narthex, Contender::Haproxy] {
             let proxy = world.start_proxy(contender, http1);
             load::run(&Load::Http2 { clients: 1, streams: 1 }, world, &proxy, "small", 1);
@@ -176,14 +196,16 @@ fn memory(world: &BenchEnvironment, options: &Options) {
             let client = watch::spawn(world, &proxy, watches);
             let held = client.open_count();
             let after = proxy.resident_kilobytes();
+            let each = (after - before) as f64 / held as f64;
             println!(
-                "{:<8} {:<4} {:>7.1} kB a watch ({before} -> {after} kB, {held} of {watches} held)",
+                "{:<8} {backend:<4} {each:>7.1} kB a watch ({before} -> {after} kB, {held} of {watches} held)",
                 contender.name(),
-                if http1 { "h1" } else { "h2" },
-                (after - before) as f64 / held as f64
             );
+            bars.push(Bar::new(contender.name(), each));
         }
+        panel.groups.push((format!("{backend} backend"), bars));
     }
+    panel
 }
 
 fn median(figures: &[f64]) -> f64 {

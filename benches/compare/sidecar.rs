@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use crate::chart::{Bar, Panel};
 use crate::fixtures::{BenchEnvironment, SidecarKind, Upstream, kube_rbac_proxy};
 use crate::load::{self, Load};
 use crate::{Options, median, mtls_load, show, watch};
@@ -130,17 +131,18 @@ pub(crate) fn compare(world: &BenchEnvironment, options: &Options) {
     } else {
         println!("without kube-rbac-proxy; build it with tests/interop/peers/build kube-rbac-proxy");
     }
-    requests(world, options, &guards);
+    let requests = requests(world, options, &guards);
     if options.only.is_some() {
-        return;
+        return options.draw(&[requests]);
     }
-    memory(world, options, &guards);
+    options.draw(&[requests, memory(world, options, &guards)]);
     starts(world, &guards);
     at_once(world, &guards);
     drop(reviewer);
 }
 
-fn requests(world: &BenchEnvironment, options: &Options, guards: &[SidecarKind]) {
+fn requests(world: &BenchEnvironment, options: &Options, guards: &[SidecarKind]) -> Panel {
+    let mut panel = Panel::new("CPU time of the proxy per 1,000 requests", "ms");
     println!(
         "CPU ms of the proxy per 1,000 answers, median (min-max) of {} rounds of {} s; token and permission reviewed and \
          remembered, but for `relays` (a token of a file, everybody may) and haproxy (nobody is asked)",
@@ -167,6 +169,8 @@ fn requests(world: &BenchEnvironment, options: &Options, guards: &[SidecarKind])
                 figures.push(proxy.cost_per_thousand(options.seconds, run));
             }
         }
+        let bars = guards.iter().zip(&figures).map(|(guard, figures)| Bar::new(guard.name(), median(figures)));
+        panel.groups.push((scenario.name.to_owned(), bars.collect()));
         let [ours, relays, haproxy, peer] = &figures;
         let ratio = |one: &[f64], other: &[f64]| match one.is_empty() {
             true => "-".to_owned(),
@@ -184,9 +188,11 @@ fn requests(world: &BenchEnvironment, options: &Options, guards: &[SidecarKind])
             ratio(peer, ours)
         );
     }
+    panel
 }
 
-fn memory(world: &BenchEnvironment, options: &Options, guards: &[SidecarKind]) {
+fn memory(world: &BenchEnvironment, options: &Options, guards: &[SidecarKind]) -> Panel {
+    let mut bars = Vec::new();
     let watches = options.watches.unwrap_or(1000);
     println!("\nresident kB at rest, and for each of {watches} idle watches (HTTP/2 on both sides, mutual TLS behind)");
     let _backend = world.start_upstream(Upstream::Mutual);
@@ -198,12 +204,16 @@ fn memory(world: &BenchEnvironment, options: &Options, guards: &[SidecarKind]) {
         let client = watch::spawn(world, &proxy, watches);
         let held = client.open_count();
         let after = proxy.resident_kilobytes();
+        let each = (after - before) as f64 / held as f64;
         println!(
-            "{:<24} {rest:>8} at rest {:>8.1} a watch ({before} -> {after}, {held} of {watches} held)",
+            "{:<24} {rest:>8} at rest {each:>8.1} a watch ({before} -> {after}, {held} of {watches} held)",
             guard.name(),
-            (after - before) as f64 / held as f64
         );
+        bars.push(Bar::new(guard.name(), each));
     }
+    let mut panel = Panel::new("Memory per idle watch", "kB");
+    panel.groups.push(("HTTP/2, mutual TLS".to_owned(), bars));
+    panel
 }
 
 fn starts(world: &BenchEnvironment, guards: &[SidecarKind]) {

@@ -3,11 +3,11 @@
 //! Authentication, authorization and forwarding are the gateway's code. Specific to the sidecar:
 //!
 //! * flags, including kube-rbac-proxy's: `config::sidecar`;
-//! * routes, which are upstreams by path: `registry_directory::upstreams`;
+//! * routes, which are upstreams by path: `registry::SidecarUpstreams`;
 //! * attributes from kube-rbac-proxy's authorization file, and open paths: `authorize::rbac_proxy`;
-//! * differences in request handling: `gateway::guarding`;
-//! * readiness of the upstreams: `gateway::reached`;
-//! * a second port for health (`--proxy-endpoints-port`): `gateway::endpoints`;
+//! * differences in request handling: `gateway::request::policy`;
+//! * readiness of the upstreams: `gateway::control::upstream_readiness`;
+//! * a second port for health (`--proxy-endpoints-port`): `gateway::health_listener`;
 //! * a serving certificate requested from the cluster: `kubeclient::certificate_request`.
 
 use std::process::ExitCode;

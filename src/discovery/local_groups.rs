@@ -117,19 +117,20 @@ pub struct LocalGroups {
     pub delegation: bool,
     /// Whether there is a delegate, which serves the self-reviews.
     pub delegate: bool,
-    /// Whether another server serves the APIServices (`--kubeconfig`).
-    pub has_foreign_registrations: bool,
+    /// Whether the discovery and OpenAPI documents of `apiregistration.k8s.io` are the delegate's: the APIServices are
+    /// registered in its cluster, and it serves them.
+    pub apiregistration_from_delegate: bool,
 }
 
 impl LocalGroups {
     /// Whether the APIServices are served locally.
     pub(crate) fn has_registrations(self) -> bool {
-        !self.has_foreign_registrations
+        !self.apiregistration_from_delegate
     }
 
     /// Whether `group` is served locally, even if an APIService claims it.
     pub(super) fn is_reserved(self, group: &str) -> bool {
-        group == GROUP && !self.has_foreign_registrations
+        group == GROUP && !self.apiregistration_from_delegate
     }
 
     pub(super) fn groups(self) -> &'static [LocalGroup] {

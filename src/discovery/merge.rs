@@ -337,7 +337,7 @@ pub(super) mod tests {
     }
 
     const BEFORE_A_CLUSTER: LocalGroups =
-        LocalGroups { delegation: false, delegate: true, has_foreign_registrations: false };
+        LocalGroups { delegation: false, delegate: true, apiregistration_from_delegate: false };
 
     #[test]
     fn discovery_delegate_groups_first_in_own_order() {
@@ -365,7 +365,7 @@ pub(super) mod tests {
         ];
         let offers =
             offered(&["apiregistration.k8s.io/v1", "new.io/v1", "apps/v1", "metrics.k8s.io/v1beta1", "events/v1"]);
-        let own = LocalGroups { has_foreign_registrations: true, ..BEFORE_A_CLUSTER };
+        let own = LocalGroups { apiregistration_from_delegate: true, ..BEFORE_A_CLUSTER };
         let groups = merge(&known, own, &offers);
         let expected = [
             "apiregistration.k8s.io/v1",

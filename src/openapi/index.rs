@@ -384,7 +384,7 @@ pub(super) mod tests {
         assert_eq!(ours.owner("/openapi/v3/apis/apps/v1"), Some(DELEGATE));
         assert_eq!(ours.owner("/openapi/v3/apis/g/v1"), Some("v1.g"));
         assert_eq!(ours.owner("/openapi/v3/apis/apiregistration.k8s.io/v1"), None);
-        let theirs = index(LocalGroups { has_foreign_registrations: true, ..LocalGroups::default() });
+        let theirs = index(LocalGroups { apiregistration_from_delegate: true, ..LocalGroups::default() });
         assert_eq!(theirs.owner("/openapi/v3/apis/apiregistration.k8s.io/v1"), Some(DELEGATE));
         assert_eq!(listed(&theirs)[0], "apis/apiregistration.k8s.io/v1?hash=4");
     }

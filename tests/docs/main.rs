@@ -3,10 +3,13 @@
 // A test stops at what it did not expect.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../benches/compare/chart.rs"]
+mod chart;
 mod commands;
 mod comparison;
 mod links;
 mod page;
 mod page_runner;
 mod reference;
+mod results_chart;
 mod source;

@@ -8,12 +8,13 @@ use bytes::Bytes;
 use http::Method;
 use rustls_pki_types::UnixTime;
 
+use super::control::ControlTasks;
 use super::settings::EgressSettings;
 use crate::commands::threads::spawn_thread;
 use crate::kubeclient::{CallPolicy, Client, Kubeconfig, KubeconfigSource};
 use crate::observe::audit::{AuditEventSender, AuditPolicy, AuditPolicyFile, AuditShutdown, Auditor, Settings};
 use crate::observe::metrics::{CallHealth, CallKind, Metrics};
-use crate::process::{Problem, Problems, Published, Publisher};
+use crate::process::{Problem, Problems};
 
 /// Timeout of one attempt to deliver a batch (`defaultRequestTimeout` in `k8s.io/apiserver/pkg/util/webhook`).
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -26,15 +27,6 @@ pub(super) struct AuditFiles {
     file: AuditPolicyFile,
     policy: AuditPolicy,
     webhook: Option<(KubeconfigSource, Kubeconfig)>,
-}
-
-/// A running audit.
-pub(super) struct AuditHandle {
-    pub(super) auditor: Arc<Auditor>,
-    /// Flushes the sinks at shutdown.
-    pub(super) shutdown: AuditShutdown,
-    /// The policy file and the publisher of its reloads.
-    pub(super) policy_file: (AuditPolicyFile, Publisher<AuditPolicy>),
 }
 
 impl AuditFiles {
@@ -61,19 +53,24 @@ impl AuditFiles {
         self.webhook.iter().flat_map(move |(_, kubeconfig)| kubeconfig.untimely(now))
     }
 
-    /// Opens the log and starts the threads of the sinks.
+    /// Opens the log and starts the threads of the sinks, which are flushed at shutdown.
     ///
     /// # Errors
     /// The log cannot be opened or a thread cannot be spawned.
-    pub(super) fn start(self, egress: EgressSettings, metrics: &Arc<Metrics>) -> Result<AuditHandle, Problem> {
+    pub(super) fn start(
+        self,
+        egress: EgressSettings,
+        metrics: &Arc<Metrics>,
+        tasks: &mut ControlTasks,
+    ) -> Result<(Arc<Auditor>, AuditShutdown), Problem> {
         let AuditFiles { settings, file, policy, webhook } = self;
         tracing::info!(
             rules = policy.rule_count(),
             file = %settings.policy_file.display(),
             "audit enabled"
         );
-        let (publisher, published) = Published::new(policy);
-        let (auditor, ending, sending) = Auditor::start(&settings, published, metrics)?;
+        let policy = tasks.follow("audit", (file, policy));
+        let (auditor, shutdown, sending) = Auditor::start(&settings, policy, metrics)?;
         if let (Some(sending), Some((source, kubeconfig))) = (sending, webhook) {
             let health = metrics.calls().register(CallKind::AuditWebhook, "");
             spawn_thread("audit-webhook", async move || {
@@ -83,7 +80,7 @@ impl AuditFiles {
                 sending.run(AuditWebhookClient { client, health }).await;
             })?;
         }
-        Ok(AuditHandle { auditor, shutdown: ending, policy_file: (file, publisher) })
+        Ok((auditor, shutdown))
     }
 }
 

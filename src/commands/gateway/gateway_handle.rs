@@ -85,8 +85,8 @@ impl GatewayHandle {
     pub fn wait_until_served(&self, (group, version, resource): (&str, &str, &str), patience: Duration) {
         let key = format!("apis/{group}/{version}");
         let known = || {
-            self.shared.documents.load().has_resource(group, version, resource, "")
-                && self.shared.openapi.load().lists(&key)
+            self.shared.documents.discovery.load().has_resource(group, version, resource, "")
+                && self.shared.documents.openapi.load().lists(&key)
         };
         let end = Instant::now() + patience;
         while !known() && Instant::now() < end {
@@ -131,7 +131,7 @@ impl GatewayHandle {
         drainer.advance(ShutdownPhase::Ending);
         let left = self.request_timeout.saturating_sub(grace).max(CUT_GRACE);
         if !early && tokio::time::timeout(left, &mut rest).await.is_err() {
-            let running = shared.read_only_inflight.requests.count() + shared.mutating_inflight.requests.count();
+            let running = shared.inflight.count();
             tracing::warn!(requests = running, "drain timeout: running requests are aborted");
             drainer.advance(ShutdownPhase::TimedOut);
             // For their records.

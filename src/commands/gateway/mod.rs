@@ -4,17 +4,11 @@
 //! Threads: `accept`; workers, each with its share of the connections and its own pools; `control`, which watches files
 //! and probes backends; `registry`; `reviews`; the admin listener. They share published snapshots ([`state::GatewayState`]).
 //!
-//! [`request`] is the path of a request.
+//! [`request`] is the path of a request, [`start`] the order in which the parts are built.
 
 mod audit_setup;
-mod backend_client;
-mod certificate_expiry;
-mod control_thread;
-mod file_errors;
-mod files;
-mod findings;
+mod control;
 mod gateway_handle;
-mod handshake_log;
 mod health_listener;
 mod registry_thread;
 mod request;
@@ -23,18 +17,15 @@ mod settings;
 mod start;
 mod state;
 mod status;
-mod upstream_readiness;
-mod warnings;
 mod worker;
 
 use std::process::ExitCode;
 
-pub(super) use file_errors::FileErrors as FileMistakes;
-pub use files::GatewayFiles;
-pub(super) use files::{ReadPurpose, prepare};
+pub(super) use control::FileErrors;
 pub use gateway_handle::GatewayHandle;
 pub(super) use settings::EgressSettings;
-pub use start::{StartOptions, start};
+pub use start::{GatewayFiles, StartOptions, start};
+pub(super) use start::{ReadPurpose, prepare};
 pub(super) use status::{egress_report, remote_call_report};
 
 use crate::config::{Diagnostics, GatewayConfig};

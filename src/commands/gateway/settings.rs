@@ -6,16 +6,12 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::authenticate::{RequestHeaderConfig, RequestHeaderNames};
-use crate::authorize::rbac_proxy::RbacProxyRules;
-use crate::authorize::{self, AccessReviewClient, Authorizer, AuthorizerChain, ChainEntry, RbacPolicy};
 use crate::config::GatewayConfig;
-use crate::config::gateway::{AuthorizerMode, ProxyProtocolMode};
+use crate::config::gateway::{ProxyProtocolMode, ResolverChoice};
 use crate::egress::{Dialer, EgressRoutes, Resolver};
 use crate::listen::{self, ServerLimits};
-use crate::process::{Problems, Published};
-
-use crate::config::gateway::ResolverChoice;
 use crate::observe::metrics::Metrics;
+use crate::process::{Problems, Published};
 
 pub(super) fn limits(config: &GatewayConfig) -> ServerLimits {
     let speaking = |required: bool, trusted: &[IpNet]| {
@@ -41,30 +37,6 @@ pub(super) fn request_headers(config: &GatewayConfig) -> Result<RequestHeaderCon
         &given.extra_prefixes,
     )?;
     Ok(RequestHeaderConfig { names, allowed_names: given.allowed_names.clone() })
-}
-
-/// Builds the authorizer. `policy` and `access_reviews` are set if a mode needs them, `followed` if a configuration
-/// file defines the authorizer chain.
-pub(super) fn authorizer(
-    config: &GatewayConfig,
-    policy: Option<&Published<RbacPolicy>>,
-    access_reviews: Option<&Arc<AccessReviewClient>>,
-    followed: Option<Published<Vec<ChainEntry>>>,
-    rules: Option<&Published<RbacProxyRules>>,
-) -> Authorizer {
-    let modes = config.authorization_modes.iter().filter_map(|mode| match mode {
-        AuthorizerMode::AlwaysAllow => Some(authorize::AuthorizationMode::AlwaysAllow),
-        AuthorizerMode::AlwaysDeny => Some(authorize::AuthorizationMode::AlwaysDeny),
-        AuthorizerMode::Static(name) => {
-            policy.cloned().map(|policy| authorize::AuthorizationMode::Static(policy, name))
-        }
-        AuthorizerMode::Webhook => access_reviews.cloned().map(authorize::AuthorizationMode::Webhook),
-    });
-    // First: what the file allows needs no review.
-    let modes = rules.cloned().map(authorize::AuthorizationMode::ConfigFile).into_iter().chain(modes);
-    let always_allow_paths = config.delegated_auth.always_allow_paths.clone();
-    let modes = followed.map_or_else(|| modes.collect::<Vec<_>>().into(), AuthorizerChain::Reloaded);
-    Authorizer { chain: modes, always_allow_paths, privileged_groups: config.sidecar.privileged_groups.clone() }
 }
 
 /// Inputs of the dialer of each thread.

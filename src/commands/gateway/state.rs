@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::handshake_log::HandshakeLog;
 use super::request::RequestPolicy;
-use super::upstream_readiness::UpstreamReadiness;
+use super::worker::HandshakeLog;
 use crate::authenticate::Authenticator;
 use crate::authorize::{Authorizer, Impersonator};
 use crate::availability::apiservice_api::ApiServiceHandler;
+use crate::config::GatewayConfig;
 use crate::delegation_server::DelegationServer;
 use crate::discovery::DiscoverySnapshot;
 use crate::message::ErrorFormat;
@@ -24,44 +24,66 @@ use crate::tls::server::ServingReaders;
 /// The shared state that requests use.
 pub(super) struct GatewayState {
     pub(super) serving: ServingReaders,
-    pub(super) authenticator: Authenticator,
-    pub(super) authorizer: Authorizer,
-    pub(super) impersonator: Impersonator,
-    /// Set if audit is enabled.
-    pub(super) auditor: Option<Arc<Auditor>>,
+    /// Logs failed TLS handshakes of clients.
+    pub(super) handshake_log: HandshakeLog,
+    pub(super) access: AccessControl,
     pub(super) table: Published<RouteTable>,
-    pub(super) documents: Published<DiscoverySnapshot>,
-    pub(super) openapi: Published<Index>,
-    pub(super) openapi_v2: OpenApiV2,
+    pub(super) documents: Documents,
     /// The front-proxy client certificate.
     pub(super) identity: Option<Published<KeyPair>>,
     /// Serves the APIServices of the registry as the API `apiregistration.k8s.io`.
-    pub(super) reports: ApiServiceHandler,
+    pub(super) apiservices: ApiServiceHandler,
     /// Serves reviews and the ConfigMap to backends, with `--serve-delegation`.
-    pub(super) reviewer: Option<DelegationServer>,
-    /// Whether the delegate serves the APIService API.
-    pub(super) registrations_elsewhere: bool,
-    /// Whether the delegate gets all other requests that no APIService claims.
-    pub(super) delegates_all: bool,
-    /// Whether the delegate serves `/metrics`.
-    pub(super) delegates_metrics: bool,
-    /// Readiness of a sidecar's upstreams.
-    pub(super) upstream_readiness: Published<UpstreamReadiness>,
-    pub(super) metrics: Arc<Metrics>,
-    /// Logs failed TLS handshakes of clients.
-    pub(super) handshake_log: HandshakeLog,
+    pub(super) delegation_server: Option<DelegationServer>,
+    pub(super) delegate: DelegateScope,
     pub(super) health: Vec<HealthChecks>,
     pub(super) relay: RelaySettings,
     pub(super) policy: RequestPolicy,
-    pub(super) cors: Option<BrowserPolicy>,
-    /// Assigns users to counters by shuffle sharding, for fair shares.
-    pub(super) dealer: Dealer,
-    pub(super) read_only_inflight: InflightPool,
-    pub(super) mutating_inflight: InflightPool,
+    pub(super) inflight: InflightPools,
+    pub(super) metrics: Arc<Metrics>,
     pub(super) drain: Drain,
 }
 
-/// Settings of forwarding.
+/// Authentication, impersonation, authorization and audit of requests.
+pub(super) struct AccessControl {
+    pub(super) authenticator: Authenticator,
+    pub(super) impersonator: Impersonator,
+    pub(super) authorizer: Authorizer,
+    /// Set if audit is enabled.
+    pub(super) auditor: Option<Arc<Auditor>>,
+}
+
+/// Discovery and OpenAPI documents of all backends.
+pub(super) struct Documents {
+    pub(super) discovery: Published<DiscoverySnapshot>,
+    pub(super) openapi: Published<Index>,
+    pub(super) openapi_v2: OpenApiV2,
+}
+
+/// Which requests that no APIService claims go to the delegate.
+#[derive(Clone, Copy)]
+pub(super) struct DelegateScope {
+    /// All but those that are answered locally.
+    pub(super) all: bool,
+    /// Those for APIServices: they are registered in the delegate's cluster.
+    pub(super) apiservices: bool,
+    /// `/metrics`.
+    pub(super) metrics: bool,
+}
+
+impl DelegateScope {
+    /// The scope that `config` describes.
+    pub(super) fn new(config: &GatewayConfig) -> DelegateScope {
+        let backends = &config.backends;
+        DelegateScope {
+            all: backends.delegates_unclaimed_paths,
+            apiservices: backends.cluster.is_some() && backends.delegate.is_some(),
+            metrics: backends.delegates_metrics,
+        }
+    }
+}
+
+/// Settings of responses and connections.
 pub(super) struct RelaySettings {
     pub(super) error_format: ErrorFormat,
     pub(super) reject_redirects: bool,
@@ -69,6 +91,28 @@ pub(super) struct RelaySettings {
     pub(super) goaway_chance: f64,
     /// Whether requests during the shutdown delay are answered with 429.
     pub(super) send_retry_after: bool,
+    pub(super) cors: Option<BrowserPolicy>,
+}
+
+impl RelaySettings {
+    /// The settings that `config` describes.
+    pub(super) fn new(config: &GatewayConfig) -> RelaySettings {
+        RelaySettings {
+            error_format: config.forwarding.error_format,
+            reject_redirects: config.forwarding.reject_redirects,
+            goaway_chance: config.serving.goaway_chance,
+            send_retry_after: config.shutdown.send_retry_after,
+            cors: config.serving.cors.clone(),
+        }
+    }
+}
+
+/// The limits of requests in flight.
+pub(super) struct InflightPools {
+    /// Assigns users to counters by shuffle sharding, for fair shares.
+    pub(super) dealer: Dealer,
+    pub(super) read_only: InflightPool,
+    pub(super) mutating: InflightPool,
 }
 
 /// The limit of requests in flight of one kind (`--max-requests-inflight`, `--max-mutating-requests-inflight`).
@@ -76,4 +120,21 @@ pub(super) struct InflightPool {
     pub(super) requests: Inflight,
     /// 0 for no limit.
     pub(super) max: usize,
+}
+
+impl InflightPools {
+    /// The limits that `config` describes.
+    pub(super) fn new(config: &GatewayConfig) -> InflightPools {
+        let pool = |max: Option<usize>| InflightPool { requests: Inflight::default(), max: max.unwrap_or(0) };
+        InflightPools {
+            dealer: Dealer::default(),
+            read_only: pool(config.forwarding.max_inflight),
+            mutating: pool(config.forwarding.max_mutating_inflight),
+        }
+    }
+
+    /// Requests in flight.
+    pub(super) fn count(&self) -> usize {
+        self.read_only.requests.count() + self.mutating.requests.count()
+    }
 }

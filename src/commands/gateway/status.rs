@@ -5,11 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::certificate_expiry::CertificateSources;
-use super::file_errors::FileErrors;
+use super::control::{CertificateSources, FileErrors, RegistryWarnings, UpstreamReadiness};
 use super::registry_thread::ClusterStatus;
 use super::state::GatewayState;
-use super::warnings::RegistryWarnings;
 use crate::admin::{
     AdminState, AdminTokenConfig, ApiServiceReport, AuditSinkReport, ClusterReport, DiscoveryReport, EgressReport,
     EndpointReport, RefusalReport, RemoteCallReport, StatusReport, VerdictReport, timestamp,
@@ -35,6 +33,8 @@ pub(super) struct StatusInputs {
     pub(super) file_errors: FileErrors,
     pub(super) warnings: Published<RegistryWarnings>,
     pub(super) availability: AvailabilityMap,
+    /// Readiness of a sidecar's upstreams.
+    pub(super) upstream_readiness: Published<UpstreamReadiness>,
     pub(super) egress_routes: Published<EgressRoutes>,
     /// One per worker.
     pub(super) connections: Vec<Connections>,
@@ -54,7 +54,7 @@ pub(super) fn admin_state(
     let health = super::start::health_endpoints(
         &shared.drain,
         &told.access_log,
-        (&shared.table, &shared.documents),
+        (&shared.table, &shared.documents.discovery),
         &told.readiness_checks,
     );
     let (reporting, tasks) = (shared.clone(), (shared.clone(), connections.clone()));
@@ -76,8 +76,8 @@ pub(super) fn admin_state(
             serde_json::json!({
                 "phase": StatusReport::phase_name(shared.drain.phase()),
                 "workers": connections.iter().map(Connections::len).collect::<Vec<_>>(),
-                "reading": shared.read_only_inflight.requests.count(),
-                "mutating": shared.mutating_inflight.requests.count(),
+                "reading": shared.inflight.read_only.requests.count(),
+                "mutating": shared.inflight.mutating.requests.count(),
             })
         }),
         token,
@@ -97,17 +97,23 @@ fn report(shared: &GatewayState, told: &StatusInputs, started: SystemTime) -> St
         apiservices: table
             .sorted_routes()
             .iter()
-            .filter(|route| shared.delegates_all || route.api_service.name != DELEGATE)
-            .map(|route| apiservice_report(shared, &told.availability, route))
+            .filter(|route| shared.delegate.all || route.api_service.name != DELEGATE)
+            .map(|route| apiservice_report(shared, told, route))
             .collect(),
         certificates: sources.certificates(),
         peer_certificates: sources.peer_certificates(u64::MAX),
         cluster: told.cluster.as_ref().map(cluster_report),
-        authorizers: shared.authorizer.describe(),
+        authorizers: shared.access.authorizer.describe(),
         file_problems: told.file_errors.current(),
         handshake_failures: handshake_failures(&shared.metrics),
         refusals: told.access_log.refusals().into_iter().map(refusal_report).collect(),
-        audit: shared.auditor.iter().flat_map(|auditor| auditor.sink_status()).map(AuditSinkReport::from).collect(),
+        audit: shared
+            .access
+            .auditor
+            .iter()
+            .flat_map(|auditor| auditor.sink_status())
+            .map(AuditSinkReport::from)
+            .collect(),
         document_problems: document_problems(shared, &told.availability),
         registry_warnings: told
             .warnings
@@ -207,17 +213,17 @@ pub(in crate::commands) fn egress_report(ways: &EgressRoutes) -> Vec<EgressRepor
 /// Document problems of available APIServices; the others have the reason in their condition.
 fn document_problems(shared: &GatewayState, board: &AvailabilityMap) -> Vec<String> {
     let available = |name: &str| name == DELEGATE || board.get_or_insert(name).is_available();
-    let documents = shared.documents.load();
+    let documents = shared.documents.discovery.load();
     let sources = documents.sources();
     let discovery = sources.iter().filter(|source| source.asked && !source.problem.is_empty());
     let discovery = discovery.filter(|source| available(&source.apiservice));
     let discovery = discovery.map(|source| {
         format!("{}: discovery: {}", source.apiservice, with_last_good(&source.problem, source.resources > 0))
     });
-    let index = shared.openapi.load();
+    let index = shared.documents.openapi.load();
     let version3 = index.problems().into_iter().filter(|(name, _)| available(name));
     let version3 = version3.map(|(name, problem)| format!("{name}: OpenAPI v3: {problem}"));
-    let version2 = shared.openapi_v2.problems().into_iter().filter(|(name, _)| available(name));
+    let version2 = shared.documents.openapi_v2.problems().into_iter().filter(|(name, _)| available(name));
     let version2 = version2.map(|(name, problem)| format!("{name}: OpenAPI v2: {problem}"));
     discovery.chain(version3).chain(version2).collect()
 }
@@ -275,15 +281,15 @@ fn discovery_report(source: &SourceStatus) -> DiscoveryReport {
     }
 }
 
-fn apiservice_report(shared: &GatewayState, board: &AvailabilityMap, route: &Arc<Route>) -> ApiServiceReport {
+fn apiservice_report(shared: &GatewayState, inputs: &StatusInputs, route: &Arc<Route>) -> ApiServiceReport {
     let service = &route.api_service;
     let condition = match service.name.as_str() {
-        DELEGATE => delegate_condition(&shared.documents.load()),
+        DELEGATE => delegate_condition(&shared.documents.discovery.load()),
         path if path.starts_with('/') => {
-            let reached = shared.upstream_readiness.load().get(path).cloned();
+            let reached = inputs.upstream_readiness.load().get(path).cloned();
             Arc::new(reached.unwrap_or_else(|| AvailabilityCondition::unknown(SystemTime::now())))
         }
-        name => board.get_or_insert(name).condition(),
+        name => inputs.availability.get_or_insert(name).condition(),
     };
     let running = shared.metrics.apiservice_load(&service.name);
     let endpoints = route.resolved.as_ref().map(|resolved| resolved.endpoints.as_slice()).unwrap_or_default();
@@ -332,7 +338,7 @@ fn apiservice_report(shared: &GatewayState, board: &AvailabilityMap, route: &Arc
             ApiServiceBackend::Local => String::new(),
             _ => route.availability.circuit_state().as_str().to_owned(),
         },
-        discovery: shared.documents.load().source(&service.name).map(discovery_report).unwrap_or_default(),
+        discovery: shared.documents.discovery.load().source(&service.name).map(discovery_report).unwrap_or_default(),
         inflight: running.requests,
         watches: running.watches,
     }

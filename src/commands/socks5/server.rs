@@ -11,7 +11,7 @@ use super::Socks5Files;
 use super::users::Users;
 use super::worker::Socks5Worker;
 use crate::admin::{self, AdminListener, AdminState, StatusReport, timestamp};
-use crate::commands::gateway::{EgressSettings, FileMistakes, egress_report, remote_call_report};
+use crate::commands::gateway::{EgressSettings, FileErrors, egress_report, remote_call_report};
 use crate::commands::signals::shut_down_on_signal;
 use crate::commands::threads::{join_all, spawn_thread};
 use crate::config::Socks5Config;
@@ -53,7 +53,7 @@ impl Socks5Server {
         let metrics = Metrics::new();
         metrics.socks5().enable();
         let access_log = Arc::new(AccessLog::to_standard_error(&metrics)?);
-        let file_errors = FileMistakes::default();
+        let file_errors = FileErrors::default();
         let Socks5Files { users, egress, admin_token } = files;
         let (users, routes) = follow_files(users, egress, &file_errors, &drain)?;
 
@@ -130,7 +130,7 @@ impl Socks5Server {
 fn follow_files(
     users: Option<(WatchedFile<Users>, Users)>,
     egress: Option<(EgressConfigFile, EgressRoutes)>,
-    file_errors: &FileMistakes,
+    file_errors: &FileErrors,
     drain: &Drain,
 ) -> Result<(Option<Published<Users>>, Published<EgressRoutes>), Problems> {
     let (users, users_file) = match users {
@@ -206,7 +206,7 @@ struct Socks5Status {
     drain: Drain,
     metrics: Arc<Metrics>,
     access_log: Arc<AccessLog>,
-    file_errors: FileMistakes,
+    file_errors: FileErrors,
     egress_routes: Published<EgressRoutes>,
     log_level: LogLevel,
 }

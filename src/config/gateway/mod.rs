@@ -6,6 +6,7 @@ pub(super) mod backends;
 pub(super) mod delegated_auth;
 pub mod flags;
 pub(super) mod serving;
+mod sidecar_auth;
 
 use std::path::PathBuf;
 
@@ -13,12 +14,12 @@ pub use authentication::{AuthenticationConfig, AuthorizerMode, RequestHeaderSett
 pub use backends::{BackendsConfig, ForwardingConfig, ResolverChoice};
 pub use delegated_auth::DelegatedAuthConfig;
 pub use serving::{ProxyProtocolMode, ServingCertificateRequest, ServingConfig, ShutdownSettings};
+pub use sidecar_auth::{AttributeSource, SidecarAuth};
 
 use super::arguments::{Arguments, CommandFlags};
 use super::flag::{Flag, FlagGroup};
 use super::observability::{self, ObservabilityConfig};
 use super::parser::{Diagnostics, FlagParser};
-use super::sidecar::SidecarAuth;
 use crate::listen::ServerLimits;
 
 /// The command `narthex gateway`.

@@ -13,15 +13,13 @@ use super::arguments::{Arguments, CommandFlags};
 use super::flag::{Flag, FlagGroup};
 use super::gateway::delegated_auth::FallbackCluster;
 use super::gateway::{
-    self, AuthorizerMode, BackendsConfig, ForwardingConfig, GatewayConfig, ServingCertificateRequest,
+    self, AttributeSource, AuthorizerMode, BackendsConfig, ForwardingConfig, GatewayConfig, ServingCertificateRequest,
 };
 use super::host_port::listen_address;
 use super::parser::{Diagnostics, FlagParser};
 use crate::kubeclient::KubeconfigSource;
 use crate::message::ErrorFormat;
 use crate::{registry, tls};
-
-pub use sidecar_auth::{AttributeSource, SidecarAuth};
 
 /// The command `narthex sidecar`.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,50 +1,12 @@
 //! Authorization and identity headers of a sidecar: kube-rbac-proxy's flags, and the defaults under its name.
 
-use std::path::PathBuf;
-
 use http::HeaderName;
 
 use crate::authorize::rbac_proxy::PathFilter;
+use crate::config::gateway::{AttributeSource, SidecarAuth};
 use crate::config::parser::FlagParser;
 use crate::forward::{IdentityHeaderFormat, JoinedHeaders};
 use crate::message::hop_by_hop;
-
-/// Settings of a sidecar that are fixed for a gateway.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SidecarAuth {
-    /// Source of the attributes to authorize.
-    pub attribute_source: AttributeSource,
-    /// Allowed and ignored paths.
-    pub path_filter: PathFilter,
-    /// Identity headers sent to the upstream.
-    pub identity_headers: IdentityHeaderFormat,
-    /// Whether `/livez`, `/readyz` and `/healthz` are served here rather than relayed to the upstream.
-    pub serves_health: bool,
-    /// Groups with all permissions.
-    pub privileged_groups: Vec<String>,
-}
-
-/// Source of the attributes to authorize (`--authorization-attributes`).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum AttributeSource {
-    /// The request, as k8s.io/apiserver reads it: verb, group, resource, namespace, name.
-    #[default]
-    Request,
-    /// kube-rbac-proxy's file, or the request's path without a file.
-    RbacProxy(Option<PathBuf>),
-}
-
-impl SidecarAuth {
-    /// The settings of a gateway.
-    pub fn for_gateway(forward_uid: bool) -> SidecarAuth {
-        SidecarAuth {
-            identity_headers: IdentityHeaderFormat { remote: true, uid: forward_uid, joined: None },
-            serves_health: true,
-            privileged_groups: vec!["system:masters".to_owned()],
-            ..SidecarAuth::default()
-        }
-    }
-}
 
 /// Defaults of flags under the name kube-rbac-proxy, as in that program.
 pub(super) const DEFAULTS: &[(&str, &str)] = &[

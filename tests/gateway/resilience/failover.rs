@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 
 use crate::support::assert_refused::retry_after_seconds;
 use crate::support::backend::{Backend, BackendSettings, data_frame, json_response, start_watch_backend};
-use crate::support::client::{Client, get, next_chunk, request};
+use crate::support::client::{Client, get, metric_value, next_chunk, request};
 use crate::support::fixtures::{TestEnvironment, eventually};
 use crate::support::gateway_fixture::{GatewayFixture, THINGS, annotations_yaml, open_watch, register_things};
 use crate::support::raw_backend::{self, RawConnection};
@@ -214,6 +214,31 @@ async fn retry_annotation_never_disables_retries() {
         client.get(THINGS).await.assert_failure(503, "ServiceUnavailable");
         assert_eq!(asked.load(Ordering::SeqCst), number + 1);
     }
+}
+
+/// A backend that closes kept connections says nothing about its health.
+#[tokio::test(flavor = "multi_thread")]
+async fn retry_on_stale_connection_is_no_endpoint_failure() {
+    let world = TestEnvironment::new();
+    // Each connection serves one request and is closed when the next one comes.
+    let backend = raw_backend::http1(&world, BackendSettings::http1(), |mut talk: RawConnection| async move {
+        talk.write("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await;
+        talk.next_head().await;
+        talk.close().await;
+    })
+    .await;
+    let scene = GatewayFixture::new(world, &[&backend], &[]);
+    for client in scene.both_protocols().await {
+        for _ in 0..20 {
+            let answer = client.get(THINGS).await;
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+    }
+    let retries = |reason: &str| {
+        format!("narthex_backend_retries_total{{apiservice=\"v1.things.example.com\",reason=\"{reason}\"}}")
+    };
+    assert!(metric_value(&scene.gateway, &retries("stale-connection")).await.is_some_and(|count| count >= 10.0));
+    assert_eq!(metric_value(&scene.gateway, &retries("broken-connection")).await.unwrap_or(0.0), 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

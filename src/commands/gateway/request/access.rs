@@ -43,14 +43,15 @@ pub(super) async fn authorize<'r>(
             return Err(client_error(Status::not_found()).with_cause("not among --allow-paths"));
         }
         PathAccess::Open(open) => {
-            shared.authenticator.strip_identity_headers(headers);
+            shared.access.authenticator.strip_identity_headers(headers);
             parsed.start_audit(&info, None, headers, false, record);
             let permit = Permit::for_open_path(open, &shared.policy.open_path_user, info);
             return Ok(Access { permit, warning: None, is_anonymous: false, query_authorized: false });
         }
     }
     let authenticated = {
-        let authenticating = pin!(shared.authenticator.authenticate(&parsed.connection.peer, parsed.path(), headers));
+        let authenticating =
+            pin!(shared.access.authenticator.authenticate(&parsed.connection.peer, parsed.path(), headers));
         before_deadline(parsed.deadline, authenticating).await
     };
     let caller = record_authentication(parsed, &info, headers, authenticated, record)?;
@@ -61,7 +62,7 @@ pub(super) async fn authorize<'r>(
     };
     let (permit, query_authorized) = match &shared.policy.rules {
         None => {
-            let authorizing = pin!(shared.authorizer.authorize(&user, info));
+            let authorizing = pin!(shared.access.authorizer.authorize(&user, info));
             (before_deadline(parsed.deadline, authorizing).await?, true)
         }
         // Boxed: few requests need it.
@@ -101,9 +102,10 @@ async fn impersonate<'w>(
     record: &mut AccessRecord,
 ) -> Result<EffectiveUser<'w>, Refusal> {
     let shared = parsed.shared;
-    let groups = shared.authenticator.groups();
+    let groups = shared.access.authenticator.groups();
     let user = {
-        let impersonating = pin!(shared.impersonator.impersonate(&shared.authorizer, groups, caller, headers, info));
+        let impersonating =
+            pin!(shared.access.impersonator.impersonate(&shared.access.authorizer, groups, caller, headers, info));
         before_deadline(parsed.deadline, impersonating).await??
     };
     if let Some(impersonated) = user.impersonated() {
@@ -122,7 +124,7 @@ async fn authorize_by_rules<'r>(
 ) -> Result<(Result<Permit<'r>, Denial>, bool), Refusal> {
     let target = parsed.target;
     let permissions = rules.required_permissions(&target.method, &target.path, &target.query, headers)?;
-    let authorizing = pin!(parsed.shared.authorizer.authorize_all(user, info, &permissions));
+    let authorizing = pin!(parsed.shared.access.authorizer.authorize_all(user, info, &permissions));
     Ok((before_deadline(parsed.deadline, authorizing).await?, rules.reads_query_parameters()))
 }
 

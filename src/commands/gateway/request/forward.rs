@@ -40,7 +40,7 @@ pub(super) fn prepare<'r>(
     let (shared, connection, incoming) = (parsed.shared, parsed.connection, parsed.target);
     let (info, user) = (access.permit.request(), access.permit.user());
     let hand = admission.hand;
-    let target = route.target(|| hand.unwrap_or_else(|| shared.dealer.hand(&user.name)))?;
+    let target = route.target(|| hand.unwrap_or_else(|| shared.inflight.dealer.hand(&user.name)))?;
     let permits = admission.admit_to_apiservice(shared, route, info)?;
     let backend = connection.worker.backend(&target)?;
     record.set_service(backend.metrics());
@@ -63,7 +63,7 @@ pub(super) fn prepare<'r>(
             path: incoming.path.raw(),
             audit_id: parsed.audit_id,
         },
-        identity_headers: shared.authenticator.identity_headers(),
+        identity_headers: shared.access.authenticator.identity_headers(),
         rules: shared.policy.rules.as_ref().map(Published::get),
         timeout,
         circuit_permit: target.circuit_permit(),

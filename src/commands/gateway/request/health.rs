@@ -36,7 +36,7 @@ pub(super) fn response(parsed: &ParsedRequest<'_>, delegate_checks: &str) -> Opt
 /// Whether the response includes the delegate's checks.
 pub(super) fn includes_delegate_checks(parsed: &ParsedRequest<'_>) -> bool {
     let (path, query) = (parsed.path(), parsed.target.uri.query());
-    parsed.shared.delegates_all
+    parsed.shared.delegate.all
         && is_read(parsed)
         && parsed.shared.health.iter().any(|health| health.lists_all(path, query))
 }
@@ -56,14 +56,15 @@ pub(super) async fn delegate_checks(
     let list = pin!(async {
         let shared = parsed.shared;
         let Some(route) = parsed.target.table.delegate() else { return String::new() };
-        let Ok(caller) = shared.authenticator.authenticate(&connection.peer, path.decoded(), headers).await else {
+        let Ok(caller) = shared.access.authenticator.authenticate(&connection.peer, path.decoded(), headers).await
+        else {
             return String::new();
         };
         // Impersonation is not supported here; such callers can read the delegate's checks one by one.
         let Some(caller) = EffectiveUser::from_authenticated(&caller) else { return String::new() };
-        let Ok(permit) = shared.authorizer.authorize(&caller, info.clone()).await else { return String::new() };
+        let Ok(permit) = shared.access.authorizer.authorize(&caller, info.clone()).await else { return String::new() };
         let (info, user) = (permit.request(), permit.user());
-        let hand = shared.dealer.hand(&user.name);
+        let hand = shared.inflight.dealer.hand(&user.name);
         let checks = async {
             let permit = admit_request(shared, user, info, hand).ok()?;
             let _permit = admit_to_apiservice(shared, route, info, hand, permit.as_ref()).ok()?;

@@ -63,7 +63,7 @@ pub(super) fn known_labels(shared: &GatewayState, info: &RequestInfo<'_>, route:
     if route.is_none() {
         return KnownLabels::Nothing;
     }
-    let documents = shared.documents.load();
+    let documents = shared.documents.discovery.load();
     if documents.has_resource(info.api_group, info.api_version, info.resource, info.subresource) {
         KnownLabels::Resource
     } else {

@@ -26,7 +26,7 @@ pub(super) fn admit(parsed: &ParsedRequest<'_>, permit: &Permit<'_>, exempt: boo
     if exempt || parsed.is_long_running {
         return Ok(Admission { hand: None, permit: None });
     }
-    let hand = shared.dealer.hand(&permit.user().name);
+    let hand = shared.inflight.dealer.hand(&permit.user().name);
     Ok(Admission { hand: Some(hand), permit: admit_request(shared, permit.user(), permit.request(), hand)? })
 }
 
@@ -62,9 +62,9 @@ pub(super) fn admit_request(
         return Ok(None);
     }
     let (pool, limit) = if info.is_read_only() {
-        (&shared.read_only_inflight, ExceededLimit::ReadOnly)
+        (&shared.inflight.read_only, ExceededLimit::ReadOnly)
     } else {
-        (&shared.mutating_inflight, ExceededLimit::Mutating)
+        (&shared.inflight.mutating, ExceededLimit::Mutating)
     };
     pool.requests.try_acquire(hand, pool.max).map(Some).map_err(|reason| {
         shared.metrics.rejections().record(limit, reason);
@@ -85,7 +85,7 @@ pub(super) fn admit_to_apiservice(
     permit: Option<&InflightPermit>,
 ) -> Result<InflightPermit, RejectReason> {
     let is_read_only = info.is_read_only();
-    let pool = if is_read_only { &shared.read_only_inflight } else { &shared.mutating_inflight };
+    let pool = if is_read_only { &shared.inflight.read_only } else { &shared.inflight.mutating };
     let free = permit.and_then(|_| pool.requests.free(pool.max));
     route.try_acquire(hand, !is_read_only, free)
 }

@@ -22,7 +22,7 @@ use crate::route::Route;
 
 /// The response to a CORS preflight request, if this is one: browsers send them without credentials.
 pub(super) fn cors_preflight_response(parsed: &ParsedRequest<'_>, headers: &HeaderMap) -> Option<Response<Body>> {
-    let cors = parsed.shared.cors.as_ref().filter(|_| parsed.target.method == Method::OPTIONS)?;
+    let cors = parsed.shared.relay.cors.as_ref().filter(|_| parsed.target.method == Method::OPTIONS)?;
     cors.allowed_origin(headers)?;
     let mut response = Response::new(Body::Empty);
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -51,7 +51,7 @@ pub(super) fn delegation_request<'r>(
     parsed: &ParsedRequest<'r>,
     info: &RequestInfo<'_>,
 ) -> Option<(&'r DelegationServer, DelegationRequest)> {
-    let server = parsed.shared.reviewer.as_ref().filter(|_| parsed.route.is_none())?;
+    let server = parsed.shared.delegation_server.as_ref().filter(|_| parsed.route.is_none())?;
     Some((server, DelegationRequest::parse(info)?))
 }
 
@@ -73,7 +73,7 @@ pub(super) fn find_route<'r>(
     }
     shared.policy.check_serves_locally()?;
     if shared.policy.is_openapi_document(info.path)
-        && let Some(route) = shared.openapi.load().owner(info.path).and_then(|owner| table.by_name(owner))
+        && let Some(route) = shared.documents.openapi.load().owner(info.path).and_then(|owner| table.by_name(owner))
     {
         return Ok(Some(route));
     }
@@ -85,19 +85,19 @@ pub(super) fn find_route<'r>(
         return Err(Refusal::new(Blame::Gateway, Status::paths_not_installed()));
     }
     // APIServices registered in a cluster are read and written there, even if the delegate serves nothing else here.
-    let is_delegated = !is_local && (shared.delegates_all || ApiServiceHandler::claims(info));
+    let is_delegated = !is_local && (shared.delegate.all || ApiServiceHandler::claims(info));
     Ok(table.delegate().filter(|_| is_delegated))
 }
 
 /// Whether a path that no APIService claims is answered locally, even with a delegate.
 fn is_local(shared: &GatewayState, info: &RequestInfo<'_>) -> bool {
     matches!(info.path, "/" | "/openapi/v3" | "/openapi/v3/")
-        || (info.path == "/metrics" && !shared.delegates_metrics)
-        || (matches!(info.path, "/version" | "/version/") && !shared.delegates_all)
+        || (info.path == "/metrics" && !shared.delegate.metrics)
+        || (matches!(info.path, "/version" | "/version/") && !shared.delegate.all)
         || OpenApiV2::is_path(info.path)
-        || shared.documents.load().has_document_at(info.path)
-        || shared.openapi.load().has_document_at(info.path)
-        || (ApiServiceHandler::claims(info) && !shared.registrations_elsewhere)
+        || shared.documents.discovery.load().has_document_at(info.path)
+        || shared.documents.openapi.load().has_document_at(info.path)
+        || (ApiServiceHandler::claims(info) && !shared.delegate.apiservices)
 }
 
 /// The response to a request that the gateway answers itself.
@@ -122,7 +122,7 @@ pub(super) async fn respond(
         return Box::pin(delegation_review(shared, server, delegation, permit, query, *request, &counter)).await;
     }
     if OpenApiV2::is_path(parsed.path()) {
-        return Box::pin(shared.openapi_v2.answer(&parsed.target.method, request.headers())).await;
+        return Box::pin(shared.documents.openapi_v2.answer(&parsed.target.method, request.headers())).await;
     }
     document(parsed, permit, request.headers())
 }
@@ -130,15 +130,15 @@ pub(super) async fn respond(
 /// The response to a request for a document of the gateway.
 fn document(parsed: &ParsedRequest<'_>, permit: &Permit<'_>, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
     let (shared, method, info) = (parsed.shared, &parsed.target.method, permit.request());
-    if let Some(response) = discovery::answer(&shared.documents.load(), method, info.path, headers) {
+    if let Some(response) = discovery::answer(&shared.documents.discovery.load(), method, info.path, headers) {
         return response;
     }
     let query = parsed.target.uri.query();
-    if let Some(response) = openapi::answer(&shared.openapi.load(), method, info.path, query, headers) {
+    if let Some(response) = openapi::answer(&shared.documents.openapi.load(), method, info.path, query, headers) {
         return response;
     }
     if ApiServiceHandler::claims(info) {
-        return shared.reports.answer(info, &parsed.target.query, headers);
+        return shared.apiservices.answer(info, &parsed.target.query, headers);
     }
     let text = match info.path {
         "/" => path_index(shared),
@@ -203,7 +203,7 @@ fn group_version(info: &RequestInfo<'_>) -> Option<String> {
 fn path_index(shared: &GatewayState) -> String {
     let own = ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"];
     let mut paths = own.map(String::from).to_vec();
-    paths.extend(shared.documents.load().group_paths());
+    paths.extend(shared.documents.discovery.load().group_paths());
     paths.sort();
     paths.dedup();
     serde_json::json!({ "paths": paths }).to_string()

@@ -39,7 +39,7 @@ pub(super) async fn handle(connection: Rc<ClientConnection>, request: Box<Reques
     let audit_id = audit_id(request.headers());
     record.set_audit_id(audit_id.clone());
     let is_head = request.method() == Method::HEAD;
-    let cors = connection.worker.shared.cors.as_ref();
+    let cors = connection.worker.shared.relay.cors.as_ref();
     let origin = cors.and_then(|cors| cors.allowed_origin(request.headers()));
     let mut response = match process(&connection, request, &audit_id, &mut record).await {
         Ok(response) => finish_response(response, record),

@@ -33,7 +33,7 @@ pub(super) async fn self_review(
     receipt: &BodyCounter,
 ) -> Result<Response<Body>, Refusal> {
     let body = read_review_body(permit, review.review_body(), request, receipt).await?;
-    let answer = review.answer(&shared.authorizer, permit.user(), &body).await;
+    let answer = review.answer(&shared.access.authorizer, permit.user(), &body).await;
     answer.map(|answer| created_response(&answer)).map_err(client_error)
 }
 
@@ -55,9 +55,10 @@ pub(super) async fn delegation_review(
     };
     let body = read_review_body(permit, form, request, receipt).await?;
     let answer = match request_kind {
-        DelegationRequest::TokenReview => delegation_server::token_review(&shared.authenticator, &body).await,
+        DelegationRequest::TokenReview => delegation_server::token_review(&shared.access.authenticator, &body).await,
         DelegationRequest::SubjectAccessReview | DelegationRequest::ConfigMap => {
-            authorize::subject_access_review(&shared.authorizer, shared.authenticator.groups(), &body).await
+            authorize::subject_access_review(&shared.access.authorizer, shared.access.authenticator.groups(), &body)
+                .await
         }
     };
     answer.map(|answer| created_response(&answer)).map_err(client_error)

@@ -127,7 +127,7 @@ impl<'r> ParsedRequest<'r> {
         unauthenticated: bool,
         record: &mut AccessRecord,
     ) {
-        if let Some(auditor) = &self.shared.auditor {
+        if let Some(auditor) = &self.shared.access.auditor {
             let long_running = self.has_no_timeout;
             record.start_audit(auditor, &AuditInput { info, user, headers, long_running, unauthenticated });
         }

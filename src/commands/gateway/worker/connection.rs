@@ -77,14 +77,14 @@ impl ClientConnection {
     /// Records that a request was authenticated while the client's certificate is trusted.
     pub(in crate::commands::gateway) fn record_certificate_use(&self) {
         if !self.certificate_trusted.get() && !self.peer.chain().is_empty() {
-            self.certificate_trusted.set(self.worker.shared.authenticator.verify_peer(&self.peer).is_ok());
+            self.certificate_trusted.set(self.worker.shared.access.authenticator.verify_peer(&self.peer).is_ok());
         }
     }
 
     /// Why the client's certificate is no longer trusted, if it once was.
     pub(in crate::commands::gateway) fn trust_loss_reason(&self) -> Option<String> {
         if self.certificate_trusted.get() {
-            self.worker.shared.authenticator.verify_peer(&self.peer).err()
+            self.worker.shared.access.authenticator.verify_peer(&self.peer).err()
         } else {
             None
         }

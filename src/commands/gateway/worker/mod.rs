@@ -1,6 +1,7 @@
 //! A worker thread: its share of the client connections and its own connection pools.
 
 mod connection;
+mod handshake_log;
 mod header_cache;
 
 use std::cell::RefCell;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 pub(super) use self::connection::ClientConnection;
+pub(super) use self::handshake_log::HandshakeLog;
 use self::header_cache::HeaderCache;
 use super::state::GatewayState;
 use crate::egress::{self, Dialer, Pool};

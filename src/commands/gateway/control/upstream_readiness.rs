@@ -15,7 +15,7 @@ use crate::route::{Route, RouteTable};
 const CHECK_INTERVALS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(1));
 
 /// Readiness conditions by the path of the upstream.
-pub(super) type UpstreamReadiness = BTreeMap<String, AvailabilityCondition>;
+pub(in crate::commands::gateway) type UpstreamReadiness = BTreeMap<String, AvailabilityCondition>;
 
 /// Opens a connection to each upstream every few seconds and publishes the results, until the process ends. No request
 /// is sent: the upstream's health has its own path. Requests do not wait for this check.
@@ -88,7 +88,7 @@ async fn check_upstream(route: &Route, dialer: &Dialer) -> Result<(), (&'static 
 }
 
 /// The readiness check: every upstream accepts connections.
-pub(super) fn readiness_check(reached: Published<UpstreamReadiness>) -> HealthCheck {
+pub(in crate::commands::gateway) fn readiness_check(reached: Published<UpstreamReadiness>) -> HealthCheck {
     HealthCheck::new("upstream", move || {
         let reached = reached.load();
         if reached.is_empty() {

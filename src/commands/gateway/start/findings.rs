@@ -2,23 +2,19 @@
 
 use rustls_pki_types::UnixTime;
 
-use super::audit_setup::AuditFiles;
-use super::review_thread::Kubeconfigs;
+use super::files::BackendFiles;
 use crate::authorize;
+use crate::commands::gateway::audit_setup::AuditFiles;
+use crate::commands::gateway::review_thread::Kubeconfigs;
 use crate::config::GatewayConfig;
 use crate::egress::EgressRoutes;
 use crate::process::Problem;
-use crate::registry::{ApiService, ClientCertificate, ClusterSource, Registry, RegistryDirectory, SidecarUpstreams};
-use crate::tls::KeyPair;
+use crate::registry::{ApiService, ClientCertificate};
 
 /// The files that could be read.
 pub(super) struct ReadableFiles<'f> {
-    pub(super) identity: Option<&'f KeyPair>,
-    pub(super) registry: Option<&'f (RegistryDirectory, Registry)>,
-    pub(super) delegate: Option<&'f ApiService>,
-    pub(super) upstreams: Option<&'f SidecarUpstreams>,
+    pub(super) backends: &'f BackendFiles,
     pub(super) kubeconfigs: &'f Kubeconfigs,
-    pub(super) cluster: Option<&'f ClusterSource>,
     pub(super) audit: Option<&'f AuditFiles>,
     pub(super) egress_routes: Option<&'f EgressRoutes>,
     pub(super) authorization: Option<&'f authorize::AuthorizationConfigFile>,
@@ -29,10 +25,11 @@ impl ReadableFiles<'_> {
     /// in `found`.
     pub(super) fn findings(&self, config: &GatewayConfig, mut found: Vec<Problem>) -> Vec<Problem> {
         let now = UnixTime::now();
-        found.extend(self.identity.and_then(|pair| pair.validity_problem(now)));
+        let BackendFiles { identity, registry, delegate, upstreams, cluster } = self.backends;
+        found.extend(identity.as_ref().and_then(|(_, pair)| pair.get().validity_problem(now)));
         found.extend(self.kubeconfigs.invalid_certificates(now));
         found.extend(self.authorization.into_iter().flat_map(|authorization| authorization.untimely(now)));
-        found.extend(self.cluster.into_iter().flat_map(|cluster| cluster.untimely(now)));
+        found.extend(cluster.iter().flat_map(|cluster| cluster.untimely(now)));
         found.extend(self.audit.into_iter().flat_map(|audit| audit.invalid_certificates(now)));
         found.extend(
             self.egress_routes
@@ -40,16 +37,17 @@ impl ReadableFiles<'_> {
                 .flat_map(EgressRoutes::identities)
                 .filter_map(|pair| pair.validity_problem(now)),
         );
-        let registered = self.registry.into_iter().flat_map(|(_, registry)| registry.sorted_api_services());
-        let upstreams = self.upstreams.into_iter().flatten().map(|upstream| upstream.api_service.clone());
+        let registered = registry.iter().flat_map(|(_, registry)| registry.sorted_api_services());
+        let upstreams =
+            upstreams.iter().flat_map(|(_, upstreams)| upstreams).map(|upstream| upstream.api_service.clone());
         for one in registered.chain(upstreams) {
-            let place = self.registry.and_then(|(directory, _)| directory.place_of(&one.name));
+            let place = registry.as_ref().and_then(|(directory, _)| directory.place_of(&one.name));
             backend_findings(&one, place.as_deref(), now, &mut found);
         }
-        if let Some(delegate) = self.delegate {
+        if let Some((_, delegate)) = delegate {
             backend_findings(delegate, None, now, &mut found);
         }
-        if let Some((directory, registry)) = self.registry {
+        if let Some((directory, registry)) = registry {
             let elsewhere = config.backends.cluster.is_some();
             found.extend(
                 directory.cross_check(registry, config.backends.resolve_rules, self.egress_routes, elsewhere).0,

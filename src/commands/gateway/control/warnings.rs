@@ -10,7 +10,7 @@ use crate::tls::server::ClientTrust;
 
 /// The current warnings, as text lines.
 #[derive(Clone, Default)]
-pub(super) struct RegistryWarnings {
+pub(in crate::commands::gateway) struct RegistryWarnings {
     /// By name of the APIService.
     by_name: ShardedMap<Arc<[String]>>,
     count: usize,
@@ -18,7 +18,7 @@ pub(super) struct RegistryWarnings {
 
 impl RegistryWarnings {
     /// All warnings, sorted by the name of the APIService.
-    pub(super) fn lines(&self) -> Vec<String> {
+    pub(in crate::commands::gateway) fn lines(&self) -> Vec<String> {
         let mut names: Vec<&str> = self.by_name.names().collect();
         names.sort_unstable();
         names.into_iter().flat_map(|name| self.get(name)).cloned().collect()

@@ -4,17 +4,17 @@ use std::process::ExitCode;
 
 use rustls_pki_types::UnixTime;
 
-use super::audit_setup::AuditFiles;
 use super::findings::ReadableFiles;
-use super::review_thread::Kubeconfigs;
-use super::settings;
 use crate::admin::{AdminToken, AdminTokenFile};
 use crate::authenticate::jwt::AuthenticationConfigFile;
 use crate::authenticate::{RequestHeaderConfig, StaticTokens, TokenFile};
 use crate::authorize::rbac_proxy::{RbacProxyRules, RulesFile};
 use crate::authorize::{self, PolicyFile, RbacPolicy};
+use crate::commands::gateway::audit_setup::AuditFiles;
+use crate::commands::gateway::review_thread::Kubeconfigs;
+use crate::commands::gateway::settings;
 use crate::commands::{print_warnings, report_problems};
-use crate::config::sidecar::AttributeSource;
+use crate::config::gateway::AttributeSource;
 use crate::config::{Diagnostics, GatewayConfig, egress};
 use crate::delegation_server;
 use crate::egress::{EgressConfigFile, EgressRoutes, STANDARD_CALLS};
@@ -28,19 +28,9 @@ use crate::tls::{self, Bundle, ClientIdentity, KeyPair};
 /// The validated files of the configuration, to be watched from here on. Reading them has no side effects.
 pub struct GatewayFiles {
     pub(super) serving: tls::server::ServingFiles,
-    pub(super) identity: Option<(ClientIdentity, Published<KeyPair>)>,
-    pub(super) registry: Option<(RegistryDirectory, Registry)>,
-    pub(super) delegate: Option<(Delegate, ApiService)>,
-    /// The upstreams of a sidecar.
-    pub(super) upstreams: Option<(UpstreamFiles, SidecarUpstreams)>,
-    /// The kube-apiserver with the watched registry.
-    pub(super) cluster: Option<ClusterSource>,
-    pub(super) tokens: Option<(TokenFile, StaticTokens)>,
-    pub(super) authentication: Option<AuthenticationConfigFile>,
-    pub(super) policy: Option<(PolicyFile, RbacPolicy)>,
-    pub(super) authorization: Option<authorize::AuthorizationConfigFile>,
-    /// kube-rbac-proxy's authorization file.
-    pub(super) rules: Option<(RulesFile, RbacProxyRules)>,
+    pub(super) authentication: AuthenticationFiles,
+    pub(super) authorization: AuthorizationFiles,
+    pub(super) backends: BackendFiles,
     pub(super) request_headers: RequestHeaderConfig,
     pub(super) kubeconfigs: Kubeconfigs,
     pub(super) audit: Option<AuditFiles>,
@@ -48,6 +38,33 @@ pub struct GatewayFiles {
     pub(super) admin_token: Option<(AdminTokenFile, AdminToken)>,
     /// The egress routes to backends and API servers, and their configuration file, if there is one.
     pub(super) egress: (Option<EgressConfigFile>, EgressRoutes),
+}
+
+/// Files of authentication.
+pub(super) struct AuthenticationFiles {
+    pub(super) tokens: Option<(TokenFile, StaticTokens)>,
+    /// `--authentication-config`, or one issuer by flags.
+    pub(super) configuration: Option<AuthenticationConfigFile>,
+}
+
+/// Files of authorization.
+pub(super) struct AuthorizationFiles {
+    pub(super) policy: Option<(PolicyFile, RbacPolicy)>,
+    /// `--authorization-config`.
+    pub(super) chain: Option<authorize::AuthorizationConfigFile>,
+    /// kube-rbac-proxy's authorization file.
+    pub(super) rules: Option<(RulesFile, RbacProxyRules)>,
+}
+
+/// Files about backends.
+pub(super) struct BackendFiles {
+    pub(super) identity: Option<(ClientIdentity, Published<KeyPair>)>,
+    pub(super) registry: Option<(RegistryDirectory, Registry)>,
+    pub(super) delegate: Option<(Delegate, ApiService)>,
+    /// The upstreams of a sidecar.
+    pub(super) upstreams: Option<(UpstreamFiles, SidecarUpstreams)>,
+    /// The kube-apiserver with the watched registry.
+    pub(super) cluster: Option<ClusterSource>,
 }
 
 fn egress_routes(config: &GatewayConfig) -> Result<(Option<EgressConfigFile>, EgressRoutes), Problems> {
@@ -97,111 +114,35 @@ impl GatewayFiles {
         let mut problems = Problems::default();
         let (serving, untimely) =
             tls::server::ServingFiles::open_for_check(config.serving.tls.clone(), UnixTime::now());
-        let serving = collect_problems(&mut problems, serving);
-        let tokens = collect_problems(
-            &mut problems,
-            config.authentication.token_file.as_deref().map(TokenFile::open).transpose(),
-        );
-        let authentication = collect_problems(&mut problems, authentication(config));
-        let policy = collect_problems(&mut problems, config.policy_file.as_deref().map(PolicyFile::open).transpose());
-        let authorization = collect_problems(&mut problems, authorization(config));
-        let rules = collect_problems(&mut problems, rules(config));
-        let identity = problems.collect(config.backends.proxy_client.clone().map(ClientIdentity::load).transpose());
-        if let Some(Some((_, ours))) = &identity {
-            problems.collect(check_front_proxy_trust(config, &ours.get()));
-        }
-        let registry = match (purpose, config.backends.registry.clone()) {
-            (ReadPurpose::Start, settings) => {
-                collect_problems(&mut problems, settings.map(RegistryDirectory::open).transpose())
-            }
-            (ReadPurpose::Check, settings) => Some(settings.map(|settings| {
-                let (directory, registry, wrong) = RegistryDirectory::check(settings);
-                problems.0.extend(wrong.0);
-                (directory, registry)
-            })),
-        };
-        let delegate =
-            collect_problems(&mut problems, config.backends.delegate.clone().map(Delegate::open).transpose());
-        let upstreams = config.backends.upstreams.clone();
-        let upstreams = (!upstreams.is_empty()).then(|| UpstreamFiles::open(upstreams));
-        let upstreams = collect_problems(&mut problems, upstreams.transpose());
-        let cluster =
-            config.backends.cluster.clone().map(|cluster| ClusterSource::open(cluster.source, cluster.settings));
-        let cluster = collect_problems(&mut problems, cluster.transpose());
-        let request_headers = collect_problems(&mut problems, settings::request_headers(config));
-        let (kubeconfigs, wrong) = Kubeconfigs::read_some(config);
-        problems.0.extend(wrong.0);
-        let audit =
-            collect_problems(&mut problems, config.observability.audit.as_ref().map(AuditFiles::read).transpose());
+        let serving = read(&mut problems, Some(serving));
+        let authentication = AuthenticationFiles::read(config, &mut problems);
+        let authorization = AuthorizationFiles::read(config, &mut problems);
+        let backends = BackendFiles::read(purpose, config, &mut problems);
+        let request_headers = read(&mut problems, Some(settings::request_headers(config)));
+        let (kubeconfigs, invalid) = Kubeconfigs::read_some(config);
+        problems.0.extend(invalid.0);
+        let audit = read(&mut problems, config.observability.audit.as_ref().map(AuditFiles::read));
         let admin_token = config.observability.admin_token_file.as_deref().map(AdminTokenFile::open);
-        let admin_token = collect_problems(&mut problems, admin_token.transpose());
-        let egress = collect_problems(&mut problems, egress_routes(config));
-        if let (Some(Some(authentication)), Some((_, ways))) = (&authentication, &egress) {
-            problems.0.extend(authentication.check_egress(ways).0);
+        let admin_token = read(&mut problems, admin_token);
+        let egress = read(&mut problems, Some(egress_routes(config)));
+        let egress_routes = egress.as_ref().map(|(_, routes)| routes);
+        if let (Some(configuration), Some(routes)) = (&authentication.configuration, egress_routes) {
+            problems.0.extend(configuration.check_egress(routes).0);
         }
         if purpose == ReadPurpose::Check {
-            let identity = identity.iter().flatten().next().map(|(_, ours)| ours.get());
-            let readable = ReadableFiles {
-                identity: identity.as_deref(),
-                registry: registry.iter().flatten().next(),
-                delegate: delegate.iter().flatten().next().map(|(_, delegate)| delegate),
-                upstreams: upstreams.iter().flatten().next().map(|(_, upstreams)| upstreams),
-                kubeconfigs: &kubeconfigs,
-                authorization: authorization.iter().flatten().next(),
-                cluster: cluster.iter().flatten().next(),
-                audit: audit.iter().flatten().next(),
-                egress_routes: egress.as_ref().map(|(_, ways)| ways),
-            };
+            let (authorization, audit) = (authorization.chain.as_ref(), audit.as_ref());
+            let readable =
+                ReadableFiles { backends: &backends, kubeconfigs: &kubeconfigs, authorization, audit, egress_routes };
             problems.0.extend(readable.findings(config, untimely));
         }
-        let (
-            Some(serving),
-            Some(identity),
-            Some(registry),
-            Some(delegate),
-            Some(upstreams),
-            Some(cluster),
-            Some(tokens),
-            Some(authentication),
-            Some(policy),
-            Some(authorization),
-            Some(rules),
-            Some(request_headers),
-            Some(audit),
-            Some(admin_token),
-            Some(egress),
-        ) = (
-            serving,
-            identity,
-            registry,
-            delegate,
-            upstreams,
-            cluster,
-            tokens,
-            authentication,
-            policy,
-            authorization,
-            rules,
-            request_headers,
-            audit,
-            admin_token,
-            egress,
-        )
-        else {
+        let (Some(serving), Some(request_headers), Some(egress)) = (serving, request_headers, egress) else {
             return Err(problems);
         };
         problems.into_result(GatewayFiles {
             serving,
-            identity,
-            registry,
-            delegate,
-            upstreams,
-            cluster,
-            tokens,
             authentication,
-            policy,
             authorization,
-            rules,
+            backends,
             request_headers,
             kubeconfigs,
             audit,
@@ -212,8 +153,50 @@ impl GatewayFiles {
 
     /// Warnings of files that do not log them when they are read.
     pub(in crate::commands) fn warnings(&self) -> Vec<Problem> {
-        let policy = self.policy.iter().flat_map(|(_, policy)| policy.warnings());
-        policy.chain(self.rules.iter().flat_map(|(_, rules)| rules.warnings())).cloned().collect()
+        let policy = self.authorization.policy.iter().flat_map(|(_, policy)| policy.warnings());
+        policy.chain(self.authorization.rules.iter().flat_map(|(_, rules)| rules.warnings())).cloned().collect()
+    }
+}
+
+impl AuthenticationFiles {
+    fn read(config: &GatewayConfig, problems: &mut Problems) -> AuthenticationFiles {
+        AuthenticationFiles {
+            tokens: read(problems, config.authentication.token_file.as_deref().map(TokenFile::open)),
+            configuration: read(problems, authentication(config).transpose()),
+        }
+    }
+}
+
+impl AuthorizationFiles {
+    fn read(config: &GatewayConfig, problems: &mut Problems) -> AuthorizationFiles {
+        AuthorizationFiles {
+            policy: read(problems, config.policy_file.as_deref().map(PolicyFile::open)),
+            chain: read(problems, authorization(config).transpose()),
+            rules: read(problems, rules(config).transpose()),
+        }
+    }
+}
+
+impl BackendFiles {
+    fn read(purpose: ReadPurpose, config: &GatewayConfig, problems: &mut Problems) -> BackendFiles {
+        let backends = &config.backends;
+        let identity = problems.collect(backends.proxy_client.clone().map(ClientIdentity::load).transpose()).flatten();
+        if let Some((_, identity)) = &identity {
+            problems.collect(check_front_proxy_trust(config, &identity.get()));
+        }
+        let registry = match purpose {
+            ReadPurpose::Start => read(problems, backends.registry.clone().map(RegistryDirectory::open)),
+            ReadPurpose::Check => backends.registry.clone().map(|settings| {
+                let (directory, registry, invalid) = RegistryDirectory::check(settings);
+                problems.0.extend(invalid.0);
+                (directory, registry)
+            }),
+        };
+        let delegate = read(problems, backends.delegate.clone().map(Delegate::open));
+        let upstreams = Some(backends.upstreams.clone()).filter(|upstreams| !upstreams.is_empty());
+        let upstreams = read(problems, upstreams.map(UpstreamFiles::open));
+        let cluster = backends.cluster.clone().map(|cluster| ClusterSource::open(cluster.source, cluster.settings));
+        BackendFiles { identity, registry, delegate, upstreams, cluster: read(problems, cluster) }
     }
 }
 
@@ -283,6 +266,7 @@ pub(in crate::commands) fn prepare(
     }
 }
 
-fn collect_problems<T>(problems: &mut Problems, result: Result<T, Problems>) -> Option<T> {
-    result.map_err(|more| problems.0.extend(more.0)).ok()
+/// The value of a file; none without one, and for an invalid one, whose problems are collected.
+fn read<T>(problems: &mut Problems, file: Option<Result<T, Problems>>) -> Option<T> {
+    file.transpose().map_err(|more| problems.0.extend(more.0)).ok().flatten()
 }

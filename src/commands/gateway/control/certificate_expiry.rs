@@ -21,19 +21,19 @@ const MAX_LOG_LINES: usize = 50;
 const MOST_USERS: usize = 5;
 
 /// The places where certificates are found.
-pub(super) struct CertificateSources<'s> {
-    pub(super) in_use: &'s [CertificateInUse],
+pub(in crate::commands::gateway) struct CertificateSources<'s> {
+    pub(in crate::commands::gateway) in_use: &'s [CertificateInUse],
     /// The front-proxy client certificate.
-    pub(super) identity: Option<Arc<KeyPair>>,
-    pub(super) egress_routes: &'s EgressRoutes,
-    pub(super) table: &'s RouteTable,
-    pub(super) metrics: &'s Metrics,
+    pub(in crate::commands::gateway) identity: Option<Arc<KeyPair>>,
+    pub(in crate::commands::gateway) egress_routes: &'s EgressRoutes,
+    pub(in crate::commands::gateway) table: &'s RouteTable,
+    pub(in crate::commands::gateway) metrics: &'s Metrics,
 }
 
 impl CertificateSources<'_> {
     /// The certificates that are presented or trusted, each file once: those of flags, and the key pairs of APIServices
     /// and egress proxies.
-    pub(super) fn certificates(&self) -> Vec<CertificateReport> {
+    pub(in crate::commands::gateway) fn certificates(&self) -> Vec<CertificateReport> {
         let mut all: Vec<CertificateReport> = self.in_use.iter().map(file_certificate).collect();
         all.extend(self.identity.as_ref().map(|pair| key_pair_certificate(pair)));
         let mut known: BTreeSet<String> = all.iter().map(|one| one.file.clone()).collect();
@@ -46,7 +46,7 @@ impl CertificateSources<'_> {
     }
 
     /// Certificates presented by servers that expire at `until` (seconds since 1970) or before.
-    pub(super) fn peer_certificates(&self, until: u64) -> Vec<PeerCertificateReport> {
+    pub(in crate::commands::gateway) fn peer_certificates(&self, until: u64) -> Vec<PeerCertificateReport> {
         let ending = self.metrics.peer_certificates().expiring(until);
         if ending.is_empty() {
             return Vec::new();

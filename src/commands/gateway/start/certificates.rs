@@ -1,0 +1,156 @@
+//! The certificates of the gateway: missing ones are generated or requested.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use super::StartOptions;
+use super::access::group_filter;
+use crate::commands::gateway::control::ControlTasks;
+use crate::config::GatewayConfig;
+use crate::delegation_server::{AuthConfigMapSource, DelegationServer};
+use crate::kubeclient::certificate_request::SigningRequest;
+use crate::process::{Drain, Problem, Problems, Published};
+use crate::tls::server::{ClientTrust, ClusterTrust, ServingFiles, ServingReaders};
+use crate::tls::{
+    CertificateKind, ClientIdentity, GeneratedCertificates, KeyPair, ManagedCertificate, PairFiles,
+    RequestedCertificate, serving_names,
+};
+
+/// Certificates besides those of serving.
+pub(super) struct Certificates {
+    /// The front-proxy client certificate.
+    pub(super) identity: Option<Published<KeyPair>>,
+    /// The serving certificate to request from a cluster.
+    pub(super) request: Option<SigningRequest>,
+    /// The CA of the front-proxy certificate, if that is generated.
+    front_proxy_ca: PathBuf,
+    /// The administrator's kubeconfig, if it is generated.
+    pub(super) kubeconfig: Option<PathBuf>,
+}
+
+impl Certificates {
+    /// Generates missing certificates for `address`, loads all, and adds generated ones to those of `serving`.
+    ///
+    /// # Errors
+    /// Certificates that cannot be generated or loaded.
+    pub(super) fn load(
+        config: &GatewayConfig,
+        address: SocketAddr,
+        serving: &mut ServingFiles,
+        identity: Option<(ClientIdentity, Published<KeyPair>)>,
+        options: StartOptions,
+        tasks: &mut ControlTasks,
+    ) -> Result<Certificates, Problems> {
+        let defaults = default_certificates(config, address, options);
+        let generated = defaults.generated;
+        generated.ensure(SystemTime::now())?;
+        let request = config.serving.certificate_request.as_ref().map(|request| {
+            let pending = RequestedCertificate::new(generated.store().clone(), request.names.clone());
+            pending.ensure_fallback().map(|()| SigningRequest { pending, signer: request.signer.clone() })
+        });
+        let request = request.transpose()?;
+        let pair = request.as_ref().map(|request| request.pending.files()).or(defaults.serving);
+        serving.add_generated(pair, defaults.client_ca)?;
+        let identity = match identity {
+            None if !config.is_sidecar() => Some(ClientIdentity::load(generated.store().files("front-proxy"))?),
+            configured => configured,
+        };
+        let identity = identity.map(|(files, identity)| {
+            let on_failure = tasks.file_errors().reporter("identity");
+            tasks.add("identity", move |context| files.follow(on_failure, context.drain));
+            identity
+        });
+        let front_proxy_ca = generated.store().authority_files(CertificateKind::RequestHeader).certificate;
+        tasks.add("generated-certificates", move |context| generated.renew(context.drain));
+        Ok(Certificates { identity, request, front_proxy_ca, kubeconfig: defaults.kubeconfig })
+    }
+
+    /// The server of delegated authentication and authorization, with `--serve-delegation`.
+    ///
+    /// # Errors
+    /// No backend could verify the gateway by the ConfigMap that it serves.
+    pub(super) fn delegation_server(
+        &self,
+        config: &GatewayConfig,
+        trust: &Published<ClientTrust>,
+        drain: &Drain,
+        tasks: &mut ControlTasks,
+    ) -> Result<Option<DelegationServer>, Problem> {
+        let Some(identity) = self.identity.clone().filter(|_| config.serve_delegation) else { return Ok(None) };
+        let source = AuthConfigMapSource {
+            trust: trust.clone(),
+            identity,
+            own_ca_file: config.backends.proxy_client.is_none().then(|| self.front_proxy_ca.clone()),
+            includes_uid: config.forwarding.forward_uid,
+            includes_client_ca: group_filter(config).is_empty(),
+        };
+        let (publisher, config_map) = Published::new(source.build(SystemTime::now())?);
+        tasks.add("auth-configmap", move |context| source.run(publisher, context.drain));
+        Ok(Some(DelegationServer { config_map, drain: drain.clone() }))
+    }
+}
+
+/// Publishes the serving certificates and the trusted CAs, with those that the cluster announces.
+///
+/// # Errors
+/// Front-proxy CAs that are client CAs, too.
+pub(super) fn publish_serving(
+    mut serving: ServingFiles,
+    cluster_trust: Option<Published<ClusterTrust>>,
+    tasks: &mut ControlTasks,
+) -> Result<ServingReaders, Problems> {
+    if let Some(trust) = cluster_trust {
+        serving.follow_cluster_trust(trust)?;
+    }
+    let (publishers, readers) = serving.publish()?;
+    let on_failure = tasks.file_errors().reporter("serving");
+    tasks.add("serving", move |context| serving.follow(publishers, on_failure, context.drain));
+    Ok(readers)
+}
+
+/// The certificates that no flag names and that are generated.
+struct DefaultCertificates {
+    generated: GeneratedCertificates,
+    serving: Option<PairFiles>,
+    client_ca: Option<PathBuf>,
+    kubeconfig: Option<PathBuf>,
+}
+
+fn default_certificates(config: &GatewayConfig, address: SocketAddr, options: StartOptions) -> DefaultCertificates {
+    let directory = config.serving.certificate_dir.clone().unwrap_or_else(|| config.data_dir.join("pki"));
+    let named = &config.serving.tls;
+    let own_serving = named.pair.is_none() && named.named.is_empty() && named.in_memory_names.is_empty();
+    // If a cluster defines the client CAs, no client CA is generated.
+    let own_clients = named.client_ca.is_none() && !config.delegated_auth.lookup_auth_configmap && !config.is_sidecar();
+    let mut wanted = options.certificates;
+    if own_serving {
+        wanted.push(ManagedCertificate::serving(&serving_names(Some(address.ip()))));
+    }
+    if own_clients {
+        wanted.push(ManagedCertificate::admin());
+    }
+    if config.backends.proxy_client.is_none() && !config.is_sidecar() {
+        wanted.push(ManagedCertificate::front_proxy());
+    }
+    let mut made = GeneratedCertificates::new(directory, wanted);
+    let store = made.store();
+    let serving = own_serving.then(|| store.files("serving"));
+    let client_ca = own_clients.then(|| store.authority_files(CertificateKind::Client).certificate);
+    let mut kubeconfig = None;
+    if own_serving && own_clients {
+        let path = config.data_dir.join("admin.kubeconfig");
+        made = made.with_kubeconfig(&path, format!("https://{}", reachable_address(address)));
+        kubeconfig = Some(path);
+    }
+    DefaultCertificates { generated: made, serving, client_ca, kubeconfig }
+}
+
+/// The address at which users of this machine reach `address`: loopback for an unspecified one.
+fn reachable_address(address: SocketAddr) -> SocketAddr {
+    let mut address = address;
+    if address.ip().is_unspecified() {
+        address.set_ip(if address.is_ipv4() { [127, 0, 0, 1].into() } else { std::net::Ipv6Addr::LOCALHOST.into() });
+    }
+    address
+}

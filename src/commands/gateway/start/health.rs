@@ -1,0 +1,72 @@
+//! The health endpoints and their checks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::commands::gateway::control::readiness_check;
+use crate::commands::gateway::review_thread::{DelegatedAuth, review_check};
+use crate::config::GatewayConfig;
+use crate::discovery::DiscoverySnapshot;
+use crate::observe::access::AccessLog;
+use crate::observe::health::{HealthCheck, HealthChecks};
+use crate::observe::metrics::Metrics;
+use crate::process::{Drain, Published, ShutdownPhase};
+use crate::route::RouteTable;
+
+use super::routing::Routing;
+
+/// The readiness checks that depend on the configuration.
+pub(super) fn readiness_checks(
+    config: &GatewayConfig,
+    routing: &Routing,
+    delegated: &DelegatedAuth,
+    metrics: &Arc<Metrics>,
+) -> Vec<HealthCheck> {
+    let registry = routing.cluster.as_ref().map(|cluster| cluster.check(&routing.table));
+    let upstreams = config.is_sidecar().then(|| readiness_check(routing.upstream_readiness.clone()));
+    let sends_reviews = config.delegated_auth.authorization_kubeconfig.is_some()
+        || config.authorization_config.is_some()
+        || !delegated.token_reviews.is_empty();
+    let reviews = sends_reviews.then(|| review_check(metrics, config.delegated_auth.readiness_requires_reviews));
+    let certificate = delegated.certificate_wait.clone().map(certificate_check);
+    [registry, upstreams, reviews, certificate].into_iter().flatten().collect()
+}
+
+/// The health endpoints `/livez`, `/readyz` and `/healthz`; `more` are further readiness checks.
+pub(in crate::commands::gateway) fn health_endpoints(
+    drain: &Drain,
+    access_log: &AccessLog,
+    (table, documents): (&Published<RouteTable>, &Published<DiscoverySnapshot>),
+    more: &[HealthCheck],
+) -> Vec<HealthChecks> {
+    let leaving = |drain: Drain| {
+        HealthCheck::new("shutdown", move || {
+            if drain.phase() == ShutdownPhase::Serving { Ok(()) } else { Err("process is shutting down".to_owned()) }
+        })
+    };
+    let last = [discovery_check(table.clone(), documents.clone()), leaving(drain.clone())];
+    let ready = [HealthCheck::ping(), access_log.check()].into_iter().chain(more.iter().cloned()).chain(last);
+    vec![
+        HealthChecks::new("livez", [HealthCheck::ping()]),
+        HealthChecks::new("readyz", ready),
+        HealthChecks::new("healthz", [HealthCheck::ping()]),
+    ]
+}
+
+/// A readiness check that fails until the requested serving certificate is issued.
+fn certificate_check(waits: Published<Option<String>>) -> HealthCheck {
+    HealthCheck::new("serving-certificate", move || waits.load().as_ref().clone().map_or(Ok(()), Err))
+}
+
+/// A readiness check that succeeds, for good, once the registry is complete and discovery was fetched from every
+/// backend (KEP-3352). The name is kube-apiserver's.
+fn discovery_check(table: Published<RouteTable>, documents: Published<DiscoverySnapshot>) -> HealthCheck {
+    let complete = AtomicBool::default();
+    HealthCheck::new("poststarthook/apiservice-discovery-controller", move || {
+        if complete.load(Ordering::Relaxed) || (table.load().complete && documents.load().all_asked()) {
+            complete.store(true, Ordering::Relaxed);
+            return Ok(());
+        }
+        Err("discovery not fetched from all backends yet".to_owned())
+    })
+}

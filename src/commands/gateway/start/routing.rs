@@ -1,0 +1,89 @@
+//! The registry and the routes built from it.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::files::BackendFiles;
+use crate::availability::AvailabilityMap;
+use crate::availability::apiservice_api::ApiServiceView;
+use crate::commands::gateway::control::{ControlTasks, RegistryViews, RegistryWarnings, UpstreamReadiness};
+use crate::commands::gateway::registry_thread::{ClusterStatus, LeaseRelease, RegistryThread};
+use crate::commands::gateway::settings::EgressSettings;
+use crate::config::GatewayConfig;
+use crate::observe::metrics::Metrics;
+use crate::process::{Drain, Problem, Published};
+use crate::registry::Registry;
+use crate::route::{RouteSources, RouteTable};
+use crate::tls::server::ClientTrust;
+
+/// The registry, the routes, and what is computed from them.
+pub(super) struct Routing {
+    pub(super) registry: Published<Registry>,
+    pub(super) table: Published<RouteTable>,
+    pub(super) availability: AvailabilityMap,
+    pub(super) apiservices: Published<ApiServiceView>,
+    pub(super) warnings: Published<RegistryWarnings>,
+    pub(super) upstream_readiness: Published<UpstreamReadiness>,
+    /// The kube-apiserver with the watched registry.
+    pub(super) cluster: Option<ClusterStatus>,
+    pub(super) lease_release: Option<LeaseRelease>,
+}
+
+impl Routing {
+    /// Builds the first routes, and starts to follow the registry.
+    ///
+    /// # Errors
+    /// The registry thread cannot be spawned.
+    pub(super) fn start(
+        config: &GatewayConfig,
+        files: BackendFiles,
+        egress: &EgressSettings,
+        trust: &Published<ClientTrust>,
+        (metrics, drain): (&Arc<Metrics>, &Drain),
+        tasks: &mut ControlTasks,
+    ) -> Result<Routing, Problem> {
+        let BackendFiles { registry, cluster, delegate, upstreams, .. } = files;
+        let (directory, mut registry) = registry.map_or_else(|| (None, Registry::empty()), |(d, r)| (Some(d), r));
+        registry.complete = cluster.is_none();
+        let (availability, resolve_rules) = (AvailabilityMap::default(), config.backends.resolve_rules);
+        let table = RouteTable::build(&registry, resolve_rules, &egress.routes.get(), &availability, None);
+        let delegate = delegate.map(|delegate| tasks.follow("delegate", delegate));
+        let table = table.with_delegate(delegate.as_ref().map(Published::get).as_ref(), &availability, None);
+        let first_upstreams = upstreams.as_ref().map_or(&[][..], |(_, upstreams)| upstreams);
+        let table = table.with_upstreams(first_upstreams, &availability, None);
+        let upstreams = upstreams.map(|upstreams| tasks.follow("upstream", upstreams));
+
+        let (registry_publisher, registry) = Published::new(registry);
+        let (table_publisher, table) = Published::new(table);
+        let (view_publisher, apiservices) = Published::new(ApiServiceView::empty(SystemTime::now()));
+        let (warnings_publisher, warnings) = Published::new(RegistryWarnings::default());
+        let (readiness_publisher, upstream_readiness) = Published::new(UpstreamReadiness::new());
+        let views = RegistryViews {
+            upstream_readiness: upstreams.is_some().then_some(readiness_publisher),
+            sources: RouteSources {
+                registry: registry.clone(),
+                delegate,
+                upstreams,
+                egress_routes: egress.routes.clone(),
+            },
+            table: table_publisher,
+            apiservices: view_publisher,
+            warnings: warnings_publisher,
+            trust: trust.clone(),
+        };
+        views.follow(&availability, resolve_rules, metrics, tasks);
+        let registry_thread = RegistryThread {
+            directory,
+            cluster,
+            election: config.backends.cluster.as_ref().and_then(|cluster| cluster.election.clone()),
+            publisher: registry_publisher,
+            availability: availability.clone(),
+            egress: egress.clone(),
+            metrics: metrics.clone(),
+            drain: drain.clone(),
+        };
+        // A sidecar has no registry.
+        let (cluster, lease_release) = if config.is_sidecar() { (None, None) } else { registry_thread.start()? };
+        Ok(Routing { registry, table, availability, apiservices, warnings, upstream_readiness, cluster, lease_release })
+    }
+}
