@@ -37,6 +37,8 @@ mod user;
 pub mod version;
 mod watch_event;
 mod watch_options;
+/// YAML bodies, as API servers read them.
+pub mod yaml;
 
 pub use bounded_yaml::{YamlError, read_bounded_yaml};
 pub use encode::{StatusEncoding, encode};
