@@ -15,8 +15,14 @@
 // Kubernetes API conventions: group and version, request info, user, Status. No I/O.
 pub mod kubeapi;
 
+// Structural schemas of built-in and custom kinds: pruning, defaults. No I/O.
+pub mod schema;
+
 // CEL expressions of configuration files: compiled once, evaluated with a cost limit. No I/O.
 pub mod expression;
+
+// Patches of objects: JSON patch, merge patch, strategic merge patch. No I/O.
+pub mod patch;
 
 // Process lifecycle: drain, signals, published snapshots, watched files.
 pub mod process;

@@ -214,7 +214,7 @@ fn check_managed_fields(meta: ObjectMetaView<'_>, path: &FieldPath<'_>, errors: 
 }
 
 /// Validates the name of a field manager (`ValidateFieldManager`): at most 128 bytes, printable.
-pub(crate) fn check_field_manager(manager: &str, path: &FieldPath<'_>, errors: &mut Vec<FieldError>) {
+pub fn check_field_manager(manager: &str, path: &FieldPath<'_>, errors: &mut Vec<FieldError>) {
     if manager.len() > MAX_MANAGER {
         errors.push(FieldError::too_long(path, MAX_MANAGER));
     }
