@@ -1,6 +1,8 @@
 //! Label selectors: `app=web,tier in (a,b),!old` (`k8s.io/apimachinery/pkg/labels`).
 
+use super::field_error::FieldError;
 use super::field_selector::SelectorError;
+use super::names::{check_label_value, check_qualified_name};
 
 /// A label selector. An object must satisfy all requirements.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,15 +45,22 @@ impl LabelSelector {
     pub fn parse(text: &str) -> Result<LabelSelector, SelectorError> {
         let mut reader = LabelSelectorParser { tokens: tokens(text)?, at: 0 };
         let mut requirements = Vec::new();
-        if reader.peek() != &SelectorToken::End {
-            loop {
-                requirements.push(reader.requirement()?);
+        match reader.peek() {
+            SelectorToken::Word(_) | SelectorToken::Symbol("!") => loop {
+                let requirement = reader.requirement();
+                requirements
+                    .push(requirement.map_err(|e| SelectorError(format!("unable to parse requirement: {}", e.0)))?);
                 match reader.take() {
                     SelectorToken::End => break,
-                    SelectorToken::Symbol(",") => {}
+                    SelectorToken::Symbol(",") => match reader.peek() {
+                        SelectorToken::Word(_) | SelectorToken::Symbol("!") => {}
+                        other => return Err(unexpected_token(other, "identifier after ','")),
+                    },
                     other => return Err(unexpected_token(&other, "',' or 'end of string'")),
                 }
-            }
+            },
+            SelectorToken::End => {}
+            other => return Err(unexpected_token(other, "!, identifier, or 'end of string'")),
         }
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(LabelSelector { requirements })
@@ -139,12 +148,10 @@ impl<'t> LabelSelectorParser<'t> {
             other => return Err(unexpected_token(&other, "identifier")),
         };
         check_key(key)?;
-        if matches!(self.peek(), SelectorToken::End | SelectorToken::Symbol(",")) {
+        // What follows `!key` is the caller's to refuse, as upstream.
+        if negated || matches!(self.peek(), SelectorToken::End | SelectorToken::Symbol(",")) {
             let operator = if negated { LabelOperator::DoesNotExist } else { LabelOperator::Exists };
             return Ok(LabelRequirement { key: key.to_owned(), operator, values: Vec::new() });
-        }
-        if negated {
-            return Err(unexpected_token(self.peek(), "',' or 'end of string'"));
         }
         let (operator, mut values) = match self.take() {
             SelectorToken::Word("in") => (LabelOperator::In, self.values()?),
@@ -158,14 +165,7 @@ impl<'t> LabelSelectorParser<'t> {
         values.sort_unstable();
         values.dedup();
         let numeric = matches!(operator, LabelOperator::GreaterThan | LabelOperator::LessThan);
-        for value in &values {
-            check_value(value)?;
-            if numeric && value.parse::<i64>().is_err() {
-                return Err(SelectorError(format!(
-                    "for 'Gt', 'Lt' operators, the value must be an integer: {value:?}"
-                )));
-            }
-        }
+        check_values(key, &values, numeric)?;
         Ok(LabelRequirement { key: key.to_owned(), operator, values })
     }
 
@@ -184,14 +184,15 @@ impl<'t> LabelSelectorParser<'t> {
     fn values(&mut self) -> Result<Vec<String>, SelectorError> {
         match self.take() {
             SelectorToken::Symbol("(") => {}
-            other => return Err(unexpected_token(&other, "'('")),
+            other => return Err(SelectorError(format!("found '{}' expected: '('", token_text(&other)))),
         }
         let mut values = Vec::new();
         loop {
             let value = match self.peek() {
                 SelectorToken::Word(value) => (*value).to_owned(),
                 SelectorToken::Symbol("," | ")") => String::new(),
-                other => return Err(unexpected_token(other, "',', ')' or identifier")),
+                other if values.is_empty() => return Err(unexpected_token(other, "',', ')' or identifier")),
+                other => return Err(unexpected_token(other, "',', or identifier")),
             };
             if matches!(self.peek(), SelectorToken::Word(_)) {
                 self.at += 1;
@@ -206,13 +207,16 @@ impl<'t> LabelSelectorParser<'t> {
     }
 }
 
-fn unexpected_token(token: &SelectorToken<'_>, expected: &str) -> SelectorError {
-    let text = match token {
+fn token_text<'t>(token: &SelectorToken<'t>) -> &'t str {
+    match token {
         SelectorToken::Word(text) => text,
-        SelectorToken::Symbol(text) => *text,
+        SelectorToken::Symbol(text) => text,
         SelectorToken::End => "",
-    };
-    SelectorError(format!("found '{text}', expected: {expected}"))
+    }
+}
+
+fn unexpected_token(token: &SelectorToken<'_>, expected: &str) -> SelectorError {
+    SelectorError(format!("found '{}', expected: {expected}", token_text(token)))
 }
 
 /// Whether a text is a valid label key: `[DNS subdomain/]name`.
@@ -229,12 +233,30 @@ pub fn is_label_value(value: &str) -> bool {
     value.is_empty() || value.len() <= 63 && is_qualified(value)
 }
 
+/// Refuses an invalid key, with upstream's field error, whose path is missing.
 fn check_key(key: &str) -> Result<(), SelectorError> {
-    if is_label_key(key) { Ok(()) } else { Err(SelectorError(format!("{key:?} is not a valid label key"))) }
+    if is_label_key(key) {
+        return Ok(());
+    }
+    Err(SelectorError(FieldError::invalid("<nil>", key, check_qualified_name(key).join("; ")).to_string()))
 }
 
-fn check_value(value: &str) -> Result<(), SelectorError> {
-    if is_label_value(value) { Ok(()) } else { Err(SelectorError(format!("{value:?} is not a valid label value"))) }
+/// Refuses invalid values, with upstream's field errors.
+fn check_values(key: &str, values: &[String], is_numeric: bool) -> Result<(), SelectorError> {
+    let mut errors = Vec::new();
+    for (index, value) in values.iter().enumerate().filter(|(_, value)| is_numeric && value.parse::<i64>().is_err()) {
+        let why = "for 'Gt', 'Lt' operators, the value must be an integer";
+        errors.push(FieldError::invalid(format_args!("values[{index}]"), value, why).to_string());
+    }
+    for (index, value) in values.iter().enumerate().filter(|(_, value)| !is_label_value(value)) {
+        let path = format_args!("values[{index}][{key}]").to_string();
+        errors.push(FieldError::invalid(path, value, check_label_value(value).join("; ")).to_string());
+    }
+    match &errors[..] {
+        [] => Ok(()),
+        [only] => Err(SelectorError(only.clone())),
+        _ => Err(SelectorError(format!("[{}]", errors.join(", ")))),
+    }
 }
 
 /// Whether a text has only letters, digits, `-`, `_`, `.`, with a letter or digit at both ends.
@@ -315,6 +337,32 @@ mod tests {
             assert!(LabelSelector::parse(text).is_err(), "{text}");
         }
         assert!(LabelSelector::parse(&format!("x={}", "a".repeat(64))).is_err());
+    }
+
+    #[test]
+    fn label_selector_errors_match_upstream() {
+        let label = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
+        let value = format!("unable to parse requirement: values[0][x]: Invalid value: \"-a\": {label}");
+        for (text, expected) in [
+            (",", "found ',', expected: !, identifier, or 'end of string'"),
+            ("x,", "found '', expected: identifier after ','"),
+            ("x,)", "found ')', expected: identifier after ','"),
+            ("x=a b", "found 'b', expected: ',' or 'end of string'"),
+            ("!x=a", "found '=', expected: ',' or 'end of string'"),
+            ("!!x", "unable to parse requirement: found '!', expected: identifier"),
+            ("x y", "unable to parse requirement: found 'y', expected: in, notin, =, ==, !=, gt, lt"),
+            ("x in a", "unable to parse requirement: found 'a' expected: '('"),
+            ("x in (a b)", "unable to parse requirement: found 'b', expected: ',' or ')'"),
+            ("x in (=", "unable to parse requirement: found '=', expected: ',', ')' or identifier"),
+            ("x in (a,=", "unable to parse requirement: found '=', expected: ',', or identifier"),
+            ("x=-a", &value),
+            ("x<b", {
+                "unable to parse requirement: values[0]: Invalid value: \"b\": for 'Gt', 'Lt' operators, the value must be an integer"
+            }),
+            ("/b", "unable to parse requirement: <nil>: Invalid value: \"/b\": prefix part must be non-empty"),
+        ] {
+            assert_eq!(LabelSelector::parse(text).unwrap_err().to_string(), expected, "{text}");
+        }
     }
 
     #[test]

@@ -39,6 +39,8 @@ mod user;
 /// API versions and their order.
 pub mod version;
 mod watch_options;
+/// YAML bodies, as API servers read them.
+pub mod yaml;
 
 pub use bounded_yaml::{YamlError, read_bounded_yaml};
 pub use encode::{StatusEncoding, encode};

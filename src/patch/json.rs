@@ -265,8 +265,8 @@ mod tests {
 
     use super::*;
 
-    fn apply(document: Value, patch: Value) -> Result<Value, PatchError> {
-        JsonPatch::parse(patch.to_string().as_bytes(), true)?.0.apply(document)
+    fn apply(document: Value, patch: impl Into<Value>) -> Result<Value, PatchError> {
+        JsonPatch::parse(patch.into().to_string().as_bytes(), true)?.0.apply(document)
     }
 
     /// Examples of RFC 6902, appendix A, and quirks of json-patch v4.

@@ -68,9 +68,10 @@ mod tests {
 
     use super::*;
 
-    fn apply(document: Value, patch: Value) -> Value {
-        let (patch, _) = MergePatch::parse(patch.to_string().as_bytes()).unwrap();
-        Value::Object(patch.apply(document.as_object().unwrap().clone()))
+    fn apply(document: Value, patch: impl Into<Value>) -> Value {
+        let (patch, _) = MergePatch::parse(patch.into().to_string().as_bytes()).unwrap();
+        let Value::Object(document) = document else { panic!("no object") };
+        Value::Object(patch.apply(document))
     }
 
     /// Examples of RFC 7386, appendix A, and quirks of json-patch v4.

@@ -151,9 +151,9 @@ mod tests {
         Schema::of_type(ValueType::String)
     }
 
-    fn check(schema: &Schema, value: Value, expected: Value, paths: &[&str]) {
-        let mut pruned = value.clone();
-        assert_eq!(prune_unknown_fields(&mut pruned, Some(schema), true), paths, "{value}");
+    fn check(schema: &Schema, value: impl Into<Value>, expected: impl Into<Value>, paths: &[&str]) {
+        let (mut pruned, expected): (Value, Value) = (value.into(), expected.into());
+        assert_eq!(prune_unknown_fields(&mut pruned, Some(schema), true), paths);
         assert_eq!(pruned, expected);
         assert_eq!(prune_unknown_fields(&mut pruned, Some(schema), true), Vec::<String>::new());
     }

@@ -211,13 +211,25 @@ pub(in crate::config) fn serve_delegation(
     serve
 }
 
-/// The authorization modes; none with an `AuthorizationConfiguration`.
-pub(in crate::config) fn authorization_modes(parser: &mut FlagParser<'_>, configured: bool) -> Vec<AuthorizerMode> {
+/// The authorization modes; none with an `AuthorizationConfiguration`. With `has_store` (`--embedded-api`) the default is
+/// the policy file, or to deny.
+pub(in crate::config) fn authorization_modes(
+    parser: &mut FlagParser<'_>,
+    configured: bool,
+    has_store: bool,
+) -> Vec<AuthorizerMode> {
     const NAME: &str = "authorization-mode";
     const KNOWN: &str = "supported are AlwaysAllow, AlwaysDeny, RBAC (or Static) and Webhook";
     let (written, mut modes) = (parser.list(NAME), Vec::new());
     if configured {
         return modes;
+    }
+    // No backend authorizes again: what is not granted is denied.
+    if has_store && !parser.is_given(NAME) {
+        return vec![match parser.path("authorization-policy-file") {
+            Some(_) => AuthorizerMode::Static("RBAC"),
+            None => AuthorizerMode::AlwaysDeny,
+        }];
     }
     if written.is_empty() {
         parser.add_problem(NAME, format_args!("at least one mode is required; {KNOWN}"));

@@ -4,12 +4,14 @@
 mod authentication;
 mod authorization;
 mod backends;
+mod embedded_api;
 mod observability;
 mod serving;
 
 pub use self::authentication::AUTHENTICATION;
 pub use self::authorization::{AUTHORIZATION, AUTHORIZATION_MODE};
 pub use self::backends::BACKENDS;
+pub use self::embedded_api::EMBEDDED_API;
 pub(in crate::config) use self::backends::RESOLVER;
 pub(in crate::config) use self::observability::{
     ACCESS_LOG_FORMAT, ADMIN_TOKEN_FILE, LOG_FORMAT, LOG_LEVEL, VERBOSITY,

@@ -53,6 +53,8 @@ pub struct GatewayConfig {
     pub serve_delegation: bool,
     /// Reviews sent to a kube-apiserver or webhook.
     pub delegated_auth: DelegatedAuthConfig,
+    /// The embedded API server, if there is one.
+    pub embedded_api: Option<EmbeddedApiConfig>,
     /// Backends.
     pub backends: BackendsConfig,
     /// Forwarding of requests.
@@ -87,7 +89,10 @@ impl Arguments<GatewayCommand> {
         let forwarding = backends::forwarding(&mut parser);
         let authorization_config = authentication::authorization_config(&mut parser);
         let configured = authorization_config.is_some();
-        let modes = authentication::authorization_modes(&mut parser, configured);
+        let modes = {
+            let has_store = parser.switch("embedded-api");
+            authentication::authorization_modes(&mut parser, configured, has_store)
+        };
         authentication::disable_anonymous_with_always_allow(&mut parser, &mut who, &modes);
         let data_dir = data_dir(&mut parser);
         let config = GatewayConfig {
@@ -105,6 +110,7 @@ impl Arguments<GatewayCommand> {
             policy_file: authentication::policy_file(&mut parser, &modes, configured),
             authorization_modes: modes,
             authorization_config,
+            embedded_api: embedded_api::embedded_api(&mut parser, &data_dir),
             backends: backends::backends(&mut parser, &data_dir, &forwarding),
             data_dir,
             sidecar: SidecarAuth::for_gateway(forwarding.forward_uid),

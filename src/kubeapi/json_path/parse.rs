@@ -227,7 +227,7 @@ fn is_terminator(c: char) -> bool {
 fn parse_slice(text: &str) -> Result<SliceBounds, JsonPathError> {
     let parts: Vec<&str> = text.split(':').collect();
     let is_number = |part: &&str| part.strip_prefix('-').unwrap_or(part).bytes().all(|byte| byte.is_ascii_digit());
-    if parts.len() > 3 || !parts.iter().all(|part| is_number(part)) {
+    if parts.len() > 3 || !parts.iter().all(is_number) {
         return error(format!("invalid array index {text}"));
     }
     let number = |part: Option<&&str>| match part {

@@ -214,7 +214,7 @@ fn check_managed_fields(meta: ObjectMetaView<'_>, path: &FieldPath<'_>, errors: 
 }
 
 /// Validates the name of a field manager (`ValidateFieldManager`): at most 128 bytes, printable.
-pub(crate) fn check_field_manager(manager: &str, path: &FieldPath<'_>, errors: &mut Vec<FieldError>) {
+pub fn check_field_manager(manager: &str, path: &FieldPath<'_>, errors: &mut Vec<FieldError>) {
     if manager.len() > MAX_MANAGER {
         errors.push(FieldError::too_long(path, MAX_MANAGER));
     }
@@ -232,14 +232,18 @@ mod tests {
 
     const PATH: FieldPath<'static> = FieldPath::root("metadata");
 
+    fn with_metadata(metadata: Value) -> Value {
+        Value::Object([("metadata".to_owned(), metadata)].into_iter().collect())
+    }
+
     fn created(metadata: Value, is_namespaced: bool) -> Vec<String> {
-        let object = json!({"metadata": metadata});
+        let object = with_metadata(metadata);
         let errors = validate_object_meta(ObjectMetaView::of(&object), is_namespaced, NameRule::DnsSubdomain, &PATH);
         errors.iter().map(ToString::to_string).collect()
     }
 
     fn updated(new: Value, old: Value) -> Vec<String> {
-        let (new, old) = (json!({"metadata": new}), json!({"metadata": old}));
+        let (new, old) = (with_metadata(new), with_metadata(old));
         let errors = validate_object_meta_update(ObjectMetaView::of(&new), ObjectMetaView::of(&old), &PATH);
         errors.iter().map(ToString::to_string).collect()
     }

@@ -23,9 +23,10 @@ impl MergeSchema for PodSchema {
     }
 }
 
-fn apply(document: Value, patch: Value) -> Result<Value, PatchError> {
-    let (patch, _) = StrategicPatch::parse(patch.to_string().as_bytes())?;
-    patch.apply(document.as_object().unwrap().clone(), &PodSchema).map(Value::Object)
+fn apply(document: Value, patch: impl Into<Value>) -> Result<Value, PatchError> {
+    let (patch, _) = StrategicPatch::parse(patch.into().to_string().as_bytes())?;
+    let Value::Object(document) = document else { panic!("no object") };
+    patch.apply(document, &PodSchema).map(Value::Object)
 }
 
 fn names(list: &[&str]) -> Value {

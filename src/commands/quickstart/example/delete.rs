@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::api_errors;
 use super::object;
-use super::options::{ListOptions, dry_run};
+use super::options::{ExampleListOptions, dry_run};
 use super::representation::Representation;
 use super::request::{ExampleRequest, ObjectTarget, read_body};
 use super::resource::{ExampleResource, GROUP};
@@ -36,7 +36,7 @@ pub(super) fn delete(call: &ExampleRequest<'_>, target: &ObjectTarget, name: &st
 pub(super) fn delete_collection(
     call: &ExampleRequest<'_>,
     target: &ObjectTarget,
-    list: &ListOptions,
+    list: &ExampleListOptions,
 ) -> Result<Value, Status> {
     let options = DeleteOptions::read(call, target)?;
     let snapshot = call.api.store.list(target.resource.plural, target.namespace.as_deref(), None);

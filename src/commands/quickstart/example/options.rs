@@ -42,11 +42,11 @@ impl Parameters {
 }
 
 /// `metav1.ListOptions`.
-pub(super) struct ListOptions {
+pub(super) struct ExampleListOptions {
     pub(super) selector: ObjectSelector,
     pub(super) limit: usize,
     pub(super) continue_token: String,
-    pub(super) version: ListVersion,
+    pub(super) version: ExampleListVersion,
     pub(super) watch: bool,
     pub(super) bookmarks: bool,
     /// Zero when not given.
@@ -57,7 +57,7 @@ pub(super) struct ListOptions {
 
 /// `resourceVersion` and `resourceVersionMatch` together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ListVersion {
+pub(super) enum ExampleListVersion {
     /// Not given.
     Latest,
     /// `0`.
@@ -66,8 +66,8 @@ pub(super) enum ListVersion {
     Exact(u64),
 }
 
-impl ListOptions {
-    pub(super) fn read(query: &Parameters) -> Result<ListOptions, Status> {
+impl ExampleListOptions {
+    pub(super) fn read(query: &Parameters) -> Result<ExampleListOptions, Status> {
         let watch = query.flag("watch").unwrap_or(false);
         let initial_events = query.flag("sendInitialEvents");
         let (version, matching) = (query.get("resourceVersion"), query.get("resourceVersionMatch"));
@@ -81,16 +81,16 @@ impl ListOptions {
             return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
         }
         let version = match version {
-            "" => ListVersion::Latest,
-            "0" => ListVersion::Any,
+            "" => ExampleListVersion::Latest,
+            "0" => ExampleListVersion::Any,
             text => {
                 let revision = parse_version(text)?;
                 // Upstream reads a list with a limit at exactly the given version by default.
                 let exact = matching == "Exact" || (matching.is_empty() && limit > 0 && !watch);
-                if exact { ListVersion::Exact(revision) } else { ListVersion::NotOlderThan(revision) }
+                if exact { ExampleListVersion::Exact(revision) } else { ExampleListVersion::NotOlderThan(revision) }
             }
         };
-        Ok(ListOptions {
+        Ok(ExampleListOptions {
             selector: ObjectSelector::parse(query.get("labelSelector"), query.get("fieldSelector"))?,
             limit,
             continue_token,
@@ -226,8 +226,8 @@ pub(super) fn dry_run<'q>(values: impl Iterator<Item = &'q str>, errors: &mut Ve
 mod tests {
     use super::*;
 
-    fn list(query: &str) -> Result<ListOptions, Status> {
-        ListOptions::read(&Parameters::parse(query))
+    fn list(query: &str) -> Result<ExampleListOptions, Status> {
+        ExampleListOptions::read(&Parameters::parse(query))
     }
 
     #[test]
@@ -241,11 +241,11 @@ mod tests {
     #[test]
     fn list_options_resource_version_match() {
         let version = |query: &str| list(query).map(|options| options.version).map_err(|status| status.code);
-        assert_eq!(version(""), Ok(ListVersion::Latest));
-        assert_eq!(version("resourceVersion=0"), Ok(ListVersion::Any));
-        assert_eq!(version("resourceVersion=7"), Ok(ListVersion::NotOlderThan(7)));
-        assert_eq!(version("resourceVersion=7&limit=2"), Ok(ListVersion::Exact(7)));
-        assert_eq!(version("resourceVersion=7&resourceVersionMatch=Exact"), Ok(ListVersion::Exact(7)));
+        assert_eq!(version(""), Ok(ExampleListVersion::Latest));
+        assert_eq!(version("resourceVersion=0"), Ok(ExampleListVersion::Any));
+        assert_eq!(version("resourceVersion=7"), Ok(ExampleListVersion::NotOlderThan(7)));
+        assert_eq!(version("resourceVersion=7&limit=2"), Ok(ExampleListVersion::Exact(7)));
+        assert_eq!(version("resourceVersion=7&resourceVersionMatch=Exact"), Ok(ExampleListVersion::Exact(7)));
         assert_eq!(version("resourceVersion=x"), Err(400));
         assert_eq!(version("resourceVersionMatch=Exact"), Err(422));
         assert_eq!(version("watch=1&sendInitialEvents=true"), Err(422));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::api_errors;
 use super::object;
-use super::options::{ListOptions, ListVersion};
+use super::options::{ExampleListOptions, ExampleListVersion};
 use super::representation::Representation;
 use super::request::{ExampleRequest, ObjectTarget};
 use super::store::RevisionError;
@@ -29,21 +29,25 @@ pub(super) fn get(call: &ExampleRequest<'_>, target: &ObjectTarget, name: &str) 
 }
 
 /// `list` of one or all namespaces, in pages if requested.
-pub(super) fn list(call: &ExampleRequest<'_>, target: &ObjectTarget, options: &ListOptions) -> Result<Value, Status> {
+pub(super) fn list(
+    call: &ExampleRequest<'_>,
+    target: &ObjectTarget,
+    options: &ExampleListOptions,
+) -> Result<Value, Status> {
     let view = Representation::negotiate(call.headers, &call.query, true)?;
     let page = match options.continue_token.as_str() {
         "" => None,
-        token => Some(ContinueToken::decode(token)?),
+        token => Some(ExampleContinueToken::decode(token)?),
     };
     let current = *call.api.store.latest().borrow();
     let at = match (&page, options.version) {
         (Some(page), _) => Some(page.revision),
-        (None, ListVersion::Latest | ListVersion::Any) => None,
-        (None, ListVersion::NotOlderThan(revision)) if revision > current => {
+        (None, ExampleListVersion::Latest | ExampleListVersion::Any) => None,
+        (None, ExampleListVersion::NotOlderThan(revision)) if revision > current => {
             return Err(api_errors::resource_version_too_large(revision, current));
         }
-        (None, ListVersion::NotOlderThan(_)) => None,
-        (None, ListVersion::Exact(revision)) => Some(revision),
+        (None, ExampleListVersion::NotOlderThan(_)) => None,
+        (None, ExampleListVersion::Exact(revision)) => Some(revision),
     };
     let snapshot = call.api.store.list(target.resource.plural, target.namespace.as_deref(), at);
     let snapshot = snapshot.map_err(|out_of_reach| match out_of_reach {
@@ -66,7 +70,7 @@ pub(super) fn list(call: &ExampleRequest<'_>, target: &ObjectTarget, options: &L
         let remaining = objects.len() - options.limit;
         objects.truncate(options.limit);
         if let Some(last) = objects.last() {
-            metadata["continue"] = json!(ContinueToken::after(snapshot.revision, last).encode());
+            metadata["continue"] = json!(ExampleContinueToken::after(snapshot.revision, last).encode());
         }
         if options.selector.is_empty() {
             metadata["remainingItemCount"] = json!(remaining);
@@ -79,7 +83,7 @@ pub(super) fn list(call: &ExampleRequest<'_>, target: &ObjectTarget, options: &L
 pub(super) fn watch(
     call: &ExampleRequest<'_>,
     target: &ObjectTarget,
-    options: ListOptions,
+    options: ExampleListOptions,
 ) -> Result<ObjectWatch, Status> {
     let view = Representation::negotiate(call.headers, &call.query, false)?;
     Ok(ObjectWatch::start(
@@ -94,15 +98,15 @@ pub(super) fn watch(
 }
 
 /// The continue token: the next page begins after this object, at this revision.
-struct ContinueToken {
+struct ExampleContinueToken {
     revision: u64,
     namespace: String,
     name: String,
 }
 
-impl ContinueToken {
-    fn after(revision: u64, last: &Value) -> ContinueToken {
-        ContinueToken { revision, namespace: object::namespace(last).into(), name: object::name(last).into() }
+impl ExampleContinueToken {
+    fn after(revision: u64, last: &Value) -> ExampleContinueToken {
+        ExampleContinueToken { revision, namespace: object::namespace(last).into(), name: object::name(last).into() }
     }
 
     /// Encodes the token; opaque to clients, in upstream's format.
@@ -112,7 +116,7 @@ impl ContinueToken {
         URL_SAFE_NO_PAD.encode(token.to_string())
     }
 
-    fn decode(token: &str) -> Result<ContinueToken, Status> {
+    fn decode(token: &str) -> Result<ExampleContinueToken, Status> {
         let wrong = |why: &str| Status::bad_request(format!("continue key is not valid: {why}"));
         let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|error| wrong(&error.to_string()))?;
         let token: Value = serde_json::from_slice(&bytes).map_err(|error| wrong(&error.to_string()))?;
@@ -123,7 +127,7 @@ impl ContinueToken {
         let (Some(revision), Some((namespace, name))) = (token["rv"].as_u64(), start) else {
             return Err(wrong("incorrect encoded start resourceVersion (version meta.k8s.io/v1)"));
         };
-        Ok(ContinueToken { revision, namespace: namespace.into(), name: name.into() })
+        Ok(ExampleContinueToken { revision, namespace: namespace.into(), name: name.into() })
     }
 }
 
@@ -133,11 +137,11 @@ mod tests {
 
     #[test]
     fn continue_token_round_trips() {
-        let token = ContinueToken::after(7, &json!({"metadata": {"name": "b", "namespace": "a"}})).encode();
-        let page = ContinueToken::decode(&token).unwrap();
+        let token = ExampleContinueToken::after(7, &json!({"metadata": {"name": "b", "namespace": "a"}})).encode();
+        let page = ExampleContinueToken::decode(&token).unwrap();
         assert_eq!((page.revision, page.namespace.as_str(), page.name.as_str()), (7, "a", "b"));
         for wrong in ["", "x!", "e30", &URL_SAFE_NO_PAD.encode(r#"{"v":"meta.k8s.io/v1","rv":-1,"start":"a"}"#)] {
-            assert_eq!(ContinueToken::decode(wrong).err().map(|status| status.code), Some(400), "{wrong}");
+            assert_eq!(ExampleContinueToken::decode(wrong).err().map(|status| status.code), Some(400), "{wrong}");
         }
     }
 }

@@ -12,7 +12,7 @@ use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
 use super::discovery::{self, CachedDocument};
-use super::options::{ListOptions, Parameters};
+use super::options::{ExampleListOptions, Parameters};
 use super::representation::{self, Representation};
 use super::resource::{ExampleResource, GROUP, RESOURCES};
 use super::store::ObjectKey;
@@ -122,7 +122,7 @@ fn dispatch_verb(call: &ExampleRequest<'_>, target: &ObjectTarget, method: &Meth
             Ok(json_response(StatusCode::OK, &read::get(call, target, name)?, call.headers))
         }
         (&Method::GET | &Method::HEAD, None) => {
-            let options = ListOptions::read(&call.query)?;
+            let options = ExampleListOptions::read(&call.query)?;
             if options.watch && method == Method::GET {
                 return Ok(watch_response(read::watch(call, target, options)?));
             }
@@ -135,7 +135,7 @@ fn dispatch_verb(call: &ExampleRequest<'_>, target: &ObjectTarget, method: &Meth
             Ok(json_response(StatusCode::OK, &delete::delete(call, target, name)?, call.headers))
         }
         (&Method::DELETE, None) if !everywhere => {
-            let options = ListOptions::read(&call.query)?;
+            let options = ExampleListOptions::read(&call.query)?;
             Ok(json_response(StatusCode::OK, &delete::delete_collection(call, target, &options)?, call.headers))
         }
         _ => Err(api_errors::method_not_allowed()),

@@ -9,7 +9,7 @@ use tokio::time::{Instant, Interval, interval_at, sleep_until};
 
 use super::api_errors;
 use super::object;
-use super::options::{ListOptions, ListVersion};
+use super::options::{ExampleListOptions, ExampleListVersion};
 use super::representation::Representation;
 use super::resource::ExampleResource;
 use super::store::{ObjectChange, ObjectStore, RevisionError};
@@ -22,7 +22,7 @@ pub(super) struct ObjectWatch {
     store: Arc<ObjectStore>,
     resource: &'static ExampleResource,
     namespace: Option<String>,
-    options: ListOptions,
+    options: ExampleListOptions,
     view: Representation,
     latest: tokio::sync::watch::Receiver<u64>,
     /// The revision up to which changes were sent.
@@ -44,7 +44,7 @@ impl ObjectWatch {
         store: Arc<ObjectStore>,
         resource: &'static ExampleResource,
         namespace: Option<String>,
-        options: ListOptions,
+        options: ExampleListOptions,
         view: Representation,
         bookmark_every: Duration,
         drain: Drain,
@@ -100,17 +100,17 @@ impl ObjectWatch {
     fn set_start_position(&mut self) {
         let with_state = self.options.initial_events.unwrap_or(false);
         match self.options.version {
-            ListVersion::NotOlderThan(revision) | ListVersion::Exact(revision) => {
+            ExampleListVersion::NotOlderThan(revision) | ExampleListVersion::Exact(revision) => {
                 let current = *self.latest.borrow();
                 if revision > current {
                     return self.send_error(&api_errors::resource_version_too_large(revision, current));
                 }
                 if with_state { self.send_initial_events() } else { self.position = revision }
             }
-            ListVersion::Latest | ListVersion::Any if self.options.initial_events == Some(false) => {
+            ExampleListVersion::Latest | ExampleListVersion::Any if self.options.initial_events == Some(false) => {
                 self.position = *self.latest.borrow()
             }
-            ListVersion::Latest | ListVersion::Any => self.send_initial_events(),
+            ExampleListVersion::Latest | ExampleListVersion::Any => self.send_initial_events(),
         }
         if with_state {
             self.send_bookmark(true);

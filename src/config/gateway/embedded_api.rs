@@ -1,0 +1,44 @@
+//! `--embedded-api` and its flags.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::parser::FlagParser;
+use crate::rest::ApiServerSettings;
+
+/// The embedded API server and its store.
+#[derive(Clone, Debug)]
+pub struct EmbeddedApiConfig {
+    /// The file of the store.
+    pub store_file: PathBuf,
+    /// Whether a write waits for the disk.
+    pub synchronizes: bool,
+    /// Settings of the API.
+    pub settings: ApiServerSettings,
+}
+
+/// Reads the flags; none without `--embedded-api`.
+pub(in crate::config) fn embedded_api(parser: &mut FlagParser<'_>, data_dir: &Path) -> Option<EmbeddedApiConfig> {
+    const NAME: &str = "embedded-api";
+    let config = EmbeddedApiConfig {
+        store_file: parser.path("store-file").unwrap_or_else(|| data_dir.join("store.db")),
+        synchronizes: !parser.switch("unsafe-no-fsync"),
+        settings: ApiServerSettings {
+            event_ttl: parser.duration("event-ttl"),
+            min_request_timeout: parser.duration("min-request-timeout"),
+        },
+    };
+    if !parser.switch(NAME) {
+        for flag in ["store-file", "event-ttl", "min-request-timeout", "unsafe-no-fsync"] {
+            if parser.is_given(flag) {
+                parser.add_problem(flag, "needs --embedded-api");
+            }
+        }
+        return None;
+    }
+    for flag in ["kubeconfig", "delegate-kubeconfig", "serve-delegation"] {
+        if parser.is_given(flag) {
+            parser.add_problem(NAME, format_args!("cannot be given together with --{flag}"));
+        }
+    }
+    Some(config)
+}

@@ -1,0 +1,40 @@
+//! Flags of the embedded API server.
+
+use crate::config::flag::{Flag, FlagGroup, FlagKind};
+
+/// The embedded API server.
+pub static EMBEDDED_API: FlagGroup = FlagGroup {
+    heading: "Embedded API server",
+    flags: &[
+        Flag::new(
+            "embedded-api",
+            FlagKind::Switch,
+            "false",
+            "Serve Namespaces, ConfigMaps, Secrets, ServiceAccounts, Events, Leases, Services, Endpoints and EndpointSlices from a store of this gateway, without a kube-apiserver. Without --authorization-mode only group system:masters and --authorization-policy-file are allowed",
+        ),
+        Flag::new(
+            "store-file",
+            FlagKind::File,
+            "",
+            "SQLite file with the objects of --embedded-api (default store.db in --data-dir)",
+        ),
+        Flag::new(
+            "event-ttl",
+            FlagKind::Duration,
+            "1h",
+            "How long Events of --embedded-api are kept",
+        ),
+        Flag::new(
+            "min-request-timeout",
+            FlagKind::Duration,
+            "30m",
+            "Shortest duration of a watch of --embedded-api that does not name one; the longest is twice that",
+        ),
+        Flag::new(
+            "unsafe-no-fsync",
+            FlagKind::Switch,
+            "false",
+            "Do not wait for the disk before a write of --embedded-api is acknowledged: a power failure loses writes. For tests",
+        ),
+    ],
+};
