@@ -38,6 +38,12 @@ pub mod kubeclient;
 // Cached decisions of remote reviews (TokenReview, SubjectAccessReview): TTLs, single flight.
 pub mod decision_cache;
 
+// The store of the API server: keys, revisions, compare-and-swap; in a SQLite file or in memory.
+pub mod storage;
+
+// The watch cache: objects in memory, their history, lists and watches.
+pub mod watch_cache;
+
 // Inbound connections: bind, accept, handshake, serve, limits.
 pub mod listen;
 
