@@ -10,15 +10,15 @@ use proptest::prelude::*;
 use super::*;
 
 /// A store under test, and what only its kind can do.
-pub(super) struct Subject {
+pub(super) struct StoreUnderTest {
     pub(super) store: Arc<dyn Store>,
     /// Discards the history up to a revision.
     pub(super) compact: Box<dyn Fn(Revision)>,
 }
 
 /// Runs every scenario, each on a new store.
-pub(super) fn assert_contract(open: impl Fn() -> Subject) {
-    let scenarios: [fn(&Subject); 11] = [
+pub(super) fn assert_contract(open: impl Fn() -> StoreUnderTest) {
+    let scenarios: [fn(&StoreUnderTest); 11] = [
         create_requires_absence,
         update_compares_revision,
         delete_compares_revision,
@@ -131,7 +131,7 @@ impl FeedReader {
     }
 }
 
-fn create_requires_absence(subject: &Subject) {
+fn create_requires_absence(subject: &StoreUnderTest) {
     let store = &*subject.store;
     let first = put(store, "/r/a/x", Expect::Absent, "1");
     assert_conflict(commit(store, &key("/r/a/x"), Expect::Absent, &Mutation::put("2")), Some(("1", first)));
@@ -140,7 +140,7 @@ fn create_requires_absence(subject: &Subject) {
     assert_eq!((record.created, record.revision, record.expires, loaded.revision), (first, first, None, first));
 }
 
-fn update_compares_revision(subject: &Subject) {
+fn update_compares_revision(subject: &StoreUnderTest) {
     let store = &*subject.store;
     let x = key("/r/a/x");
     assert_conflict(commit(store, &x, Expect::At(1), &Mutation::put("0")), None);
@@ -153,7 +153,7 @@ fn update_compares_revision(subject: &Subject) {
     assert_eq!((record.created, record.revision), (first, second));
 }
 
-fn delete_compares_revision(subject: &Subject) {
+fn delete_compares_revision(subject: &StoreUnderTest) {
     let store = &*subject.store;
     let x = key("/r/a/x");
     assert_conflict(commit(store, &x, Expect::At(1), &Mutation::Delete), None);
@@ -168,7 +168,7 @@ fn delete_compares_revision(subject: &Subject) {
     assert_eq!(wait(store.load(&prefix("/r/a/"))).unwrap().records[0].created, again);
 }
 
-fn revisions_step_by_one_over_all_keys(subject: &Subject) {
+fn revisions_step_by_one_over_all_keys(subject: &StoreUnderTest) {
     let store = &*subject.store;
     assert_eq!(wait(store.current()), Ok(FIRST_REVISION));
     assert_eq!(wait(store.load(&prefix("/r/a/"))).unwrap().revision, FIRST_REVISION);
@@ -180,7 +180,7 @@ fn revisions_step_by_one_over_all_keys(subject: &Subject) {
     assert_eq!(wait(store.load(&prefix("/r/c/"))).unwrap().revision, FIRST_REVISION + 3);
 }
 
-fn load_is_limited_to_prefix_and_sorted(subject: &Subject) {
+fn load_is_limited_to_prefix_and_sorted(subject: &StoreUnderTest) {
     let store = &*subject.store;
     for text in ["/r/foobar/a", "/r/foo/b", "/r/foo/ns/a", "/r/foo/a", "/r/fo/a", "/r/foo/a-b"] {
         put(store, text, Expect::Absent, "1");
@@ -193,7 +193,7 @@ fn load_is_limited_to_prefix_and_sorted(subject: &Subject) {
     assert_eq!(keys("/r/"), ["/r/fo/a", "/r/foo/a", "/r/foo/a-b", "/r/foo/b", "/r/foo/ns/a", "/r/foobar/a"]);
 }
 
-fn feed_precedes_the_answer(subject: &Subject) {
+fn feed_precedes_the_answer(subject: &StoreUnderTest) {
     let store = &*subject.store;
     let mut feeds: Vec<_> =
         ["/r/a/", "/r/b/", "/r/"].map(|text| FeedReader::new(&subject.store, &prefix(text), FIRST_REVISION)).into();
@@ -211,7 +211,7 @@ fn feed_precedes_the_answer(subject: &Subject) {
     assert_eq!(*progress.borrow(), next, "progress does not depend on the prefix");
 }
 
-fn feed_replays_history_with_old_values(subject: &Subject) {
+fn feed_replays_history_with_old_values(subject: &StoreUnderTest) {
     let store = &*subject.store;
     let first = put(store, "/r/a/x", Expect::Absent, "1");
     put(store, "/r/b/x", Expect::Absent, "other");
@@ -237,7 +237,7 @@ fn feed_replays_history_with_old_values(subject: &Subject) {
     }
 }
 
-fn feed_and_reads_end_at_compaction(subject: &Subject) {
+fn feed_and_reads_end_at_compaction(subject: &StoreUnderTest) {
     let store = &*subject.store;
     let first = put(store, "/r/a/x", Expect::Absent, "1");
     let second = put(store, "/r/a/x", Expect::At(first), "2");
@@ -257,7 +257,7 @@ fn feed_and_reads_end_at_compaction(subject: &Subject) {
     assert_eq!(loaded.records.iter().map(|record| record.revision).collect::<Vec<_>>(), [third, other]);
 }
 
-fn read_at_older_revision_in_pages(subject: &Subject) {
+fn read_at_older_revision_in_pages(subject: &StoreUnderTest) {
     let store = &*subject.store;
     let a = put(store, "/r/a/a", Expect::Absent, "1");
     let b = put(store, "/r/a/b", Expect::Absent, "1");
@@ -282,7 +282,7 @@ fn read_at_older_revision_in_pages(subject: &Subject) {
     assert_eq!(future, Error::FutureRevision { requested: d + 1, current: d });
 }
 
-fn values_are_kept_as_they_are(subject: &Subject) {
+fn values_are_kept_as_they_are(subject: &StoreUnderTest) {
     let store = &*subject.store;
     let all: Vec<u8> = (0..=255).collect();
     let largest = vec![7; MAX_VALUE_BYTES];
@@ -305,7 +305,7 @@ fn values_are_kept_as_they_are(subject: &Subject) {
     assert_eq!(wait(store.load(&prefix("/r/a/"))).unwrap().records.len(), 3);
 }
 
-fn concurrent_commits_have_one_winner(subject: &Subject) {
+fn concurrent_commits_have_one_winner(subject: &StoreUnderTest) {
     let all = prefix("/r/");
     let mut feed = FeedReader::new(&subject.store, &all, FIRST_REVISION);
     let mut won = Vec::new();
@@ -446,10 +446,10 @@ fn as_state(records: &[Arc<KeyValue>]) -> BTreeMap<Key, (Revision, Bytes)> {
     records.iter().map(|record| (record.key.clone(), (record.revision, record.value.clone()))).collect()
 }
 
-fn memory(wrap: impl Fn(MemoryStore) -> Arc<dyn Store>) -> Subject {
+fn memory(wrap: impl Fn(MemoryStore) -> Arc<dyn Store>) -> StoreUnderTest {
     let store = MemoryStore::new();
     let compacted = store.clone();
-    Subject { store: wrap(store), compact: Box::new(move |revision| compacted.compact(revision)) }
+    StoreUnderTest { store: wrap(store), compact: Box::new(move |revision| compacted.compact(revision)) }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::stored::{Stored, Views};
 use crate::storage::{Key, Revision, UnixMillis};
 
 /// A change of one object, with the object before and after.
-pub struct ObjectChange {
+pub struct StoredChange {
     revision: Revision,
     time: UnixMillis,
     key: Key,
@@ -18,15 +18,15 @@ pub struct ObjectChange {
     views: Views,
 }
 
-impl ObjectChange {
+impl StoredChange {
     pub(super) fn new(
         revision: Revision,
         time: UnixMillis,
         key: Key,
         old: Option<Arc<Stored>>,
         new: Option<Arc<Stored>>,
-    ) -> ObjectChange {
-        ObjectChange { revision, time, key, old, new, views: Views::default() }
+    ) -> StoredChange {
+        StoredChange { revision, time, key, old, new, views: Views::default() }
     }
 
     /// Revision of the change.
@@ -55,10 +55,10 @@ impl ObjectChange {
     }
 }
 
-impl fmt::Debug for ObjectChange {
+impl fmt::Debug for StoredChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ObjectChange { revision, key, .. } = self;
-        f.debug_struct("ObjectChange").field("revision", revision).field("key", key).finish_non_exhaustive()
+        let StoredChange { revision, key, .. } = self;
+        f.debug_struct("StoredChange").field("revision", revision).field("key", key).finish_non_exhaustive()
     }
 }
 
@@ -84,7 +84,7 @@ impl Default for HistoryLimits {
 
 /// The changes after a revision, without a gap.
 pub(super) struct ChangeRing {
-    changes: VecDeque<Arc<ObjectChange>>,
+    changes: VecDeque<Arc<StoredChange>>,
     /// All changes after it are in the ring.
     floor: Revision,
     /// Bytes of the old values.
@@ -115,7 +115,7 @@ impl ChangeRing {
     }
 
     /// Adds a change that is newer than all others.
-    pub(super) fn push(&mut self, change: Arc<ObjectChange>) {
+    pub(super) fn push(&mut self, change: Arc<StoredChange>) {
         let now = change.time;
         self.bytes += old_bytes(&change);
         self.changes.push_back(change);
@@ -146,7 +146,7 @@ impl ChangeRing {
         &self,
         position: Revision,
         budget: usize,
-        mut wanted: impl FnMut(&Arc<ObjectChange>) -> Option<T>,
+        mut wanted: impl FnMut(&Arc<StoredChange>) -> Option<T>,
     ) -> Scan<T> {
         if position < self.floor {
             return Scan::Behind(self.floor);
@@ -164,13 +164,13 @@ impl ChangeRing {
     }
 
     /// The change of a revision.
-    pub(super) fn find(&self, revision: Revision) -> Option<&Arc<ObjectChange>> {
+    pub(super) fn find(&self, revision: Revision) -> Option<&Arc<StoredChange>> {
         let change = self.changes.get(self.place_after(revision.checked_sub(1)?))?;
         (change.revision == revision).then_some(change)
     }
 
     /// Up to `count` changes after `floor` and up to `last`, the newest first; none if the ring begins later.
-    pub(super) fn newest(&self, floor: Revision, last: Revision, count: usize) -> Option<Vec<Arc<ObjectChange>>> {
+    pub(super) fn newest(&self, floor: Revision, last: Revision, count: usize) -> Option<Vec<Arc<StoredChange>>> {
         if floor < self.floor {
             return None;
         }
@@ -180,7 +180,7 @@ impl ChangeRing {
     }
 }
 
-fn old_bytes(change: &ObjectChange) -> usize {
+fn old_bytes(change: &StoredChange) -> usize {
     change.old.as_ref().map_or(0, |old| old.bytes().len())
 }
 
@@ -189,13 +189,13 @@ mod tests {
     use super::*;
     use crate::storage::{KeyValue, Prefix};
 
-    fn change(revision: Revision, time: UnixMillis, old: usize) -> Arc<ObjectChange> {
+    fn change(revision: Revision, time: UnixMillis, old: usize) -> Arc<StoredChange> {
         let prefix = Prefix::parse("/r/a/").unwrap();
         let key = prefix.key("", "x").unwrap();
         let value = vec![b'x'; old].into();
         let record = KeyValue { key: key.clone(), value, created: 2, revision: 2, expires: None };
         let old = Some(Arc::new(Stored::new(Arc::new(record), &prefix, &[])));
-        Arc::new(ObjectChange::new(revision, time, key, old, None))
+        Arc::new(StoredChange::new(revision, time, key, old, None))
     }
 
     fn ring(limits: HistoryLimits, changes: impl IntoIterator<Item = (Revision, UnixMillis, usize)>) -> ChangeRing {

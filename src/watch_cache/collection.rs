@@ -10,7 +10,7 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 
 use super::Error;
-use super::change_log::{ChangeRing, ObjectChange};
+use super::change_log::{ChangeRing, StoredChange};
 use super::collections::{CacheContext, CollectionSettings};
 use super::cursor::{WatchCursor, WatchQuery};
 use super::notify::Notifier;
@@ -298,7 +298,7 @@ impl ChangeSink for CollectionSink {
             if is_history && let Some(new) = &new {
                 self.held.insert(change.key.clone(), new.clone());
             }
-            let change = ObjectChange::new(change.revision, now, change.key.clone(), old, new);
+            let change = StoredChange::new(change.revision, now, change.key.clone(), old, new);
             if !is_history {
                 snapshot.apply(&change);
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Error;
-use super::change_log::{ObjectChange, Scan};
+use super::change_log::{Scan, StoredChange};
 use super::collection::ResourceCollection;
 use super::notify::{Interest, Notifier};
 use super::select::Selection;
@@ -87,7 +87,7 @@ pub struct WatchEvent {
     /// The object; of a deletion as it was before. None for a bookmark.
     pub object: Option<Arc<Stored>>,
     /// The change, whose encodings are shared. None for an initial event and a bookmark.
-    pub change: Option<Arc<ObjectChange>>,
+    pub change: Option<Arc<StoredChange>>,
 }
 
 /// A running watch.
@@ -315,7 +315,7 @@ enum Ready {
 }
 
 impl WatchEvent {
-    fn of_change(kind: WatchEventKind, change: Arc<ObjectChange>) -> WatchEvent {
+    fn of_change(kind: WatchEventKind, change: Arc<StoredChange>) -> WatchEvent {
         let object = if kind == WatchEventKind::Deleted { change.old() } else { change.new_object() };
         WatchEvent { kind, revision: change.revision(), object: object.cloned(), change: Some(change) }
     }

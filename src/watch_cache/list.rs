@@ -15,17 +15,15 @@ const OBJECTS_AT_ONCE: usize = 1_024;
 
 /// The revision that a list asks for: `resourceVersion` and `resourceVersionMatch`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ListVersion {
+pub enum ListRevision {
     /// Unset: never older than an acknowledged write.
     #[default]
     Latest,
     /// `0`: what is at hand, whole.
     Any,
-    /// N without a match: as [`NotOlderThan`](Self::NotOlderThan), with a limit as [`Exact`](Self::Exact).
-    Unmatched(Revision),
-    /// N and `NotOlderThan`: what is at hand when it is not older, whole.
+    /// N, with `NotOlderThan` or without match and limit: what is at hand when it is not older, whole.
     NotOlderThan(Revision),
-    /// N and `Exact`.
+    /// N, with `Exact` or without match and with a limit: the objects as of that revision.
     Exact(Revision),
 }
 
@@ -37,7 +35,7 @@ pub struct ListQuery {
     /// Labels and fields.
     pub selection: Selection,
     /// The revision asked for; not used with `continues`.
-    pub version: ListVersion,
+    pub version: ListRevision,
     /// Objects on a page; 0 is no limit.
     pub limit: usize,
     /// A decoded continue token.
@@ -82,17 +80,14 @@ impl ResourceCollection {
             return self.list_from(query, &scope, position).await;
         }
         match query.version {
-            ListVersion::Latest => {
+            ListRevision::Latest => {
                 self.wait_for_acknowledged().await?;
                 let (revision, snapshot) = self.current();
                 self.page(query, &scope, snapshot, revision, None, query.limit).await
             }
-            ListVersion::Unmatched(revision) if query.limit > 0 => self.list_at(query, &scope, revision).await,
-            ListVersion::Exact(revision) => self.list_at(query, &scope, revision).await,
-            ListVersion::Any => self.list_not_older_than(query, &scope, 0).await,
-            ListVersion::Unmatched(revision) | ListVersion::NotOlderThan(revision) => {
-                self.list_not_older_than(query, &scope, revision).await
-            }
+            ListRevision::Exact(revision) => self.list_at(query, &scope, revision).await,
+            ListRevision::Any => self.list_not_older_than(query, &scope, 0).await,
+            ListRevision::NotOlderThan(revision) => self.list_not_older_than(query, &scope, revision).await,
         }
     }
 

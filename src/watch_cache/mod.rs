@@ -20,11 +20,11 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
-pub use change_log::{HistoryLimits, ObjectChange};
+pub use change_log::{HistoryLimits, StoredChange};
 pub use collection::ResourceCollection;
 pub use collections::{CollectionSettings, Collections};
 pub use cursor::{WatchCursor, WatchEvent, WatchEventKind, WatchQuery, WatchStart};
-pub use list::{ContinuePosition, ListQuery, ListVersion, StoredList};
+pub use list::{ContinuePosition, ListQuery, ListRevision, StoredList};
 pub use notify::Notifier;
 pub use select::{DeclaredField, Selection};
 pub use snapshot::Snapshot;

@@ -12,7 +12,7 @@ use std::task::{Poll, Waker};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::change_log::ObjectChange;
+use super::change_log::StoredChange;
 use super::select::Selection;
 use crate::storage::{Prefix, Revision};
 
@@ -86,7 +86,7 @@ impl NotifierSet {
     }
 
     /// Tells all workers of changes, which the ring of the collection must hold already.
-    pub(super) fn signal(&self, collection: u64, prefix: &Prefix, changes: &[Arc<ObjectChange>]) {
+    pub(super) fn signal(&self, collection: u64, prefix: &Prefix, changes: &[Arc<StoredChange>]) {
         for notifier in self.0.read().iter().filter(|notifier| notifier.cursors() > 0) {
             notifier.signal(collection, prefix, changes);
         }
@@ -138,7 +138,7 @@ impl Notifier {
         Interest { notifier: self.clone(), slot, topic }
     }
 
-    fn signal(&self, collection: u64, prefix: &Prefix, changes: &[Arc<ObjectChange>]) {
+    fn signal(&self, collection: u64, prefix: &Prefix, changes: &[Arc<StoredChange>]) {
         self.push(changes.iter().filter_map(|change| {
             let (namespace, name) = change.key().split_below(prefix)?;
             let topics = [(None, None), (Some(namespace), None), (None, Some(name)), (Some(namespace), Some(name))];

@@ -1,7 +1,7 @@
 //! Selection of objects by labels and declared fields, and what a change is to a watch that selects.
 
 use super::Error;
-use super::change_log::ObjectChange;
+use super::change_log::StoredChange;
 use super::cursor::WatchEventKind;
 use super::stored::{Stored, value_at};
 use crate::kubeapi::{FieldSelector, LabelSelector};
@@ -95,7 +95,7 @@ impl Selection {
 
     /// What a change is to a watch of the selection: an object that enters is ADDED, one that leaves is DELETED
     /// (`cacher/cache_watcher.go`, `convertToWatchEvent`).
-    pub(super) fn classify(&self, change: &ObjectChange) -> Option<WatchEventKind> {
+    pub(super) fn classify(&self, change: &StoredChange) -> Option<WatchEventKind> {
         let was_selected = change.old().is_some_and(|old| self.matches(old));
         let is_selected = change.new_object().is_some_and(|new| self.matches(new));
         match (was_selected, is_selected) {

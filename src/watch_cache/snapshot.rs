@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rpds::RedBlackTreeMapSync;
 
-use super::change_log::ObjectChange;
+use super::change_log::StoredChange;
 use super::stored::Stored;
 use crate::storage::{Key, Prefix, Revision};
 
@@ -72,7 +72,7 @@ impl Snapshot {
     }
 
     /// Applies a change that follows the snapshot.
-    pub(super) fn apply(&mut self, change: &ObjectChange) {
+    pub(super) fn apply(&mut self, change: &StoredChange) {
         match change.new_object() {
             Some(new) => self.insert(new.clone()),
             None => self.remove(change.key()),
@@ -81,7 +81,7 @@ impl Snapshot {
     }
 
     /// Undoes the last change of the snapshot.
-    pub(super) fn undo(&mut self, change: &ObjectChange) {
+    pub(super) fn undo(&mut self, change: &StoredChange) {
         match change.old() {
             Some(old) => self.insert(old.clone()),
             None => self.remove(change.key()),

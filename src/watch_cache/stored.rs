@@ -206,11 +206,11 @@ type Read = (Splice, ObjectMetadata, Box<[Box<str>]>);
 
 fn read_object(bytes: &[u8], fields: &[DeclaredField]) -> Result<Read, serde_json::Error> {
     #[derive(Deserialize)]
-    struct Root<'b> {
+    struct ObjectRoot<'b> {
         #[serde(borrow)]
         metadata: &'b RawValue,
     }
-    let root: Root<'_> = serde_json::from_slice(bytes)?;
+    let root: ObjectRoot<'_> = serde_json::from_slice(bytes)?;
     let metadata: ObjectMetadata = serde_json::from_str(root.metadata.get())?;
     let places: MetadataKeys<'_> = serde_json::from_str(root.metadata.get())?;
     let splice = places.splice(bytes, root.metadata.get());

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 
 use self::journal::Journal;
 use self::recover::recover;
-use self::writer::{Command, Writer};
+use self::writer::{StoreCommand, Writer};
 use super::{
     ChangeSink, CommitOutcome, Error, Expect, Key, Loaded, Mutation, Prefix, Progress, RecordPage, Revision, Store,
     StoreFuture, StoreReply, UnixMillis,
@@ -152,7 +152,7 @@ impl OpenError {
 pub struct LocalStore(Arc<StoreHandle>);
 
 struct StoreHandle {
-    commands: Option<mpsc::Sender<Command>>,
+    commands: Option<mpsc::Sender<StoreCommand>>,
     published: watch::Receiver<Revision>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -187,10 +187,10 @@ impl LocalStore {
 
     /// Expires and compacts what is due now, which otherwise happens within ten seconds.
     pub fn maintain(&self) -> StoreFuture<()> {
-        self.send(Command::Maintain)
+        self.send(StoreCommand::Maintain)
     }
 
-    fn send<T>(&self, command: impl FnOnce(StoreReply<T>) -> Command) -> StoreFuture<T> {
+    fn send<T>(&self, command: impl FnOnce(StoreReply<T>) -> StoreCommand) -> StoreFuture<T> {
         let (reply, future) = StoreFuture::channel();
         if let Some(commands) = &self.0.commands {
             // A writer that ended drops the reply, which answers with `Closed`.
@@ -214,7 +214,7 @@ impl Drop for StoreHandle {
 impl Store for LocalStore {
     fn load(&self, prefix: &Prefix) -> StoreFuture<Loaded> {
         let prefix = prefix.clone();
-        self.send(|reply| Command::Load { prefix, reply })
+        self.send(|reply| StoreCommand::Load { prefix, reply })
     }
 
     fn commit(&self, key: &Key, expect: Expect, mutation: Mutation) -> StoreFuture<CommitOutcome> {
@@ -222,17 +222,17 @@ impl Store for LocalStore {
             return StoreFuture::ready(Err(error));
         }
         let key = key.clone();
-        self.send(|reply| Command::Commit { key, expect, mutation, reply })
+        self.send(|reply| StoreCommand::Commit { key, expect, mutation, reply })
     }
 
     fn follow(&self, prefix: &Prefix, after: Revision, sink: Box<dyn ChangeSink>) -> StoreFuture<Progress> {
         let prefix = prefix.clone();
-        self.send(|reply| Command::Follow { prefix, after, sink, reply })
+        self.send(|reply| StoreCommand::Follow { prefix, after, sink, reply })
     }
 
     fn at(&self, prefix: &Prefix, from: Option<&str>, limit: usize, revision: Revision) -> StoreFuture<RecordPage> {
         let (prefix, from) = (prefix.clone(), from.map(str::to_owned));
-        self.send(|reply| Command::At { prefix, from, limit, revision, reply })
+        self.send(|reply| StoreCommand::At { prefix, from, limit, revision, reply })
     }
 
     fn current(&self) -> StoreFuture<Revision> {
@@ -244,7 +244,7 @@ impl Store for LocalStore {
 }
 
 /// Takes the lock file beside `file` for the life of the process and writes the process id into it.
-fn lock_file(file: &Path) -> Result<File, OpenError> {
+fn lock_file(file: &Path) -> Result<FileLock, OpenError> {
     let mut name = file.as_os_str().to_owned();
     name.push(".lock");
     let path = PathBuf::from(name);
@@ -268,7 +268,16 @@ fn lock_file(file: &Path) -> Result<File, OpenError> {
     if let Err(error) = write_id(&mut lock) {
         tracing::warn!("process id not written to {}: {error}", path.display());
     }
-    Ok(lock)
+    Ok(FileLock(lock))
+}
+
+/// The lock of a store's file. Unlocks when dropped, also while a process that is being started still has the file.
+struct FileLock(File);
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
 }
 
 /// Makes the file readable by its owner alone.

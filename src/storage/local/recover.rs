@@ -11,7 +11,7 @@ use super::journal::{CheckedRow, Journal, describe};
 use super::{LocalStoreSettings, OpenError};
 
 /// What the writer knows of the file.
-pub(super) struct StoreState {
+pub(super) struct StoreIndex {
     /// Revision of the last change.
     pub(super) revision: Revision,
     /// The last record of each key that exists.
@@ -36,10 +36,10 @@ impl From<rusqlite::Error> for ScanError {
 ///
 /// # Errors
 /// The first row that is damaged, or missing from the history.
-pub(super) fn recover(journal: &Journal, settings: &LocalStoreSettings) -> Result<StoreState, OpenError> {
+pub(super) fn recover(journal: &Journal, settings: &LocalStoreSettings) -> Result<StoreIndex, OpenError> {
     let file = &settings.file;
     let compacted = journal.compacted().map_err(|error| describe(file, &error))?;
-    let mut state = StoreState {
+    let mut state = StoreIndex {
         revision: compacted,
         records: BTreeMap::new(),
         compaction: Compaction::new(compacted),
@@ -60,7 +60,7 @@ pub(super) fn recover(journal: &Journal, settings: &LocalStoreSettings) -> Resul
     Ok(state)
 }
 
-impl StoreState {
+impl StoreIndex {
     fn take(&mut self, checked: CheckedRow) -> Result<(), ScanError> {
         let damaged =
             |key: &str, reason| Err(ScanError::Row { key: key.to_owned(), revision: checked.revision, reason });

@@ -16,7 +16,7 @@ use super::super::{
 use super::LocalStoreSettings;
 use super::compact::MARK_INTERVAL;
 use super::journal::{Journal, JournalError};
-use super::recover::StoreState;
+use super::recover::StoreIndex;
 
 /// Changes that one transaction holds at most.
 const CHANGES_PER_COMMIT: usize = 512;
@@ -25,7 +25,7 @@ const CHANGES_PER_COMMIT: usize = 512;
 const BYTES_PER_COMMIT: usize = 4 << 20;
 
 /// A call to the store.
-pub(super) enum Command {
+pub(super) enum StoreCommand {
     Commit {
         key: Key,
         expect: Expect,
@@ -77,9 +77,9 @@ struct FeedEntry {
 /// The one thread that uses the file.
 pub(super) struct Writer {
     journal: Journal,
-    state: StoreState,
+    state: StoreIndex,
     settings: LocalStoreSettings,
-    commands: Receiver<Command>,
+    commands: Receiver<StoreCommand>,
     published: watch::Sender<Revision>,
     feeds: HashMap<String, Vec<FeedEntry>>,
     last_mark: UnixMillis,
@@ -94,9 +94,9 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn new(
         journal: Journal,
-        state: StoreState,
+        state: StoreIndex,
         settings: LocalStoreSettings,
-        commands: Receiver<Command>,
+        commands: Receiver<StoreCommand>,
         published: watch::Sender<Revision>,
     ) -> Writer {
         let last_mark = (settings.clock)();
@@ -140,12 +140,12 @@ impl Writer {
         }
     }
 
-    fn run_batch(&mut self, first: Command) {
+    fn run_batch(&mut self, first: StoreCommand) {
         let mut batch = Batch::default();
         let mut next = Some(first);
         while let Some(command) = next {
             match command {
-                Command::Commit { key, expect, mutation, reply } => {
+                StoreCommand::Commit { key, expect, mutation, reply } => {
                     self.stage(&mut batch, key, expect, mutation, reply)
                 }
                 // Sees all commits that were sent before it.
@@ -241,21 +241,21 @@ impl Writer {
         }
     }
 
-    fn answer(&mut self, command: Command) {
+    fn answer(&mut self, command: StoreCommand) {
         match command {
-            Command::Load { prefix, reply } => {
+            StoreCommand::Load { prefix, reply } => {
                 let records = records_below(&self.state.records, &prefix).cloned().collect();
                 let (revision, oldest) = (self.state.revision, self.state.compaction.compacted());
                 reply.send(Ok(Loaded { revision, oldest, records }));
             }
-            Command::Follow { prefix, after, sink, reply } => {
+            StoreCommand::Follow { prefix, after, sink, reply } => {
                 let followed = self.follow(&prefix, after, sink);
                 reply.send(followed);
             }
-            Command::At { prefix, from, limit, revision, reply } => {
+            StoreCommand::At { prefix, from, limit, revision, reply } => {
                 reply.send(self.at(&prefix, from.as_deref(), limit, revision));
             }
-            Command::Maintain(reply) => {
+            StoreCommand::Maintain(reply) => {
                 self.maintain();
                 while self.has_backlog && !self.has_failed {
                     self.maintain();
@@ -263,17 +263,17 @@ impl Writer {
                 reply.send(if self.has_failed { Err(Error::Closed) } else { Ok(()) });
             }
             #[cfg(test)]
-            Command::CompactTo(target, reply) => {
+            StoreCommand::CompactTo(target, reply) => {
                 while self.discard(target) {}
                 reply.send(Ok(()));
             }
             #[cfg(test)]
-            Command::FailNextCommit(reply) => {
+            StoreCommand::FailNextCommit(reply) => {
                 self.journal.fails_next_commit = true;
                 reply.send(Ok(()));
             }
             // Commits are staged, not answered at once.
-            Command::Commit { reply, .. } => reply.send(Err(Error::Closed)),
+            StoreCommand::Commit { reply, .. } => reply.send(Err(Error::Closed)),
         }
     }
 

@@ -9,7 +9,7 @@ use super::*;
 use crate::storage::{FaultyStore, LocalStore};
 
 #[derive(Clone, Debug)]
-enum Step {
+enum CacheStep {
     Put { name: u8, app: u8 },
     Delete { name: u8 },
     List { back: u64, limit: usize, app: Option<u8> },
@@ -20,19 +20,21 @@ enum Step {
 /// Name and label of each object, with its revision.
 type State = BTreeMap<String, (u8, Revision)>;
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<CacheStep>> {
     let app = || prop::option::of(0..3u8);
     let step = prop_oneof![
-        8 => (0..8u8, 0..3u8).prop_map(|(name, app)| Step::Put { name, app }),
-        3 => (0..8u8).prop_map(|name| Step::Delete { name }),
-        4 => (0..40u64, 0..4usize, app()).prop_map(|(back, limit, app)| Step::List { back, limit, app }),
-        3 => (0..40u64, app()).prop_map(|(back, app)| Step::Watch { back, app }),
-        1 => Just(Step::Restart),
+        8 => (0..8u8, 0..3u8).prop_map(|(name, app)| CacheStep::Put { name, app }),
+        3 => (0..8u8).prop_map(|name| CacheStep::Delete { name }),
+        4 => (0..40u64, 0..4usize, app()).prop_map(|(back, limit, app)| CacheStep::List { back, limit, app }),
+        3 => (0..40u64, app()).prop_map(|(back, app)| CacheStep::Watch { back, app }),
+        1 => Just(CacheStep::Restart),
     ];
     prop::collection::vec(step, 1..80)
 }
 
 struct Model {
+    /// Feeds end, so that a collection may be loaded without its history.
+    may_expire: bool,
     states: BTreeMap<Revision, State>,
     watches: Vec<ModelWatch>,
 }
@@ -77,7 +79,17 @@ impl Model {
         let (current, state) = self.states.last_key_value().unwrap();
         for watch in &mut self.watches {
             loop {
-                while let Some(event) = watch.cursor.next_at_hand().unwrap() {
+                let mut is_expired = false;
+                loop {
+                    let event = match watch.cursor.next_at_hand() {
+                        Ok(Some(event)) => event,
+                        Ok(None) => break,
+                        Err(error) => {
+                            assert!(self.may_expire, "{error}");
+                            is_expired = true;
+                            break;
+                        }
+                    };
                     assert!(event.revision > watch.last && event.revision <= *current);
                     watch.last = event.revision;
                     let object = event.object.unwrap();
@@ -89,25 +101,45 @@ impl Model {
                     assert_eq!(old.is_none(), event.kind == WatchEventKind::Added);
                     assert_eq!(watch.seen, selected(&self.states[&event.revision], watch.app), "no gap");
                 }
-                if things.is_loaded() && watch.seen == selected(state, watch.app) {
+                if things.is_loaded() && !is_expired && watch.seen == selected(state, watch.app) {
                     break;
                 }
                 // The feed ended: the watch does, too, and the client goes on where it was.
-                assert!(!things.is_loaded(), "a gap at the end");
-                watch.cursor = resume(things, notifier, watch.app, watch.last).await;
+                assert!(is_expired || !things.is_loaded(), "a gap at the end");
+                match resume(things, notifier, watch.app, watch.last).await {
+                    Some(cursor) => watch.cursor = cursor,
+                    // The collection had to be loaded without history: the client lists again.
+                    None => {
+                        assert!(self.may_expire);
+                        (watch.last, watch.seen) = (*current, selected(state, watch.app));
+                        watch.cursor = resume(things, notifier, watch.app, *current).await.unwrap();
+                    }
+                }
             }
         }
     }
 }
 
-async fn resume(things: &ResourceCollection, notifier: &Notifier, app: Option<u8>, after: Revision) -> WatchCursor {
+async fn resume(
+    things: &ResourceCollection,
+    notifier: &Notifier,
+    app: Option<u8>,
+    after: Revision,
+) -> Option<WatchCursor> {
     let start = WatchStart::After(after);
     let query = WatchQuery { namespace: None, selection: selection(app), start, sends_bookmarks: false, timeout: None };
-    things.watch(query, notifier).await.unwrap()
+    match things.watch(query, notifier).await {
+        Ok(cursor) => Some(cursor),
+        Err(Error::Expired { requested, oldest }) => {
+            assert!(requested == after && oldest > after);
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
 }
 
 async fn list(things: &ResourceCollection, revision: Revision, limit: usize, app: Option<u8>) -> State {
-    let version = ListVersion::Exact(revision);
+    let version = ListRevision::Exact(revision);
     let mut query = ListQuery { selection: selection(app), version, limit, ..ListQuery::default() };
     let mut found = State::new();
     loop {
@@ -132,14 +164,18 @@ async fn again<T>(mut commit: impl AsyncFnMut() -> Result<T, Error>) -> Option<T
     }
 }
 
-async fn assert_history(steps: Vec<Step>, mut open: impl FnMut(Option<Collections>) -> Collections) {
-    let mut model = Model { states: BTreeMap::from([(1, State::new())]), watches: Vec::new() };
+async fn assert_history(
+    may_expire: bool,
+    steps: Vec<CacheStep>,
+    mut open: impl FnMut(Option<Collections>) -> Collections,
+) {
+    let mut model = Model { may_expire, states: BTreeMap::from([(1, State::new())]), watches: Vec::new() };
     let mut collections = open(None);
     let (mut all, mut notifier) = (collections.collection(&things()), collections.notifier());
     for step in steps {
         let (current, state) = model.current();
         match step {
-            Step::Put { name, app } => {
+            CacheStep::Put { name, app } => {
                 let (name, held) = (format!("n{name}"), state.get(&format!("n{name}")).map(|held| held.1));
                 let (key, value) = (key(&format!("ns/{name}")), value(&format!("a{app}"), ""));
                 let put = again(async || match held {
@@ -151,7 +187,7 @@ async fn assert_history(steps: Vec<Step>, mut open: impl FnMut(Option<Collection
                     state.insert(name, (app, put.revision()));
                 });
             }
-            Step::Delete { name } => {
+            CacheStep::Delete { name } => {
                 let name = format!("n{name}");
                 let held = state.get(&name).map_or(current, |held| held.1);
                 let is_there = state.contains_key(&name);
@@ -163,25 +199,25 @@ async fn assert_history(steps: Vec<Step>, mut open: impl FnMut(Option<Collection
                     });
                 }
             }
-            Step::List { back, limit, app } => {
+            CacheStep::List { back, limit, app } => {
                 let revision = current.saturating_sub(back).max(1);
                 assert_eq!(list(&all, revision, limit, app).await, selected(&model.states[&revision], app));
             }
-            Step::Watch { back, app } => {
+            CacheStep::Watch { back, app } => {
                 all.ensure_loaded().await.unwrap();
                 let last = current.saturating_sub(back).max(all.oldest());
                 let seen = selected(&model.states[&last], app);
-                let cursor = resume(&all, &notifier, app, last).await;
+                let Some(cursor) = resume(&all, &notifier, app, last).await else { continue };
                 model.watches.push(ModelWatch { cursor, app, seen, last });
             }
-            Step::Restart => {
+            CacheStep::Restart => {
                 model.drain(&all, &notifier).await;
                 let watches: Vec<_> = model.watches.drain(..).map(|w| (w.app, w.seen, w.last)).collect();
                 drop((all, notifier));
                 collections = open(Some(collections));
                 (all, notifier) = (collections.collection(&things()), collections.notifier());
                 for (app, seen, last) in watches {
-                    let cursor = resume(&all, &notifier, app, last).await;
+                    let cursor = resume(&all, &notifier, app, last).await.expect("history survives a restart");
                     model.watches.push(ModelWatch { cursor, app, seen, last });
                 }
             }
@@ -208,22 +244,22 @@ proptest! {
     #[test]
     fn watch_cache_history_memory(steps in steps()) {
         let store = MemoryStore::new();
-        run(assert_history(steps, |_| collections(Arc::new(store.clone()), HistoryLimits::default())));
+        run(assert_history(false, steps, |_| collections(Arc::new(store.clone()), HistoryLimits::default())));
     }
 
     #[test]
     fn watch_cache_history_faulty(steps in steps(), seed in any::<u32>()) {
         let store: Arc<dyn Store> = Arc::new(FaultyStore::new(MemoryStore::new(), seed.into()));
-        // A load may go without history in the end: watches that cannot resume are not what this is about.
-        let steps = steps.into_iter().filter(|step| !matches!(step, Step::Watch { .. })).collect();
-        run(assert_history(steps, |_| collections(store.clone(), HistoryLimits::default())));
+        // A load may go without history in the end, and then nothing survives a restart.
+        let steps = steps.into_iter().filter(|step| !matches!(step, CacheStep::Restart)).collect();
+        run(assert_history(true, steps, |_| collections(store.clone(), HistoryLimits::default())));
     }
 
     #[test]
     fn watch_cache_lists_beyond_small_ring(steps in steps()) {
         let store = MemoryStore::new();
-        let steps = steps.into_iter().filter(|step| !matches!(step, Step::Watch { .. })).collect();
-        run(assert_history(steps, |_| collections(Arc::new(store.clone()), small())));
+        let steps = steps.into_iter().filter(|step| !matches!(step, CacheStep::Watch { .. })).collect();
+        run(assert_history(false, steps, |_| collections(Arc::new(store.clone()), small())));
     }
 }
 
@@ -240,6 +276,6 @@ proptest! {
             collections(Arc::new(LocalStore::open(settings).unwrap()), HistoryLimits::default())
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(assert_history(steps, open));
+        runtime.block_on(assert_history(false, steps, open));
     }
 }

@@ -6,7 +6,7 @@ fn names(list: &StoredList) -> String {
     list.objects.iter().map(|object| object.name()).collect::<Vec<_>>().join(" ")
 }
 
-fn query(version: ListVersion, limit: usize) -> ListQuery {
+fn query(version: ListRevision, limit: usize) -> ListQuery {
     ListQuery { version, limit, ..ListQuery::default() }
 }
 
@@ -17,11 +17,11 @@ async fn next(things: &ResourceCollection, first: &ListQuery, page: &StoredList)
 #[test]
 fn list_pages_are_at_first_revision() {
     run(async {
-        let fixture = Fixture::new(HistoryLimits::default());
+        let fixture = CacheFixture::new(HistoryLimits::default());
         for path in ["a/1", "a/2", "b/3", "b/4", "b/5"] {
             fixture.put(path, "x", "").await;
         }
-        let all = query(ListVersion::Latest, 2);
+        let all = query(ListRevision::Latest, 2);
         let first = fixture.things.list(&all).await.unwrap();
         assert_eq!((names(&first).as_str(), first.revision, first.remaining), ("1 2", 6, Some(3)));
         let position = first.next.clone().unwrap();
@@ -41,11 +41,11 @@ fn list_pages_are_at_first_revision() {
 #[test]
 fn list_page_that_ends_exactly_has_no_next() {
     run(async {
-        let fixture = Fixture::new(HistoryLimits::default());
+        let fixture = CacheFixture::new(HistoryLimits::default());
         for path in ["a/1", "a/2", "b/3"] {
             fixture.put(path, "x", "").await;
         }
-        let namespace = ListQuery { namespace: Some("a".to_owned()), ..query(ListVersion::Latest, 2) };
+        let namespace = ListQuery { namespace: Some("a".to_owned()), ..query(ListRevision::Latest, 2) };
         let page = fixture.things.list(&namespace).await.unwrap();
         assert_eq!((names(&page).as_str(), page.next, page.remaining), ("1 2", None, None));
         let one = ListQuery { limit: 1, ..namespace };
@@ -61,11 +61,11 @@ fn list_page_that_ends_exactly_has_no_next() {
 #[test]
 fn list_selects_and_fills_pages() {
     run(async {
-        let fixture = Fixture::new(HistoryLimits::default());
+        let fixture = CacheFixture::new(HistoryLimits::default());
         for number in 0..3_000 {
             fixture.put(&format!("ns/{number:04}"), if number % 1_000 == 0 { "x" } else { "y" }, "t").await;
         }
-        let selected = ListQuery { selection: select("app=x", ""), ..query(ListVersion::Latest, 2) };
+        let selected = ListQuery { selection: select("app=x", ""), ..query(ListRevision::Latest, 2) };
         let first = fixture.things.list(&selected).await.unwrap();
         assert_eq!((names(&first).as_str(), first.remaining), ("0000 1000", None));
         let second = next(&fixture.things, &selected, &first).await.unwrap();
@@ -76,7 +76,7 @@ fn list_selects_and_fills_pages() {
             ("app=x", "type=t,metadata.name!=0000", 2),
             ("", "type!=t", 0),
         ] {
-            let selected = ListQuery { selection: select(labels, fields), ..query(ListVersion::Any, 0) };
+            let selected = ListQuery { selection: select(labels, fields), ..query(ListRevision::Any, 0) };
             assert_eq!(fixture.things.list(&selected).await.unwrap().objects.len(), count, "{labels} {fields}");
         }
     });
@@ -85,23 +85,22 @@ fn list_selects_and_fills_pages() {
 #[test]
 fn list_version_and_match() {
     run(async {
-        let fixture = Fixture::new(HistoryLimits::default());
+        let fixture = CacheFixture::new(HistoryLimits::default());
         for path in ["ns/1", "ns/2", "ns/3"] {
             fixture.put(path, "x", "").await;
         }
         let other = CollectionSettings { prefix: Prefix::parse("/registry/others/").unwrap(), fields: Arc::new([]) };
         let others = fixture.collections.collection(&other);
         others.create(&other.prefix.key("", "o").unwrap(), value("", ""), None).await.unwrap();
-        use ListVersion::*;
+        use ListRevision::*;
         for (version, limit, expected, revision, is_page) in [
             (Latest, 0, "1 2 3", 5, false),
             (Latest, 1, "1", 5, true),
             (Any, 1, "1 2 3", 5, false),
             (NotOlderThan(3), 1, "1 2 3", 5, false),
             (NotOlderThan(5), 0, "1 2 3", 5, false),
-            (Unmatched(3), 0, "1 2 3", 5, false),
-            (Unmatched(3), 1, "1", 3, true),
-            (Unmatched(3), 2, "1 2", 3, false),
+            (Exact(3), 1, "1", 3, true),
+            (Exact(3), 2, "1 2", 3, false),
             (Exact(2), 0, "1", 2, false),
             (Exact(1), 0, "", 1, false),
             (Exact(5), 0, "1 2 3", 5, false),
@@ -110,7 +109,7 @@ fn list_version_and_match() {
             let found = (names(&list), list.revision, list.next.is_some());
             assert_eq!(found, (expected.to_owned(), revision, is_page), "{version:?} {limit}");
         }
-        for version in [NotOlderThan(6), Unmatched(6), Exact(6)] {
+        for version in [NotOlderThan(6), Exact(6)] {
             let start = tokio::time::Instant::now();
             let refused = fixture.things.list(&query(version, 0)).await.unwrap_err();
             assert!(matches!(refused, Error::TooLargeResourceVersion { requested: 6, current: 5 }), "{refused}");
@@ -122,9 +121,9 @@ fn list_version_and_match() {
 #[test]
 fn list_waits_for_revision_that_comes() {
     run(async {
-        let fixture = Fixture::new(HistoryLimits::default());
+        let fixture = CacheFixture::new(HistoryLimits::default());
         fixture.put("ns/1", "x", "").await;
-        let later = query(ListVersion::NotOlderThan(3), 0);
+        let later = query(ListRevision::NotOlderThan(3), 0);
         let (list, _) = tokio::join!(fixture.things.list(&later), async {
             tokio::time::sleep(std::time::Duration::from_secs(2)).await;
             fixture.put("ns/2", "x", "").await
@@ -137,11 +136,11 @@ fn list_waits_for_revision_that_comes() {
 fn list_beyond_the_ring_comes_from_the_store_then_expires() {
     run(async {
         let limits = HistoryLimits { min_changes: 1, max_changes: 2, ..HistoryLimits::default() };
-        let fixture = Fixture::new(limits);
+        let fixture = CacheFixture::new(limits);
         for path in ["ns/1", "ns/2", "ns/3", "ns/4"] {
             fixture.put(path, "x", "").await;
         }
-        let all = query(ListVersion::Latest, 2);
+        let all = query(ListRevision::Latest, 2);
         let first = fixture.things.list(&all).await.unwrap();
         for _ in 0..5 {
             fixture.put("ns/3", "y", "").await;
@@ -149,16 +148,16 @@ fn list_beyond_the_ring_comes_from_the_store_then_expires() {
         assert!(fixture.things.oldest() > first.revision);
         let second = next(&fixture.things, &all, &first).await.unwrap();
         assert_eq!((names(&second).as_str(), second.objects[0].revision(), second.revision), ("3 4", 4, 5));
-        let old = fixture.things.list(&query(ListVersion::Exact(4), 2)).await.unwrap();
+        let old = fixture.things.list(&query(ListRevision::Exact(4), 2)).await.unwrap();
         assert_eq!(
             (names(&old).as_str(), old.remaining, old.next.clone().unwrap().start.as_str()),
             ("1 2", Some(1), "/ns/2\0")
         );
-        let selected = ListQuery { selection: select("", "metadata.name=3"), ..query(ListVersion::Exact(4), 1) };
+        let selected = ListQuery { selection: select("", "metadata.name=3"), ..query(ListRevision::Exact(4), 1) };
         let selected = fixture.things.list(&selected).await.unwrap();
         assert_eq!((names(&selected).as_str(), selected.next), ("3", None));
         fixture.store.compact(8);
-        assert!(matches!(fixture.things.list(&query(ListVersion::Exact(4), 0)).await, Err(Error::ListExpired)));
+        assert!(matches!(fixture.things.list(&query(ListRevision::Exact(4), 0)).await, Err(Error::ListExpired)));
         let Err(Error::ContinueExpired { next }) = next(&fixture.things, &all, &first).await else {
             panic!("not expired")
         };
@@ -173,7 +172,7 @@ fn list_beyond_the_ring_comes_from_the_store_then_expires() {
 #[test]
 fn list_continue_never_leaves_its_prefix() {
     run(async {
-        let fixture = Fixture::new(HistoryLimits::default());
+        let fixture = CacheFixture::new(HistoryLimits::default());
         fixture.put("a/1", "x", "").await;
         fixture.put("b/1", "x", "").await;
         for (start, expected) in [("", None), ("a", None), ("/", None), ("/../", Some("1")), ("/zzz", Some(""))] {

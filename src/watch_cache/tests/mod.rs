@@ -13,7 +13,7 @@ use crate::kubeapi::{FieldSelector, LabelSelector};
 use crate::storage::{Key, LocalStoreSettings, MemoryStore, Prefix, Store};
 
 /// A collection in memory whose clock stands still.
-struct Fixture {
+struct CacheFixture {
     store: MemoryStore,
     collections: Collections,
     things: ResourceCollection,
@@ -30,12 +30,12 @@ fn collections(store: Arc<dyn Store>, limits: HistoryLimits) -> Collections {
     Collections::new(store, limits, Arc::new(move || now.load(std::sync::atomic::Ordering::SeqCst)))
 }
 
-impl Fixture {
-    fn new(limits: HistoryLimits) -> Fixture {
+impl CacheFixture {
+    fn new(limits: HistoryLimits) -> CacheFixture {
         let store = MemoryStore::new();
         let collections = collections(Arc::new(store.clone()), limits);
         let (things, notifier) = (collections.collection(&things()), collections.notifier());
-        Fixture { store, collections, things, notifier }
+        CacheFixture { store, collections, things, notifier }
     }
 
     /// Creates or updates `ns/name` with a label `app` and a field `type`; returns the revision.
@@ -90,7 +90,7 @@ fn selection_refuses_undeclared_field() {
 #[test]
 fn collection_writes_compare_revisions() {
     run(async {
-        let fixture = Fixture::new(HistoryLimits::default());
+        let fixture = CacheFixture::new(HistoryLimits::default());
         let things = &fixture.things;
         let a = key("ns/a");
         let created = things.create(&a, value("x", ""), None).await.unwrap();
@@ -120,7 +120,7 @@ fn collection_writes_compare_revisions() {
 #[test]
 fn collections_are_one_per_prefix() {
     run(async {
-        let fixture = Fixture::new(HistoryLimits::default());
+        let fixture = CacheFixture::new(HistoryLimits::default());
         fixture.put("ns/a", "x", "").await;
         let same = fixture.collections.collection(&things());
         assert_eq!((same.snapshot().len(), same.snapshot().bytes()), (1, value("x", "").len()));

@@ -23,7 +23,7 @@ fn at_hand(cursor: &mut WatchCursor) -> Vec<String> {
 #[test]
 fn watch_begins_with_objects_or_after_revision() {
     run(async {
-        let fixture = Fixture::new(HistoryLimits::default());
+        let fixture = CacheFixture::new(HistoryLimits::default());
         for path in ["a/1", "b/2", "a/3"] {
             fixture.put(path, "x", "").await;
         }
@@ -66,7 +66,7 @@ fn watch_begins_with_objects_or_after_revision() {
 #[test]
 fn watch_initial_events_are_of_one_revision() {
     run(async {
-        let fixture = Fixture::new(HistoryLimits::default());
+        let fixture = CacheFixture::new(HistoryLimits::default());
         fixture.put("a/1", "x", "").await;
         fixture.put("a/2", "x", "").await;
         let mut cursor = fixture.things.watch(query(INITIAL), &fixture.notifier).await.unwrap();
@@ -80,7 +80,7 @@ fn watch_initial_events_are_of_one_revision() {
 #[test]
 fn watch_selects_with_events_at_the_border() {
     run(async {
-        let fixture = Fixture::new(HistoryLimits::default());
+        let fixture = CacheFixture::new(HistoryLimits::default());
         let selected = WatchQuery { selection: select("app=x", "type!=t"), ..query(INITIAL) };
         let mut cursor = fixture.things.watch(selected, &fixture.notifier).await.unwrap();
         fixture.put("a/1", "y", "").await;
@@ -103,7 +103,7 @@ fn watch_selects_with_events_at_the_border() {
 #[test]
 fn watch_of_namespace_or_name_sees_its_own() {
     run(async {
-        let fixture = Fixture::new(HistoryLimits::default());
+        let fixture = CacheFixture::new(HistoryLimits::default());
         let namespace = WatchQuery { namespace: Some("a".to_owned()), ..query(INITIAL) };
         let mut of_namespace = fixture.things.watch(namespace.clone(), &fixture.notifier).await.unwrap();
         let name = WatchQuery { selection: select("", "metadata.name=1"), ..namespace };
@@ -120,7 +120,7 @@ fn watch_of_namespace_or_name_sees_its_own() {
 #[test]
 fn watch_behind_the_history_expires() {
     run(async {
-        let fixture = Fixture::new(HistoryLimits { min_changes: 1, max_changes: 3, ..HistoryLimits::default() });
+        let fixture = CacheFixture::new(HistoryLimits { min_changes: 1, max_changes: 3, ..HistoryLimits::default() });
         fixture.put("a/1", "x", "").await;
         let mut slow = fixture.things.watch(query(WatchStart::After(1)), &fixture.notifier).await.unwrap();
         for _ in 0..4 {
@@ -137,7 +137,7 @@ fn watch_behind_the_history_expires() {
 #[test]
 fn watch_of_quiet_object_outlives_the_ring() {
     run(async {
-        let fixture = Fixture::new(HistoryLimits { min_changes: 1, max_changes: 3, ..HistoryLimits::default() });
+        let fixture = CacheFixture::new(HistoryLimits { min_changes: 1, max_changes: 3, ..HistoryLimits::default() });
         fixture.put("a/1", "x", "").await;
         let quiet = WatchQuery {
             selection: select("", "metadata.name=1"),
@@ -163,7 +163,7 @@ fn watch_of_quiet_object_outlives_the_ring() {
 #[test]
 fn watch_bookmarks_move_on_with_the_store_and_precede_the_end() {
     run(async {
-        let fixture = Fixture::new(HistoryLimits::default());
+        let fixture = CacheFixture::new(HistoryLimits::default());
         fixture.put("a/1", "x", "").await;
         let timed = |sends_bookmarks| WatchQuery {
             sends_bookmarks,
@@ -193,7 +193,7 @@ fn watch_bookmarks_move_on_with_the_store_and_precede_the_end() {
 #[test]
 fn watch_event_encodings_are_shared() {
     run(async {
-        let fixture = Fixture::new(HistoryLimits::default());
+        let fixture = CacheFixture::new(HistoryLimits::default());
         let open = || fixture.things.watch(query(INITIAL), &fixture.notifier);
         let (mut one, mut two) = (open().await.unwrap(), open().await.unwrap());
         fixture.put("a/1", "x", "").await;

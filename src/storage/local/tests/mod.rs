@@ -1,28 +1,30 @@
 //! Tests of the store in a file: the contract, what is kept across a restart, and what is refused.
 
+mod kill;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use rusqlite::Connection;
 use tempfile::TempDir;
 
-use super::super::contract::{
-    FeedReader, Subject, assert_contract, assert_history, commit, key, prefix, put, steps, wait,
-};
-use super::super::{CommitOutcome, FIRST_REVISION, FaultyStore};
 use super::*;
+use crate::storage::contract::{
+    FeedReader, StoreUnderTest, assert_contract, assert_history, commit, key, prefix, put, steps, wait,
+};
+use crate::storage::{CommitOutcome, FIRST_REVISION, FaultyStore};
 
 /// A folder for a store, whose clock stands still and whose failures are noted.
-struct Fixture {
+struct StoreFixture {
     folder: TempDir,
     now: Arc<AtomicU64>,
     aborted: Arc<Mutex<Vec<String>>>,
 }
 
-impl Fixture {
-    fn new() -> Fixture {
+impl StoreFixture {
+    fn new() -> StoreFixture {
         let now = Arc::new(AtomicU64::new(1_000_000));
-        Fixture { folder: tempfile::tempdir().unwrap(), now, aborted: Arc::default() }
+        StoreFixture { folder: tempfile::tempdir().unwrap(), now, aborted: Arc::default() }
     }
 
     fn file(&self) -> PathBuf {
@@ -63,18 +65,18 @@ impl Fixture {
     }
 }
 
-fn subject(wrap: fn(LocalStore) -> Arc<dyn Store>) -> Subject {
-    let fixture = Fixture::new();
+fn subject(wrap: fn(LocalStore) -> Arc<dyn Store>) -> StoreUnderTest {
+    let fixture = StoreFixture::new();
     let store = fixture.open();
     let compacted = store.clone();
     // The revision to compact to is the one at a time that is five minutes old.
     let compact = move |revision| {
         let kept = wait(compacted.current()).unwrap() - revision;
         assert!(kept > 0);
-        wait(compacted.send(|reply| Command::CompactTo(revision, reply))).unwrap();
+        wait(compacted.send(|reply| StoreCommand::CompactTo(revision, reply))).unwrap();
         let _ = &fixture;
     };
-    Subject { store: wrap(store), compact: Box::new(compact) }
+    StoreUnderTest { store: wrap(store), compact: Box::new(compact) }
 }
 
 #[test]
@@ -92,7 +94,7 @@ proptest! {
 
     #[test]
     fn store_history_local_across_restarts(steps in steps()) {
-        let fixture = Fixture::new();
+        let fixture = StoreFixture::new();
         assert_history(Arc::new(fixture.open()), steps, |store| {
             drop(store);
             Arc::new(fixture.open())
@@ -102,7 +104,7 @@ proptest! {
 
 #[test]
 fn store_file_is_private_and_synchronized_by_default() {
-    let fixture = Fixture::new();
+    let fixture = StoreFixture::new();
     let store = LocalStore::open(LocalStoreSettings::new(fixture.file())).unwrap();
     put(&store, "/r/a/x", Expect::Absent, "1");
     let mut names = Vec::new();
@@ -117,7 +119,7 @@ fn store_file_is_private_and_synchronized_by_default() {
 
 #[test]
 fn store_in_use_is_refused_by_process() {
-    let fixture = Fixture::new();
+    let fixture = StoreFixture::new();
     let store = fixture.open();
     fixture.assert_refused(&["in use", &std::process::id().to_string()]);
     drop(store);
@@ -126,7 +128,7 @@ fn store_in_use_is_refused_by_process() {
 
 #[test]
 fn store_of_other_version_is_refused() {
-    let fixture = Fixture::new();
+    let fixture = StoreFixture::new();
     drop(fixture.open());
     fixture.edit("PRAGMA user_version = 7");
     fixture.assert_refused(&["format version 7", "supports 1"]);
@@ -136,7 +138,7 @@ fn store_of_other_version_is_refused() {
 
 #[test]
 fn store_with_wrong_checksum_names_key() {
-    let fixture = Fixture::new();
+    let fixture = StoreFixture::new();
     let store = fixture.open();
     put(&store, "/r/a/x", Expect::Absent, "1");
     let y = put(&store, "/r/a/y", Expect::Absent, "1");
@@ -157,7 +159,7 @@ fn store_with_wrong_checksum_names_key() {
 
 #[test]
 fn store_cut_off_or_overwritten_is_refused() {
-    let fixture = Fixture::new();
+    let fixture = StoreFixture::new();
     let store = fixture.open();
     for name in 0..200 {
         let key = prefix("/r/a/").key("", &format!("n{name}")).unwrap();
@@ -181,7 +183,7 @@ fn store_cut_off_or_overwritten_is_refused() {
 
 #[test]
 fn store_with_flipped_bit_never_differs_silently() {
-    let fixture = Fixture::new();
+    let fixture = StoreFixture::new();
     let store = fixture.open();
     for name in 0..40 {
         let key = prefix("/r/a/").key("", &format!("n{name}")).unwrap();
@@ -208,14 +210,14 @@ fn store_with_flipped_bit_never_differs_silently() {
 
 #[test]
 fn store_log_without_its_database_is_refused() {
-    let fixture = Fixture::new();
+    let fixture = StoreFixture::new();
     std::fs::write(fixture.folder.path().join("store.db-wal"), "x").unwrap();
     fixture.assert_refused(&["store.db-wal"]);
 }
 
 #[test]
 fn store_full_refuses_and_stays_whole() {
-    let fixture = Fixture::new();
+    let fixture = StoreFixture::new();
     let store = LocalStore::open(LocalStoreSettings { max_bytes: 1 << 20, ..fixture.settings() }).unwrap();
     let large = Mutation::put(vec![1; 100_000]);
     let at = |name: usize| prefix("/r/a/").key("", &format!("n{name:02}")).unwrap();
@@ -234,11 +236,11 @@ fn store_full_refuses_and_stays_whole() {
 
 #[test]
 fn store_unconfirmed_commit_ends_the_process() {
-    let fixture = Fixture::new();
+    let fixture = StoreFixture::new();
     let store = fixture.open();
     put(&store, "/r/a/x", Expect::Absent, "1");
     let mut feed = FeedReader::new(&(Arc::new(store.clone()) as Arc<dyn Store>), &prefix("/r/"), FIRST_REVISION);
-    wait(store.send(Command::FailNextCommit)).unwrap();
+    wait(store.send(StoreCommand::FailNextCommit)).unwrap();
     let unknown = wait(store.commit(&key("/r/a/y"), Expect::Absent, Mutation::put("1"))).unwrap_err();
     assert_eq!(unknown, Error::Closed);
     assert_eq!(fixture.aborted.lock().len(), 1);
@@ -251,7 +253,7 @@ fn store_unconfirmed_commit_ends_the_process() {
 
 #[test]
 fn store_expires_records_as_deletes() {
-    let fixture = Fixture::new();
+    let fixture = StoreFixture::new();
     let store = fixture.open();
     let ttl = |seconds| Mutation::Put { value: "1".into(), ttl: Some(Duration::from_secs(seconds)) };
     let events = prefix("/r/events/");
@@ -285,7 +287,7 @@ fn store_expires_records_as_deletes() {
 
 #[test]
 fn store_compacts_by_age_and_keeps_revision() {
-    let fixture = Fixture::new();
+    let fixture = StoreFixture::new();
     let store = fixture.open();
     let mut last = put(&store, "/r/a/x", Expect::Absent, "1");
     for _ in 0..1_500 {
@@ -318,7 +320,7 @@ fn store_compacts_by_age_and_keeps_revision() {
 
 #[test]
 fn store_keeps_newest_changes_whatever_their_age() {
-    let fixture = Fixture::new();
+    let fixture = StoreFixture::new();
     let store = LocalStore::open(LocalStoreSettings { retained_changes: 10, ..fixture.settings() }).unwrap();
     let mut last = put(&store, "/r/a/x", Expect::Absent, "1");
     for _ in 0..30 {
