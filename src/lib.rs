@@ -62,6 +62,9 @@ pub mod route;
 // Forwarding: rewrite, identity headers, streaming, upgrade, retry, failure.
 pub mod forward;
 
+// Resources of the embedded API server: built-in kinds, columns.
+pub mod resources;
+
 // Discovery documents: fetch, merge, serve.
 pub mod discovery;
 

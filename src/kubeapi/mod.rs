@@ -9,11 +9,14 @@ pub mod encode;
 pub mod extra_key;
 mod field_selector;
 mod go_quote;
+/// Ages as kubectl prints them.
+pub mod human_duration;
 mod label_selector;
 /// Canonical request paths.
 pub mod path;
 mod percent;
-pub(crate) mod protobuf;
+/// Protobuf: the wire format, and objects by tables of their message types.
+pub mod protobuf;
 /// The query of a request.
 pub mod query;
 mod request_info;
