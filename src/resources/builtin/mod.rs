@@ -4,9 +4,12 @@
 pub mod defaults;
 /// `kinds.json` as typed tables.
 pub mod load;
+/// Merge strategies and keys, for strategic merge patches.
+pub mod merge_schema;
 
 pub use defaults::set_defaults;
 pub use load::{BuiltinKinds, builtin_kinds};
+pub use merge_schema::merge_schema;
 
 #[cfg(test)]
 mod tests;
