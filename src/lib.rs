@@ -24,9 +24,6 @@ pub mod patch;
 // CEL expressions of configuration files: compiled once, evaluated with a cost limit. No I/O.
 pub mod expression;
 
-// Patches of objects: JSON patch, merge patch, strategic merge patch. No I/O.
-pub mod patch;
-
 // Process lifecycle: drain, signals, published snapshots, watched files.
 pub mod process;
 

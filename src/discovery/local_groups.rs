@@ -1,9 +1,13 @@
 //! API groups served locally: `apiregistration.k8s.io`, read-only, so that `kubectl get apiservices` works; and review
 //! APIs for `kubectl auth` and backends, unless a backend serves those.
 
+use std::sync::LazyLock;
+
 use serde_json::{Value, json};
 
-use super::model::{DiscoveryResource, ResourceKind, Scope};
+use super::model::{DiscoveryResource, ResourceKind, Scope, Subresource};
+use crate::resources::ServedSubresource;
+use crate::rest::served_resources;
 
 /// Group of the APIServices. An APIService that claims it is ignored.
 pub(super) const GROUP: &str = "apiregistration.k8s.io";
@@ -54,61 +58,99 @@ pub(super) struct LocalGroup {
     /// Group; empty for the core group.
     pub(super) group: &'static str,
     /// Path of its resource list.
-    pub(super) list_path: &'static str,
-    resources: &'static [LocalResource],
+    pub(super) list_path: String,
+    resources: Vec<DiscoveryResource>,
 }
 
-/// A resource of a local group.
-struct LocalResource {
-    kind: &'static str,
-    scope: Scope,
-    verbs: &'static [&'static str],
-    short_names: &'static [&'static str],
+impl LocalGroup {
+    fn new(group: &'static str, resources: Vec<DiscoveryResource>) -> LocalGroup {
+        let list_path = match group {
+            "" => format!("/api/{VERSION}"),
+            group => format!("/apis/{group}/{VERSION}"),
+        };
+        LocalGroup { group, list_path, resources }
+    }
+
+    fn of_reviews(group: &'static str, kinds: &[&str]) -> LocalGroup {
+        let resource = |kind: &&str| local_resource(group, kind, Scope::Cluster, &["create"]);
+        LocalGroup::new(group, kinds.iter().map(resource).collect())
+    }
 }
 
-const fn review_resource(kind: &'static str) -> LocalResource {
-    LocalResource { kind, scope: Scope::Cluster, verbs: &["create"], short_names: &[] }
+fn local_resource(group: &str, kind: &str, scope: Scope, verbs: &[&str]) -> DiscoveryResource {
+    let singular = kind.to_ascii_lowercase();
+    DiscoveryResource {
+        resource: format!("{singular}s"),
+        response_kind: ResourceKind { group: group.into(), version: VERSION.into(), kind: kind.into() },
+        scope,
+        singular_resource: singular,
+        verbs: verbs.iter().map(|verb| (*verb).to_owned()).collect(),
+        short_names: Vec::new(),
+        categories: Vec::new(),
+        subresources: Vec::new(),
+    }
 }
-
-const CONFIG_MAPS: LocalResource = LocalResource {
-    kind: "ConfigMap",
-    scope: Scope::Namespaced,
-    verbs: &["get", "list", "watch"],
-    short_names: &["cm"],
-};
 
 /// Self-review APIs.
-static SELF_REVIEWS: [LocalGroup; 2] = [
-    LocalGroup {
-        group: "authentication.k8s.io",
-        list_path: "/apis/authentication.k8s.io/v1",
-        resources: &[review_resource("SelfSubjectReview")],
-    },
-    LocalGroup {
-        group: "authorization.k8s.io",
-        list_path: "/apis/authorization.k8s.io/v1",
-        resources: &[review_resource("SelfSubjectAccessReview"), review_resource("SelfSubjectRulesReview")],
-    },
-];
+static SELF_REVIEWS: LazyLock<Vec<LocalGroup>> = LazyLock::new(|| {
+    vec![
+        LocalGroup::of_reviews("authentication.k8s.io", &["SelfSubjectReview"]),
+        LocalGroup::of_reviews("authorization.k8s.io", &["SelfSubjectAccessReview", "SelfSubjectRulesReview"]),
+    ]
+});
 
 /// Review APIs and ConfigMaps for backends (`--serve-delegation`).
-static WITH_DELEGATION: [LocalGroup; 3] = [
-    LocalGroup { group: "", list_path: "/api/v1", resources: &[CONFIG_MAPS] },
-    LocalGroup {
-        group: "authentication.k8s.io",
-        list_path: "/apis/authentication.k8s.io/v1",
-        resources: &[review_resource("SelfSubjectReview"), review_resource("TokenReview")],
-    },
-    LocalGroup {
-        group: "authorization.k8s.io",
-        list_path: "/apis/authorization.k8s.io/v1",
-        resources: &[
-            review_resource("SelfSubjectAccessReview"),
-            review_resource("SelfSubjectRulesReview"),
-            review_resource("SubjectAccessReview"),
-        ],
-    },
-];
+static WITH_DELEGATION: LazyLock<Vec<LocalGroup>> = LazyLock::new(|| {
+    let mut config_maps = local_resource("", "ConfigMap", Scope::Namespaced, &["get", "list", "watch"]);
+    config_maps.short_names.push("cm".to_owned());
+    vec![
+        LocalGroup::new("", vec![config_maps]),
+        LocalGroup::of_reviews("authentication.k8s.io", &["SelfSubjectReview", "TokenReview"]),
+        LocalGroup::of_reviews(
+            "authorization.k8s.io",
+            &["SelfSubjectAccessReview", "SelfSubjectRulesReview", "SubjectAccessReview"],
+        ),
+    ]
+});
+
+/// The resources of the embedded API server (`--embedded-api`), and the self-review APIs.
+static EMBEDDED: LazyLock<Vec<LocalGroup>> = LazyLock::new(|| {
+    let mut groups: Vec<LocalGroup> = Vec::new();
+    for (resource, version) in served_resources().iter().filter(|(_, version)| version.version == VERSION) {
+        let scope = if resource.is_namespaced { Scope::Namespaced } else { Scope::Cluster };
+        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        let subresource = |one: &ServedSubresource| {
+            let (group, version) = (
+                if one.group.is_empty() { resource.group } else { one.group },
+                if one.version.is_empty() { VERSION } else { one.version },
+            );
+            Subresource {
+                subresource: one.name.to_owned(),
+                response_kind: ResourceKind { group: group.into(), version: version.into(), kind: one.kind.into() },
+                verbs: owned(&one.verbs),
+            }
+        };
+        let served = |one: &&ServedSubresource| matches!(one.name, "status" | "finalize");
+        let resource_entry = DiscoveryResource {
+            singular_resource: resource.singular.to_owned(),
+            resource: resource.plural.to_owned(),
+            short_names: owned(&resource.short_names),
+            categories: owned(&resource.categories),
+            subresources: version.subresources.iter().filter(served).map(subresource).collect(),
+            ..local_resource(resource.group, resource.kind, scope, &version.verbs)
+        };
+        match groups.iter_mut().find(|group| group.group == resource.group) {
+            Some(group) => group.resources.push(resource_entry),
+            None => groups.push(LocalGroup::new(resource.group, vec![resource_entry])),
+        }
+    }
+    groups.push(LocalGroup::of_reviews("authentication.k8s.io", &["SelfSubjectReview"]));
+    groups.push(LocalGroup::of_reviews(
+        "authorization.k8s.io",
+        &["SelfSubjectAccessReview", "SelfSubjectRulesReview"],
+    ));
+    groups
+});
 
 /// Which groups are served locally.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,6 +159,8 @@ pub struct LocalGroups {
     pub delegation: bool,
     /// Whether there is a delegate, which serves the self-reviews.
     pub delegate: bool,
+    /// Whether the resources of the embedded API server are served (`--embedded-api`).
+    pub embedded: bool,
     /// Whether the discovery and OpenAPI documents of `apiregistration.k8s.io` are the delegate's: the APIServices are
     /// registered in its cluster, and it serves them.
     pub apiregistration_from_delegate: bool,
@@ -135,6 +179,7 @@ impl LocalGroups {
 
     pub(super) fn groups(self) -> &'static [LocalGroup] {
         match self {
+            LocalGroups { embedded: true, .. } => &EMBEDDED,
             LocalGroups { delegate: true, .. } => &[],
             LocalGroups { delegation: true, .. } => &WITH_DELEGATION,
             LocalGroups { .. } => &SELF_REVIEWS,
@@ -143,39 +188,35 @@ impl LocalGroups {
 }
 
 impl LocalGroup {
+    /// The resources as an `APIResourceList`, the legacy format.
     pub(super) fn resource_list(&self) -> Value {
-        let resource = |kept: &LocalResource| {
-            let name = kept.kind.to_ascii_lowercase();
+        let mut resources = Vec::new();
+        for one in &self.resources {
+            let is_namespaced = one.scope == Scope::Namespaced;
             let mut resource = json!({
-                "name": format!("{name}s"), "singularName": name, "namespaced": kept.scope == Scope::Namespaced,
-                "kind": kept.kind, "verbs": kept.verbs,
+                "name": one.resource, "singularName": one.singular_resource, "namespaced": is_namespaced,
+                "kind": one.response_kind.kind, "verbs": one.verbs,
             });
-            if !kept.short_names.is_empty() {
-                resource["shortNames"] = json!(kept.short_names);
+            if !one.short_names.is_empty() {
+                resource["shortNames"] = json!(one.short_names);
             }
-            resource
-        };
+            if !one.categories.is_empty() {
+                resource["categories"] = json!(one.categories);
+            }
+            resources.push(resource);
+            resources.extend(one.subresources.iter().map(|sub| {
+                json!({
+                    "name": format!("{}/{}", one.resource, sub.subresource), "singularName": "",
+                    "namespaced": is_namespaced, "kind": sub.response_kind.kind, "verbs": sub.verbs,
+                })
+            }));
+        }
         let group_version =
             if self.group.is_empty() { VERSION.to_owned() } else { format!("{}/{VERSION}", self.group) };
-        json!({
-            "kind": "APIResourceList",
-            "apiVersion": "v1",
-            "groupVersion": group_version,
-            "resources": self.resources.iter().map(resource).collect::<Vec<_>>(),
-        })
+        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources})
     }
 
     pub(super) fn resources(&self) -> Vec<DiscoveryResource> {
-        let resource = |kept: &LocalResource| DiscoveryResource {
-            resource: format!("{}s", kept.kind.to_ascii_lowercase()),
-            response_kind: ResourceKind { group: self.group.into(), version: VERSION.into(), kind: kept.kind.into() },
-            scope: kept.scope,
-            singular_resource: kept.kind.to_ascii_lowercase(),
-            verbs: kept.verbs.iter().map(|verb| (*verb).to_owned()).collect(),
-            short_names: kept.short_names.iter().map(|name| (*name).to_owned()).collect(),
-            categories: Vec::new(),
-            subresources: Vec::new(),
-        };
-        self.resources.iter().map(resource).collect()
+        self.resources.clone()
     }
 }

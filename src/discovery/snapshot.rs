@@ -130,7 +130,7 @@ pub(super) enum Root {
 impl DiscoverySnapshot {
     /// The documents before the registry is read: the local groups.
     pub fn empty(own: LocalGroups) -> DiscoverySnapshot {
-        let served = own.groups().iter().map(|served| (served.list_path, served.resource_list()));
+        let served = own.groups().iter().map(|served| (served.list_path.as_str(), served.resource_list()));
         let registrations = own.has_registrations().then(|| (local_groups::PATH, local_groups::resource_list()));
         let all =
             registrations.into_iter().chain(served).map(|(path, list)| (path, EncodedDocument::from_value(&list)));
@@ -536,7 +536,7 @@ mod tests {
             steps in proptest::collection::vec((0..9usize, proptest::option::of(0..5i32), 0..3u8), 0..40),
             elsewhere in proptest::bool::ANY,
         ) {
-            let own = LocalGroups { delegation: false, delegate: elsewhere, apiregistration_from_delegate: elsewhere };
+            let own = LocalGroups { delegation: false, delegate: elsewhere, embedded: false, apiregistration_from_delegate: elsewhere };
             let groups = ["a.io", "b.io", "authentication.k8s.io"];
             let mut all = BTreeMap::new();
             let (mut merging, mut documents) = (GroupMerger::new(own), DiscoverySnapshot::empty(own));

@@ -29,7 +29,8 @@ pub mod object_meta;
 /// Canonical request paths.
 pub mod path;
 mod percent;
-pub(crate) mod protobuf;
+/// Protobuf: the wire format, and objects by tables of their message types.
+pub mod protobuf;
 /// The query of a request.
 pub mod query;
 mod request_info;

@@ -168,7 +168,11 @@ mod tests {
         let read: Result<Vec<_>, _> = read_fields(&out).collect();
         assert_eq!(
             read.unwrap(),
-            [(1, ProtobufValue::Number(300)), (2, ProtobufValue::Bytes(b"two")), (16, ProtobufValue::Fixed64(1.0_f64.to_bits()))]
+            [
+                (1, ProtobufValue::Number(300)),
+                (2, ProtobufValue::Bytes(b"two")),
+                (16, ProtobufValue::Fixed64(1.0_f64.to_bits()))
+            ]
         );
         let whole = [3, 8];
         for cut in (1..out.len()).filter(|cut| !whole.contains(cut)) {

@@ -17,7 +17,7 @@ const MAX_LISTED: usize = 3;
 ///
 /// Kinds that Narthex has no printer for get their name, their age, and otherwise empty cells.
 pub fn table_cells(resource: &Resource, object: &Value, now: SystemTime) -> Vec<Value> {
-    let printer = Printer { object, now };
+    let printer = CellPrinter { object, now };
     match (resource.group, resource.plural) {
         ("", "namespaces") => vec![printer.name(), text(object, "/status/phase").into(), printer.age()],
         ("", "configmaps") => {
@@ -51,7 +51,7 @@ pub fn table_cells(resource: &Resource, object: &Value, now: SystemTime) -> Vec<
 
 /// An object and the time at which it is printed.
 #[derive(Clone, Copy)]
-struct Printer<'o> {
+struct CellPrinter<'o> {
     object: &'o Value,
     now: SystemTime,
 }
@@ -87,7 +87,7 @@ const NEW_EVENT: EventFields = EventFields {
     component: "/reportingController",
 };
 
-impl Printer<'_> {
+impl CellPrinter<'_> {
     fn name(self) -> Value {
         text(self.object, "/metadata/name").into()
     }

@@ -33,7 +33,7 @@ pub struct Resource {
     /// Served versions, the preferred one first.
     pub versions: Vec<ResourceVersion>,
     /// Columns of a Table.
-    pub columns: Vec<TableColumn>,
+    pub columns: Vec<ResourceColumn>,
 }
 
 /// A served version of a [`Resource`].
@@ -72,7 +72,7 @@ pub struct ServedSubresource {
 
 /// A column of a Table (`metav1.TableColumnDefinition`).
 #[derive(Clone, Debug)]
-pub struct TableColumn {
+pub struct ResourceColumn {
     /// Heading.
     pub name: &'static str,
     /// Type, such as `string`.

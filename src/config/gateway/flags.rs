@@ -92,6 +92,7 @@ pub static GATEWAY: &[&FlagGroup] = &[
     &AUTHORIZATION_MODE,
     &AUTHORIZATION,
     &BACKENDS,
+    &EMBEDDED_API,
     &LEADER_ELECTION,
     &OBSERVABILITY,
 ];

@@ -4,6 +4,7 @@ mod audit;
 pub(super) mod authentication;
 pub(super) mod backends;
 pub(super) mod delegated_auth;
+mod embedded_api;
 pub mod flags;
 pub(super) mod serving;
 mod sidecar_auth;
@@ -13,6 +14,7 @@ use std::path::PathBuf;
 pub use authentication::{AuthenticationConfig, AuthorizerMode, RequestHeaderSettings};
 pub use backends::{BackendsConfig, ForwardingConfig, ResolverChoice};
 pub use delegated_auth::DelegatedAuthConfig;
+pub use embedded_api::EmbeddedApiConfig;
 pub use serving::{ProxyProtocolMode, ServingCertificateRequest, ServingConfig, ShutdownSettings};
 pub use sidecar_auth::{AttributeSource, SidecarAuth};
 
@@ -89,10 +91,8 @@ impl Arguments<GatewayCommand> {
         let forwarding = backends::forwarding(&mut parser);
         let authorization_config = authentication::authorization_config(&mut parser);
         let configured = authorization_config.is_some();
-        let modes = {
-            let has_store = parser.switch("embedded-api");
-            authentication::authorization_modes(&mut parser, configured, has_store)
-        };
+        let has_store = parser.switch("embedded-api");
+        let modes = authentication::authorization_modes(&mut parser, configured, has_store);
         authentication::disable_anonymous_with_always_allow(&mut parser, &mut who, &modes);
         let data_dir = data_dir(&mut parser);
         let config = GatewayConfig {

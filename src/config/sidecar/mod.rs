@@ -66,7 +66,7 @@ impl Arguments<SidecarCommand> {
         let forwarding = forwarding(&mut parser);
         let authorization_config = gateway::authentication::authorization_config(&mut parser);
         let configured = authorization_config.is_some();
-        let modes = gateway::authentication::authorization_modes(&mut parser, configured);
+        let modes = gateway::authentication::authorization_modes(&mut parser, configured, false);
         gateway::authentication::disable_anonymous_with_always_allow(&mut parser, &mut who, &modes);
         let api_server = api_server(&mut parser);
         let delegated = gateway::delegated_auth::delegated_auth(
@@ -106,6 +106,7 @@ impl Arguments<SidecarCommand> {
             policy_file: gateway::authentication::policy_file(&mut parser, &modes, configured),
             authorization_modes: modes,
             authorization_config,
+            embedded_api: None,
             backends: backends(&mut parser, &forwarding),
             sidecar: sidecar_auth::sidecar_auth(&mut parser, as_rbac_proxy),
             forwarding,

@@ -6,7 +6,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Number, Value};
 
 use super::normalize::{MAX_DEPTH, MAX_VALUES, NormalizeError, normalize};
-use super::table::{MessageField, MessageId, MessageTable, SchemaForm, ValueType};
+use super::table::{GoType, MessageField, MessageId, MessageTable, SchemaForm};
 use super::timestamp::{TimeFormat, ZERO_SECONDS, format_time};
 use super::{MAGIC, MalformedProtobuf, ProtobufValue, read_fields};
 
@@ -141,7 +141,7 @@ impl Decoder<'_> {
                 Some(slot) => slot,
                 None => map.entry(field.name).or_insert(Value::Null),
             };
-            self.value(&field.value_type, value, slot, depth + 1)?;
+            self.value(&field.go_type, value, slot, depth + 1)?;
         }
         Ok(())
     }
@@ -153,55 +153,47 @@ impl Decoder<'_> {
 
     fn value(
         &mut self,
-        value_type: &ValueType,
+        go_type: &GoType,
         value: ProtobufValue<'_>,
         slot: &mut Value,
         depth: usize,
     ) -> Result<(), ProtobufError> {
         self.count()?;
-        match (value_type, value) {
-            (ValueType::Pointer(target), value) => return self.value(target, value, slot, depth),
-            (ValueType::Bool, ProtobufValue::Number(number)) => *slot = Value::Bool(number != 0),
-            (ValueType::Int32, ProtobufValue::Number(number)) => *slot = Value::from(number as i32),
-            (ValueType::Int64, ProtobufValue::Number(number)) => *slot = Value::from(number.cast_signed()),
-            (ValueType::Double, ProtobufValue::Fixed64(bits)) => *slot = decode_double(f64::from_bits(bits))?,
-            (ValueType::List(item), value) => {
-                if let (ValueType::Int32 | ValueType::Int64 | ValueType::Bool, ProtobufValue::Bytes(packed)) =
-                    (&**item, value)
-                {
+        match (go_type, value) {
+            (GoType::Pointer(target), value) => return self.value(target, value, slot, depth),
+            (GoType::Bool, ProtobufValue::Number(number)) => *slot = Value::Bool(number != 0),
+            (GoType::Int32, ProtobufValue::Number(number)) => *slot = Value::from(number as i32),
+            (GoType::Int64, ProtobufValue::Number(number)) => *slot = Value::from(number.cast_signed()),
+            (GoType::Double, ProtobufValue::Fixed64(bits)) => *slot = decode_double(f64::from_bits(bits))?,
+            (GoType::List(item), value) => {
+                if let (GoType::Int32 | GoType::Int64 | GoType::Bool, ProtobufValue::Bytes(packed)) = (&**item, value) {
                     return self.packed(item, packed, slot);
                 }
                 let mut one = Value::Null;
                 self.value(item, value, &mut one, depth)?;
                 push(slot, one);
             }
-            (_, ProtobufValue::Bytes(bytes)) => return self.bytes(value_type, bytes, slot, depth),
+            (_, ProtobufValue::Bytes(bytes)) => return self.bytes(go_type, bytes, slot, depth),
             _ => return Err(ProtobufError::Malformed),
         }
         Ok(())
     }
 
     /// Reads a value that is length-delimited.
-    fn bytes(
-        &mut self,
-        value_type: &ValueType,
-        bytes: &[u8],
-        slot: &mut Value,
-        depth: usize,
-    ) -> Result<(), ProtobufError> {
-        match value_type {
-            ValueType::Text => *slot = decode_text(bytes)?.into(),
-            ValueType::Bytes => *slot = STANDARD.encode(bytes).into(),
-            ValueType::Time => *slot = decode_time(bytes, TimeFormat::Seconds)?,
-            ValueType::MicroTime => *slot = decode_time(bytes, TimeFormat::Microseconds)?,
-            ValueType::Quantity => {
+    fn bytes(&mut self, go_type: &GoType, bytes: &[u8], slot: &mut Value, depth: usize) -> Result<(), ProtobufError> {
+        match go_type {
+            GoType::Text => *slot = decode_text(bytes)?.into(),
+            GoType::Bytes => *slot = STANDARD.encode(bytes).into(),
+            GoType::Time => *slot = decode_time(bytes, TimeFormat::Seconds)?,
+            GoType::MicroTime => *slot = decode_time(bytes, TimeFormat::Microseconds)?,
+            GoType::Quantity => {
                 *slot = Value::from("0");
                 if let Some(text) = last_bytes(bytes, 1)? {
                     *slot = decode_text(text)?.into();
                 }
             }
-            ValueType::IntOrString => *slot = decode_int_or_string(bytes)?,
-            ValueType::RawJson | ValueType::FieldsV1 => {
+            GoType::IntOrString => *slot = decode_int_or_string(bytes)?,
+            GoType::RawJson | GoType::FieldsV1 => {
                 *slot = match last_bytes(bytes, 1)? {
                     Some(text) => {
                         serde_json::from_slice(text).map_err(|_| ProtobufError::Text("invalid JSON in bytes"))?
@@ -209,9 +201,9 @@ impl Decoder<'_> {
                     None => Value::Null,
                 };
             }
-            ValueType::Schema(form, message) => self.schema(*form, *message, bytes, slot, depth)?,
-            ValueType::Message(message) => self.message(*message, bytes, object(slot), depth)?,
-            ValueType::WrappedList(item) => {
+            GoType::Schema(form, message) => self.schema(*form, *message, bytes, slot, depth)?,
+            GoType::Message(message) => self.message(*message, bytes, object(slot), depth)?,
+            GoType::WrappedList(item) => {
                 *slot = Value::Array(Vec::new());
                 for field in read_fields(bytes) {
                     if let (1, value) = field? {
@@ -221,10 +213,10 @@ impl Decoder<'_> {
                     }
                 }
             }
-            ValueType::Map(item) => {
+            GoType::Map(item) => {
                 let (mut key, mut entry) = (String::new(), Value::Null);
                 // Go starts with an empty slice, not with nil.
-                if **item == ValueType::Bytes {
+                if **item == GoType::Bytes {
                     entry = Value::String(String::new());
                 }
                 for field in read_fields(bytes) {
@@ -242,7 +234,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    fn packed(&mut self, item: &ValueType, packed: &[u8], slot: &mut Value) -> Result<(), ProtobufError> {
+    fn packed(&mut self, item: &GoType, packed: &[u8], slot: &mut Value) -> Result<(), ProtobufError> {
         let mut rest = packed;
         while !rest.is_empty() {
             let number = super::read_varint(&mut rest).ok_or(ProtobufError::Malformed)?;

@@ -3,7 +3,7 @@
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
 
-use super::table::{MessageField, MessageId, MessageTable, SchemaForm, ValueType};
+use super::table::{GoType, MessageField, MessageId, MessageTable, SchemaForm};
 use super::timestamp::{TimeFormat, ZERO_SECONDS, parse_time};
 use super::{varint_length, wrap_unknown, write_bytes, write_double, write_number, write_tag, write_varint};
 
@@ -61,7 +61,7 @@ impl Encoder<'_> {
                 continue;
             }
             let value = map.get(field.name).unwrap_or(&Value::Null);
-            self.value(field, &field.value_type, value, out)?;
+            self.value(field, &field.go_type, value, out)?;
         }
         Ok(())
     }
@@ -69,21 +69,21 @@ impl Encoder<'_> {
     fn value(
         &self,
         field: &MessageField,
-        value_type: &ValueType,
+        go_type: &GoType,
         value: &Value,
         out: &mut Vec<u8>,
     ) -> Result<(), ProtobufEncodeError> {
         let wrong = ProtobufEncodeError { field: field.name };
-        match (value_type, value) {
-            (ValueType::Pointer(_) | ValueType::List(_) | ValueType::Map(_) | ValueType::Bytes, Value::Null) => Ok(()),
-            (ValueType::WrappedList(_), Value::Null) => Ok(()),
-            (ValueType::Pointer(target), _) => self.single(field, field.number, target, value, out),
-            (ValueType::List(item), Value::Array(items)) => {
+        match (go_type, value) {
+            (GoType::Pointer(_) | GoType::List(_) | GoType::Map(_) | GoType::Bytes, Value::Null) => Ok(()),
+            (GoType::WrappedList(_), Value::Null) => Ok(()),
+            (GoType::Pointer(target), _) => self.single(field, field.number, target, value, out),
+            (GoType::List(item), Value::Array(items)) => {
                 items.iter().try_for_each(|one| self.single(field, field.number, item, one, out))
             }
-            (ValueType::Map(item), Value::Object(map)) => self.entries(field, item, map, out),
-            (ValueType::List(_) | ValueType::Map(_), _) => Err(wrong),
-            _ => self.single(field, field.number, value_type, value, out),
+            (GoType::Map(item), Value::Object(map)) => self.entries(field, item, map, out),
+            (GoType::List(_) | GoType::Map(_), _) => Err(wrong),
+            _ => self.single(field, field.number, go_type, value, out),
         }
     }
 
@@ -91,7 +91,7 @@ impl Encoder<'_> {
     fn entries(
         &self,
         field: &MessageField,
-        item: &ValueType,
+        item: &GoType,
         map: &Map<String, Value>,
         out: &mut Vec<u8>,
     ) -> Result<(), ProtobufEncodeError> {
@@ -101,7 +101,7 @@ impl Encoder<'_> {
             write_nested(out, field.number, |out| {
                 write_bytes(out, 1, key.as_bytes());
                 match (item, value) {
-                    (ValueType::Bytes, Value::Null) => Ok(()),
+                    (GoType::Bytes, Value::Null) => Ok(()),
                     _ => self.single(field, 2, item, value, out),
                 }
             })?;
@@ -114,12 +114,12 @@ impl Encoder<'_> {
         &self,
         field: &MessageField,
         number: u8,
-        value_type: &ValueType,
+        go_type: &GoType,
         value: &Value,
         out: &mut Vec<u8>,
     ) -> Result<(), ProtobufEncodeError> {
-        match value_type {
-            ValueType::Message(message) => {
+        match go_type {
+            GoType::Message(message) => {
                 let empty = Map::new();
                 let map = match value {
                     Value::Null => &empty,
@@ -128,11 +128,9 @@ impl Encoder<'_> {
                 };
                 write_nested(out, number, |out| self.message(*message, map, out))
             }
-            ValueType::Schema(form, message) => {
-                write_nested(out, number, |out| self.schema(*form, *message, value, out))
-            }
-            ValueType::Pointer(target) => self.single(field, number, target, value, out),
-            ValueType::WrappedList(item) => write_nested(out, number, |out| {
+            GoType::Schema(form, message) => write_nested(out, number, |out| self.schema(*form, *message, value, out)),
+            GoType::Pointer(target) => self.single(field, number, target, value, out),
+            GoType::WrappedList(item) => write_nested(out, number, |out| {
                 let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
                 items.iter().try_for_each(|one| self.single(field, 1, item, one, out))
             }),
@@ -166,38 +164,38 @@ impl Encoder<'_> {
     }
 }
 
-fn write_scalar(out: &mut Vec<u8>, number: u8, value_type: &ValueType, value: &Value) -> Result<(), WrongType> {
-    match (value_type, value) {
-        (ValueType::Text, Value::String(text)) => write_bytes(out, number, text.as_bytes()),
-        (ValueType::Text, Value::Null) => write_bytes(out, number, &[]),
-        (ValueType::Bool, Value::Bool(flag)) => write_number(out, number, u64::from(*flag)),
-        (ValueType::Bool | ValueType::Int32 | ValueType::Int64, Value::Null) => write_number(out, number, 0),
-        (ValueType::Int32 | ValueType::Int64, Value::Number(integer)) => {
+fn write_scalar(out: &mut Vec<u8>, number: u8, go_type: &GoType, value: &Value) -> Result<(), WrongType> {
+    match (go_type, value) {
+        (GoType::Text, Value::String(text)) => write_bytes(out, number, text.as_bytes()),
+        (GoType::Text, Value::Null) => write_bytes(out, number, &[]),
+        (GoType::Bool, Value::Bool(flag)) => write_number(out, number, u64::from(*flag)),
+        (GoType::Bool | GoType::Int32 | GoType::Int64, Value::Null) => write_number(out, number, 0),
+        (GoType::Int32 | GoType::Int64, Value::Number(integer)) => {
             write_number(out, number, integer.as_i64().ok_or(WrongType)?.cast_unsigned());
         }
-        (ValueType::Double, Value::Null) => write_double(out, number, 0.0),
-        (ValueType::Double, Value::Number(double)) => write_double(out, number, double.as_f64().ok_or(WrongType)?),
-        (ValueType::Bytes, Value::String(text)) => {
+        (GoType::Double, Value::Null) => write_double(out, number, 0.0),
+        (GoType::Double, Value::Number(double)) => write_double(out, number, double.as_f64().ok_or(WrongType)?),
+        (GoType::Bytes, Value::String(text)) => {
             write_bytes(out, number, &STANDARD.decode(text).map_err(|_| WrongType)?);
         }
-        (ValueType::Bytes, Value::Null) => write_bytes(out, number, &[]),
-        (ValueType::Time | ValueType::MicroTime, Value::Null) => write_bytes(out, number, &[]),
-        (ValueType::Time, Value::String(text)) => write_time(out, number, text, TimeFormat::Seconds)?,
-        (ValueType::MicroTime, Value::String(text)) => write_time(out, number, text, TimeFormat::Microseconds)?,
-        (ValueType::Quantity, Value::Null | Value::String(_)) => {
+        (GoType::Bytes, Value::Null) => write_bytes(out, number, &[]),
+        (GoType::Time | GoType::MicroTime, Value::Null) => write_bytes(out, number, &[]),
+        (GoType::Time, Value::String(text)) => write_time(out, number, text, TimeFormat::Seconds)?,
+        (GoType::MicroTime, Value::String(text)) => write_time(out, number, text, TimeFormat::Microseconds)?,
+        (GoType::Quantity, Value::Null | Value::String(_)) => {
             let text = value.as_str().unwrap_or("0");
             write_nested(out, number, |out| {
                 write_bytes(out, 1, text.as_bytes());
                 Ok(())
             })?;
         }
-        (ValueType::IntOrString, Value::String(text)) => write_int_or_string(out, number, 1, 0, text)?,
-        (ValueType::IntOrString, Value::Null) => write_int_or_string(out, number, 0, 0, "")?,
-        (ValueType::IntOrString, Value::Number(integer)) => {
+        (GoType::IntOrString, Value::String(text)) => write_int_or_string(out, number, 1, 0, text)?,
+        (GoType::IntOrString, Value::Null) => write_int_or_string(out, number, 0, 0, "")?,
+        (GoType::IntOrString, Value::Number(integer)) => {
             write_int_or_string(out, number, 0, integer.as_i64().ok_or(WrongType)?, "")?;
         }
-        (ValueType::RawJson | ValueType::FieldsV1, Value::Null) => write_bytes(out, number, &[]),
-        (ValueType::RawJson | ValueType::FieldsV1, value) => {
+        (GoType::RawJson | GoType::FieldsV1, Value::Null) => write_bytes(out, number, &[]),
+        (GoType::RawJson | GoType::FieldsV1, value) => {
             let text = serde_json::to_vec(value).map_err(|_| WrongType)?;
             write_nested(out, number, |out| {
                 write_bytes(out, 1, &text);
@@ -231,11 +229,7 @@ fn write_int_or_string(out: &mut Vec<u8>, number: u8, kind: u64, integer: i64, t
 }
 
 /// Writes a field of a message whose length is known only once it is written.
-fn write_nested<E>(
-    out: &mut Vec<u8>,
-    number: u8,
-    write: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
-) -> Result<(), E> {
+fn write_nested<E>(out: &mut Vec<u8>, number: u8, write: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
     write_tag(out, number, 2);
     let start = out.len();
     write(out)?;

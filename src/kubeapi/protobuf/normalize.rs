@@ -6,7 +6,7 @@ use std::fmt;
 use base64::{DecodeError, Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Value};
 
-use super::table::{MessageField, MessageId, MessageTable, Omission, SchemaForm, ValueType};
+use super::table::{GoType, MessageField, MessageId, MessageTable, Omission, SchemaForm};
 use super::timestamp::{TimeFormat, ZERO_SECONDS, format_time, parse_time};
 
 /// Maximum number of values in one object. Two bytes of a body may become a struct with all its fields.
@@ -67,12 +67,12 @@ pub fn normalize(table: &MessageTable, message: MessageId, value: &mut Value) ->
         path: String::new(),
         go_path: Vec::new(),
         go_struct: "",
-        go_type: "",
+        scalar_name: "",
         unknown_fields: Vec::new(),
         is_muted: false,
         values: 0,
     };
-    walk.value(&ValueType::Message(message), value, 0)?;
+    walk.value(&GoType::Message(message), value, 0)?;
     Ok(walk.unknown_fields)
 }
 
@@ -84,7 +84,7 @@ struct Normalizer<'t> {
     go_path: Vec<&'static str>,
     go_struct: &'static str,
     /// Go's name of the scalar of the current field.
-    go_type: &'static str,
+    scalar_name: &'static str,
     unknown_fields: Vec<String>,
     /// Inside of a type that decodes itself, upstream does not look for unknown fields.
     is_muted: bool,
@@ -92,44 +92,44 @@ struct Normalizer<'t> {
 }
 
 impl Normalizer<'_> {
-    fn value(&mut self, value_type: &ValueType, value: &mut Value, depth: usize) -> Result<(), NormalizeError> {
+    fn value(&mut self, go_type: &GoType, value: &mut Value, depth: usize) -> Result<(), NormalizeError> {
         self.count(depth)?;
         if value.is_null() {
-            *value = self.zero(value_type, depth)?;
+            *value = self.zero(go_type, depth)?;
             return Ok(());
         }
-        match (value_type, &mut *value) {
-            (ValueType::Text, Value::String(_)) | (ValueType::Bool, Value::Bool(_)) => Ok(()),
-            (ValueType::Int32, Value::Number(number)) => {
+        match (go_type, &mut *value) {
+            (GoType::Text, Value::String(_)) | (GoType::Bool, Value::Bool(_)) => Ok(()),
+            (GoType::Int32, Value::Number(number)) => {
                 let fits = number.as_i64().is_some_and(|number| i32::try_from(number).is_ok());
-                if fits { Ok(()) } else { Err(self.mismatch(value_type, value)) }
+                if fits { Ok(()) } else { Err(self.mismatch(go_type, value)) }
             }
-            (ValueType::Int64, Value::Number(number)) => {
-                if number.is_i64() { Ok(()) } else { Err(self.mismatch(value_type, value)) }
+            (GoType::Int64, Value::Number(number)) => {
+                if number.is_i64() {
+                    Ok(())
+                } else {
+                    Err(self.mismatch(go_type, value))
+                }
             }
-            (ValueType::Double, Value::Number(_)) => Ok(()),
-            (ValueType::IntOrString, Value::String(_)) | (ValueType::Quantity, Value::String(_)) => Ok(()),
-            (ValueType::IntOrString, Value::Number(_)) => self.value(&ValueType::Int32, value, depth),
-            (ValueType::Quantity, Value::Number(number)) => {
+            (GoType::Double, Value::Number(_)) => Ok(()),
+            (GoType::IntOrString, Value::String(_)) | (GoType::Quantity, Value::String(_)) => Ok(()),
+            (GoType::IntOrString, Value::Number(_)) => self.value(&GoType::Int32, value, depth),
+            (GoType::Quantity, Value::Number(number)) => {
                 *value = Value::String(number.to_string());
                 Ok(())
             }
-            (ValueType::Bytes, Value::String(text)) => normalize_base64(text),
-            (ValueType::Time, Value::String(text)) => {
-                normalize_time(text, TimeFormat::Seconds).map(|time| *value = time)
-            }
-            (ValueType::MicroTime, Value::String(text)) => {
+            (GoType::Bytes, Value::String(text)) => normalize_base64(text),
+            (GoType::Time, Value::String(text)) => normalize_time(text, TimeFormat::Seconds).map(|time| *value = time),
+            (GoType::MicroTime, Value::String(text)) => {
                 normalize_time(text, TimeFormat::Microseconds).map(|time| *value = time)
             }
-            (ValueType::RawJson | ValueType::FieldsV1, _) => Ok(()),
-            (ValueType::Pointer(target), _) => self.value(target, value, depth),
-            (ValueType::List(item) | ValueType::WrappedList(item), Value::Array(items)) => {
-                self.items(item, items, depth)
-            }
-            (ValueType::Map(item), Value::Object(map)) => self.entries(item, map, depth),
-            (ValueType::Message(message), Value::Object(map)) => self.message(*message, map, depth),
-            (ValueType::Schema(form, message), _) => self.schema(*form, *message, value, depth),
-            _ => Err(self.mismatch(value_type, value)),
+            (GoType::RawJson | GoType::FieldsV1, _) => Ok(()),
+            (GoType::Pointer(target), _) => self.value(target, value, depth),
+            (GoType::List(item) | GoType::WrappedList(item), Value::Array(items)) => self.items(item, items, depth),
+            (GoType::Map(item), Value::Object(map)) => self.entries(item, map, depth),
+            (GoType::Message(message), Value::Object(map)) => self.message(*message, map, depth),
+            (GoType::Schema(form, message), _) => self.schema(*form, *message, value, depth),
+            _ => Err(self.mismatch(go_type, value)),
         }
     }
 
@@ -142,7 +142,7 @@ impl Normalizer<'_> {
         }
     }
 
-    fn items(&mut self, item: &ValueType, items: &mut [Value], depth: usize) -> Result<(), NormalizeError> {
+    fn items(&mut self, item: &GoType, items: &mut [Value], depth: usize) -> Result<(), NormalizeError> {
         let length = self.path.len();
         for (index, value) in items.iter_mut().enumerate() {
             if !self.is_muted {
@@ -156,12 +156,7 @@ impl Normalizer<'_> {
         Ok(())
     }
 
-    fn entries(
-        &mut self,
-        item: &ValueType,
-        map: &mut Map<String, Value>,
-        depth: usize,
-    ) -> Result<(), NormalizeError> {
+    fn entries(&mut self, item: &GoType, map: &mut Map<String, Value>, depth: usize) -> Result<(), NormalizeError> {
         let length = self.path.len();
         for (key, value) in map {
             self.push_key(key);
@@ -182,7 +177,7 @@ impl Normalizer<'_> {
     }
 
     fn message(&mut self, id: MessageId, map: &mut Map<String, Value>, depth: usize) -> Result<(), NormalizeError> {
-        let outer = (self.path.len(), self.go_path.len(), self.go_struct, self.go_type);
+        let outer = (self.path.len(), self.go_path.len(), self.go_struct, self.scalar_name);
         let table = self.table;
         let mut result = Ok(());
         map.retain(|key, value| {
@@ -200,15 +195,15 @@ impl Normalizer<'_> {
             self.go_path.extend(embedded);
             self.go_path.push(field.name);
             self.go_struct = table.message(id).go_name();
-            self.go_type = field.go_type;
-            result = self.value(&field.value_type, value, depth + 1);
+            self.scalar_name = field.scalar_name;
+            result = self.value(&field.go_type, value, depth + 1);
             // A value that becomes null is a zero time.
             let is_kept = !is_omitted(field, value) && !value.is_null();
             self.path.truncate(outer.0);
             self.go_path.truncate(outer.1);
             is_kept
         });
-        (self.go_struct, self.go_type) = (outer.2, outer.3);
+        (self.go_struct, self.scalar_name) = (outer.2, outer.3);
         result?;
         self.fill(id, map, depth)
     }
@@ -234,21 +229,21 @@ impl Normalizer<'_> {
             if map.contains_key(field.name) || !is_zero_written(field) {
                 continue;
             }
-            let zero = self.zero(&field.value_type, depth + 1)?;
+            let zero = self.zero(&field.go_type, depth + 1)?;
             map.insert(field.name.to_owned(), zero);
         }
         Ok(())
     }
 
     /// What Go writes for a value that has not been set.
-    fn zero(&mut self, value_type: &ValueType, depth: usize) -> Result<Value, NormalizeError> {
+    fn zero(&mut self, go_type: &GoType, depth: usize) -> Result<Value, NormalizeError> {
         self.count(depth)?;
-        Ok(match value_type {
-            ValueType::Text => Value::String(String::new()),
-            ValueType::Bool | ValueType::Schema(SchemaForm::OrBool, _) => Value::Bool(false),
-            ValueType::Int32 | ValueType::Int64 | ValueType::Double | ValueType::IntOrString => Value::from(0),
-            ValueType::Quantity => Value::from("0"),
-            ValueType::Message(message) => {
+        Ok(match go_type {
+            GoType::Text => Value::String(String::new()),
+            GoType::Bool | GoType::Schema(SchemaForm::OrBool, _) => Value::Bool(false),
+            GoType::Int32 | GoType::Int64 | GoType::Double | GoType::IntOrString => Value::from(0),
+            GoType::Quantity => Value::from("0"),
+            GoType::Message(message) => {
                 let mut map = Map::new();
                 self.fill(*message, &mut map, depth)?;
                 Value::Object(map)
@@ -267,8 +262,8 @@ impl Normalizer<'_> {
         let was_muted = std::mem::replace(&mut self.is_muted, true);
         let result = match (form, &mut *value) {
             (_, Value::Object(map)) => self.message(message, map, depth),
-            (SchemaForm::OrArray, Value::Array(items)) => self.items(&ValueType::Message(message), items, depth),
-            (SchemaForm::OrStringArray, Value::Array(items)) => self.items(&ValueType::Text, items, depth),
+            (SchemaForm::OrArray, Value::Array(items)) => self.items(&GoType::Message(message), items, depth),
+            (SchemaForm::OrStringArray, Value::Array(items)) => self.items(&GoType::Text, items, depth),
             (SchemaForm::OrBool, Value::Bool(_)) => Ok(()),
             (SchemaForm::OrBool, _) => Err(NormalizeError::Text("boolean or JSON schema expected".to_owned())),
             _ => {
@@ -280,8 +275,8 @@ impl Normalizer<'_> {
         result
     }
 
-    fn mismatch(&self, value_type: &ValueType, value: &Value) -> NormalizeError {
-        let is_integer = matches!(value_type.target(), ValueType::Int32 | ValueType::Int64);
+    fn mismatch(&self, go_type: &GoType, value: &Value) -> NormalizeError {
+        let is_integer = matches!(go_type.target(), GoType::Int32 | GoType::Int64);
         let found = match value {
             Value::Null => "null".to_owned(),
             Value::Bool(_) => "bool".to_owned(),
@@ -295,27 +290,27 @@ impl Normalizer<'_> {
             "" => String::new(),
             go_struct => format!("{go_struct}.{}", self.go_path.join(".")),
         };
-        NormalizeError::Type { found, field, expected: self.go_type_name(value_type) }
+        NormalizeError::Type { found, field, expected: self.go_type_name(go_type) }
     }
 
-    fn go_type_name(&self, value_type: &ValueType) -> String {
-        let scalar = |own: &str| if self.go_type.is_empty() { own } else { self.go_type }.to_owned();
-        match value_type {
-            ValueType::Text => scalar("string"),
-            ValueType::Bool => scalar("bool"),
-            ValueType::Int32 => scalar("int32"),
-            ValueType::Int64 => scalar("int64"),
-            ValueType::Double => scalar("float64"),
-            ValueType::Bytes => "[]uint8".to_owned(),
+    fn go_type_name(&self, go_type: &GoType) -> String {
+        let scalar = |own: &str| if self.scalar_name.is_empty() { own } else { self.scalar_name }.to_owned();
+        match go_type {
+            GoType::Text => scalar("string"),
+            GoType::Bool => scalar("bool"),
+            GoType::Int32 => scalar("int32"),
+            GoType::Int64 => scalar("int64"),
+            GoType::Double => scalar("float64"),
+            GoType::Bytes => "[]uint8".to_owned(),
             // These decode a string, or a number, by themselves.
-            ValueType::Time | ValueType::MicroTime | ValueType::Quantity => "string".to_owned(),
-            ValueType::IntOrString => "int32".to_owned(),
-            ValueType::RawJson => "runtime.RawExtension".to_owned(),
-            ValueType::FieldsV1 => "v1.FieldsV1".to_owned(),
-            ValueType::Message(id) | ValueType::Schema(_, id) => self.table.message(*id).qualified_go_name().to_owned(),
-            ValueType::Pointer(target) => self.go_type_name(target),
-            ValueType::List(item) | ValueType::WrappedList(item) => format!("[]{}", self.go_type_name(item)),
-            ValueType::Map(item) => format!("map[string]{}", self.go_type_name(item)),
+            GoType::Time | GoType::MicroTime | GoType::Quantity => "string".to_owned(),
+            GoType::IntOrString => "int32".to_owned(),
+            GoType::RawJson => "runtime.RawExtension".to_owned(),
+            GoType::FieldsV1 => "v1.FieldsV1".to_owned(),
+            GoType::Message(id) | GoType::Schema(_, id) => self.table.message(*id).qualified_go_name().to_owned(),
+            GoType::Pointer(target) => self.go_type_name(target),
+            GoType::List(item) | GoType::WrappedList(item) => format!("[]{}", self.go_type_name(item)),
+            GoType::Map(item) => format!("map[string]{}", self.go_type_name(item)),
         }
     }
 }
@@ -325,9 +320,9 @@ fn is_omitted(field: &MessageField, value: &Value) -> bool {
     if field.omission == Omission::Never {
         return false;
     }
-    match (&field.value_type, value) {
-        (ValueType::IntOrString | ValueType::Quantity | ValueType::Message(_), _) => false,
-        (ValueType::Pointer(_) | ValueType::RawJson | ValueType::Schema(..), _) => false,
+    match (&field.go_type, value) {
+        (GoType::IntOrString | GoType::Quantity | GoType::Message(_), _) => false,
+        (GoType::Pointer(_) | GoType::RawJson | GoType::Schema(..), _) => false,
         (_, Value::String(text)) => text.is_empty(),
         (_, Value::Array(items)) => items.is_empty(),
         (_, Value::Object(map)) => map.is_empty(),
@@ -344,14 +339,14 @@ fn is_zero_written(field: &MessageField) -> bool {
         Omission::Zero => false,
         // Structs are written in spite of `omitempty`.
         Omission::Empty => matches!(
-            field.value_type,
-            ValueType::Message(_)
-                | ValueType::Time
-                | ValueType::MicroTime
-                | ValueType::Quantity
-                | ValueType::IntOrString
-                | ValueType::RawJson
-                | ValueType::Schema(..)
+            field.go_type,
+            GoType::Message(_)
+                | GoType::Time
+                | GoType::MicroTime
+                | GoType::Quantity
+                | GoType::IntOrString
+                | GoType::RawJson
+                | GoType::Schema(..)
         ),
     }
 }
@@ -361,9 +356,9 @@ fn normalize_time(text: &str, format: TimeFormat) -> Result<Value, NormalizeErro
     if seconds == ZERO_SECONDS && (nanoseconds == 0 || format == TimeFormat::Seconds) {
         return Ok(Value::Null);
     }
-    format_time(seconds, nanoseconds, format).map(Value::String).ok_or_else(|| {
-        NormalizeError::Text("Time.MarshalJSON: year outside of range [0,9999]".to_owned())
-    })
+    format_time(seconds, nanoseconds, format)
+        .map(Value::String)
+        .ok_or_else(|| NormalizeError::Text("Time.MarshalJSON: year outside of range [0,9999]".to_owned()))
 }
 
 fn normalize_base64(text: &mut String) -> Result<(), NormalizeError> {

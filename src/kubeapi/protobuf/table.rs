@@ -15,6 +15,13 @@ pub struct MessageTable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MessageId(u16);
 
+impl MessageId {
+    /// Its position as an index.
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
 /// A Go struct of the API.
 #[derive(Debug)]
 pub struct MessageType {
@@ -35,13 +42,13 @@ pub struct MessageField {
     /// Number in protobuf; 0 for a field that protobuf does not have, such as `kind`.
     pub number: u8,
     /// Type of the value.
-    pub value_type: ValueType,
+    pub go_type: GoType,
     /// When Go leaves the field out of JSON.
     pub omission: Omission,
     /// Whether OpenAPI lists the field as required.
     pub is_required: bool,
     /// `x-kubernetes-list-type`, for lists that have one.
-    pub list_type: Option<ListType>,
+    pub list_type: Option<FieldListType>,
     /// `x-kubernetes-list-map-keys`.
     pub list_keys: Vec<&'static str>,
     /// `x-kubernetes-patch-strategy`: empty, `merge`, `replace`, `retainKeys`, or two of them with a comma.
@@ -53,7 +60,7 @@ pub struct MessageField {
     /// Default in OpenAPI, unless it is what Go has anyway.
     pub default: Option<Value>,
     /// Go's name of the scalar type in errors, such as `types.UID`; empty for a type of Go's own.
-    pub go_type: &'static str,
+    pub scalar_name: &'static str,
 }
 
 /// When Go leaves a field out of JSON.
@@ -69,7 +76,7 @@ pub enum Omission {
 
 /// `x-kubernetes-list-type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ListType {
+pub enum FieldListType {
     /// Server-side apply replaces the list as a whole.
     Atomic,
     /// Each value occurs once.
@@ -80,7 +87,7 @@ pub enum ListType {
 
 /// Type of a value: what it is in Go, in JSON and in protobuf.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ValueType {
+pub enum GoType {
     /// `string` or a type of it.
     Text,
     /// `bool`.
@@ -103,20 +110,20 @@ pub enum ValueType {
     IntOrString,
     /// `runtime.RawExtension`, `apiextensions.JSON`: any JSON, which protobuf has as bytes.
     RawJson,
-    /// `metav1.FieldsV1`: as [`ValueType::RawJson`].
+    /// `metav1.FieldsV1`: as [`GoType::RawJson`].
     FieldsV1,
     /// `JSONSchemaPropsOrArray`, `…OrBool`, `…OrStringArray` around `JSONSchemaProps`.
     Schema(SchemaForm, MessageId),
     /// A struct.
     Message(MessageId),
     /// A pointer, which is absent when nil.
-    Pointer(Box<ValueType>),
+    Pointer(Box<GoType>),
     /// A list.
-    List(Box<ValueType>),
+    List(Box<GoType>),
     /// A list that protobuf has as a message with one repeated field (`ExtraValue`).
-    WrappedList(Box<ValueType>),
+    WrappedList(Box<GoType>),
     /// A map from strings.
-    Map(Box<ValueType>),
+    Map(Box<GoType>),
 }
 
 /// What `JSONSchemaProps` may be replaced with.
@@ -133,48 +140,48 @@ pub enum SchemaForm {
 /// The message around which [`SchemaForm`]s are.
 const SCHEMA_MESSAGE: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
 
-impl ValueType {
+impl GoType {
     /// Parses the notation of `kinds.json`: `*` is a pointer, `[]` a list, `{}` a map, `()` a wrapped list.
     ///
     /// # Errors
     /// The part of the text that is neither a scalar nor a name in `by_name`.
-    pub fn parse<'t>(text: &'t str, by_name: &HashMap<&'static str, MessageId>) -> Result<ValueType, &'t str> {
-        let inner = |rest| ValueType::parse(rest, by_name).map(Box::new);
+    pub fn parse<'t>(text: &'t str, by_name: &HashMap<&'static str, MessageId>) -> Result<GoType, &'t str> {
+        let inner = |rest| GoType::parse(rest, by_name).map(Box::new);
         for (prefix, wrap) in [
-            ("*", ValueType::Pointer as fn(Box<ValueType>) -> ValueType),
-            ("[]", ValueType::List),
-            ("{}", ValueType::Map),
-            ("()", ValueType::WrappedList),
+            ("*", GoType::Pointer as fn(Box<GoType>) -> GoType),
+            ("[]", GoType::List),
+            ("{}", GoType::Map),
+            ("()", GoType::WrappedList),
         ] {
             if let Some(rest) = text.strip_prefix(prefix) {
                 return inner(rest).map(wrap);
             }
         }
-        let schema = |form| by_name.get(SCHEMA_MESSAGE).map(|id| ValueType::Schema(form, *id)).ok_or(text);
+        let schema = |form| by_name.get(SCHEMA_MESSAGE).map(|id| GoType::Schema(form, *id)).ok_or(text);
         Ok(match text {
-            "string" => ValueType::Text,
-            "bool" => ValueType::Bool,
-            "int32" => ValueType::Int32,
-            "int64" => ValueType::Int64,
-            "float64" => ValueType::Double,
-            "bytes" => ValueType::Bytes,
-            "Time" => ValueType::Time,
-            "MicroTime" => ValueType::MicroTime,
-            "Quantity" => ValueType::Quantity,
-            "IntOrString" => ValueType::IntOrString,
-            "RawExtension" | "RawJSON" => ValueType::RawJson,
-            "FieldsV1" => ValueType::FieldsV1,
+            "string" => GoType::Text,
+            "bool" => GoType::Bool,
+            "int32" => GoType::Int32,
+            "int64" => GoType::Int64,
+            "float64" => GoType::Double,
+            "bytes" => GoType::Bytes,
+            "Time" => GoType::Time,
+            "MicroTime" => GoType::MicroTime,
+            "Quantity" => GoType::Quantity,
+            "IntOrString" => GoType::IntOrString,
+            "RawExtension" | "RawJSON" => GoType::RawJson,
+            "FieldsV1" => GoType::FieldsV1,
             "SchemaOrArray" => schema(SchemaForm::OrArray)?,
             "SchemaOrBool" => schema(SchemaForm::OrBool)?,
             "SchemaOrStringArray" => schema(SchemaForm::OrStringArray)?,
-            name => ValueType::Message(*by_name.get(name).ok_or(text)?),
+            name => GoType::Message(*by_name.get(name).ok_or(text)?),
         })
     }
 
     /// The type without its pointers.
-    pub fn target(&self) -> &ValueType {
+    pub fn target(&self) -> &GoType {
         match self {
-            ValueType::Pointer(target) => target.target(),
+            GoType::Pointer(target) => target.target(),
             other => other,
         }
     }
@@ -206,17 +213,17 @@ impl MessageTable {
 
     /// The message type of an identifier of this table.
     pub fn message(&self, id: MessageId) -> &MessageType {
-        &self.messages[usize::from(id.0)]
-    }
-
-    /// The identifiers of all message types.
-    pub fn ids(&self) -> impl Iterator<Item = MessageId> {
-        (0..self.messages.len()).filter_map(|at| u16::try_from(at).ok().map(MessageId))
+        &self.messages[id.index()]
     }
 
     /// All message types.
     pub fn messages(&self) -> &[MessageType] {
         &self.messages
+    }
+
+    /// The identifiers of all message types, in order.
+    pub fn identifiers(&self) -> impl Iterator<Item = MessageId> + '_ {
+        (0_u16..).take(self.messages.len()).map(MessageId)
     }
 
     /// Finds a field by its JSON name, also in embedded structs, and the name of the embedded struct.
@@ -248,8 +255,8 @@ impl MessageType {
 impl MessageField {
     /// The struct whose fields are in the one around it, if the field is that.
     pub fn embedded(&self) -> Option<MessageId> {
-        match self.value_type {
-            ValueType::Message(id) if self.name.is_empty() => Some(id),
+        match self.go_type {
+            GoType::Message(id) if self.name.is_empty() => Some(id),
             _ => None,
         }
     }

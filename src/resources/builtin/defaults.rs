@@ -3,14 +3,14 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::kubeapi::protobuf::table::{MessageId, MessageTable, ValueType};
+use crate::kubeapi::protobuf::table::{GoType, MessageId, MessageTable};
 
 /// Sets the defaults of an object that `normalize` has accepted, as a kube-apiserver does when it decodes one.
 ///
 /// Code exists for Namespace, Secret, Service, Endpoints, EndpointSlice and APIService. ConfigMap, ServiceAccount, Event
 /// and Lease have no default that is seen in JSON. Other kinds get the defaults that OpenAPI declares.
 pub fn set_defaults(table: &MessageTable, message: MessageId, object: &mut Value) {
-    set_declared_defaults(table, &ValueType::Message(message), object);
+    set_declared_defaults(table, &GoType::Message(message), object);
     let Some(map) = object.as_object_mut() else { return };
     match table.message(message).name {
         "io.k8s.api.core.v1.Namespace" => set_namespace_defaults(map),
@@ -38,16 +38,16 @@ pub fn set_defaults(table: &MessageTable, message: MessageId, object: &mut Value
 }
 
 /// Sets the defaults that OpenAPI declares, in every struct that the object has.
-fn set_declared_defaults(table: &MessageTable, value_type: &ValueType, value: &mut Value) {
-    match (value_type, value) {
-        (ValueType::Pointer(target), value) => set_declared_defaults(table, target, value),
-        (ValueType::List(item), Value::Array(items)) => {
+fn set_declared_defaults(table: &MessageTable, go_type: &GoType, value: &mut Value) {
+    match (go_type, value) {
+        (GoType::Pointer(target), value) => set_declared_defaults(table, target, value),
+        (GoType::List(item), Value::Array(items)) => {
             items.iter_mut().for_each(|one| set_declared_defaults(table, item, one));
         }
-        (ValueType::Map(item), Value::Object(map)) => {
+        (GoType::Map(item), Value::Object(map)) => {
             map.values_mut().for_each(|one| set_declared_defaults(table, item, one));
         }
-        (ValueType::Message(message), Value::Object(map)) => set_message_defaults(table, *message, map),
+        (GoType::Message(message), Value::Object(map)) => set_message_defaults(table, *message, map),
         _ => {}
     }
 }
@@ -62,7 +62,7 @@ fn set_message_defaults(table: &MessageTable, message: MessageId, map: &mut Map<
             set_absent(map, field.name, || default.clone());
         }
         if let Some(value) = map.get_mut(field.name) {
-            set_declared_defaults(table, &field.value_type, value);
+            set_declared_defaults(table, &field.go_type, value);
         }
     }
 }
@@ -137,7 +137,8 @@ fn set_session_affinity(spec: &mut Map<String, Value>) {
     match spec.get("sessionAffinity").and_then(Value::as_str) {
         Some("None") => drop(spec.remove("sessionAffinityConfig")),
         Some("ClientIP") => {
-            let timeout = spec.get("sessionAffinityConfig").and_then(|config| config.pointer("/clientIP/timeoutSeconds"));
+            let timeout =
+                spec.get("sessionAffinityConfig").and_then(|config| config.pointer("/clientIP/timeoutSeconds"));
             if timeout.is_none_or(Value::is_null) {
                 let config = json!({"clientIP": {"timeoutSeconds": 10_800}});
                 spec.insert("sessionAffinityConfig".to_owned(), config);

@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::kubeapi::protobuf::table::{
-    ListType, MessageField, MessageId, MessageTable, MessageType, Omission, ValueType,
+    FieldListType, GoType, MessageField, MessageId, MessageTable, MessageType, Omission,
 };
-use crate::resources::{Resource, ResourceVersion, ServedSubresource, TableColumn};
+use crate::resources::{Resource, ResourceColumn, ResourceVersion, ServedSubresource};
 
 /// Written by `tests/interop/kinds`.
 const KINDS: &str = include_str!("kinds.json");
@@ -174,9 +174,9 @@ struct FieldLine<'k> {
     #[serde(default, rename = "p")]
     number: u8,
     #[serde(rename = "t")]
-    value_type: &'k str,
-    #[serde(default, rename = "g")]
     go_type: &'k str,
+    #[serde(default, rename = "g")]
+    scalar_name: &'k str,
     #[serde(default, rename = "o")]
     omission: &'k str,
     #[serde(default, rename = "r")]
@@ -203,7 +203,8 @@ fn number_of(name: &str, numbers: &Numbers) -> Result<MessageId, String> {
 
 impl ResourceLine<'static> {
     fn into_resource(self, numbers: &Numbers) -> Result<Resource, String> {
-        let versions = self.versions.into_iter().map(|version| version.into_version(numbers)).collect::<Result<_, _>>()?;
+        let versions =
+            self.versions.into_iter().map(|version| version.into_version(numbers)).collect::<Result<_, _>>()?;
         Ok(Resource {
             group: self.group,
             plural: self.plural,
@@ -222,8 +223,8 @@ impl ResourceLine<'static> {
 }
 
 impl ColumnLine<'static> {
-    fn into_column(self) -> TableColumn {
-        TableColumn {
+    fn into_column(self) -> ResourceColumn {
+        ResourceColumn {
             name: self.name,
             column_type: self.r#type,
             format: self.format,
@@ -267,7 +268,7 @@ impl MessageLine<'static> {
 impl FieldLine<'static> {
     fn into_field(self, message: &str, numbers: &Numbers) -> Result<MessageField, String> {
         let unknown = |text: &str| format!("{message}.{}: {text:?} is not known", self.name);
-        let value_type = ValueType::parse(self.value_type, numbers).map_err(unknown)?;
+        let go_type = GoType::parse(self.go_type, numbers).map_err(unknown)?;
         let omission = match self.omission {
             "" => Omission::Never,
             "e" => Omission::Empty,
@@ -276,15 +277,15 @@ impl FieldLine<'static> {
         };
         let list_type = match self.list_type {
             "" => None,
-            "atomic" => Some(ListType::Atomic),
-            "set" => Some(ListType::Set),
-            "map" => Some(ListType::Map),
+            "atomic" => Some(FieldListType::Atomic),
+            "set" => Some(FieldListType::Set),
+            "map" => Some(FieldListType::Map),
             other => return Err(unknown(other)),
         };
         Ok(MessageField {
             name: self.name,
             number: self.number,
-            value_type,
+            go_type,
             omission,
             is_required: self.required,
             list_type,
@@ -293,7 +294,7 @@ impl FieldLine<'static> {
             patch_merge_key: self.patch_merge_key,
             is_atomic: self.map_type == "atomic",
             default: self.default,
-            go_type: self.go_type,
+            scalar_name: self.scalar_name,
         })
     }
 }

@@ -1,45 +1,72 @@
-//! How strategic merge patch merges the fields of built-in kinds.
+//! How a strategic merge patch merges the fields of built-in kinds.
 
-use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use super::builtin_kinds;
-use crate::kubeapi::protobuf::table::{MessageId, ValueType};
-use crate::patch::{FieldMerge, MergeSchema};
-use crate::schema::MergeStrategy;
+use crate::kubeapi::protobuf::table::{GoType, MessageId};
+use crate::patch::{FieldMerge, MergeSchema, MergeStrategy};
 
-/// The merge schema of a message type.
-struct MessageMergeSchema(MessageId);
+/// The merge strategies and merge keys of a message type.
+#[derive(Debug)]
+pub struct MessageMergeSchema {
+    message: MessageId,
+}
 
-/// The merge schema of a built-in message type.
-pub fn merge_schema(message: MessageId) -> Option<&'static dyn MergeSchema> {
-    static SCHEMAS: LazyLock<HashMap<MessageId, MessageMergeSchema>> =
-        LazyLock::new(|| builtin_kinds().messages.ids().map(|id| (id, MessageMergeSchema(id))).collect());
-    SCHEMAS.get(&message).map(|schema| schema as &dyn MergeSchema)
+/// The merge schema of a message type of [`builtin_kinds`].
+pub fn merge_schema(message: MessageId) -> Option<&'static MessageMergeSchema> {
+    static SCHEMAS: LazyLock<Vec<MessageMergeSchema>> = LazyLock::new(|| {
+        builtin_kinds().messages.identifiers().map(|message| MessageMergeSchema { message }).collect()
+    });
+    SCHEMAS.get(message.index())
 }
 
 impl MergeSchema for MessageMergeSchema {
     fn merge_field(&self, name: &str) -> Option<FieldMerge<'_>> {
-        let (field, _) = builtin_kinds().messages.field(self.0, name)?;
-        let mut strategies = field.patch_strategy.split(',').filter(|strategy| *strategy != "retainKeys");
-        let strategy = match strategies.next() {
-            Some("merge") => MergeStrategy::Merge,
-            Some("replace") => MergeStrategy::Replace,
-            _ => MergeStrategy::Unspecified,
-        };
+        let (field, _) = builtin_kinds().messages.field(self.message, name)?;
+        let mut strategy = MergeStrategy::Unspecified;
+        for part in field.patch_strategy.split(',') {
+            match part {
+                "merge" => strategy = MergeStrategy::Merge,
+                "replace" => strategy = MergeStrategy::Replace,
+                _ => {}
+            }
+        }
         let merge_key = Some(field.patch_merge_key).filter(|key| !key.is_empty());
-        Some(FieldMerge { strategy, merge_key, child: child_message(&field.value_type).and_then(merge_schema) })
+        let child = child_message(&field.go_type).and_then(merge_schema);
+        Some(FieldMerge { strategy, merge_key, child: child.map(|child| child as &dyn MergeSchema) })
     }
 }
 
-/// The message type of a struct, or of the items of a list.
-fn child_message(value_type: &ValueType) -> Option<MessageId> {
-    match value_type.target() {
-        ValueType::Message(id) => Some(*id),
-        ValueType::List(item) => match item.target() {
-            ValueType::Message(id) => Some(*id),
-            _ => None,
-        },
+/// The message of an object, or of the items of a list.
+fn child_message(go_type: &GoType) -> Option<MessageId> {
+    match go_type {
+        GoType::Message(message) => Some(*message),
+        GoType::Pointer(inner) | GoType::List(inner) => child_message(inner),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field<'s>(schema: &'s dyn MergeSchema, name: &str) -> FieldMerge<'s> {
+        schema.merge_field(name).unwrap()
+    }
+
+    #[test]
+    fn merge_schema_finds_keys_of_nested_lists() {
+        let (_, services) = builtin_kinds().find("", "v1", "services").unwrap();
+        let service = merge_schema(services.message).unwrap();
+        let ports = field(field(service, "spec").child.unwrap(), "ports");
+        assert_eq!((ports.strategy, ports.merge_key), (MergeStrategy::Merge, Some("port")));
+        assert!(ports.child.unwrap().merge_field("targetPort").unwrap().child.is_none());
+        let metadata = field(service, "metadata").child.unwrap();
+        assert_eq!(field(metadata, "finalizers").strategy, MergeStrategy::Merge);
+        assert!(metadata.merge_field("foo").is_none());
+        let (_, pods) = builtin_kinds().find("", "v1", "pods").unwrap();
+        let volumes = field(field(merge_schema(pods.message).unwrap(), "spec").child.unwrap(), "volumes");
+        assert_eq!((volumes.strategy, volumes.merge_key), (MergeStrategy::Merge, Some("name")));
+        assert!(volumes.child.unwrap().merge_field("configMap").unwrap().child.is_some());
     }
 }

@@ -4,7 +4,8 @@
 pub mod defaults;
 /// `kinds.json` as typed tables.
 pub mod load;
-mod merge_schema;
+/// Merge strategies and keys, for strategic merge patches.
+pub mod merge_schema;
 
 pub use defaults::set_defaults;
 pub use load::{BuiltinKinds, builtin_kinds};

@@ -9,7 +9,7 @@ use super::{builtin_kinds, set_defaults};
 use crate::kubeapi::protobuf::decode::{ProtobufEnvelope, ProtobufError, decode_object, read_envelope};
 use crate::kubeapi::protobuf::encode::encode_object;
 use crate::kubeapi::protobuf::normalize::{NormalizeError, normalize};
-use crate::kubeapi::protobuf::table::{ListType, MessageId};
+use crate::kubeapi::protobuf::table::{FieldListType, MessageId};
 
 fn lines(text: &str) -> impl Iterator<Item = Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap())
@@ -43,7 +43,7 @@ fn builtin_kinds_of_the_file_are_found() {
     assert_eq!(v1.subresource("status").unwrap().verbs, ["get", "patch", "update"]);
     let spec = kinds.messages.find("io.k8s.api.core.v1.ServiceSpec").unwrap();
     let (ports, _) = kinds.messages.field(spec, "ports").unwrap();
-    assert_eq!((ports.list_type, ports.list_keys.as_slice()), (Some(ListType::Map), &["port", "protocol"][..]));
+    assert_eq!((ports.list_type, ports.list_keys.as_slice()), (Some(FieldListType::Map), &["port", "protocol"][..]));
     assert_eq!((ports.patch_strategy, ports.patch_merge_key), ("merge", "port"));
     let autoscalers = kinds.resource("autoscaling", "horizontalpodautoscalers").unwrap();
     assert_eq!(autoscalers.versions.iter().map(|served| served.version).collect::<Vec<_>>(), ["v2", "v1"]);
@@ -139,9 +139,7 @@ fn protobuf_of_many_empty_items_is_refused() {
 
 #[test]
 fn protobuf_and_json_nested_without_end_are_refused() {
-    let crd = builtin_kinds().messages.find(
-        "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps",
-    );
+    let crd = builtin_kinds().messages.find("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps");
     // not: {not: {...}} is field 25.
     let mut raw = Vec::new();
     let mut value = json!({});
@@ -156,9 +154,9 @@ fn protobuf_and_json_nested_without_end_are_refused() {
         raw = [outer, raw].concat();
         value = json!({"not": value});
     }
-    raw[0] = (25 << 3 & 0xff) | 2 | 0x80;
     let envelope = ProtobufEnvelope { raw: &raw, ..ProtobufEnvelope::default() };
-    assert!(decode_object(&builtin_kinds().messages, crd.unwrap(), &envelope).is_err());
+    let error = decode_object(&builtin_kinds().messages, crd.unwrap(), &envelope).unwrap_err();
+    assert_eq!(error, ProtobufError::Value(NormalizeError::TooDeep));
     let error = normalize(&builtin_kinds().messages, crd.unwrap(), &mut value).unwrap_err();
     assert_eq!(error, NormalizeError::TooDeep);
 }
@@ -179,6 +177,58 @@ fn strict_decoding_reports_what_upstream_reports() {
             Err(error) => assert_eq!(error.to_string(), expected, "{}", case["sent"]),
         }
     }
+}
+
+/// Replaces the value at which `choice` arrives by counting down through the tree.
+fn replace_one(value: &mut Value, choice: &mut usize, with: &Value) {
+    if *choice == 0 {
+        *value = with.clone();
+    }
+    *choice = choice.wrapping_sub(1);
+    match value {
+        Value::Object(map) => map.values_mut().for_each(|child| replace_one(child, choice, with)),
+        Value::Array(items) => items.iter_mut().for_each(|child| replace_one(child, choice, with)),
+        _ => {}
+    }
+}
+
+#[test]
+fn normalize_of_changed_objects_is_idempotent_and_encodes() {
+    let kinds = builtin_kinds();
+    let replacements = [
+        json!(null),
+        json!({}),
+        json!([]),
+        json!(""),
+        json!([null]),
+        json!({"metadata": null, "name": "a"}),
+        json!(-1),
+        json!(1e300),
+        json!(u64::MAX),
+        json!("2026-01-02T03:04:05.123456Z"),
+        json!("0001-01-01T00:00:00Z"),
+        json!(true),
+    ];
+    let mut accepted = 0;
+    // The second case of each kind is the one with all fields.
+    for (object, _) in object_cases().into_iter().take(44).skip(1).step_by(4) {
+        let message = message_of(&object);
+        for at in 0..150_usize {
+            let mut value = object.clone();
+            replace_one(&mut value, &mut at.clone(), &replacements[at % replacements.len()]);
+            if normalize(&kinds.messages, message, &mut value).is_err() {
+                continue;
+            }
+            accepted += 1;
+            let mut again = value.clone();
+            assert_eq!(normalize(&kinds.messages, message, &mut again), Ok(Vec::new()));
+            assert_eq!(again, value);
+            set_defaults(&kinds.messages, message, &mut again);
+            let bytes = encode_object(&kinds.messages, message, &again).unwrap();
+            decode(&bytes, message).unwrap();
+        }
+    }
+    assert!(accepted > 100, "{accepted}");
 }
 
 #[test]

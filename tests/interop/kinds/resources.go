@@ -156,6 +156,9 @@ func readResources(ctx context.Context, server *server, reader *messageReader) (
 	all := append([]metav1.APIGroup{{Versions: []metav1.GroupVersionForDiscovery{{GroupVersion: "v1", Version: "v1"}}}}, groups.Groups...)
 	found := map[schema.GroupResource]*resource{}
 	for _, group := range all {
+		if !isBuiltin(group.Name) {
+			continue
+		}
 		for _, version := range group.Versions {
 			if err := readVersion(ctx, server, reader, schema.GroupVersion{Group: group.Name, Version: version.Version}, found); err != nil {
 				return nil, err
@@ -176,6 +179,16 @@ func readResources(ctx context.Context, server *server, reader *messageReader) (
 		return a.Group < b.Group || a.Group == b.Group && a.Plural < b.Plural
 	})
 	return resources, nil
+}
+
+// isBuiltin says whether a group is Kubernetes' own, not one of a CustomResourceDefinition or an extension server.
+func isBuiltin(group string) bool {
+	for _, scheme := range schemes {
+		if scheme.IsGroupRegistered(group) {
+			return true
+		}
+	}
+	return false
 }
 
 func path(group, version string) string {
