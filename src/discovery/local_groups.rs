@@ -127,6 +127,7 @@ static EMBEDDED: LazyLock<Vec<LocalGroup>> = LazyLock::new(|| {
             Subresource {
                 subresource: one.name.to_owned(),
                 response_kind: ResourceKind { group: group.into(), version: version.into(), kind: one.kind.into() },
+                accepted_types: Vec::new(),
                 verbs: owned(&one.verbs),
             }
         };
@@ -145,10 +146,7 @@ static EMBEDDED: LazyLock<Vec<LocalGroup>> = LazyLock::new(|| {
         }
     }
     groups.push(LocalGroup::of_reviews("authentication.k8s.io", &["SelfSubjectReview"]));
-    groups.push(LocalGroup::of_reviews(
-        "authorization.k8s.io",
-        &["SelfSubjectAccessReview", "SelfSubjectRulesReview"],
-    ));
+    groups.push(LocalGroup::of_reviews("authorization.k8s.io", &["SelfSubjectAccessReview", "SelfSubjectRulesReview"]));
     groups
 });
 

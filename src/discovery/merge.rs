@@ -337,7 +337,7 @@ pub(super) mod tests {
     }
 
     const BEFORE_A_CLUSTER: LocalGroups =
-        LocalGroups { delegation: false, delegate: true, apiregistration_from_delegate: false };
+        LocalGroups { delegation: false, delegate: true, embedded: false, apiregistration_from_delegate: false };
 
     #[test]
     fn discovery_delegate_groups_first_in_own_order() {

@@ -8,7 +8,9 @@ use serde_json::{Map, Value};
 
 use super::target::ObjectTarget;
 use super::write_options::WriteOptions;
-use super::{ApiRequest, ApiServer, WriteReply, cache_error, metadata, namespace, object_bytes, request_body, strategy};
+use super::{
+    ApiRequest, ApiServer, WriteReply, cache_error, metadata, namespace, object_bytes, request_body, strategy,
+};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::{write_json, write_stored_json};
 use crate::kubeapi::object_meta::ObjectMetaView;

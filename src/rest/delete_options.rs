@@ -69,9 +69,8 @@ fn body_value(request: &ApiRequest<'_>) -> Result<Option<Value>, Status> {
     if request.body.is_empty() {
         return Ok(None);
     }
-    let malformed = |why: &dyn std::fmt::Display| {
-        Status::bad_request(format!("DeleteOptions in the body cannot be read: {why}"))
-    };
+    let malformed =
+        |why: &dyn std::fmt::Display| Status::bad_request(format!("DeleteOptions in the body cannot be read: {why}"));
     let value = match &*media_type(request.headers) {
         "application/vnd.kubernetes.protobuf" => {
             let kinds = builtin_kinds();

@@ -11,9 +11,7 @@ pub(super) fn status_of(target: &ObjectTarget<'_>, error: Error) -> Status {
     match error {
         Error::Expired { .. } => Status::expired(error.to_string()),
         Error::ListExpired => expired_list(),
-        Error::ContinueExpired { next } => {
-            expired_page(&ContinueToken { revision: next.revision, start: next.start })
-        }
+        Error::ContinueExpired { next } => expired_page(&ContinueToken { revision: next.revision, start: next.start }),
         Error::TooLargeResourceVersion { requested, current } => Status::resource_version_too_large(requested, current),
         Error::InvalidContinue => Status::bad_request("continue key is not valid"),
         Error::Conflict { current: Some(_) } => modified(target, &target.name),

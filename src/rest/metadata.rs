@@ -43,8 +43,7 @@ pub(super) fn fill_new_object(target: &ObjectTarget<'_>, object: &mut Map<String
         is_generated.then(|| generate_object_name(base, |below| fastrand::usize(..below)))
     };
     change_metadata(object, |metadata| {
-        for field in
-            ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion", "managedFields"]
+        for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion", "managedFields"]
         {
             metadata.remove(field);
         }
@@ -62,16 +61,13 @@ pub(super) fn fill_new_object(target: &ObjectTarget<'_>, object: &mut Map<String
 
 /// Gives a replacing object what clients cannot change, and the next generation if its content changed
 /// (`rest.BeforeUpdate`).
-pub(super) fn fill_replacement(
-    target: &ObjectTarget<'_>,
-    old: &Map<String, Value>,
-    object: &mut Map<String, Value>,
-) {
+pub(super) fn fill_replacement(target: &ObjectTarget<'_>, old: &Map<String, Value>, object: &mut Map<String, Value>) {
     let old_meta = old.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
     let changes_content = strategy::has_generation(target.resource)
-        && old.iter().chain(object.iter()).any(|(field, _)| {
-            !matches!(&**field, "metadata" | "status") && old.get(field) != object.get(field)
-        });
+        && old
+            .iter()
+            .chain(object.iter())
+            .any(|(field, _)| !matches!(&**field, "metadata" | "status") && old.get(field) != object.get(field));
     change_metadata(object, |metadata| {
         metadata.remove("selfLink");
         metadata.remove("managedFields");

@@ -42,13 +42,8 @@ pub(super) async fn patch(
     for _ in 0..ATTEMPTS {
         let current = old.ok_or_else(|| target.not_found())?;
         let patched = patch.apply(target, Value::Object(stored_object(&current)?)).map_err(|error| error.status())?;
-        let decoded = request_body::check_object(
-            target,
-            patched.clone(),
-            findings.clone(),
-            options.validation,
-            Some(&patched),
-        )?;
+        let decoded =
+            request_body::check_object(target, patched.clone(), findings.clone(), options.validation, Some(&patched))?;
         let mut object = decoded.object;
         metadata::set_namespace(target, &mut object)?;
         let name = ObjectMetaView::of_map(&object).name();
@@ -100,9 +95,8 @@ impl ObjectPatch {
             (ObjectPatch::Json(patch), object) => patch.apply(object),
             (ObjectPatch::Merge(patch), Value::Object(object)) => Ok(Value::Object(patch.apply(object))),
             (ObjectPatch::Strategic(patch), Value::Object(object)) => {
-                let schema = merge_schema(target.version.message).ok_or_else(|| {
-                    PatchError::Unmergeable(format!("{} has no schema", target.resource.kind))
-                })?;
+                let schema = merge_schema(target.version.message)
+                    .ok_or_else(|| PatchError::Unmergeable(format!("{} has no schema", target.resource.kind)))?;
                 patch.apply(object, schema).map(Value::Object)
             }
             (_, object) => Ok(object),

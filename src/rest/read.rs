@@ -7,8 +7,8 @@ use super::{ApiRequest, cache_error, object_bytes, strategy};
 use crate::kubeapi::Status;
 use crate::kubeapi::continue_token::ContinueToken;
 use crate::kubeapi::json::quote_json_into;
-use crate::kubeapi::list_options::{self, ListOptions, parse_resource_version};
-use crate::watch_cache::{ContinuePosition, ListQuery, ListVersion, ResourceCollection, Selection, StoredList};
+use crate::kubeapi::list_options::{ListOptions, ListVersion, parse_resource_version};
+use crate::watch_cache::{ContinuePosition, ListQuery, ListRevision, ResourceCollection, Selection, StoredList};
 
 /// `get`: the object as JSON.
 ///
@@ -69,10 +69,10 @@ pub(super) fn list_query(
         }
     };
     let version = match options.list_version()? {
-        list_options::ListVersion::Latest => ListVersion::Latest,
-        list_options::ListVersion::Any => ListVersion::Any,
-        list_options::ListVersion::NotOlderThan(revision) => ListVersion::NotOlderThan(revision),
-        list_options::ListVersion::Exact(revision) => ListVersion::Exact(revision),
+        ListVersion::Latest => ListRevision::Latest,
+        ListVersion::Any => ListRevision::Any,
+        ListVersion::NotOlderThan(revision) => ListRevision::NotOlderThan(revision),
+        ListVersion::Exact(revision) => ListRevision::Exact(revision),
     };
     Ok(ListQuery {
         namespace: (!target.namespace.is_empty()).then(|| target.namespace.to_owned()),

@@ -125,7 +125,8 @@ fn check_preconditions(
         return Ok(false); // Validation says that it must be specified.
     }
     if !uid.is_empty() && uid != &*old.metadata().uid {
-        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", old.metadata().uid);
+        let why =
+            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", old.metadata().uid);
         let (group, plural) = (target.resource.group, target.resource.plural);
         return Err(Status::conflict(group, plural, &target.name, why));
     }

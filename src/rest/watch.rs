@@ -15,7 +15,9 @@ use crate::kubeapi::list_options::{ListOptions, VersionMatch};
 use crate::kubeapi::{Status, StatusEncoding, encode};
 use crate::message::{Body, BodyError};
 use crate::process::{Drain, ShutdownPhase};
-use crate::watch_cache::{Notifier, ResourceCollection, WatchCursor, WatchEvent, WatchEventKind, WatchQuery, WatchStart};
+use crate::watch_cache::{
+    Notifier, ResourceCollection, WatchCursor, WatchEvent, WatchEventKind, WatchQuery, WatchStart,
+};
 
 /// Starts the event stream.
 ///

@@ -17,6 +17,7 @@ use crate::observe::health::HealthChecks;
 use crate::observe::metrics::Metrics;
 use crate::openapi::{Index, OpenApiV2};
 use crate::process::{Drain, Published};
+use crate::rest::ApiServer;
 use crate::route::{Dealer, Inflight, RouteTable};
 use crate::tls::KeyPair;
 use crate::tls::server::ServingReaders;
@@ -35,6 +36,8 @@ pub(super) struct GatewayState {
     pub(super) apiservices: ApiServiceHandler,
     /// Serves reviews and the ConfigMap to backends, with `--serve-delegation`.
     pub(super) delegation_server: Option<DelegationServer>,
+    /// Serves stored objects, with `--embedded-api`.
+    pub(super) embedded_api: Option<ApiServer>,
     pub(super) delegate: DelegateScope,
     pub(super) health: Vec<HealthChecks>,
     pub(super) relay: RelaySettings,

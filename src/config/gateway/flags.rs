@@ -11,8 +11,8 @@ mod serving;
 pub use self::authentication::AUTHENTICATION;
 pub use self::authorization::{AUTHORIZATION, AUTHORIZATION_MODE};
 pub use self::backends::BACKENDS;
-pub use self::embedded_api::EMBEDDED_API;
 pub(in crate::config) use self::backends::RESOLVER;
+pub use self::embedded_api::EMBEDDED_API;
 pub(in crate::config) use self::observability::{
     ACCESS_LOG_FORMAT, ADMIN_TOKEN_FILE, LOG_FORMAT, LOG_LEVEL, VERBOSITY,
 };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 
+use super::objects;
 use super::reviews::{delegation_review, self_review};
 use super::target::ParsedRequest;
 use crate::authorize::{Permit, SelfReview};
@@ -120,6 +121,12 @@ pub(super) async fn respond(
     if let Some((server, delegation)) = delegation {
         let (counter, query) = (record.request_body_counter(), &parsed.target.query);
         return Box::pin(delegation_review(shared, server, delegation, permit, query, *request, &counter)).await;
+    }
+    if let (Some(api), Some(notifier)) = (&shared.embedded_api, &parsed.connection.worker.notifier)
+        && api.claims(permit.request())
+    {
+        let counter = record.request_body_counter();
+        return Box::pin(objects::respond(parsed, permit, (api, notifier), *request, &counter)).await;
     }
     if OpenApiV2::is_path(parsed.path()) {
         return Box::pin(shared.documents.openapi_v2.answer(&parsed.target.method, request.headers())).await;

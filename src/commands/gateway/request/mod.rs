@@ -6,6 +6,7 @@ mod health;
 mod labels;
 mod limits;
 mod local;
+mod objects;
 mod policy;
 mod response;
 mod reviews;

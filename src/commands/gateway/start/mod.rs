@@ -2,6 +2,7 @@
 
 mod access;
 mod certificates;
+mod embedded_api;
 mod files;
 mod findings;
 mod health;
@@ -18,6 +19,7 @@ pub(super) use self::health::health_endpoints;
 
 use self::access::access_control;
 use self::certificates::{Certificates, publish_serving};
+use self::embedded_api::start_embedded_api;
 use self::health::readiness_checks;
 use self::routing::Routing;
 use self::workers::Listeners;
@@ -92,6 +94,7 @@ pub fn start(
     let documents = start_control(config, tasks, &certificates, &serving, &routing, &egress, &drain)?;
     let readiness_checks = readiness_checks(config, &routing, &delegated, &metrics);
     let health = health_endpoints(&drain, &access_log, (&routing.table, &documents.discovery), &readiness_checks);
+    let (embedded_api, store_thread) = start_embedded_api(config, &drain)?.unzip();
     let shared = Arc::new(GatewayState {
         serving,
         handshake_log: HandshakeLog::default(),
@@ -101,6 +104,7 @@ pub fn start(
         identity: certificates.identity,
         apiservices: ApiServiceHandler::new(routing.apiservices, drain.clone()),
         delegation_server,
+        embedded_api,
         delegate,
         health: if config.sidecar.serves_health { health.clone() } else { Vec::new() },
         relay: RelaySettings::new(config),
@@ -109,7 +113,8 @@ pub fn start(
         metrics,
         drain,
     });
-    let workers = listeners.serve(config, &shared, &access_log, &egress, health)?;
+    let mut workers = listeners.serve(config, &shared, &access_log, &egress, health)?;
+    workers.threads.extend(store_thread);
     let inputs = status::StatusInputs {
         warnings: routing.warnings,
         address,
@@ -167,6 +172,7 @@ fn start_control(
         local_groups: LocalGroups {
             delegation: config.serve_delegation && certificates.identity.is_some(),
             delegate: delegate.all,
+            embedded: config.embedded_api.is_some(),
             apiregistration_from_delegate: delegate.apiservices && delegate.all,
         },
         delegates_all: delegate.all,

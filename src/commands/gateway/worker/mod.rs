@@ -29,6 +29,7 @@ use crate::process::{Published, ShutdownPhase};
 use crate::registry::DisplayName;
 use crate::route::{Route, RouteTable, RouteTarget};
 use crate::tls::KeyPair;
+use crate::watch_cache::Notifier;
 
 /// Interval of sweeping connections, pools and caches, and of checking trust.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -42,6 +43,8 @@ pub(super) struct GatewayWorker {
     pub(super) shared: Arc<GatewayState>,
     pub(super) reports: Rc<access::WorkerRecorder>,
     pub(super) streams: LongRunningResponses,
+    /// Wakes the watches of the embedded API server on this thread.
+    pub(super) notifier: Option<Notifier>,
     pool: Pool,
     backends: RefCell<BackendCache>,
     header_cache: HeaderCache,
@@ -93,7 +96,9 @@ impl GatewayWorker {
         dialer: Dialer,
         most: ConnectionLimits,
     ) -> Rc<GatewayWorker> {
+        let notifier = shared.embedded_api.as_ref().map(|api| api.collections().notifier());
         Rc::new(GatewayWorker {
+            notifier,
             shared,
             reports,
             streams: LongRunningResponses::default(),
@@ -169,6 +174,9 @@ impl GatewayWorker {
         connections: Connections,
     ) {
         let limits = Rc::new(limits);
+        if let Some(notifier) = self.notifier.clone() {
+            tokio::task::spawn_local(async move { notifier.run().await });
+        }
         let mut round = tokio::time::interval(SWEEP_INTERVAL);
         let [mut drain, mut end, mut over] = std::array::from_fn(|_| self.shared.drain.clone());
         let (mut draining, mut ending, mut cut, mut open) = (None, false, false, true);

@@ -18,12 +18,7 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
             "",
             "SQLite file with the objects of --embedded-api (default store.db in --data-dir)",
         ),
-        Flag::new(
-            "event-ttl",
-            FlagKind::Duration,
-            "1h",
-            "How long Events of --embedded-api are kept",
-        ),
+        Flag::new("event-ttl", FlagKind::Duration, "1h", "How long Events of --embedded-api are kept"),
         Flag::new(
             "min-request-timeout",
             FlagKind::Duration,
