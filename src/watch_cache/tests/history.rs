@@ -79,28 +79,7 @@ impl Model {
         let (current, state) = self.states.last_key_value().unwrap();
         for watch in &mut self.watches {
             loop {
-                let mut is_expired = false;
-                loop {
-                    let event = match watch.cursor.next_at_hand() {
-                        Ok(Some(event)) => event,
-                        Ok(None) => break,
-                        Err(error) => {
-                            assert!(self.may_expire, "{error}");
-                            is_expired = true;
-                            break;
-                        }
-                    };
-                    assert!(event.revision > watch.last && event.revision <= *current);
-                    watch.last = event.revision;
-                    let object = event.object.unwrap();
-                    let (name, value) = entry(&object);
-                    let old = match event.kind {
-                        WatchEventKind::Deleted => watch.seen.remove(&name),
-                        _ => watch.seen.insert(name, value),
-                    };
-                    assert_eq!(old.is_none(), event.kind == WatchEventKind::Added);
-                    assert_eq!(watch.seen, selected(&self.states[&event.revision], watch.app), "no gap");
-                }
+                let is_expired = watch.take(&self.states, self.may_expire);
                 if things.is_loaded() && !is_expired && watch.seen == selected(state, watch.app) {
                     break;
                 }
@@ -116,6 +95,31 @@ impl Model {
                     }
                 }
             }
+        }
+    }
+}
+
+impl ModelWatch {
+    /// Takes the events that are at hand. Returns whether the watch has expired.
+    fn take(&mut self, states: &BTreeMap<Revision, State>, may_expire: bool) -> bool {
+        loop {
+            let event = match self.cursor.next_at_hand() {
+                Ok(Some(event)) => event,
+                Ok(None) => return false,
+                Err(error) => {
+                    assert!(may_expire, "{error}");
+                    return true;
+                }
+            };
+            assert!(event.revision > self.last);
+            self.last = event.revision;
+            let (name, value) = entry(&event.object.unwrap());
+            let old = match event.kind {
+                WatchEventKind::Deleted => self.seen.remove(&name),
+                _ => self.seen.insert(name, value),
+            };
+            assert_eq!(old.is_none(), event.kind == WatchEventKind::Added);
+            assert_eq!(self.seen, selected(&states[&event.revision], self.app), "no gap");
         }
     }
 }
@@ -221,6 +225,10 @@ async fn assert_history(
                     model.watches.push(ModelWatch { cursor, app, seen, last });
                 }
             }
+        }
+        // Also when the feed has ended, before the next read loads the collection again.
+        for watch in &mut model.watches {
+            watch.take(&model.states, may_expire);
         }
         let (revision, state) = model.current();
         let latest = all.list(&ListQuery::default()).await.unwrap();
