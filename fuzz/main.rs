@@ -13,6 +13,7 @@ mod kubeapi;
 mod message;
 mod openapi;
 mod registry;
+mod resources;
 mod socks5;
 
 /// Runs a target on texts made of `words`.

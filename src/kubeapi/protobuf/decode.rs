@@ -6,7 +6,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::{Map, Number, Value};
 
 use super::normalize::{MAX_DEPTH, MAX_VALUES, NormalizeError, normalize};
-use super::table::{GoType, MessageField, MessageId, MessageTable, SchemaForm};
+use super::table::{GoType, MessageField, MessageId, MessageTable, Omission, SchemaForm};
 use super::timestamp::{TimeFormat, ZERO_SECONDS, format_time};
 use super::{MAGIC, MalformedProtobuf, ProtobufValue, read_fields};
 
@@ -135,6 +135,10 @@ impl Decoder<'_> {
             if let Some(embedded) = field.embedded() {
                 let ProtobufValue::Bytes(bytes) = value else { return Err(ProtobufError::Malformed) };
                 self.message(embedded, bytes, map, depth + 1)?;
+                continue;
+            }
+            if is_empty_scalar(field, value) {
+                map.remove(field.name);
                 continue;
             }
             let slot = match map.get_mut(field.name) {
@@ -283,6 +287,16 @@ impl Decoder<'_> {
         };
         Ok(())
     }
+}
+
+/// Whether a field that JSON leaves out when empty is empty. Go writes all of them into protobuf.
+fn is_empty_scalar(field: &MessageField, value: ProtobufValue<'_>) -> bool {
+    field.omission == Omission::Empty
+        && match (&field.go_type, value) {
+            (GoType::Text, ProtobufValue::Bytes(bytes)) => bytes.is_empty(),
+            (GoType::Bool | GoType::Int32 | GoType::Int64, ProtobufValue::Number(number)) => number == 0,
+            _ => false,
+        }
 }
 
 /// The value as an object, which it becomes if it is none.
