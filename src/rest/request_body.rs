@@ -11,7 +11,7 @@ use crate::kubeapi::json::{read_json, write_json};
 use crate::kubeapi::protobuf::decode::{decode_object, read_envelope};
 use crate::kubeapi::protobuf::normalize::normalize;
 use crate::kubeapi::{Status, YamlError, read_bounded_yaml};
-use crate::resources::builtin::builtin_kinds;
+use crate::resources::builtin::{builtin_kinds, set_defaults};
 
 /// A decoded object, and warnings about its fields.
 pub(super) struct DecodedObject {
@@ -83,6 +83,7 @@ pub(super) fn check_object(
     let unknown = normalize(&builtin_kinds().messages, target.version.message, &mut value);
     let unknown = unknown.map_err(|error| malformed(target, &error))?;
     findings.extend(unknown.iter().map(|path| format!("unknown field {path:?}")));
+    set_defaults(&builtin_kinds().messages, target.version.message, &mut value);
     let Value::Object(object) = value else {
         return Err(malformed(target, &"the body is not an object"));
     };

@@ -1,6 +1,7 @@
 //! `--embedded-api` and its flags.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::config::parser::FlagParser;
 use crate::rest::ApiServerSettings;
@@ -24,11 +25,11 @@ pub(in crate::config) fn embedded_api(parser: &mut FlagParser<'_>, data_dir: &Pa
         synchronizes: !parser.switch("unsafe-no-fsync"),
         settings: ApiServerSettings {
             event_ttl: parser.duration("event-ttl"),
-            min_request_timeout: parser.duration("min-request-timeout"),
+            min_request_timeout: Duration::from_secs(parser.count("min-request-timeout", u64::from(u32::MAX))),
         },
     };
     if !parser.switch(NAME) {
-        for flag in ["store-file", "event-ttl", "min-request-timeout", "unsafe-no-fsync"] {
+        for flag in ["store-file", "event-ttl", "unsafe-no-fsync"] {
             if parser.is_given(flag) {
                 parser.add_problem(flag, "needs --embedded-api");
             }

@@ -139,7 +139,7 @@ fn sni_pairs(parser: &mut FlagParser<'_>) -> Vec<NamedCertKey> {
 }
 
 pub(in crate::config) fn limits(parser: &mut FlagParser<'_>) -> ServerLimits {
-    // Accepted for manifests written for kube-apiserver; the backend ends a relayed watch.
+    // Read again for --embedded-api; the backend ends a relayed watch.
     parser.count("min-request-timeout", u64::from(u32::MAX));
     let streams = u32::try_from(parser.count("http2-max-streams-per-connection", i32::MAX as u64)).unwrap_or_default();
     let header_bytes = parser.count("max-request-header-bytes", u64::from(u32::MAX));

@@ -20,12 +20,6 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
         ),
         Flag::new("event-ttl", FlagKind::Duration, "1h", "How long Events of --embedded-api are kept"),
         Flag::new(
-            "min-request-timeout",
-            FlagKind::Duration,
-            "30m",
-            "Shortest duration of a watch of --embedded-api that does not name one; the longest is twice that",
-        ),
-        Flag::new(
             "unsafe-no-fsync",
             FlagKind::Switch,
             "false",

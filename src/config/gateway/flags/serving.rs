@@ -65,7 +65,7 @@ pub static SERVING: FlagGroup = FlagGroup {
             "min-request-timeout",
             FlagKind::Count,
             "1800",
-            "Seconds; accepted for compatibility, without effect. The backend decides how long a watch lasts",
+            "Shortest duration in seconds of a watch of --embedded-api that does not name one; the longest is twice that. The backend decides how long a relayed watch lasts",
         ),
         Flag::new(
             "max-requests-inflight",
