@@ -1,33 +1,34 @@
-//! What people do with a cluster: said to kube-apiserver itself, and to narthex before it.
+//! Cluster scenarios, at kube-apiserver and through narthex.
 
 use serde_json::json;
 
-use super::{Story, Trial};
-use crate::world::{Door, Session, Target, World, eventually};
+use super::{Scenario, TestFn};
+use crate::world::{HttpsEndpoint, Session, Target, TestEnvironment, eventually};
 
-pub(super) const STORIES: &[(&str, Story)] = &[
-    ("workloads", workloads),
-    ("CustomResourceDefinitions", custom_resources),
-    ("what needs a node", without_nodes),
-    ("who am I and what may I", who_and_what),
-    ("explain, api-resources, version", descriptions),
-    ("get --raw", raw),
-    ("health and metrics", health_and_metrics),
-    ("errors", errors),
-    ("get -w and wait", watching),
-    ("kubectl proxy", proxied),
+pub(super) const SCENARIOS: &[(&str, Scenario)] = &[
+    ("cluster: workloads", workloads),
+    ("cluster: CustomResourceDefinitions", custom_resources),
+    ("cluster: exec, logs and the like without nodes", pods_without_nodes),
+    ("cluster: auth whoami and can-i", whoami_and_can_i),
+    ("cluster: explain, api-resources, version", explain_and_api_resources),
+    ("cluster: get --raw", get_raw),
+    ("cluster: health checks and metrics", health_and_metrics),
+    ("cluster: errors", errors),
+    ("cluster: get -w and wait", watching),
+    ("cluster: kubectl proxy", through_kubectl_proxy),
 ];
 
-pub(super) const THROUGH: &[(&str, Trial)] = &[("cluster: every encoding, byte for byte", encodings)];
+pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] =
+    &[("encoding: protobuf, CBOR, YAML and Table responses equal kube-apiserver's", encodings)];
 
-/// What is asked for in each encoding, and written back in it, is the same at both doors.
-fn encodings(world: &World) {
-    let admin = world.cluster.admin();
-    let front = &world.front.as_ref().expect("narthex was started").door;
+/// Reads and writes in each encoding give the same bytes at both endpoints.
+fn encodings(environment: &TestEnvironment) {
+    let admin = environment.cluster.admin();
+    let cluster_gateway = &environment.cluster_gateway.as_ref().expect("narthex was started").endpoint;
     let namespace = format!("encodings-{:08x}", fastrand::u32(..));
-    world.cluster.create_namespace(&namespace);
+    environment.cluster.create_namespace(&namespace);
     let maps = format!("/api/v1/namespaces/{namespace}/configmaps");
-    world.cluster.door.create(
+    environment.cluster.endpoint.create(
         admin,
         &maps,
         &json!({
@@ -45,27 +46,28 @@ fn encodings(world: &World) {
         "text/html",
     ] {
         for path in [&one, &maps, "/api/v1/namespaces/kube-system", "/apis/apps/v1", "/version", "/apis/nowhere/v1"] {
-            let ask = |door: &Door| {
-                let answer = door.send(Some(admin), "GET", path, &[("accept", accept)], b"").unwrap();
-                let kind = answer.headers.get("content-type").map(|kind| kind.to_str().unwrap().to_owned());
-                (answer.status, kind, answer.body)
+            let ask = |endpoint: &HttpsEndpoint| {
+                let response = endpoint.send(Some(admin), "GET", path, &[("accept", accept)], b"").unwrap();
+                let kind = response.headers.get("content-type").map(|kind| kind.to_str().unwrap().to_owned());
+                (response.status, kind, response.body)
             };
-            // The resourceVersion of a list moves with every write in the cluster: compared when it stood still.
-            let (theirs, ours) = (0..50)
-                .map(|_| (ask(&world.cluster.door), ask(front), ask(&world.cluster.door)))
-                .find_map(|(before, ours, after)| (before == after).then_some((before, ours)))
-                .expect("two equal answers of kube-apiserver around one of narthex");
-            assert_eq!(theirs, ours, "GET {path} as {accept}; left: kube-apiserver; right: through narthex");
+            // The resourceVersion of a list changes with every write in the cluster, so only reads without a write in
+            // between are compared.
+            let (upstream, narthex) = (0..50)
+                .map(|_| (ask(&environment.cluster.endpoint), ask(cluster_gateway), ask(&environment.cluster.endpoint)))
+                .find_map(|(before, narthex, after)| (before == after).then_some((before, narthex)))
+                .expect("two equal responses of kube-apiserver around one of narthex");
+            assert_eq!(upstream, narthex, "GET {path} as {accept}; left: kube-apiserver; right: through narthex");
         }
     }
-    let packed = front.send(Some(admin), "GET", &one, &[("accept", PROTOBUF)], b"").unwrap().body;
-    assert!(packed.starts_with(b"k8s\0"), "{packed:?}");
+    let protobuf = cluster_gateway.send(Some(admin), "GET", &one, &[("accept", PROTOBUF)], b"").unwrap().body;
+    assert!(protobuf.starts_with(b"k8s\0"), "{protobuf:?}");
     let headers = [("accept", PROTOBUF), ("content-type", PROTOBUF)];
-    let put = front.send(Some(admin), "PUT", &format!("{one}?fieldManager=x"), &headers, &packed).unwrap();
+    let put = cluster_gateway.send(Some(admin), "PUT", &format!("{one}?fieldManager=x"), &headers, &protobuf).unwrap();
     assert_eq!((put.status.as_u16(), &put.body[..4]), (200, &b"k8s\0"[..]), "{}", put.text());
 }
 
-/// A manifest. JSON, since older kubectls take what begins with a brace for it.
+/// A manifest in JSON: older versions of kubectl take input that begins with a brace for JSON.
 fn deployment(replicas: u32) -> serde_json::Value {
     let labels = json!({"app": "web"});
     json!({
@@ -79,7 +81,7 @@ fn deployment(replicas: u32) -> serde_json::Value {
 fn workloads(session: &mut Session<'_>) {
     session.with_input("create -f -", &deployment(1)).ok();
     session.kubectl("get all -o name").ok();
-    assert!(session.aside("get all -A -o name").ok().contains("service/kubernetes"));
+    assert!(session.run_unrecorded("get all -A -o name").ok().contains("service/kubernetes"));
     session.kubectl("get deployments,configmaps,secrets -o wide --no-headers -L app -o name").ok();
     session.with_input("diff -f -", &deployment(2));
     session.with_input("apply -f -", &deployment(3)).ok();
@@ -92,7 +94,7 @@ fn workloads(session: &mut Session<'_>) {
         .kubectl("patch deployment web --type=json -p [{\"op\":\"remove\",\"path\":\"/metadata/labels/tier\"}]")
         .ok();
     session.kubectl("patch deployment web -p {\"spec\":{\"paused\":true}}").ok();
-    session.kubectl("rollout status deployment/web --timeout=1s").refused("");
+    session.kubectl("rollout status deployment/web --timeout=1s").expect_error("");
     session.kubectl("rollout history deployment/web");
     session.kubectl("get deployment web -o yaml").ok();
     session.kubectl("describe deployment web").ok();
@@ -129,14 +131,14 @@ fn custom_resources(session: &mut Session<'_>) {
             "apiVersion": format!("{group}/v1"), "kind": "Timer", "metadata": {"name": "tea"}, "spec": {"every": every},
         })
     };
-    // kube-apiserver itself takes a moment; both doors are asked until the new kind is known there.
+    // kube-apiserver serves a new kind after a delay; waits until it is served at both endpoints.
     let resource = format!("timers.{group}");
     eventually("the new kind", || {
-        let step = session.aside(&format!("get {resource}"));
-        let explained = session.aside(&format!("explain {resource}.spec"));
+        let step = session.run_unrecorded(&format!("get {resource}"));
+        let explained = session.run_unrecorded(&format!("explain {resource}.spec"));
         if step.success && explained.success { Ok(()) } else { Err(step.errors + &explained.errors) }
     });
-    session.with_input("apply -f -", &timer("often")).refused("should match");
+    session.with_input("apply -f -", &timer("often")).expect_error("should match");
     session.with_input("apply -f -", &timer("3m")).ok();
     session.with_input("apply --server-side --force-conflicts -f -", &timer("4m")).ok();
     session.kubectl(&format!("get {resource} --no-headers -o custom-columns=E:.spec.every,R:.spec.replicas")).ok();
@@ -149,8 +151,8 @@ fn custom_resources(session: &mut Session<'_>) {
     session.kubectl(&format!("wait --for=jsonpath={{.spec.replicas}}=4 {resource}/tea")).ok();
     session.kubectl(&format!("delete {resource} tea")).ok();
     session.kubectl(&format!("delete customresourcedefinition {resource}")).ok();
-    eventually("that it is gone", || {
-        let step = session.aside(&format!("get {resource}"));
+    eventually("the kind's removal", || {
+        let step = session.run_unrecorded(&format!("get {resource}"));
         if step.errors.contains("the server doesn't have a resource type") {
             Ok(())
         } else {
@@ -159,46 +161,46 @@ fn custom_resources(session: &mut Session<'_>) {
     });
 }
 
-fn without_nodes(session: &mut Session<'_>) {
+fn pods_without_nodes(session: &mut Session<'_>) {
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
         "spec": {"containers": [{"name": "c", "image": "i"}]}});
     session.with_input("create -f -", &pod).ok();
     session.kubectl("get pod p --no-headers -o custom-columns=A:.metadata.name,B:.status.phase").ok();
     session.kubectl("logs p");
-    session.kubectl("logs missing").refused("not found");
-    session.kubectl("exec p -- ls").refused("does not have a host assigned");
-    session.kubectl("exec missing -- ls").refused("not found");
-    session.kubectl("attach p").refused("");
-    session.kubectl("cp p:/etc/passwd /dev/null").refused("");
-    session.kubectl("port-forward p 0:80").refused("");
-    session.kubectl("get --raw /api/v1/nodes/none/proxy/").refused("not found");
-    session.kubectl("drain none").refused("not found");
+    session.kubectl("logs missing").expect_error("not found");
+    session.kubectl("exec p -- ls").expect_error("does not have a host assigned");
+    session.kubectl("exec missing -- ls").expect_error("not found");
+    session.kubectl("attach p").expect_error("");
+    session.kubectl("cp p:/etc/passwd /dev/null").expect_error("");
+    session.kubectl("port-forward p 0:80").expect_error("");
+    session.kubectl("get --raw /api/v1/nodes/none/proxy/").expect_error("not found");
+    session.kubectl("drain none").expect_error("not found");
     session.kubectl("delete pod p --grace-period=0 --force").ok();
 }
 
-fn who_and_what(session: &mut Session<'_>) {
+fn whoami_and_can_i(session: &mut Session<'_>) {
     session.kubectl("create serviceaccount robot").ok();
-    let token = session.aside("create token robot").ok().trim().to_owned();
+    let token = session.run_unrecorded("create token robot").ok().trim().to_owned();
     assert_eq!(token.split('.').count(), 3, "{token}");
     session.kubectl("auth can-i create pods").ok();
     session.kubectl("auth can-i --list").ok();
     session.kubectl("create role reader --verb=get --resource=configmaps").ok();
     session.kubectl("create rolebinding readers --role=reader --user=jane").ok();
-    let jane = session.world.cluster.jane().clone();
-    session.joined_by(&jane, |jane| {
+    let jane = session.environment.cluster.jane().clone();
+    session.as_user(&jane, |jane| {
         jane.kubectl("auth whoami").ok();
         jane.kubectl("auth can-i get configmaps").ok();
-        jane.kubectl("auth can-i delete configmaps").refused("");
-        jane.kubectl("get configmap missing").refused("not found");
-        jane.kubectl("get secrets").refused("forbidden");
-        jane.kubectl("create configmap mine").refused("forbidden");
-        jane.kubectl("get --raw /logs").refused("orbidden");
-        jane.kubectl("get --raw /api/v1/namespaces/kube-system/secrets").refused("orbidden");
+        jane.kubectl("auth can-i delete configmaps").expect_error("");
+        jane.kubectl("get configmap missing").expect_error("not found");
+        jane.kubectl("get secrets").expect_error("forbidden");
+        jane.kubectl("create configmap mine").expect_error("forbidden");
+        jane.kubectl("get --raw /logs").expect_error("orbidden");
+        jane.kubectl("get --raw /api/v1/namespaces/kube-system/secrets").expect_error("orbidden");
     });
 }
 
-fn descriptions(session: &mut Session<'_>) {
-    for words in [
+fn explain_and_api_resources(session: &mut Session<'_>) {
+    for args in [
         "explain deployments --recursive",
         "explain pods.spec.containers.resources",
         "explain ingress --api-version=networking.k8s.io/v1",
@@ -208,12 +210,12 @@ fn descriptions(session: &mut Session<'_>) {
         "get namespaces kube-system -o name",
         "get clusterroles cluster-admin -o yaml",
     ] {
-        session.kubectl(words).ok();
+        session.kubectl(args).ok();
     }
-    session.kubectl("explain nonsense").refused("");
+    session.kubectl("explain nonsense").expect_error("");
 }
 
-fn raw(session: &mut Session<'_>) {
+fn get_raw(session: &mut Session<'_>) {
     for path in [
         "/version",
         "/.well-known/openid-configuration",
@@ -235,10 +237,11 @@ fn raw(session: &mut Session<'_>) {
     }
 }
 
-/// Before a kube-apiserver its checks are listed beside ours, and its metrics served: Kubernetes' own tests read both.
+/// In front of kube-apiserver its health checks are listed beside narthex's, and its metrics are served: Kubernetes'
+/// e2e tests read both.
 fn health_and_metrics(session: &mut Session<'_>) {
     for name in ["healthz", "livez", "readyz"] {
-        let step = session.aside(&format!("get --raw /{name}?verbose=1"));
+        let step = session.run_unrecorded(&format!("get --raw /{name}?verbose=1"));
         for check in ["ping", "log", "etcd", "poststarthook/start-kube-aggregator-informers"] {
             let line = format!("[+]{check} ok");
             assert_eq!(step.ok().lines().filter(|found| *found == line).count(), 1, "{line}: {}", step.output);
@@ -246,24 +249,24 @@ fn health_and_metrics(session: &mut Session<'_>) {
         session.kubectl(&format!("get --raw /{name}/etcd")).ok();
         session.kubectl(&format!("get --raw /{name}/ping")).ok();
     }
-    let metrics = session.aside("get --raw /metrics");
+    let metrics = session.run_unrecorded("get --raw /metrics");
     assert!(metrics.ok().contains("\netcd_request_duration_seconds"), "{}", metrics.output);
 }
 
 fn errors(session: &mut Session<'_>) {
-    session.kubectl("get deployment missing").refused("not found");
-    session.kubectl("get nonsense").refused("doesn't have a resource type");
+    session.kubectl("get deployment missing").expect_error("not found");
+    session.kubectl("get nonsense").expect_error("doesn't have a resource type");
     let mut wrong = deployment(1);
     wrong["spec"]["selector"] = json!({"matchLabels": {"other": "x"}});
-    session.with_input("create -f -", &wrong).refused("Invalid");
+    session.with_input("create -f -", &wrong).expect_error("Invalid");
     wrong["spec"]["replicsa"] = json!(1);
-    session.with_input("create --validate=strict -f -", &wrong).refused("unknown field");
-    session.kubectl("create namespace kube-system").refused("AlreadyExists");
-    session.kubectl("create configmap NOT_A_NAME").refused("Invalid");
-    session.kubectl("delete namespace missing").refused("not found");
-    session.kubectl("get pods --field-selector=nonsense=1").refused("");
+    session.with_input("create --validate=strict -f -", &wrong).expect_error("unknown field");
+    session.kubectl("create namespace kube-system").expect_error("AlreadyExists");
+    session.kubectl("create configmap NOT_A_NAME").expect_error("Invalid");
+    session.kubectl("delete namespace missing").expect_error("not found");
+    session.kubectl("get pods --field-selector=nonsense=1").expect_error("");
     session.kubectl("get pods --chunk-size=1 -l a==").ok();
-    session.kubectl("get pods -l a=,,b").refused("");
+    session.kubectl("get pods -l a=,,b").expect_error("");
 }
 
 fn watching(session: &mut Session<'_>) {
@@ -273,7 +276,7 @@ fn watching(session: &mut Session<'_>) {
     watch.line_with("configmap/seen");
     session.kubectl("patch configmap seen -p {\"data\":{\"a\":\"2\"}}").ok();
     watch.line_with("configmap/seen");
-    // Older ones do not wait for what is not there yet.
+    // Older versions of kubectl do not wait for missing objects.
     let _ = wait.is_running();
     drop(wait);
     wait = session.stream("wait --for=delete configmap/seen --timeout=60s");
@@ -283,21 +286,21 @@ fn watching(session: &mut Session<'_>) {
     assert!(watch.is_running());
 }
 
-/// `kubectl proxy` before us, and a kubectl before that.
-fn proxied(session: &mut Session<'_>) {
+/// kubectl through `kubectl proxy` through the target.
+fn through_kubectl_proxy(session: &mut Session<'_>) {
     let mut proxy = session.stream("proxy --port=0");
     let line = proxy.line_with("Starting to serve on");
     let address = line.rsplit(' ').next().unwrap().to_owned();
     session.kubectl("create configmap seen --from-literal=a=1").ok();
     let server = format!("--server=http://{address} --kubeconfig=/dev/null");
-    let step = session.aside(&format!("{server} get configmaps -o name"));
-    session.note("get configmaps through kubectl proxy", step.ok());
-    let step = session.aside(&format!("{server} get --raw /apis/apps/v1"));
-    session.note("get --raw through kubectl proxy", step.ok());
-    let step = session.aside(&format!("{server} get --raw /version"));
-    session.note("get --raw /version", step.ok());
-    if session.target == Target::Front {
-        let step = session.aside(&format!("{server} get flunders.wardle.example.com"));
+    let step = session.run_unrecorded(&format!("{server} get configmaps -o name"));
+    session.record_note("get configmaps through kubectl proxy", step.ok());
+    let step = session.run_unrecorded(&format!("{server} get --raw /apis/apps/v1"));
+    session.record_note("get --raw through kubectl proxy", step.ok());
+    let step = session.run_unrecorded(&format!("{server} get --raw /version"));
+    session.record_note("get --raw /version", step.ok());
+    if session.target == Target::ClusterGateway {
+        let step = session.run_unrecorded(&format!("{server} get flunders.wardle.example.com"));
         assert!(step.success, "{}", step.errors);
     }
 }

@@ -1,18 +1,21 @@
-//! Who the extension server believes it speaks to.
+//! Identity as seen by the extension server.
 
-use super::{Story, Trial};
-use crate::world::{Session, Target, World, curl};
+use super::{Scenario, TestFn};
+use crate::world::{Session, Target, TestEnvironment, curl};
 
-pub(super) const STORIES: &[(&str, Story)] = &[("jane may", jane_may), ("jane may not", jane_may_not)];
+pub(super) const SCENARIOS: &[(&str, Scenario)] =
+    &[("identity: allowed requests", jane_may), ("identity: denied requests", jane_may_not)];
 
-pub(super) const TRIALS: &[(&str, Trial)] = &[
-    ("jane is jane with her groups", jane_is_jane),
-    ("a forged front-proxy header is never believed", forged_headers),
-    ("an untrusted certificate is 401", untrusted_certificate),
+pub(super) const TESTS: &[(&str, TestFn)] = &[
+    ("identity: user, uid and groups forwarded", identity_forwarded),
+    ("identity: forged front-proxy headers ignored", forged_headers),
+    ("identity: 401 for an untrusted certificate", untrusted_certificate),
 ];
 
-pub(super) const THROUGH: &[(&str, Trial)] =
-    &[("no certificate is 401", no_certificate), ("impersonation is 403", impersonation)];
+pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
+    ("identity: 401 without a certificate", no_certificate),
+    ("identity: 403 for impersonation without permission", impersonation),
+];
 
 const FLUNDERS: &str = "/apis/wardle.example.com/v1alpha1/flunders";
 
@@ -26,45 +29,47 @@ fn jane_may_not(session: &mut Session<'_>) {
         let metadata = serde_json::json!({"name": name});
         serde_json::json!({"apiVersion": "wardle.example.com/v1alpha1", "kind": "Fischer", "metadata": metadata})
     };
-    session.with_input("create -f -", &fischer("gone-fishing")).refused(
+    session.with_input("create -f -", &fischer("gone-fishing")).expect_error(
         "User \"jane\" cannot create resource \"fischers\" in API group \"wardle.example.com\" at the cluster scope",
     );
     session.kubectl("delete fischers --all").ok();
-    session.kubectl("delete fischer any").refused("User \"jane\" cannot delete resource \"fischers\"");
+    session.kubectl("delete fischer any").expect_error("User \"jane\" cannot delete resource \"fischers\"");
     let name = format!("fischer-{}", session.namespace);
-    let admin = session.world.cluster.admin();
-    session.joined_by(admin, |admin| {
+    let admin = session.environment.cluster.admin();
+    session.as_user(admin, |admin| {
         admin.with_input("create -f -", &fischer(&name)).ok();
     });
-    session.kubectl(&format!("label fischer {name} a=b")).refused("User \"jane\" cannot patch resource \"fischers\"");
-    session.joined_by(admin, |admin| {
+    session
+        .kubectl(&format!("label fischer {name} a=b"))
+        .expect_error("User \"jane\" cannot patch resource \"fischers\"");
+    session.as_user(admin, |admin| {
         admin.kubectl(&format!("delete fischer {name}")).ok();
     });
 }
 
-/// A path the audit log knows apart from all others; jane may read it.
-fn marked_path() -> String {
+/// A unique path, found again in the audit log; jane may read it.
+fn unique_path() -> String {
     format!("{FLUNDERS}?fieldSelector=metadata.name%3Dmark-{:08x}", fastrand::u32(..))
 }
 
-fn mark_of(path: &str) -> &str {
+fn audit_marker(path: &str) -> &str {
     path.rsplit("%3D").next().unwrap()
 }
 
-fn jane_is_jane(world: &World) {
+fn identity_forwarded(environment: &TestEnvironment) {
     let mut users = Vec::new();
-    for target in world.targets() {
-        let path = marked_path();
-        let answer = world.door(target).get(Some(world.cluster.jane()), &path).unwrap();
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        users.push(world.extension.audited(mark_of(&path))["user"].clone());
+    for target in environment.targets() {
+        let path = unique_path();
+        let response = environment.endpoint(target).get(Some(environment.cluster.jane()), &path).unwrap();
+        assert_eq!(response.status, 200, "{}", response.text());
+        users.push(environment.extension.audit_event(audit_marker(&path))["user"].clone());
     }
     for user in &users {
         assert_jane(user);
         assert_eq!(user["uid"], "jane-uid-1", "{user}");
     }
-    // Extras too: the credential's fingerprint that x509 authentication adds.
-    assert!(users.iter().all(|user| *user == users[0]), "directly, and through narthex: {users:#?}");
+    // Includes extras: x509 authentication adds the certificate's fingerprint.
+    assert!(users.iter().all(|user| *user == users[0]), "direct and through narthex: {users:#?}");
 }
 
 fn assert_jane(user: &serde_json::Value) {
@@ -72,7 +77,7 @@ fn assert_jane(user: &serde_json::Value) {
     assert_eq!(user["groups"], serde_json::json!(["devs", "qa", "system:authenticated"]), "{user}");
 }
 
-fn forged_headers(world: &World) {
+fn forged_headers(environment: &TestEnvironment) {
     let forgeries: &[&[&str]] = &[
         &["X-Remote-User: admin"],
         &["X-Remote-User: admin", "X-Remote-Group: system:masters", "X-Remote-Uid: 0"],
@@ -84,19 +89,19 @@ fn forged_headers(world: &World) {
         &["X-Remote-User: admin", "Connection: X-Remote-User, X-Remote-Group"],
         &["Connection: X-Remote-User, X-Remote-Group, X-Remote-Uid, close"],
     ];
-    for target in world.targets() {
+    for target in environment.targets() {
         for protocol in ["--http1.1", "--http2"] {
             for forgery in forgeries {
-                // HTTP/2 knows no Connection header; curl would send one that is an error.
+                // HTTP/2 has no Connection header; curl would send one, which is a protocol error.
                 if protocol == "--http2" && forgery.iter().any(|header| header.starts_with("Connection")) {
                     continue;
                 }
-                let path = marked_path();
-                let mut words = vec![protocol];
-                words.extend(forgery.iter().flat_map(|header| ["-H", header]));
-                let (status, body) = curl(world.door(target), Some(world.cluster.jane()), &path, &words);
+                let path = unique_path();
+                let mut args = vec![protocol];
+                args.extend(forgery.iter().flat_map(|header| ["-H", header]));
+                let (status, body) = curl(environment.endpoint(target), Some(environment.cluster.jane()), &path, &args);
                 assert_eq!(status, 200, "{target:?} {forgery:?}: {body}");
-                let user = &world.extension.audited(mark_of(&path))["user"];
+                let user = &environment.extension.audit_event(audit_marker(&path))["user"];
                 assert_jane(user);
                 let extras = user["extra"].as_object().map(|extra| extra.keys().cloned().collect::<Vec<_>>());
                 assert!(
@@ -105,43 +110,44 @@ fn forged_headers(world: &World) {
                 );
             }
         }
-        // With rights that only the forged group has.
+        // A request that only the forged group permits.
         let forged = ["-X", "DELETE", "-H", "X-Remote-User: admin", "-H", "X-Remote-Group: system:masters"];
         let path = "/apis/wardle.example.com/v1alpha1/fischers";
-        let (status, body) = curl(world.door(target), Some(world.cluster.jane()), path, &forged);
+        let (status, body) = curl(environment.endpoint(target), Some(environment.cluster.jane()), path, &forged);
         assert_eq!(status, 403, "{target:?}: {body}");
         assert!(body.contains("User \\\"jane\\\" cannot deletecollection"), "{body}");
     }
 }
 
-fn untrusted_certificate(world: &World) {
-    for target in world.targets() {
+fn untrusted_certificate(environment: &TestEnvironment) {
+    for target in environment.targets() {
         for headers in [&[][..], &["-H", "X-Remote-User: admin", "-H", "X-Remote-Group: system:masters"]] {
-            let impostor = &world.cluster.authorities.impostor;
-            let (status, body) = curl(world.door(target), Some(impostor), FLUNDERS, headers);
+            let impostor = &environment.cluster.authorities.impostor;
+            let (status, body) = curl(environment.endpoint(target), Some(impostor), FLUNDERS, headers);
             assert_unauthorized(status, &body);
         }
     }
 }
 
-fn no_certificate(world: &World) {
+fn no_certificate(environment: &TestEnvironment) {
     for headers in [
         &[][..],
         &["-H", "X-Remote-User: admin", "-H", "X-Remote-Group: system:masters"],
         &["-H", "Authorization: Bearer not-a-token"],
     ] {
         for path in [FLUNDERS, "/apis", "/openapi/v3", "/metrics", "/nothing"] {
-            let (status, body) = curl(world.door(Target::Through), None, path, headers);
+            let (status, body) = curl(environment.endpoint(Target::Gateway), None, path, headers);
             assert_unauthorized(status, &body);
         }
     }
-    let (status, body) = curl(world.door(Target::Through), None, "/readyz", &[]);
+    let (status, body) = curl(environment.endpoint(Target::Gateway), None, "/readyz", &[]);
     assert_eq!(status, 200, "{body}");
 }
 
-fn impersonation(world: &World) {
+fn impersonation(environment: &TestEnvironment) {
     let headers = ["-H", "Impersonate-User: admin"];
-    let (status, body) = curl(world.door(Target::Through), Some(world.cluster.admin()), FLUNDERS, &headers);
+    let (status, body) =
+        curl(environment.endpoint(Target::Gateway), Some(environment.cluster.admin()), FLUNDERS, &headers);
     assert_eq!(status, 403, "{body}");
     let document: serde_json::Value = serde_json::from_str(&body).unwrap();
     assert_eq!((&document["kind"], &document["reason"]), (&"Status".into(), &"Forbidden".into()), "{body}");

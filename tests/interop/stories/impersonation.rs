@@ -1,21 +1,23 @@
-//! Acting as somebody else: the gateway and the extension server ask the same kube-apiserver, and must say the same;
-//! so must the kube-apiserver itself of who somebody is then.
+//! Impersonation: the gateway and the extension server, which delegate to the same kube-apiserver, must decide alike,
+//! and report the same impersonated user as kube-apiserver.
 
 use serde_json::Value;
 
-use super::TrialWith;
-use super::delegation::{Scene, blanked};
-use crate::world::{Answer, Door, Kubectl, World, eventually, kubeconfig, kubectl_run};
+use super::KubectlTestFn;
+use super::delegated_auth::{DelegationFixture, normalized};
+use crate::world::{HttpResponse, HttpsEndpoint, Kubectl, TestEnvironment, eventually, kubeconfig, kubectl_run};
 
-pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] =
-    &[("impersonation: allowed and denied alike", judged_alike), ("impersonation: kubectl --as", kubectl_as)];
+pub(super) const KUBECTL_TESTS: &[(&str, KubectlTestFn)] = &[
+    ("impersonation: decisions equal the extension server's", decisions_match),
+    ("impersonation: kubectl --as", kubectl_as),
+];
 
 const FLUNDERS: &str = "/apis/wardle.example.com/v1alpha1/flunders";
 
-type Lines = &'static [(&'static str, &'static str)];
+type Headers = &'static [(&'static str, &'static str)];
 
-/// Headers, in the order in which each asker sends them: what worked last bears on what is said next.
-const WANTED: &[Lines] = &[
+/// Impersonation headers, in the order in which each user sends them: the last allowed mode is tried first next time.
+const HEADER_SETS: &[Headers] = &[
     &[],
     &[("impersonate-user", "nobody")],
     &[("impersonate-user", "jane")],
@@ -63,62 +65,64 @@ const WANTED: &[Lines] = &[
     &[("impersonate-user", "mallory"), ("impersonate-user", "jane"), ("impersonate-group", "devs")],
 ];
 
-/// Makes the service accounts, the node and the rights of the fixture; tokens of `old`, `new`, and `pod` on node n1.
-fn prepare(scene: &Scene<'_>) -> [(&'static str, String); 3] {
-    let node = format!("{}-n1", scene.namespace);
-    let directory = scene.world.scratch(&scene.namespace);
-    let text = include_str!("../fixtures/impersonation.yaml").replace("NAMESPACE", &scene.namespace);
+/// Creates the service accounts, the node and the RBAC objects; returns tokens of `old`, `new` and `pod` (on node
+/// n1).
+fn prepare(fixture: &DelegationFixture<'_>) -> [(&'static str, String); 3] {
+    let node = format!("{}-n1", fixture.namespace);
+    let directory = fixture.environment.scratch(&fixture.namespace);
+    let text = include_str!("../fixtures/impersonation.yaml").replace("NAMESPACE", &fixture.namespace);
     let file = directory.join("impersonation.yaml");
     std::fs::write(&file, text.replace("n1", &node)).unwrap();
     for account in ["old", "new", "pod"] {
-        scene.kubectl(&["create", "serviceaccount", account]);
+        fixture.kubectl(&["create", "serviceaccount", account]);
     }
-    scene.kubectl(&["apply", "-f", file.to_str().unwrap()]);
+    fixture.kubectl(&["apply", "-f", file.to_str().unwrap()]);
     let machine = directory.join("node.json");
     std::fs::write(&machine, format!(r#"{{"apiVersion":"v1","kind":"Node","metadata":{{"name":"{node}"}}}}"#)).unwrap();
-    scene.kubectl(&["create", "-f", machine.to_str().unwrap()]);
+    fixture.kubectl(&["create", "-f", machine.to_str().unwrap()]);
     let bound = ["--bound-object-kind=Node", &*format!("--bound-object-name={node}")];
-    let tokens = [("old", &[][..]), ("new", &[]), ("pod", &bound)].map(|(name, more)| (name, scene.token(name, more)));
-    // RBAC knows of the last binding when it knows of this one.
-    for door in scene.doors() {
-        eventually("a pod to be allowed to act as its node", || {
+    let tokens =
+        [("old", &[][..]), ("new", &[]), ("pod", &bound)].map(|(name, more)| (name, fixture.token(name, more)));
+    // The last binding: once it is effective, all are.
+    for endpoint in fixture.endpoints() {
+        eventually("permission of the pod to impersonate its node", || {
             let lines = [("impersonate-user", format!("system:node:{node}"))];
-            let answer = ask(door, &tokens[2].1, "GET", FLUNDERS, &lines);
-            // Allowed to act; the node itself may not.
-            let text = answer.text();
+            let response = ask(endpoint, &tokens[2].1, "GET", FLUNDERS, &lines);
+            // The impersonation is allowed; the node itself may not list.
+            let text = response.text();
             if text.contains("User \\\"system:node:") { Ok(()) } else { Err(text) }
         });
     }
     tokens
 }
 
-fn ask(door: &Door, token: &str, method: &str, path: &str, lines: &[(&str, String)]) -> Answer {
+fn ask(endpoint: &HttpsEndpoint, token: &str, method: &str, path: &str, lines: &[(&str, String)]) -> HttpResponse {
     let authorization = format!("Bearer {token}");
     let mut headers = vec![("accept", "application/json"), ("authorization", &*authorization)];
     headers.extend(lines.iter().map(|(name, value)| (*name, &**value)));
-    door.send(None, method, path, &headers, b"").unwrap()
+    endpoint.send(None, method, path, &headers, b"").unwrap()
 }
 
-/// The headers with the names of this trial.
-fn of(scene: &Scene<'_>, lines: Lines) -> Vec<(&'static str, String)> {
+/// The headers with this test's namespace.
+fn headers_with_names(fixture: &DelegationFixture<'_>, lines: Headers) -> Vec<(&'static str, String)> {
     let named = |value: &str| {
-        value.replace("NAMESPACE", &scene.namespace).replace("node:n1", &format!("node:{}-n1", scene.namespace))
+        value.replace("NAMESPACE", &fixture.namespace).replace("node:n1", &format!("node:{}-n1", fixture.namespace))
     };
     lines.iter().map(|(name, value)| (*name, named(value))).collect()
 }
 
-fn judged_alike(world: &World, kubectl: &Kubectl) {
-    let scene = Scene::open(world, kubectl, "impersonating");
-    let tokens = prepare(&scene);
+fn decisions_match(environment: &TestEnvironment, kubectl: &Kubectl) {
+    let fixture = DelegationFixture::open(environment, kubectl, "impersonating");
+    let tokens = prepare(&fixture);
     let mut differences = Vec::new();
     let (mut allowed, mut denied) = (0, 0);
     for (name, token) in &tokens {
-        for lines in WANTED {
-            let lines = of(&scene, lines);
+        for lines in HEADER_SETS {
+            let lines = headers_with_names(&fixture, lines);
             for (method, path) in [("GET", FLUNDERS), ("DELETE", FLUNDERS), ("GET", "/metrics/any")] {
-                let [direct, through] = scene.doors().map(|door| {
-                    let answer = ask(door, token, method, path, &lines);
-                    (answer.status.as_u16(), blanked(&answer.text()))
+                let [direct, through] = fixture.endpoints().map(|endpoint| {
+                    let response = ask(endpoint, token, method, path, &lines);
+                    (response.status.as_u16(), normalized(&response.text()))
                 });
                 match direct.0 {
                     200 => allowed += 1,
@@ -136,51 +140,51 @@ fn judged_alike(world: &World, kubectl: &Kubectl) {
     assert!(differences.is_empty(), "{} differences\n{}", differences.len(), differences.join("\n"));
     assert!(allowed > 10 && denied > 100, "{allowed} allowed, {denied} denied: nothing was compared");
 
-    // Behind the gateway there is nobody else to be seen.
-    let lines: Lines = &[
+    // The extension server sees the impersonated user only.
+    let lines: Headers = &[
         ("impersonate-user", "jane"),
         ("impersonate-uid", "7"),
         ("impersonate-group", "devs"),
         ("impersonate-extra-scopes", "all"),
         ("impersonate_user", "root"),
     ];
-    let [direct, through] = scene.doors().map(|door| {
+    let [direct, through] = fixture.endpoints().map(|endpoint| {
         let mark = format!("mark-{:08x}", fastrand::u32(..));
         let path = format!("{FLUNDERS}?fieldSelector=metadata.name%3D{mark}");
-        assert_eq!(ask(door, &tokens[0].1, "GET", &path, &of(&scene, lines)).status, 200);
-        world.extension.audited(&mark)
+        assert_eq!(ask(endpoint, &tokens[0].1, "GET", &path, &headers_with_names(&fixture, lines)).status, 200);
+        environment.extension.audit_event(&mark)
     });
     assert_eq!(direct["impersonatedUser"]["username"], "jane");
-    assert_eq!(through["user"], direct["impersonatedUser"], "as the audit of the extension server has it");
+    assert_eq!(through["user"], direct["impersonatedUser"], "the user in the extension server's audit log");
     assert_eq!(through["impersonatedUser"], Value::Null);
 }
 
-/// The same words to kubectl, at the extension server and at the gateway; and who they are, at the kube-apiserver.
-fn kubectl_as(world: &World, kubectl: &Kubectl) {
-    let scene = Scene::open(world, kubectl, "kubectl-as");
-    let tokens = prepare(&scene);
-    let directory = world.scratch(&scene.namespace);
-    let run = |door: &Door, token: &str, words: &str| {
-        let name = format!("at-{}", door.port);
-        let file = kubeconfig::write(&directory, &name, &door.url(), &door.authority, None);
-        // A home of its own, so that discovery that somebody else was allowed is not found there.
+/// kubectl --as: the same output at the extension server and the gateway; whoami and can-i as at kube-apiserver.
+fn kubectl_as(environment: &TestEnvironment, kubectl: &Kubectl) {
+    let fixture = DelegationFixture::open(environment, kubectl, "kubectl-as");
+    let tokens = prepare(&fixture);
+    let directory = environment.scratch(&fixture.namespace);
+    let run = |endpoint: &HttpsEndpoint, token: &str, args: &str| {
+        let name = format!("at-{}", endpoint.port);
+        let file = kubeconfig::write(&directory, &name, &endpoint.url(), &endpoint.authority, None);
+        // A separate home: discovery cached for another user must not be used.
         let home = directory.join(format!("home-{:08x}", fastrand::u32(..)));
         let mut command = kubectl.command(&file, &home);
-        command.arg(format!("--token={token}")).args(words.split(' '));
+        command.arg(format!("--token={token}")).args(args.split(' '));
         let output = kubectl_run(command, "");
         let text = |bytes: &[u8]| {
             let text = String::from_utf8_lossy(bytes).into_owned();
-            // What the client's own log says has the time in it.
+            // Lines of klog contain the time.
             let lines: Vec<&str> = text.lines().filter(|line| !line.contains("memcache.go")).collect();
-            blanked(&lines.join("\n"))
+            normalized(&lines.join("\n"))
         };
         (output.status.code(), text(&output.stdout), text(&output.stderr))
     };
     let jane = "--as=jane --as-group=devs";
-    // When it was asked is no part of the answer.
+    // The creation time of the review differs.
     let time = regex::Regex::new(r#""creationTimestamp": "[^"]*""#).unwrap();
-    for (who, token) in &tokens[..2] {
-        for words in [
+    for (requester, token) in &tokens[..2] {
+        for args in [
             format!("get flunders {jane}"),
             format!("get flunders -o yaml {jane}"),
             format!("get flunders {jane} --as-uid=7"),
@@ -192,12 +196,12 @@ fn kubectl_as(world: &World, kubectl: &Kubectl) {
             "get flunders --as-group=devs".to_owned(),
             format!("get flunder missing {jane}"),
             format!("delete flunder missing {jane}"),
-            format!("get flunders --as=system:serviceaccount:{}:bob", scene.namespace),
+            format!("get flunders --as=system:serviceaccount:{}:bob", fixture.namespace),
         ] {
-            let [direct, through] = scene.doors().map(|door| run(door, token, &words));
-            assert_eq!(direct, through, "{who}: {words}\nleft: straight to the server; right: through narthex");
+            let [direct, through] = fixture.endpoints().map(|endpoint| run(endpoint, token, &args));
+            assert_eq!(direct, through, "{requester}: {args}\nleft: direct; right: through narthex");
         }
-        for words in [
+        for args in [
             format!("auth whoami -o json {jane}"),
             format!("auth whoami -o json {jane} --as-uid=7 --as-user-extra=scopes=all"),
             "auth whoami -o json --as=jane --as-user-extra=acme.io/scopes=all".to_owned(),
@@ -207,11 +211,11 @@ fn kubectl_as(world: &World, kubectl: &Kubectl) {
             format!("auth can-i get /metrics {jane}"),
             "auth can-i get /metrics --as=nobody".to_owned(),
         ] {
-            let [theirs, ours] = [&world.cluster.door, &scene.gateway.door].map(|door| {
-                let (code, said, complained) = run(door, token, &words);
-                (code, time.replace_all(&said, "").into_owned(), complained)
+            let [upstream, narthex] = [&environment.cluster.endpoint, &fixture.gateway.endpoint].map(|endpoint| {
+                let (code, output, errors) = run(endpoint, token, &args);
+                (code, time.replace_all(&output, "").into_owned(), errors)
             });
-            assert_eq!(theirs, ours, "{who}: {words}\nleft: kube-apiserver; right: narthex");
+            assert_eq!(upstream, narthex, "{requester}: {args}\nleft: kube-apiserver; right: narthex");
         }
     }
 }

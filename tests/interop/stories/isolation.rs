@@ -1,4 +1,5 @@
-//! One of five real servers is killed, or stands still; the other four, discovery, OpenAPI and readiness are as ever.
+//! Failure isolation: one of five real servers is killed or stopped; the other four, discovery, OpenAPI and readiness
+//! are not affected.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,16 +10,16 @@ use std::time::{Duration, Instant};
 use http_body_util::BodyExt;
 use rustix::process::Signal;
 
-use super::{Trial, metrics};
-use crate::world::{Extension, Gateway, Identity, Process, World, eventually, free_port, register, runtime};
+use super::{TestFn, metrics_server};
+use crate::world::{Extension, Gateway, Identity, Process, TestEnvironment, eventually, free_port, register, runtime};
 
-pub(super) const THROUGH: &[(&str, Trial)] = &[
-    ("one of five servers is killed and nobody else notices", killed),
-    ("one of five servers stands still and nobody else notices", stopped),
+pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
+    ("isolation: one of five backends killed, the others unaffected", killed_backend),
+    ("isolation: one of five backends stopped, the others unaffected", stopped_backend),
 ];
 
-/// What the victim serves, and what is read of the others.
-const VICTIM: &str = "/apis/wardle.example.com/v1alpha1/flunders";
+/// A path of the faulty server, and paths of the others.
+const FAULTY_PATH: &str = "/apis/wardle.example.com/v1alpha1/flunders";
 const OTHERS: [(&str, &str); 4] = [
     ("sample-apiserver", "/apis/wardle.example.com/v1beta1/flunders"),
     ("metrics-server", "/apis/metrics.k8s.io/v1beta1/pods"),
@@ -27,192 +28,199 @@ const OTHERS: [(&str, &str); 4] = [
 ];
 
 /// Two sample-apiservers, a metrics-server, and kube-apiserver as an APIService's backend and as the delegate.
-struct Five<'w> {
-    world: &'w World,
-    victim: Extension,
+struct FiveBackends<'w> {
+    environment: &'w TestEnvironment,
+    faulty: Extension,
     gateway: Gateway,
     _others: (Extension, Process),
 }
 
-impl Five<'_> {
-    fn start<'w>(world: &'w World, name: &str) -> Five<'w> {
-        let directory: PathBuf = world.scratch(name);
-        let cluster = &world.cluster;
-        let victim = Extension::start(cluster, &directory, &format!("{name}-victim"));
+impl FiveBackends<'_> {
+    fn start<'w>(environment: &'w TestEnvironment, name: &str) -> FiveBackends<'w> {
+        let directory: PathBuf = environment.scratch(name);
+        let cluster = &environment.cluster;
+        let faulty = Extension::start(cluster, &directory, &format!("{name}-victim"));
         let other = Extension::start(cluster, &directory, &format!("{name}-other"));
         let port = free_port();
-        let server = metrics::start(cluster, &directory, port);
+        let server = metrics_server::start(cluster, &directory, port);
         let registry = directory.join("registry");
         let authorities = &cluster.authorities;
         let wardle = "wardle.example.com";
         let backend = authorities.backend.file.as_path();
-        register(&registry, (wardle, "v1alpha1"), (victim.name(), victim.door.port), backend);
-        register(&registry, (wardle, "v1beta1"), (other.name(), other.door.port), backend);
-        register(&registry, metrics::GROUP_VERSION, (metrics::NAME, port), backend);
-        register(&registry, ("apps", "v1"), ("kubernetes", cluster.door.port), &authorities.serving.file);
+        register(&registry, (wardle, "v1alpha1"), (faulty.name(), faulty.endpoint.port), backend);
+        register(&registry, (wardle, "v1beta1"), (other.name(), other.endpoint.port), backend);
+        register(&registry, metrics_server::GROUP_VERSION, (metrics_server::NAME, port), backend);
+        register(&registry, ("apps", "v1"), ("kubernetes", cluster.endpoint.port), &authorities.serving.file);
         let cluster_itself = cluster.admin_kubeconfig.display().to_string();
         let flags =
             [("--registry-dir", registry.to_str().unwrap()), ("--delegate-kubeconfig", cluster_itself.as_str())];
-        let gateway = Gateway::bare(cluster, &directory, &format!("narthex-{name}"), &flags);
-        let five = Five { world, victim, gateway, _others: (other, server) };
-        for path in OTHERS.iter().map(|(_, path)| *path).chain([VICTIM]) {
-            eventually(&format!("{path} being served"), || five.is_served(path));
+        let gateway = Gateway::start_without_registry(cluster, &directory, &format!("narthex-{name}"), &flags);
+        let backends = FiveBackends { environment, faulty, gateway, _others: (other, server) };
+        for path in OTHERS.iter().map(|(_, path)| *path).chain([FAULTY_PATH]) {
+            eventually(&format!("{path} served"), || backends.is_served(path));
         }
         eventually("discovery of all", || {
-            let known = five.known();
-            if known.iter().filter(|(_, resources)| !resources.is_empty()).count() >= 5
-                && known.contains_key("metrics.k8s.io/v1beta1")
-                && known.contains_key("wardle.example.com/v1alpha1")
+            let discovered_resources = backends.discovered_resources();
+            if discovered_resources.iter().filter(|(_, resources)| !resources.is_empty()).count() >= 5
+                && discovered_resources.contains_key("metrics.k8s.io/v1beta1")
+                && discovered_resources.contains_key("wardle.example.com/v1alpha1")
             {
                 Ok(())
             } else {
-                Err(format!("{known:?}"))
+                Err(format!("{discovered_resources:?}"))
             }
         });
-        five
+        backends
     }
 
     fn admin(&self) -> &Identity {
-        self.world.cluster.admin()
+        self.environment.cluster.admin()
     }
 
     fn is_served(&self, path: &str) -> Result<(), String> {
-        let answer = self.gateway.door.get(Some(self.admin()), path)?;
-        if answer.status == 200 { Ok(()) } else { Err(format!("{} {}", answer.status, answer.text())) }
+        let response = self.gateway.endpoint.get(Some(self.admin()), path)?;
+        if response.status == 200 { Ok(()) } else { Err(format!("{} {}", response.status, response.text())) }
     }
 
-    /// Group versions in discovery with the names of their resources, stale ones too.
-    fn known(&self) -> BTreeMap<String, Vec<String>> {
+    /// Group versions in discovery with the names of their resources, including stale ones.
+    fn discovered_resources(&self) -> BTreeMap<String, Vec<String>> {
         let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-        let answer = self.gateway.door.send(Some(self.admin()), "GET", "/apis", &[("accept", accept)], b"").unwrap();
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        let document = answer.json();
-        let mut known = BTreeMap::new();
+        let response =
+            self.gateway.endpoint.send(Some(self.admin()), "GET", "/apis", &[("accept", accept)], b"").unwrap();
+        assert_eq!(response.status, 200, "{}", response.text());
+        let document = response.json();
+        let mut discovered_resources = BTreeMap::new();
         for group in document["items"].as_array().unwrap() {
             for version in group["versions"].as_array().unwrap() {
                 let name = format!("{}/{}", text(&group["metadata"]["name"]), text(&version["version"]));
                 let resources = version["resources"].as_array().into_iter().flatten();
-                known.insert(name, resources.map(|resource| text(&resource["resource"])).collect());
+                discovered_resources.insert(name, resources.map(|resource| text(&resource["resource"])).collect());
             }
         }
-        known
+        discovered_resources
     }
 
-    /// `fault` happens, and `end` takes it away, while everything is asked all the time: four threads, one for each
-    /// of the others, on one connection each, and one for the victim.
-    fn suffer(&mut self, fault: impl FnOnce(&mut Extension), end: impl FnOnce(&mut Extension)) {
-        let (before, documents) = (self.known(), self.documents());
-        let phase = Phase { at: Mutex::new("before"), over: AtomicBool::new(false) };
-        let (door, admin) = (self.gateway.door.clone(), self.admin().clone());
+    /// Applies `fault` and then `end` under constant requests: one thread and connection per server.
+    fn run_with_fault(&mut self, fault: impl FnOnce(&mut Extension), end: impl FnOnce(&mut Extension)) {
+        let (before, documents) = (self.discovered_resources(), self.documents());
+        let phase = Phase { at: Mutex::new("before"), ended: AtomicBool::new(false) };
+        let (endpoint, admin) = (self.gateway.endpoint.clone(), self.admin().clone());
         std::thread::scope(|scope| {
-            let askers: Vec<_> =
-                OTHERS.iter().map(|(name, path)| (*name, scope.spawn(|| ask(&door, &admin, path, &phase)))).collect();
-            let victims = scope.spawn(|| ask(&door, &admin, VICTIM, &phase));
-            // What follows panics where it fails; the askers must end all the same.
-            let over = Over(&phase);
+            let clients: Vec<_> = OTHERS
+                .iter()
+                .map(|(name, path)| (*name, scope.spawn(|| request_in_loop(&endpoint, &admin, path, &phase))))
+                .collect();
+            let victims = scope.spawn(|| request_in_loop(&endpoint, &admin, FAULTY_PATH, &phase));
+            // The client threads must also end when an assertion below panics.
+            let ended = StopOnDrop(&phase);
             std::thread::sleep(Duration::from_secs(2));
-            fault(&mut self.victim);
+            fault(&mut self.faulty);
             *phase.at.lock().unwrap() = "fault";
-            eventually("the victim to be judged", || {
-                let answer = self.gateway.door.get(Some(&admin), VICTIM)?;
-                if answer.status != 503 {
-                    return Err(format!("{} {}", answer.status, answer.text()));
+            eventually("503 for the faulty backend", || {
+                let response = self.gateway.endpoint.get(Some(&admin), FAULTY_PATH)?;
+                if response.status != 503 {
+                    return Err(format!("{} {}", response.status, response.text()));
                 }
-                let document = answer.json();
+                let document = response.json();
                 assert!(document["details"]["causes"][0]["reason"].is_string(), "{document}");
                 assert!(document["details"]["retryAfterSeconds"].is_u64(), "{document}");
                 Ok(())
             });
-            *phase.at.lock().unwrap() = "judged";
+            *phase.at.lock().unwrap() = "unavailable";
             for _ in 0..20 {
-                assert_eq!(self.gateway.door.get(Some(&admin), VICTIM).unwrap().status, 503);
-                assert_eq!(self.known(), before);
+                assert_eq!(self.gateway.endpoint.get(Some(&admin), FAULTY_PATH).unwrap().status, 503);
+                assert_eq!(self.discovered_resources(), before);
                 assert_eq!(self.documents(), documents);
-                assert_eq!(self.gateway.door.get(None, "/readyz").unwrap().text(), "ok");
+                assert_eq!(self.gateway.endpoint.get(None, "/readyz").unwrap().text(), "ok");
                 std::thread::sleep(Duration::from_millis(100));
             }
-            end(&mut self.victim);
+            end(&mut self.faulty);
             *phase.at.lock().unwrap() = "after";
-            eventually("the victim to be used again", || self.is_served(VICTIM));
+            eventually("the faulty backend to serve again", || self.is_served(FAULTY_PATH));
             std::thread::sleep(Duration::from_secs(2));
-            drop(over);
-            for (name, asker) in askers {
-                let answers = asker.join().unwrap();
-                report(name, &answers);
-                for (phase, status, _) in &answers {
+            drop(ended);
+            for (name, client) in clients {
+                let responses = client.join().unwrap();
+                report(name, &responses);
+                for (phase, status, _) in &responses {
                     assert_eq!(*status, 200, "{name}, {phase}");
                 }
             }
-            let answers = victims.join().unwrap();
-            report("victim", &answers);
-            // A sample-apiserver that just started refuses everybody for a moment, in its own words.
-            assert!(answers.iter().all(|(_, status, _)| [200, 403, 502, 503, 504].contains(status)), "{answers:?}");
-            assert_eq!(answers.last().unwrap().1, 200, "the victim serves again");
+            let responses = victims.join().unwrap();
+            report("faulty", &responses);
+            // A sample-apiserver returns 403 for all users until its caches are filled.
+            assert!(responses.iter().all(|(_, status, _)| [200, 403, 502, 503, 504].contains(status)), "{responses:?}");
+            assert_eq!(responses.last().unwrap().1, 200, "the faulty backend serves again");
         });
     }
 
     /// The paths of the OpenAPI index.
     fn documents(&self) -> Vec<String> {
-        let answer = self.gateway.door.get(Some(self.admin()), "/openapi/v3").unwrap();
-        assert_eq!(answer.status, 200, "{}", answer.text());
-        answer.json()["paths"].as_object().unwrap().keys().cloned().collect()
+        let response = self.gateway.endpoint.get(Some(self.admin()), "/openapi/v3").unwrap();
+        assert_eq!(response.status, 200, "{}", response.text());
+        response.json()["paths"].as_object().unwrap().keys().cloned().collect()
     }
 }
 
-fn killed(world: &World) {
-    Five::start(world, "killed").suffer(
-        |victim| {
-            victim.process.signal(Signal::KILL);
-            victim.process.wait();
+fn killed_backend(environment: &TestEnvironment) {
+    FiveBackends::start(environment, "killed").run_with_fault(
+        |faulty| {
+            faulty.process.signal(Signal::KILL);
+            faulty.process.wait();
         },
-        Extension::start_again,
+        Extension::restart,
     );
 }
 
-fn stopped(world: &World) {
-    Five::start(world, "stopped")
-        .suffer(|victim| victim.process.signal(Signal::STOP), |victim| victim.process.signal(Signal::CONT));
+fn stopped_backend(environment: &TestEnvironment) {
+    FiveBackends::start(environment, "stopped")
+        .run_with_fault(|faulty| faulty.process.signal(Signal::STOP), |faulty| faulty.process.signal(Signal::CONT));
 }
 
-/// What goes on while the askers ask.
+/// State shared with the client threads.
 struct Phase {
     at: Mutex<&'static str>,
-    over: AtomicBool,
+    ended: AtomicBool,
 }
 
-/// Ends the askers when it goes.
-struct Over<'p>(&'p Phase);
+/// Ends the client threads on drop.
+struct StopOnDrop<'p>(&'p Phase);
 
-impl Drop for Over<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.over.store(true, Ordering::Relaxed);
+        self.0.ended.store(true, Ordering::Relaxed);
     }
 }
 
-/// One answer after another of one HTTP/2 connection: the phase in which it was asked for, its status, how long it took.
-fn ask(door: &crate::world::Door, who: &Identity, path: &str, phase: &Phase) -> Vec<(&'static str, u16, Duration)> {
+/// Sends requests on one HTTP/2 connection; returns the phase, status and duration of each.
+fn request_in_loop(
+    endpoint: &crate::world::HttpsEndpoint,
+    identity: &Identity,
+    path: &str,
+    phase: &Phase,
+) -> Vec<(&'static str, u16, Duration)> {
     runtime().block_on(async {
-        let mut connection = door.multiplexed(who).await;
-        let mut answers = Vec::new();
-        while !phase.over.load(Ordering::Relaxed) {
+        let mut connection = endpoint.connect_http2(identity).await;
+        let mut responses = Vec::new();
+        while !phase.ended.load(Ordering::Relaxed) {
             let at = *phase.at.lock().unwrap();
             let began = Instant::now();
-            let answer = connection.get(path).await.unwrap_or_else(|error| panic!("{path}, {at}: {error}"));
-            let status = answer.status().as_u16();
-            answer.into_body().collect().await.unwrap_or_else(|error| panic!("{path}, {at}: {error}"));
-            answers.push((at, status, began.elapsed()));
+            let response = connection.get(path).await.unwrap_or_else(|error| panic!("{path}, {at}: {error}"));
+            let status = response.status().as_u16();
+            response.into_body().collect().await.unwrap_or_else(|error| panic!("{path}, {at}: {error}"));
+            responses.push((at, status, began.elapsed()));
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        answers
+        responses
     })
 }
 
-/// For a reader, not for a judgment: other stories run beside this one.
-fn report(name: &str, answers: &[(&'static str, u16, Duration)]) {
-    for phase in ["before", "judged"] {
+/// Prints latencies; not asserted, since other tests run at the same time.
+fn report(name: &str, responses: &[(&'static str, u16, Duration)]) {
+    for phase in ["before", "unavailable"] {
         let mut took: Vec<f64> = Vec::new();
         let mut statuses: BTreeMap<u16, usize> = BTreeMap::new();
-        for (_, status, time) in answers.iter().filter(|(at, ..)| *at == phase) {
+        for (_, status, time) in responses.iter().filter(|(at, ..)| *at == phase) {
             took.push(time.as_secs_f64() * 1e3);
             *statuses.entry(*status).or_default() += 1;
         }

@@ -1,134 +1,147 @@
-//! What people do. A [`Story`] is told at each target with each kubectl, and what was said is compared;
-//! a [`Trial`] stands by itself.
+//! Scenarios and tests. A [`Scenario`] runs at each target with each kubectl and the transcripts are compared; a
+//! [`TestFn`] makes its own assertions.
 
-mod auditing;
-mod browser;
+mod audit;
+mod backend_failure;
 mod cluster;
-mod controller;
-mod converting;
-mod crowd;
-mod delegation;
+mod cluster_registry;
+mod conversion_webhook;
+mod delegated_auth;
 mod discovery;
-mod documents;
-mod elected;
-mod failure;
-mod followed;
-mod front_proxy_pairs;
+mod front_proxy_certificates;
 mod identity;
 mod impersonation;
 mod isolation;
 mod konnectivity;
 mod kube_rbac_proxy;
-mod kubeconfigs;
-mod metrics;
+mod kube_rs_controller;
+mod leader_election;
+mod many_watches;
+mod metrics_server;
+mod openapi;
 mod pages;
 mod proxy;
+mod proxy_browser;
+mod proxy_kubeconfig;
 mod quickstart;
-mod reading;
+mod read_objects;
 mod schedulers;
-mod served;
+mod serve_delegation;
 mod sidecar;
 mod socks5;
 mod standalone;
 mod tutorial;
-mod watching;
-mod writing;
+mod watch_objects;
+mod write_objects;
 
-use crate::world::{Identity, Kubectl, Session, Step, Target, World};
+use crate::world::{CommandResult, Identity, Kubectl, Session, Target, TestEnvironment};
 
-/// Told once for each target; the transcripts must agree.
-pub(crate) type Story = fn(&mut Session<'_>);
+/// A kubectl session that runs once per target; the transcripts must be equal.
+pub(crate) type Scenario = fn(&mut Session<'_>);
 
-/// A test that makes its own comparison, or has nothing to compare with.
-pub(crate) type Trial = fn(&World);
+/// A test with its own assertions.
+pub(crate) type TestFn = fn(&TestEnvironment);
 
-/// A trial with one kubectl.
-pub(crate) type TrialWith = fn(&World, &Kubectl);
+/// A test that runs once per kubectl version.
+pub(crate) type KubectlTestFn = fn(&TestEnvironment, &Kubectl);
 
-/// Told at every target.
-pub(crate) fn everywhere() -> Vec<(&'static str, Story)> {
-    [reading::STORIES, writing::STORIES, watching::STORIES, discovery::STORIES, identity::STORIES].concat()
-}
-
-/// Told at a whole cluster and at narthex before it.
-pub(crate) fn of_a_cluster() -> Vec<(&'static str, Story)> {
-    [cluster::STORIES, converting::STORIES].concat()
-}
-
-/// Told at narthex only: what an extension server alone cannot do.
-pub(crate) fn through_narthex() -> Vec<(&'static str, Story)> {
-    discovery::THROUGH.to_vec()
-}
-
-/// Trials that ask every target there is.
-pub(crate) fn trials_everywhere() -> Vec<(&'static str, Trial)> {
-    [identity::TRIALS, writing::TRIALS, crowd::TRIALS, kube_rbac_proxy::TRIALS].concat()
-}
-
-/// Trials of narthex with each kubectl.
-pub(crate) fn trials_with_kubectl() -> Vec<(&'static str, TrialWith)> {
+/// Scenarios that run at the extension server and through narthex.
+pub(crate) fn extension_scenarios() -> Vec<(&'static str, Scenario)> {
     [
-        quickstart::THROUGH,
-        metrics::WITH_KUBECTL,
-        failure::WITH_KUBECTL,
-        delegation::WITH_KUBECTL,
-        impersonation::WITH_KUBECTL,
-        standalone::WITH_KUBECTL,
-        served::WITH_KUBECTL,
-        sidecar::WITH_KUBECTL,
-        tutorial::WITH_KUBECTL,
-        socks5::WITH_KUBECTL,
-        proxy::WITH_KUBECTL,
-        kubeconfigs::WITH_KUBECTL,
-        browser::WITH_KUBECTL,
-        konnectivity::WITH_KUBECTL,
+        read_objects::SCENARIOS,
+        write_objects::SCENARIOS,
+        watch_objects::SCENARIOS,
+        discovery::SCENARIOS,
+        identity::SCENARIOS,
     ]
     .concat()
 }
 
-/// Trials of narthex.
-pub(crate) fn trials_of_narthex() -> Vec<(&'static str, Trial)> {
+/// Scenarios that run at kube-apiserver and through narthex.
+pub(crate) fn cluster_scenarios() -> Vec<(&'static str, Scenario)> {
+    [cluster::SCENARIOS, conversion_webhook::SCENARIOS].concat()
+}
+
+/// Scenarios that run only through narthex: the extension server has no counterpart.
+pub(crate) fn gateway_scenarios() -> Vec<(&'static str, Scenario)> {
+    discovery::GATEWAY_SCENARIOS.to_vec()
+}
+
+/// Tests that compare all targets.
+pub(crate) fn tests_of_all_targets() -> Vec<(&'static str, TestFn)> {
+    [identity::TESTS, write_objects::TESTS, many_watches::TESTS, kube_rbac_proxy::TESTS].concat()
+}
+
+/// Tests of narthex with each kubectl.
+pub(crate) fn kubectl_tests() -> Vec<(&'static str, KubectlTestFn)> {
     [
-        identity::THROUGH,
-        failure::THROUGH,
-        isolation::THROUGH,
-        followed::THROUGH,
-        front_proxy_pairs::THROUGH,
-        elected::THROUGH,
-        auditing::THROUGH,
-        schedulers::THROUGH,
-        cluster::THROUGH,
-        controller::THROUGH,
-        documents::THROUGH,
-        konnectivity::CLIENT,
-        socks5::THROUGH,
-        konnectivity::THROUGH,
-        sidecar::THROUGH,
-        pages::THROUGH,
+        quickstart::KUBECTL_TESTS,
+        metrics_server::KUBECTL_TESTS,
+        backend_failure::KUBECTL_TESTS,
+        delegated_auth::KUBECTL_TESTS,
+        impersonation::KUBECTL_TESTS,
+        standalone::KUBECTL_TESTS,
+        serve_delegation::KUBECTL_TESTS,
+        sidecar::KUBECTL_TESTS,
+        tutorial::KUBECTL_TESTS,
+        socks5::KUBECTL_TESTS,
+        proxy::KUBECTL_TESTS,
+        proxy_kubeconfig::KUBECTL_TESTS,
+        proxy_browser::KUBECTL_TESTS,
+        konnectivity::KUBECTL_TESTS,
     ]
     .concat()
 }
 
-/// Tells `story` as jane at narthex, where there is nothing to compare with.
-pub(crate) fn tell_through(world: &World, kubectl: &Kubectl, story: Story) {
-    story(&mut Session::open(world, kubectl, Target::Through, world.cluster.jane()));
+/// Tests of narthex.
+pub(crate) fn gateway_tests() -> Vec<(&'static str, TestFn)> {
+    [
+        identity::GATEWAY_TESTS,
+        backend_failure::GATEWAY_TESTS,
+        isolation::GATEWAY_TESTS,
+        cluster_registry::GATEWAY_TESTS,
+        front_proxy_certificates::GATEWAY_TESTS,
+        leader_election::GATEWAY_TESTS,
+        audit::GATEWAY_TESTS,
+        schedulers::GATEWAY_TESTS,
+        cluster::GATEWAY_TESTS,
+        kube_rs_controller::GATEWAY_TESTS,
+        openapi::GATEWAY_TESTS,
+        konnectivity::CLIENT_TESTS,
+        socks5::GATEWAY_TESTS,
+        konnectivity::GATEWAY_TESTS,
+        pages::GATEWAY_TESTS,
+        sidecar::GATEWAY_TESTS,
+    ]
+    .concat()
 }
 
-/// Tells `story` as jane at every target and compares what was said with the first.
-pub(crate) fn tell(world: &World, kubectl: &Kubectl, story: Story) {
-    tell_at(world.targets(), world.cluster.jane(), world, kubectl, story);
+/// Runs `scenario` as jane through narthex only.
+pub(crate) fn run_at_gateway(environment: &TestEnvironment, kubectl: &Kubectl, scenario: Scenario) {
+    scenario(&mut Session::open(environment, kubectl, Target::Gateway, environment.cluster.jane()));
 }
 
-/// Tells `story` as an administrator at kube-apiserver and at narthex before it, and compares.
-pub(crate) fn tell_of_a_cluster(world: &World, kubectl: &Kubectl, story: Story) {
-    tell_at(world.whole_targets(), world.cluster.admin(), world, kubectl, story);
+/// Runs `scenario` as jane at the extension server and through narthex and compares the transcripts.
+pub(crate) fn compare_extension_server(environment: &TestEnvironment, kubectl: &Kubectl, scenario: Scenario) {
+    compare_targets(environment.targets(), environment.cluster.jane(), environment, kubectl, scenario);
 }
 
-fn tell_at(targets: [Target; 2], who: &Identity, world: &World, kubectl: &Kubectl, story: Story) {
-    let mut first: Option<Vec<Step>> = None;
+/// Runs `scenario` as cluster admin at kube-apiserver and through narthex and compares the transcripts.
+pub(crate) fn compare_cluster(environment: &TestEnvironment, kubectl: &Kubectl, scenario: Scenario) {
+    compare_targets(environment.cluster_targets(), environment.cluster.admin(), environment, kubectl, scenario);
+}
+
+fn compare_targets(
+    targets: [Target; 2],
+    identity: &Identity,
+    environment: &TestEnvironment,
+    kubectl: &Kubectl,
+    scenario: Scenario,
+) {
+    let mut first: Option<Vec<CommandResult>> = None;
     for target in targets {
-        let mut session = Session::open(world, kubectl, target, who);
-        story(&mut session);
+        let mut session = Session::open(environment, kubectl, target, identity);
+        scenario(&mut session);
         let transcript = session.into_transcript();
         match &first {
             None => first = Some(transcript),
@@ -137,9 +150,9 @@ fn tell_at(targets: [Target; 2], who: &Identity, world: &World, kubectl: &Kubect
     }
 }
 
-fn compare(direct: &[Step], through: &[Step]) {
+fn compare(direct: &[CommandResult], through: &[CommandResult]) {
     for (direct, through) in direct.iter().zip(through) {
-        assert_eq!(direct, through, "left: straight to the server; right: through narthex");
+        assert_eq!(direct, through, "left: direct; right: through narthex");
     }
-    assert_eq!(direct.len(), through.len(), "the story took another turn");
+    assert_eq!(direct.len(), through.len(), "the transcripts differ in length");
 }

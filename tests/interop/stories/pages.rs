@@ -1,35 +1,37 @@
-//! The command blocks of the documents that need kubectl, curl, API servers or Konnectivity, typed as they are printed.
+//! Command blocks of the documents that need kubectl, curl, API servers or Konnectivity.
 
 use std::path::Path;
 
-use super::Trial;
+use super::TestFn;
 use crate::page_runner::PageEnvironment;
-use crate::world::{World, free_port, peer};
+use crate::world::{TestEnvironment, free_port, peer};
 
-pub(super) const THROUGH: &[(&str, Trial)] = &[
-    ("page README.md", |world| run(world, "README.md")),
-    ("page docs/tutorials/quickstart.md", |world| run(world, "docs/tutorials/quickstart.md")),
-    ("page docs/tutorials/extension-api-server.md", |world| run(world, "docs/tutorials/extension-api-server.md")),
-    ("page docs/tutorials/standalone.md", |world| run(world, "docs/tutorials/standalone.md")),
-    ("page docs/tutorials/cluster.md", |world| run(world, "docs/tutorials/cluster.md")),
-    ("page docs/tutorials/two-schedulers.md", |world| run(world, "docs/tutorials/two-schedulers.md")),
-    ("page docs/tutorials/egress.md", |world| run(world, "docs/tutorials/egress.md")),
-    ("page docs/how-to/authentication.md", |world| run(world, "docs/how-to/authentication.md")),
-    ("page docs/how-to/authorization.md", |world| run(world, "docs/how-to/authorization.md")),
-    ("page docs/how-to/impersonation.md", |world| run(world, "docs/how-to/impersonation.md")),
-    ("page docs/how-to/audit.md", |world| run(world, "docs/how-to/audit.md")),
-    ("page docs/how-to/cors.md", |world| run(world, "docs/how-to/cors.md")),
-    ("page docs/how-to/local-proxy.md", |world| run(world, "docs/how-to/local-proxy.md")),
-    ("page docs/how-to/cluster-registry.md", |world| run(world, "docs/how-to/cluster-registry.md")),
-    ("page docs/how-to/rate-limiting.md", |world| run(world, "docs/how-to/rate-limiting.md")),
-    ("page docs/tutorials/kube-rbac-proxy.md", |world| run(world, "docs/tutorials/kube-rbac-proxy.md")),
-    ("page docs/how-to/sidecar-rules.md", |world| run(world, "docs/how-to/sidecar-rules.md")),
+pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
+    ("page README.md", |environment| run(environment, "README.md")),
+    ("page docs/tutorials/quickstart.md", |environment| run(environment, "docs/tutorials/quickstart.md")),
+    ("page docs/tutorials/extension-api-server.md", |environment| {
+        run(environment, "docs/tutorials/extension-api-server.md")
+    }),
+    ("page docs/tutorials/standalone.md", |environment| run(environment, "docs/tutorials/standalone.md")),
+    ("page docs/tutorials/cluster.md", |environment| run(environment, "docs/tutorials/cluster.md")),
+    ("page docs/tutorials/two-schedulers.md", |environment| run(environment, "docs/tutorials/two-schedulers.md")),
+    ("page docs/tutorials/egress.md", |environment| run(environment, "docs/tutorials/egress.md")),
+    ("page docs/how-to/authentication.md", |environment| run(environment, "docs/how-to/authentication.md")),
+    ("page docs/how-to/authorization.md", |environment| run(environment, "docs/how-to/authorization.md")),
+    ("page docs/how-to/impersonation.md", |environment| run(environment, "docs/how-to/impersonation.md")),
+    ("page docs/how-to/audit.md", |environment| run(environment, "docs/how-to/audit.md")),
+    ("page docs/how-to/cors.md", |environment| run(environment, "docs/how-to/cors.md")),
+    ("page docs/how-to/local-proxy.md", |environment| run(environment, "docs/how-to/local-proxy.md")),
+    ("page docs/how-to/cluster-registry.md", |environment| run(environment, "docs/how-to/cluster-registry.md")),
+    ("page docs/how-to/rate-limiting.md", |environment| run(environment, "docs/how-to/rate-limiting.md")),
+    ("page docs/tutorials/kube-rbac-proxy.md", |environment| run(environment, "docs/tutorials/kube-rbac-proxy.md")),
+    ("page docs/how-to/sidecar-rules.md", |environment| run(environment, "docs/how-to/sidecar-rules.md")),
 ];
 
-/// The ports that pages name.
+/// Ports that pages name; each is replaced by a free port.
 const PORTS: [u16; 13] = [1080, 6443, 6480, 8001, 8002, 8003, 8080, 8132, 8133, 8134, 8135, 8136, 8443];
 
-fn run(world: &World, path: &str) {
+fn run(environment: &TestEnvironment, path: &str) {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = std::fs::read_to_string(repository.join(path)).unwrap();
     let name = path.trim_start_matches("docs/").trim_end_matches(".md").replace('/', "-");
@@ -37,18 +39,18 @@ fn run(world: &World, path: &str) {
     let port = |wanted: u16| ports.iter().find(|(port, _)| *port == wanted).map(|(_, free)| *free).unwrap();
     let mut replacements: Vec<(String, String)> =
         ports.iter().map(|(port, free)| (port.to_string(), free.to_string())).collect();
-    // An etcd for all pages, in which each has its own part.
+    // All pages share one etcd, each with its own prefix.
     replacements
-        .push(("http://127.0.0.1:2379".to_owned(), format!("{} --etcd-prefix=/{name}", world.cluster.etcd_url)));
-    let front_proxy = &world.cluster.authorities.front_proxy;
-    for (file, ours) in [
+        .push(("http://127.0.0.1:2379".to_owned(), format!("{} --etcd-prefix=/{name}", environment.cluster.etcd_url)));
+    let front_proxy = &environment.cluster.authorities.front_proxy;
+    for (file, source) in [
         ("front-proxy-client.crt", &front_proxy.certificate),
         ("front-proxy-client.key", &front_proxy.key),
-        ("front-proxy-ca.crt", &world.cluster.authorities.request_header.file),
+        ("front-proxy-ca.crt", &environment.cluster.authorities.request_header.file),
     ] {
-        replacements.push((format!("/etc/kubernetes/pki/{file}"), ours.display().to_string()));
+        replacements.push((format!("/etc/kubernetes/pki/{file}"), source.display().to_string()));
     }
-    // No controller empties a namespace here, and `devs` may do everything with flunders.
+    // No namespace controller runs here, and group `devs` has all verbs on flunders already.
     replacements.push(("kubectl delete -f".to_owned(), "kubectl delete --wait=false -f".to_owned()));
     if path.ends_with("/extension-api-server.md") {
         replacements.push(("--group devs".to_owned(), "--group visitors".to_owned()));
@@ -77,7 +79,7 @@ fn run(world: &World, path: &str) {
     for name in ["kubectl", "sample-apiserver", "kube-scheduler", "konnectivity-server", "konnectivity-agent"] {
         programs.push((name.to_owned(), format!("exec '{}' \"$@\"", peer(name).display())));
     }
-    // `cargo run --release -- quickstart` in a first terminal; a second terminal begins when it serves.
+    // `cargo run --release -- quickstart` in a first terminal; the second terminal starts once it serves.
     let quickstart = "shift 3\n\
          narthex \"$@\" > quickstart.log 2>&1 &\n\
          for attempt in $(seq 100); do\n\
@@ -87,12 +89,12 @@ fn run(world: &World, path: &str) {
          cat quickstart.log answer\n\
          exit 1";
     programs.push(("cargo".to_owned(), quickstart.to_owned()));
-    // A kubeconfig where kubectl looks for it, and one for the sidecar.
-    let directory = world.scratch(&name);
+    // kubectl's default kubeconfig, and one for the sidecar.
+    let directory = environment.scratch(&name);
     std::fs::create_dir_all(directory.join(".kube")).unwrap();
     for file in [".kube/config", "sidecar.kubeconfig"] {
-        std::fs::copy(&world.cluster.admin_kubeconfig, directory.join(file)).unwrap();
+        std::fs::copy(&environment.cluster.admin_kubeconfig, directory.join(file)).unwrap();
     }
-    let environment = PageEnvironment { directory, programs, replacements };
-    environment.run(path, &page);
+    let page_environment = PageEnvironment { directory, programs, replacements };
+    page_environment.run(path, &page);
 }

@@ -1,51 +1,57 @@
-//! `kubectl proxy` and `narthex proxy` side by side before one kube-apiserver, and the task "Use an HTTP Proxy to Access
-//! the Kubernetes API" of the Kubernetes documentation with ours.
+//! `kubectl proxy` and `narthex proxy` side by side in front of one kube-apiserver, and the Kubernetes task "Use an
+//! HTTP Proxy to Access the Kubernetes API" with `narthex proxy`.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 
-use super::TrialWith;
-use crate::world::{Kubectl, Process, Said, World, eventually, free_port, kubectl_run};
+use super::KubectlTestFn;
+use crate::world::{Kubectl, Process, RawResponse, TestEnvironment, eventually, free_port, kubectl_run};
 
-pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] = &[
-    ("proxy: the same answers as kubectl proxy, but for the differences that are meant", side_by_side),
-    ("proxy: the task of the documentation", task),
+pub(super) const KUBECTL_TESTS: &[(&str, KubectlTestFn)] = &[
+    ("proxy: responses equal kubectl proxy's except intended differences", matches_kubectl_proxy),
+    ("proxy: the Kubernetes task", documentation_task),
 ];
 
-/// A running door.
-pub(super) struct Door {
+/// A running proxy.
+pub(super) struct LocalProxy {
     pub(super) process: Process,
     pub(super) port: u16,
 }
 
-impl Door {
-    pub(super) fn kubectl(kubectl: &Kubectl, kubeconfig: &Path, scratch: &Path, more: &[&str]) -> Door {
-        Door::open("kubectl-proxy", &kubectl.program, kubeconfig, scratch, more)
+impl LocalProxy {
+    pub(super) fn kubectl(kubectl: &Kubectl, kubeconfig: &Path, scratch: &Path, more: &[&str]) -> LocalProxy {
+        LocalProxy::open("kubectl-proxy", &kubectl.program, kubeconfig, scratch, more)
     }
 
-    pub(super) fn narthex(kubeconfig: &Path, scratch: &Path, more: &[&str]) -> Door {
-        Door::open("narthex-proxy", Path::new(env!("CARGO_BIN_EXE_narthex")), kubeconfig, scratch, more)
+    pub(super) fn narthex(kubeconfig: &Path, scratch: &Path, more: &[&str]) -> LocalProxy {
+        LocalProxy::open("narthex-proxy", Path::new(env!("CARGO_BIN_EXE_narthex")), kubeconfig, scratch, more)
     }
 
-    /// Of the kubeconfigs that the environment names.
-    pub(super) fn kubectl_of(kubectl: &Kubectl, files: &str, scratch: &Path) -> Door {
-        Door::listening("kubectl-proxy", &kubectl.program, &[&format!("KUBECONFIG={files}")], scratch, &[])
+    /// Starts `kubectl proxy` with kubeconfigs from the environment.
+    pub(super) fn kubectl_of(kubectl: &Kubectl, files: &str, scratch: &Path) -> LocalProxy {
+        LocalProxy::start_listening("kubectl-proxy", &kubectl.program, &[&format!("KUBECONFIG={files}")], scratch, &[])
     }
 
-    pub(super) fn narthex_of(files: &str, scratch: &Path) -> Door {
+    pub(super) fn narthex_of(files: &str, scratch: &Path) -> LocalProxy {
         let environment = format!("KUBECONFIG={files}");
-        Door::listening("narthex-proxy", Path::new(env!("CARGO_BIN_EXE_narthex")), &[&environment], scratch, &[])
+        LocalProxy::start_listening(
+            "narthex-proxy",
+            Path::new(env!("CARGO_BIN_EXE_narthex")),
+            &[&environment],
+            scratch,
+            &[],
+        )
     }
 
-    fn open(name: &str, program: &Path, kubeconfig: &Path, scratch: &Path, more: &[&str]) -> Door {
+    fn open(name: &str, program: &Path, kubeconfig: &Path, scratch: &Path, more: &[&str]) -> LocalProxy {
         let kubeconfig = format!("--kubeconfig={}", kubeconfig.display());
         let arguments: Vec<_> = [kubeconfig.as_str()].into_iter().chain(more.iter().copied()).collect();
-        Door::listening(name, program, &[], scratch, &arguments)
+        LocalProxy::start_listening(name, program, &[], scratch, &arguments)
     }
 
-    fn listening(name: &str, program: &Path, environment: &[&str], scratch: &Path, more: &[&str]) -> Door {
+    fn start_listening(name: &str, program: &Path, environment: &[&str], scratch: &Path, more: &[&str]) -> LocalProxy {
         let port = free_port();
         let (program, listen) = (program.display().to_string(), format!("--port={port}"));
         let command = [program.as_str(), "proxy", &listen].into_iter().chain(more.iter().copied());
@@ -53,20 +59,20 @@ impl Door {
         let mut process = Process::start(&format!("{name}-{port}"), Path::new("env"), arguments, scratch);
         let (log, line) = (process.reader(), format!("Starting to serve on 127.0.0.1:{port}\n"));
         process.wait_until(|| if log().contains(&line) { Ok(()) } else { Err(log()) });
-        Door { process, port }
+        LocalProxy { process, port }
     }
 
-    /// All that is answered to a request on a connection of its own.
-    pub(super) fn ask(&self, request: &str) -> Said {
+    /// Sends a request on a new connection and returns the response.
+    pub(super) fn ask(&self, request: &str) -> RawResponse {
         let mut socket = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         let request = request.replace("PORT", &self.port.to_string());
         socket.write_all(request.as_bytes()).unwrap();
         let mut all = Vec::new();
-        // Who refuses a request may reset the connection behind the answer.
+        // A server that rejects a request may reset the connection after the response.
         let _ = socket.read_to_end(&mut all);
-        Said::read(&all, |name| {
-            // Those that say what the body is and where to go on. Not Date, Audit-Id, Content-Length (a body of unknown
-            // length is chunked) and the like.
+        RawResponse::read(&all, |name| {
+            // Content and location headers. Not Date, Audit-Id, Content-Length (a body of unknown length is chunked)
+            // and the like.
             matches!(
                 name,
                 "content-type"
@@ -82,31 +88,34 @@ impl Door {
     }
 }
 
-/// A request line, further headers, and why the answers differ if they are meant to: ours begins with that status.
+/// A request line, further headers and, for an intended difference, narthex's status and the reason.
 type Case = (&'static str, &'static str, Option<(u16, &'static str)>);
 
 const LOCAL: &str = "Host: localhost:PORT\r\n";
 
-fn compare(kubectl: &Door, narthex: &Door, cases: &[Case]) {
+fn compare(kubectl: &LocalProxy, narthex: &LocalProxy, cases: &[Case]) {
     let mut wrong = Vec::new();
     for (line, headers, difference) in cases {
         let host = if headers.contains("Host:") || headers.contains("NOHOST") { "" } else { LOCAL };
         let headers = headers.replace("NOHOST", "");
         let request = format!("{line} HTTP/1.1\r\n{host}Connection: close\r\nUser-Agent: story\r\n{headers}\r\n");
-        let (theirs, ours) = (kubectl.ask(&request).into_words_before_go_1_26(), narthex.ask(&request));
+        let (kubectl_response, narthex_response) =
+            (kubectl.ask(&request).with_redirect_before_go_1_26(), narthex.ask(&request));
         let as_meant = match difference {
-            None => theirs == ours,
-            Some((status, _)) => theirs != ours && ours.status == *status,
+            None => kubectl_response == narthex_response,
+            Some((status, _)) => kubectl_response != narthex_response && narthex_response.status == *status,
         };
         if !as_meant {
-            wrong.push(format!("{line} {headers:?} {difference:?}\n   theirs: {theirs:?}\n   ours:   {ours:?}"));
+            wrong.push(format!(
+                "{line} {headers:?} {difference:?}\n   theirs: {kubectl_response:?}\n   ours:   {narthex_response:?}"
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-fn side_by_side(world: &World, program: &Kubectl) {
-    let scratch = world.scratch(&format!("proxy-{}", program.version));
+fn matches_kubectl_proxy(environment: &TestEnvironment, program: &Kubectl) {
+    let scratch = environment.scratch(&format!("proxy-{}", program.version));
     let www = scratch.join("www");
     std::fs::create_dir_all(www.join("page")).unwrap();
     std::fs::create_dir_all(www.join("list/below")).unwrap();
@@ -115,9 +124,10 @@ fn side_by_side(world: &World, program: &Kubectl) {
     std::fs::write(www.join("list/style.css"), "p {}").unwrap();
     std::fs::write(www.join("list/unknown"), "text").unwrap();
     let files = format!("--www={}", www.display());
-    let kubeconfig = &world.cluster.admin_kubeconfig;
-    let both =
-        |more: &[&str]| (Door::kubectl(program, kubeconfig, &scratch, more), Door::narthex(kubeconfig, &scratch, more));
+    let kubeconfig = &environment.cluster.admin_kubeconfig;
+    let both = |more: &[&str]| {
+        (LocalProxy::kubectl(program, kubeconfig, &scratch, more), LocalProxy::narthex(kubeconfig, &scratch, more))
+    };
 
     let (kubectl, narthex) = both(&[&files]);
     compare(
@@ -181,18 +191,26 @@ fn side_by_side(world: &World, program: &Kubectl) {
             ("GET /static/list/unknown", "If-Modified-Since: Fri, 01 Jan 2100 00:00:00 GMT\r\n", None),
             ("GET /static/list/unknown", "If-Modified-Since: Sat, 01 Jan 2000 00:00:00 GMT\r\n", None),
             ("GET /static/list/unknown", "If-Unmodified-Since: Sat, 01 Jan 2000 00:00:00 GMT\r\n", None),
-            // What is meant to differ.
-            ("GET /version", "Host: [::1]:PORT\r\n", Some((200, "kubectl's default means this name and misses it"))),
+            // Intended differences.
+            (
+                "GET /version",
+                "Host: [::1]:PORT\r\n",
+                Some((200, "kubectl's default pattern misses this name by mistake")),
+            ),
             ("GET /static/page/", "Host: rebound.example\r\n", Some((403, "the filter covers static files"))),
-            ("GET /version", "Origin: http://evil.example\r\n", Some((403, "pages of others are kept out"))),
-            ("GET /version", "Origin: http://localhost:3000\r\n", Some((403, "pages of others are kept out"))),
-            ("GET /version", "Sec-Fetch-Site: cross-site\r\n", Some((403, "pages of others are kept out"))),
+            ("GET /version", "Origin: http://evil.example\r\n", Some((403, "requests of other origins are rejected"))),
+            (
+                "GET /version",
+                "Origin: http://localhost:3000\r\n",
+                Some((403, "requests of other origins are rejected")),
+            ),
+            ("GET /version", "Sec-Fetch-Site: cross-site\r\n", Some((403, "requests of other origins are rejected"))),
             (
                 "GET /static/list/unknown",
                 "Range: bytes=0-0,2-2\r\n",
-                Some((200, "several parts at once are one whole")),
+                Some((200, "several ranges are answered with the whole file")),
             ),
-            ("GET /a%2Fb//c", "", Some((301, "kubectl escapes the escapes once more"))),
+            ("GET /a%2Fb//c", "", Some((301, "kubectl escapes twice"))),
         ],
     );
     drop((kubectl, narthex));
@@ -233,17 +251,17 @@ fn side_by_side(world: &World, program: &Kubectl) {
 
 /// <https://kubernetes.io/docs/tasks/extend-kubernetes/http-proxy-access-api/>, with `narthex proxy` where it says
 /// `kubectl proxy`, and another port where 8080 is somebody's already.
-fn task(world: &World, program: &Kubectl) {
-    let scratch = world.scratch(&format!("proxy-task-{}", program.version));
+fn documentation_task(environment: &TestEnvironment, program: &Kubectl) {
+    let scratch = environment.scratch(&format!("proxy-task-{}", program.version));
     // "Using kubectl to start a proxy server": kubectl proxy --port=8080
-    let mut door = Door::narthex(&world.cluster.admin_kubeconfig, &scratch, &[]);
+    let mut proxy = LocalProxy::narthex(&environment.cluster.admin_kubeconfig, &scratch, &[]);
     // "Exploring the Kubernetes API"
     let curl = |path: &str| {
         let output =
-            Command::new("curl").args(["-sS", &format!("http://localhost:{}{path}", door.port)]).output().unwrap();
+            Command::new("curl").args(["-sS", &format!("http://localhost:{}{path}", proxy.port)]).output().unwrap();
         assert!(output.status.success(), "{path}: {}", String::from_utf8_lossy(&output.stderr));
-        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-        said
+        let output: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        output
     };
     // "Get the API versions": curl http://localhost:8080/api/
     let versions = curl("/api/");
@@ -254,14 +272,14 @@ fn task(world: &World, program: &Kubectl) {
     let pods = curl("/api/v1/namespaces/default/pods");
     assert_eq!((&pods["kind"], &pods["apiVersion"]), (&"PodList".into(), &"v1".into()));
     assert!(pods["metadata"]["resourceVersion"].is_string() && pods["items"].is_array(), "{pods}");
-    // kubectl by the same door, which needs no credentials of its own.
+    // kubectl through the same proxy, without credentials.
     let mut command = program.command(Path::new("/dev/null"), &scratch);
-    command.args(["--server", &format!("http://127.0.0.1:{}", door.port), "get", "clusterroles", "-o", "name"]);
+    command.args(["--server", &format!("http://127.0.0.1:{}", proxy.port), "get", "clusterroles", "-o", "name"]);
     let output = kubectl_run(command, "");
     assert!(String::from_utf8_lossy(&output.stdout).contains("clusterrole.rbac.authorization.k8s.io/cluster-admin"));
-    door.process.signal(rustix::process::Signal::TERM);
-    assert!(door.process.wait().success());
-    eventually("the port to be closed", || match TcpStream::connect(("127.0.0.1", door.port)) {
+    proxy.process.signal(rustix::process::Signal::TERM);
+    assert!(proxy.process.wait().success());
+    eventually("the closed port", || match TcpStream::connect(("127.0.0.1", proxy.port)) {
         Ok(_) => Err("it is open".to_owned()),
         Err(_) => Ok(()),
     });

@@ -1,4 +1,4 @@
-//! `narthex quickstart`: what it prints is pasted, and the example API is used as any other.
+//! `narthex quickstart`: the printed commands are run, and the example API is used with kubectl.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,37 +7,38 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::TrialWith;
-use crate::world::{Kubectl, Process, Step, Stream, World};
+use super::KubectlTestFn;
+use crate::world::{CommandResult, Kubectl, Process, RunningKubectl, TestEnvironment};
 
-pub(super) const THROUGH: &[(&str, TrialWith)] = &[("quickstart", quickstart)];
+pub(super) const KUBECTL_TESTS: &[(&str, KubectlTestFn)] =
+    &[("quickstart: printed commands and example API", quickstart)];
 
-fn quickstart(world: &World, kubectl: &Kubectl) {
-    // A name that a shell would split.
-    let directory = world.scratch(&format!("quickstart with {}", kubectl.version));
+fn quickstart(environment: &TestEnvironment, kubectl: &Kubectl) {
+    // A path with a blank, which the printed commands must quote.
+    let directory = environment.scratch(&format!("quickstart with {}", kubectl.version));
     let data = directory.join("data");
     let first = Quickstart::start(&directory, "first", &data);
-    assert!(first.said.starts_with("Created "), "{}", first.said);
+    assert!(first.output.starts_with("Created "), "{}", first.output);
     first.lines_can_be_pasted(kubectl, &directory);
-    let person = Person { kubectl, kubeconfig: data.join("admin.kubeconfig"), home: directory.clone() };
-    for kind in [Kind::greetings(), Kind::doors()] {
-        person.uses(&kind);
+    let user = QuickstartUser { kubectl, kubeconfig: data.join("admin.kubeconfig"), home: directory.clone() };
+    for kind in [ResourceKind::greetings(), ResourceKind::doors()] {
+        user.exercise_kind(&kind);
     }
-    person.looks_around();
+    user.list_everything();
     let made = certificates(&data);
     first.end();
 
     let second = Quickstart::start(&directory, "second", &data);
-    assert!(second.said.starts_with("Found "), "{}", second.said);
+    assert!(second.output.starts_with("Found "), "{}", second.output);
     second.lines_can_be_pasted(kubectl, &directory);
-    assert!(certificates(&data) == made, "the certificates are others");
+    assert!(certificates(&data) == made, "the certificates changed");
     second.end();
 }
 
-/// A running one, and what it printed.
+/// A running quickstart and its output.
 struct Quickstart {
     process: Process,
-    said: String,
+    output: String,
 }
 
 impl Quickstart {
@@ -47,25 +48,25 @@ impl Quickstart {
         let program = Path::new(env!("CARGO_BIN_EXE_narthex"));
         let mut process = Process::start(&format!("quickstart-{name}"), program, arguments, directory);
         let log = process.reader();
-        let said = process.wait_until(|| {
-            let said = log();
-            if said.ends_with("Ctrl-C ends it.\n") { Ok(said) } else { Err(said) }
+        let output = process.wait_until(|| {
+            let output = log();
+            if output.ends_with("Ctrl-C ends it.\n") { Ok(output) } else { Err(output) }
         });
-        Quickstart { process, said }
+        Quickstart { process, output }
     }
 
-    /// Each line as a shell reads it, with `kubectl` being the one at hand.
+    /// Runs each printed command in a shell, with `kubectl` replaced by the program under test.
     fn lines_can_be_pasted(&self, kubectl: &Kubectl, directory: &Path) {
         let tools = directory.join("tools");
         std::fs::create_dir_all(&tools).unwrap();
-        // There already at the second start.
+        // The object exists at the second start.
         let _ = std::os::unix::fs::symlink(&kubectl.program, tools.join("kubectl"));
         let mut path = tools.into_os_string();
         path.push(":");
         path.push(std::env::var_os("PATH").unwrap_or_default());
 
-        let lines = |word: &str| self.said.lines().filter(|line| line.contains(word)).collect::<Vec<_>>();
-        assert_eq!((lines("kubectl").len(), lines("curl").len()), (3, 1), "{}", self.said);
+        let lines = |word: &str| self.output.lines().filter(|line| line.contains(word)).collect::<Vec<_>>();
+        assert_eq!((lines("kubectl").len(), lines("curl").len()), (3, 1), "{}", self.output);
         for line in [lines("kubectl"), lines("curl")].concat() {
             let output =
                 Command::new("sh").args(["-c", line]).env("PATH", &path).env("HOME", directory).output().unwrap();
@@ -78,7 +79,7 @@ impl Quickstart {
             };
             assert!(text.contains(expected), "{line}:\n{text}");
         }
-        let page = self.said.lines().find_map(|line| line.strip_prefix("Status page: ")).expect("a status page");
+        let page = self.output.lines().find_map(|line| line.strip_prefix("Status page: ")).expect("a status page");
         let output = Command::new("curl").args(["--silent", "--fail", page]).output().unwrap();
         assert!(output.status.success() && !output.stdout.is_empty(), "{page}: {output:?}");
     }
@@ -97,27 +98,27 @@ fn certificates(data: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     kept.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
 }
 
-/// One of the example's kinds.
-struct Kind {
+/// A kind of the example API.
+struct ResourceKind {
     plural: &'static str,
     singular: &'static str,
-    /// Of a manifest.
+    /// Kind in a manifest.
     names: serde_json::Value,
-    /// A text in `spec`.
+    /// Name of a string field in `spec`.
     field: &'static str,
-    /// One that is there from the start.
+    /// Name of an object that exists from the start.
     present: &'static str,
 }
 
-impl Kind {
-    fn greetings() -> Kind {
+impl ResourceKind {
+    fn greetings() -> ResourceKind {
         let names = json!({"apiVersion": "example.narthex.dev/v1", "kind": "Greeting"});
-        Kind { plural: "greetings", singular: "greeting", names, field: "message", present: "hello" }
+        ResourceKind { plural: "greetings", singular: "greeting", names, field: "message", present: "hello" }
     }
 
-    fn doors() -> Kind {
+    fn doors() -> ResourceKind {
         let names = json!({"apiVersion": "example.narthex.dev/v1alpha1", "kind": "Door"});
-        Kind { plural: "doors", singular: "door", names, field: "leadsTo", present: "nave" }
+        ResourceKind { plural: "doors", singular: "door", names, field: "leadsTo", present: "nave" }
     }
 
     fn manifest(&self, value: &str) -> serde_json::Value {
@@ -128,40 +129,40 @@ impl Kind {
     }
 }
 
-/// The person who was given the kubeconfig.
-struct Person<'k> {
+/// A user of the generated kubeconfig.
+struct QuickstartUser<'k> {
     kubectl: &'k Kubectl,
     kubeconfig: PathBuf,
     home: PathBuf,
 }
 
-impl Person<'_> {
-    fn kubectl(&self, words: &str) -> Step {
-        self.with_input(words, &serde_json::Value::Null)
+impl QuickstartUser<'_> {
+    fn kubectl(&self, args: &str) -> CommandResult {
+        self.with_input(args, &serde_json::Value::Null)
     }
 
-    fn with_input(&self, words: &str, document: &serde_json::Value) -> Step {
+    fn with_input(&self, args: &str, document: &serde_json::Value) -> CommandResult {
         let input = if document.is_null() { String::new() } else { document.to_string() };
-        Step::run(words, self.command(words), &input)
+        CommandResult::run(args, self.command(args), &input)
     }
 
-    fn command(&self, words: &str) -> Command {
+    fn command(&self, args: &str) -> Command {
         let mut command = self.kubectl.command(&self.kubeconfig, &self.home);
-        command.args(words.split_whitespace());
+        command.args(args.split_whitespace());
         command
     }
 
-    /// Everything people do with an object, with a watch open all the while.
-    fn uses(&self, kind: &Kind) {
-        let Kind { plural, singular, field, present, .. } = kind;
+    /// Creates, reads, changes and deletes an object with a watch open.
+    fn exercise_kind(&self, kind: &ResourceKind) {
+        let ResourceKind { plural, singular, field, present, .. } = kind;
         let value = || self.kubectl(&format!("get {singular} mine -o jsonpath={{.spec.{field}}}")).ok().to_owned();
-        let mut watch = Stream::start(self.command(&format!("get {plural} -w --output-watch-events")));
+        let mut watch = RunningKubectl::start(self.command(&format!("get {plural} -w --output-watch-events")));
         watch.line_with(present);
 
         let step = self.with_input("create -f -", &kind.manifest("one"));
         assert_eq!(step.ok(), format!("{singular}.example.narthex.dev/mine created\n"));
         assert!(watch.line_with("mine").starts_with("ADDED"));
-        self.with_input("create -f -", &kind.manifest("one")).refused("AlreadyExists");
+        self.with_input("create -f -", &kind.manifest("one")).expect_error("AlreadyExists");
 
         assert!(self.with_input("apply -f -", &kind.manifest("two")).ok().contains("configured"));
         assert!(watch.line_with("mine").starts_with("MODIFIED"));
@@ -171,7 +172,7 @@ impl Person<'_> {
         assert!(!step.success && step.output.contains(&format!("+  {field}: three")), "{step:?}");
 
         let second = "apply --server-side --field-manager=second -f -";
-        self.with_input(second, &kind.manifest("three")).refused("conflict");
+        self.with_input(second, &kind.manifest("three")).expect_error("conflict");
         let step = self.with_input(&format!("{second} --force-conflicts"), &kind.manifest("three"));
         assert!(step.ok().contains("serverside-applied"), "{step:?}");
         assert_eq!(value(), "three");
@@ -189,7 +190,7 @@ impl Person<'_> {
 
         let mut edit = self.command(&format!("edit {singular} mine"));
         edit.env("KUBE_EDITOR", "sed -i s/five/six/");
-        assert!(Step::run("edit", edit, "").ok().contains("edited"));
+        assert!(CommandResult::run("edit", edit, "").ok().contains("edited"));
         assert_eq!(value(), "six");
         let current = self.kubectl(&format!("get {singular} mine -o json"));
         let current: serde_json::Value = serde_json::from_str(current.ok()).unwrap();
@@ -197,24 +198,24 @@ impl Person<'_> {
         changed["spec"][field] = "seven".into();
         self.with_input("replace -f -", &changed).ok();
         assert_eq!(value(), "seven");
-        self.with_input("replace -f -", &current).refused("Conflict");
+        self.with_input("replace -f -", &current).expect_error("Conflict");
 
         let mut wrong = kind.manifest("x");
         wrong["spec"]["nonsense"] = 1.into();
-        self.with_input("apply -f -", &wrong).refused("unknown field \"spec.nonsense\"");
+        self.with_input("apply -f -", &wrong).expect_error("unknown field \"spec.nonsense\"");
         assert!(self.kubectl(&format!("describe {singular} mine")).ok().contains("seven"));
         assert!(self.kubectl(&format!("explain {plural}.spec.{field}")).ok().contains("FIELD:"));
         self.kubectl(&format!("explain {plural} --recursive")).ok();
-        self.kubectl(&format!("explain {plural}.nothing")).refused("field \"nothing\" does not exist");
+        self.kubectl(&format!("explain {plural}.nothing")).expect_error("field \"nothing\" does not exist");
 
         assert!(self.kubectl(&format!("delete {singular} mine")).ok().contains("deleted"));
         while !watch.line_with("mine").starts_with("DELETED") {}
         assert!(watch.is_running());
-        self.kubectl(&format!("get {singular} mine")).refused("\"mine\" not found");
-        self.kubectl(&format!("get {singular} mine --namespace=elsewhere")).refused("\"mine\" not found");
+        self.kubectl(&format!("get {singular} mine")).expect_error("\"mine\" not found");
+        self.kubectl(&format!("get {singular} mine --namespace=elsewhere")).expect_error("\"mine\" not found");
     }
 
-    fn looks_around(&self) {
+    fn list_everything(&self) {
         let step = self.kubectl("get apiservices");
         let mut lines = step.ok().lines();
         let titles: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();

@@ -1,56 +1,56 @@
-//! A second scheduler, as the Kubernetes task "Configure Multiple Schedulers" sets it up, with a standby: real
-//! kube-schedulers that know nothing but narthex.
+//! A second scheduler with a standby, as in the Kubernetes task "Configure Multiple Schedulers": real kube-schedulers
+//! that only reach narthex.
 
 use std::path::Path;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use super::Trial;
-use crate::world::{Door, Identity, Process, World, eventually, kubeconfig, peer};
+use super::TestFn;
+use crate::world::{HttpsEndpoint, Identity, Process, TestEnvironment, eventually, kubeconfig, peer};
 
-pub(super) const THROUGH: &[(&str, Trial)] =
-    &[("two kube-schedulers: the leader binds, and when it is gone the standby does", leader_and_standby)];
+pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] =
+    &[("schedulers: the leader binds pods, the standby takes over", leader_and_standby)];
 
 const NAME: &str = "my-scheduler";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/my-scheduler";
 
-fn leader_and_standby(world: &World) {
-    let directory = world.scratch("schedulers");
-    let front = &world.front.as_ref().expect("narthex was started").door;
-    let admin = world.cluster.admin();
-    allow(front, admin);
-    let node = node(front, admin);
-    let configuration = configuration(world, front, &directory);
+fn leader_and_standby(environment: &TestEnvironment) {
+    let directory = environment.scratch("schedulers");
+    let cluster_gateway = &environment.cluster_gateway.as_ref().expect("narthex was started").endpoint;
+    let admin = environment.cluster.admin();
+    allow(cluster_gateway, admin);
+    let node = node(cluster_gateway, admin);
+    let configuration = configuration(environment, cluster_gateway, &directory);
     let mut schedulers = ["one", "two"].map(|name| {
         let arguments =
             [format!("--config={}", configuration.display()), "--secure-port=0".to_owned(), "--v=2".to_owned()];
         Some(Process::start(&format!("scheduler-{name}"), &peer("kube-scheduler"), arguments, &directory))
     });
 
-    pod(front, admin, "first", NAME);
-    pod(front, admin, "not-ours", "somebody-else");
-    is_bound(front, admin, "first", &node);
-    let leader = holder(front, admin);
+    pod(cluster_gateway, admin, "first", NAME);
+    pod(cluster_gateway, admin, "other", "another-scheduler");
+    is_bound(cluster_gateway, admin, "first", &node);
+    let leader = holder(cluster_gateway, admin);
 
-    // Which of the two it is, only its log says.
+    // Only the log shows which of the two leads.
     let leads = |process: &Process| process.log().contains("Successfully acquired lease");
-    let leading = schedulers.iter().position(|one| one.as_ref().is_some_and(&leads)).expect("one of them leads");
+    let leading = schedulers.iter().position(|one| one.as_ref().is_some_and(&leads)).expect("a leader");
     let mut ended = schedulers[leading].take().unwrap();
     ended.signal(Signal::KILL);
     ended.wait();
-    pod(front, admin, "second", NAME);
-    is_bound(front, admin, "second", &node);
-    assert_ne!(holder(front, admin), leader);
-    assert!(schedulers.iter().flatten().all(leads), "the standby took over");
-    let left = front.get(Some(admin), &pod_path("not-ours")).unwrap().json();
-    assert_eq!(left["spec"]["nodeName"], Value::Null, "a pod of another scheduler is not theirs");
+    pod(cluster_gateway, admin, "second", NAME);
+    is_bound(cluster_gateway, admin, "second", &node);
+    assert_ne!(holder(cluster_gateway, admin), leader);
+    assert!(schedulers.iter().flatten().all(leads), "the standby leads already");
+    let left = cluster_gateway.get(Some(admin), &pod_path("other")).unwrap().json();
+    assert_eq!(left["spec"]["nodeName"], Value::Null, "the pod of another scheduler was bound");
 }
 
-/// What the task adds to the rights of kube-scheduler: a lease of another name.
-fn allow(door: &Door, admin: &Identity) {
+/// RBAC of the task: kube-scheduler's permissions with another lease name.
+fn allow(endpoint: &HttpsEndpoint, admin: &Identity) {
     let metadata = json!({"name": "my-scheduler-leases"});
-    door.create(
+    endpoint.create(
         admin,
         "/apis/rbac.authorization.k8s.io/v1/clusterroles",
         &json!({
@@ -62,7 +62,7 @@ fn allow(door: &Door, admin: &Identity) {
             ],
         }),
     );
-    door.create(
+    endpoint.create(
         admin,
         "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
         &json!({
@@ -73,11 +73,11 @@ fn allow(door: &Door, admin: &Identity) {
     );
 }
 
-/// A node without a machine.
-fn node(door: &Door, admin: &Identity) -> String {
+/// Creates a Node without a kubelet.
+fn node(endpoint: &HttpsEndpoint, admin: &Identity) -> String {
     let name = "made-by-hand";
     let room = json!({"cpu": "4", "memory": "8Gi", "pods": "10"});
-    door.create(
+    endpoint.create(
         admin,
         "/api/v1/nodes",
         &json!({
@@ -85,17 +85,19 @@ fn node(door: &Door, admin: &Identity) -> String {
             "status": {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]},
         }),
     );
-    // Admission taints every new node until a controller finds it ready; there is none here.
+    // Admission taints every new node until a controller finds it ready; the test removes the taint.
     let patch = json!({"spec": {"taints": null}}).to_string();
     let headers = [("content-type", "application/merge-patch+json")];
-    let answer = door.send(Some(admin), "PATCH", &format!("/api/v1/nodes/{name}"), &headers, patch.as_bytes()).unwrap();
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let response =
+        endpoint.send(Some(admin), "PATCH", &format!("/api/v1/nodes/{name}"), &headers, patch.as_bytes()).unwrap();
+    assert_eq!(response.status, 200, "{}", response.text());
     name.to_owned()
 }
 
-fn configuration(world: &World, door: &Door, directory: &Path) -> std::path::PathBuf {
-    let scheduler = world.cluster.authorities.client.client("kube-scheduler", "system:kube-scheduler", &[], None);
-    let kubeconfig = kubeconfig::write(directory, "kube-scheduler", &door.url(), &door.authority, Some(&scheduler));
+fn configuration(environment: &TestEnvironment, endpoint: &HttpsEndpoint, directory: &Path) -> std::path::PathBuf {
+    let scheduler = environment.cluster.authorities.client.client("kube-scheduler", "system:kube-scheduler", &[], None);
+    let kubeconfig =
+        kubeconfig::write(directory, "kube-scheduler", &endpoint.url(), &endpoint.authority, Some(&scheduler));
     let path = directory.join("configuration.yaml");
     let document = json!({
         "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
@@ -110,8 +112,8 @@ fn configuration(world: &World, door: &Door, directory: &Path) -> std::path::Pat
     path
 }
 
-fn pod(door: &Door, admin: &Identity, name: &str, scheduler: &str) {
-    door.create(
+fn pod(endpoint: &HttpsEndpoint, admin: &Identity, name: &str, scheduler: &str) {
+    endpoint.create(
         admin,
         "/api/v1/namespaces/default/pods",
         &json!({
@@ -125,13 +127,13 @@ fn pod_path(name: &str) -> String {
     format!("/api/v1/namespaces/default/pods/{name}")
 }
 
-fn is_bound(door: &Door, admin: &Identity, name: &str, node: &str) {
-    eventually(&format!("pod {name} being bound"), || {
-        let pod = door.get(Some(admin), &pod_path(name))?.json();
+fn is_bound(endpoint: &HttpsEndpoint, admin: &Identity, name: &str, node: &str) {
+    eventually(&format!("pod {name} bound"), || {
+        let pod = endpoint.get(Some(admin), &pod_path(name))?.json();
         if pod["spec"]["nodeName"] == node { Ok(()) } else { Err(pod["status"].to_string()) }
     });
 }
 
-fn holder(door: &Door, admin: &Identity) -> Value {
-    door.get(Some(admin), LEASE).unwrap().json()["spec"]["holderIdentity"].clone()
+fn holder(endpoint: &HttpsEndpoint, admin: &Identity) -> Value {
+    endpoint.get(Some(admin), LEASE).unwrap().json()["spec"]["holderIdentity"].clone()
 }

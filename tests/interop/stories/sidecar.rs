@@ -1,4 +1,4 @@
-//! A sidecar whose serving certificate the cluster gives, and one before a gRPC server.
+//! `narthex sidecar` with a certificate signed by the cluster, and in front of a gRPC server.
 
 use std::path::{Path, PathBuf};
 
@@ -6,35 +6,39 @@ use base64::Engine as _;
 use hyper::StatusCode;
 use serde_json::json;
 
-use super::{Trial, TrialWith};
-use crate::world::{Door, Extension, Kubectl, Process, Step, World, eventually, free_port, kubeconfig};
+use super::{KubectlTestFn, TestFn};
+use crate::world::{
+    CommandResult, Extension, HttpsEndpoint, Kubectl, Process, TestEnvironment, eventually, free_port, kubeconfig,
+};
 
-pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] = &[("sidecar: its serving certificate is asked for", certificate)];
+pub(super) const KUBECTL_TESTS: &[(&str, KubectlTestFn)] =
+    &[("sidecar: serving certificate by CertificateSigningRequest", certificate)];
 
-pub(super) const THROUGH: &[(&str, Trial)] = &[("sidecar: gRPC, a real etcd behind it", grpc)];
+pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[("sidecar: gRPC with a real etcd as upstream", grpc_etcd)];
 
-/// What the serving certificate is for.
+/// Names of the serving certificate.
 const NAMES: [&str; 3] = ["library.library.svc", "localhost", "127.0.0.1"];
 
-/// What an administrator does once, with the files that the repository has for it.
+/// The administrator's setup with the files in `deploy/`.
 struct Admin<'w> {
-    world: &'w World,
+    environment: &'w TestEnvironment,
     kubectl: &'w Kubectl,
     directory: PathBuf,
 }
 
 impl Admin<'_> {
-    fn run(&self, words: &str, input: &str) -> Step {
-        let mut command = self.kubectl.command(&self.world.cluster.admin_kubeconfig, &self.directory);
-        command.args(words.split_whitespace());
-        Step::run(words, command, input)
+    fn run(&self, args: &str, input: &str) -> CommandResult {
+        let mut command = self.kubectl.command(&self.environment.cluster.admin_kubeconfig, &self.directory);
+        command.args(args.split_whitespace());
+        CommandResult::run(args, command, input)
     }
 
-    /// A kubeconfig with a token of the service account, as the pod has it.
+    /// A kubeconfig with a service account token, as in a pod.
     fn service_account(&self) -> PathBuf {
         let token = self.run("create token library -n library", "").ok().trim().to_owned();
-        let cluster = &self.world.cluster;
-        let file = kubeconfig::write(&self.directory, "pod", &cluster.door.url(), &cluster.door.authority, None);
+        let cluster = &self.environment.cluster;
+        let file =
+            kubeconfig::write(&self.directory, "pod", &cluster.endpoint.url(), &cluster.endpoint.authority, None);
         let mut document: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
         document["users"][0]["user"]["token"] = token.into();
         std::fs::write(&file, document.to_string()).unwrap();
@@ -42,7 +46,7 @@ impl Admin<'_> {
     }
 }
 
-/// The sidecar alone, at `port` before `upstream`, which may not be ready yet.
+/// Starts a sidecar at `port` in front of `upstream`. It may not be ready on return.
 fn begin(directory: &Path, upstream: &str, port: u16, asks: &Path, name: &str, flags: &[String]) -> Process {
     let mut arguments = vec![
         "sidecar".to_owned(),
@@ -57,13 +61,13 @@ fn begin(directory: &Path, upstream: &str, port: u16, asks: &Path, name: &str, f
     Process::start(&format!("{name}-sidecar"), program, arguments, directory)
 }
 
-/// Somebody approves what the sidecar asks for, and a signer signs it; until then it is not ready.
-fn certificate(world: &World, kubectl: &Kubectl) {
+/// The sidecar's CertificateSigningRequest is approved and signed; until then it is not ready.
+fn certificate(environment: &TestEnvironment, kubectl: &Kubectl) {
     let name = format!("requesting-{}", kubectl.version.replace('.', "-"));
-    let admin = Admin { world, kubectl, directory: world.scratch(&name) };
+    let admin = Admin { environment, kubectl, directory: environment.scratch(&name) };
     admin.run("apply -f -", include_str!("../../../deploy/sidecar/rbac.yaml")).ok();
     let asks = admin.service_account();
-    let socket = admin.directory.join("nobody.sock");
+    let socket = admin.directory.join("upstream.sock");
     let _listens = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     let flags = [
         "--request-serving-certificate=example.com/serving".to_owned(),
@@ -72,10 +76,10 @@ fn certificate(world: &World, kubectl: &Kubectl) {
     let upstream = format!("unix:{}", socket.display());
     let start = |port| begin(&admin.directory, &upstream, port, &asks, &name, &flags);
     let sidecar = start(free_port());
-    eventually("the sidecar to say that it may not ask", || {
+    eventually("the error in the sidecar's log", || {
         let log = sidecar.log();
-        let said = "cannot create resource \"certificatesigningrequests\"";
-        if log.contains(said) { Ok(()) } else { Err(log) }
+        let message = "cannot create resource \"certificatesigningrequests\"";
+        if log.contains(message) { Ok(()) } else { Err(log) }
     });
     drop(sidecar);
 
@@ -87,7 +91,7 @@ fn certificate(world: &World, kubectl: &Kubectl) {
         let named = log.split("kubectl certificate approve ").nth(1).and_then(|rest| rest.split_whitespace().next());
         named.map(str::to_owned).ok_or(log)
     });
-    let own = Door::new(port, &admin.directory.join("data/pki/serving-ca.crt"));
+    let own = HttpsEndpoint::new(port, &admin.directory.join("data/pki/serving-ca.crt"));
     let ready = own.get(None, "/readyz").unwrap();
     assert!(ready.status == 500 && ready.text().contains("[-]serving-certificate failed"), "{}", ready.text());
 
@@ -110,18 +114,18 @@ fn certificate(world: &World, kubectl: &Kubectl) {
     let patch = serde_json::json!({"status": {"certificate": issued}}).to_string();
     admin.run(&format!("patch csr {wanted} --subresource=status --type=merge -p {patch}"), "").ok();
 
-    let door = Door::new(port, &file);
-    eventually("the certificate that was signed", || {
-        let ready = door.get(None, "/readyz")?;
+    let endpoint = HttpsEndpoint::new(port, &file);
+    eventually("the signed certificate", || {
+        let ready = endpoint.get(None, "/readyz")?;
         if ready.status == 200 { Ok(()) } else { Err(ready.text()) }
     });
-    // The next start needs no other.
+    // The certificate is kept for the next start.
     drop(sidecar);
     let port = free_port();
     let _sidecar = start(port);
-    let door = Door::new(port, &file);
-    eventually("the same certificate after a start", || {
-        let ready = door.get(None, "/readyz")?;
+    let endpoint = HttpsEndpoint::new(port, &file);
+    eventually("the same certificate after a restart", || {
+        let ready = endpoint.get(None, "/readyz")?;
         if ready.status == 200 { Ok(()) } else { Err(ready.text()) }
     });
     let listed = admin.run("get csr -o name", "");
@@ -130,11 +134,10 @@ fn certificate(world: &World, kubectl: &Kubectl) {
     admin.run("delete clusterrolebinding library:serving-certificate", "").ok();
 }
 
-/// sample-apiserver keeps its objects in an etcd that it reaches through a sidecar alone: grpc-go asks, etcd answers with
-/// trailers, and watches are streams in both directions.
-fn grpc(world: &World) {
-    let directory = world.scratch("grpc");
-    let cluster = &world.cluster;
+/// sample-apiserver uses an etcd behind a sidecar: unary calls with trailers and watches as bidirectional streams.
+fn grpc_etcd(environment: &TestEnvironment) {
+    let directory = environment.scratch("grpc");
+    let cluster = &environment.cluster;
     let serving = cluster.authorities.serving.server("etcd-sidecar", &["127.0.0.1", "localhost"]);
     let port = free_port();
     let flags = [
@@ -144,22 +147,23 @@ fn grpc(world: &World) {
         format!("--client-ca-file={}", cluster.authorities.client.file.display()),
         "--access-log=all".to_owned(),
     ];
-    let door = Door::new(port, &cluster.authorities.serving.file);
+    let endpoint = HttpsEndpoint::new(port, &cluster.authorities.serving.file);
     let start = || {
         let mut sidecar = begin(&directory, &cluster.etcd_url, port, &cluster.admin_kubeconfig, "etcd", &flags);
-        sidecar.wait_until(|| if door.get(None, "/readyz")?.status == 200 { Ok(()) } else { Err("not ready".into()) });
+        sidecar
+            .wait_until(|| if endpoint.get(None, "/readyz")?.status == 200 { Ok(()) } else { Err("not ready".into()) });
         sidecar
     };
     let running = start();
 
-    // Who may not ask the cluster's database does not reach it.
-    let refused = door.get(Some(cluster.jane()), "/etcdserverpb.KV/Range").unwrap();
+    // Clients without permission do not reach etcd.
+    let refused = endpoint.get(Some(cluster.jane()), "/etcdserverpb.KV/Range").unwrap();
     assert_eq!((refused.status, &refused.json()["reason"]), (StatusCode::FORBIDDEN, &json!("Forbidden")));
 
     let admin = cluster.admin();
     let more = [
         format!("--etcd-servers=https://127.0.0.1:{port}"),
-        format!("--etcd-cafile={}", door.authority.display()),
+        format!("--etcd-cafile={}", endpoint.authority.display()),
         format!("--etcd-certfile={}", admin.certificate.display()),
         format!("--etcd-keyfile={}", admin.key.display()),
     ];
@@ -170,34 +174,34 @@ fn grpc(world: &World) {
     let path = "/apis/wardle.example.com/v1alpha1/namespaces/default/flunders";
     let flunder = |name: &str| json!({"apiVersion": "wardle.example.com/v1alpha1", "kind": "Flunder", "metadata": {"name": name}});
     let listed = || -> Result<Vec<String>, String> {
-        let answer = extension.door.get(Some(admin), path)?;
-        let items = answer.json()["items"].as_array().cloned().ok_or_else(|| answer.text())?;
+        let response = extension.endpoint.get(Some(admin), path)?;
+        let items = response.json()["items"].as_array().cloned().ok_or_else(|| response.text())?;
         Ok(items.iter().filter_map(|item| item["metadata"]["name"].as_str().map(str::to_owned)).collect())
     };
-    extension.door.create(admin, path, &flunder("one"));
-    // The list is of a cache, which a watch fills.
+    extension.endpoint.create(admin, path, &flunder("one"));
+    // The list is served from a cache that a watch fills.
     let filled = |wanted: &[&str]| {
-        eventually("the watch to tell what was written", || {
+        eventually("the written object in the watch", || {
             let listed = listed()?;
             if listed == wanted { Ok(()) } else { Err(format!("{listed:?}")) }
         });
     };
     filled(&["one"]);
 
-    // The sidecar is killed and comes back: calls and watches go on.
+    // The sidecar is killed and restarted: calls and watches continue.
     drop(running);
     let running = start();
-    eventually("the next object to be written", || {
+    eventually("a write after the restart", || {
         let headers = [("content-type", "application/json")];
         let two = flunder("two").to_string();
-        let answer = extension.door.send(Some(admin), "POST", path, &headers, two.as_bytes())?;
-        if answer.status == 201 || answer.status == 409 { Ok(()) } else { Err(answer.text()) }
+        let response = extension.endpoint.send(Some(admin), "POST", path, &headers, two.as_bytes())?;
+        if response.status == 201 || response.status == 409 { Ok(()) } else { Err(response.text()) }
     });
     filled(&["one", "two"]);
 
-    // A watch is written down when it ends.
+    // A watch is logged when it ends.
     drop(extension);
-    eventually("records of all that went through", || {
+    eventually("access log lines of all calls", || {
         let log = running.log();
         let calls = ["/etcdserverpb.KV/Txn", "/etcdserverpb.KV/Range", "/etcdserverpb.Watch/Watch"];
         if calls.iter().all(|call| log.contains(call)) { Ok(()) } else { Err(log) }

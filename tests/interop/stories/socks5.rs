@@ -1,189 +1,194 @@
-//! The task "Use a SOCKS5 Proxy to Access the Kubernetes API" of the Kubernetes documentation, with `narthex socks5`
-//! where it has `ssh -D`: kubectl and curl reach a kube-apiserver by it, and so does a gateway of ours.
+//! The Kubernetes task "Use a SOCKS5 Proxy to Access the Kubernetes API" with `narthex socks5` instead of `ssh -D`:
+//! kubectl, curl and a gateway reach kube-apiserver through it.
 
 use std::path::{Path, PathBuf};
 
-use super::{Trial, TrialWith};
+use super::{KubectlTestFn, TestFn};
 use serde_json::json;
 
 use crate::world::{
-    Front, Gateway, Konnectivity, Kubectl, Process, Stream, World, curl, eventually, free_port, kubectl_run,
+    Gateway, Konnectivity, KonnectivityMode, Kubectl, Process, RunningKubectl, TestEnvironment, curl, eventually,
+    free_port, kubectl_run,
 };
 
-pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] = &[
-    ("socks5: a kubeconfig's proxy-url leads to the API server", by_proxy_url),
-    ("socks5: who may come and where to", who_and_where_to),
-    ("socks5: through Konnectivity, in each of its four ways", through_konnectivity),
+pub(super) const KUBECTL_TESTS: &[(&str, KubectlTestFn)] = &[
+    ("socks5: kubectl with proxy-url", by_proxy_url),
+    ("socks5: credentials and destinations", credentials_and_destinations),
+    ("socks5: through Konnectivity, all four modes", through_konnectivity),
 ];
 
-pub(super) const THROUGH: &[(&str, Trial)] = &[
-    ("socks5: curl by its environment", by_environment),
-    ("socks5: a gateway whose kubeconfig has a proxy-url", gateway),
-];
+pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] =
+    &[("socks5: curl with --proxy", by_environment), ("socks5: gateway with proxy-url", gateway)];
 
 /// A running `narthex socks5`.
-pub(super) struct Door {
+pub(super) struct Socks5Proxy {
     pub(super) process: Process,
     pub(super) port: u16,
 }
 
-impl Door {
-    pub(super) fn open(scratch: &Path, more: &[&str]) -> Door {
+impl Socks5Proxy {
+    pub(super) fn open(scratch: &Path, more: &[&str]) -> Socks5Proxy {
         let port = free_port();
         let listen = format!("--listen=127.0.0.1:{port}");
         let arguments = ["socks5", &listen, "--access-log=all"].into_iter().chain(more.iter().copied());
         let mut process = Process::start("socks5", Path::new(env!("CARGO_BIN_EXE_narthex")), arguments, scratch);
         let log = process.reader();
         process.wait_until(|| if log().contains("serving") { Ok(()) } else { Err(log()) });
-        Door { process, port }
+        Socks5Proxy { process, port }
     }
 
-    /// Waits until a record says so.
-    fn recorded(&self, words: &[&str]) {
-        eventually(&format!("a record with {words:?}"), || {
+    /// Waits for an access log line with all of `args`.
+    fn recorded(&self, args: &[&str]) {
+        eventually(&format!("an access log line with {args:?}"), || {
             let log = self.process.log();
-            let found = log.lines().any(|line| words.iter().all(|word| line.contains(word)));
+            let found = log.lines().any(|line| args.iter().all(|word| line.contains(word)));
             if found { Ok(()) } else { Err(log) }
         });
     }
 }
 
-/// The administrator's kubeconfig with the server's name instead of its address, and a proxy.
-fn kubeconfig(world: &World, scratch: &Path, proxy_url: &str) -> PathBuf {
-    let text = std::fs::read(&world.cluster.admin_kubeconfig).unwrap();
+/// The admin's kubeconfig with the server's DNS name and a proxy-url.
+fn kubeconfig(environment: &TestEnvironment, scratch: &Path, proxy_url: &str) -> PathBuf {
+    let text = std::fs::read(&environment.cluster.admin_kubeconfig).unwrap();
     let mut document: serde_json::Value = serde_json::from_slice(&text).unwrap();
     let cluster = &mut document["clusters"][0]["cluster"];
-    cluster["server"] = format!("https://localhost:{}", world.cluster.door.port).into();
+    cluster["server"] = format!("https://localhost:{}", environment.cluster.endpoint.port).into();
     cluster["proxy-url"] = proxy_url.into();
     let path = scratch.join(format!("{:08x}.kubeconfig", fastrand::u32(..)));
     std::fs::write(&path, document.to_string()).unwrap();
     path
 }
 
-/// What kubectl says, and whether it is content.
-fn kubectl(kubectl: &Kubectl, kubeconfig: &Path, home: &Path, words: &[&str]) -> (bool, String) {
+/// Runs kubectl; returns whether it succeeded, and its output.
+fn kubectl(kubectl: &Kubectl, kubeconfig: &Path, home: &Path, args: &[&str]) -> (bool, String) {
     let mut command = kubectl.command(kubeconfig, home);
-    command.args(words);
+    command.args(args);
     let output = kubectl_run(command, "");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.success(), text(&output.stdout) + &text(&output.stderr))
 }
 
-fn by_proxy_url(world: &World, program: &Kubectl) {
-    let scratch = world.scratch(&format!("socks5-{}", program.version));
-    let target = format!("localhost:{}", world.cluster.door.port);
-    let door = Door::open(&scratch, &[&format!("--allow-destinations={target}")]);
-    let through = kubeconfig(world, &scratch, &format!("socks5://127.0.0.1:{}", door.port));
-    let straight = &world.cluster.admin_kubeconfig;
-    for words in [&["get", "--raw", "/version"][..], &["api-resources"], &["get", "clusterroles", "-o", "name"]] {
-        let (well, said) = kubectl(program, &through, &scratch, words);
-        assert!(well, "{words:?}: {said}");
-        assert_eq!(said, kubectl(program, straight, &scratch, words).1, "{words:?}");
+fn by_proxy_url(environment: &TestEnvironment, program: &Kubectl) {
+    let scratch = environment.scratch(&format!("socks5-{}", program.version));
+    let target = format!("localhost:{}", environment.cluster.endpoint.port);
+    let proxy = Socks5Proxy::open(&scratch, &[&format!("--allow-destinations={target}")]);
+    let proxied = kubeconfig(environment, &scratch, &format!("socks5://127.0.0.1:{}", proxy.port));
+    let direct = &environment.cluster.admin_kubeconfig;
+    for args in [&["get", "--raw", "/version"][..], &["api-resources"], &["get", "clusterroles", "-o", "name"]] {
+        let (success, output) = kubectl(program, &proxied, &scratch, args);
+        assert!(success, "{args:?}: {output}");
+        assert_eq!(output, kubectl(program, direct, &scratch, args).1, "{args:?}");
     }
-    // The name is the proxy's to look up, and nothing went another way.
-    door.recorded(&[&format!("destination=\"{target}\""), "reply=succeeded"]);
+    // The proxy resolves the name, and no connection bypassed it.
+    proxy.recorded(&[&format!("destination=\"{target}\""), "reply=succeeded"]);
 
-    // A watch, an object that is written meanwhile, and then deleted.
+    // A watch, with an object created and deleted.
     let namespace = format!("socks5-{:08x}", fastrand::u32(..));
-    let mut command = program.command(&through, &scratch);
+    let mut command = program.command(&proxied, &scratch);
     command.args(["get", "namespaces", "-w", "-o", "name"]);
-    let mut watch = Stream::start(command);
-    let (well, said) = kubectl(program, &through, &scratch, &["create", "namespace", &namespace]);
-    assert!(well, "{said}");
+    let mut watch = RunningKubectl::start(command);
+    let (success, output) = kubectl(program, &proxied, &scratch, &["create", "namespace", &namespace]);
+    assert!(success, "{output}");
     watch.line_with(&namespace);
     assert!(watch.is_running());
-    let (well, said) = kubectl(program, &through, &scratch, &["delete", "namespace", &namespace, "--wait=false"]);
-    assert!(well, "{said}");
+    let (success, output) = kubectl(program, &proxied, &scratch, &["delete", "namespace", &namespace, "--wait=false"]);
+    assert!(success, "{output}");
 
-    // Without the proxy there is no way around it.
-    drop(door);
-    let (well, said) = kubectl(program, &through, &scratch, &["get", "--raw", "/version"]);
-    assert!(!well && said.contains(&format!("The connection to the server {target} was refused")), "{said}");
+    // kubectl fails without the proxy.
+    drop(proxy);
+    let (success, output) = kubectl(program, &proxied, &scratch, &["get", "--raw", "/version"]);
+    assert!(!success && output.contains(&format!("The connection to the server {target} was refused")), "{output}");
 }
 
-fn who_and_where_to(world: &World, program: &Kubectl) {
-    let scratch = world.scratch(&format!("socks5-who-{}", program.version));
+fn credentials_and_destinations(environment: &TestEnvironment, program: &Kubectl) {
+    let scratch = environment.scratch(&format!("socks5-credentials-{}", program.version));
     let users = scratch.join("users");
     std::fs::write(&users, "al ice:p@ss:word\n").unwrap();
-    let port = world.cluster.door.port;
+    let port = environment.cluster.endpoint.port;
     let credentials = format!("--credentials-file={}", users.display());
-    let door = Door::open(&scratch, &[&credentials, &format!("--allow-destinations=localhost:{port}")]);
+    let proxy = Socks5Proxy::open(&scratch, &[&credentials, &format!("--allow-destinations=localhost:{port}")]);
     let ask = |user_info: &str, change: &dyn Fn(&Path)| {
-        let file = kubeconfig(world, &scratch, &format!("socks5://{user_info}127.0.0.1:{}", door.port));
+        let file = kubeconfig(environment, &scratch, &format!("socks5://{user_info}127.0.0.1:{}", proxy.port));
         change(&file);
         kubectl(program, &file, &scratch, &["get", "--raw", "/version"])
     };
     let as_it_is = |_: &Path| {};
-    let (well, said) = ask("al%20ice:p%40ss%3Aword@", &as_it_is);
-    assert!(well && said.contains("gitVersion"), "{said}");
-    door.recorded(&["user=\"al ice\"", "reply=succeeded"]);
-    // The words are Go's.
-    let (well, said) = ask("al%20ice:wrong@", &as_it_is);
-    assert!(!well && said.contains("username/password authentication failed"), "{said}");
-    let (well, said) = ask("", &as_it_is);
-    assert!(!well && said.contains("no acceptable authentication methods"), "{said}");
+    let (success, output) = ask("al%20ice:p%40ss%3Aword@", &as_it_is);
+    assert!(success && output.contains("gitVersion"), "{output}");
+    proxy.recorded(&["user=\"al ice\"", "reply=succeeded"]);
+    // Error texts of Go's SOCKS client.
+    let (success, output) = ask("al%20ice:wrong@", &as_it_is);
+    assert!(!success && output.contains("username/password authentication failed"), "{output}");
+    let (success, output) = ask("", &as_it_is);
+    assert!(!success && output.contains("no acceptable authentication methods"), "{output}");
     let elsewhere = |file: &Path| {
         let text = std::fs::read_to_string(file).unwrap().replace("//localhost:", "//127.0.0.1:");
         std::fs::write(file, text).unwrap();
     };
-    let (well, said) = ask("al%20ice:p%40ss%3Aword@", &elsewhere);
-    assert!(!well && said.contains("connection not allowed by ruleset"), "{said}");
-    door.recorded(&[&format!("destination=\"127.0.0.1:{port}\""), "reply=not_allowed"]);
+    let (success, output) = ask("al%20ice:p%40ss%3Aword@", &elsewhere);
+    assert!(!success && output.contains("connection not allowed by ruleset"), "{output}");
+    proxy.recorded(&[&format!("destination=\"127.0.0.1:{port}\""), "reply=not_allowed"]);
 }
 
-fn through_konnectivity(world: &World, program: &Kubectl) {
-    let target = format!("localhost:{}", world.cluster.door.port);
-    for front in [Front::GrpcUnix, Front::GrpcTls, Front::ConnectUnix, Front::ConnectTls] {
-        let scratch = world.scratch(&format!("socks5-{front:?}-{}", program.version));
-        let mut konnectivity = Konnectivity::with_agent(&scratch, front);
+fn through_konnectivity(environment: &TestEnvironment, program: &Kubectl) {
+    let target = format!("localhost:{}", environment.cluster.endpoint.port);
+    for mode in [
+        KonnectivityMode::GrpcUnix,
+        KonnectivityMode::GrpcTls,
+        KonnectivityMode::ConnectUnix,
+        KonnectivityMode::ConnectTls,
+    ] {
+        let scratch = environment.scratch(&format!("socks5-{mode:?}-{}", program.version));
+        let mut konnectivity = Konnectivity::with_agent(&scratch, mode);
         let file = scratch.join("egress.json");
         std::fs::write(&file, selector(&konnectivity).to_string()).unwrap();
         let egress = format!("--egress-selector-config-file={}", file.display());
-        let door = Door::open(&scratch, &[&egress, &format!("--allow-destinations={target}")]);
-        let through = kubeconfig(world, &scratch, &format!("socks5://127.0.0.1:{}", door.port));
-        let straight = &world.cluster.admin_kubeconfig;
-        for words in [&["get", "--raw", "/version"][..], &["get", "clusterroles", "-o", "yaml"]] {
-            let (well, said) = kubectl(program, &through, &scratch, words);
-            assert!(well, "{front:?} {words:?}: {said}");
-            assert!(said == kubectl(program, straight, &scratch, words).1, "{front:?} {words:?}");
+        let proxy = Socks5Proxy::open(&scratch, &[&egress, &format!("--allow-destinations={target}")]);
+        let proxied = kubeconfig(environment, &scratch, &format!("socks5://127.0.0.1:{}", proxy.port));
+        let direct = &environment.cluster.admin_kubeconfig;
+        for args in [&["get", "--raw", "/version"][..], &["get", "clusterroles", "-o", "yaml"]] {
+            let (success, output) = kubectl(program, &proxied, &scratch, args);
+            assert!(success, "{mode:?} {args:?}: {output}");
+            assert!(output == kubectl(program, direct, &scratch, args).1, "{mode:?} {args:?}");
         }
-        // While one is open, it is a tunnel of the server's.
-        let mut command = program.command(&through, &scratch);
+        // An open watch is a tunnel of the server.
+        let mut command = program.command(&proxied, &scratch);
         command.args(["get", "namespaces", "-w", "-o", "name"]);
-        let mut watch = Stream::start(command);
+        let mut watch = RunningKubectl::start(command);
         watch.line_with("namespace/default");
-        assert!(konnectivity.established() >= 1.0, "{front:?}");
+        assert!(konnectivity.established() >= 1.0, "{mode:?}");
         let namespace = format!("tunnel-{:08x}", fastrand::u32(..));
-        world.cluster.create_namespace(&namespace);
+        environment.cluster.create_namespace(&namespace);
         watch.line_with(&namespace);
-        // Nothing goes around it.
+        // No connection bypasses Konnectivity.
         konnectivity.agents.clear();
         konnectivity.wait_for_agents(0);
-        let (well, said) = kubectl(program, &through, &scratch, &["get", "--raw", "/version"]);
-        assert!(!well, "{front:?}: {said}");
-        door.recorded(&[&format!("destination=\"{target}\""), "reply=general_failure"]);
+        let (success, output) = kubectl(program, &proxied, &scratch, &["get", "--raw", "/version"]);
+        assert!(!success, "{mode:?}: {output}");
+        proxy.recorded(&[&format!("destination=\"{target}\""), "reply=general_failure"]);
     }
 }
 
-/// kube-apiserver's own kind of file, but for what only ours can say.
+/// An EgressSelectorConfiguration, or narthex's EgressConfiguration for the mode that kube-apiserver does not
+/// support.
 pub(super) fn selector(konnectivity: &Konnectivity) -> serde_json::Value {
     let tls = json!({
         "url": format!("https://127.0.0.1:{}", konnectivity.port),
         "tlsConfig": {
-            "caBundle": konnectivity.front_authority,
+            "caBundle": konnectivity.frontend_authority,
             "clientCert": konnectivity.client.certificate,
             "clientKey": konnectivity.client.key,
         },
     });
-    let (version, kind) = match konnectivity.front {
-        Front::GrpcTls => ("narthex.dev/v1alpha1", "EgressConfiguration"),
+    let (version, kind) = match konnectivity.mode {
+        KonnectivityMode::GrpcTls => ("narthex.dev/v1alpha1", "EgressConfiguration"),
         _ => ("apiserver.k8s.io/v1beta1", "EgressSelectorConfiguration"),
     };
-    let (protocol, transport) = match konnectivity.front {
-        Front::GrpcUnix => ("GRPC", json!({"uds": {"udsName": konnectivity.socket}})),
-        Front::ConnectUnix => ("HTTPConnect", json!({"uds": {"udsName": konnectivity.socket}})),
-        Front::GrpcTls => ("GRPC", json!({"tcp": tls})),
-        Front::ConnectTls => ("HTTPConnect", json!({"tcp": tls})),
+    let (protocol, transport) = match konnectivity.mode {
+        KonnectivityMode::GrpcUnix => ("GRPC", json!({"uds": {"udsName": konnectivity.socket}})),
+        KonnectivityMode::ConnectUnix => ("HTTPConnect", json!({"uds": {"udsName": konnectivity.socket}})),
+        KonnectivityMode::GrpcTls => ("GRPC", json!({"tcp": tls})),
+        KonnectivityMode::ConnectTls => ("HTTPConnect", json!({"tcp": tls})),
     };
     json!({
         "apiVersion": version,
@@ -192,37 +197,37 @@ pub(super) fn selector(konnectivity: &Konnectivity) -> serde_json::Value {
     })
 }
 
-fn by_environment(world: &World) {
-    let scratch = world.scratch("socks5-curl");
-    let door = Door::open(&scratch, &[]);
-    let proxy = format!("socks5h://127.0.0.1:{}", door.port);
-    let who = Some(world.cluster.admin());
-    let (status, straight) = curl(&world.cluster.door, who, "/api", &[]);
-    // The flag is what HTTPS_PROXY sets, without saying so to every other curl here.
-    let (through, text) = curl(&world.cluster.door, who, "/api", &["--proxy", &proxy]);
-    assert_eq!((through, text), (status, straight));
-    door.recorded(&["reply=succeeded"]);
-    // Some megabytes.
-    let (status, text) = curl(&world.cluster.door, who, "/openapi/v2", &["--proxy", &proxy]);
+fn by_environment(environment: &TestEnvironment) {
+    let scratch = environment.scratch("socks5-curl");
+    let proxy = Socks5Proxy::open(&scratch, &[]);
+    let proxy_url = format!("socks5h://127.0.0.1:{}", proxy.port);
+    let identity = Some(environment.cluster.admin());
+    let (status, direct) = curl(&environment.cluster.endpoint, identity, "/api", &[]);
+    // The flag has the effect of HTTPS_PROXY, limited to this curl.
+    let (proxied, text) = curl(&environment.cluster.endpoint, identity, "/api", &["--proxy", &proxy_url]);
+    assert_eq!((proxied, text), (status, direct));
+    proxy.recorded(&["reply=succeeded"]);
+    // A response of some megabytes.
+    let (status, text) = curl(&environment.cluster.endpoint, identity, "/openapi/v2", &["--proxy", &proxy_url]);
     assert_eq!(status, 200);
-    assert_eq!(text, curl(&world.cluster.door, who, "/openapi/v2", &[]).1);
+    assert_eq!(text, curl(&environment.cluster.endpoint, identity, "/openapi/v2", &[]).1);
 }
 
-fn gateway(world: &World) {
-    let scratch = world.scratch("socks5-gateway");
-    let door = Door::open(&scratch, &[]);
-    let file = kubeconfig(world, &scratch, &format!("socks5://127.0.0.1:{}", door.port));
+fn gateway(environment: &TestEnvironment) {
+    let scratch = environment.scratch("socks5-gateway");
+    let proxy = Socks5Proxy::open(&scratch, &[]);
+    let file = kubeconfig(environment, &scratch, &format!("socks5://127.0.0.1:{}", proxy.port));
     let file = file.to_str().unwrap();
-    // Ready when it has read the registry, by the proxy.
-    let gateway = Gateway::bare(
-        &world.cluster,
+    // Ready means that the registry was read through the proxy.
+    let gateway = Gateway::start_without_registry(
+        &environment.cluster,
         &scratch,
         "through-socks5",
         &[("--kubeconfig", file), ("--leader-elect", "true")],
     );
-    let answer = gateway.door.get(Some(world.cluster.admin()), "/apis").unwrap();
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    // Connections that stand have no record yet.
+    let response = gateway.endpoint.get(Some(environment.cluster.admin()), "/apis").unwrap();
+    assert_eq!(response.status, 200, "{}", response.text());
+    // A connection is logged when it closes.
     drop(gateway);
-    door.recorded(&[&format!("destination=\"localhost:{}\"", world.cluster.door.port), "reply=succeeded"]);
+    proxy.recorded(&[&format!("destination=\"localhost:{}\"", environment.cluster.endpoint.port), "reply=succeeded"]);
 }

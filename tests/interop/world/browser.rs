@@ -1,4 +1,4 @@
-//! A real browser without a window, spoken to by the DevTools protocol over a pair of pipes.
+//! A headless Chromium, controlled by the DevTools protocol over two pipes.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -8,9 +8,9 @@ use std::sync::mpsc::{Receiver, channel};
 
 use serde_json::{Value, json};
 
-use super::process::{PATIENCE, Process, eventually};
+use super::process::{Process, TIMEOUT, eventually};
 
-/// What it may be called.
+/// Names of the program.
 const NAMES: [&str; 6] = [
     "chromium-headless-shell",
     "chrome-headless-shell",
@@ -20,18 +20,18 @@ const NAMES: [&str; 6] = [
     "google-chrome-stable",
 ];
 
-/// One page of a browser; it ends when dropped.
+/// One browser page. The browser ends when this is dropped.
 pub(crate) struct Browser {
     _process: Process,
-    questions: File,
-    answers: Receiver<Value>,
-    asked: u64,
+    requests: File,
+    responses: Receiver<Value>,
+    last_id: u64,
     session: Option<String>,
 }
 
 impl Browser {
-    /// The browser of this machine. Without one, a test that needs it says so and ends; where everything must be tested
-    /// (`CI` is set), it fails.
+    /// Returns the installed browser. Without one it prints a note and the test is skipped, unless `CI` is set: then
+    /// it panics.
     pub(crate) fn installed() -> Option<PathBuf> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let mut folders = std::env::split_paths(&path);
@@ -44,11 +44,11 @@ impl Browser {
         found
     }
 
-    /// Starts one, for which `name` is at `127.0.0.1`.
+    /// Starts a browser that resolves `name` to `127.0.0.1`.
     pub(crate) fn start(program: &Path, name: &str, directory: &Path) -> Browser {
-        let [questions, answers] = ["questions", "answers"].map(|pipe| directory.join(pipe));
-        assert!(Command::new("mkfifo").args([&questions, &answers]).status().unwrap().success());
-        let script = format!("exec \"$@\" 3<'{}' 4>'{}'", questions.display(), answers.display());
+        let [requests, responses] = ["questions", "answers"].map(|pipe| directory.join(pipe));
+        assert!(Command::new("mkfifo").args([&requests, &responses]).status().unwrap().success());
+        let script = format!("exec \"$@\" 3<'{}' 4>'{}'", requests.display(), responses.display());
         let (profile, rule) = (directory.join("profile"), format!("MAP {name} 127.0.0.1"));
         let arguments = [
             "-c".to_owned(),
@@ -56,7 +56,7 @@ impl Browser {
             "sh".to_owned(),
             program.display().to_string(),
             "--headless".to_owned(),
-            // The pages are ours, and root has no sandbox.
+            // Pages are the test's own, and Chromium's sandbox does not work for root.
             "--no-sandbox".to_owned(),
             "--disable-gpu".to_owned(),
             "--disable-dev-shm-usage".to_owned(),
@@ -66,19 +66,19 @@ impl Browser {
             "--remote-debugging-pipe".to_owned(),
         ];
         let process = Process::start("browser", Path::new("/bin/sh"), arguments, directory);
-        // In the order in which the shell opens them: each waits for its other end.
-        let questions = File::options().write(true).open(questions).unwrap();
-        let reading = File::open(answers).unwrap();
-        let (said, answers) = channel();
+        // Opened in the same order as by the shell: opening a FIFO blocks until the other end is open.
+        let requests = File::options().write(true).open(requests).unwrap();
+        let response_pipe = File::open(responses).unwrap();
+        let (sender, responses) = channel();
         std::thread::spawn(move || {
-            for message in BufReader::new(reading).split(0).map_while(Result::ok) {
+            for message in BufReader::new(response_pipe).split(0).map_while(Result::ok) {
                 let Ok(message) = serde_json::from_slice(&message) else { return };
-                if said.send(message).is_err() {
+                if sender.send(message).is_err() {
                     return;
                 }
             }
         });
-        let mut browser = Browser { _process: process, questions, answers, asked: 0, session: None };
+        let mut browser = Browser { _process: process, requests, responses, last_id: 0, session: None };
         let target = browser.call("Target.createTarget", &json!({"url": "about:blank"})).unwrap();
         let attached = json!({"targetId": target["targetId"], "flatten": true});
         let session = browser.call("Target.attachToTarget", &attached).unwrap();
@@ -87,39 +87,39 @@ impl Browser {
     }
 
     fn call(&mut self, method: &str, params: &Value) -> Result<Value, String> {
-        self.asked += 1;
-        let mut question = json!({"id": self.asked, "method": method, "params": params});
+        self.last_id += 1;
+        let mut request = json!({"id": self.last_id, "method": method, "params": params});
         if let Some(session) = &self.session {
-            question["sessionId"] = session.clone().into();
+            request["sessionId"] = session.clone().into();
         }
-        self.questions.write_all(format!("{question}\0").as_bytes()).map_err(|error| error.to_string())?;
+        self.requests.write_all(format!("{request}\0").as_bytes()).map_err(|error| error.to_string())?;
         loop {
-            let mut message = self.answers.recv_timeout(PATIENCE).map_err(|error| format!("{method}: {error}"))?;
-            // Others tell what happens in the page.
-            if message["id"] == self.asked {
+            let mut message = self.responses.recv_timeout(TIMEOUT).map_err(|error| format!("{method}: {error}"))?;
+            // Messages without this id are events.
+            if message["id"] == self.last_id {
                 let error = &message["error"];
                 return if error.is_null() { Ok(message["result"].take()) } else { Err(error.to_string()) };
             }
         }
     }
 
-    /// Opens a page.
+    /// Navigates to a URL.
     pub(crate) fn open(&mut self, url: &str) {
         let opened = self.call("Page.navigate", &json!({ "url": url })).unwrap();
         assert_eq!(opened["errorText"], Value::Null, "{url}");
     }
 
-    /// What an expression of JavaScript comes to in the page; a promise is waited for.
+    /// Evaluates a JavaScript expression in the page and waits for a promise.
     pub(crate) fn evaluate(&mut self, expression: &str) -> Result<Value, String> {
-        let question = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
-        let mut answer = self.call("Runtime.evaluate", &question)?;
-        match answer.get("exceptionDetails") {
-            None => Ok(answer["result"]["value"].take()),
+        let request = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let mut response = self.call("Runtime.evaluate", &request)?;
+        match response.get("exceptionDetails") {
+            None => Ok(response["result"]["value"].take()),
             Some(thrown) => Err(thrown.to_string()),
         }
     }
 
-    /// Waits until the page reads as `wanted` says.
+    /// Waits until the page's text satisfies `wanted`.
     pub(crate) fn wait_for_text(&mut self, what: &str, wanted: impl Fn(&str) -> bool) {
         eventually(what, || {
             let text = self.evaluate("document.body.innerText")?;

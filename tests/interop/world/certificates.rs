@@ -1,4 +1,4 @@
-//! The authorities of the world, kept apart, and what they sign.
+//! The certificate authorities of the test environment and the certificates they sign.
 
 use std::path::{Path, PathBuf};
 
@@ -7,14 +7,14 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// Where a certificate and its key lie.
+/// Files of a certificate and its key.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
 }
 
-/// One authority: signs, and has its own certificate in a file.
+/// A certificate authority with its certificate in a file.
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     pub(crate) file: PathBuf,
@@ -22,7 +22,7 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    /// An authority that nobody trusts yet.
+    /// Creates an authority.
     pub(crate) fn new(name: &str, directory: &Path) -> Authority {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, format!("interop {name} authority"));
@@ -48,7 +48,7 @@ impl Authority {
         identity
     }
 
-    /// A serving certificate for `names`, which may be addresses.
+    /// Signs a serving certificate for `names` (DNS names or IP addresses).
     pub(crate) fn server(&self, file: &str, names: &[&str]) -> Identity {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
@@ -56,12 +56,12 @@ impl Authority {
         self.sign(file, params, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// A client certificate: the user is the common name, each group an organization, the uid
-    /// upstream's attribute (`AllowParsingUserUIDFromCertAuth`).
+    /// Signs a client certificate: the user is the common name, each group an organization, the uid upstream's
+    /// attribute (`AllowParsingUserUIDFromCertAuth`).
     pub(crate) fn client(&self, file: &str, user: &str, groups: &[&str], uid: Option<&str>) -> Identity {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, user);
-        // rcgen keeps one value for each kind of attribute; the same attribute by its number is another kind.
+        // rcgen keeps one value per attribute type; the same attribute by its OID is another type.
         let kinds = [DnType::OrganizationName, DnType::CustomDnType(vec![2, 5, 4, 10])];
         assert!(groups.len() <= kinds.len(), "two groups at most");
         for (kind, group) in kinds.into_iter().zip(groups) {
@@ -74,7 +74,7 @@ impl Authority {
     }
 }
 
-/// All authorities, and the certificates that everyone shares.
+/// All authorities and the shared certificates.
 pub(crate) struct Authorities {
     pub(crate) serving: Authority,
     pub(crate) client: Authority,
@@ -83,9 +83,9 @@ pub(crate) struct Authorities {
     pub(crate) front_proxy: Identity,
     pub(crate) admin: Identity,
     pub(crate) jane: Identity,
-    /// Says it is jane of the masters; signed by an authority nobody trusts.
+    /// A certificate of user jane in system:masters, signed by an untrusted authority.
     pub(crate) impostor: Identity,
-    /// Signs and checks service account tokens: the private key, and the public one.
+    /// Private and public key of service account tokens.
     pub(crate) service_account: (PathBuf, PathBuf),
 }
 

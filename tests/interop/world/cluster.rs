@@ -1,20 +1,20 @@
-//! etcd and kube-apiserver: what the extension API server trusts and asks.
+//! etcd and kube-apiserver, which the extension API server uses for authentication and authorization.
 
 use std::path::{Path, PathBuf};
 
 use super::certificates::{Authorities, Identity};
-use super::http::Door;
+use super::http::HttpsEndpoint;
 use super::process::{Process, eventually};
 use super::{free_port, kubeconfig, peer};
 
-/// A control plane without nodes.
+/// A control plane without nodes: etcd and kube-apiserver.
 pub(crate) struct Cluster {
-    pub(crate) door: Door,
+    pub(crate) endpoint: HttpsEndpoint,
     pub(crate) authorities: Authorities,
     pub(crate) etcd_url: String,
-    /// A cluster admin's kubeconfig for kube-apiserver, by which the extension server asks it.
+    /// Cluster admin's kubeconfig for kube-apiserver, used by the extension server.
     pub(crate) admin_kubeconfig: PathBuf,
-    /// Where kube-apiserver writes what people do.
+    /// kube-apiserver's audit log.
     pub(crate) audit_log: PathBuf,
     kube_apiserver: Process,
     arguments: Vec<String>,
@@ -27,12 +27,13 @@ impl Cluster {
         let authorities = Authorities::make(directory);
         let (etcd, etcd_url) = start_etcd(directory);
         let audit_log = directory.join("logs").join("kube-apiserver-audit.log");
-        let (kube_apiserver, arguments, door) = start_kube_apiserver(directory, &authorities, &etcd_url, &audit_log);
+        let (kube_apiserver, arguments, endpoint) =
+            start_kube_apiserver(directory, &authorities, &etcd_url, &audit_log);
         let files = directory.join("kubeconfigs");
         let admin_kubeconfig =
-            kubeconfig::write(&files, "cluster-admin", &door.url(), &door.authority, Some(&authorities.admin));
+            kubeconfig::write(&files, "cluster-admin", &endpoint.url(), &endpoint.authority, Some(&authorities.admin));
         let cluster = Cluster {
-            door,
+            endpoint,
             authorities,
             etcd_url,
             admin_kubeconfig,
@@ -46,21 +47,22 @@ impl Cluster {
         cluster
     }
 
-    /// Kills the kube-apiserver; etcd goes on.
+    /// Kills kube-apiserver. etcd continues.
     pub(crate) fn kill_kube_apiserver(&mut self) {
         self.kube_apiserver.signal(rustix::process::Signal::KILL);
         self.kube_apiserver.wait();
     }
 
-    /// The same kube-apiserver on the same port.
-    pub(crate) fn start_kube_apiserver_again(&mut self) {
+    /// Restarts kube-apiserver on the same port.
+    pub(crate) fn restart_kube_apiserver(&mut self) {
         let program = peer("kube-apiserver");
         self.kube_apiserver = Process::start("kube-apiserver", &program, &self.arguments, &self.directory);
-        let Cluster { kube_apiserver, door, authorities, .. } = self;
-        kube_apiserver.wait_until(|| is_ready(door, &authorities.admin));
+        let Cluster { kube_apiserver, endpoint, authorities, .. } = self;
+        kube_apiserver.wait_until(|| is_ready(endpoint, &authorities.admin));
     }
 
-    /// What the people may do. Group `devs`: all with flunders, read fischers. Nobody else: nothing.
+    /// Creates RBAC objects: group `devs` has all verbs on flunders and reads fischers. No other user has
+    /// permissions.
     fn grant_rights(&self) {
         let documents: Vec<serde_json::Value> = serde_json::from_str(include_str!("../fixtures/rights.json")).unwrap();
         for document in documents {
@@ -69,7 +71,7 @@ impl Cluster {
                 Some("ClusterRoleBinding") => "clusterrolebindings",
                 other => panic!("rights.json holds a {other:?}"),
             };
-            self.door.create(
+            self.endpoint.create(
                 &self.authorities.admin,
                 &format!("/apis/rbac.authorization.k8s.io/v1/{plural}"),
                 &document,
@@ -77,10 +79,10 @@ impl Cluster {
         }
     }
 
-    /// A namespace, which admission of the extension server asks for.
+    /// Creates a namespace. Admission in the extension server requires that it exists.
     pub(crate) fn create_namespace(&self, name: &str) {
         let document = serde_json::json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-        self.door.create(&self.authorities.admin, "/api/v1/namespaces", &document);
+        self.endpoint.create(&self.authorities.admin, "/api/v1/namespaces", &document);
     }
 
     pub(crate) fn admin(&self) -> &Identity {
@@ -108,7 +110,7 @@ fn start_etcd(directory: &Path) -> (Process, String) {
     (Process::start("etcd", &peer("etcd"), arguments, directory), client)
 }
 
-/// What is audited of people.
+/// Audit policy that records requests of users.
 pub(crate) fn audit_policy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/fixtures/audit-people.yaml")
 }
@@ -118,7 +120,7 @@ fn start_kube_apiserver(
     authorities: &Authorities,
     etcd: &str,
     audit_log: &Path,
-) -> (Process, Vec<String>, Door) {
+) -> (Process, Vec<String>, HttpsEndpoint) {
     let port = free_port();
     let serving =
         authorities.serving.server("kube-apiserver", &["127.0.0.1", "localhost", "kubernetes.kubernetes.svc"]);
@@ -151,19 +153,20 @@ fn start_kube_apiserver(
         file("audit-log-path", audit_log),
     ];
     let mut process = Process::start("kube-apiserver", &peer("kube-apiserver"), &arguments, directory);
-    let door = Door::new(port, &authorities.serving.file);
-    process.wait_until(|| is_ready(&door, &authorities.admin));
-    // The extension server reads from here whom to believe; kube-apiserver writes it after it is ready.
+    let endpoint = HttpsEndpoint::new(port, &authorities.serving.file);
+    process.wait_until(|| is_ready(&endpoint, &authorities.admin));
+    // The extension server reads its client and request-header CAs here. kube-apiserver writes the ConfigMap after it
+    // is ready.
     eventually("the ConfigMap that names the front proxy's authority", || {
         let path = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
-        let answer = door.get(Some(&authorities.admin), path)?;
-        if answer.json()["data"]["requestheader-client-ca-file"].is_string() { Ok(()) } else { Err(answer.text()) }
+        let response = endpoint.get(Some(&authorities.admin), path)?;
+        if response.json()["data"]["requestheader-client-ca-file"].is_string() { Ok(()) } else { Err(response.text()) }
     });
-    (process, arguments, door)
+    (process, arguments, endpoint)
 }
 
-/// `/readyz` answers ok.
-pub(super) fn is_ready(door: &Door, who: &Identity) -> Result<(), String> {
-    let answer = door.get(Some(who), "/readyz")?;
-    if answer.status == 200 { Ok(()) } else { Err(format!("{} {}", answer.status, answer.text())) }
+/// Checks that `/readyz` returns 200.
+pub(super) fn is_ready(endpoint: &HttpsEndpoint, identity: &Identity) -> Result<(), String> {
+    let response = endpoint.get(Some(identity), "/readyz")?;
+    if response.status == 200 { Ok(()) } else { Err(format!("{} {}", response.status, response.text())) }
 }

@@ -1,35 +1,39 @@
-//! curl: another client than kubectl, that sends what it is told.
+//! curl, a second client that sends requests exactly as given.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use super::http::Door;
-use super::{Identity, process::PATIENCE};
+use super::http::HttpsEndpoint;
+use super::{Identity, process::TIMEOUT};
 
-/// Asks `path` at `door` as `who`, with curl's own `words`: status and body.
-pub(crate) fn curl(door: &Door, who: Option<&Identity>, path: &str, words: &[&str]) -> (u16, String) {
-    curl_with_input(door, who, path, words, b"")
+/// Runs curl with `args` and the client certificate of `identity`; returns status and body.
+pub(crate) fn curl(endpoint: &HttpsEndpoint, identity: Option<&Identity>, path: &str, args: &[&str]) -> (u16, String) {
+    curl_with_input(endpoint, identity, path, args, b"")
 }
 
-/// The same with something on standard input, where `words` may read it from (`-T -`).
+/// Like [`curl`], with `input` on standard input, where `args` may read it (`-T -`).
 pub(crate) fn curl_with_input(
-    door: &Door,
-    who: Option<&Identity>,
+    endpoint: &HttpsEndpoint,
+    identity: Option<&Identity>,
     path: &str,
-    words: &[&str],
+    args: &[&str],
     input: &[u8],
 ) -> (u16, String) {
     let mut command = Command::new("curl");
     command.args(["--silent", "--show-error", "--write-out", "\n%{http_code}"]);
-    command.args(["--max-time", &PATIENCE.as_secs().to_string(), "--cacert"]).arg(&door.authority).args(words);
-    if let Some(identity) = who {
+    command.args(["--max-time", &TIMEOUT.as_secs().to_string(), "--cacert"]).arg(&endpoint.authority).args(args);
+    if let Some(identity) = identity {
         command.arg("--cert").arg(&identity.certificate).arg("--key").arg(&identity.key);
     }
-    command.arg(format!("{}{path}", door.url())).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .arg(format!("{}{path}", endpoint.url()))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     let mut child = command.spawn().expect("curl starts");
     let mut stdin = child.stdin.take().expect("standard input is a pipe");
     let output = std::thread::scope(|scope| {
-        // It may stop reading when it has its answer: no matter.
+        // curl may stop reading once it has the response; a write error is expected.
         scope.spawn(move || drop(stdin.write_all(input)));
         child.wait_with_output().expect("curl ends")
     });

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use super::certificates::Identity;
 use super::cluster::{Cluster, is_ready};
-use super::http::Door;
+use super::http::HttpsEndpoint;
 use super::process::Process;
 use super::{Network, eventually, free_port, peer};
 
-/// A running sample-apiserver and how to start it again.
+/// A running sample-apiserver that can be restarted.
 pub(crate) struct Extension {
-    pub(crate) door: Door,
+    pub(crate) endpoint: HttpsEndpoint,
     pub(crate) process: Process,
     name: String,
     arguments: Vec<String>,
@@ -20,14 +20,13 @@ pub(crate) struct Extension {
 }
 
 impl Extension {
-    /// `name` tells servers apart: it is the Service's name, in a namespace called the same, and where
-    /// in etcd the objects live.
+    /// Starts a server. `name` is the name of its Service and namespace, and part of its etcd prefix.
     pub(crate) fn start(cluster: &Cluster, directory: &Path, name: &str) -> Extension {
         Extension::start_with(cluster, &cluster.admin_kubeconfig, directory, name, free_port(), &[])
     }
 
-    /// As [`NamedExtension::start`], at `port`, with `more` flags than all have, or other values for them, and with
-    /// `kubeconfig` for all that it asks of a cluster.
+    /// Like [`Extension::start`], at `port`, with additional or overriding flags `more`, and with `kubeconfig` for
+    /// delegated authentication and authorization.
     pub(crate) fn start_with(
         cluster: &Cluster,
         kubeconfig: &Path,
@@ -40,7 +39,7 @@ impl Extension {
         arguments.retain(|given| !more.iter().any(|more| more.split('=').next() == given.split('=').next()));
         arguments.extend(more.iter().map(|more| (*more).to_owned()));
         let mut extension = Extension {
-            door: Door::new(port, &cluster.authorities.backend.file),
+            endpoint: HttpsEndpoint::new(port, &cluster.authorities.backend.file),
             process: Process::start(name, &peer("sample-apiserver"), &arguments, directory),
             name: name.to_owned(),
             arguments,
@@ -52,43 +51,43 @@ impl Extension {
         extension
     }
 
-    /// As [`NamedExtension::start`], in a network of its own, where it is ready some time later at `port` of that loopback.
-    pub(crate) fn start_inside(
+    /// Like [`Extension::start`], in a network namespace, at `port` of its loopback. It may not be ready on return.
+    pub(crate) fn start_in_network(
         network: &Network,
         cluster: &Cluster,
         directory: &Path,
         name: &str,
         port: u16,
     ) -> Process {
-        let outside = |url: &str| {
+        let forwarded = |url: &str| {
             let port = url.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).expect("an URL with a port");
-            format!("{}:{}", network.host, network.let_out_to(port))
+            format!("{}:{}", network.host, network.forward_to_host(port))
         };
         let kubeconfig = std::fs::read_to_string(&cluster.admin_kubeconfig).unwrap();
         let mut kubeconfig: serde_json::Value = serde_json::from_str(&kubeconfig).unwrap();
-        let reached = &mut kubeconfig["clusters"][0]["cluster"];
-        reached["server"] = format!("https://{}", outside(&cluster.door.url())).into();
-        reached["tls-server-name"] = "localhost".into();
+        let cluster_entry = &mut kubeconfig["clusters"][0]["cluster"];
+        cluster_entry["server"] = format!("https://{}", forwarded(&cluster.endpoint.url())).into();
+        cluster_entry["tls-server-name"] = "localhost".into();
         let file = directory.join(format!("{name}-inside.kubeconfig"));
         std::fs::write(&file, kubeconfig.to_string()).unwrap();
-        let etcd = format!("http://{}", outside(&cluster.etcd_url));
+        let etcd = format!("http://{}", forwarded(&cluster.etcd_url));
         let (arguments, _) = arguments(cluster, &etcd, &file, directory, name, port);
         network.start(name, &peer("sample-apiserver"), &arguments, directory)
     }
 
-    /// The same server on the same port, after it was killed.
-    pub(crate) fn start_again(&mut self) {
+    /// Starts the server again on the same port after it was killed.
+    pub(crate) fn restart(&mut self) {
         self.process = Process::start(&self.name, &peer("sample-apiserver"), &self.arguments, &self.directory);
         self.wait_until_ready();
     }
 
     fn wait_until_ready(&mut self) {
-        let Extension { process, door, admin, .. } = self;
-        process.wait_until(|| is_ready(door, admin));
-        // Ready does not mean that RBAC and admission have their caches: a request that passes both does.
+        let Extension { process, endpoint, admin, .. } = self;
+        process.wait_until(|| is_ready(endpoint, admin));
+        // The server reports ready before the RBAC and admission caches are filled; a successful list needs both.
         process.wait_until(|| {
-            let answer = door.get(Some(admin), "/apis/wardle.example.com/v1alpha1/flunders")?;
-            if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
+            let response = endpoint.get(Some(admin), "/apis/wardle.example.com/v1alpha1/flunders")?;
+            if response.status == 200 { Ok(()) } else { Err(response.text()) }
         });
     }
 
@@ -96,13 +95,13 @@ impl Extension {
         &self.name
     }
 
-    /// Whether a request whose path contains `path` was written down so far.
-    pub(crate) fn has_audited(&self, path: &str) -> bool {
+    /// Whether the audit log has a request whose path contains `path`.
+    pub(crate) fn has_audit_event(&self, path: &str) -> bool {
         std::fs::read_to_string(&self.audit_log).unwrap().contains(path)
     }
 
-    /// The audit event, once written, of the request whose path contains `path`.
-    pub(crate) fn audited(&self, path: &str) -> serde_json::Value {
+    /// Waits for the audit event of the request whose path contains `path`.
+    pub(crate) fn audit_event(&self, path: &str) -> serde_json::Value {
         eventually(&format!("an audit event for {path}"), || {
             let log = std::fs::read_to_string(&self.audit_log).map_err(|error| error.to_string())?;
             log.lines()
@@ -113,7 +112,7 @@ impl Extension {
     }
 }
 
-/// What it is started with, and where it writes what people do.
+/// The server's flags and its audit log.
 fn arguments(
     cluster: &Cluster,
     etcd: &str,

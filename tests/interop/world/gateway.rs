@@ -1,4 +1,4 @@
-//! narthex, the gateway, in front of one extension API server.
+//! `narthex gateway` in front of an extension API server.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -8,19 +8,19 @@ use serde_json::json;
 use super::certificates::Identity;
 use super::cluster::{Cluster, is_ready};
 use super::extension::Extension;
-use super::http::Door;
-use super::process::{PATIENCE, Process};
+use super::http::HttpsEndpoint;
+use super::process::{Process, TIMEOUT};
 use super::{eventually, free_port};
 
 /// A running gateway.
 pub(crate) struct Gateway {
-    pub(crate) door: Door,
+    pub(crate) endpoint: HttpsEndpoint,
     pub(crate) process: Process,
     admin: Identity,
 }
 
 impl Gateway {
-    /// A gateway of this `name`, with `more` flags than all have.
+    /// Starts a gateway with additional flags `more` and waits until its APIServices are available.
     pub(crate) fn start(
         cluster: &Cluster,
         extension: &Extension,
@@ -28,13 +28,14 @@ impl Gateway {
         name: &str,
         more: &[(&str, &str)],
     ) -> Gateway {
-        let gateway = Gateway::begin(cluster, (extension.name(), extension.door.port), directory, name, more);
+        let gateway =
+            Gateway::start_unready(cluster, (extension.name(), extension.endpoint.port), directory, name, more);
         gateway.wait_until_available("True");
         gateway
     }
 
-    /// As [`GatewayProcess::start`], before an extension API server that need not run yet: its name and port.
-    pub(crate) fn begin(
+    /// Like [`Gateway::start`], without waiting for the extension API server, given by name and port.
+    pub(crate) fn start_unready(
         cluster: &Cluster,
         extension: (&str, u16),
         directory: &Path,
@@ -44,11 +45,16 @@ impl Gateway {
         let registry = directory.join(format!("{name}-registry"));
         let registry = write_registry(&registry, extension, &cluster.authorities.backend.file);
         let registry = registry.to_str().unwrap();
-        Gateway::bare(cluster, directory, name, &[more, &[("--registry-dir", registry)]].concat())
+        Gateway::start_without_registry(cluster, directory, name, &[more, &[("--registry-dir", registry)]].concat())
     }
 
-    /// A gateway with no registry but what `more` names.
-    pub(crate) fn bare(cluster: &Cluster, directory: &Path, name: &str, more: &[(&str, &str)]) -> Gateway {
+    /// Starts a gateway with no registry except by the flags `more`.
+    pub(crate) fn start_without_registry(
+        cluster: &Cluster,
+        directory: &Path,
+        name: &str,
+        more: &[(&str, &str)],
+    ) -> Gateway {
         let authorities = &cluster.authorities;
         let port = free_port();
         let serving = authorities.serving.server(name, &["127.0.0.1", "localhost"]);
@@ -79,23 +85,23 @@ impl Gateway {
         }
         let program = Path::new(env!("CARGO_BIN_EXE_narthex"));
         let mut gateway = Gateway {
-            door: Door::new(port, &authorities.serving.file),
+            endpoint: HttpsEndpoint::new(port, &authorities.serving.file),
             process: Process::start(name, program, arguments, directory),
             admin: authorities.admin.clone(),
         };
-        let Gateway { process, door, admin } = &mut gateway;
-        process.wait_until(|| is_ready(door, admin));
+        let Gateway { process, endpoint, admin } = &mut gateway;
+        process.wait_until(|| is_ready(endpoint, admin));
         gateway
     }
 
     /// Waits until both APIServices report `Available` as `status`.
     pub(crate) fn wait_until_available(&self, status: &str) {
-        eventually(&format!("Available={status} within {PATIENCE:?}"), || {
-            let answer = self.door.get(Some(&self.admin), "/apis/apiregistration.k8s.io/v1/apiservices")?;
-            if answer.status != 200 {
-                return Err(format!("{} {}", answer.status, answer.text()));
+        eventually(&format!("Available={status} within {TIMEOUT:?}"), || {
+            let response = self.endpoint.get(Some(&self.admin), "/apis/apiregistration.k8s.io/v1/apiservices")?;
+            if response.status != 200 {
+                return Err(format!("{} {}", response.status, response.text()));
             }
-            let document = answer.json();
+            let document = response.json();
             let items = document["items"].as_array().cloned().unwrap_or_default();
             let agreed =
                 items.iter().filter(|item| item["metadata"]["name"].as_str().is_some_and(is_wardle)).all(|item| {
@@ -111,7 +117,7 @@ fn is_wardle(name: &str) -> bool {
     name.ends_with(".wardle.example.com")
 }
 
-/// The manifests a person would write: two APIServices, their Service, its endpoint on loopback.
+/// Writes a registry directory: two APIServices, their Service, its EndpointSlice on loopback.
 fn write_registry(directory: &Path, (name, port): (&str, u16), authority: &Path) -> PathBuf {
     std::fs::create_dir_all(directory).unwrap();
     let authority = std::fs::read_to_string(authority).unwrap();
@@ -123,17 +129,17 @@ fn write_registry(directory: &Path, (name, port): (&str, u16), authority: &Path)
     directory.to_owned()
 }
 
-/// Registers one APIService more in the directory of `gateway`: its Service `name`, in a namespace called the same, has
-/// its one endpoint at `port` of loopback, and is signed by `authority`.
+/// Adds an APIService to the registry directory `registry`. Its Service `name`, in a namespace of the same name, has
+/// one endpoint at `port` on loopback with a certificate of `authority`.
 pub(crate) fn register(registry: &Path, (group, version): (&str, &str), (name, port): (&str, u16), authority: &Path) {
-    let place = json!({"name": name, "namespace": name});
+    let metadata = json!({"name": name, "namespace": name});
     let authority = std::fs::read_to_string(authority).unwrap();
     let documents = [
         json!({"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
             "metadata": {"name": format!("{version}.{group}"), "annotations": {"narthex.dev/probe-interval": "1s"}},
-            "spec": {"group": group, "version": version, "service": place, "caBundle": base64(&authority),
+            "spec": {"group": group, "version": version, "service": metadata, "caBundle": base64(&authority),
                 "groupPriorityMinimum": 100, "versionPriority": 100}}),
-        json!({"apiVersion": "v1", "kind": "Service", "metadata": place,
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata,
             "spec": {"ports": [{"name": "https", "port": 443}]}}),
         json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
             "metadata": {"name": format!("{name}-1"), "namespace": name,

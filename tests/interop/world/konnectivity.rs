@@ -1,4 +1,4 @@
-//! The real Konnectivity server and agents, and how to reach what lies behind them.
+//! The real Konnectivity server and agents.
 
 use std::path::{Path, PathBuf};
 
@@ -14,64 +14,66 @@ use super::{eventually, free_port, kubeconfig, peer};
 
 const READY: &str = "konnectivity_network_proxy_server_ready_backends";
 
-/// What the server speaks to us, and over what.
+/// Protocol and transport of the server's frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Front {
+pub(crate) enum KonnectivityMode {
     GrpcUnix,
     GrpcTls,
     ConnectUnix,
     ConnectTls,
 }
 
-impl Front {
+impl KonnectivityMode {
     pub(crate) fn is_unix(self) -> bool {
-        matches!(self, Front::GrpcUnix | Front::ConnectUnix)
+        matches!(self, KonnectivityMode::GrpcUnix | KonnectivityMode::ConnectUnix)
     }
 
-    fn mode(self) -> &'static str {
+    fn mode_flag(self) -> &'static str {
         match self {
-            Front::GrpcUnix | Front::GrpcTls => "grpc",
-            Front::ConnectUnix | Front::ConnectTls => "http-connect",
+            KonnectivityMode::GrpcUnix | KonnectivityMode::GrpcTls => "grpc",
+            KonnectivityMode::ConnectUnix | KonnectivityMode::ConnectTls => "http-connect",
         }
     }
 }
 
-/// Where the Kubernetes task puts the agent's service account, and whom its tokens are for.
+/// Namespace of the agent's service account in the Kubernetes task.
 pub(crate) const AGENT_NAMESPACE: &str = "kube-system";
 pub(crate) const AGENT: &str = "konnectivity-agent";
 pub(crate) const AUDIENCE: &str = "system:konnectivity-server";
 
-/// Agents are known by their service account: who asks kube-apiserver about it, and the token they show.
+/// Authentication of agents by service account tokens: the server's kubeconfig for TokenReviews and the agents'
+/// token.
 pub(crate) struct Tokens {
     pub(crate) kubeconfig: PathBuf,
     pub(crate) token: PathBuf,
 }
 
 impl Tokens {
-    /// As the Kubernetes task "Set up Konnectivity service" makes them.
+    /// Creates the objects of the Kubernetes task "Set up Konnectivity service".
     pub(crate) fn make(cluster: &Cluster, directory: &Path) -> Tokens {
-        let (door, admin) = (&cluster.door, cluster.admin());
+        let (endpoint, admin) = (&cluster.endpoint, cluster.admin());
         let binding = serde_json::json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
             "metadata": {"name": AUDIENCE},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:auth-delegator"},
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": AUDIENCE}],
         });
-        door.create(admin, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding);
+        endpoint.create(admin, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding);
         let accounts = format!("/api/v1/namespaces/{AGENT_NAMESPACE}/serviceaccounts");
         let account = serde_json::json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": AGENT}});
-        door.create(admin, &accounts, &account);
+        endpoint.create(admin, &accounts, &account);
         let request = serde_json::json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
             "spec": {"audiences": [AUDIENCE], "expirationSeconds": 3600},
         });
         let (path, headers) = (format!("{accounts}/{AGENT}/token"), [("content-type", "application/json")]);
-        let answer = door.send(Some(admin), "POST", &path, &headers, request.to_string().as_bytes()).unwrap();
-        assert_eq!(answer.status, 201, "{}", answer.text());
+        let response = endpoint.send(Some(admin), "POST", &path, &headers, request.to_string().as_bytes()).unwrap();
+        assert_eq!(response.status, 201, "{}", response.text());
         let token = directory.join("agent.token");
-        std::fs::write(&token, answer.json()["status"]["token"].as_str().unwrap()).unwrap();
+        std::fs::write(&token, response.json()["status"]["token"].as_str().unwrap()).unwrap();
         let identity = cluster.authorities.client.client("konnectivity-asks", AUDIENCE, &[], None);
-        let kubeconfig = kubeconfig::write(directory, "konnectivity", &door.url(), &door.authority, Some(&identity));
+        let kubeconfig =
+            kubeconfig::write(directory, "konnectivity", &endpoint.url(), &endpoint.authority, Some(&identity));
         Tokens { kubeconfig, token }
     }
 }
@@ -80,13 +82,13 @@ impl Tokens {
 pub(crate) struct Konnectivity {
     pub(crate) server: Process,
     pub(crate) agents: Vec<Agent>,
-    pub(crate) front: Front,
-    /// Where the server listens for us, by the front it has.
+    pub(crate) mode: KonnectivityMode,
+    /// The frontend's Unix socket or TCP port, by mode.
     pub(crate) socket: PathBuf,
     pub(crate) port: u16,
-    /// Who may speak to it over TCP, and whom its certificate is signed by.
+    /// Client certificate for the TCP frontend, and the CA of the frontend's certificate.
     pub(crate) client: Identity,
-    pub(crate) front_authority: PathBuf,
+    pub(crate) frontend_authority: PathBuf,
     cluster_authority: Authority,
     tokens: Option<Tokens>,
     arguments: Vec<String>,
@@ -102,27 +104,27 @@ pub(crate) struct Agent {
 }
 
 impl Konnectivity {
-    /// A server without agents, which knows agents by their certificates.
-    pub(crate) fn start(directory: &Path, front: Front) -> Konnectivity {
-        Konnectivity::start_with(directory, front, None)
+    /// Starts a server without agents that authenticates agents by certificates.
+    pub(crate) fn start(directory: &Path, mode: KonnectivityMode) -> Konnectivity {
+        Konnectivity::start_with(directory, mode, None)
     }
 
-    /// A server that knows agents by what is given here, or else by their certificates.
-    pub(crate) fn start_with(directory: &Path, front: Front, tokens: Option<Tokens>) -> Konnectivity {
+    /// Starts a server that authenticates agents by `tokens`, or by certificates without.
+    pub(crate) fn start_with(directory: &Path, mode: KonnectivityMode, tokens: Option<Tokens>) -> Konnectivity {
         let certificates = directory.join("konnectivity-certificates");
         std::fs::create_dir_all(&certificates).unwrap();
-        let front_authority = Authority::new("front", &certificates);
+        let frontend_authority = Authority::new("front", &certificates);
         let cluster_authority = Authority::new("konnectivity", &certificates);
-        let hosts: Vec<String> = (0..network::MOST).map(network::host_address).collect();
+        let hosts: Vec<String> = (0..network::MAX_NETWORKS).map(network::host_address).collect();
         let names: Vec<&str> = ["127.0.0.1", "localhost"].into_iter().chain(hosts.iter().map(String::as_str)).collect();
-        let front_server = front_authority.server("front-server", &names);
+        let frontend_server = frontend_authority.server("front-server", &names);
         let cluster_server = cluster_authority.server("konnectivity-server", &names);
-        let client = front_authority.client("gateway", "gateway", &[], None);
+        let client = frontend_authority.client("gateway", "gateway", &[], None);
         let (port, agent_port, health) = (free_port(), free_port(), free_port());
-        // A socket's path has to be short.
+        // The path of a Unix socket is limited to 108 bytes.
         let socket = tempfile::Builder::new().prefix("konnectivity-").tempdir().unwrap().keep().join("front.sock");
         let mut arguments = vec![
-            format!("--mode={}", front.mode()),
+            format!("--mode={}", mode.mode_flag()),
             format!("--cluster-cert={}", cluster_server.certificate.display()),
             format!("--cluster-key={}", cluster_server.key.display()),
             format!("--agent-port={agent_port}"),
@@ -144,25 +146,25 @@ impl Konnectivity {
                 format!("--kubeconfig={}", tokens.kubeconfig.display()),
             ]),
         }
-        if front.is_unix() {
+        if mode.is_unix() {
             arguments.extend([format!("--uds-name={}", socket.display()), "--server-port=0".to_owned()]);
         } else {
             arguments.extend([
                 format!("--server-port={port}"),
                 "--server-bind-address=127.0.0.1".to_owned(),
-                format!("--server-cert={}", front_server.certificate.display()),
-                format!("--server-key={}", front_server.key.display()),
-                format!("--server-ca-cert={}", front_authority.file.display()),
+                format!("--server-cert={}", frontend_server.certificate.display()),
+                format!("--server-key={}", frontend_server.key.display()),
+                format!("--server-ca-cert={}", frontend_authority.file.display()),
             ]);
         }
         let mut konnectivity = Konnectivity {
             server: Process::start("konnectivity-server", &peer("konnectivity-server"), &arguments, directory),
             agents: Vec::new(),
-            front,
+            mode,
             socket,
             port,
             client,
-            front_authority: front_authority.file,
+            frontend_authority: frontend_authority.file,
             cluster_authority,
             tokens,
             arguments,
@@ -174,9 +176,9 @@ impl Konnectivity {
         konnectivity
     }
 
-    /// A server with one agent that is ready.
-    pub(crate) fn with_agent(directory: &Path, front: Front) -> Konnectivity {
-        let mut konnectivity = Konnectivity::start(directory, front);
+    /// Starts a server with one connected agent.
+    pub(crate) fn with_agent(directory: &Path, mode: KonnectivityMode) -> Konnectivity {
+        let mut konnectivity = Konnectivity::start(directory, mode);
         konnectivity.start_agent("agent-a", None);
         konnectivity
     }
@@ -186,7 +188,7 @@ impl Konnectivity {
         server.wait_until(|| plain_get(*health, "/healthz").map(drop));
     }
 
-    /// Starts an agent, in a network of its own if one is named, and waits until it is connected.
+    /// Starts an agent, in `network` if given, and waits until it is connected.
     pub(crate) fn start_agent(&mut self, name: &str, network: Option<&Network>) -> &mut Agent {
         let health = free_port();
         let host = network.map_or("127.0.0.1", |network| &network.host);
@@ -218,46 +220,46 @@ impl Konnectivity {
             Some(network) => network.start(name, &program, arguments, &self.directory),
         };
         self.agents.push(Agent { process, health });
-        eventually(&format!("{name} being connected"), || {
+        eventually(&format!("{name} connected"), || {
             let now = self.count(READY);
             if now > before { Ok(()) } else { Err(format!("{now} agents")) }
         });
         self.agents.last_mut().unwrap()
     }
 
-    /// The same server again, after it was killed.
-    pub(crate) fn start_again(&mut self) {
+    /// Starts the server again after it was killed.
+    pub(crate) fn restart(&mut self) {
         let program = peer("konnectivity-server");
         self.server = Process::start("konnectivity-server", &program, &self.arguments, &self.directory);
         self.wait_until_it_listens();
     }
 
-    /// A client of ours, within a `LocalSet`. Only for the fronts that speak gRPC.
+    /// Connects narthex's client, within a `LocalSet`. Only for the gRPC modes.
     pub(crate) async fn client(&self) -> KonnectivityClient {
-        if self.front.is_unix() {
+        if self.mode.is_unix() {
             return KonnectivityClient::connect(UnixStream::connect(&self.socket).await.unwrap(), "localhost")
                 .await
                 .unwrap();
         }
         let stream = TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
-        let stream = tls(stream, &self.front_authority, Some(&self.client), b"h2").await.unwrap();
+        let stream = tls(stream, &self.frontend_authority, Some(&self.client), b"h2").await.unwrap();
         KonnectivityClient::connect(stream, &format!("https://127.0.0.1:{}", self.port)).await.unwrap()
     }
 
-    /// Waits until as many agents are connected.
+    /// Waits until `wanted` agents are connected.
     pub(crate) fn wait_for_agents(&self, wanted: usize) {
-        eventually("agents being connected", || {
+        eventually("connected agents", || {
             let now = self.count(READY);
             if now == wanted as f64 { Ok(()) } else { Err(format!("{now} agents")) }
         });
     }
 
-    /// The sum of a metric's series, as the server has it; 0 if it has none.
+    /// Sum of the server's series of a metric; 0 without any.
     pub(crate) fn count(&self, metric: &str) -> f64 {
         sum(&plain_get(self.health, "/metrics").unwrap(), metric)
     }
 
-    /// Connections the server believes to be open.
+    /// Open connections by the server's metric.
     pub(crate) fn established(&self) -> f64 {
         self.count("konnectivity_network_proxy_server_established_connections")
     }
@@ -272,7 +274,7 @@ impl Drop for Konnectivity {
 }
 
 impl Agent {
-    /// The sum of a metric's series, as the agent has it.
+    /// Sum of the agent's series of a metric.
     pub(crate) fn count(&self, metric: &str) -> f64 {
         sum(&plain_get(self.health, "/metrics").unwrap(), metric)
     }

@@ -1,10 +1,10 @@
-//! A kubeconfig: one server, one user, by file names.
+//! Kubeconfigs with one cluster and one user that name certificate files.
 
 use std::path::{Path, PathBuf};
 
 use super::certificates::Identity;
 
-/// Writes `directory/name.kubeconfig` and says where it is.
+/// Writes `directory/name.kubeconfig` and returns its path.
 pub(crate) fn write(directory: &Path, name: &str, server: &str, authority: &Path, user: Option<&Identity>) -> PathBuf {
     let user = match user {
         Some(identity) => serde_json::json!({

@@ -1,4 +1,4 @@
-//! One kubectl program, and what it said.
+//! kubectl programs and their output.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -6,18 +6,18 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Instant;
 
-use super::process::{PATIENCE, deadline};
+use super::process::{TIMEOUT, deadline};
 
 /// A kubectl of one version.
 #[derive(Clone, Debug)]
 pub(crate) struct Kubectl {
-    /// `v1.36` and the like: the name its tests carry.
+    /// Minor version, for example `v1.36`; part of test names.
     pub(crate) version: String,
     pub(crate) program: PathBuf,
 }
 
 impl Kubectl {
-    /// The program, if it runs and tells its version.
+    /// Returns the program with its version, or `None` if it cannot be run.
     pub(crate) fn at(program: &Path) -> Option<Kubectl> {
         let output = Command::new(program).args(["version", "--client", "-o", "json"]).output().ok()?;
         let document: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
@@ -26,7 +26,7 @@ impl Kubectl {
         Some(Kubectl { version: short.join("."), program: program.to_owned() })
     }
 
-    /// A command line under `kubeconfig`, with `home` for its caches; nothing of the caller's setting.
+    /// A command with `kubeconfig` and `home` (for kubectl's caches) and without the caller's environment.
     pub(crate) fn command(&self, kubeconfig: &Path, home: &Path) -> Command {
         let mut command = Command::new(&self.program);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", home);
@@ -35,18 +35,18 @@ impl Kubectl {
     }
 }
 
-/// Runs to the end, with `input` on standard input; kills it when it takes too long.
+/// Runs a command with `input` on standard input. It is killed after [`TIMEOUT`].
 pub(crate) fn run(mut command: Command, input: &str) -> Output {
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("kubectl starts");
     let mut stdin = child.stdin.take().unwrap();
-    // A program that does not read its input closes the pipe: no matter.
+    // A program may close standard input without reading it; a write error is ignored.
     let _ = stdin.write_all(input.as_bytes());
     drop(stdin);
     let id = child.id();
     let (ended, end) = channel::<()>();
     let watchdog = std::thread::spawn(move || {
-        if end.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+        if end.recv_timeout(TIMEOUT) == Err(RecvTimeoutError::Timeout) {
             let _ = Command::new("kill").args(["-9", &id.to_string()]).status();
         }
     });
@@ -56,17 +56,17 @@ pub(crate) fn run(mut command: Command, input: &str) -> Output {
     output
 }
 
-/// A kubectl that keeps running (`get -w`, `wait`), killed when dropped.
-pub(crate) struct Stream {
+/// A kubectl that keeps running (`get -w`, `wait`). It is killed on drop.
+pub(crate) struct RunningKubectl {
     child: Child,
     lines: Receiver<String>,
     seen: Vec<String>,
-    words: String,
+    args: String,
 }
 
-impl Stream {
-    pub(crate) fn start(mut command: Command) -> Stream {
-        let words = format!("{command:?}");
+impl RunningKubectl {
+    pub(crate) fn start(mut command: Command) -> RunningKubectl {
+        let args = format!("{command:?}");
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("kubectl starts");
         let (sender, lines) = channel();
@@ -82,10 +82,10 @@ impl Stream {
                 }
             });
         }
-        Stream { child, lines, seen: Vec::new(), words }
+        RunningKubectl { child, lines, seen: Vec::new(), args }
     }
 
-    /// The next line that contains `text`.
+    /// Waits for the next line that contains `text`.
     pub(crate) fn line_with(&mut self, text: &str) -> String {
         let deadline = deadline();
         loop {
@@ -96,7 +96,7 @@ impl Stream {
                         return line;
                     }
                 }
-                Err(why) => panic!("no line with {text:?} ({why}) from {}; seen: {:#?}", self.words, self.seen),
+                Err(error) => panic!("no line with {text:?} ({error}) from {}; seen: {:#?}", self.args, self.seen),
             }
         }
     }
@@ -105,23 +105,23 @@ impl Stream {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits for its end: all lines it ever said, and whether it succeeded.
+    /// Waits for the process to end; returns whether it succeeded and all its lines.
     pub(crate) fn finish(mut self) -> (bool, Vec<String>) {
         let deadline = deadline();
         loop {
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => self.seen.push(line),
                 Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => panic!("{} never ended; seen: {:#?}", self.words, self.seen),
+                Err(RecvTimeoutError::Timeout) => panic!("{} never ended; seen: {:#?}", self.args, self.seen),
             }
         }
         (self.child.wait().unwrap().success(), std::mem::take(&mut self.seen))
     }
 }
 
-impl Drop for Stream {
+impl Drop for RunningKubectl {
     fn drop(&mut self) {
-        // It may have ended already: nothing to do then.
+        // Errors are ignored: the process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! A network of its own, which nobody outside reaches: what starts in it sees its own loopback and one way out.
+//! Network namespaces: a process in one sees its own loopback and one link to the host.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -9,26 +9,26 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::process::Process;
 
-/// How many networks a run can have, and so addresses a certificate has to be for.
-pub(crate) const MOST: u8 = 64;
+/// Maximal number of networks in a run; certificates name one host address for each.
+pub(crate) const MAX_NETWORKS: u8 = 64;
 
-static MADE: AtomicU8 = AtomicU8::new(0);
+static NEXT_NUMBER: AtomicU8 = AtomicU8::new(0);
 
-/// A network namespace, tied to ours by a pair of interfaces.
+/// A network namespace, connected to the host by a veth pair.
 pub(crate) struct Network {
     name: String,
-    /// Our address, as seen from inside.
+    /// The host's address within the network.
     pub(crate) host: String,
     interface: String,
 }
 
 impl Network {
-    /// Makes one; none where that is not permitted.
+    /// Creates a network namespace; `None` where that is not permitted.
     pub(crate) fn make() -> Option<Network> {
         let number = loop {
-            let number = MADE.fetch_add(1, Ordering::Relaxed);
-            assert!(number < MOST, "no certificate is for a further network");
-            // Somebody else may have one of this number, a run that was killed for one: nothing would come through ours.
+            let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+            assert!(number < MAX_NETWORKS, "more networks than addresses in certificates");
+            // The number may be in use by another run or by one that was killed; its addresses would conflict.
             if TcpListener::bind((host_address(number).as_str(), 0)).is_err() {
                 break number;
             }
@@ -39,20 +39,20 @@ impl Network {
             host: host_address(number),
             interface: format!("nx{id}-{number}"),
         };
-        let (name, ours, theirs) = (&network.name, &network.interface, format!("ny{id}-{number}"));
+        let (name, host_interface, peer_interface) = (&network.name, &network.interface, format!("ny{id}-{number}"));
         let steps = [
             format!("netns add {name}"),
-            format!("link add {ours} type veth peer name {theirs} netns {name}"),
-            format!("addr add {}/30 dev {ours}", network.host),
-            format!("link set {ours} up"),
+            format!("link add {host_interface} type veth peer name {peer_interface} netns {name}"),
+            format!("addr add {}/30 dev {host_interface}", network.host),
+            format!("link set {host_interface} up"),
             format!("-n {name} link set lo up"),
-            format!("-n {name} addr add 10.77.{number}.2/30 dev {theirs}"),
-            format!("-n {name} link set {theirs} up"),
+            format!("-n {name} addr add 10.77.{number}.2/30 dev {peer_interface}"),
+            format!("-n {name} link set {peer_interface} up"),
         ];
         steps.iter().all(|step| ip(step)).then_some(network)
     }
 
-    /// As [`BackendProcess::start`], inside.
+    /// Like [`Process::start`], inside the network namespace.
     pub(crate) fn start(
         &self,
         name: &str,
@@ -66,8 +66,8 @@ impl Network {
         Process::start(name, Path::new("ip"), all, directory)
     }
 
-    /// Lets those inside come to `port` of our loopback, at [`Network::host`] and the port that is given back.
-    pub(crate) fn let_out_to(&self, port: u16) -> u16 {
+    /// Forwards connections to `port` on the host's loopback; returns the port at [`Network::host`].
+    pub(crate) fn forward_to_host(&self, port: u16) -> u16 {
         let listener = TcpListener::bind((self.host.as_str(), 0)).unwrap();
         let open = listener.local_addr().unwrap().port();
         std::thread::spawn(move || {
@@ -81,7 +81,7 @@ impl Network {
     }
 }
 
-/// Our address in the network of this number.
+/// The host's address in the network with this number.
 pub(crate) fn host_address(number: u8) -> String {
     format!("10.77.{number}.1")
 }
@@ -93,12 +93,12 @@ impl Drop for Network {
     }
 }
 
-fn ip(words: &str) -> bool {
-    let output = Command::new("ip").args(words.split(' ')).output();
+fn ip(args: &str) -> bool {
+    let output = Command::new("ip").args(args.split(' ')).output();
     output.is_ok_and(|output| output.status.success())
 }
 
-/// Carries bytes both ways until either side ends.
+/// Copies bytes in both directions until either side ends.
 fn join(one: TcpStream, other: TcpStream) {
     for (mut from, mut to) in [(one.try_clone().unwrap(), other.try_clone().unwrap()), (other, one)] {
         std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! A child process that ends with its guard, and whose log is there when something failed.
+//! Child processes that are killed on drop, with logs that are printed on failure.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -8,27 +8,27 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long anything may take before we say it never will. Generous: nothing measures time with it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+/// Time limit of every wait. Generous: no test measures time by it.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(90);
 
-/// The moment at which [`PATIENCE`] ends.
+/// The end of [`TIMEOUT`] from now.
 pub(crate) fn deadline() -> Instant {
-    Instant::now() + PATIENCE
+    Instant::now() + TIMEOUT
 }
 
-/// Asks again until `probe` has an answer; panics with `what` and the last complaint at the deadline.
+/// Repeats `probe` until it succeeds; panics with `what` and the last error after [`TIMEOUT`].
 pub(crate) fn eventually<T>(what: &str, mut probe: impl FnMut() -> Result<T, String>) -> T {
     let deadline = deadline();
     loop {
         match probe() {
-            Ok(answer) => return answer,
-            Err(complaint) if Instant::now() > deadline => panic!("{what} never came true: {complaint}"),
+            Ok(response) => return response,
+            Err(error) if Instant::now() > deadline => panic!("timed out waiting for {what}: {error}"),
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
         }
     }
 }
 
-/// A running program. Dropping it kills it; when dropped by a panic it prints the end of its log.
+/// A running program. It is killed on drop; on a panic the end of its log is printed.
 pub(crate) struct Process {
     name: String,
     child: Child,
@@ -36,7 +36,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `program` with `arguments`; both its outputs go to `directory/name.log`.
+    /// Starts `program`; standard output and error go to `directory/logs/name.log`.
     pub(crate) fn start(
         name: &str,
         program: &Path,
@@ -47,7 +47,7 @@ impl Process {
         std::fs::create_dir_all(&logs).unwrap();
         let log = logs.join(format!("{name}.log"));
         let output = File::options().create(true).append(true).open(&log).unwrap();
-        // setpriv ends the child with the thread that started it, even when this process is killed.
+        // setpriv kills the child when the thread that started it ends, even when this process is killed.
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "--"])
             .arg(program)
@@ -60,10 +60,10 @@ impl Process {
         Process { name: name.to_owned(), child, log }
     }
 
-    /// Waits until `ready` is satisfied; panics at once, with the log, when the process ends instead.
+    /// Waits until `ready` succeeds; panics at once, with the log, when the process exits.
     pub(crate) fn wait_until<T>(&mut self, mut ready: impl FnMut() -> Result<T, String>) -> T {
         let name = self.name.clone();
-        eventually(&format!("{name} being ready"), || {
+        eventually(&format!("{name} to be ready"), || {
             if let Some(status) = self.child.try_wait().unwrap() {
                 panic!("{name} ended before it was ready: {status}");
             }
@@ -76,10 +76,10 @@ impl Process {
         kill_process(pid, signal).unwrap_or_else(|error| panic!("signalling {}: {error}", self.name));
     }
 
-    /// Stops it, and waits until all of it stands still.
+    /// Sends SIGSTOP and waits until all threads are stopped.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
-        eventually(&format!("{} standing still", self.name), || {
+        eventually(&format!("{} to stop", self.name), || {
             let tasks =
                 std::fs::read_dir(format!("/proc/{}/task", self.child.id())).map_err(|error| error.to_string())?;
             let states: Vec<String> =
@@ -90,26 +90,26 @@ impl Process {
         });
     }
 
-    /// Files and sockets it has open.
+    /// Number of open file descriptors.
     pub(crate) fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
     }
 
-    /// The exit status, waited for.
+    /// Waits for the exit status.
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let name = self.name.clone();
-        eventually(&format!("the end of {name}"), || match self.child.try_wait().unwrap() {
+        eventually(&format!("the exit of {name}"), || match self.child.try_wait().unwrap() {
             Some(status) => Ok(status),
             None => Err("still running".to_owned()),
         })
     }
 
-    /// All it wrote so far.
+    /// The log so far.
     pub(crate) fn log(&self) -> String {
         self.reader()()
     }
 
-    /// The same, for a closure that must not borrow the process.
+    /// A function that reads the log without borrowing the process.
     pub(crate) fn reader(&self) -> impl Fn() -> String + use<> {
         let log = self.log.clone();
         move || String::from_utf8_lossy(&std::fs::read(&log).unwrap_or_default()).into_owned()
@@ -127,7 +127,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended already: nothing to do then.
+        // Errors are ignored: the process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {

@@ -1,8 +1,7 @@
-//! One person with one kubectl in one namespace at one target, and a transcript of what was said.
+//! A kubectl session of one user in one namespace at one target, with a transcript.
 //!
-//! The same story is told to the extension server directly and through narthex; what is only an
-//! accident of the telling (namespace, address, uid, times, resource versions) is blanked, and then
-//! the two transcripts must be equal, word for word.
+//! The same scenario runs at the reference server and through narthex. Values that differ from run to run (namespace,
+//! address, uid, times, resource versions) are replaced; the transcripts must then be equal.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -11,146 +10,157 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::kubectl::{Stream, run};
-use super::{Door, Identity, Kubectl, Target, World, kubeconfig};
+use super::kubectl::{RunningKubectl, run};
+use super::{HttpsEndpoint, Identity, Kubectl, Target, TestEnvironment, kubeconfig};
 
-/// What one command said.
+/// Output and exit status of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct CommandResult {
     pub(crate) command: String,
     pub(crate) success: bool,
     pub(crate) output: String,
     pub(crate) errors: String,
 }
 
-impl Step {
-    /// Runs a kubectl `command`, which people know as `words`.
-    pub(crate) fn run(words: &str, command: Command, input: &str) -> Step {
+impl CommandResult {
+    /// Runs a kubectl `command`; `args` is its name in the transcript.
+    pub(crate) fn run(args: &str, command: Command, input: &str) -> CommandResult {
         let output = run(command, input);
-        Step {
-            command: format!("kubectl {words}"),
+        CommandResult {
+            command: format!("kubectl {args}"),
             success: output.status.success(),
             output: String::from_utf8_lossy(&output.stdout).into_owned(),
             errors: String::from_utf8_lossy(&output.stderr).into_owned(),
         }
     }
 
-    /// Asserts that it succeeded, and gives its output.
+    /// Asserts success and returns standard output.
     #[track_caller]
     pub(crate) fn ok(&self) -> &str {
         assert!(self.success, "`{}` failed:\n{}{}", self.command, self.output, self.errors);
         &self.output
     }
 
-    /// Asserts that it failed saying `text`.
+    /// Asserts failure with `text` on standard error.
     #[track_caller]
-    pub(crate) fn refused(&self, text: &str) {
+    pub(crate) fn expect_error(&self, text: &str) {
         assert!(!self.success, "`{}` succeeded:\n{}", self.command, self.output);
-        assert!(self.errors.contains(text), "`{}` did not say {text:?} but:\n{}", self.command, self.errors);
+        assert!(self.errors.contains(text), "`{}` printed no {text:?} but:\n{}", self.command, self.errors);
     }
 }
 
-/// A person at work.
+/// A kubectl session of one user.
 pub(crate) struct Session<'w> {
-    pub(crate) world: &'w World,
+    pub(crate) environment: &'w TestEnvironment,
     pub(crate) target: Target,
-    pub(crate) door: Door,
+    pub(crate) endpoint: HttpsEndpoint,
     pub(crate) namespace: String,
     kubectl: Kubectl,
     kubeconfig: PathBuf,
     home: PathBuf,
-    transcript: Vec<Step>,
+    transcript: Vec<CommandResult>,
 }
 
 impl<'w> Session<'w> {
-    /// `who` with `kubectl` at `target`, in a new namespace.
-    pub(crate) fn open(world: &'w World, kubectl: &Kubectl, target: Target, who: &Identity) -> Session<'w> {
+    /// Opens a session of `identity` at `target` in a new namespace.
+    pub(crate) fn open(
+        environment: &'w TestEnvironment,
+        kubectl: &Kubectl,
+        target: Target,
+        identity: &Identity,
+    ) -> Session<'w> {
         let namespace = format!("story-{:08x}", fastrand::u32(..));
-        world.cluster.create_namespace(&namespace);
-        Self::open_in(world, kubectl, target, world.door(target), who, namespace)
+        environment.cluster.create_namespace(&namespace);
+        Self::open_in(environment, kubectl, target, environment.endpoint(target), identity, namespace)
     }
 
-    /// The same at another `door` than the world's, which is to be taken for narthex there.
-    pub(crate) fn open_at(world: &'w World, kubectl: &Kubectl, door: &Door, who: &Identity) -> Session<'w> {
+    /// Opens a session at `endpoint`, a gateway outside the shared environment.
+    pub(crate) fn open_at(
+        environment: &'w TestEnvironment,
+        kubectl: &Kubectl,
+        endpoint: &HttpsEndpoint,
+        identity: &Identity,
+    ) -> Session<'w> {
         let namespace = format!("story-{:08x}", fastrand::u32(..));
-        world.cluster.create_namespace(&namespace);
-        Self::open_in(world, kubectl, Target::Through, door, who, namespace)
+        environment.cluster.create_namespace(&namespace);
+        Self::open_in(environment, kubectl, Target::Gateway, endpoint, identity, namespace)
     }
 
     fn open_in(
-        world: &'w World,
+        environment: &'w TestEnvironment,
         kubectl: &Kubectl,
         target: Target,
-        door: &Door,
-        who: &Identity,
+        endpoint: &HttpsEndpoint,
+        identity: &Identity,
         namespace: String,
     ) -> Session<'w> {
-        let home = world.scratch(&namespace);
-        let name = who.certificate.file_stem().unwrap().to_string_lossy();
-        let kubeconfig = kubeconfig::write(&home, &name, &door.url(), &door.authority, Some(who));
-        let (kubectl, door) = (kubectl.clone(), door.clone());
-        Session { world, target, door, namespace, kubectl, kubeconfig, home, transcript: Vec::new() }
+        let home = environment.scratch(&namespace);
+        let name = identity.certificate.file_stem().unwrap().to_string_lossy();
+        let kubeconfig = kubeconfig::write(&home, &name, &endpoint.url(), &endpoint.authority, Some(identity));
+        let (kubectl, endpoint) = (kubectl.clone(), endpoint.clone());
+        Session { environment, target, endpoint, namespace, kubectl, kubeconfig, home, transcript: Vec::new() }
     }
 
-    /// Lets someone else act in the same namespace, and in the same transcript.
-    pub(crate) fn joined_by(&mut self, who: &Identity, act: impl FnOnce(&mut Session<'w>)) {
+    /// Runs `commands` as another user in the same namespace, with the same transcript.
+    pub(crate) fn as_user(&mut self, identity: &Identity, commands: impl FnOnce(&mut Session<'w>)) {
         let namespace = self.namespace.clone();
-        let mut guest = Self::open_in(self.world, &self.kubectl, self.target, &self.door, who, namespace);
-        act(&mut guest);
-        self.transcript.append(&mut guest.transcript);
+        let mut session =
+            Self::open_in(self.environment, &self.kubectl, self.target, &self.endpoint, identity, namespace);
+        commands(&mut session);
+        self.transcript.append(&mut session.transcript);
     }
 
-    /// kubectl with these words (split at blanks) in the session's namespace, ready to run.
-    pub(crate) fn command(&self, words: &str) -> Command {
+    /// A kubectl command with these arguments (split at blanks) in the session's namespace.
+    pub(crate) fn command(&self, args: &str) -> Command {
         let mut command = self.kubectl.command(&self.kubeconfig, &self.home);
-        command.arg(format!("--namespace={}", self.namespace)).args(words.split_whitespace());
+        command.arg(format!("--namespace={}", self.namespace)).args(args.split_whitespace());
         command
     }
 
-    /// Runs it and writes it into the transcript that is compared.
-    pub(crate) fn kubectl(&mut self, words: &str) -> Step {
-        self.with_input(words, "")
+    /// Runs kubectl and records the result in the transcript.
+    pub(crate) fn kubectl(&mut self, args: &str) -> CommandResult {
+        self.with_input(args, "")
     }
 
-    /// The same with a document on standard input.
-    pub(crate) fn with_input(&mut self, words: &str, input: &(impl Display + ?Sized)) -> Step {
-        let command = self.command(words);
-        self.record(words, command, &input.to_string())
+    /// Runs kubectl with a document on standard input and records the result.
+    pub(crate) fn with_input(&mut self, args: &str, input: &(impl Display + ?Sized)) -> CommandResult {
+        let command = self.command(args);
+        self.record(args, command, &input.to_string())
     }
 
-    /// The same with a command that was prepared further (an editor, odd arguments).
-    pub(crate) fn record(&mut self, words: &str, command: Command, input: &str) -> Step {
-        let step = Step::run(words, command, input);
-        self.transcript.push(Step {
-            command: self.blanked(&step.command),
+    /// Runs a prepared command and records the result (for example with an editor or special arguments).
+    pub(crate) fn record(&mut self, args: &str, command: Command, input: &str) -> CommandResult {
+        let step = CommandResult::run(args, command, input);
+        self.transcript.push(CommandResult {
+            command: self.normalized(&step.command),
             success: step.success,
-            output: self.blanked(&step.output),
-            errors: self.blanked(&step.errors),
+            output: self.normalized(&step.output),
+            errors: self.normalized(&step.errors),
         });
         step
     }
 
-    /// Runs it without comparing: where the targets rightly differ.
-    pub(crate) fn aside(&self, words: &str) -> Step {
-        Step::run(words, self.command(words), "")
+    /// Runs kubectl without recording, where the targets may differ.
+    pub(crate) fn run_unrecorded(&self, args: &str) -> CommandResult {
+        CommandResult::run(args, self.command(args), "")
     }
 
-    /// Starts a kubectl that keeps running.
-    pub(crate) fn stream(&self, words: &str) -> Stream {
-        Stream::start(self.command(words))
+    /// Starts a kubectl that keeps running, without recording.
+    pub(crate) fn stream(&self, args: &str) -> RunningKubectl {
+        RunningKubectl::start(self.command(args))
     }
 
-    /// Adds something else that must be the same at both targets.
-    pub(crate) fn note(&mut self, what: &str, output: &str) {
-        let output = self.blanked(output);
-        self.transcript.push(Step { command: what.to_owned(), success: true, output, errors: String::new() });
+    /// Records an additional value that must be equal at both targets.
+    pub(crate) fn record_note(&mut self, what: &str, output: &str) {
+        let output = self.normalized(output);
+        self.transcript.push(CommandResult { command: what.to_owned(), success: true, output, errors: String::new() });
     }
 
-    pub(crate) fn into_transcript(self) -> Vec<Step> {
+    pub(crate) fn into_transcript(self) -> Vec<CommandResult> {
         self.transcript
     }
 
-    fn blanked(&self, text: &str) -> String {
+    fn normalized(&self, text: &str) -> String {
         static ACCIDENTS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
             [
                 (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "UID"),
@@ -158,7 +168,7 @@ impl<'w> Session<'w> {
                 (r#"(resourceVersion"?: ?)"\d+""#, "${1}VERSION"),
                 (r#"("continue": ?)"[^"]+""#, "${1}CONTINUE"),
                 (r"(Resource Version: +)\d+", "${1}VERSION"),
-                // What `kubectl diff` calls its two files.
+                // Names of the two files of `kubectl diff`.
                 (r"(LIVE|MERGED)-\d+", "${1}"),
                 (r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ [+-]\d{4}", "TIME"),
                 (r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [+-]\d{4}", "TIME"),
@@ -171,12 +181,12 @@ impl<'w> Session<'w> {
             .map(|(pattern, blank)| (Regex::new(pattern).unwrap(), blank))
             .collect()
         });
-        let url = self.world.door(self.target).url();
+        let url = self.environment.endpoint(self.target).url();
         let mut text = text
             .replace(&self.namespace, "NAMESPACE")
             .replace(&url, "SERVER")
-            // kube-apiserver says where it is itself.
-            .replace(&self.world.cluster.door.url(), "SERVER")
+            // kube-apiserver reports its own address.
+            .replace(&self.environment.cluster.endpoint.url(), "SERVER")
             .replace(url.trim_start_matches("https://"), "SERVER");
         for (accident, blank) in ACCIDENTS.iter() {
             text = accident.replace_all(&text, *blank).into_owned();

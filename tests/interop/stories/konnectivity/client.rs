@@ -1,4 +1,4 @@
-//! Our client when all goes well, at some scale.
+//! The Konnectivity client without faults, with many tunnels.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -8,23 +8,26 @@ use futures_util::future::join_all;
 use narthex::egress::proxy::konnectivity::{KonnectivityTunnel, TunnelFailure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::super::socks5::{Door, selector};
-use super::far::{BANNER, Far, Habit};
-use super::{PATIENCE, asks, dial, here, pattern};
-use crate::world::{Front, Konnectivity, World, eventually};
+use super::super::socks5::{Socks5Proxy, selector};
+use super::target_server::{BANNER, TargetBehavior, TargetServer};
+use super::{TIMEOUT, assert_echo, dial, pattern, run_local};
+use crate::world::{Konnectivity, KonnectivityMode, TestEnvironment, eventually};
 
-pub(super) fn carries(world: &World) {
-    for (front, name) in [(Front::GrpcUnix, "konnectivity-socket"), (Front::GrpcTls, "konnectivity-tls")] {
-        let directory = world.scratch(name);
-        let mut konnectivity = Konnectivity::start(&directory, front);
-        let (echo, source) = (Far::start(Habit::Echo), Far::start(Habit::Source(10 << 20)));
-        here(async {
+pub(super) fn tunnels_over_both_transports(environment: &TestEnvironment) {
+    for (mode, name) in
+        [(KonnectivityMode::GrpcUnix, "konnectivity-socket"), (KonnectivityMode::GrpcTls, "konnectivity-tls")]
+    {
+        let directory = environment.scratch(name);
+        let mut konnectivity = Konnectivity::start(&directory, mode);
+        let (echo, source) =
+            (TargetServer::start(TargetBehavior::Echo), TargetServer::start(TargetBehavior::Source(10 << 20)));
+        run_local(async {
             let client = konnectivity.client().await;
             assert_eq!(dial(&client, echo.port).await.err(), Some(TunnelFailure::NoAgent));
             konnectivity.start_agent("agent-a", None);
 
             let mut tunnel = dial(&client, echo.port).await.unwrap();
-            asks(&mut tunnel, &pattern(1 << 20)).await;
+            assert_echo(&mut tunnel, &pattern(1 << 20)).await;
             drop(tunnel);
 
             let mut tunnel = dial(&client, source.port).await.unwrap();
@@ -35,33 +38,34 @@ pub(super) fn carries(world: &World) {
 
             let free = crate::world::free_port();
             assert_eq!(dial(&client, free).await.err(), Some(TunnelFailure::Refused));
-            let nowhere = client.dial("no-such-host.invalid:443", PATIENCE).await.err().unwrap();
-            // Where there is no DNS at all, the agent waits for it in vain.
+            let nowhere = client.dial("no-such-host.invalid:443", TIMEOUT).await.err().unwrap();
+            // Without DNS the agent's lookup runs into its timeout.
             let expected = [TunnelFailure::NoSuchHost, TunnelFailure::DialTimeout];
             assert!(expected.contains(&nowhere.failure), "{nowhere}");
-            let error = client.dial("no port", PATIENCE).await.err().unwrap();
+            let error = client.dial("no port", TIMEOUT).await.err().unwrap();
             assert_eq!(error.failure, TunnelFailure::DialFailed, "{error}");
-            // It takes a while until the last one is closed in good order.
+            // The last connection closes asynchronously.
             tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
             assert_eq!(client.streams(), 0);
         });
-        eventually("nothing open", || is_left(&konnectivity, 0.0));
+        eventually("no open connections", || assert_open_connections(&konnectivity, 0.0));
     }
 }
 
-fn is_left(konnectivity: &Konnectivity, expected: f64) -> Result<(), String> {
+fn assert_open_connections(konnectivity: &Konnectivity, expected: f64) -> Result<(), String> {
     let open = konnectivity.agents[0].count("konnectivity_network_proxy_agent_open_endpoint_connections");
     match (konnectivity.established(), open) {
-        (ours, theirs) if ours == expected && theirs == expected => Ok(()),
+        (own_descriptors, peer_descriptors) if own_descriptors == expected && peer_descriptors == expected => Ok(()),
         counts => Err(format!("{counts:?} connections at the server and at the agent")),
     }
 }
 
-/// The reference's client loses the banner four times in ten.
-pub(super) fn speaks_first(world: &World) {
-    let konnectivity = Konnectivity::with_agent(&world.scratch("konnectivity-banner"), Front::GrpcUnix);
-    let far = Far::start(Habit::Banner);
-    here(async {
+/// The reference client loses the banner in four of ten connections.
+pub(super) fn target_speaks_first(environment: &TestEnvironment) {
+    let konnectivity =
+        Konnectivity::with_agent(&environment.scratch("konnectivity-banner"), KonnectivityMode::GrpcUnix);
+    let far = TargetServer::start(TargetBehavior::Banner);
+    run_local(async {
         let client = konnectivity.client().await;
         for _ in 0..400 {
             let mut all = Vec::new();
@@ -71,30 +75,32 @@ pub(super) fn speaks_first(world: &World) {
     });
 }
 
-/// The reference loses some of it seven times in ten.
-pub(super) fn upload_and_close(world: &World) {
-    let konnectivity = Konnectivity::with_agent(&world.scratch("konnectivity-upload"), Front::GrpcUnix);
-    let far = Far::start(Habit::Sink);
-    let words = pattern(2 << 20);
-    here(async {
+/// The reference client loses data in seven of ten connections.
+pub(super) fn upload_and_close(environment: &TestEnvironment) {
+    let konnectivity =
+        Konnectivity::with_agent(&environment.scratch("konnectivity-upload"), KonnectivityMode::GrpcUnix);
+    let far = TargetServer::start(TargetBehavior::Sink);
+    let args = pattern(2 << 20);
+    run_local(async {
         let client = konnectivity.client().await;
         for shut in [true, false].into_iter().cycle().take(10) {
             let mut tunnel = dial(&client, far.port).await.unwrap();
-            tunnel.write_all(&words).await.unwrap();
+            tunnel.write_all(&args).await.unwrap();
             if shut {
                 tunnel.shutdown().await.unwrap();
             }
             drop(tunnel);
             tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
-            assert_eq!(far.received.try_recv(), Ok(words.len()));
+            assert_eq!(far.received.try_recv(), Ok(args.len()));
         }
     });
 }
 
-pub(super) fn a_thousand(world: &World) {
-    let konnectivity = Konnectivity::with_agent(&world.scratch("konnectivity-thousand"), Front::GrpcUnix);
-    let far = Far::start(Habit::Echo);
-    here(async {
+pub(super) fn thousand_tunnels(environment: &TestEnvironment) {
+    let konnectivity =
+        Konnectivity::with_agent(&environment.scratch("konnectivity-thousand"), KonnectivityMode::GrpcUnix);
+    let far = TargetServer::start(TargetBehavior::Echo);
+    run_local(async {
         let client = konnectivity.client().await;
         let began = Instant::now();
         let mut tunnels: Vec<KonnectivityTunnel> = Vec::new();
@@ -104,34 +110,34 @@ pub(super) fn a_thousand(world: &World) {
         }
         println!("1000 tunnels in {:?}", began.elapsed());
         assert_eq!((client.streams(), konnectivity.established()), (1000, 1000.0));
-        let words = pattern(10_000);
+        let args = pattern(10_000);
         for some in tunnels.chunks_mut(100) {
-            join_all(some.iter_mut().map(|tunnel| asks(tunnel, &words))).await;
+            join_all(some.iter_mut().map(|tunnel| assert_echo(tunnel, &args))).await;
         }
-        // Each still is itself.
+        // No tunnel received another's data.
         join_all(tunnels.iter_mut().enumerate().map(async |(number, tunnel)| {
-            asks(tunnel, format!("tunnel {number}").as_bytes()).await;
+            assert_echo(tunnel, format!("tunnel {number}").as_bytes()).await;
         }))
         .await;
         drop(tunnels);
-        // In good order: a server whose client is gone closes as well, but does not count it.
+        // Closed one by one: the server does not count tunnels that close because their client disconnected.
         while client.streams() > 0 {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     });
-    eventually("nothing open", || is_left(&konnectivity, 0.0));
+    eventually("no open connections", || assert_open_connections(&konnectivity, 0.0));
 }
 
-pub(super) fn ten_thousand_dials(world: &World) {
-    let konnectivity = Konnectivity::with_agent(&world.scratch("konnectivity-dials"), Front::GrpcUnix);
-    let far = Far::start(Habit::Sink);
-    let ours = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    here(async {
+pub(super) fn ten_thousand_dials(environment: &TestEnvironment) {
+    let konnectivity = Konnectivity::with_agent(&environment.scratch("konnectivity-dials"), KonnectivityMode::GrpcUnix);
+    let far = TargetServer::start(TargetBehavior::Sink);
+    let own_descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    run_local(async {
         let client = konnectivity.client().await;
         drop(dial(&client, far.port).await.unwrap());
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
-        let theirs = || (konnectivity.server.descriptors(), konnectivity.agents[0].process.descriptors());
-        let before = (ours(), theirs());
+        let peer_descriptors = || (konnectivity.server.descriptors(), konnectivity.agents[0].process.descriptors());
+        let before = (own_descriptors(), peer_descriptors());
         let began = Instant::now();
         for _ in 0..10_000 {
             drop(dial(&client, far.port).await.unwrap());
@@ -139,36 +145,40 @@ pub(super) fn ten_thousand_dials(world: &World) {
         println!("10000 dials in {:?}", began.elapsed());
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
         assert_eq!(client.streams(), 0);
-        let after = (ours(), theirs());
-        // Others have files open in this process; a leak would be thousands.
+        let after = (own_descriptors(), peer_descriptors());
+        // Other tests have files open in this process; a leak would be thousands.
         assert!(after.0 < before.0 + 500, "{before:?} {after:?}");
         assert!(after.1.0 <= before.1.0 + 10 && after.1.1 <= before.1.1 + 10, "{before:?} {after:?}");
-        is_left(&konnectivity, 0.0).unwrap();
+        assert_open_connections(&konnectivity, 0.0).unwrap();
         assert_eq!(konnectivity.count("konnectivity_network_proxy_server_pending_backend_dials"), 0.0);
     });
 }
 
-/// The same in the other mode, by `narthex socks5`: each SOCKS dial is a CONNECT.
-pub(super) fn ten_thousand_connects(world: &World) {
+/// http-connect mode by `narthex socks5`: each SOCKS connection is a CONNECT.
+pub(super) fn ten_thousand_connects(environment: &TestEnvironment) {
     const ROWS: usize = 4;
-    let directory = world.scratch("konnectivity-connects");
-    let konnectivity = Konnectivity::with_agent(&directory, Front::ConnectUnix);
-    let far = Far::start(Habit::Sink);
+    let directory = environment.scratch("konnectivity-connects");
+    let konnectivity = Konnectivity::with_agent(&directory, KonnectivityMode::ConnectUnix);
+    let far = TargetServer::start(TargetBehavior::Sink);
     let file = directory.join("egress.json");
     std::fs::write(&file, selector(&konnectivity).to_string()).unwrap();
     let egress = format!("--egress-selector-config-file={}", file.display());
-    let door = Door::open(&directory, &[&egress, &format!("--allow-destinations=127.0.0.1:{}", far.port)]);
-    let row = |dials: usize| (0..dials).for_each(|_| connect_by_socks5(door.port, far.port));
+    let proxy = Socks5Proxy::open(&directory, &[&egress, &format!("--allow-destinations=127.0.0.1:{}", far.port)]);
+    let row = |dials: usize| (0..dials).for_each(|_| connect_by_socks5(proxy.port, far.port));
     let all_closed = || {
-        eventually("all of them at their end", || {
+        eventually("all connections closed", || {
             let ended = far.received.try_iter().count();
-            if ended == 0 { is_left(&konnectivity, 0.0) } else { Err(format!("{ended} more came to their end")) }
+            if ended == 0 {
+                assert_open_connections(&konnectivity, 0.0)
+            } else {
+                Err(format!("{ended} connections closed"))
+            }
         });
     };
     row(1);
     all_closed();
     let descriptors = || {
-        [&door.process, &konnectivity.server, &konnectivity.agents[0].process].map(crate::world::Process::descriptors)
+        [&proxy.process, &konnectivity.server, &konnectivity.agents[0].process].map(crate::world::Process::descriptors)
     };
     let dials = || konnectivity.count("konnectivity_network_proxy_server_dial_duration_seconds_count");
     let (before, dialed) = (descriptors(), dials());
@@ -177,7 +187,7 @@ pub(super) fn ten_thousand_connects(world: &World) {
     println!("10000 dials by http-connect in {:?}", began.elapsed());
     assert_eq!(dials() - dialed, 10_000.0);
     all_closed();
-    eventually("nothing left behind", || {
+    eventually("no leaked descriptors", || {
         let after = descriptors();
         println!("descriptors of narthex, the server and the agent: {before:?}, then {after:?}");
         let well = after.iter().zip(&before).all(|(after, before)| *after <= before + 10);
@@ -186,10 +196,10 @@ pub(super) fn ten_thousand_connects(world: &World) {
     assert_eq!(konnectivity.count("konnectivity_network_proxy_server_pending_backend_dials"), 0.0);
 }
 
-/// Opens a connection to `target` of loopback, and closes it.
+/// Opens a connection to port `target` on loopback through the proxy and closes it.
 fn connect_by_socks5(proxy: u16, target: u16) {
     let mut stream = TcpStream::connect(("127.0.0.1", proxy)).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(&[5, 1, 0]).unwrap();
     let mut method = [0; 2];
     stream.read_exact(&mut method).unwrap();

@@ -1,4 +1,4 @@
-//! What breaks between us and a target, and what it does to whom.
+//! Faults between the client and a target.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,16 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::{sleep, timeout};
 
-use super::far::{Far, Habit};
-use super::{PATIENCE, asks, dial, here, pattern};
-use crate::world::{Front, Konnectivity, World};
+use super::target_server::{TargetBehavior, TargetServer};
+use super::{TIMEOUT, assert_echo, dial, pattern, run_local};
+use crate::world::{Konnectivity, KonnectivityMode, TestEnvironment};
 
-pub(super) fn agent_killed(world: &World) {
-    let mut konnectivity = Konnectivity::with_agent(&world.scratch("konnectivity-agent-killed"), Front::GrpcUnix);
-    let (source, echo) = (Far::start(Habit::Source(1 << 30)), Far::start(Habit::Echo));
-    here(async {
+pub(super) fn agent_killed(environment: &TestEnvironment) {
+    let mut konnectivity =
+        Konnectivity::with_agent(&environment.scratch("konnectivity-agent-killed"), KonnectivityMode::GrpcUnix);
+    let (source, echo) =
+        (TargetServer::start(TargetBehavior::Source(1 << 30)), TargetServer::start(TargetBehavior::Echo));
+    run_local(async {
         let client = konnectivity.client().await;
         let mut transfer = dial(&client, source.port).await.unwrap();
         transfer.read_exact(&mut vec![0; 1 << 20]).await.unwrap();
@@ -25,21 +27,24 @@ pub(super) fn agent_killed(world: &World) {
         agent.process.wait();
         let began = Instant::now();
         let mut rest = Vec::new();
-        let ended = timeout(Duration::from_secs(5), transfer.read_to_end(&mut rest)).await.expect("an end at once");
+        let ended = timeout(Duration::from_secs(5), transfer.read_to_end(&mut rest))
+            .await
+            .expect("the transfer to end at once");
         println!("the transfer ended with {ended:?} after {:?}", began.elapsed());
-        // The server says the same as when the target closes. That nobody takes it for whole is up to what is inside:
-        // see `cut`.
-        assert!(rest.len() < (1 << 30) - (1 << 20), "it was over before the agent was killed");
+        // The server reports this like a close by the target. Detecting the truncation is up to the protocol inside:
+        // see `interrupted_transfer`.
+        assert!(rest.len() < (1 << 30) - (1 << 20), "the transfer ended before the agent was killed");
         assert_eq!(dial(&client, echo.port).await.err(), Some(TunnelFailure::NoAgent));
         konnectivity.start_agent("agent-b", None);
-        asks(&mut dial(&client, echo.port).await.unwrap(), b"well again").await;
+        assert_echo(&mut dial(&client, echo.port).await.unwrap(), b"tunnels to work again").await;
     });
 }
 
-pub(super) fn agent_stopped(world: &World) {
-    let mut konnectivity = Konnectivity::with_agent(&world.scratch("konnectivity-agent-stopped"), Front::GrpcUnix);
-    let echo = Far::start(Habit::Echo);
-    here(async {
+pub(super) fn agent_stopped(environment: &TestEnvironment) {
+    let mut konnectivity =
+        Konnectivity::with_agent(&environment.scratch("konnectivity-agent-stopped"), KonnectivityMode::GrpcUnix);
+    let echo = TargetServer::start(TargetBehavior::Echo);
+    run_local(async {
         let client = konnectivity.client().await;
         konnectivity.agents[0].process.stop();
         let began = Instant::now();
@@ -47,7 +52,7 @@ pub(super) fn agent_stopped(world: &World) {
         assert_eq!(error.failure, TunnelFailure::NoAnswer);
         assert!(began.elapsed() < Duration::from_secs(3));
 
-        // Where another agent is there, a dial finds it: the server picks one for each of the dials we send.
+        // With another agent a dial succeeds: the client sends parallel dials and the server picks an agent for each.
         konnectivity.start_agent("agent-b", None);
         let clients = KonnectivityPool::default();
         let open = async || Ok(konnectivity.client().await);
@@ -58,10 +63,10 @@ pub(super) fn agent_stopped(world: &World) {
             let began = Instant::now();
             match clients.dial(&"server", &address, patience, open).await {
                 Ok(mut tunnel) => {
-                    asks(&mut tunnel, b"somebody is there").await;
+                    assert_echo(&mut tunnel, b"other agent").await;
                     served += 1;
                 }
-                // One in sixteen times all four go to the one that hangs.
+                // With probability 1/16 all four dials go to the stopped agent.
                 Err(error) => {
                     assert_eq!(error.reason, "ProxyTimeout", "{}", error.cause);
                     assert!(began.elapsed() < patience + Duration::from_secs(1), "{:?}", began.elapsed());
@@ -69,24 +74,25 @@ pub(super) fn agent_stopped(world: &World) {
             }
         }
         println!("{served} of 5 dials are served while one of two agents hangs");
-        // Of none, one in a million runs.
+        // None is served in one of a million runs.
         assert!(served > 0);
         konnectivity.agents[0].process.signal(Signal::CONT);
-        // What it was asked meanwhile it does now, and closes again: nobody wants it any longer.
+        // The agent now executes the pending dials and closes them again: no client waits for them.
         drop(client);
         let began = Instant::now();
         while konnectivity.established() > 0.0 {
-            assert!(began.elapsed() < Duration::from_secs(20), "{} connections are left", konnectivity.established());
+            assert!(began.elapsed() < Duration::from_secs(20), "{} connections are open", konnectivity.established());
             sleep(Duration::from_millis(50)).await;
         }
     });
 }
 
-pub(super) fn server_restarted(world: &World) {
-    let mut konnectivity = Konnectivity::with_agent(&world.scratch("konnectivity-restart"), Front::GrpcUnix);
-    let echo = Far::start(Habit::Echo);
+pub(super) fn server_restarted(environment: &TestEnvironment) {
+    let mut konnectivity =
+        Konnectivity::with_agent(&environment.scratch("konnectivity-restart"), KonnectivityMode::GrpcUnix);
+    let echo = TargetServer::start(TargetBehavior::Echo);
     let address = format!("127.0.0.1:{}", echo.port);
-    here(async {
+    run_local(async {
         let clients = KonnectivityPool::default();
         let socket = konnectivity.socket.clone();
         let open = async || {
@@ -98,92 +104,100 @@ pub(super) fn server_restarted(world: &World) {
             })?;
             Ok(KonnectivityClient::connect(stream, "localhost").await?)
         };
-        let mut tunnel = clients.dial(&"server", &address, PATIENCE, open).await.unwrap();
+        let mut tunnel = clients.dial(&"server", &address, TIMEOUT, open).await.unwrap();
         konnectivity.server.signal(Signal::KILL);
         konnectivity.server.wait();
-        assert!(tunnel.read(&mut [0]).await.is_err(), "cut off is not the end of a file");
-        assert!(clients.dial(&"server", &address, PATIENCE, open).await.is_err());
-        konnectivity.start_again();
+        assert!(tunnel.read(&mut [0]).await.is_err(), "a lost connection is an error, not EOF");
+        assert!(clients.dial(&"server", &address, TIMEOUT, open).await.is_err());
+        konnectivity.restart();
         konnectivity.wait_for_agents(1);
         let began = Instant::now();
         let mut tunnel = loop {
-            match clients.dial(&"server", &address, PATIENCE, open).await {
+            match clients.dial(&"server", &address, TIMEOUT, open).await {
                 Ok(tunnel) => break tunnel,
                 Err(error) => assert!(began.elapsed() < Duration::from_secs(10), "{}", error.cause),
             }
             sleep(Duration::from_millis(20)).await;
         };
-        println!("a tunnel {:?} after the server and its agent were back", began.elapsed());
-        asks(&mut tunnel, b"well again").await;
+        println!("a tunnel {:?} after the server and its agent were restarted", began.elapsed());
+        assert_echo(&mut tunnel, b"tunnels to work again").await;
     });
 }
 
-async fn many(client: &KonnectivityClient, port: u16) -> Vec<KonnectivityTunnel> {
+async fn open_tunnels(client: &KonnectivityClient, port: u16) -> Vec<KonnectivityTunnel> {
     join_all((0..100).map(|_| dial(client, port))).await.into_iter().map(Result::unwrap).collect()
 }
 
-/// How many of them get an answer within a second.
-async fn answered(tunnels: &mut [KonnectivityTunnel]) -> usize {
-    let all = join_all(tunnels.iter_mut().map(|tunnel| timeout(Duration::from_secs(1), asks(tunnel, b"and you?"))));
-    all.await.iter().filter(|answer| answer.is_ok()).count()
+/// Number of tunnels that echo within a second.
+async fn count_echoes(tunnels: &mut [KonnectivityTunnel]) -> usize {
+    let all =
+        join_all(tunnels.iter_mut().map(|tunnel| timeout(Duration::from_secs(1), assert_echo(tunnel, b"and you?"))));
+    all.await.iter().filter(|response| response.is_ok()).count()
 }
 
-/// With a server of the reference a reader that stops is in everybody's way. Ours may be for ten seconds, and is then
-/// cut off alone.
-pub(super) fn reader_stops(world: &World) {
-    let konnectivity = Konnectivity::with_agent(&world.scratch("konnectivity-reader-stops"), Front::GrpcUnix);
-    let (source, echo) = (Far::start(Habit::Source(1 << 30)), Far::start(Habit::Echo));
-    here(async {
+/// With the reference server a client that stops reading blocks all tunnels. Narthex's client allows that for ten
+/// seconds and then closes the one tunnel.
+pub(super) fn reader_stops(environment: &TestEnvironment) {
+    let konnectivity =
+        Konnectivity::with_agent(&environment.scratch("konnectivity-reader-stops"), KonnectivityMode::GrpcUnix);
+    let (source, echo) =
+        (TargetServer::start(TargetBehavior::Source(1 << 30)), TargetServer::start(TargetBehavior::Echo));
+    run_local(async {
         let client = konnectivity.client().await;
-        let mut others = many(&client, echo.port).await;
-        assert_eq!(answered(&mut others).await, 100);
+        let mut others = open_tunnels(&client, echo.port).await;
+        assert_eq!(count_echoes(&mut others).await, 100);
         let mut stopped = dial(&client, source.port).await.unwrap();
         let began = Instant::now();
         sleep(Duration::from_secs(1)).await;
-        println!("while its window is full, {} of 100 others are answered in a second", answered(&mut others).await);
-        let mut more = many(&client, echo.port).await;
+        println!("while its window is full, {} of 100 others echo within a second", count_echoes(&mut others).await);
+        let mut more = open_tunnels(&client, echo.port).await;
         println!("new tunnels after {:?}", began.elapsed());
         assert!(began.elapsed() < Duration::from_secs(16), "{:?}", began.elapsed());
-        assert_eq!(answered(&mut more).await, 100, "new ones");
-        assert_eq!(answered(&mut others).await, 100, "none of the others was lost");
+        assert_eq!(count_echoes(&mut more).await, 100, "new ones");
+        assert_eq!(count_echoes(&mut others).await, 100, "a tunnel was lost");
         assert_eq!(stopped.read(&mut [0; 8]).await.unwrap_err().kind(), std::io::ErrorKind::TimedOut);
     });
 }
 
-/// An agent of the reference that cannot hand on what one target does not read hands on nothing to any other, and hears
-/// neither dials nor closes. Nothing said over its connection changes that; what we can do is to notice.
-pub(super) fn target_never_reads(world: &World) {
-    let konnectivity = Konnectivity::with_agent(&world.scratch("konnectivity-never-reads"), Front::GrpcUnix);
-    let (mut deaf, echo) = (Far::start(Habit::Deaf), Far::start(Habit::Echo));
-    let source = Far::start(Habit::Source(64 << 20));
-    here(async {
+/// The reference agent blocks all tunnels when one target does not read; it then processes neither dials nor closes.
+/// Nothing sent over its connection changes that; the client can only detect it.
+pub(super) fn target_never_reads(environment: &TestEnvironment) {
+    let konnectivity =
+        Konnectivity::with_agent(&environment.scratch("konnectivity-never-reads"), KonnectivityMode::GrpcUnix);
+    let (mut deaf, echo) = (TargetServer::start(TargetBehavior::NeverReads), TargetServer::start(TargetBehavior::Echo));
+    let source = TargetServer::start(TargetBehavior::Source(64 << 20));
+    run_local(async {
         let client = konnectivity.client().await;
-        let mut others = many(&client, echo.port).await;
-        assert_eq!(answered(&mut others).await, 100);
+        let mut others = open_tunnels(&client, echo.port).await;
+        assert_eq!(count_echoes(&mut others).await, 100);
         let mut download = dial(&client, source.port).await.unwrap();
         let mut upload = dial(&client, deaf.port).await.unwrap();
-        let words = pattern(1 << 20);
+        let args = pattern(1 << 20);
         let mut accepted = 0;
-        while accepted < 64 << 20 && timeout(Duration::from_secs(3), upload.write_all(&words)).await.is_ok() {
-            accepted += words.len();
+        while accepted < 64 << 20 && timeout(Duration::from_secs(3), upload.write_all(&args)).await.is_ok() {
+            accepted += args.len();
         }
-        println!("{} MiB were taken before everything stopped", accepted >> 20);
-        assert_eq!(client.stuck_tunnels(), 1, "it is noticed");
+        println!("{} MiB were accepted before the agent blocked", accepted >> 20);
+        assert_eq!(client.stuck_tunnels(), 1, "the stuck tunnel is counted");
         let mut all = Vec::new();
         let downloaded = timeout(Duration::from_secs(10), download.read_to_end(&mut all)).await;
-        assert_eq!(downloaded.expect("what comes from there comes").unwrap(), 64 << 20);
-        assert_eq!(answered(&mut others).await, 0, "an agent of the reference hands on nothing; mended, this is 100");
+        assert_eq!(downloaded.expect("the download to complete").unwrap(), 64 << 20);
+        assert_eq!(
+            count_echoes(&mut others).await,
+            0,
+            "the reference agent forwards nothing; 100 once it is fixed upstream"
+        );
         let began = Instant::now();
         let error = client.dial(&format!("127.0.0.1:{}", echo.port), Duration::from_secs(2)).await.err().unwrap();
         assert_eq!(error.failure, TunnelFailure::NoAnswer);
-        assert!(began.elapsed() < Duration::from_secs(3), "nobody waits for it longer than he wants");
+        assert!(began.elapsed() < Duration::from_secs(3), "the dial exceeded its timeout");
         drop(upload);
 
-        // The target goes, and all is well.
-        deaf.deafness = None;
+        // The target closes and all tunnels continue.
+        deaf.release = None;
         let mut tunnel = dial(&client, echo.port).await.unwrap();
-        asks(&mut tunnel, b"well again").await;
-        assert_eq!(answered(&mut others).await, 100, "none of the others was lost");
+        assert_echo(&mut tunnel, b"tunnels to work again").await;
+        assert_eq!(count_echoes(&mut others).await, 100, "a tunnel was lost");
         drop(download);
     });
 }

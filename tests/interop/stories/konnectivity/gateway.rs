@@ -1,117 +1,144 @@
-//! narthex before an extension API server that only an agent reaches.
+//! narthex in front of an extension API server that only an agent reaches.
 
 use std::net::TcpStream;
 
-use super::super::{compare, crowd, discovery, everywhere, reading};
-use crate::world::{Behind, Front, Gateway, Kubectl, Session, Target, Tokens, World, eventually};
+use super::super::{compare, discovery, extension_scenarios, many_watches, read_objects};
+use crate::world::{
+    Gateway, KonnectivityBackend, KonnectivityMode, Kubectl, Session, Target, TestEnvironment, Tokens, eventually,
+};
 
 const FLUNDERS: &str = "/apis/wardle.example.com/v1alpha1/flunders";
 
-/// All that kubectl can say to the extension server, it can say through a tunnel, to the letter.
-pub(super) fn kubectl_says_the_same(world: &World, kubectl: &Kubectl) {
+/// All extension server scenarios give the same transcript through a tunnel.
+pub(super) fn all_scenarios(environment: &TestEnvironment, kubectl: &Kubectl) {
     let name = format!("tunnelled-{}", kubectl.version.replace('.', "-"));
-    let behind = Behind::start(&world.cluster, &world.scratch(&name), &name, Front::GrpcUnix);
-    if behind.network.is_some() {
-        assert!(TcpStream::connect(("127.0.0.1", behind.port)).is_err(), "it is not reached without the tunnel");
+    let konnectivity_backend = KonnectivityBackend::start(
+        &environment.cluster,
+        &environment.scratch(&name),
+        &name,
+        KonnectivityMode::GrpcUnix,
+    );
+    if konnectivity_backend.network.is_some() {
+        assert!(
+            TcpStream::connect(("127.0.0.1", konnectivity_backend.port)).is_err(),
+            "the port is reachable without the tunnel"
+        );
     }
-    for (story, tell) in everywhere() {
-        println!("{story}");
-        says_the_same(world, kubectl, &behind, tell);
+    for (scenario, run) in extension_scenarios() {
+        println!("{scenario}");
+        compare_scenario(environment, kubectl, &konnectivity_backend, run);
     }
-    assert!(behind.konnectivity.count("konnectivity_network_proxy_server_dial_duration_seconds_count") > 0.0);
+    assert!(
+        konnectivity_backend.konnectivity.count("konnectivity_network_proxy_server_dial_duration_seconds_count") > 0.0
+    );
 }
 
-/// The other ways to speak to the server, and to be known to it.
-pub(super) fn every_front(world: &World, kubectl: &Kubectl) {
-    for front in [Front::GrpcTls, Front::ConnectUnix, Front::ConnectTls] {
-        println!("{front:?}");
-        let name = format!("{front:?}-{}", kubectl.version.replace('.', "-")).to_lowercase();
-        let behind = Behind::start(&world.cluster, &world.scratch(&name), &name, front);
-        for (story, tell) in reading::STORIES.iter().chain(discovery::STORIES) {
-            println!("{story}");
-            says_the_same(world, kubectl, &behind, *tell);
+/// Read scenarios in the other three modes.
+pub(super) fn every_mode(environment: &TestEnvironment, kubectl: &Kubectl) {
+    for mode in [KonnectivityMode::GrpcTls, KonnectivityMode::ConnectUnix, KonnectivityMode::ConnectTls] {
+        println!("{mode:?}");
+        let name = format!("{mode:?}-{}", kubectl.version.replace('.', "-")).to_lowercase();
+        let konnectivity_backend =
+            KonnectivityBackend::start(&environment.cluster, &environment.scratch(&name), &name, mode);
+        for (scenario, run) in read_objects::SCENARIOS.iter().chain(discovery::SCENARIOS) {
+            println!("{scenario}");
+            compare_scenario(environment, kubectl, &konnectivity_backend, *run);
         }
-        assert!(behind.konnectivity.count("konnectivity_network_proxy_server_dial_duration_seconds_count") > 0.0);
+        assert!(
+            konnectivity_backend.konnectivity.count("konnectivity_network_proxy_server_dial_duration_seconds_count")
+                > 0.0
+        );
     }
 }
 
-fn says_the_same(world: &World, kubectl: &Kubectl, behind: &Behind, tell: super::super::Story) {
-    let jane = world.cluster.jane();
-    let mut direct = Session::open(world, kubectl, Target::Direct, jane);
-    tell(&mut direct);
-    let mut through = Session::open_at(world, kubectl, &behind.gateway.door, jane);
-    tell(&mut through);
+fn compare_scenario(
+    environment: &TestEnvironment,
+    kubectl: &Kubectl,
+    konnectivity_backend: &KonnectivityBackend,
+    run: super::super::Scenario,
+) {
+    let jane = environment.cluster.jane();
+    let mut direct = Session::open(environment, kubectl, Target::Direct, jane);
+    run(&mut direct);
+    let mut through = Session::open_at(environment, kubectl, &konnectivity_backend.gateway.endpoint, jane);
+    run(&mut through);
     compare(&direct.into_transcript(), &through.into_transcript());
 }
 
-/// The Konnectivity server asks a real kube-apiserver who its agents are.
-pub(super) fn agent_with_token(world: &World) {
-    let directory = world.scratch("tunnelled-token");
-    let tokens = Tokens::make(&world.cluster, &directory);
-    let behind = Behind::start_with(&world.cluster, &directory, "tunnelled-token", Front::GrpcUnix, Some(tokens));
-    let answer = behind.gateway.door.get(Some(world.cluster.jane()), FLUNDERS).unwrap();
-    assert_eq!(answer.status, 200, "{}", answer.text());
+/// Agents authenticate by service account tokens, which the server reviews with kube-apiserver.
+pub(super) fn agent_with_token(environment: &TestEnvironment) {
+    let directory = environment.scratch("tunnelled-token");
+    let tokens = Tokens::make(&environment.cluster, &directory);
+    let konnectivity_backend = KonnectivityBackend::start_with(
+        &environment.cluster,
+        &directory,
+        "tunnelled-token",
+        KonnectivityMode::GrpcUnix,
+        Some(tokens),
+    );
+    let response = konnectivity_backend.gateway.endpoint.get(Some(environment.cluster.jane()), FLUNDERS).unwrap();
+    assert_eq!(response.status, 200, "{}", response.text());
 }
 
-/// First 500 watches, then the agent dies and another comes, the server dies and comes back; what is said to be
-/// available and what discovery shows are true all along.
-pub(super) fn watches_and_faults(world: &World, front: Front) {
-    let name = format!("tunnelled-{front:?}").to_lowercase();
-    let directory = world.scratch(&name);
-    let Behind { gateway, mut konnectivity, network, _extension, .. } =
-        Behind::start(&world.cluster, &directory, &name, front);
+/// 500 watches; then the agent is replaced and the server restarted. Availability conditions and discovery are
+/// correct throughout.
+pub(super) fn watches_and_faults(environment: &TestEnvironment, mode: KonnectivityMode) {
+    let name = format!("tunnelled-{mode:?}").to_lowercase();
+    let directory = environment.scratch(&name);
+    let KonnectivityBackend { gateway, mut konnectivity, network, _extension, .. } =
+        KonnectivityBackend::start(&environment.cluster, &directory, &name, mode);
     let dials = || konnectivity.count("konnectivity_network_proxy_server_dial_duration_seconds_count");
-    assert!(dials() > 0.0, "it went through the server");
-    is_discovered(world, &gateway);
-    crowd::watch_at(world, &gateway.door);
-    let jane = world.cluster.jane();
-    let well = |what: &str| {
+    assert!(dials() > 0.0, "no dial at the Konnectivity server");
+    is_discovered(environment, &gateway);
+    many_watches::watch_event_at_endpoint(environment, &gateway.endpoint);
+    let jane = environment.cluster.jane();
+    let wait_until_served = |what: &str| {
         eventually(what, || {
-            let answer = gateway.door.get(Some(jane), FLUNDERS)?;
-            if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
+            let response = gateway.endpoint.get(Some(jane), FLUNDERS)?;
+            if response.status == 200 { Ok(()) } else { Err(response.text()) }
         });
     };
     let mut agent = konnectivity.agents.remove(0);
     agent.process.signal(rustix::process::Signal::KILL);
     agent.process.wait();
     gateway.wait_until_available("False");
-    let answer = gateway.door.get(Some(jane), FLUNDERS).unwrap();
-    assert_eq!(answer.status, 503, "{}", answer.text());
-    assert_eq!(answer.json()["kind"], "Status");
-    is_discovered(world, &gateway);
+    let response = gateway.endpoint.get(Some(jane), FLUNDERS).unwrap();
+    assert_eq!(response.status, 503, "{}", response.text());
+    assert_eq!(response.json()["kind"], "Status");
+    is_discovered(environment, &gateway);
     konnectivity.start_agent("agent-b", network.as_ref());
-    well("flunders after another agent came");
+    wait_until_served("flunders through the new agent");
     gateway.wait_until_available("True");
 
     konnectivity.server.signal(rustix::process::Signal::KILL);
     konnectivity.server.wait();
     gateway.wait_until_available("False");
-    konnectivity.start_again();
+    konnectivity.restart();
     konnectivity.wait_for_agents(1);
-    well("flunders after the server came back");
+    wait_until_served("flunders after the server's restart");
     gateway.wait_until_available("True");
 
-    if !front.is_unix() {
+    if !mode.is_unix() {
         return;
     }
-    // The socket's file goes, too, and comes back later.
+    // The socket file is removed and created again.
     konnectivity.server.signal(rustix::process::Signal::KILL);
     konnectivity.server.wait();
     let _ = std::fs::remove_file(&konnectivity.socket);
     gateway.wait_until_available("False");
-    konnectivity.start_again();
+    konnectivity.restart();
     konnectivity.wait_for_agents(1);
-    well("flunders after the socket appeared");
+    wait_until_served("flunders after the socket was created again");
 }
 
-/// The group is in every document, with what its server says of it or last said.
-fn is_discovered(world: &World, gateway: &Gateway) {
+/// The group is in every discovery document with its current or last known resources.
+fn is_discovered(environment: &TestEnvironment, gateway: &Gateway) {
     for path in ["/apis", "/apis/wardle.example.com", "/openapi/v3"] {
-        let answer = gateway.door.get(Some(world.cluster.jane()), path).unwrap();
-        assert_eq!(answer.status, 200, "{path}: {}", answer.text());
-        assert!(answer.text().contains("wardle.example.com"), "{path}: {}", answer.text());
+        let response = gateway.endpoint.get(Some(environment.cluster.jane()), path).unwrap();
+        assert_eq!(response.status, 200, "{path}: {}", response.text());
+        assert!(response.text().contains("wardle.example.com"), "{path}: {}", response.text());
     }
     let accept = [("accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList")];
-    let answer = gateway.door.send(Some(world.cluster.jane()), "GET", "/apis", &accept, b"").unwrap();
-    assert!(answer.text().contains("\"flunders\""), "{}", answer.text());
+    let response = gateway.endpoint.send(Some(environment.cluster.jane()), "GET", "/apis", &accept, b"").unwrap();
+    assert!(response.text().contains("\"flunders\""), "{}", response.text());
 }

@@ -1,4 +1,4 @@
-//! A connection that is upgraded, through narthex and an agent to a backend that speaks no Kubernetes after that.
+//! An upgraded connection through narthex and an agent to a backend.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -10,7 +10,9 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::pattern;
-use crate::world::{Front, Gateway, Konnectivity, World, configuration, eventually, runtime};
+use crate::world::{
+    Gateway, Konnectivity, KonnectivityMode, TestEnvironment, eventually, runtime, write_egress_configuration,
+};
 
 pub(super) const BASE: &str = "/apis/upgrade.example.com/v1";
 
@@ -38,16 +40,16 @@ ports: [{name: https, port: PORT, protocol: TCP}]
 endpoints: [{addresses: [127.0.0.1], conditions: {ready: true}}]
 ";
 
-pub(super) fn echoes(world: &World) {
-    for (front, name) in [
-        (Front::GrpcUnix, "upgraded-grpc"),
-        (Front::ConnectUnix, "upgraded-connect"),
-        (Front::ConnectTls, "upgraded-connect-tls"),
+pub(super) fn echoes(environment: &TestEnvironment) {
+    for (mode, name) in [
+        (KonnectivityMode::GrpcUnix, "upgraded-grpc"),
+        (KonnectivityMode::ConnectUnix, "upgraded-connect"),
+        (KonnectivityMode::ConnectTls, "upgraded-connect-tls"),
     ] {
-        let (gateway, konnectivity) = before(world, front, name, backend(world));
-        let admin = world.cluster.admin();
+        let (gateway, konnectivity) = start_gateway_with_agent(environment, mode, name, backend(environment));
+        let admin = environment.cluster.admin();
         runtime().block_on(async {
-            let mut stream = gateway.door.connect(Some(admin), b"http/1.1").await.unwrap();
+            let mut stream = gateway.endpoint.connect(Some(admin), b"http/1.1").await.unwrap();
             let request = format!(
                 "POST {BASE}/namespaces/a/things/b/exec HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n\
                  Upgrade: SPDY/3.1\r\nContent-Length: 0\r\n\r\n"
@@ -58,16 +60,16 @@ pub(super) fn echoes(world: &World) {
                 head.push(stream.read_u8().await.unwrap());
             }
             assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
-            let words = pattern(4 << 20);
-            let mut back = vec![0; words.len()];
+            let args = pattern(4 << 20);
+            let mut back = vec![0; args.len()];
             let (mut reader, mut writer) = tokio::io::split(stream);
-            let (read, written) = tokio::join!(reader.read_exact(&mut back), writer.write_all(&words));
+            let (read, written) = tokio::join!(reader.read_exact(&mut back), writer.write_all(&args));
             read.unwrap();
             written.unwrap();
-            assert!(back == words);
+            assert!(back == args);
             writer.write_all(b"bye").await.unwrap();
             let mut rest = Vec::new();
-            // The backend hangs up when it is told goodbye, without TLS's own, so how it ends is open.
+            // The backend closes without a TLS close_notify, so the kind of end is not asserted.
             let _ = reader.read_to_end(&mut rest).await;
             assert_eq!(rest, b"bye");
         });
@@ -75,33 +77,39 @@ pub(super) fn echoes(world: &World) {
     }
 }
 
-/// narthex and an agent before a backend on loopback.
-pub(super) fn before(world: &World, front: Front, name: &str, port: u16) -> (Gateway, Konnectivity) {
-    let directory = world.scratch(name);
-    let konnectivity = Konnectivity::with_agent(&directory, front);
+/// Starts narthex and an agent in front of a backend on loopback.
+pub(super) fn start_gateway_with_agent(
+    environment: &TestEnvironment,
+    mode: KonnectivityMode,
+    name: &str,
+    port: u16,
+) -> (Gateway, Konnectivity) {
+    let directory = environment.scratch(name);
+    let konnectivity = Konnectivity::with_agent(&directory, mode);
     let registry = directory.join("registry");
     std::fs::create_dir_all(&registry).unwrap();
-    let manifests = REGISTRY.replace("PORT", &port.to_string()).replace("CA_BUNDLE", &authority(world));
+    let manifests = REGISTRY.replace("PORT", &port.to_string()).replace("CA_BUNDLE", &authority(environment));
     std::fs::write(registry.join("echo.yaml"), manifests).unwrap();
-    let egress = configuration(&konnectivity, &directory);
+    let egress = write_egress_configuration(&konnectivity, &directory);
     let flags =
         [("--registry-dir", registry.to_str().unwrap()), ("--egress-selector-config-file", egress.to_str().unwrap())];
-    let gateway = Gateway::bare(&world.cluster, &directory, name, &flags);
+    let gateway = Gateway::start_without_registry(&environment.cluster, &directory, name, &flags);
     eventually("the backend through the tunnel", || {
-        let answer = gateway.door.get(Some(world.cluster.admin()), BASE)?;
-        if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
+        let response = gateway.endpoint.get(Some(environment.cluster.admin()), BASE)?;
+        if response.status == 200 { Ok(()) } else { Err(response.text()) }
     });
     (gateway, konnectivity)
 }
 
-fn authority(world: &World) -> String {
+fn authority(environment: &TestEnvironment) -> String {
     use base64::Engine as _;
-    base64::engine::general_purpose::STANDARD.encode(std::fs::read(&world.cluster.authorities.backend.file).unwrap())
+    base64::engine::general_purpose::STANDARD
+        .encode(std::fs::read(&environment.cluster.authorities.backend.file).unwrap())
 }
 
-/// Its side of TLS, speaking `protocol` if one is named.
-pub(super) fn serving(world: &World, protocol: Option<&[u8]>) -> Arc<ServerConfig> {
-    let identity = world.cluster.authorities.backend.server("echo", &["echo.echo.svc"]);
+/// TLS configuration of the backend, with ALPN `protocol` if given.
+pub(super) fn serving(environment: &TestEnvironment, protocol: Option<&[u8]>) -> Arc<ServerConfig> {
+    let identity = environment.cluster.authorities.backend.server("echo", &["echo.echo.svc"]);
     let chain = vec![CertificateDer::from_pem_file(&identity.certificate).unwrap()];
     let key = PrivateKeyDer::from_pem_file(&identity.key).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -111,9 +119,9 @@ pub(super) fn serving(world: &World, protocol: Option<&[u8]>) -> Arc<ServerConfi
     Arc::new(config)
 }
 
-/// A server that knows one document, and echoes to whom asks for an upgrade.
-fn backend(world: &World) -> u16 {
-    let config = serving(world, None);
+/// A backend that serves one document and echoes on upgraded connections.
+fn backend(environment: &TestEnvironment) -> u16 {
+    let config = serving(environment, None);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
@@ -121,7 +129,7 @@ fn backend(world: &World) -> u16 {
             let config = config.clone();
             std::thread::spawn(move || {
                 let session = ServerConnection::new(config).unwrap();
-                // What becomes of the connection is the client's to judge.
+                // Connection errors are ignored: the client asserts the outcome.
                 let _ = serve(StreamOwned::new(session, socket));
             });
         }

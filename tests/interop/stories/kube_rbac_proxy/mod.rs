@@ -1,23 +1,23 @@
-//! The real kube-rbac-proxy and ours, under its name and with its flags, side by side before one server: the same
-//! requests allowed and refused, the same seen by the server, the same words. What is meant to differ says why.
+//! The real kube-rbac-proxy and narthex, under the same program name and with the same flags, side by side in front
+//! of one server: status, response and forwarded request must be equal. Intended differences give a reason.
 
-mod running;
-mod scene;
+mod fixture;
+mod lifecycle;
 
 use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use self::scene::{Case, Scene, Whose, differs, same};
-use super::Trial;
-use crate::world::{Speaks, World, echo};
+use self::fixture::{Case, Implementation, ProxyFixture, differs, same};
+use super::TestFn;
+use crate::world::{ServerProtocol, TestEnvironment, start_echo_server};
 
 #[path = "../../../../src/authenticate/jwt/test_signer.rs"]
-#[allow(dead_code, reason = "one kind of key is enough here")]
+#[allow(dead_code, reason = "only one kind of key is used here")]
 mod test_signer;
 
-pub(super) const TRIALS: &[(&str, Trial)] = &[
-    ("kube-rbac-proxy: paths, methods and who asks", paths),
+pub(super) const TESTS: &[(&str, TestFn)] = &[
+    ("kube-rbac-proxy: paths, methods and users", paths),
     ("kube-rbac-proxy: resource attributes", resource_attributes),
     ("kube-rbac-proxy: rewrites", rewrites),
     ("kube-rbac-proxy: static rules", static_rules),
@@ -25,32 +25,32 @@ pub(super) const TRIALS: &[(&str, Trial)] = &[
     ("kube-rbac-proxy: identity headers", identity),
     ("kube-rbac-proxy: audiences and OpenID Connect", tokens),
     ("kube-rbac-proxy: upstreams", upstreams),
-    ("kube-rbac-proxy: every flag is one here", running::every_flag),
-    ("kube-rbac-proxy: the port for itself", running::own_endpoints),
-    ("kube-rbac-proxy: files that go wrong later", running::wrong_later),
-    ("kube-rbac-proxy: what it does not start with", running::refused_at_the_start),
+    ("kube-rbac-proxy: every flag is supported", lifecycle::every_flag),
+    ("kube-rbac-proxy: --proxy-endpoints-port", lifecycle::proxy_endpoints_port),
+    ("kube-rbac-proxy: certificate file broken after start", lifecycle::certificate_broken_after_start),
+    ("kube-rbac-proxy: invalid flags and files rejected at start", lifecycle::invalid_flags),
 ];
 
-const PAGE_S_TOKEN: &str = "Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.Z29vZA, v4\r\n";
-const WHOSE: &[Whose] = &[Whose::Theirs, Whose::Ours];
+const WEBSOCKET_TOKEN: &str = "Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.Z29vZA, v4\r\n";
+const IMPLEMENTATIONS: &[Implementation] = &[Implementation::KubeRbacProxy, Implementation::Narthex];
 
-const NOT_FORWARDED: &str = "what says who somebody is stays here";
-const HEAD: &str = "HEAD is get";
-const AS_JUDGED: &str = "what is sent on is read as what was judged";
-const HTTP2: &str = "HTTP/2 to a server that speaks it";
-const DOTS: &str = "a path that can be read in two ways is refused, not cleaned";
+const NOT_FORWARDED: &str = "credentials and identity headers are not forwarded";
+const HEAD: &str = "HEAD is authorized as get";
+const AS_AUTHORIZED: &str = "the forwarded request is normalized to what was authorized";
+const HTTP2: &str = "HTTP/2 to an upstream that supports it";
+const DOTS: &str = "an ambiguous path is rejected, not cleaned";
 
 fn flags(more: &[&str]) -> Vec<String> {
     more.iter().map(|&flag| flag.to_owned()).collect()
 }
 
-fn paths(world: &World) {
-    let scene = Scene::open(world, "paths");
-    let clients = format!("--client-ca-file={}", world.cluster.authorities.client.file.display());
-    let upstream = format!("--upstream={}", scene.upstream());
+fn paths(environment: &TestEnvironment) {
+    let fixture = ProxyFixture::open(environment, "paths");
+    let clients = format!("--client-ca-file={}", environment.cluster.authorities.client.file.display());
+    let upstream = format!("--upstream={}", fixture.upstream());
     let cases: Vec<Case> = vec![
         same("", "GET /metrics", "", 401),
-        same("nobody", "GET /metrics", "", 401),
+        same("unknown", "GET /metrics", "", 401),
         same("", "GET /metrics", "Authorization: Basic YTpi\r\n", 401),
         same("", "GET /metrics", "Authorization: Bearer\r\n", 401),
         same("alice", "GET /metrics", "", 200),
@@ -81,7 +81,7 @@ fn paths(world: &World) {
         same("impostor", "GET /metrics", "", 401),
         differs("admin", "GET /x", "Authorization: Bearer not-a-token\r\n", 200, 200, NOT_FORWARDED),
         differs("alice", "GET /metrics", "X-Remote-User: root\r\nX-Remote-Groups: a\r\n", 200, 200, NOT_FORWARDED),
-        differs("alice", "GET /metrics", "Impersonate-User: root\r\n", 200, 403, "whoever acts as another must be let"),
+        differs("alice", "GET /metrics", "Impersonate-User: root\r\n", 200, 403, "impersonation needs permission"),
         same("alice", "GET /metrics", "Cookie: a=b\r\nOrigin: https://page.example\r\nUser-Agent: u\r\n", 200),
         same("alice", "GET /metrics", "Host: other.example:123\r\n", 200),
         same("alice", "GET http://elsewhere.example/metrics", "", 200),
@@ -93,20 +93,20 @@ fn paths(world: &World) {
         differs("", "GET /./metrics", "", 301, 400, DOTS),
         same("alice", "GET /metrics?a=1;b=2&c=3", "", 200),
         same("alice", "GET /metrics?a=%zz&c=3", "", 200),
-        differs("", "GET /%zz", "", 400, 400, "it says what is wrong with the path"),
-        differs("alice", "GET /api/v1/a%2Fb", "", 200, 200, AS_JUDGED),
+        differs("", "GET /%zz", "", 400, 400, "the body names the error in the path"),
+        differs("alice", "GET /api/v1/a%2Fb", "", 200, 200, AS_AUTHORIZED),
         same("alice", "GET /api/v1/query?query=up;x&timeout=1ns", "", 200),
         same("alice", "GET /api/v1/query?timeout=soon", "", 200),
         same("alice", "GET /api/v1/nodes/n/proxy/%61", "", 200),
         differs("alice", "GET /api/v1/nodes/n/proxy/%2e%2e/x", "", 200, 400, DOTS),
-        differs("", "OPTIONS *", "", 200, 400, "no request is about everything"),
+        differs("", "OPTIONS *", "", 200, 400, "a wildcard is not a resource"),
     ];
-    scene.compare(WHOSE, &[upstream, clients], None, &cases);
+    fixture.compare(IMPLEMENTATIONS, &[upstream, clients], None, &cases);
 }
 
-fn resource_attributes(world: &World) {
-    let scene = Scene::open(world, "attributes");
-    let upstream = format!("--upstream={}", scene.upstream());
+fn resource_attributes(environment: &TestEnvironment) {
+    let fixture = ProxyFixture::open(environment, "attributes");
+    let upstream = format!("--upstream={}", fixture.upstream());
     let file = "authorization:\n  resourceAttributes:\n    namespace: default\n    apiVersion: v1\n    resource: \
                 services\n    subresource: proxy\n    name: kube-rbac-proxy\n";
     let cases = [
@@ -117,79 +117,79 @@ fn resource_attributes(world: &World) {
         same("alice", "POST /metrics", "\r\n\r\nx", 403),
         differs("alice", "HEAD /metrics", "", 403, 200, HEAD),
     ];
-    scene.compare(WHOSE, std::slice::from_ref(&upstream), Some(file), &cases);
+    fixture.compare(IMPLEMENTATIONS, std::slice::from_ref(&upstream), Some(file), &cases);
     let file = "{\"authorization\": {\"resourceattributes\": {\"namespace\": \"default\", \"Resource\": \"services\", \
                 \"subresource\": \"proxy\", \"name\": \"{{ .Value }}\"}}}";
-    scene.compare(WHOSE, &[upstream], Some(file), &[same("alice", "GET /metrics", "", 403)]);
+    fixture.compare(IMPLEMENTATIONS, &[upstream], Some(file), &[same("alice", "GET /metrics", "", 403)]);
 }
 
-fn rewrites(world: &World) {
-    let scene = Scene::open(world, "rewrites");
-    let upstream = format!("--upstream={}", scene.upstream());
+fn rewrites(environment: &TestEnvironment) {
+    let fixture = ProxyFixture::open(environment, "rewrites");
+    let upstream = format!("--upstream={}", fixture.upstream());
     let attributes = "  resourceAttributes:\n    apiVersion: v1\n    resource: namespaces\n    subresource: metrics\n    \
                       namespace: \"{{ .Value }}\"\n";
     let query = format!("authorization:\n  rewrites:\n    byQueryParameter:\n      name: \"namespace\"\n{attributes}");
     let cases = [
         same("", "GET /metrics", "", 401),
         same("alice", "GET /metrics", "", 400),
-        same("alice", "GET /metrics?Namespace=SCENE", "", 400),
-        same("alice", "GET /metrics?namespace=SCENE", "", 200),
-        same("alice", "POST /metrics?namespace=SCENE", "\r\n\r\nnamespace=default", 200),
-        same("alice", "DELETE /metrics?namespace=SCENE", "", 403),
+        same("alice", "GET /metrics?Namespace=TESTNS", "", 400),
+        same("alice", "GET /metrics?namespace=TESTNS", "", 200),
+        same("alice", "POST /metrics?namespace=TESTNS", "\r\n\r\nnamespace=default", 200),
+        same("alice", "DELETE /metrics?namespace=TESTNS", "", 403),
         same("alice", "GET /metrics?namespace=default", "", 403),
         same("alice", "GET /metrics?namespace=", "", 403),
-        same("alice", "GET /metrics?namespace=SCENE&namespace=SCENE", "", 200),
-        same("alice", "GET /metrics?namespace=SCENE&namespace=default", "", 403),
-        same("alice", "GET /metrics?namespace=default&namespace=SCENE", "", 403),
-        same("alice", "GET /metrics?n%61mespace=SCENE", "", 200),
-        differs("alice", "GET /metrics?namespace=default;&namespace=SCENE", "", 200, 200, AS_JUDGED),
-        same("alice", "GET /metrics?namespace=SCENE;namespace=default", "", 400),
-        same("bob", "GET /metrics?namespace=SCENE", "", 403),
+        same("alice", "GET /metrics?namespace=TESTNS&namespace=TESTNS", "", 200),
+        same("alice", "GET /metrics?namespace=TESTNS&namespace=default", "", 403),
+        same("alice", "GET /metrics?namespace=default&namespace=TESTNS", "", 403),
+        same("alice", "GET /metrics?n%61mespace=TESTNS", "", 200),
+        differs("alice", "GET /metrics?namespace=default;&namespace=TESTNS", "", 200, 200, AS_AUTHORIZED),
+        same("alice", "GET /metrics?namespace=TESTNS;namespace=default", "", 400),
+        same("bob", "GET /metrics?namespace=TESTNS", "", 403),
     ];
-    scene.compare(WHOSE, std::slice::from_ref(&upstream), Some(&query), &cases);
+    fixture.compare(IMPLEMENTATIONS, std::slice::from_ref(&upstream), Some(&query), &cases);
     let header = format!("authorization:\n  rewrites:\n    byHttpHeader:\n      name: x-namespace\n{attributes}");
     let cases = [
-        same("alice", "GET /metrics?namespace=SCENE", "", 400),
-        same("alice", "GET /metrics", "X-Namespace: SCENE\r\n", 200),
-        same("alice", "GET /metrics", "X-NAMESPACE: SCENE\r\nx-namespace: SCENE\r\n", 200),
-        same("alice", "GET /metrics", "X-Namespace: SCENE\r\nX-Namespace: default\r\n", 403),
-        same("alice", "GET /metrics", "X-Namespace: default, SCENE\r\n", 403),
+        same("alice", "GET /metrics?namespace=TESTNS", "", 400),
+        same("alice", "GET /metrics", "X-Namespace: TESTNS\r\n", 200),
+        same("alice", "GET /metrics", "X-NAMESPACE: TESTNS\r\nx-namespace: TESTNS\r\n", 200),
+        same("alice", "GET /metrics", "X-Namespace: TESTNS\r\nX-Namespace: default\r\n", 403),
+        same("alice", "GET /metrics", "X-Namespace: default, TESTNS\r\n", 403),
         same("alice", "GET /metrics", "X-Namespace:\r\n", 403),
         differs(
             "alice",
             "GET /metrics",
-            "X-Namespace: SCENE\r\nConnection: close, X-Namespace\r\n",
+            "X-Namespace: TESTNS\r\nConnection: close, X-Namespace\r\n",
             200,
             400,
-            "the server behind would not see what was judged",
+            "the upstream would not see what was authorized",
         ),
         differs(
             "alice",
             "GET /metrics",
-            "X-Namespace: SCENE\r\nX_Namespace: default\r\n",
+            "X-Namespace: TESTNS\r\nX_Namespace: default\r\n",
             200,
             400,
-            "the server behind may see another value than was judged",
+            "the upstream may see another value than was authorized",
         ),
     ];
-    scene.compare(WHOSE, std::slice::from_ref(&upstream), Some(&header), &cases);
+    fixture.compare(IMPLEMENTATIONS, std::slice::from_ref(&upstream), Some(&header), &cases);
     let both = format!(
         "authorization:\n  rewrites:\n    byQueryParameter: {{name: namespace}}\n    byHttpHeader: {{name: X-Namespace}}\n\
          {attributes}"
     );
     let cases = [
-        same("alice", "GET /metrics?namespace=SCENE", "X-Namespace: SCENE\r\n", 200),
-        same("alice", "GET /metrics?namespace=SCENE", "X-Namespace: default\r\n", 403),
-        same("alice", "GET /metrics?namespace=default", "X-Namespace: SCENE\r\n", 403),
+        same("alice", "GET /metrics?namespace=TESTNS", "X-Namespace: TESTNS\r\n", 200),
+        same("alice", "GET /metrics?namespace=TESTNS", "X-Namespace: default\r\n", 403),
+        same("alice", "GET /metrics?namespace=default", "X-Namespace: TESTNS\r\n", 403),
     ];
-    scene.compare(WHOSE, &[upstream], Some(&both), &cases);
+    fixture.compare(IMPLEMENTATIONS, &[upstream], Some(&both), &cases);
 }
 
-fn static_rules(world: &World) {
-    let scene = Scene::open(world, "static");
-    let upstream = format!("--upstream={}", scene.upstream());
-    let clients = format!("--client-ca-file={}", world.cluster.authorities.client.file.display());
-    let file = "authorization:\n  static:\n  - user:\n      name: system:serviceaccount:SCENE:bob\n    \
+fn static_rules(environment: &TestEnvironment) {
+    let fixture = ProxyFixture::open(environment, "static");
+    let upstream = format!("--upstream={}", fixture.upstream());
+    let clients = format!("--client-ca-file={}", environment.cluster.authorities.client.file.display());
+    let file = "authorization:\n  static:\n  - user:\n      name: system:serviceaccount:TESTNS:bob\n    \
                 resourceRequest: false\n    verb: get\n    path: /metrics\n  - user:\n      groups: [devs]\n    verb: \
                 get\n    path: /devs\n  - path: /open\n  - path: /star\n    verb: '*'\n";
     let cases = [
@@ -206,26 +206,26 @@ fn static_rules(world: &World) {
         differs("bob", "HEAD /metrics", "", 403, 200, HEAD),
         differs("bob", "HEAD /star", "", 200, 403, HEAD),
         same("jane", "GET /devs", "", 200),
-        differs("bob", "GET /devs", "", 200, 403, "groups of a static rule count"),
+        differs("bob", "GET /devs", "", 200, 403, "groups of static rules apply"),
     ];
-    scene.compare(WHOSE, &[upstream.clone(), clients], Some(file), &cases);
+    fixture.compare(IMPLEMENTATIONS, &[upstream.clone(), clients], Some(file), &cases);
     let file = "authorization:\n  rewrites:\n    byQueryParameter:\n      name: \"namespace\"\n  resourceAttributes:\n    \
                 resource: namespaces\n    subresource: metrics\n    namespace: \"{{ .Value }}\"\n  static:\n    - user:\n        \
-                name: system:serviceaccount:SCENE:bob\n      resourceRequest: true\n      resource: namespaces\n      \
+                name: system:serviceaccount:TESTNS:bob\n      resourceRequest: true\n      resource: namespaces\n      \
                 subresource: metrics\n      namespace: default\n      verb: get\n";
     let cases = [
         same("bob", "GET /metrics?namespace=default", "", 200),
         same("bob", "GET /metrics?namespace=forbidden", "", 403),
         same("bob", "GET /metrics?namespace=default&namespace=forbidden", "", 403),
         same("bob", "GET /metrics", "", 400),
-        same("alice", "GET /metrics?namespace=SCENE", "", 200),
+        same("alice", "GET /metrics?namespace=TESTNS", "", 200),
     ];
-    scene.compare(WHOSE, &[upstream], Some(file), &cases);
+    fixture.compare(IMPLEMENTATIONS, &[upstream], Some(file), &cases);
 }
 
-fn allowed_and_ignored(world: &World) {
-    let scene = Scene::open(world, "allowed");
-    let upstream = format!("--upstream={}", scene.upstream());
+fn allowed_and_ignored(environment: &TestEnvironment) {
+    let fixture = ProxyFixture::open(environment, "allowed");
+    let upstream = format!("--upstream={}", fixture.upstream());
     let allowed = flags(&[&upstream, "--allow-paths=/metrics,/api/v1/label/*/values", "--allow-paths=/o[tu]her?"]);
     let cases = [
         same("", "GET /", "", 404),
@@ -243,7 +243,7 @@ fn allowed_and_ignored(world: &World) {
         same("alice", "POST /nothing", "\r\n\r\nx", 404),
         same("alice", "HEAD /nothing", "", 404),
     ];
-    scene.compare(WHOSE, &allowed, None, &cases);
+    fixture.compare(IMPLEMENTATIONS, &allowed, None, &cases);
     let ignored = flags(&[&upstream, "--ignore-paths=/metrics,/api/v1/*", "--ignore-paths=/public/*/logo"]);
     let cases = [
         same("", "GET /metrics", "", 200),
@@ -254,10 +254,10 @@ fn allowed_and_ignored(world: &World) {
         same("", "GET /Metrics", "", 401),
         same("", "GET /metrics;x", "", 401),
         same("", "GET /public/a/logo", "", 200),
-        same("nobody", "GET /", "", 401),
-        differs("nobody", "GET /metrics", "", 200, 200, NOT_FORWARDED),
+        same("unknown", "GET /", "", 401),
+        differs("unknown", "GET /metrics", "", 200, 200, NOT_FORWARDED),
         differs("", "GET /metrics", "X-Remote-User: root\r\n", 200, 200, NOT_FORWARDED),
-        differs("", "GET /metrics", PAGE_S_TOKEN, 200, 200, NOT_FORWARDED),
+        differs("", "GET /metrics", WEBSOCKET_TOKEN, 200, 200, NOT_FORWARDED),
         differs("", "GET /public%2Fa/logo", "", 200, 401, DOTS),
         differs("", "GET /public/..;/logo", "", 200, 400, DOTS),
         differs("", "GET /public/..%5C..%5Csecret/logo", "", 200, 400, DOTS),
@@ -265,13 +265,13 @@ fn allowed_and_ignored(world: &World) {
         differs("", "GET /public/../logo", "", 301, 400, DOTS),
         differs("", "GET /public/%2e%2e/logo", "", 200, 400, DOTS),
     ];
-    scene.compare(WHOSE, &ignored, None, &cases);
+    fixture.compare(IMPLEMENTATIONS, &ignored, None, &cases);
 }
 
-fn identity(world: &World) {
-    let scene = Scene::open(world, "identity");
-    let upstream = format!("--upstream={}", scene.upstream());
-    let clients = format!("--client-ca-file={}", world.cluster.authorities.client.file.display());
+fn identity(environment: &TestEnvironment) {
+    let fixture = ProxyFixture::open(environment, "identity");
+    let upstream = format!("--upstream={}", fixture.upstream());
+    let clients = format!("--client-ca-file={}", environment.cluster.authorities.client.file.display());
     let on = flags(&[&upstream, &clients, "--auth-header-fields-enabled"]);
     let cases = [
         same("alice", "GET /metrics", "", 200),
@@ -284,10 +284,10 @@ fn identity(world: &World) {
             "Connection: close, X-Remote-User, X-Remote-Groups\r\n",
             200,
             200,
-            "a client cannot take our word away",
+            "a client cannot remove the proxy's headers",
         ),
     ];
-    scene.compare(WHOSE, &on, None, &cases);
+    fixture.compare(IMPLEMENTATIONS, &on, None, &cases);
     let named = flags(&[
         &upstream,
         "--auth-header-fields-enabled=true",
@@ -300,22 +300,22 @@ fn identity(world: &World) {
         same("alice", "GET /metrics", "X-Who: root\r\nX-Which: a\r\nX-Which: b\r\n", 200),
         differs("alice", "GET /metrics", "X_Who: root\r\n", 200, 200, NOT_FORWARDED),
     ];
-    scene.compare(WHOSE, &named, None, &cases);
+    fixture.compare(IMPLEMENTATIONS, &named, None, &cases);
     let off = flags(&[&upstream, "--auth-header-user-field-name=X-Who"]);
     let cases = [
         same("alice", "GET /metrics", "", 200),
         differs("alice", "GET /metrics", "X-Who: root\r\n", 200, 200, NOT_FORWARDED),
     ];
-    scene.compare(WHOSE, &off, None, &cases);
+    fixture.compare(IMPLEMENTATIONS, &off, None, &cases);
 }
 
-fn tokens(world: &World) {
-    let mut scene = Scene::open(world, "tokens");
-    let upstream = format!("--upstream={}", scene.upstream());
+fn tokens(environment: &TestEnvironment) {
+    let mut fixture = ProxyFixture::open(environment, "tokens");
+    let upstream = format!("--upstream={}", fixture.upstream());
     for (name, audiences) in [("right", &["kube-rbac-proxy"][..]), ("wrong", &["another"]), ("two", &["a", "metrics"])]
     {
-        let token = scene.token("alice", audiences);
-        scene.tokens.insert(name, token);
+        let token = fixture.token("alice", audiences);
+        fixture.tokens.insert(name, token);
     }
     let audiences = flags(&[&upstream, "--auth-token-audiences=kube-rbac-proxy,metrics"]);
     let cases = [
@@ -324,11 +324,11 @@ fn tokens(world: &World) {
         same("wrong", "GET /metrics", "", 401),
         same("alice", "GET /metrics", "", 401),
     ];
-    scene.compare(WHOSE, &audiences, None, &cases);
+    fixture.compare(IMPLEMENTATIONS, &audiences, None, &cases);
 
     let key = test_signer::SigningKey::rsa();
-    let serving = world.cluster.authorities.serving.server("krp-issuer", &["127.0.0.1"]);
-    let port = echo(&Speaks::Tls(&serving, None), |port| {
+    let serving = environment.cluster.authorities.serving.server("krp-issuer", &["127.0.0.1"]);
+    let port = start_echo_server(&ServerProtocol::Tls(&serving, None), |port| {
         let url = format!("https://127.0.0.1:{port}");
         let keys = serde_json::from_str(&test_signer::key_set(&[key.jwk("k")])).unwrap();
         BTreeMap::from([
@@ -337,17 +337,17 @@ fn tokens(world: &World) {
         ])
     });
     let url = format!("https://127.0.0.1:{port}");
-    let subject = format!("system:serviceaccount:{}:alice", scene.namespace);
+    let subject = format!("system:serviceaccount:{}:alice", fixture.namespace);
     let mut sign = |name: &'static str, claims: &serde_json::Value| {
         let mut whole = json!({"iss": url, "aud": "client", "email": subject, "exp": 4_000_000_000_u64});
         for (name, value) in claims.as_object().unwrap() {
             whole[name] = value.clone();
         }
-        scene.tokens.insert(name, key.token("RS256", "k", &whole));
+        fixture.tokens.insert(name, key.token("RS256", "k", &whole));
     };
     sign("oidc", &json!({"groups": ["a", "b"]}));
     sign("oidc-group", &json!({"groups": "one"}));
-    sign("oidc-nobody", &json!({"email": "somebody"}));
+    sign("oidc-unbound", &json!({"email": "somebody"}));
     sign("oidc-other-client", &json!({"aud": "other"}));
     sign("oidc-other-issuer", &json!({"iss": "https://other.example"}));
     sign("oidc-late", &json!({"exp": 1}));
@@ -356,13 +356,13 @@ fn tokens(world: &World) {
         &upstream,
         &format!("--oidc-issuer={url}"),
         "--oidc-clientID=client",
-        &format!("--oidc-ca-file={}", world.cluster.authorities.serving.file.display()),
+        &format!("--oidc-ca-file={}", environment.cluster.authorities.serving.file.display()),
         "--auth-header-fields-enabled",
     ]);
     let cases = [
         same("oidc", "GET /metrics", "", 200),
         same("oidc-group", "GET /metrics", "", 200),
-        same("oidc-nobody", "GET /metrics", "", 403),
+        same("oidc-unbound", "GET /metrics", "", 403),
         same("oidc-other-client", "GET /metrics", "", 401),
         same("oidc-other-issuer", "GET /metrics", "", 401),
         same("oidc-late", "GET /metrics", "", 401),
@@ -370,7 +370,7 @@ fn tokens(world: &World) {
         same("alice", "GET /metrics", "", 401),
         same("", "GET /metrics", "", 401),
     ];
-    scene.compare(WHOSE, &openid, None, &cases);
+    fixture.compare(IMPLEMENTATIONS, &openid, None, &cases);
     let prefixed = [
         openid,
         flags(&["--oidc-username-claim=name", "--oidc-username-prefix=system:", "--oidc-groups-prefix=oidc:"]),
@@ -378,14 +378,14 @@ fn tokens(world: &World) {
     .concat();
     let mut whole = json!({"iss": url, "aud": "client", "groups": ["a"], "exp": 4_000_000_000_u64});
     whole["name"] = subject.trim_start_matches("system:").into();
-    scene.tokens.insert("oidc-prefixed", key.token("RS256", "k", &whole));
+    fixture.tokens.insert("oidc-prefixed", key.token("RS256", "k", &whole));
     let cases = [same("oidc-prefixed", "GET /metrics", "", 200), same("oidc", "GET /metrics", "", 401)];
-    scene.compare(WHOSE, &prefixed, None, &cases);
+    fixture.compare(IMPLEMENTATIONS, &prefixed, None, &cases);
 }
 
-fn upstreams(world: &World) {
-    let scene = Scene::open(world, "upstreams");
-    let authorities = &world.cluster.authorities;
+fn upstreams(environment: &TestEnvironment) {
+    let fixture = ProxyFixture::open(environment, "upstreams");
+    let authorities = &environment.cluster.authorities;
     let serving = authorities.backend.server("krp-upstream", &["127.0.0.1"]);
     let cases = || {
         [
@@ -394,11 +394,11 @@ fn upstreams(world: &World) {
             same("bob", "GET /metrics", "", 403),
         ]
     };
-    let port = echo(&Speaks::H2c, |_| BTreeMap::new());
+    let port = start_echo_server(&ServerProtocol::H2c, |_| BTreeMap::new());
     let h2c = flags(&[&format!("--upstream=http://127.0.0.1:{port}"), "--upstream-force-h2c"]);
-    scene.compare(WHOSE, &h2c, None, &cases());
+    fixture.compare(IMPLEMENTATIONS, &h2c, None, &cases());
 
-    let port = echo(&Speaks::Tls(&serving, Some(&authorities.client)), |_| BTreeMap::new());
+    let port = start_echo_server(&ServerProtocol::Tls(&serving, Some(&authorities.client)), |_| BTreeMap::new());
     let mutual = flags(&[
         &format!("--upstream=https://127.0.0.1:{port}/"),
         &format!("--upstream-ca-file={}", authorities.backend.file.display()),
@@ -410,14 +410,19 @@ fn upstreams(world: &World) {
         differs("carol", "POST /all", "\r\n\r\nhello", 200, 200, HTTP2),
         same("bob", "GET /metrics", "", 403),
     ];
-    scene.compare(WHOSE, &mutual, None, &cases);
-    // Without the certificate, and without the authority: both find out at each request.
+    fixture.compare(IMPLEMENTATIONS, &mutual, None, &cases);
+    // Without client certificate and CA: both detect it per request.
     for wrong in [&mutual[..2], &mutual[..1]] {
-        scene.compare(WHOSE, wrong, None, &[same("alice", "GET /metrics", "", 502)]);
+        fixture.compare(IMPLEMENTATIONS, wrong, None, &[same("alice", "GET /metrics", "", 502)]);
     }
-    // A path of the upstream is put before that of the request.
-    let base = flags(&[&format!("--upstream={}base/", scene.upstream())]);
-    scene.compare(WHOSE, &base, None, &[same("alice", "GET /metrics?x", "", 200)]);
+    // The path of the upstream URL is a prefix of the request's path.
+    let base = flags(&[&format!("--upstream={}base/", fixture.upstream())]);
+    fixture.compare(IMPLEMENTATIONS, &base, None, &[same("alice", "GET /metrics?x", "", 200)]);
     let down = flags(&["--upstream=http://127.0.0.1:1/"]);
-    scene.compare(WHOSE, &down, None, &[same("alice", "GET /metrics", "", 502), same("", "GET /metrics", "", 401)]);
+    fixture.compare(
+        IMPLEMENTATIONS,
+        &down,
+        None,
+        &[same("alice", "GET /metrics", "", 502), same("", "GET /metrics", "", 401)],
+    );
 }

@@ -1,18 +1,18 @@
-//! A kind of which every version looks different: kube-apiserver has objects converted by a webhook.
+//! A CRD with different schemas per version, converted by a webhook of kube-apiserver.
 
 use base64::Engine as _;
 use serde_json::{Value, json};
 
-use super::Story;
-use crate::world::{Session, converter, eventually};
+use super::Scenario;
+use crate::world::{Session, eventually, start_conversion_webhook};
 
-pub(super) const STORIES: &[(&str, Story)] = &[("a conversion webhook", converted)];
+pub(super) const SCENARIOS: &[(&str, Scenario)] = &[("cluster: conversion webhook", conversion_webhook)];
 
-/// The duration of a pot of tea: a text in `v1`, a number of minutes in `v2`.
+/// Converts a duration: a string in `v1`, a number of minutes in `v2`.
 fn convert(mut object: Value, version: &str) -> Result<Value, &'static str> {
     let spec = object["spec"].take();
     object["spec"] = match (spec["every"].as_str(), spec["minutes"].as_u64()) {
-        (_, Some(13)) => return Err("nobody waits for thirteen minutes"),
+        (_, Some(13)) => return Err("refused: thirteen minutes"),
         (Some(text), _) if version.ends_with("/v2") => {
             json!({"minutes": text.trim_end_matches('m').parse::<u64>().map_err(|_| "not minutes")?})
         }
@@ -23,10 +23,10 @@ fn convert(mut object: Value, version: &str) -> Result<Value, &'static str> {
     Ok(object)
 }
 
-fn converted(session: &mut Session<'_>) {
-    let authority = &session.world.cluster.authorities.backend;
+fn conversion_webhook(session: &mut Session<'_>) {
+    let authority = &session.environment.cluster.authorities.backend;
     let identity = authority.server(&format!("converter-{}", session.namespace), &["127.0.0.1"]);
-    let port = converter(&identity, convert);
+    let port = start_conversion_webhook(&identity, convert);
     let bundle = base64::engine::general_purpose::STANDARD.encode(std::fs::read(&authority.file).unwrap());
     let group = format!("{}.example.com", session.namespace);
     let version = |name: &str, storage: bool, field: &str, kind: &str| {
@@ -46,7 +46,7 @@ fn converted(session: &mut Session<'_>) {
     });
     session.with_input("create -f -", &definition).ok();
     eventually("both versions", || {
-        let steps = ["v1", "v2"].map(|version| session.aside(&format!("get pots.{version}.{group}")));
+        let steps = ["v1", "v2"].map(|version| session.run_unrecorded(&format!("get pots.{version}.{group}")));
         let errors: String = steps.iter().map(|step| step.errors.as_str()).collect();
         if steps.iter().all(|step| step.success) { Ok(()) } else { Err(errors) }
     });
@@ -59,8 +59,8 @@ fn converted(session: &mut Session<'_>) {
     assert_eq!(every.ok(), "5m 3m");
     session.with_input("apply -f -", &pot("green", "v2", json!({"minutes": 4}))).ok();
     session.kubectl(&format!("get pots.v1.{group} green -o yaml")).ok();
-    session.with_input("create -f -", &pot("odd", "v2", json!({"minutes": 13}))).refused("thirteen minutes");
-    session.with_input("create -f -", &pot("odd", "v2", json!({"minutes": "many"}))).refused("minutes");
+    session.with_input("create -f -", &pot("odd", "v2", json!({"minutes": 13}))).expect_error("thirteen minutes");
+    session.with_input("create -f -", &pot("odd", "v2", json!({"minutes": "many"}))).expect_error("minutes");
     session.kubectl(&format!("delete pots.v2.{group} --all")).ok();
     session.kubectl(&format!("delete customresourcedefinition pots.{group}")).ok();
 }

@@ -1,13 +1,13 @@
-//! Watches that people keep open.
+//! Watches.
 
-use super::Story;
+use super::Scenario;
 use crate::world::Session;
 
-pub(super) const STORIES: &[(&str, Story)] = &[
-    ("get -w", get_and_watch),
-    ("get --watch-only", watch_only),
-    ("a watch that ends by itself", watch_that_ends),
-    ("a long watch beside other traffic", long_watch_beside_traffic),
+pub(super) const SCENARIOS: &[(&str, Scenario)] = &[
+    ("watch: get -w", get_and_watch),
+    ("watch: get --watch-only", watch_only),
+    ("watch: timeoutSeconds ends the stream", watch_that_ends),
+    ("watch: long watch beside other requests", long_watch_beside_traffic),
 ];
 
 fn create(session: &mut Session<'_>, name: &str) {
@@ -34,8 +34,8 @@ fn get_and_watch(session: &mut Session<'_>) {
 
 fn watch_only(session: &mut Session<'_>) {
     create(session, "before");
-    let version = session.aside("get flunder before -o jsonpath={.metadata.resourceVersion}");
-    // From a version on, so that no event falls between listing and watching.
+    let version = session.run_unrecorded("get flunder before -o jsonpath={.metadata.resourceVersion}");
+    // From a resource version on, so that no event is lost between list and watch.
     let path = format!(
         "/apis/wardle.example.com/v1beta1/namespaces/{}/flunders?watch=1&allowWatchBookmarks=true&resourceVersion={}",
         session.namespace,
@@ -51,7 +51,7 @@ fn watch_only(session: &mut Session<'_>) {
 fn watch_that_ends(session: &mut Session<'_>) {
     create(session, "only");
     let path = format!("/apis/wardle.example.com/v1alpha1/namespaces/{}/flunders", session.namespace);
-    // The server's own time-out ends the stream cleanly; kubectl must see an end, not a break.
+    // The server's timeout ends the stream cleanly; kubectl must not report an error.
     let step = session.kubectl(&format!("get --raw {path}?watch=1&timeoutSeconds=1"));
     assert!(step.ok().contains("\"ADDED\""), "{}", step.output);
 }

@@ -1,4 +1,4 @@
-//! Targets behind an agent: plain TCP servers with one habit each.
+//! TCP servers behind an agent.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -6,78 +6,81 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::pattern;
 
-/// What a target does with a connection.
+/// Behavior of a target on a connection.
 #[derive(Clone, Copy)]
-pub(super) enum Habit {
-    /// Sends back what comes.
+pub(super) enum TargetBehavior {
+    /// Echoes all bytes.
     Echo,
-    /// Says hello, and closes.
+    /// Sends a banner and closes.
     Banner,
-    /// Reads to the end, and reports how much that was.
+    /// Reads to the end and reports the number of bytes.
     Sink,
-    /// Sends as many bytes as it is told, and closes.
+    /// Sends this number of bytes and closes.
     Source(usize),
-    /// Reads nothing until the given receiver's sender is dropped.
-    Deaf,
+    /// Reads nothing until [`TargetServer::release`] is dropped.
+    NeverReads,
 }
 
 pub(super) const BANNER: &[u8] = b"220 welcome\r\n";
 
 /// A listening target.
-pub(super) struct Far {
+pub(super) struct TargetServer {
     pub(super) port: u16,
-    /// What a [`Habit::AuditWebhook`] received.
+    /// Number of bytes that each connection of a [`TargetBehavior::Sink`] received.
     pub(super) received: Receiver<usize>,
-    /// Dropped, deaf ones go.
-    pub(super) deafness: Option<Sender<()>>,
+    /// Drop to end a [`TargetBehavior::NeverReads`] target.
+    pub(super) release: Option<Sender<()>>,
 }
 
-impl Far {
-    pub(super) fn start(habit: Habit) -> Far {
+impl TargetServer {
+    pub(super) fn start(behavior: TargetBehavior) -> TargetServer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let (report, received) = channel();
-        let (deafness, until) = channel::<()>();
+        let (release, until) = channel::<()>();
         std::thread::spawn(move || {
             let mut deaf = Vec::new();
-            if matches!(habit, Habit::Deaf) {
+            if matches!(behavior, TargetBehavior::NeverReads) {
                 deaf.push(listener.accept().unwrap());
                 let _ = until.recv();
                 return;
             }
             for stream in listener.incoming().map_while(Result::ok) {
                 let report = report.clone();
-                std::thread::Builder::new().stack_size(128 << 10).spawn(move || serve(habit, stream, &report)).unwrap();
+                std::thread::Builder::new()
+                    .stack_size(128 << 10)
+                    .spawn(move || serve(behavior, stream, &report))
+                    .unwrap();
             }
         });
-        Far { port, received, deafness: Some(deafness) }
+        TargetServer { port, received, release: Some(release) }
     }
 }
 
-/// What becomes of the connection is the other side's to judge.
-fn serve(habit: Habit, mut stream: TcpStream, report: &Sender<usize>) {
+/// Connection errors are ignored: the client asserts the outcome.
+fn serve(behavior: TargetBehavior, mut stream: TcpStream, report: &Sender<usize>) {
     let mut buffer = vec![0; 32 << 10];
-    match habit {
-        Habit::Echo => {
+    match behavior {
+        TargetBehavior::Echo => {
             while let Ok(length @ 1..) = stream.read(&mut buffer) {
                 if stream.write_all(&buffer[..length]).is_err() {
                     break;
                 }
             }
         }
-        Habit::Banner => {
+        TargetBehavior::Banner => {
             let _ = stream.write_all(BANNER);
             let _ = stream.shutdown(Shutdown::Write);
             let _ = stream.read(&mut buffer);
         }
-        Habit::Sink => {
+        TargetBehavior::Sink => {
             let mut all = 0;
             while let Ok(length @ 1..) = stream.read(&mut buffer) {
                 all += length;
             }
             let _ = report.send(all);
         }
-        Habit::Source(length) => {
+        TargetBehavior::Source(length) => {
             let piece = pattern(251 * 256);
             let mut left = length;
             while left > 0 {
@@ -88,6 +91,6 @@ fn serve(habit: Habit, mut stream: TcpStream, report: &Sender<usize>) {
                 left -= next;
             }
         }
-        Habit::Deaf => {}
+        TargetBehavior::NeverReads => {}
     }
 }

@@ -1,43 +1,43 @@
-//! The same requests to a real kube-apiserver and, with the same audit policy, through narthex to that kube-apiserver:
-//! the events of both, field by field.
+//! Audit events of the same requests, from kube-apiserver and from narthex with the same audit policy, compared field
+//! by field.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::Trial;
-use crate::world::{Door, Gateway, Identity, World, audit_policy, eventually};
+use super::TestFn;
+use crate::world::{Gateway, HttpsEndpoint, Identity, TestEnvironment, audit_policy, eventually};
 
-pub(super) const THROUGH: &[(&str, Trial)] = &[("audit: events as kube-apiserver writes them", alike)];
+pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[("audit: events equal kube-apiserver's", events_match)];
 
-/// One request; its path is below the namespace of the trial unless it begins with a slash.
+/// A request. Its path is below the test's namespace unless it begins with a slash.
 #[derive(Clone, Copy)]
 struct Request {
-    who: Who,
+    requester: Requester,
     method: &'static str,
     path: &'static str,
     headers: &'static [(&'static str, &'static str)],
     body: &'static str,
-    /// Makes of kube-apiserver's last event what narthex is known to write instead, and why that is so.
+    /// Changes kube-apiserver's last event to what narthex writes instead, where that is known to differ.
     differs: Option<fn(&mut Value)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Who {
+enum Requester {
     Jane,
-    /// May nothing.
+    /// A user without permissions.
     Eve,
-    /// Shows a token that nobody knows.
-    Nobody,
+    /// An invalid bearer token.
+    InvalidToken,
 }
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-const fn ask(who: Who, method: &'static str, path: &'static str) -> Request {
-    Request { who, method, path, headers: &[], body: "", differs: None }
+const fn ask(requester: Requester, method: &'static str, path: &'static str) -> Request {
+    Request { requester, method, path, headers: &[], body: "", differs: None }
 }
 
 const fn send(
@@ -46,7 +46,7 @@ const fn send(
     headers: &'static [(&'static str, &'static str)],
     body: &'static str,
 ) -> Request {
-    Request { who: Who::Jane, method, path, headers, body, differs: None }
+    Request { requester: Requester::Jane, method, path, headers, body, differs: None }
 }
 
 const fn differs(request: Request, how: fn(&mut Value)) -> Request {
@@ -54,7 +54,7 @@ const fn differs(request: Request, how: fn(&mut Value)) -> Request {
 }
 
 const REQUESTS: &[Request] = &[
-    ask(Who::Jane, "GET", "configmaps?limit=500"),
+    ask(Requester::Jane, "GET", "configmaps?limit=500"),
     send(
         "POST",
         "configmaps?fieldManager=stories",
@@ -69,26 +69,26 @@ const REQUESTS: &[Request] = &[
         "kind: ConfigMap\napiVersion: v1\nmetadata: {name: b}\ndata: {k: v}\n",
     ),
     send("POST", "configmaps", &[JSON], r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"NOT A NAME"}}"#),
-    // There is no object, and narthex says so.
+    // The body cannot be parsed; narthex records that in an annotation.
     differs(send("POST", "configmaps", &[JSON], r#"{"kind":"#), |event| {
         event["annotations"]["audit.narthex.dev/request-object"] = json!("omitted: cannot be parsed");
     }),
-    ask(Who::Jane, "GET", "configmaps/a"),
-    // An answer without a body says nothing to who relays it.
-    differs(ask(Who::Jane, "HEAD", "configmaps/a"), |event| {
+    ask(Requester::Jane, "GET", "configmaps/a"),
+    // A response without a body gives the proxy no response object.
+    differs(ask(Requester::Jane, "HEAD", "configmaps/a"), |event| {
         event.as_object_mut().unwrap().remove("responseObject");
         event["responseStatus"] = json!({"metadata": {}, "code": event["responseStatus"]["code"]});
     }),
-    // Protobuf is not made JSON.
+    // Narthex does not convert protobuf to JSON.
     differs(send("GET", "configmaps/a", &[("accept", PROTOBUF)], ""), |event| {
         event.as_object_mut().unwrap().remove("responseObject");
         let left_out = format!("omitted: cannot convert {PROTOBUF} to JSON");
         event["annotations"]["audit.narthex.dev/response-object"] = json!(left_out);
     }),
     send("GET", "configmaps/a", &[("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")], ""),
-    ask(Who::Jane, "GET", "configmaps?fieldSelector=metadata.name%3Da"),
-    ask(Who::Jane, "GET", "configmaps/missing"),
-    ask(Who::Jane, "GET", "configmaps/quiet"),
+    ask(Requester::Jane, "GET", "configmaps?fieldSelector=metadata.name%3Da"),
+    ask(Requester::Jane, "GET", "configmaps/missing"),
+    ask(Requester::Jane, "GET", "configmaps/quiet"),
     send(
         "PUT",
         "configmaps/a",
@@ -102,7 +102,7 @@ const REQUESTS: &[Request] = &[
         &[("content-type", "application/json-patch+json")],
         r#"[{"op":"remove","path":"/data/k"}]"#,
     ),
-    // What was sent; kube-apiserver writes the version by which it calls them inside.
+    // Narthex records the version that was sent; kube-apiserver records its internal version.
     differs(
         send(
             "DELETE",
@@ -115,36 +115,36 @@ const REQUESTS: &[Request] = &[
             event["requestObject"]["apiVersion"] = json!("v1");
         },
     ),
-    ask(Who::Jane, "DELETE", "configmaps/b"),
-    ask(Who::Jane, "DELETE", "configmaps?labelSelector=x%3Dy"),
-    ask(Who::Jane, "GET", "configmaps?watch=1&timeoutSeconds=1"),
-    ask(Who::Jane, "GET", "secrets"),
-    ask(Who::Eve, "GET", "configmaps/a"),
-    ask(Who::Eve, "GET", "configmaps?watch=1"),
-    ask(Who::Eve, "GET", "secrets/a"),
-    ask(Who::Nobody, "GET", "configmaps/a"),
+    ask(Requester::Jane, "DELETE", "configmaps/b"),
+    ask(Requester::Jane, "DELETE", "configmaps?labelSelector=x%3Dy"),
+    ask(Requester::Jane, "GET", "configmaps?watch=1&timeoutSeconds=1"),
+    ask(Requester::Jane, "GET", "secrets"),
+    ask(Requester::Eve, "GET", "configmaps/a"),
+    ask(Requester::Eve, "GET", "configmaps?watch=1"),
+    ask(Requester::Eve, "GET", "secrets/a"),
+    ask(Requester::InvalidToken, "GET", "configmaps/a"),
     send("GET", "configmaps/a", &[("impersonate-user", "eve")], ""),
     send("GET", "configmaps/a", &[("impersonate-user", "bob"), ("impersonate-group", "devs")], ""),
-    ask(Who::Eve, "GET", "/stories/nowhere"),
-    ask(Who::Jane, "GET", "configmaps/a/nothing"),
+    ask(Requester::Eve, "GET", "/stories/nowhere"),
+    ask(Requester::Jane, "GET", "configmaps/a/nothing"),
 ];
 
-/// Two doors to one kube-apiserver, and where each writes down who came.
-struct Scene<'w> {
-    world: &'w World,
+/// Two endpoints of one kube-apiserver (direct and narthex) and their audit logs.
+struct AuditFixture<'w> {
+    environment: &'w TestEnvironment,
     gateway: Gateway,
     log: PathBuf,
     eve: Identity,
 }
 
-impl<'w> Scene<'w> {
-    fn open(world: &'w World) -> Scene<'w> {
-        let directory = world.scratch("auditing");
+impl<'w> AuditFixture<'w> {
+    fn open(environment: &'w TestEnvironment) -> AuditFixture<'w> {
+        let directory = environment.scratch("auditing");
         let (log, policy) = (directory.join("audit.log"), audit_policy());
-        let kubeconfig = world.cluster.admin_kubeconfig.to_str().unwrap();
+        let kubeconfig = environment.cluster.admin_kubeconfig.to_str().unwrap();
         let gateway = Gateway::start(
-            &world.cluster,
-            &world.extension,
+            &environment.cluster,
+            &environment.extension,
             &directory,
             "auditing",
             &[
@@ -155,21 +155,21 @@ impl<'w> Scene<'w> {
                 ("--audit-log-path", log.to_str().unwrap()),
             ],
         );
-        fs::write(directory.join("auditing-registry/core.yaml"), core(&world.cluster.door)).unwrap();
-        let eve = world.cluster.authorities.client.client("auditing-eve", "eve", &["crowd"], None);
-        Scene { world, gateway, log, eve }
+        fs::write(directory.join("auditing-registry/core.yaml"), core(&environment.cluster.endpoint)).unwrap();
+        let eve = environment.cluster.authorities.client.client("auditing-eve", "eve", &["crowd"], None);
+        AuditFixture { environment, gateway, log, eve }
     }
 
-    fn who(&self, who: Who) -> Option<&Identity> {
-        match who {
-            Who::Jane => Some(self.world.cluster.jane()),
-            Who::Eve => Some(&self.eve),
-            Who::Nobody => None,
+    fn requester(&self, requester: Requester) -> Option<&Identity> {
+        match requester {
+            Requester::Jane => Some(self.environment.cluster.jane()),
+            Requester::Eve => Some(&self.eve),
+            Requester::InvalidToken => None,
         }
     }
 
-    /// Sends all requests to `door`, each under a name of its own.
-    fn tell(&self, door: &Door, name: &str, namespace: &str) {
+    /// Sends all requests to `endpoint`, each with its own audit id.
+    fn send_all(&self, endpoint: &HttpsEndpoint, name: &str, namespace: &str) {
         for (number, request) in REQUESTS.iter().enumerate() {
             let id = format!("{name}-{number}");
             let mut headers = vec![
@@ -178,12 +178,14 @@ impl<'w> Scene<'w> {
                 ("x-forwarded-for", "198.51.100.7, nonsense"),
                 ("x-real-ip", "203.0.113.9"),
             ];
-            if request.who == Who::Nobody {
+            if request.requester == Requester::InvalidToken {
                 headers.push(("authorization", "Bearer unknown"));
             }
             headers.extend(request.headers);
             let path = path(request, namespace);
-            door.send(self.who(request.who), request.method, &path, &headers, request.body.as_bytes()).unwrap();
+            endpoint
+                .send(self.requester(request.requester), request.method, &path, &headers, request.body.as_bytes())
+                .unwrap();
         }
     }
 }
@@ -195,10 +197,10 @@ fn path(request: &Request, namespace: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/{}", request.path)
 }
 
-/// The core API, served by kube-apiserver as if it were an extension server.
-fn core(door: &Door) -> String {
+/// Registry objects for the core API, with kube-apiserver as backend.
+fn core(endpoint: &HttpsEndpoint) -> String {
     use base64::Engine as _;
-    let bundle = base64::engine::general_purpose::STANDARD.encode(fs::read(&door.authority).unwrap());
+    let bundle = base64::engine::general_purpose::STANDARD.encode(fs::read(&endpoint.authority).unwrap());
     format!(
         "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {{name: v1., annotations: \
          {{narthex.dev/probe-interval: 1s, narthex.dev/server-name: localhost}}}}\n\
@@ -209,11 +211,11 @@ fn core(door: &Door) -> String {
          apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{namespace: default, name: kubernetes, labels: \
          {{kubernetes.io/service-name: kubernetes}}}}\naddressType: IPv4\nports: [{{name: https, port: {}}}]\n\
          endpoints: [{{addresses: [127.0.0.1], conditions: {{ready: true}}}}]\n",
-        door.port
+        endpoint.port
     )
 }
 
-/// The events of a request, by its name.
+/// Events of the request with this audit id.
 fn events(log: &Path, id: &str) -> Vec<Value> {
     let text = fs::read_to_string(log).unwrap_or_default();
     let mut events: Vec<Value> = text
@@ -226,7 +228,7 @@ fn events(log: &Path, id: &str) -> Vec<Value> {
     events
 }
 
-/// Takes away what is another one's each time: times, ages, the event's own name.
+/// Removes values that differ from event to event: times, ages, ids.
 fn clean(event: &mut Value) {
     fn within(value: &mut Value) {
         match value {
@@ -236,7 +238,7 @@ fn clean(event: &mut Value) {
                         *value = json!("…");
                     }
                 }
-                // The age of what a Table's row shows.
+                // The age column of a Table row.
                 for cell in fields.get_mut("cells").and_then(Value::as_array_mut).into_iter().flatten() {
                     if cell.as_str().and_then(|cell| cell.strip_suffix('s')?.parse::<u32>().ok()).is_some() {
                         *cell = json!("…");
@@ -256,56 +258,57 @@ fn clean(event: &mut Value) {
     within(event);
 }
 
-fn alike(world: &World) {
-    let scene = Scene::open(world);
+fn events_match(environment: &TestEnvironment) {
+    let fixture = AuditFixture::open(environment);
     let namespace = format!("auditing-{:08x}", fastrand::u32(..));
-    world.cluster.create_namespace(&namespace);
-    let admin = world.cluster.admin();
+    environment.cluster.create_namespace(&namespace);
+    let admin = environment.cluster.admin();
     let rbac = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}");
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "keeper"},
         "rules": [{"apiGroups": [""], "resources": ["*"], "verbs": ["*"]}],
     });
-    world.cluster.door.create(admin, &format!("{rbac}/roles"), &role);
+    environment.cluster.endpoint.create(admin, &format!("{rbac}/roles"), &role);
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "jane-keeps"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "keeper"},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "jane"}],
     });
-    world.cluster.door.create(admin, &format!("{rbac}/rolebindings"), &binding);
-    // Jane may be eve, for whatever that is worth.
+    environment.cluster.endpoint.create(admin, &format!("{rbac}/rolebindings"), &binding);
+    // Jane may impersonate eve.
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": namespace},
         "rules": [{"apiGroups": [""], "resources": ["users"], "resourceNames": ["eve"], "verbs": ["impersonate"]}],
     });
-    world.cluster.door.create(admin, &format!("{rbac}/clusterroles"), &role);
+    environment.cluster.endpoint.create(admin, &format!("{rbac}/clusterroles"), &role);
     let binding = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": namespace},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": namespace},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "jane"}],
     });
-    world.cluster.door.create(admin, &format!("{rbac}/clusterrolebindings"), &binding);
-    let doors = [&world.cluster.door, &scene.gateway.door];
-    for door in doors {
-        eventually("jane to be let in", || {
-            let answer = door.get(Some(world.cluster.jane()), &format!("/api/v1/namespaces/{namespace}/configmaps"))?;
-            if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
+    environment.cluster.endpoint.create(admin, &format!("{rbac}/clusterrolebindings"), &binding);
+    let endpoints = [&environment.cluster.endpoint, &fixture.gateway.endpoint];
+    for endpoint in endpoints {
+        eventually("jane authorized", || {
+            let response = endpoint
+                .get(Some(environment.cluster.jane()), &format!("/api/v1/namespaces/{namespace}/configmaps"))?;
+            if response.status == 200 { Ok(()) } else { Err(response.text()) }
         });
     }
-    scene.tell(doors[0], "direct", &namespace);
-    scene.tell(doors[1], "through", &namespace);
+    fixture.send_all(endpoints[0], "direct", &namespace);
+    fixture.send_all(endpoints[1], "through", &namespace);
 
     let (mut compared, mut differences) = (0, Vec::new());
     for (number, request) in REQUESTS.iter().enumerate() {
-        let mut direct = events(&world.cluster.audit_log, &format!("direct-{number}"));
+        let mut direct = events(&environment.cluster.audit_log, &format!("direct-{number}"));
         let through = format!("through-{number}");
-        // Ours are written a moment later.
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(2);
-        while events(&scene.log, &through).len() < direct.len() && std::time::Instant::now() < until {
+        // Narthex writes events asynchronously.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(2);
+        while events(&fixture.log, &through).len() < direct.len() && std::time::Instant::now() < deadline {
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
-        let through = events(&scene.log, &through);
+        let through = events(&fixture.log, &through);
         compared += direct.len();
         if let (Some(differs), Some(last)) = (request.differs, direct.last_mut()) {
             differs(last);

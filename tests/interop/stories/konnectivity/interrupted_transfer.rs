@@ -1,5 +1,6 @@
-//! Transfers through narthex and an agent that are cut, by whatever is on the way. The reference says of each that the
-//! target closed; nobody before narthex takes one for whole.
+//! Transfers through narthex and an agent that are interrupted by the target, the agent or the server. The reference
+//! implementation reports each as closed by the target; a client of narthex must never take a partial body for
+//! complete.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -20,67 +21,70 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::pattern;
-use super::upgrade::{BASE, DOCUMENT, before, serving};
-use crate::world::{Door, Front, Gateway, Identity, Konnectivity, World, eventually, runtime};
+use super::upgrade::{BASE, DOCUMENT, serving, start_gateway_with_agent};
+use crate::world::{
+    Gateway, HttpsEndpoint, Identity, Konnectivity, KonnectivityMode, TestEnvironment, eventually, runtime,
+};
 
-/// Enough that nothing holds all of it.
-const GIANT: usize = 1 << 30;
-/// What is transferred many times.
-const SOME: usize = 1 << 20;
-/// How long a dial may take, as shipped.
+/// More than all buffers together.
+const LARGE_BODY: usize = 1 << 30;
+/// Body size of repeated transfers.
+const SMALL_BODY: usize = 1 << 20;
+/// The default dial timeout.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(8);
-/// For an end that comes at once.
-const SOON: Duration = Duration::from_secs(20);
+/// Time limit of transfers that end without a timeout of their own.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
 
-pub(super) fn is_noticed(world: &World, front: Front) {
-    let backend = Backend::start(world);
-    let name = format!("cut-{front:?}").to_lowercase();
-    let (gateway, mut konnectivity) = before(world, front, &name, backend.port);
-    let who = world.cluster.admin();
-    let scene = Scene { gateway: &gateway, who, backend: &backend };
+pub(super) fn transfer_fails(environment: &TestEnvironment, mode: KonnectivityMode) {
+    let backend = Backend::start(environment);
+    let name = format!("cut-{mode:?}").to_lowercase();
+    let (gateway, mut konnectivity) = start_gateway_with_agent(environment, mode, &name, backend.port);
+    let identity = environment.cluster.admin();
+    let fixture = TransferFixture { gateway: &gateway, identity, backend: &backend };
 
-    runtime().block_on(scene.cut_by_the_target());
+    runtime().block_on(fixture.closed_by_target());
 
     println!("the agent is killed");
-    runtime().block_on(download_is_cut(&gateway.door, who, &mut || kill_agent(&mut konnectivity)));
+    runtime().block_on(download_fails(&gateway.endpoint, identity, &mut || kill_agent(&mut konnectivity)));
     konnectivity.start_agent("agent-b", None);
-    scene.is_well();
-    runtime().block_on(scene.upload_is_cut(&mut || kill_agent(&mut konnectivity)));
+    fixture.wait_until_served();
+    runtime().block_on(fixture.upload_fails(&mut || kill_agent(&mut konnectivity)));
     konnectivity.start_agent("agent-c", None);
-    scene.is_well();
+    fixture.wait_until_served();
 
     println!("the server is killed");
-    runtime().block_on(download_is_cut(&gateway.door, who, &mut || {
+    runtime().block_on(download_fails(&gateway.endpoint, identity, &mut || {
         konnectivity.server.signal(Signal::KILL);
         konnectivity.server.wait();
     }));
-    konnectivity.start_again();
+    konnectivity.restart();
     konnectivity.wait_for_agents(1);
-    scene.is_well();
+    fixture.wait_until_served();
 
     konnectivity.agents[0].process.stop();
     let began = Instant::now();
-    let answer = gateway.door.get(Some(who), &format!("{BASE}/things")).unwrap();
-    let (status, took) = (answer.status.as_u16(), began.elapsed());
+    let response = gateway.endpoint.get(Some(identity), &format!("{BASE}/things")).unwrap();
+    let (status, took) = (response.status.as_u16(), began.elapsed());
     println!("while the agent is stopped: {status} after {took:?}");
-    assert!([503, 504].contains(&status), "{}", answer.text());
-    assert_eq!(answer.json()["kind"], "Status");
+    assert!([503, 504].contains(&status), "{}", response.text());
+    assert_eq!(response.json()["kind"], "Status");
     assert!(took < DIAL_TIMEOUT + Duration::from_secs(2), "{took:?}");
     konnectivity.agents[0].process.signal(Signal::CONT);
-    scene.is_well();
+    fixture.wait_until_served();
 }
 
-/// As most backends are: many requests on one connection, which breaks.
-pub(super) fn is_noticed_over_http2(world: &World) {
-    for front in [Front::GrpcUnix, Front::ConnectUnix] {
-        let name = format!("cut-http2-{front:?}").to_lowercase();
-        let (gateway, mut konnectivity) = before(world, front, &name, http2_backend(world));
-        let who = world.cluster.admin();
-        runtime().block_on(download_is_cut(&gateway.door, who, &mut || kill_agent(&mut konnectivity)));
+/// HTTP/2 to the backend: many requests on one connection, which breaks.
+pub(super) fn http2_download_fails(environment: &TestEnvironment) {
+    for mode in [KonnectivityMode::GrpcUnix, KonnectivityMode::ConnectUnix] {
+        let name = format!("cut-http2-{mode:?}").to_lowercase();
+        let (gateway, mut konnectivity) =
+            start_gateway_with_agent(environment, mode, &name, http2_backend(environment));
+        let identity = environment.cluster.admin();
+        runtime().block_on(download_fails(&gateway.endpoint, identity, &mut || kill_agent(&mut konnectivity)));
         konnectivity.start_agent("agent-b", None);
-        eventually("requests being served", || {
-            let answer = gateway.door.get(Some(who), BASE)?;
-            if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
+        eventually("requests served", || {
+            let response = gateway.endpoint.get(Some(identity), BASE)?;
+            if response.status == 200 { Ok(()) } else { Err(response.text()) }
         });
     }
 }
@@ -91,90 +95,97 @@ fn kill_agent(konnectivity: &mut Konnectivity) {
     agent.process.wait();
 }
 
-struct Scene<'w> {
+struct TransferFixture<'w> {
     gateway: &'w Gateway,
-    who: &'w Identity,
+    identity: &'w Identity,
     backend: &'w Backend,
 }
 
-impl Scene<'_> {
-    /// Requests are served, within a while.
-    fn is_well(&self) {
+impl TransferFixture<'_> {
+    /// Waits until requests are served.
+    fn wait_until_served(&self) {
         let began = Instant::now();
-        eventually("requests being served", || {
-            let answer = self.gateway.door.get(Some(self.who), &format!("{BASE}/things"))?;
-            if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
+        eventually("requests served", || {
+            let response = self.gateway.endpoint.get(Some(self.identity), &format!("{BASE}/things"))?;
+            if response.status == 200 { Ok(()) } else { Err(response.text()) }
         });
-        println!("served {:?} after all were back", began.elapsed());
+        println!("served {:?} after the restart", began.elapsed());
     }
 
-    /// `cut` comes in the middle of an upload.
-    async fn upload_is_cut(&self, cut: &mut dyn FnMut()) {
+    /// `interrupt` runs in the middle of an upload.
+    async fn upload_fails(&self, interrupt: &mut dyn FnMut()) {
         self.backend.received.store(0, Relaxed);
         let status = timeout(
-            SOON,
+            END_TIMEOUT,
             self.upload(64 << 20, "", async || {
                 while self.backend.received.load(Relaxed) == 0 {
                     sleep(Duration::from_millis(5)).await;
                 }
-                cut();
+                interrupt();
             }),
         );
-        let status = status.await.expect("an end soon");
-        println!("the upload is answered {status:?}");
+        let status = status.await.expect("an end within END_TIMEOUT");
+        println!("the upload's status is {status:?}");
         assert!(status.is_none_or(|status| status >= 500), "{status:?}");
     }
 
-    /// The target itself goes at any place, with TLS's goodbye and without, between others that are whole.
-    async fn cut_by_the_target(&self) {
+    /// The target closes the connection at various positions, with and without a TLS close_notify, between complete
+    /// transfers.
+    async fn closed_by_target(&self) {
         let (mut broken, mut refused, mut whole, mut lost) = (0, 0, 0, 0);
         for number in 0..ROUNDS {
-            let at = fastrand::usize(..SOME);
+            let at = fastrand::usize(..SMALL_BODY);
             let goodbye = number % 2;
             let protocol: &[u8] = if number % 4 < 2 { b"http/1.1" } else { b"h2" };
-            let (door, who) = (&self.gateway.door, self.who);
-            let path = format!("{BASE}/things?send={at}&of={SOME}&goodbye={goodbye}");
-            match timeout(SOON, download(door, who, protocol, &path, &AtomicUsize::new(0))).await.expect("an end soon")
+            let (endpoint, identity) = (&self.gateway.endpoint, self.identity);
+            let path = format!("{BASE}/things?send={at}&of={SMALL_BODY}&goodbye={goodbye}");
+            match timeout(END_TIMEOUT, download(endpoint, identity, protocol, &path, &AtomicUsize::new(0)))
+                .await
+                .expect("an end within END_TIMEOUT")
             {
-                End::Broken(_) => broken += 1,
-                End::Refused(_) => refused += 1,
-                End::Whole(length) => panic!("{at} of {SOME} bytes were sent, and {length} taken for all"),
+                DownloadOutcome::Broken(_) => broken += 1,
+                DownloadOutcome::Rejected(_) => refused += 1,
+                DownloadOutcome::Complete(length) => {
+                    panic!("{at} of {SMALL_BODY} bytes were sent, but {length} were taken for complete")
+                }
             }
-            let path = format!("{BASE}/things?send={SOME}&of={SOME}&goodbye={goodbye}");
-            match timeout(SOON, download(door, who, protocol, &path, &AtomicUsize::new(0))).await.expect("an end soon")
+            let path = format!("{BASE}/things?send={SMALL_BODY}&of={SMALL_BODY}&goodbye={goodbye}");
+            match timeout(END_TIMEOUT, download(endpoint, identity, protocol, &path, &AtomicUsize::new(0)))
+                .await
+                .expect("an end within END_TIMEOUT")
             {
-                End::Whole(length) => {
-                    assert_eq!(length, SOME);
+                DownloadOutcome::Complete(length) => {
+                    assert_eq!(length, SMALL_BODY);
                     whole += 1;
                 }
                 _ => lost += 1,
             }
-            let status = timeout(SOON, self.upload(SOME, &format!("?read={at}"), async || {})).await;
-            let status = status.expect("an end soon");
+            let status = timeout(END_TIMEOUT, self.upload(SMALL_BODY, &format!("?read={at}"), async || {})).await;
+            let status = status.expect("an end within END_TIMEOUT");
             assert!(
                 status.is_none_or(|status| status >= 500),
-                "{at} of {SOME} bytes were read, and it says {status:?}"
+                "{at} of {SMALL_BODY} bytes were read, but the status is {status:?}"
             );
             self.backend.received.store(0, Relaxed);
-            let status = timeout(SOON, self.upload(SOME, "", async || {})).await.expect("an end soon");
+            let status = timeout(END_TIMEOUT, self.upload(SMALL_BODY, "", async || {}))
+                .await
+                .expect("an end within END_TIMEOUT");
             match (status, self.backend.received.load(Relaxed)) {
-                (Some(200), length) => assert_eq!(length, SOME),
+                (Some(200), length) => assert_eq!(length, SMALL_BODY),
                 (Some(status), _) => assert!(status >= 500, "{status}"),
                 (None, _) => {}
             }
             lost += usize::from(status != Some(200));
             whole += usize::from(status == Some(200));
         }
-        println!(
-            "of {ROUNDS} that were cut: {broken} broken, {refused} refused; of the others {whole} whole, {lost} not"
-        );
-        assert!(broken > 0, "none of the cut ones was begun");
+        println!("{ROUNDS} interrupted: {broken} broken, {refused} rejected; others: {whole} complete, {lost} lost");
+        assert!(broken > 0, "no interrupted transfer had started");
         assert!(whole > lost, "{whole} whole, {lost} not");
     }
 
-    /// Sends half of a body, then the rest after `middle`; gives the status of the answer, if there is one.
+    /// Sends half of a body, then the rest after `middle`; returns the response's status, if any.
     async fn upload(&self, length: usize, query: &str, middle: impl AsyncFnOnce()) -> Option<u16> {
-        let stream = self.gateway.door.connect(Some(self.who), b"http/1.1").await.unwrap();
+        let stream = self.gateway.endpoint.connect(Some(self.identity), b"http/1.1").await.unwrap();
         let (mut reader, mut writer) = tokio::io::split(stream);
         let head = format!(
             "POST {BASE}/things{query} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
@@ -182,90 +193,102 @@ impl Scene<'_> {
         );
         let body = pattern(length);
         let writing = async {
-            // It may be refused in the middle, and the answer is what counts.
+            // The upload may be rejected early; only the response counts.
             let _ = writer.write_all(head.as_bytes()).await;
             let _ = writer.write_all(&body[..length / 2]).await;
             middle().await;
             let _ = writer.write_all(&body[length / 2..]).await;
         };
-        let mut answer = Vec::new();
-        let (_, _) = tokio::join!(writing, reader.read_to_end(&mut answer));
-        let head = String::from_utf8_lossy(&answer);
+        let mut response = Vec::new();
+        let (_, _) = tokio::join!(writing, reader.read_to_end(&mut response));
+        let head = String::from_utf8_lossy(&response);
         head.strip_prefix("HTTP/1.1 ").map(|rest| rest[..3].parse().unwrap())
     }
 }
 
-/// `cut` comes between the bytes of two downloads, one over each version of HTTP.
-async fn download_is_cut(door: &Door, who: &Identity, cut: &mut dyn FnMut()) {
+/// `interrupt` runs during two downloads, one over each version of HTTP.
+async fn download_fails(endpoint: &HttpsEndpoint, identity: &Identity, interrupt: &mut dyn FnMut()) {
     let seen = [AtomicUsize::new(0), AtomicUsize::new(0)];
-    let path = format!("{BASE}/things?send={GIANT}&of={GIANT}");
+    let path = format!("{BASE}/things?send={LARGE_BODY}&of={LARGE_BODY}");
     let (over_http1, over_http2, ()) = tokio::join!(
-        timeout(SOON, download(door, who, b"http/1.1", &path, &seen[0])),
-        timeout(SOON, download(door, who, b"h2", &path, &seen[1])),
+        timeout(END_TIMEOUT, download(endpoint, identity, b"http/1.1", &path, &seen[0])),
+        timeout(END_TIMEOUT, download(endpoint, identity, b"h2", &path, &seen[1])),
         async {
             while seen.iter().any(|seen| seen.load(Relaxed) < 1 << 20) {
                 sleep(Duration::from_millis(5)).await;
             }
-            cut();
+            interrupt();
         }
     );
     for ended in [over_http1, over_http2] {
-        let ended = ended.expect("an end soon");
-        println!("a download of {GIANT} ends with {ended:?}");
-        assert!(matches!(ended, End::Broken(_)), "{ended:?}");
+        let ended = ended.expect("an end within END_TIMEOUT");
+        println!("a download of {LARGE_BODY} ends with {ended:?}");
+        assert!(matches!(ended, DownloadOutcome::Broken(_)), "{ended:?}");
     }
 }
 
-/// How often the target goes.
+/// Number of interrupted transfers.
 const ROUNDS: usize = 20;
 
-/// How a download ended.
+/// Outcome of a download.
 #[derive(Debug)]
-enum End {
-    /// With as many bytes.
-    Whole(usize),
-    /// After its head had come.
-    Broken(#[expect(dead_code, reason = "for who reads the output")] String),
-    /// With another status than 200, or none.
-    Refused(#[expect(dead_code, reason = "for who reads the output")] String),
+enum DownloadOutcome {
+    /// Complete, with the number of bytes.
+    Complete(usize),
+    /// Interrupted after the response header.
+    Broken(#[expect(dead_code, reason = "printed by Debug")] String),
+    /// A status other than 200, or no response.
+    Rejected(#[expect(dead_code, reason = "printed by Debug")] String),
 }
 
-async fn download(door: &Door, who: &Identity, protocol: &[u8], path: &str, seen: &AtomicUsize) -> End {
-    let response = match open(door, who, protocol, path).await {
+async fn download(
+    endpoint: &HttpsEndpoint,
+    identity: &Identity,
+    protocol: &[u8],
+    path: &str,
+    seen: &AtomicUsize,
+) -> DownloadOutcome {
+    let response = match open(endpoint, identity, protocol, path).await {
         Ok(response) if response.status() == 200 => response,
-        Ok(response) => return End::Refused(response.status().to_string()),
-        Err(error) => return End::Refused(error.to_string()),
+        Ok(response) => return DownloadOutcome::Rejected(response.status().to_string()),
+        Err(error) => return DownloadOutcome::Rejected(error.to_string()),
     };
     let mut body = response.into_body();
     while let Some(frame) = body.frame().await {
         match frame {
             Ok(frame) => _ = seen.fetch_add(frame.data_ref().map_or(0, Bytes::len), Relaxed),
-            Err(error) => return End::Broken(error.to_string()),
+            Err(error) => return DownloadOutcome::Broken(error.to_string()),
         }
     }
-    End::Whole(seen.load(Relaxed))
+    DownloadOutcome::Complete(seen.load(Relaxed))
 }
 
-async fn open(door: &Door, who: &Identity, protocol: &[u8], path: &str) -> Result<Response<Incoming>, hyper::Error> {
+async fn open(
+    endpoint: &HttpsEndpoint,
+    identity: &Identity,
+    protocol: &[u8],
+    path: &str,
+) -> Result<Response<Incoming>, hyper::Error> {
     if protocol == b"h2" {
-        return door.multiplexed(who).await.get(path).await;
+        return endpoint.connect_http2(identity).await.get(path).await;
     }
-    let stream = door.connect(Some(who), protocol).await.unwrap();
+    let stream = endpoint.connect(Some(identity), protocol).await.unwrap();
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     sender.send_request(Request::get(path).header("host", "localhost").body(Full::<Bytes>::default()).unwrap()).await
 }
 
-/// A backend that closes after each answer, so that each request is a dial, and that stops where it is told.
+/// A backend that closes the connection after each response, so that each request is a new dial, and that stops where
+/// the request says.
 struct Backend {
     port: u16,
-    /// Bytes of bodies that came.
+    /// Request body bytes received.
     received: Arc<AtomicUsize>,
 }
 
 impl Backend {
-    fn start(world: &World) -> Backend {
-        let config = serving(world, None);
+    fn start(environment: &TestEnvironment) -> Backend {
+        let config = serving(environment, None);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let received = Arc::new(AtomicUsize::new(0));
@@ -275,7 +298,7 @@ impl Backend {
                 let (config, count) = (config.clone(), count.clone());
                 std::thread::spawn(move || {
                     let mut stream = StreamOwned::new(ServerConnection::new(config).unwrap(), socket);
-                    // What becomes of the connection is the client's to judge.
+                    // Connection errors are ignored: the client asserts the outcome.
                     if let Ok(true) = serve(&mut stream, &count) {
                         stream.conn.send_close_notify();
                         let _ = stream.flush();
@@ -287,7 +310,7 @@ impl Backend {
     }
 }
 
-/// Answers one request; gives back whether to say goodbye.
+/// Serves one request; returns whether to send a TLS close_notify.
 fn serve(stream: &mut (impl Read + Write), received: &AtomicUsize) -> std::io::Result<bool> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -341,9 +364,9 @@ fn serve(stream: &mut (impl Read + Write), received: &AtomicUsize) -> std::io::R
     Ok(number("goodbye=", 1) == 1)
 }
 
-/// A backend that speaks HTTP/2, and sends without end where it is asked for something to send.
-fn http2_backend(world: &World) -> u16 {
-    let acceptor = TlsAcceptor::from(serving(world, Some(b"h2")));
+/// An HTTP/2 backend that sends an endless body on request.
+fn http2_backend(environment: &TestEnvironment) -> u16 {
+    let acceptor = TlsAcceptor::from(serving(environment, Some(b"h2")));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -354,11 +377,11 @@ fn http2_backend(world: &World) -> u16 {
                 let acceptor = acceptor.clone();
                 tokio::spawn(async move {
                     let mut connection = h2::server::handshake(acceptor.accept(socket).await.ok()?).await.ok()?;
-                    while let Some(Ok((request, mut answer))) = connection.accept().await {
+                    while let Some(Ok((request, mut response))) = connection.accept().await {
                         let endless = request.uri().query().is_some_and(|query| query.contains("send="));
                         let head = Response::builder().header("content-type", "application/json");
-                        // Without a length: HTTP/2 alone has to tell.
-                        let mut body = answer.send_response(head.body(()).unwrap(), false).ok()?;
+                        // Without Content-Length: only HTTP/2 framing shows the end.
+                        let mut body = response.send_response(head.body(()).unwrap(), false).ok()?;
                         if endless {
                             tokio::spawn(send_without_end(body));
                         } else {

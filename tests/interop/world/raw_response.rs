@@ -1,24 +1,24 @@
-//! What a server said, byte for byte where it matters.
+//! HTTP/1.1 responses parsed from raw bytes.
 
-/// An answer over HTTP/1.1.
+/// An HTTP/1.1 response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct RawResponse {
     pub(crate) status: u16,
-    /// Those that were wanted, sorted.
+    /// Selected headers, sorted.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: String,
 }
 
-impl Said {
-    /// Reads all that came on a connection; of the headers only those that are `wanted`.
-    pub(crate) fn read(all: &[u8], wanted: impl Fn(&str) -> bool) -> Said {
+impl RawResponse {
+    /// Parses all bytes of a connection; keeps headers for which `wanted` is true.
+    pub(crate) fn read(all: &[u8], wanted: impl Fn(&str) -> bool) -> RawResponse {
         let all = String::from_utf8_lossy(all).into_owned();
-        // Go on with the body: that is no answer yet.
+        // Skips the interim response `100 Continue`.
         let all =
             all.split_once("\r\n\r\n").filter(|_| all.starts_with("HTTP/1.1 100 ")).map_or(&*all, |(_, rest)| rest);
         let (head, body) = all.split_once("\r\n\r\n").unwrap_or((all, ""));
         let mut lines = head.lines();
-        // Not the words behind it, which nobody may look at.
+        // The reason phrase is ignored.
         let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).unwrap_or_default();
         let mut headers: Vec<_> = lines
             .filter_map(|line| line.split_once(": "))
@@ -27,11 +27,11 @@ impl Said {
         let chunked = headers.iter().any(|(name, value)| name == "transfer-encoding" && value == "chunked");
         headers.retain(|(name, _)| wanted(name));
         headers.sort();
-        Said { status, headers, body: if chunked { unchunked(body) } else { body.to_owned() } }
+        RawResponse { status, headers, body: if chunked { unchunked(body) } else { body.to_owned() } }
     }
 
-    /// Since Go 1.26 paths are cleaned by a 307 where it was a 301, as programs of before answer, and ours.
-    pub(crate) fn into_words_before_go_1_26(mut self) -> Said {
+    /// Rewrites the 307 of Go 1.26 and newer for cleaned paths to the 301 of older Go versions and narthex.
+    pub(crate) fn with_redirect_before_go_1_26(mut self) -> RawResponse {
         if self.status == 307 {
             self.status = 301;
             self.body = self.body.replace("Temporary Redirect", "Moved Permanently");

@@ -1,4 +1,4 @@
-//! Who asks, what they may, and the two doors before one server.
+//! Users with permissions and the two proxies in front of one server.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -8,51 +8,54 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::world::{Door, Identity, Process, Said, Speaks, World, echo, eventually, free_port, peer, runtime};
+use crate::world::{
+    HttpsEndpoint, Identity, Process, RawResponse, ServerProtocol, TestEnvironment, eventually, free_port, peer,
+    runtime, start_echo_server,
+};
 
-/// Whose door it is.
+/// The implementation of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whose {
-    Theirs,
-    /// The same flags, and the same name of the program.
-    Ours,
+pub(super) enum Implementation {
+    KubeRbacProxy,
+    /// narthex with the same flags and program name.
+    Narthex,
 }
 
-/// Service accounts with their rights, in a namespace of their own.
-pub(super) struct Scene<'w> {
-    pub(super) world: &'w World,
+/// Service accounts with permissions, in a namespace of their own.
+pub(super) struct ProxyFixture<'w> {
+    pub(super) environment: &'w TestEnvironment,
     pub(super) scratch: PathBuf,
     pub(super) namespace: String,
-    /// Tokens by the name of who has them.
+    /// Tokens by user.
     pub(super) tokens: BTreeMap<&'static str, String>,
     pub(super) certificates: BTreeMap<&'static str, Identity>,
 }
 
-/// One request: who sends it, its first line without the version, further headers and, after an empty line, its body.
-/// `SCENE` stands for the namespace, `PORT` for the door's port.
+/// A request: user, request line without the version, further headers and, after an empty line, the body. `TESTNS`
+/// stands for the namespace, `PORT` for the proxy's port.
 pub(super) struct Case {
-    who: &'static str,
+    user: &'static str,
     line: &'static str,
     headers: &'static str,
-    theirs: u16,
-    ours: Option<(u16, &'static str)>,
+    upstream: u16,
+    narthex: Option<(u16, &'static str)>,
 }
 
-/// A request that is answered by both alike, with this status.
-pub(super) fn same(who: &'static str, line: &'static str, headers: &'static str, status: u16) -> Case {
-    Case { who, line, headers, theirs: status, ours: None }
+/// A request with the same response from both, with this status.
+pub(super) fn same(user: &'static str, line: &'static str, headers: &'static str, status: u16) -> Case {
+    Case { user, line, headers, upstream: status, narthex: None }
 }
 
-/// A request that is meant to be answered in another way by ours, and why.
+/// A request with an intended difference, and the reason.
 pub(super) fn differs(
-    who: &'static str,
+    user: &'static str,
     line: &'static str,
     headers: &'static str,
-    theirs: u16,
-    ours: u16,
+    upstream: u16,
+    narthex: u16,
     why: &'static str,
 ) -> Case {
-    Case { who, line, headers, theirs, ours: Some((ours, why)) }
+    Case { user, line, headers, upstream, narthex: Some((narthex, why)) }
 }
 
 impl Case {
@@ -61,42 +64,42 @@ impl Case {
     }
 }
 
-/// A running door.
-pub(super) struct Running {
-    pub(super) door: Door,
+/// A running proxy.
+pub(super) struct ProxyProcess {
+    pub(super) endpoint: HttpsEndpoint,
     pub(super) process: Process,
 }
 
-impl<'w> Scene<'w> {
-    pub(super) fn open(world: &'w World, name: &str) -> Scene<'w> {
+impl<'w> ProxyFixture<'w> {
+    pub(super) fn open(environment: &'w TestEnvironment, name: &str) -> ProxyFixture<'w> {
         let namespace = format!("krp-{name}-{:08x}", fastrand::u32(..));
-        let mut scene = Scene {
-            world,
-            scratch: world.scratch(&format!("kube-rbac-proxy-{name}")),
+        let mut fixture = ProxyFixture {
+            environment,
+            scratch: environment.scratch(&format!("kube-rbac-proxy-{name}")),
             namespace,
             tokens: BTreeMap::new(),
             certificates: BTreeMap::new(),
         };
-        world.cluster.create_namespace(&scene.namespace);
+        environment.cluster.create_namespace(&fixture.namespace);
         for account in ["alice", "bob", "carol"] {
-            scene.create(
-                &format!("/api/v1/namespaces/{}/serviceaccounts", scene.namespace),
+            fixture.create(
+                &format!("/api/v1/namespaces/{}/serviceaccounts", fixture.namespace),
                 &json!({
                     "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account},
                 }),
             );
-            let token = scene.token(account, &[]);
-            scene.tokens.insert(account, token);
+            let token = fixture.token(account, &[]);
+            fixture.tokens.insert(account, token);
         }
-        scene.tokens.insert("nobody", "not-a-token".to_owned());
-        let authorities = &world.cluster.authorities;
+        fixture.tokens.insert("unknown", "not-a-token".to_owned());
+        let authorities = &environment.cluster.authorities;
         for (name, identity) in
             [("jane", &authorities.jane), ("admin", &authorities.admin), ("impostor", &authorities.impostor)]
         {
-            scene.certificates.insert(name, identity.clone());
+            fixture.certificates.insert(name, identity.clone());
         }
-        scene.grant();
-        scene
+        fixture.grant();
+        fixture
     }
 
     /// A token of a service account, for these audiences if there are any.
@@ -106,22 +109,27 @@ impl<'w> Scene<'w> {
         if !audiences.is_empty() {
             request["spec"]["audiences"] = json!(audiences);
         }
-        let answer = self.create(&path, &request);
-        answer["status"]["token"].as_str().unwrap().to_owned()
+        let response = self.create(&path, &request);
+        response["status"]["token"].as_str().unwrap().to_owned()
     }
 
     fn create(&self, path: &str, document: &Value) -> Value {
         let headers = [("content-type", "application/json")];
         let body = document.to_string();
-        let answer =
-            self.world.cluster.door.send(Some(self.world.cluster.admin()), "POST", path, &headers, body.as_bytes());
-        let answer = answer.unwrap();
-        assert!(answer.status.is_success(), "POST {path}: {}", answer.text());
-        answer.json()
+        let response = self.environment.cluster.endpoint.send(
+            Some(self.environment.cluster.admin()),
+            "POST",
+            path,
+            &headers,
+            body.as_bytes(),
+        );
+        let response = response.unwrap();
+        assert!(response.status.is_success(), "POST {path}: {}", response.text());
+        response.json()
     }
 
-    /// alice may look at some paths, at a service and at the metrics of her namespace; carol may do anything to one
-    /// path; bob may nothing.
+    /// RBAC objects: alice may read some paths, a service and the metrics of her namespace; carol has all verbs on
+    /// one path; bob has no permissions.
     fn grant(&self) {
         let rbac = "/apis/rbac.authorization.k8s.io/v1";
         let role = |name: &str, rules: Value| {
@@ -164,42 +172,42 @@ impl<'w> Scene<'w> {
         bind("all", "carol", None);
     }
 
-    /// A server behind the door, without TLS.
+    /// Starts a plaintext upstream and returns its URL.
     pub(super) fn upstream(&self) -> String {
-        format!("http://127.0.0.1:{}/", echo(&Speaks::Http1, |_| BTreeMap::new()))
+        format!("http://127.0.0.1:{}/", start_echo_server(&ServerProtocol::Http1, |_| BTreeMap::new()))
     }
 
-    /// A door with these flags; `SCENE` in `file` is the namespace.
-    pub(super) fn start(&self, whose: Whose, flags: &[String], file: Option<&str>) -> Running {
+    /// Starts a proxy with these flags; `TESTNS` in `file` is replaced by the namespace.
+    pub(super) fn start(&self, implementation: Implementation, flags: &[String], file: Option<&str>) -> ProxyProcess {
         static DOORS: AtomicU32 = AtomicU32::new(0);
-        let name = format!("{whose:?}-{}", DOORS.fetch_add(1, Ordering::Relaxed)).to_lowercase();
-        let authorities = &self.world.cluster.authorities;
+        let name = format!("{implementation:?}-{}", DOORS.fetch_add(1, Ordering::Relaxed)).to_lowercase();
+        let authorities = &self.environment.cluster.authorities;
         let serving = authorities.serving.server(&format!("krp-{name}"), &["127.0.0.1", "localhost"]);
         let port = free_port();
         let mut arguments = vec![
             format!("--secure-listen-address=127.0.0.1:{port}"),
-            format!("--kubeconfig={}", self.world.cluster.admin_kubeconfig.display()),
+            format!("--kubeconfig={}", self.environment.cluster.admin_kubeconfig.display()),
             format!("--tls-cert-file={}", serving.certificate.display()),
             format!("--tls-private-key-file={}", serving.key.display()),
         ];
-        arguments.extend(flags.iter().map(|flag| flag.replace("SCENE", &self.namespace)));
+        arguments.extend(flags.iter().map(|flag| flag.replace("TESTNS", &self.namespace)));
         if let Some(text) = file {
             let path = self.scratch.join(format!("{name}.yaml"));
-            std::fs::write(&path, text.replace("SCENE", &self.namespace)).unwrap();
+            std::fs::write(&path, text.replace("TESTNS", &self.namespace)).unwrap();
             arguments.push(format!("--config-file={}", path.display()));
         }
-        let mut process = Process::start(&name, &self.program(whose), arguments, &self.scratch);
-        let door = Door::new(port, &authorities.serving.file);
-        // Before it is known who asks, both answer 401.
-        process.wait_until(|| door.get(None, "/").map(drop));
-        Running { door, process }
+        let mut process = Process::start(&name, &self.program(implementation), arguments, &self.scratch);
+        let endpoint = HttpsEndpoint::new(port, &authorities.serving.file);
+        // Both return 401 to unauthenticated requests once they serve.
+        process.wait_until(|| endpoint.get(None, "/").map(drop));
+        ProxyProcess { endpoint, process }
     }
 
-    /// The program, under the name that both have.
-    pub(super) fn program(&self, whose: Whose) -> PathBuf {
-        match whose {
-            Whose::Theirs => peer("kube-rbac-proxy"),
-            Whose::Ours => {
+    /// The program, under the same name for both.
+    pub(super) fn program(&self, implementation: Implementation) -> PathBuf {
+        match implementation {
+            Implementation::KubeRbacProxy => peer("kube-rbac-proxy"),
+            Implementation::Narthex => {
                 let link = self.scratch.join("kube-rbac-proxy");
                 if !link.exists() {
                     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_narthex"), &link).unwrap();
@@ -209,40 +217,54 @@ impl<'w> Scene<'w> {
         }
     }
 
-    /// Asks both doors, made with the same flags, and says what is not as it is meant to be.
-    pub(super) fn compare(&self, whose: &[Whose], flags: &[String], file: Option<&str>, cases: &[Case]) {
-        let running: Vec<_> = whose.iter().map(|&whose| (whose, self.start(whose, flags, file))).collect();
+    /// Sends the cases to both proxies, started with the same flags, and panics with all unexpected results.
+    pub(super) fn compare(
+        &self,
+        implementation: &[Implementation],
+        flags: &[String],
+        file: Option<&str>,
+        cases: &[Case],
+    ) {
+        let proxy_process: Vec<_> = implementation
+            .iter()
+            .map(|&implementation| (implementation, self.start(implementation, flags, file)))
+            .collect();
         self.settle();
-        // Keys of an issuer are fetched when the door is open already.
-        if let Some(case) = cases.iter().find(|case| case.theirs == 200) {
-            for (whose, running) in &running {
-                eventually(&format!("{whose:?} letting somebody in"), || match self.ask(&running.door, case).status {
-                    401 => Err("nobody is known".to_owned()),
-                    _ => Ok(()),
+        // Issuer keys are fetched after the proxy starts to serve.
+        if let Some(case) = cases.iter().find(|case| case.upstream == 200) {
+            for (implementation, proxy_process) in &proxy_process {
+                eventually(&format!("{implementation:?} authenticating"), || {
+                    match self.ask(&proxy_process.endpoint, case).status {
+                        401 => Err("401 for all users".to_owned()),
+                        _ => Ok(()),
+                    }
                 });
             }
         }
         let mut wrong = Vec::new();
         for case in cases {
-            let said: Vec<_> = running.iter().map(|(whose, running)| (whose, self.ask(&running.door, case))).collect();
-            let theirs = &said[0].1;
-            let mut complain =
-                |what: String| wrong.push(format!("{} {} {:?}: {what}", case.who, case.line, case.headers));
-            if theirs.status != case.theirs {
-                complain(format!("theirs is not {}: {theirs:?}", case.theirs));
+            let responses: Vec<_> = proxy_process
+                .iter()
+                .map(|(implementation, proxy_process)| (implementation, self.ask(&proxy_process.endpoint, case)))
+                .collect();
+            let upstream = &responses[0].1;
+            let mut report =
+                |what: String| wrong.push(format!("{} {} {:?}: {what}", case.user, case.line, case.headers));
+            if upstream.status != case.upstream {
+                report(format!("kube-rbac-proxy's status is not {}: {upstream:?}", case.upstream));
             }
-            let Some((_, ours)) = said.get(1) else { continue };
-            match case.ours {
-                None if ours == theirs => {}
-                None => complain(format!("\n   theirs: {theirs:?}\n   ours:   {ours:?}")),
-                Some((status, _)) if ours != theirs && ours.status == status => {}
-                Some(meant) => complain(format!("not {meant:?}\n   theirs: {theirs:?}\n   ours:   {ours:?}")),
+            let Some((_, narthex)) = responses.get(1) else { continue };
+            match case.narthex {
+                None if narthex == upstream => {}
+                None => report(format!("\n   theirs: {upstream:?}\n   ours:   {narthex:?}")),
+                Some((status, _)) if narthex != upstream && narthex.status == status => {}
+                Some(expected) => report(format!("not {expected:?}\n   theirs: {upstream:?}\n   ours:   {narthex:?}")),
             }
         }
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     }
 
-    /// Rights travel to kube-apiserver's authorizer, and each door may remember for half a minute that there was none.
+    /// Waits until RBAC permissions are effective: a proxy may cache a denial for half a minute.
     pub(super) fn settle(&self) {
         let review = |user: &str, attributes: &Value| {
             let document = json!({
@@ -253,14 +275,14 @@ impl<'w> Scene<'w> {
             self.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", &document)["status"]["allowed"] == true
         };
         for (user, path, verb) in [("alice", "/metrics", "get"), ("carol", "/all", "put")] {
-            eventually("rights to be known", || {
+            eventually("RBAC permissions", || {
                 if review(user, &json!({"path": path, "verb": verb})) { Ok(()) } else { Err(path.to_owned()) }
             });
         }
     }
 
-    /// What is said to a request on a connection of its own.
-    pub(super) fn ask(&self, door: &Door, case: &Case) -> Said {
+    /// Sends a request on a new connection and returns the response.
+    pub(super) fn ask(&self, endpoint: &HttpsEndpoint, case: &Case) -> RawResponse {
         let (headers, body) = case.headers.split_once("\r\n\r\n").unwrap_or((case.headers.trim_end(), ""));
         let mut request = format!("{} HTTP/1.1\r\n", case.line);
         if !headers.contains("Host:") {
@@ -269,7 +291,7 @@ impl<'w> Scene<'w> {
         if !headers.contains("Connection:") {
             request.push_str("Connection: close\r\n");
         }
-        if let Some(token) = self.tokens.get(case.who) {
+        if let Some(token) = self.tokens.get(case.user) {
             request.push_str(&format!("Authorization: Bearer {token}\r\n"));
         }
         if !headers.is_empty() {
@@ -279,11 +301,12 @@ impl<'w> Scene<'w> {
         if !body.is_empty() && !headers.contains("Transfer-Encoding") {
             request.push_str(&format!("Content-Length: {}\r\n", body.len()));
         }
-        let request =
-            format!("{request}\r\n{body}").replace("SCENE", &self.namespace).replace("PORT", &door.port.to_string());
-        let who = self.certificates.get(case.who);
+        let request = format!("{request}\r\n{body}")
+            .replace("TESTNS", &self.namespace)
+            .replace("PORT", &endpoint.port.to_string());
+        let user = self.certificates.get(case.user);
         let all = runtime().block_on(async {
-            let mut stream = match door.connect(who, b"http/1.1").await {
+            let mut stream = match endpoint.connect(user, b"http/1.1").await {
                 Ok(stream) => stream,
                 Err(why) => return format!("HTTP/1.1 0 {why}").into_bytes(),
             };
@@ -293,15 +316,15 @@ impl<'w> Scene<'w> {
                 stream.flush().await?;
                 stream.read_to_end(&mut all).await
             };
-            // Who refuses a request may cut the connection behind the answer.
+            // A server that rejects a request may reset the connection after the response.
             let _ = tokio::time::timeout(std::time::Duration::from_secs(20), exchange).await;
             all
         });
-        normal(Said::read(&all, is_compared).into_words_before_go_1_26())
+        without_proxy_headers(RawResponse::read(&all, is_compared).with_redirect_before_go_1_26())
     }
 }
 
-/// Headers of answers that say something about the request, not about the moment or the connection.
+/// Whether a response header is compared; headers of time and connection are not.
 fn is_compared(name: &str) -> bool {
     matches!(
         name,
@@ -316,22 +339,22 @@ fn is_compared(name: &str) -> bool {
     )
 }
 
-/// Of what the server behind the door got, only what both doors are meant to say alike. Ours says beside it where a
-/// request came from; theirs says that it would take gzip, which it unpacks again.
-fn normal(mut said: Said) -> Said {
-    let Ok(mut got) = serde_json::from_str::<Value>(&said.body) else { return said };
+/// Removes intended differences from the echoed request: narthex adds headers about the request's origin,
+/// kube-rbac-proxy adds Accept-Encoding: gzip.
+fn without_proxy_headers(mut responses: RawResponse) -> RawResponse {
+    let Ok(mut got) = serde_json::from_str::<Value>(&responses.body) else { return responses };
     if let Some(headers) = got["headers"].as_array_mut() {
         headers.retain(|line| {
             let beside = ["audit-id", "x-forwarded-host", "x-forwarded-proto", "x-forwarded-uri", "accept-encoding"];
             !beside.iter().any(|name| line[0] == *name)
         });
     }
-    said.body = serde_json::to_string_pretty(&got).unwrap();
-    said
+    responses.body = serde_json::to_string_pretty(&got).unwrap();
+    responses
 }
 
-/// Whether a program ends at once with these arguments, and what it says.
-pub(super) fn refuses(program: &Path, arguments: &[String]) -> Option<String> {
+/// Standard error of a program that exits with an error at once; `None` if it keeps running.
+pub(super) fn exit_error(program: &Path, arguments: &[String]) -> Option<String> {
     let mut child = std::process::Command::new(program)
         .args(arguments)
         .stdin(std::process::Stdio::null())
@@ -346,9 +369,9 @@ pub(super) fn refuses(program: &Path, arguments: &[String]) -> Option<String> {
     if !ended {
         let _ = child.kill();
     }
-    let mut said = String::new();
-    let _ = child.stderr.take().map(|mut stderr| stderr.read_to_string(&mut said));
+    let mut responses = String::new();
+    let _ = child.stderr.take().map(|mut stderr| stderr.read_to_string(&mut responses));
     let status = child.wait().unwrap();
     let _ = std::io::stdout().flush();
-    (ended && !status.success()).then_some(said)
+    (ended && !status.success()).then_some(responses)
 }

@@ -1,4 +1,4 @@
-//! A server that answers every request with what it got, as JSON.
+//! An echo server: it returns each request as JSON.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -24,28 +24,34 @@ use tokio_rustls::TlsAcceptor;
 use super::http::runtime;
 use super::{Authority, Identity};
 
-/// What it speaks.
-pub(crate) enum Speaks<'i> {
+/// Protocol of the server.
+pub(crate) enum ServerProtocol<'i> {
     Http1,
     /// HTTP/2 without TLS.
     H2c,
-    /// Both over TLS; only to clients of this authority, if there is one.
+    /// HTTP/1.1 and HTTP/2 over TLS, with client certificates of this authority required if there is one.
     Tls(&'i Identity, Option<&'i Authority>),
 }
 
 type Documents = Arc<BTreeMap<String, Value>>;
 
-/// Listens on loopback until the process ends, and serves `documents` as they are; where.
-pub(crate) fn echo(speaks: &Speaks<'_>, documents: impl FnOnce(u16) -> BTreeMap<String, Value>) -> u16 {
+/// Starts the server on loopback, until the test process ends, and returns its port. `documents` are served unchanged
+/// at their paths.
+pub(crate) fn start_echo_server(
+    protocol: &ServerProtocol<'_>,
+    documents: impl FnOnce(u16) -> BTreeMap<String, Value>,
+) -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();
     let documents = Arc::new(documents(port));
-    let tls = match speaks {
-        Speaks::Tls(identity, clients) => Some(acceptor(identity, clients.map(|authority| authority.file.as_path()))),
-        Speaks::Http1 | Speaks::H2c => None,
+    let tls = match protocol {
+        ServerProtocol::Tls(identity, clients) => {
+            Some(acceptor(identity, clients.map(|authority| authority.file.as_path())))
+        }
+        ServerProtocol::Http1 | ServerProtocol::H2c => None,
     };
-    let two = matches!(speaks, Speaks::H2c);
+    let use_http2 = matches!(protocol, ServerProtocol::H2c);
     std::thread::spawn(move || {
         runtime().block_on(async {
             let listener = TcpListener::from_std(listener).unwrap();
@@ -53,11 +59,11 @@ pub(crate) fn echo(speaks: &Speaks<'_>, documents: impl FnOnce(u16) -> BTreeMap<
                 let (tls, documents) = (tls.clone(), documents.clone());
                 tokio::spawn(async move {
                     match tls {
-                        None => serve(stream, two, documents).await,
+                        None => serve(stream, use_http2, documents).await,
                         Some(tls) => {
                             let Ok(stream) = tls.accept(stream).await else { return };
-                            let two = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                            serve(stream, two, documents).await;
+                            let use_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                            serve(stream, use_http2, documents).await;
                         }
                     }
                 });
@@ -86,18 +92,18 @@ fn acceptor(identity: &Identity, clients: Option<&Path>) -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config))
 }
 
-async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, two: bool, documents: Documents) {
-    let service = service_fn(move |request| answer(request, documents.clone()));
+async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, use_http2: bool, documents: Documents) {
+    let service = service_fn(move |request| handle_request(request, documents.clone()));
     let stream = TokioIo::new(stream);
-    // Who asked may be gone: nothing to do then.
-    if two {
+    // The client may have disconnected; errors are ignored.
+    if use_http2 {
         let _ = http2::Builder::new(TokioExecutor::new()).serve_connection(stream, service).await;
     } else {
         let _ = http1::Builder::new().serve_connection(stream, service).await;
     }
 }
 
-async fn answer(request: Request<Incoming>, documents: Documents) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn handle_request(request: Request<Incoming>, documents: Documents) -> Result<Response<Full<Bytes>>, Infallible> {
     let (head, body) = request.into_parts();
     if let Some(document) = documents.get(head.uri.path()) {
         let response = Response::builder().header("content-type", "application/json");
@@ -110,7 +116,7 @@ async fn answer(request: Request<Incoming>, documents: Documents) -> Result<Resp
         .map(|(name, value)| json!([name.as_str(), String::from_utf8_lossy(value.as_bytes())]))
         .collect();
     headers.sort_by_key(Value::to_string);
-    let got = json!({
+    let received = json!({
         "method": head.method.as_str(),
         "target": head.uri.path_and_query().map(ToString::to_string),
         "authority": head.uri.authority().map(ToString::to_string),
@@ -118,7 +124,7 @@ async fn answer(request: Request<Incoming>, documents: Documents) -> Result<Resp
         "headers": headers,
         "body": String::from_utf8_lossy(&body),
     });
-    // What a server that has its origin to itself may say.
+    // Headers that narthex filters from responses.
     let response = Response::builder()
         .header("content-type", "application/json")
         .header("set-cookie", "a=b")
@@ -126,5 +132,5 @@ async fn answer(request: Request<Incoming>, documents: Documents) -> Result<Resp
         .header("access-control-allow-origin", "*")
         .header("www-authenticate", "Basic")
         .header("strict-transport-security", "max-age=1");
-    Ok(response.body(got.to_string().into()).unwrap())
+    Ok(response.body(received.to_string().into()).unwrap())
 }

@@ -1,25 +1,24 @@
-//! Everything that changes objects.
+//! Requests that change objects.
 
-use super::{Story, Trial};
-use crate::world::{Session, World, curl_with_input};
+use super::{Scenario, TestFn};
+use crate::world::{Session, TestEnvironment, curl_with_input};
 
-pub(super) const STORIES: &[(&str, Story)] = &[
-    ("create", create),
-    ("create what is refused", create_what_is_refused),
-    ("apply", apply),
-    ("apply --server-side", apply_server_side),
-    ("patch", patch),
-    ("label and annotate", label_and_annotate),
-    ("replace and edit", replace_and_edit),
-    ("delete", delete),
-    ("delete --wait", delete_and_wait),
-    ("wait --for", wait_for),
+pub(super) const SCENARIOS: &[(&str, Scenario)] = &[
+    ("write: create", create),
+    ("write: rejected create", create_what_is_refused),
+    ("write: apply", apply),
+    ("write: apply --server-side", apply_server_side),
+    ("write: patch", patch),
+    ("write: label and annotate", label_and_annotate),
+    ("write: replace and edit", replace_and_edit),
+    ("write: delete", delete),
+    ("write: delete --wait", delete_and_wait),
+    ("write: wait --for", wait_for),
 ];
 
-pub(super) const TRIALS: &[(&str, Trial)] =
-    &[("413 that came before the body was read reaches the client", answer_before_the_body)];
+pub(super) const TESTS: &[(&str, TestFn)] = &[("write: early 413 reaches the client", early_413)];
 
-/// A manifest. JSON, since older kubectls take what begins with a brace for it.
+/// A manifest in JSON: older versions of kubectl take input that begins with a brace for JSON.
 fn flunder(name: &str, reference: &str) -> serde_json::Value {
     serde_json::json!({
         "apiVersion": "wardle.example.com/v1beta1", "kind": "Flunder",
@@ -28,7 +27,7 @@ fn flunder(name: &str, reference: &str) -> serde_json::Value {
     })
 }
 
-/// The same, with something more in it.
+/// A flunder with an additional field.
 fn flunder_with(path: &str, value: impl Into<serde_json::Value>) -> serde_json::Value {
     let mut document = flunder("odd", "x");
     let (parent, field) = path.rsplit_once('/').unwrap();
@@ -46,12 +45,12 @@ fn reference_of(session: &mut Session<'_>, name: &str) -> String {
 
 fn create(session: &mut Session<'_>) {
     session.with_input("create --dry-run=server -f -", &flunder("a", "dry")).ok();
-    session.kubectl("get flunder a").refused("not found");
+    session.kubectl("get flunder a").expect_error("not found");
     let step = session.with_input("create -f -", &flunder("a", "one"));
     assert_eq!(step.ok(), "flunder.wardle.example.com/a created\n");
-    session.with_input("create -f -", &flunder("a", "again")).refused("AlreadyExists");
+    session.with_input("create -f -", &flunder("a", "again")).expect_error("AlreadyExists");
     assert_eq!(reference_of(session, "a"), "one");
-    // A body of some size, so that it travels in many frames.
+    // A body of several HTTP/2 frames.
     let large = flunder_with("/metadata/annotations", big_annotation(12_000));
     session.with_input("create -f -", &large).ok();
     let length = session.kubectl("get flunder odd -o jsonpath={.metadata.annotations.big}").ok().len();
@@ -60,17 +59,19 @@ fn create(session: &mut Session<'_>) {
 
 fn create_what_is_refused(session: &mut Session<'_>) {
     let unknown = flunder_with("/spec/nonsense", 1);
-    session.with_input("create --validate=strict -f -", &unknown).refused("unknown field \"spec.nonsense\"");
+    session.with_input("create --validate=strict -f -", &unknown).expect_error("unknown field \"spec.nonsense\"");
     let step = session.with_input("create --validate=warn -f -", &unknown);
     step.ok();
     assert!(step.errors.contains("unknown field \"spec.nonsense\""), "a warning: {}", step.errors);
     let both = flunder_with("/spec/fischerReference", "y");
-    session.with_input("create -f -", &both).refused("cannot be set with flunderReference at the same time");
+    session.with_input("create -f -", &both).expect_error("cannot be set with flunderReference at the same time");
     let version = flunder_with("/apiVersion", "wardle.example.com/v9");
-    session.with_input("create -f -", &version).refused("no matches for kind");
+    session.with_input("create -f -", &version).expect_error("no matches for kind");
     let huge = flunder_with("/metadata/annotations", big_annotation(250_000));
-    session.with_input("create -f -", &huge).refused("RequestEntityTooLarge");
-    session.kubectl("create --raw /apis/wardle.example.com/v1alpha1/flunders -f /dev/null").refused("MethodNotAllowed");
+    session.with_input("create -f -", &huge).expect_error("RequestEntityTooLarge");
+    session
+        .kubectl("create --raw /apis/wardle.example.com/v1alpha1/flunders -f /dev/null")
+        .expect_error("MethodNotAllowed");
 }
 
 fn apply(session: &mut Session<'_>) {
@@ -85,11 +86,11 @@ fn apply(session: &mut Session<'_>) {
 }
 
 fn apply_server_side(session: &mut Session<'_>) {
-    let words = "apply --server-side --field-manager=first -f -";
-    assert!(session.with_input(words, &flunder("a", "one")).ok().contains("serverside-applied"));
-    session.with_input(words, &flunder("a", "two")).ok();
+    let args = "apply --server-side --field-manager=first -f -";
+    assert!(session.with_input(args, &flunder("a", "one")).ok().contains("serverside-applied"));
+    session.with_input(args, &flunder("a", "two")).ok();
     let second = "apply --server-side --field-manager=second -f -";
-    session.with_input(second, &flunder("a", "three")).refused("conflict");
+    session.with_input(second, &flunder("a", "three")).expect_error("conflict");
     session.with_input(&format!("{second} --force-conflicts"), &flunder("a", "three")).ok();
     assert_eq!(reference_of(session, "a"), "three");
     session.kubectl("get flunder a -o yaml --show-managed-fields").ok();
@@ -106,31 +107,33 @@ fn patch(session: &mut Session<'_>) {
     session.kubectl(r#"patch flunder a -p {"metadata":{"labels":{"kind":"strategic"}}}"#).ok();
     session
         .kubectl(r#"patch flunder a --type=json -p [{"op":"test","path":"/spec/flunderReference","value":"no"}]"#)
-        .refused("The request is invalid");
-    session.kubectl(r#"patch flunder a --type=merge -p {"metadata":{"resourceVersion":"1"}}"#).refused("Conflict");
-    session.kubectl(r#"patch flunder none --type=merge -p {}"#).refused("not found");
-    session.kubectl(r#"patch flunder a --type=merge --subresource=status -p {"status":{}}"#).refused("flunders/status");
+        .expect_error("The request is invalid");
+    session.kubectl(r#"patch flunder a --type=merge -p {"metadata":{"resourceVersion":"1"}}"#).expect_error("Conflict");
+    session.kubectl(r#"patch flunder none --type=merge -p {}"#).expect_error("not found");
+    session
+        .kubectl(r#"patch flunder a --type=merge --subresource=status -p {"status":{}}"#)
+        .expect_error("flunders/status");
 }
 
 fn label_and_annotate(session: &mut Session<'_>) {
     session.with_input("create -f -", &flunder("a", "one")).ok();
     session.kubectl("label flunder a color=blue").ok();
-    session.kubectl("label flunder a color=red").refused("already has a value");
+    session.kubectl("label flunder a color=red").expect_error("already has a value");
     session.kubectl("label flunder a color=red --overwrite").ok();
-    session.kubectl("label flunders --all everyone=here").ok();
+    session.kubectl("label flunders --all shelf=here").ok();
     session.kubectl("annotate flunder a note=written").ok();
-    assert!(session.kubectl("get flunders -l color=red,everyone=here").ok().contains('a'));
+    assert!(session.kubectl("get flunders -l color=red,shelf=here").ok().contains('a'));
     session.kubectl("label flunder a color-").ok();
     session.kubectl("get flunder a -o jsonpath={.metadata.labels}").ok();
 }
 
 fn replace_and_edit(session: &mut Session<'_>) {
     session.with_input("create -f -", &flunder("a", "one")).ok();
-    let current = session.aside("get flunder a -o json");
+    let current = session.run_unrecorded("get flunder a -o json");
     session.with_input("replace -f -", &current.ok().replace("\"one\"", "\"two\"")).ok();
     assert_eq!(reference_of(session, "a"), "two");
-    // The old resource version must lose.
-    session.with_input("replace -f -", &current.output.replace("\"one\"", "\"three\"")).refused("Conflict");
+    // A replace with an old resource version conflicts.
+    session.with_input("replace -f -", &current.output.replace("\"one\"", "\"three\"")).expect_error("Conflict");
     session.with_input("replace --force -f -", &flunder("a", "four")).ok();
     assert_eq!(reference_of(session, "a"), "four");
     let mut edit = session.command("edit flunder a");
@@ -144,9 +147,9 @@ fn delete(session: &mut Session<'_>) {
         session.with_input("create -f -", &flunder(name, "one")).ok();
     }
     session.kubectl("delete flunder a --wait=false").ok();
-    session.kubectl("get flunder a").refused("not found");
+    session.kubectl("get flunder a").expect_error("not found");
     session.with_input("delete -f -", &flunder("b", "one")).ok();
-    session.kubectl("delete flunder b").refused("not found");
+    session.kubectl("delete flunder b").expect_error("not found");
     session.kubectl("delete flunders --all --now").ok();
     assert_eq!(session.kubectl("get flunders -o name").ok(), "");
     session.kubectl("delete flunder b --ignore-not-found").ok();
@@ -158,13 +161,13 @@ fn delete_and_wait(session: &mut Session<'_>) {
     session.with_input("create -f -", &held).ok();
     let mut deletion = session.stream("delete flunder held --wait=true --timeout=80s");
     deletion.line_with("deleted");
-    // Marked for deletion, but held: kubectl must still be waiting for the end of it.
+    // The object is marked for deletion and has a finalizer: kubectl must wait.
     session.kubectl("wait flunder held --for=jsonpath={.metadata.deletionGracePeriodSeconds}=0 --timeout=60s").ok();
     assert!(deletion.is_running(), "kubectl did not wait");
     session.kubectl(r#"patch flunder held --type=merge -p {"metadata":{"finalizers":null}}"#).ok();
     let (success, lines) = deletion.finish();
     assert!(success, "{lines:?}");
-    session.kubectl("get flunder held").refused("not found");
+    session.kubectl("get flunder held").expect_error("not found");
 }
 
 fn wait_for(session: &mut Session<'_>) {
@@ -178,21 +181,23 @@ fn wait_for(session: &mut Session<'_>) {
     session.kubectl("delete flunder a").ok();
     let (success, lines) = waiting.finish();
     assert!(success, "{lines:?}");
-    session.kubectl("wait flunder a --for=jsonpath={.spec.flunderReference}=two --timeout=1s").refused("not found");
+    session
+        .kubectl("wait flunder a --for=jsonpath={.spec.flunderReference}=two --timeout=1s")
+        .expect_error("not found");
 }
 
-/// The server stops reading at 3 MiB and answers while the client still sends.
+/// The server stops reading at 3 MiB and responds while the client still sends.
 ///
-/// Over HTTP/1.1 only: curl 7.88 loses such an answer over HTTP/2 now and then, from the server itself too. Waiting for
-/// 100 Continue, it also loses the server's own answer, so that is asked of narthex alone.
-fn answer_before_the_body(world: &World) {
+/// Over HTTP/1.1 only: curl 7.88 sometimes loses such a response over HTTP/2, also from the server itself. With
+/// Expect: 100-continue it loses the server's own response, so that is tested with narthex only.
+fn early_413(environment: &TestEnvironment) {
     let body = vec![b'x'; 64 << 20];
     let path = "/apis/wardle.example.com/v1beta1/namespaces/default/flunders";
     let ask = |target, expectation| {
-        let words = ["--http1.1", "-X", "POST", "-T", "-", "-H", "Content-Type: application/json", "-H", expectation];
-        curl_with_input(world.door(target), Some(world.cluster.jane()), path, &words, &body)
+        let args = ["--http1.1", "-X", "POST", "-T", "-", "-H", "Content-Type: application/json", "-H", expectation];
+        curl_with_input(environment.endpoint(target), Some(environment.cluster.jane()), path, &args, &body)
     };
-    let [direct, through] = world.targets();
+    let [direct, through] = environment.targets();
     let expected = ask(direct, "Expect:");
     assert_eq!(expected.0, 413, "{}", expected.1);
     assert_eq!(ask(through, "Expect:"), expected);

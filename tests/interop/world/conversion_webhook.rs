@@ -1,4 +1,4 @@
-//! A conversion webhook: kube-apiserver asks it to turn objects of one version into those of another.
+//! A CRD conversion webhook called by kube-apiserver.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 use super::Identity;
 
-/// What becomes of one object that is to be of this version, or why nothing does.
-pub(crate) type Convert = fn(Value, &str) -> Result<Value, &'static str>;
+/// Converts an object to an API version, or returns the failure message.
+pub(crate) type ConvertFn = fn(Value, &str) -> Result<Value, &'static str>;
 
-/// Listens on loopback until the process ends; where.
-pub(crate) fn converter(identity: &Identity, convert: Convert) -> u16 {
+/// Starts the webhook on loopback, until the test process ends, and returns its port.
+pub(crate) fn start_conversion_webhook(identity: &Identity, convert: ConvertFn) -> u16 {
     let chain = CertificateDer::pem_file_iter(&identity.certificate).unwrap().map(Result::unwrap).collect();
     let key = PrivateKeyDer::from_pem_file(&identity.key).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
@@ -26,14 +26,14 @@ pub(crate) fn converter(identity: &Identity, convert: Convert) -> u16 {
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let config = config.clone();
-            std::thread::spawn(move || answer(stream, config, convert));
+            std::thread::spawn(move || handle_connection(stream, config, convert));
         }
     });
     port
 }
 
-/// One review, and the end of the connection.
-fn answer(stream: TcpStream, config: Arc<ServerConfig>, convert: Convert) -> std::io::Result<()> {
+/// Answers one ConversionReview and closes the connection.
+fn handle_connection(stream: TcpStream, config: Arc<ServerConfig>, convert: ConvertFn) -> std::io::Result<()> {
     let connection = ServerConnection::new(config).map_err(std::io::Error::other)?;
     let mut stream = BufReader::new(StreamOwned::new(connection, stream));
     let (mut line, mut length) = (String::new(), 0);
@@ -52,7 +52,7 @@ fn answer(stream: TcpStream, config: Arc<ServerConfig>, convert: Convert) -> std
     let mut response = json!({"uid": review["request"]["uid"], "result": {"status": "Success"}});
     match converted {
         Ok(objects) => response["convertedObjects"] = objects.into(),
-        Err(why) => response["result"] = json!({"status": "Failure", "message": why}),
+        Err(message) => response["result"] = json!({"status": "Failure", "message": message}),
     }
     let review = json!({"apiVersion": review["apiVersion"], "kind": "ConversionReview", "response": response});
     let text = review.to_string();

@@ -1,21 +1,21 @@
-//! metrics-server behind narthex: an extension API server of another make, which asks kube-apiserver whom to believe
-//! and what they may.
+//! metrics-server behind narthex: another extension API server with delegated authentication and authorization.
 
 use std::path::Path;
 
-use super::TrialWith;
+use super::KubectlTestFn;
 use crate::world::{
-    Cluster, Extension, Gateway, Kubectl, Process, Step, World, eventually, free_port, kubeconfig, peer, register,
+    Cluster, CommandResult, Extension, Gateway, Kubectl, Process, TestEnvironment, eventually, free_port, kubeconfig,
+    peer, register,
 };
 
-pub(super) const WITH_KUBECTL: &[(&str, TrialWith)] = &[("metrics-server", top)];
+pub(super) const KUBECTL_TESTS: &[(&str, KubectlTestFn)] = &[("metrics-server: kubectl top", kubectl_top)];
 
-/// What it serves.
+/// Group and version of metrics-server.
 pub(super) const GROUP_VERSION: (&str, &str) = ("metrics.k8s.io", "v1beta1");
-/// Its Service, and the namespace of that.
+/// Name of its Service and namespace.
 pub(super) const NAME: &str = "metrics-server";
 
-/// A metrics-server of `cluster` at `port`, which may not be ready yet.
+/// Starts a metrics-server at `port`. It may not be ready on return.
 pub(super) fn start(cluster: &Cluster, directory: &Path, port: u16) -> Process {
     let serving =
         cluster.authorities.backend.server("metrics-server", &["metrics-server.metrics-server.svc", "127.0.0.1"]);
@@ -35,14 +35,14 @@ pub(super) fn start(cluster: &Cluster, directory: &Path, port: u16) -> Process {
     Process::start("metrics-server", &peer("metrics-server"), arguments, directory)
 }
 
-fn top(world: &World, kubectl: &Kubectl) {
-    let directory = world.scratch(&format!("metrics-{}", kubectl.version));
-    let cluster = &world.cluster;
+fn kubectl_top(environment: &TestEnvironment, kubectl: &Kubectl) {
+    let directory = environment.scratch(&format!("metrics-{}", kubectl.version));
+    let cluster = &environment.cluster;
     let (port, admin) = (free_port(), cluster.admin());
     let _server = start(cluster, &directory, port);
 
-    // Registered beside the other extension server, in the directory of a gateway of its own.
-    let extension: &Extension = &world.extension;
+    // Registered beside the other extension server, in the registry of a separate gateway.
+    let extension: &Extension = &environment.extension;
     let cluster_itself = cluster.admin_kubeconfig.display().to_string();
     let name = format!("metrics-{}", kubectl.version.replace('.', "-"));
     let flags = [("--delegate-kubeconfig", cluster_itself.as_str())];
@@ -50,14 +50,14 @@ fn top(world: &World, kubectl: &Kubectl) {
     let registry = directory.join(format!("{name}-registry"));
     register(&registry, GROUP_VERSION, (NAME, port), &cluster.authorities.backend.file);
 
-    let door = &gateway.door;
-    let config = kubeconfig::write(&directory, "admin", &door.url(), &door.authority, Some(admin));
-    let run = |words: &str| {
+    let endpoint = &gateway.endpoint;
+    let config = kubeconfig::write(&directory, "admin", &endpoint.url(), &endpoint.authority, Some(admin));
+    let run = |args: &str| {
         let mut command = kubectl.command(&config, &directory);
-        command.args(words.split_whitespace());
-        Step::run(words, command, "")
+        command.args(args.split_whitespace());
+        CommandResult::run(args, command, "")
     };
-    eventually("metrics-server through the gateway", || {
+    eventually("metrics-server served by the gateway", || {
         let step = run("get --raw /apis/metrics.k8s.io/v1beta1/nodes");
         if step.success { Ok(()) } else { Err(step.errors) }
     });
@@ -65,16 +65,16 @@ fn top(world: &World, kubectl: &Kubectl) {
         let listed = run("api-resources --api-group=metrics.k8s.io --no-headers --cached=false");
         if listed.output.lines().count() == 2 { Ok(()) } else { Err(listed.output + &listed.errors) }
     });
-    // There is no machine that could be measured; kubectl says so in its own words.
+    // There are no nodes to measure; kubectl reports that.
     let step = run("top nodes");
-    let said = format!("{}{}", step.output, step.errors);
-    assert!(said.contains("metrics not available yet") || said.contains("No resources found"), "{said}");
+    let output = format!("{}{}", step.output, step.errors);
+    assert!(output.contains("metrics not available yet") || output.contains("No resources found"), "{output}");
     run("explain nodes --api-version=metrics.k8s.io/v1beta1").ok();
     run("get flunders --all-namespaces").ok();
     run("get deployments --all-namespaces").ok();
-    // It believes who we say asks, and nobody may by default.
-    let jane = kubeconfig::write(&directory, "jane", &door.url(), &door.authority, Some(cluster.jane()));
+    // It accepts the identity headers; by default no user is permitted.
+    let jane = kubeconfig::write(&directory, "jane", &endpoint.url(), &endpoint.authority, Some(cluster.jane()));
     let mut command = kubectl.command(&jane, &directory);
     command.args(["get", "--raw", "/apis/metrics.k8s.io/v1beta1/nodes"]);
-    Step::run("get --raw as jane", command, "").refused("User \"jane\" cannot list");
+    CommandResult::run("get --raw as jane", command, "").expect_error("User \"jane\" cannot list");
 }
