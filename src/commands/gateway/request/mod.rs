@@ -12,6 +12,7 @@ mod reviews;
 mod target;
 mod timeouts;
 
+use std::convert::Infallible;
 use std::rc::Rc;
 
 use http::header::CONNECTION;
@@ -33,7 +34,10 @@ use crate::observe::access::AccessRecord;
 ///
 /// The request is boxed: it passes through many futures, each of which would hold a copy, and moving such futures was a
 /// seventh of all CPU.
-pub(super) async fn handle(connection: Rc<ClientConnection>, request: Box<Request<IncomingBody>>) -> Response<Body> {
+pub(super) async fn handle(
+    connection: Rc<ClientConnection>,
+    request: Box<Request<IncomingBody>>,
+) -> Result<Response<Body>, Infallible> {
     let mut record = connection.worker.reports.begin(connection.remote, &request);
     let accept = Accept::from_headers(request.headers());
     let audit_id = audit_id(request.headers());
@@ -52,7 +56,7 @@ pub(super) async fn handle(connection: Rc<ClientConnection>, request: Box<Reques
     if connection.is_closing() {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    if is_head { strip_body(response) } else { response }
+    Ok(if is_head { strip_body(response) } else { response })
 }
 
 /// Handles one request. Its response has no access record yet.
