@@ -12,7 +12,7 @@
 //!
 //! Every APIService has a Service of its own; five of them share a namespace.
 
-// It stops at what it did not expect, and needs only a part of the world that tests have.
+// It stops at what it did not expect, and needs only a part of the test environment.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 #[path = "../tests/gateway/support"]

@@ -38,7 +38,7 @@ fn rbac_policies() {
         for json in [false, true] {
             match RbacPolicy::parse("f", text, json) {
                 Ok(policy) => {
-                    // Whatever is in it: who is in no binding may nothing.
+                    // For any policy, a user without a binding has no permission.
                     let anonymous = User { name: "nobody".into(), ..User::default() };
                     let request = RequestInfo { path: "/a", verb: "get".into(), ..RequestInfo::default() };
                     assert!(policy.allows(Attributes { user: &anonymous, request: &request }).is_none());

@@ -62,7 +62,7 @@ fn konnectivity_packets() {
     });
 }
 
-/// What HTTP proxies say, and others who stand where one should.
+/// Replies of HTTP proxies, and of other servers at their address.
 const CONNECT_RESPONSES: &[&str] = &[
     "HTTP/1.1 200 Connection Established\r\n",
     "HTTP/1.0 204 \n",

@@ -42,7 +42,7 @@ pub(crate) fn run(environment: &BenchEnvironment, seconds: u32) {
             usual.sort();
             let usual = usual[usual.len() * 99 / 100];
             let longest = after.iter().map(|one| took(one)).max().unwrap_or_default();
-            // Whoever waits ten times as long as is usual, or a tenth of a second, feels it.
+            // A request counts as slow after ten times the usual latency or a tenth of a second.
             let slow = after.iter().filter(|one| took(one) > (usual * 10).max(Duration::from_millis(100)));
             let last = slow.map(|one| one.ended.saturating_duration_since(fell)).max().unwrap_or_default();
             println!(

@@ -22,7 +22,7 @@ pub(crate) enum Contender {
     Haproxy,
     /// With the same headers set and removed as Narthex does.
     HaproxySameHeaders,
-    /// The reviewer says whose token it is, and whether they may.
+    /// The webhook reviews the token and authorizes the request.
     NarthexReviews,
     /// The same by kube-rbac-proxy.
     KubeRbacProxy,
@@ -50,11 +50,11 @@ impl Contender {
 /// What stands in front of one server.
 #[derive(Clone, Copy)]
 pub(crate) enum SidecarKind {
-    /// The reviewer says whose token it is, and whether they may.
+    /// The webhook reviews the token and authorizes the request.
     Narthex,
-    /// A token of a file, and everybody may.
+    /// Token file, authorization AlwaysAllow.
     NarthexRelays,
-    /// Nobody is asked.
+    /// No authentication or authorization.
     Haproxy,
     KubeRbacProxy,
 }
@@ -75,7 +75,7 @@ impl SidecarKind {
 pub(crate) enum Upstream {
     /// HTTP/1.1 without TLS.
     Plain,
-    /// HTTP/2 over TLS; nobody asks for a certificate.
+    /// HTTP/2 over TLS without client certificates.
     Tls,
     /// HTTP/2 over TLS with a certificate on both sides.
     Mutual,
@@ -526,7 +526,7 @@ fn get(directory: &Path, port: u16, path: &str, token: &str) -> Option<String> {
         format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
     let mut response = Vec::new();
-    // Not everybody says goodbye in TLS.
+    // Some peers close without a TLS close_notify.
     let _ = stream.read_to_end(&mut response);
     let text = String::from_utf8_lossy(&response).into_owned();
     let (head, body) = text.split_once("\r\n\r\n")?;
@@ -609,7 +609,7 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// For the backend, whose client is a front proxy and shows it.
+/// For the backend, whose client authenticates with a front proxy certificate.
 pub(crate) fn backend_config(directory: &Path, protocols: &[&[u8]]) -> rustls::ServerConfig {
     let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(roots(directory), provider())
         .build()

@@ -10,7 +10,7 @@ use crate::{Options, median, mtls_load, show, watch};
 /// Starts of each, for the time from nothing to the first answer.
 const STARTS: usize = 5;
 
-/// What clients speak, how they show who they are, and what stands behind.
+/// Client protocol, credentials and upstream.
 struct SidecarScenario {
     name: &'static str,
     is_http1: bool,

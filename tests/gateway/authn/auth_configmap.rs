@@ -27,7 +27,7 @@ impl AuthConfigMapFixture {
         AuthConfigMapFixture { environment, reviewer, backend }
     }
 
-    /// Without the files that would say whom to believe.
+    /// Without CA files.
     fn arguments(&self, more: &[&str]) -> Vec<String> {
         let kubeconfig =
             format!("--authentication-kubeconfig={}", self.environment.path("reviewer.kubeconfig").display());

@@ -551,7 +551,7 @@ async fn sni_certificates_selected_by_name() {
             "{name}"
         );
     }
-    // A name that only the flag gives, and one that nobody has: which certificate comes, not whether it fits.
+    // A name given only by the flag, and an unknown name: which certificate is presented, not whether it is valid.
     for (name, expected) in [("two.example.com", "two"), ("nobody.example.com", "serving"), ("127.0.0.1", "serving")] {
         let seen = Arc::new(Mutex::new(None));
         let config = rustls::ClientConfig::builder_with_provider(narthex::tls::provider())
@@ -666,7 +666,7 @@ async fn start_failures_explained() {
     assert_eq!(status, Some(1), "{output_text}");
     assert!(output_text.contains(&file("serving.crt")) && output_text.contains(&file("other.key")), "{output_text}");
 
-    // Whoever holds any certificate of the one authority could be anyone.
+    // With the same CA for clients and front proxies, any client certificate could assert any identity.
     let mut arguments = pair("serving.crt", "serving.key");
     arguments.push(format!("--client-ca-file={}", file("client-ca.crt")));
     arguments.push(format!("--requestheader-client-ca-file={}", file("client-ca.crt")));

@@ -28,7 +28,7 @@ async fn both_protocols(
     [Client::http1(environment, gateway, pair).await, Client::http2(environment, gateway, pair).await]
 }
 
-/// Every header at the backend that any server could take for somebody's identity, in order of names.
+/// All headers at the backend that a server could take for an identity, sorted by name.
 pub(crate) fn identity_headers(seen: &ReceivedRequest) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, value) in &seen.headers {
@@ -74,8 +74,8 @@ async fn client_certificate_gives_name_groups_and_uid() {
     }
 }
 
-/// A name that cannot be passed on unchanged is nobody's: a backend would take the front proxy itself for the
-/// caller, or somebody else.
+/// A user name that cannot be forwarded unchanged is rejected: a backend would take the front proxy or another user
+/// for the caller.
 #[tokio::test(flavor = "multi_thread")]
 async fn client_certificate_name_invalid_in_header_is_401() {
     let environment = TestEnvironment::new();
@@ -160,7 +160,7 @@ async fn request_header_identity_accepted_from_trusted_front_proxy_only() {
         assert_eq!(client.send_and_read(get(THINGS, &word)).await.status, 200);
         assert_eq!(identity_headers(&backend.last_request()), as_jane);
     }
-    // Nobody named: neither the proxy's own name nor anybody's.
+    // No user name: neither the proxy's own user nor another.
     for anonymous in [&[("x-remote-group", "system:masters")][..], &[("x-remote-user", "")], &[]] {
         for client in both_protocols(&environment, &gateway, Some(&proxy)).await {
             client.send_and_read(get(THINGS, anonymous)).await.assert_failure(401, "Unauthorized");
@@ -232,8 +232,8 @@ async fn unauthenticated_request_is_401_as_kube_apiserver() {
     assert!(backend.received().is_empty());
 }
 
-/// With `--anonymous-auth`, whoever shows nothing is nobody in particular; whoever shows something wrong is
-/// still refused.
+/// With `--anonymous-auth`, requests without credentials are anonymous; requests with invalid credentials are
+/// rejected.
 #[tokio::test(flavor = "multi_thread")]
 async fn anonymous_auth_applies_only_without_credentials() {
     let environment = TestEnvironment::new();
@@ -265,7 +265,7 @@ async fn anonymous_auth_applies_only_without_credentials() {
     assert_eq!(backend.received().len(), recorded);
 }
 
-/// The first who knows wins; an error of another does not take that away.
+/// The first authenticator that succeeds wins; an error of another does not change that.
 #[tokio::test(flavor = "multi_thread")]
 async fn authentication_succeeds_with_one_valid_credential() {
     let environment = TestEnvironment::new();
@@ -482,7 +482,7 @@ async fn upgrade_carries_identity_headers_without_forged_ones() {
     }
 }
 
-/// The token that a browser hides among WebSocket protocols says who is asking, and does not go on.
+/// A bearer token in the WebSocket subprotocols authenticates the request and is not forwarded.
 #[tokio::test(flavor = "multi_thread")]
 async fn websocket_protocol_token_authenticates_and_is_removed() {
     let environment = TestEnvironment::new();
@@ -503,7 +503,7 @@ async fn websocket_protocol_token_authenticates_and_is_removed() {
     let seen = backend.last_request();
     assert_eq!(seen.header_values("x-remote-user"), ["tom"]);
     assert_eq!(seen.header_values("sec-websocket-protocol"), ["v4.channel.k8s.io"]);
-    // Also when somebody else vouches for the request, and where it has no meaning.
+    // Also when another authenticator succeeded, and where the token has no meaning.
     let jane = environment.issue_user("jane", &[]);
     send_raw(&environment, &gateway, Some(&jane), &ask(&format!("{token}, v4.channel.k8s.io"))).await;
     assert_eq!(backend.last_request().header_values("x-remote-user"), ["jane"]);
@@ -544,7 +544,7 @@ async fn impersonation_is_403_without_deciding_authorizer() {
     assert!(backend.received().is_empty());
 }
 
-/// As kube-apiserver, which does not let everybody in as nobody.
+/// As in kube-apiserver, which does not authenticate these requests as anonymous.
 #[tokio::test(flavor = "multi_thread")]
 async fn anonymous_auth_disabled_with_warning_under_always_allow() {
     let environment = TestEnvironment::new();

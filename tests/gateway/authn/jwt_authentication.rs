@@ -219,7 +219,7 @@ async fn jwt_verification_cached() {
     assert_eq!(hits().await, Some(before + 10.0));
 }
 
-/// An issuer whose documents are no good: nobody gets in, the log says why, and all is well once they are.
+/// An issuer with invalid documents: tokens are rejected and the log names the cause, until the documents are valid.
 #[tokio::test(flavor = "multi_thread")]
 async fn jwt_issuer_with_invalid_documents_rejected_and_recovers() {
     let environment = TestEnvironment::new();
@@ -252,7 +252,7 @@ async fn jwt_issuer_with_invalid_documents_rejected_and_recovers() {
         let token = key.token("EdDSA", "a", &issuer.claims(&json!({})));
         get_with_token(&client, &token).await.assert_failure(401, "Unauthorized");
     }
-    // Over plain http, and by an authority nobody named.
+    // Over plain HTTP, and with a certificate of an unknown CA.
     let issuer = FakeOidcIssuer::start(&environment, &[("a", &key)]).await;
     let plain = json!({"issuer": issuer.url, "jwks_uri": format!("{}{KEYS}", issuer.url.replace("https", "http"))});
     issuer.serve(DISCOVERY, Some((200, "application/json", plain.to_string())));
@@ -296,7 +296,7 @@ async fn jwt_multiple_issuers_and_configuration_reload() {
         .await;
     assert_eq!(get_with_token(&client, &tokens[0]).await.status, 200);
     assert_eq!(backend.last_request().header_values("x-remote-user"), ["x:jane"]);
-    // Its keys are as they were; nobody asked again.
+    // Its keys are unchanged and were not fetched again.
     assert_eq!(one.request_count(KEYS), recorded);
     let mut wrong = changed.clone();
     wrong["jwt"][0]["claimMappings"]["username"]["expression"] = "claims.".into();
@@ -321,7 +321,7 @@ async fn anonymous_auth_conditions_of_configuration_file() {
     for path in ["/apis", "/version/", "/apis/things.example.com/v1/namespaces/other/things"] {
         Client::http1(&environment, &first, None).await.get(path).await.assert_failure(401, "Unauthorized");
     }
-    // Who shows a token meant to be somebody.
+    // An invalid token is rejected, not treated as anonymous.
     get_with_token(&Client::http1(&environment, &first, None).await, "a.b.c").await.assert_failure(401, "Unauthorized");
     // The flag and the file are two answers to one question.
     let flags = [format!("--authentication-config={}", path.display()), "--anonymous-auth".to_owned()];

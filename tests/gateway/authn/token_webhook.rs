@@ -53,7 +53,7 @@ impl TokenWebhookFixture {
         client.send_and_read(get(THINGS, &[("authorization", &format!("Bearer {token}"))])).await
     }
 
-    /// Whom the backend sees.
+    /// User seen by the backend.
     async fn user_of_token(&self, token: &str) -> String {
         let read = self.get_with_token(token).await;
         assert_eq!(read.status, 200, "{token}: {}", read.text());
@@ -87,7 +87,7 @@ async fn token_webhook_consulted_after_files_and_before_api_server() {
         assert_eq!(fixture.user_of_token("good").await, "tina");
         fixture.get_with_token("bad").await.assert_failure(401, "Unauthorized");
     }
-    assert_eq!(fixture.review_counts(), (3, 2), "what nobody holds is remembered, too");
+    assert_eq!(fixture.review_counts(), (3, 2), "rejected tokens are cached, too");
     let delegated = "apiserver_delegated_authn_request_total{code=\"201\"}";
     assert_eq!(metric_value(&fixture.setup.gateway, delegated).await, Some(2.0));
     let fetched = "authentication_token_cache_fetch_total{status=\"ok\"}";

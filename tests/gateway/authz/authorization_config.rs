@@ -59,7 +59,7 @@ struct AuthorizationConfigFixture {
     setup: GatewayFixture,
     backend: Backend,
     file: PathBuf,
-    /// Certificates are part of who somebody is: everybody keeps theirs.
+    /// Certificates are part of the identity: each user keeps one certificate.
     client_certificates: Mutex<HashMap<String, CertKeyPair>>,
 }
 
@@ -78,7 +78,7 @@ impl AuthorizationConfigFixture {
         AuthorizationConfigFixture { setup, backend, file, client_certificates: Mutex::default() }
     }
 
-    /// What becomes of a request of somebody's, over a connection of its own.
+    /// Sends a request as a user over a new connection.
     async fn get_as(&self, name: &str, groups: &[&str], path: &str) -> ClientResponse {
         let pair = {
             let mut people = self.client_certificates.lock().unwrap();
@@ -132,18 +132,18 @@ async fn authorization_chain_first_opinion_decides() {
     // It says nothing, and the RBAC objects say yes.
     assert_eq!(fixture.get_as("bob", &["devs"], THINGS).await.status, 200);
     assert_eq!((first.review_count(), second.review_count()), (2, 0));
-    // It says no, and nobody else is asked.
+    // The webhook denies, and no further authorizer is called.
     let status = fixture.get_as("eve", &["devs"], THINGS).await.assert_failure(403, "Forbidden");
     assert!(status["message"].as_str().unwrap().ends_with(": never eve"), "{status}");
     assert_eq!((first.review_count(), second.review_count()), (3, 0));
-    // Nobody says anything.
+    // No authorizer has an opinion.
     let status = fixture.get_as("bob", &["ops"], THINGS).await.assert_failure(403, "Forbidden");
     let reasons = ": first does not know\nsecond does not know";
     assert!(status["message"].as_str().unwrap().ends_with(reasons), "{status}");
     let (target, question) = second.last_review();
     assert_eq!((&*target, &question["apiVersion"]), ("/?timeout=3s", &json!("authorization.k8s.io/v1")));
     assert_eq!(question["spec"]["groups"], json!(["ops", "system:authenticated"]));
-    // Who may everything is nobody's question.
+    // system:masters is authorized without a webhook call.
     assert_eq!(fixture.get_as("root", &["system:masters"], THINGS).await.status, 200);
     assert_eq!((first.review_count(), second.review_count()), (4, 1));
     for (name, expected) in [
@@ -176,7 +176,7 @@ async fn authorization_webhook_match_conditions_select_requests() {
         json!({"failurePolicy": failure_policy, "matchConditions": [
             {"expression": "has(request.resourceAttributes)"},
             {"expression": format!("request.resourceAttributes.namespace == '{name}'")},
-            // Fails for whoever has no such key.
+            // The expression fails for users without this key.
             {"expression": "request.user != 'broken' || request.extra['nothing'][0] == 'x'"},
         ]})
     };
@@ -250,7 +250,7 @@ async fn authorization_webhook_failure_policy_no_opinion_or_deny() {
         AuthorizationConfigFixture::new(environment, &authorizers).await
     };
     assert_eq!(fixture.get_as("bob", &["devs"], THINGS).await.status, 200);
-    // Nobody allows it, and who might have could not be asked.
+    // No authorizer allows it, and the webhook that might have is unavailable.
     let anonymous = fixture.get_as("bob", &[], THINGS).await;
     anonymous.assert_failure(500, "InternalError");
     let denied = fixture.get_as("bob", &["devs"], OTHERS).await;
@@ -350,12 +350,12 @@ async fn authorization_config_reloaded_and_invalid_one_ignored() {
     })
     .await;
     assert_eq!(third.last_review().0, "/third?timeout=3s");
-    // Nobody speaks to those that are gone.
+    // Removed webhooks are not called.
     assert_eq!((first.review_count(), second.review_count()), (2, 1));
     assert_eq!(fixture.metric("narthex_decision_cache_entries{cache=\"access\"}").await, 1.0);
 }
 
-/// Who may act as whom is asked of the chain, too, and needs somebody in it who judges.
+/// Impersonation is authorized by the chain, and needs an authorizer with an opinion.
 #[tokio::test]
 async fn impersonation_authorized_by_authorization_chain() {
     let environment = TestEnvironment::new();
@@ -374,7 +374,7 @@ async fn impersonation_authorized_by_authorization_chain() {
     let ask = async |name: &str| client.send_and_read(get(THINGS, &[("impersonate-user", name)])).await;
     assert_eq!(ask("bob").await.status, 200);
     assert_eq!(fixture.backend.last_request().header_values("x-remote-user"), ["bob"]);
-    // AlwaysAllow lets requests through, and nobody be somebody else.
+    // AlwaysAllow allows requests but no impersonation.
     ask("eve").await.assert_failure(403, "Forbidden");
     write_configuration(&fixture.file, &[allow_all]);
     let words = "no authorization mode of this gateway";

@@ -377,7 +377,7 @@ async fn impersonation_access_reviews_as_upstream() {
     );
 }
 
-/// Whatever is wrong with a review, nobody becomes somebody else.
+/// Any invalid review denies the impersonation.
 #[tokio::test]
 async fn impersonation_review_failure_is_403() {
     let fixture = ImpersonationReviewFixture::new(&[]).await;
@@ -418,7 +418,7 @@ async fn impersonation_review_failure_is_403() {
         assert!(!response.text().contains("secret"), "{name}");
     }
     assert!(fixture.backend.received().is_empty());
-    // Nobody answers: the client's own time ends it.
+    // No response: the client's timeout ends the request.
     fixture.reviewer.set_behavior(|_| ReviewReply::Hang);
     let late = get(&format!("{THINGS}?timeout=300ms"), &[("Impersonate-User", "somebody")]);
     jane.send_and_read(late).await.assert_failure(504, "Timeout");

@@ -110,7 +110,7 @@ async fn rbac_denial_messages_as_upstream() {
     );
     let status = bob.get("/metrics").await.assert_failure(403, "Forbidden");
     assert_eq!(status["message"], "forbidden: User \"bob\" cannot get path \"/metrics\"");
-    // Whose binding leads nowhere is told so, as by kube-apiserver.
+    // A binding to a missing role is reported in the reason, as by kube-apiserver.
     let eve = Client::http2(&environment, &gateway, Some(&environment.issue_user("eve", &[]))).await;
     let status = eve.get("/metrics").await.assert_failure(403, "Forbidden");
     assert_eq!(
@@ -238,7 +238,8 @@ async fn rbac_self_reviews_answered() {
     ] {
         ask(path, body, kind).await.assert_failure(code, reason);
     }
-    // The sample lets nobody list them, and says so as ever; who may everything learns that it cannot be done.
+    // The sample policy does not permit listing them (403); with all permissions the response says that listing is
+    // not supported.
     let jane = Client::http1(&environment, &gateway, Some(&environment.issue_user("jane", &["devs"]))).await;
     jane.get(ACCESS).await.assert_failure(403, "Forbidden");
     let root = Client::http1(&environment, &gateway, Some(&environment.issue_user("root", &["system:masters"]))).await;

@@ -13,7 +13,7 @@ pub(crate) const CONFIG_MAP_NAME: &str = "extension-apiserver-authentication";
 pub(crate) const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 pub(crate) const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
-/// A gateway whose chain lets `wardle` ask, and members of `devs` read things.
+/// A gateway with a policy that permits `wardle` to create reviews and group `devs` to read things.
 pub(crate) fn start_gateway(environment: &TestEnvironment, more: &[&str]) -> GatewayProcess {
     let policy = environment.path("policy.yaml");
     let sample =
@@ -69,7 +69,7 @@ async fn serve_delegation_auth_configmap_served_with_rbac() {
         json!({
             "client-ca-file": pem("client-ca.crt"),
             "requestheader-client-ca-file": pem("requestheader-ca.crt"),
-            // Nobody but us, whoever else may be a front proxy before us.
+            // Only the gateway's own front proxy name, not those of front proxies in front of the gateway.
             "requestheader-allowed-names": "[\"narthex-front-proxy\"]",
             "requestheader-username-headers": "[\"X-Remote-User\"]",
             "requestheader-uid-headers": "[\"X-Remote-Uid\"]",
@@ -82,7 +82,7 @@ async fn serve_delegation_auth_configmap_served_with_rbac() {
     assert_eq!((&list["kind"], &list["items"][0]["data"]), (&json!("ConfigMapList"), &object["data"]));
     assert_eq!(list["metadata"]["resourceVersion"], object["metadata"]["resourceVersion"]);
 
-    // Who may not ask, and what may not be asked.
+    // Users without permission, and resources that are not served.
     for groups in [&[][..], &["devs"]] {
         let anonymous = Client::http2(&environment, &gateway, Some(&environment.issue_user("jane", groups))).await;
         for path in [&selected, &format!("{CONFIG_MAPS}/{CONFIG_MAP_NAME}"), &format!("{selected}&watch=true")] {
@@ -151,7 +151,7 @@ async fn serve_delegation_auth_configmap_watch_reports_changes() {
         assert_eq!(pem.matches("BEGIN CERTIFICATE").count(), 2);
         assert_ne!(object["metadata"]["resourceVersion"], json!(version));
     }
-    // Who comes back with what it knew is told what it missed.
+    // A watch from an old resource version receives the missed events.
     let mut late = watch(&format!("&resourceVersion={version}")).await;
     assert_eq!(event(&mut late).await.0, "MODIFIED");
 }
@@ -215,7 +215,7 @@ async fn serve_delegation_token_reviews_answered() {
         post(&client, TOKEN_REVIEWS, &document).await.assert_failure(code, reason);
     }
     client.get(TOKEN_REVIEWS).await.assert_failure(403, "Forbidden");
-    // Neither whom the chain lets in, nor nobody at all, may find out who holds a token.
+    // Neither other authorized users nor anonymous requests may review tokens.
     for pair in [Some(environment.issue_user("jane", &["devs"])), None] {
         let other = Client::http2(&environment, &gateway, pair.as_ref()).await;
         let question = review_object("TokenReview", &json!({"token": "static"}));
@@ -355,7 +355,7 @@ fn serve_delegation_refused_without_authorizer() {
         output_text.contains("authorizers[0].type: AlwaysAllow cannot be used with --serve-delegation"),
         "{output_text}"
     );
-    // A front proxy whom nobody could know, by an authority that backends are not told of.
+    // A front proxy certificate of a CA that backends are not told of.
     std::fs::write(environment.path("policy.yaml"), "").unwrap();
     let policy = format!("--authorization-policy-file={}", environment.path("policy.yaml").display());
     let other = format!("--requestheader-client-ca-file={}", environment.path("backend-ca.crt").display());

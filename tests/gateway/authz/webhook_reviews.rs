@@ -134,7 +134,7 @@ async fn reviews_single_flight_survives_disconnect_of_first_waiter() {
     let first = fixture.client_without_certificate().await;
     let blocked = "authentication_token_cache_active_fetch_count{status=\"blocked\"}";
     tokio::select! {
-        _ = first.send_and_read(get(THINGS, &[("authorization", "Bearer good")])) => panic!("nobody answered"),
+        _ = first.send_and_read(get(THINGS, &[("authorization", "Bearer good")])) => panic!("response without a review"),
         () = eventually("the first to wait", async || (fixture.metric(blocked).await == 1.0).then_some(())) => {}
     }
     drop(first);
@@ -147,7 +147,7 @@ async fn reviews_single_flight_survives_disconnect_of_first_waiter() {
     assert_eq!(fixture.reviewer.reviews("TokenReview").len(), 1);
 }
 
-/// Whatever is wrong with a review, its token is nobody's: never anonymous, never let through.
+/// Any invalid review rejects the token: the request is never anonymous and never forwarded.
 #[tokio::test]
 async fn token_review_failure_is_401_and_never_anonymous() {
     let fixture = WebhookReviewFixture::new(&["--anonymous-auth", "--api-audiences=us,others"]).await;
@@ -305,7 +305,7 @@ async fn access_review_has_selectors_and_long_attributes_are_not_cached() {
         .iter()
         .map(|it| it["spec"]["resourceAttributes"].clone())
         .collect();
-    assert_eq!(recorded.len(), 3, "a limit is nobody's business");
+    assert_eq!(recorded.len(), 3, "limits are not part of the review");
     assert_eq!(
         recorded[0]["labelSelector"],
         json!({"requirements": [{"key": "a", "operator": "In", "values": ["b", "c"]}]})
@@ -359,7 +359,7 @@ async fn review_timeout_bounds_request_time() {
     );
     assert_unauthorized(&token);
     access.assert_failure(500, "InternalError");
-    // Whose client has no more time is told so; the others who wait for the same are not.
+    // A client whose deadline passes gets an error; others waiting for the same review do not.
     for brief in [no_token, no_access] {
         assert_eq!(
             brief.assert_failure(504, "Timeout")["message"],
@@ -420,7 +420,7 @@ async fn authorization_stale_allow_used_only_with_flag_and_during_outage() {
     jane.get("/apis/things.example.com/v1/namespaces/other/things").await.assert_failure(500, "InternalError");
     assert_eq!(fixture.metric("narthex_decision_cache_requests_total{cache=\"access\",result=\"stale\"}").await, 1.0);
     fixture.setup.gateway.wait_for_log(&["stale allowed decisions are used"]).await;
-    // A no takes the yes away, also for when nobody can be asked.
+    // A denial removes the cached approval, also for later webhook failures.
     fixture.reviewer.set_behavior(|_| access_review_reply(json!({"allowed": false})));
     jane.get(THINGS).await.assert_failure(403, "Forbidden");
     fixture.reviewer.set_behavior(|_| failure_reply(403, "Forbidden"));

@@ -67,7 +67,7 @@ async fn wait_for_cached_documents(client: &Client) {
     .await;
 }
 
-/// A world whose gateway has heard all of its backend, and both are gone.
+/// An environment with cached documents; gateway and backend have stopped.
 async fn environment_with_cached_documents() -> TestEnvironment {
     let environment = TestEnvironment::new();
     let backend = start_backend(&environment).await;
@@ -113,7 +113,7 @@ async fn disk_cache_served_after_restart_while_backend_is_down() {
     eventually("it to be current", async || (observed_documents(&client).await.0 == "Current").then_some(())).await;
 }
 
-/// A disk that does not answer: here a pipe that nobody writes to. Routes, probes and discovery go on.
+/// A disk that does not respond: here a FIFO without a writer. Routes, probes and discovery are not affected.
 #[tokio::test(flavor = "multi_thread")]
 async fn disk_cache_hang_does_not_block_start() {
     let environment = environment_with_cached_documents().await;

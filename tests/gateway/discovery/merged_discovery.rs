@@ -163,7 +163,7 @@ async fn discovery_stale_after_apiservice_moves_until_new_backend_answers() {
             .replace("things, name: things-v1", "things, name: new")
             .replace("service-name: things-v1", "service-name: new"),
     );
-    // Long before anybody gave up on it.
+    // Before any timeout.
     wait_for_discovery(
         &client,
         &["apiregistration.k8s.io v1 Current apiservices", "things.example.com v1 Stale things"],

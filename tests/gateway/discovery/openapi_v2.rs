@@ -12,7 +12,7 @@ use crate::support::fixtures::{TestEnvironment, eventually};
 
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
-/// A document of one group with one path, a `Thing` of its own that says `description`, and `Meta` as everybody's.
+/// A document of one group with one path, its own `Thing` with a description, and the shared `Meta`.
 fn openapi_document(group: &str, description: &str) -> Value {
     let of_thing = json!([{"group": group, "version": "v1", "kind": "Thing"}]);
     let mut document = json!({

@@ -124,7 +124,7 @@ async fn backend_tls_client_certificate_rejection_reported() {
     }
 }
 
-/// A serving certificate with a common name alone, as nobody should make them any more.
+/// A serving certificate with a common name only, which is obsolete.
 fn issue_without_san(environment: &TestEnvironment) -> CertKeyPair {
     let key = rcgen::KeyPair::generate().unwrap();
     let mut parameters = rcgen::CertificateParams::default();

@@ -131,7 +131,7 @@ async fn wait_for_end(from: &mut RecvStream) -> Option<()> {
     Some(())
 }
 
-/// A gateway whose things are behind the server at this socket, as kube-apiserver would be told of it.
+/// A gateway with a backend behind the Konnectivity server at this socket, configured as for kube-apiserver.
 fn start_gateway(environment: TestEnvironment, socket: &Path) -> GatewayFixture {
     let path = environment.path("selector.yaml");
     let text = format!(
@@ -232,7 +232,7 @@ async fn konnectivity_server_restart_ends_watches_and_recovers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn konnectivity_connect_timeout_reported_as_unreachable() {
-    // The kernel takes the connection, and nobody ever says a word on it.
+    // The kernel accepts the connection, and no data ever arrives.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let environment = TestEnvironment::new();
     let text = format!(

@@ -52,7 +52,7 @@ fn start_gateway(
     GatewayFixture::from_registry(environment, &[&flag])
 }
 
-/// One who connects to `address` whatever is asked for.
+/// A proxy policy that connects to `address` for every target.
 pub(crate) fn connect_to(address: SocketAddr) -> impl Fn(&EgressProxyRequest) -> ProxyAction + Send + Sync + 'static {
     move |_| ProxyAction::Connect(address)
 }
@@ -71,7 +71,7 @@ async fn egress_socks5_carries_requests_watches_and_probes() {
     assert_eq!(client.get(THINGS).await.status, 200);
     fixture.gateway.wait_for_log(&[" dial_us=", " proxy_us=", " tls_us="]).await;
     let _watch = open_watch(&client).await;
-    // The address is told as it is, and so is who we are.
+    // Address and credentials are sent unchanged.
     assert_eq!(proxy.targets(), [UNROUTABLE]);
     assert!(proxy.requests().iter().all(|recorded| recorded.credentials == "jane:secret"));
     let path = "/apis/apiregistration.k8s.io/v1/apiservices/v1.things.example.com";
@@ -85,7 +85,7 @@ async fn egress_socks5_carries_requests_watches_and_probes() {
         "apiserver_egress_dialer_dial_start_total{protocol=\"socks5\",transport=\"tcp\"}",
     );
     assert!(started.await.unwrap() >= 2.0);
-    // Nobody dials for what goes over a connection that stands.
+    // Requests on an open connection do not dial.
     let dials = proxy.requests().len();
     let responses = futures_util::future::join_all((0..100).map(|_| client.get(THINGS))).await;
     assert!(responses.iter().all(|response| response.status == 200) && proxy.requests().len() == dials);
@@ -152,7 +152,7 @@ pub(crate) async fn assert_egress_failure(client: &Client, number: u8, code: u16
     let text = response.text();
     assert!(text.contains(&format!("v1.n{number}.things.example.com")), "{text}");
     assert!(!text.contains("192.0.2") && !text.contains("127.0.0.1") && !text.contains("reply"), "{text}");
-    // Trying again is of no use where somebody has to change something first.
+    // No Retry-After where the configuration must be changed first.
     assert_eq!(retry_after_seconds(&response).is_some(), !matches!(code, 403 | 500), "{text}");
 }
 
@@ -266,7 +266,7 @@ async fn egress_http_connect_credentials_sent_for_requests_and_upgrades() {
         "{heads:?}"
     );
 
-    // Whoever we are now is said with the next connection; wrong ones are the operator's to mend.
+    // New credentials are used for the next connection; invalid ones are reported to the operator.
     std::fs::write(&credentials, "jane:second\n").unwrap();
     fixture.gateway.wait_for_log(&["egress selections reloaded"]).await;
     let client = fixture.http1().await;
@@ -337,7 +337,7 @@ async fn egress_no_proxy_goes_direct_and_missing_selection_fails() {
     });
     let status = refused.await.assert_failure(503, "ServiceUnavailable");
     assert_eq!(status["details"]["causes"][0]["reason"], "EgressSelectionNotFound");
-    // Who writes it mends it.
+    // The writer of the file corrects it.
     write_selections(&fixture.environment, &(text + &tcp_selection("elsewhere", "SOCKS5", &url, "")));
     eventually("the selection", async || (client.get(THINGS).await.status == 200).then_some(())).await;
 }
@@ -427,7 +427,7 @@ fn make_unroutable(environment: &TestEnvironment, name: &str, number: u8) {
     std::fs::write(path, document.to_string()).unwrap();
 }
 
-/// One who connects to this machine, at the port that is asked for.
+/// A proxy policy that connects to the requested port on this machine.
 fn connect_to_loopback(recorded: &EgressProxyRequest) -> ProxyAction {
     let port = recorded.target.rsplit(':').next().unwrap().parse().unwrap();
     ProxyAction::Connect(([127, 0, 0, 1], port).into())

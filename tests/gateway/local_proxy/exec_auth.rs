@@ -14,8 +14,8 @@ use crate::support::backend::{Backend, BackendSettings, json_response as respons
 use crate::support::fake_oidc_issuer::{DISCOVERY, FakeOidcIssuer, unix_now};
 use crate::support::fixtures::{TestEnvironment, eventually, run_narthex};
 
-/// A world with an API server that believes one token, or everybody who has a certificate if there is none, and programs
-/// beside it.
+/// An environment with an API server that accepts one token, or any client certificate without it, and credential
+/// plugins.
 struct ExecAuthFixture {
     environment: TestEnvironment,
     server: Backend,
@@ -97,7 +97,7 @@ impl ExecAuthFixture {
     }
 
     fn start_proxy(&self) -> ProxyProcess {
-        // Not beside the kubeconfig: what stands in a folder of its own disturbs nobody who follows that one.
+        // Not beside the kubeconfig: changes in another folder do not trigger a reload of the kubeconfig.
         std::fs::create_dir_all(self.environment.path("logs")).unwrap();
         let log = std::fs::File::create(self.environment.path("logs/log")).unwrap();
         ProxyProcess::spawn(
@@ -120,7 +120,7 @@ async fn exec_plugin_token_fetched_once_for_concurrent_requests() {
     fixture.set_output(&json!({"token": "s3cret-token"}));
     fixture.write_exec_kubeconfig(&json!({}));
     let proxy_process = fixture.start_proxy();
-    assert_eq!(fixture.run_count(), 0, "nobody needed it yet");
+    assert_eq!(fixture.run_count(), 0, "the plugin ran before a request");
     let recorded = (0..20).map(|number| {
         let proxy_process = &proxy_process;
         async move { proxy_process.get(&format!("/api/{number}")).await.status }
@@ -200,7 +200,7 @@ async fn exec_plugin_rerun_and_request_retried_after_401() {
     fixture.set_output(&json!({"token": "new"}));
     assert_eq!(proxy_process.get("/api").await.status, 200);
     assert_eq!(fixture.run_count(), 4);
-    // What has a body is not sent twice; who comes next has the new ones.
+    // A request with a body is not retried; the next request has the new credentials.
     let fixture = ExecAuthFixture::new(Some("Bearer new")).await;
     fixture.rotate_tokens("old", "new");
     let proxy_process = fixture.start_proxy();
@@ -321,7 +321,7 @@ async fn kubeconfig_basic_auth_and_impersonation_sent() {
         (vec!["joe".to_owned()], vec!["dev".to_owned(), "ops".to_owned()])
     );
     assert_eq!(seen.header_values("impersonate-extra-scopes"), ["a"]);
-    // Nobody acts for another one beside joe.
+    // No other user is impersonated beside joe.
     assert_eq!(proxy_process.request("GET /api", "Impersonate-User: ann\r\n").await.status, 403);
     assert!(!fixture.read_log().contains("s3cret") && !fixture.read_log().contains("amFuZTpzM2NyZXQ"));
 }
@@ -344,7 +344,7 @@ async fn kubeconfig_files_merged_and_reloaded() {
     .await;
 }
 
-/// A token that nobody signed: the API server of these tests does not look, and the proxy need not.
+/// An unsigned token: neither the API server of these tests nor the proxy verifies it.
 fn id_token(name: &str, exp: u64) -> String {
     let part = |text: Value| URL_SAFE_NO_PAD.encode(text.to_string());
     format!("{}.{}.{name}", part(json!({"alg": "none"})), part(json!({"sub": "jane", "exp": exp})))
@@ -364,7 +364,7 @@ async fn oidc_auth_provider_refreshes_tokens_and_saves_them() {
             "client-secret": "cl1ent", "id-token": id, "refresh-token": "r3fresh-1",
         }}})
     };
-    // While the token is good, nobody is asked.
+    // While the token is valid the plugin is not run.
     fixture.write_kubeconfig(&user(&good));
     let proxy_process = fixture.start_proxy();
     proxy_process.get("/api").await;

@@ -141,7 +141,7 @@ async fn proxy_flag_errors_name_the_flag() {
         (&["--as-user-extra=a"], "--as-user-extra: \"a\": use KEY=VALUE"),
         (&["--request-timeout=soon"], "--request-timeout: \"soon\": Invalid timeout value."),
         (&["--username=jane"], "more than one authentication method found for u"),
-        // Nobody is to listen in on what was meant for the server.
+        // Prevents that the traffic to the server is intercepted.
         (&["--server=http://127.0.0.1:1", "--token=t"], "--server: must be https"),
     ] {
         let output_text = fixture.run_refused(&[&[kubeconfig.as_str()], more].concat());

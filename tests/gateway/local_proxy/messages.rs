@@ -5,7 +5,7 @@ use crate::support::backend::BackendSettings;
 use crate::support::fixtures::TestEnvironment;
 use crate::support::raw_backend::{self, RawConnection};
 
-/// client-go overwrites an empty `Impersonate-User`; whoever may use the proxy may not be its kubeconfig's own user.
+/// client-go overwrites an empty `Impersonate-User`: a client of the proxy must not act as the kubeconfig's own user.
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_impersonation_headers_refused_when_kubeconfig_impersonates() {
     let (environment, server) = environment_with_apiserver().await;

@@ -5,7 +5,7 @@ use tokio::io::AsyncWriteExt;
 use crate::local_proxy::proxy::{ProxyProcess, environment_with_apiserver, read_until};
 use crate::support::fixtures::run_narthex;
 
-/// By what names it may be called, and by whose pages it may be asked: no other request gets to the API server.
+/// Host and Origin checks: requests with other values do not reach the API server.
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_foreign_hosts_and_origins_refused() {
     let (environment, server) = environment_with_apiserver().await;
@@ -79,7 +79,7 @@ async fn proxy_foreign_hosts_and_origins_refused() {
     }
 }
 
-/// As many do who reach it by a name that they do not know beforehand.
+/// All hosts are accepted, foreign origins are not.
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_accept_hosts_wildcard_still_refuses_foreign_origins() {
     let (environment, server) = environment_with_apiserver().await;

@@ -118,7 +118,7 @@ pub(crate) async fn read_until(stream: &mut TcpStream, text: &str) -> String {
     String::from_utf8(all).unwrap()
 }
 
-/// Writes the kubeconfig of somebody who has a certificate and a token.
+/// Writes a kubeconfig with a client certificate and a token.
 pub(crate) fn write_kubeconfig(environment: &TestEnvironment, server: &str, token: &str) {
     let document = json!({
         "apiVersion": "v1",
@@ -144,7 +144,7 @@ pub(crate) fn loopback_settings(settings: BackendSettings) -> BackendSettings {
     BackendSettings { names: vec!["127.0.0.1"], handles_probes: true, ..settings }
 }
 
-/// A world with an API server that answers every request, and a kubeconfig that names it.
+/// An environment with an API server that answers every request, and a kubeconfig that names it.
 pub(crate) async fn environment_with_apiserver() -> (TestEnvironment, Backend) {
     let environment = TestEnvironment::new();
     let server =
@@ -214,7 +214,7 @@ async fn proxy_streams_watch_events_and_shuts_down_gracefully() {
     writer.send(data_frame("two\n")).unwrap();
     read_until(&mut stream, "two\n").await;
     proxy_process.signal("TERM");
-    // Nobody new is let in, and what runs is finished.
+    // New connections are rejected, and running requests are finished.
     eventually("the port to be closed", async || {
         TcpStream::connect(&proxy_process.address).await.is_err().then_some(())
     })

@@ -43,7 +43,7 @@ async fn start_echo_server() -> SocketAddr {
     .await
 }
 
-/// An address at which nobody listens.
+/// An address without a listener.
 async fn closed_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
@@ -229,7 +229,7 @@ async fn socks5_username_password_authentication() {
         socket.write_all(&login(user, password)).await.unwrap();
         assert_eq!(read_to_end(&mut socket).await, [1, 1], "{user}");
     }
-    // Nobody comes in without.
+    // Clients without credentials are rejected.
     let mut socket = open_connection(&proxy).await;
     socket.write_all(&[&[5, 1, 0][..], &connect_request(echo)].concat()).await.unwrap();
     assert_eq!(read_to_end(&mut socket).await, [5, 0xff]);

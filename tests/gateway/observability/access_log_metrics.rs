@@ -254,7 +254,7 @@ async fn log_and_status_contain_no_secrets() {
     let tokens = format!("--token-auth-file={}", environment.path("tokens.csv").display());
     let gateway = environment.start_gateway(&[&tokens, "-v=10", "--access-log=all"]);
     for http1 in [true, false] {
-        // Whoever is refused as nobody is asked to leave an HTTP/2 connection.
+        // After a 401 the client is asked to close its HTTP/2 connection.
         let connect = async || {
             if http1 {
                 Client::http1(&environment, &gateway, None).await

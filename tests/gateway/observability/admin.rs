@@ -301,7 +301,7 @@ async fn log_warns_once_about_world_readable_files() {
         }
         assert_eq!(warnings.len(), names.len(), "{warnings:#?}");
     };
-    // Who follows the registry begins last: once it has noticed a change, all have begun.
+    // The registry watcher starts last: once it has noticed a change, all tasks run.
     environment.write_registry("broken.yaml", "kind: [\n");
     gateway.wait_for_log(&["registry:", "broken.yaml"]).await;
     gateway.signal("TERM");
@@ -342,7 +342,7 @@ async fn configuration_errors_all_reported_before_listening() {
     );
     assert!(!environment.path("data").exists(), "a check starts nothing and makes nothing");
 
-    // The port is taken as well: who listens first would speak of nothing else.
+    // The port is in use as well; the check must report more than that.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = format!("--secure-port={}", taken.local_addr().unwrap().port());
     std::fs::write(environment.path("serving.key"), environment.read_file("front-proxy.key")).unwrap();

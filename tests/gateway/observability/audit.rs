@@ -46,7 +46,7 @@ fn start_gateway(environment: &TestEnvironment, flags: &[String]) -> GatewayProc
     environment.start_gateway(&flags.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// A stage whose gateway writes `audit/audit.log` by `text`.
+/// A fixture with a gateway that writes `audit/audit.log` by the policy `text`.
 pub(crate) fn start_audited_gateway(
     environment: TestEnvironment,
     backend: &Backend,
@@ -233,7 +233,7 @@ async fn audit_denied_and_unauthenticated_requests_as_upstream() {
     assert_eq!(stages(&watching), ["RequestReceived", "ResponseStarted", "ResponseComplete"]);
     assert!(watching[1..].iter().all(|event| event["responseStatus"]["code"] == 403), "{watching:#?}");
 
-    // Nobody is known: one event, and no user.
+    // Not authenticated: one event without a user.
     let unknown = wait_for_events(&setup.environment, "/unknown", 1).await.remove(0);
     assert_eq!((&unknown["stage"], &unknown["user"]), (&value!("ResponseStarted"), &value!({})));
     assert_eq!(unknown["responseStatus"]["code"], 401);
@@ -300,8 +300,8 @@ fn events_of_stage(environment: &TestEnvironment, fixture: &str) -> Vec<Value> {
     read_events(environment).into_iter().filter(|event| event["stage"] == fixture).collect()
 }
 
-/// As the union of authorizers in `k8s.io/apiserver/pkg/authorization/union`: who decides gives the reason, and where
-/// nobody does, everybody.
+/// As the union of authorizers in `k8s.io/apiserver/pkg/authorization/union`: the deciding authorizer gives the
+/// reason, and without a decision all reasons are joined.
 #[tokio::test(flavor = "multi_thread")]
 async fn audit_authorization_reason_from_deciding_authorizer() {
     let environment = TestEnvironment::new();

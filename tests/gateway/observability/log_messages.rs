@@ -22,7 +22,7 @@ async fn access_log_cause_of_forbidden_names_verb_and_resource() {
 #[tokio::test(flavor = "multi_thread")]
 async fn access_log_failed_request_logged_once() {
     let environment = TestEnvironment::new();
-    // Nobody answers who could decide.
+    // The authorization webhook does not respond.
     let anonymous = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     crate::registry::delegate::write_kubeconfig(&environment, &format!("https://{anonymous}"));
     let kubeconfig = format!("--authorization-kubeconfig={}", environment.path("cluster.kubeconfig").display());

@@ -77,7 +77,7 @@ impl RemoteCallsFixture {
         assert_eq!(code, 200, "{text}");
         assert!(text.contains("[+]reviews excluded: TokenReview failing since 20"), "{text}");
         assert!(text.contains("; SubjectAccessReview failing since 20") && !text.contains(server), "{text}");
-        // A token that nobody could judge is not its sender's fault.
+        // An unavailable token review is a server error, not the client's.
         let line = self.setup.gateway.wait_for_log(&[" access ", "status=401"]).await;
         assert!(line.contains("blame=gateway") && line.contains("TokenReview failed: "), "{line}");
         let page = admin_request(&self.setup.gateway, get("/", &[])).await.text();

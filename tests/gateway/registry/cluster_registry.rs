@@ -203,7 +203,7 @@ async fn cluster_registry_unlistable_namespace_does_not_affect_others() {
     })
     .await;
 
-    // One more that leads there is neither nobody's nor somebody else's; and no longer is one that leads elsewhere.
+    // A further APIService of an unreadable Service and one with unreadable EndpointSlices return 503.
     let more = fixture.environment.apiservice_manifests("more.example.com", "v1", &[], "");
     cluster.apply(&more.replace("namespace: more", "namespace: dark"));
     cluster.fail_requests("/apis/discovery.k8s.io/v1/namespaces/odd/", 500);
@@ -270,7 +270,7 @@ async fn cluster_registry_ignores_unreferenced_services() {
     let changes = || fixture.gateway.log_lines().iter().filter(|line| line.contains("registry changed")).count();
     let before = changes();
 
-    // A Service that nobody names, and after it one that somebody does.
+    // A Service without an APIService, and then one with an APIService.
     let annotations = annotations_yaml(&[("server-name", "things-v1.things.svc")]);
     let more = fixture.environment.apiservice_manifests("more.example.com", "v1", &[other.address], &annotations);
     let more = more.replace("namespace: more", "namespace: things");

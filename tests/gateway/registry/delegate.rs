@@ -137,7 +137,7 @@ async fn delegate_receives_unclaimed_paths_from_front_proxy() {
             assert!(seen.header_values(never).is_empty(), "{never}: {seen:?}");
         }
     }
-    // The user of the kubeconfig is nobody's credentials.
+    // The credentials of the kubeconfig are not used for requests of clients.
     assert!(cluster.received().iter().all(|seen| seen.header_values("authorization").is_empty()));
 }
 
@@ -244,7 +244,7 @@ async fn delegate_kubeconfig_change_keeps_open_watches() {
     eventually("the mistake is told", async || message("clusters[0].cluster.server").then_some(())).await;
     write_kubeconfig(&fixture.environment, &format!("https://{}", second.address));
     eventually("the other server", async || (client.get("/version").await.text() == "second").then_some(())).await;
-    // Who was served by the first one still is.
+    // Requests to the first one are still served.
     writers.lock().unwrap()[0].send(data_frame("more\n")).unwrap();
     assert_eq!(next_chunk(&mut body).await.unwrap().unwrap(), "more\n");
 }
@@ -377,7 +377,7 @@ async fn delegate_and_backends_shown_separate_front_proxy_certificates() {
     // Ours, which the cluster does not trust.
     let backend = things(&only_ours, &[]).await;
     recorded("front-proxy", (503, 200)).await;
-    // The cluster's own; servers that read whom to trust from the cluster trust it.
+    // The cluster's own certificate: servers that read their CAs from the cluster trust it.
     let like_cluster = things(&only_theirs, &[]).await;
     recorded("front-proxy-client", (200, 200)).await;
     assert_eq!(

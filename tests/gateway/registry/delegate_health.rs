@@ -84,7 +84,7 @@ async fn health_verbose_lists_checks_of_delegate() {
         assert_eq!(client.get("/readyz/ping").await.text(), "ok");
     }
     let before = health_requests(&cluster).len();
-    // Whom we do not know, nobody asks for.
+    // Unauthenticated requests do not reach the delegate.
     let anonymous = Client::http1(&fixture.environment, &fixture.gateway, None).await;
     for headers in [&[][..], &[("authorization", "Bearer wrong")]] {
         let response = anonymous.send_and_read(get("/readyz?verbose", headers)).await;

@@ -15,7 +15,7 @@ const API_SERVICE: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v1.things
 const SLICE: &str = "/apis/discovery.k8s.io/v1/namespaces/things/endpointslices/things-v1-0";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/narthex";
 const LEADER_METRIC: &str = "leader_election_master_status{name=\"narthex\"}";
-/// Short, so that nobody waits long for a leader that died.
+/// Short, so that a dead leader is replaced soon.
 const FAST_ELECTION_FLAGS: [&str; 3] =
     ["--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=200ms"];
 
@@ -124,7 +124,7 @@ async fn leader_shutdown_releases_lease_to_second_gateway() {
     second.wait_for_log(&["new leader elected", &held]).await;
     assert_eq!(metric_value(&second, LEADER_METRIC).await, Some(0.0));
 
-    // It gives the Lease back; nobody waits for its fifteen seconds.
+    // The leader releases the Lease, so the standby need not wait 15 seconds.
     first.signal("TERM");
     assert!(first.wait_for_exit().await.success());
     wait_for_leadership(&second).await;
@@ -180,7 +180,7 @@ async fn condition_overwritten_by_other_writer_is_left_alone() {
     assert_eq!(fixture.status_writes(), 2);
 }
 
-/// kube-apiserver says so after one failure, we after three: nobody contradicts it meanwhile.
+/// kube-apiserver writes the condition after one failure, narthex after three: it must not be overwritten in between.
 #[tokio::test]
 async fn condition_of_other_writer_not_contradicted_before_threshold() {
     let fixture = LeaderElectionFixture::new().await;

@@ -32,7 +32,7 @@ async fn request_paths_are_case_sensitive() {
         }
     }
     let recorded = things.received();
-    assert!(recorded.iter().all(|seen| !seen.uri.path().chars().any(char::is_uppercase)), "nobody was asked those");
+    assert!(recorded.iter().all(|seen| !seen.uri.path().chars().any(char::is_uppercase)), "a request with an uppercase path reached the backend");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -69,7 +69,7 @@ async fn registry_directory_upper_case_names_refused_as_kubernetes() {
         ("  name: things-v1-0", "  name: Things-v1-0", "metadata.name: \"Things-v1-0\" must be a lower-case"),
     ] {
         assert!(text.contains(from), "{from} in {text}");
-        // Beside the one that is right, in a file whose name differs in its case alone, too.
+        // Beside the correct file, also in one whose name differs only in case.
         environment.write_registry("things.yaml", &text);
         environment.write_registry("Things.yaml", &text.replace(from, to));
         let mut arguments = vec!["check".to_owned(), "gateway".to_owned()];

@@ -59,7 +59,7 @@ async fn cors_allowed_origins_get_preflight_and_readable_errors() {
             assert_eq!(response.headers["vary"], "Origin");
             assert_eq!(response.headers["strict-transport-security"], "max-age=600; includeSubDomains");
         }
-        // Others learn nothing, and are told that somebody else may have.
+        // Other origins get no CORS headers except Vary: Origin.
         for origins in [&[("origin", "https://example.com.evil.org")][..], &[("origin", "null")], &[]] {
             let response = client.send_and_read(get("/livez", origins)).await;
             assert_eq!((response.status.as_u16(), &response.headers["vary"]), (200, &"Origin".parse().unwrap()));

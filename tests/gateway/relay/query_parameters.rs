@@ -25,7 +25,7 @@ const CASES: [(&str, &str); 10] = [
         "limit=5&limit=500&timeoutSeconds=1&timeoutSeconds=999&timeout=9s&timeout=99s",
         "limit=5&timeoutSeconds=1&timeout=9s",
     ),
-    // What nobody judges repeats as it likes.
+    // Parameters without meaning for authorization may repeat.
     ("command=a&command=b&container=c&tty=0&tty=1", "command=a&command=b&container=c&tty=0&tty=1"),
     ("a&&a&=b&=c", "a&&a&=b&=c"),
     // Once is as it came.

@@ -45,8 +45,7 @@ async fn request_body_early_response_reaches_client() {
     }
 }
 
-/// The connection on which a body is still going out after its answer came serves nobody else, and nobody waits
-/// for it.
+/// A connection with an unfinished request body is not reused, and no request waits for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn request_body_still_sending_after_response_blocks_reuse() {
     let environment = TestEnvironment::new();
@@ -228,7 +227,7 @@ async fn expect_100_continue_sent_only_when_body_is_read() {
         stream.write_all(b"hello").await.unwrap();
         let response = read_until(&mut stream, "hello").await;
         assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
-        // Refused before the body was wanted: nobody says 100.
+        // Rejected before the body was read: no `100 Continue`.
         for (pair, length, status) in [(None, 5, "401"), (Some(&fixture.jane), 500, "413")] {
             let mut stream = connect(&fixture.environment, fixture.gateway.address, pair, &["http/1.1"]).await;
             stream.write_all(head(length).as_bytes()).await.unwrap();

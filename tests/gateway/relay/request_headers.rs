@@ -46,7 +46,7 @@ async fn forwarded_headers_with_underscores_removed() {
     }
 }
 
-/// By these names reverse proxies tell servers who asks, and from where.
+/// Headers by which reverse proxies forward identity and address of the client.
 const IDENTITY_CLAIM_HEADERS: [&str; 20] = [
     "x-forwarded-user",
     "x_forwarded_user",

@@ -118,7 +118,7 @@ async fn path_and_query_forwarded_unchanged() {
     }
     assert_eq!(exchange.http1(Some(&exchange.jane), "GET", GREETINGS.as_bytes()).await, 200);
     assert_eq!(exchange.greetings.last_request().uri.path(), GREETINGS);
-    // Odd spellings of what nobody doubts.
+    // Unusual spellings of unambiguous paths.
     for target in ["/%61pis/things.example.com/v1/things", "/apis/things%2Eexample.com/%761/things"] {
         let (before, _) = exchange.received_counts();
         assert_eq!(exchange.http1(Some(&exchange.jane), "GET", target.as_bytes()).await, 200, "{target}");
@@ -183,7 +183,7 @@ async fn path_ambiguous_refused_with_400() {
     for target in &targets {
         assert_eq!(exchange.http1(Some(&exchange.jane), "GET", target.as_bytes()).await, 400, "{target}");
         assert_eq!(exchange.http2(Some(&exchange.jane), "GET", target).await, 400, "{target}");
-        // The same to those who have no business here at all.
+        // The same for unauthenticated clients.
         let status = exchange.http1(None, "GET", target.as_bytes()).await;
         assert!(matches!(status, 400 | 401), "{target}: {status}");
     }
@@ -224,7 +224,7 @@ async fn path_below_proxy_subresource_forwarded_unchanged() {
     }
 }
 
-/// Pairs that Go's parser drops: a backend must not see what nobody judged.
+/// Pairs that Go's parser drops: a backend must not see what was not authorized.
 #[tokio::test(flavor = "multi_thread")]
 async fn query_pairs_dropped_by_go_removed() {
     let exchange = PathFixture::new(&[]).await;

@@ -86,7 +86,7 @@ async fn http1_response_without_length_complete_only_after_tls_close() {
         let whole = try_request(&client, Method::GET, "").await.unwrap();
         assert_eq!((whole.text().as_str(), whole.is_complete), ("all of it", true));
         let cut = try_request(&client, Method::POST, "{}").await.unwrap();
-        assert!(!cut.is_complete, "without TLS's goodbye nobody knows that this was all");
+        assert!(!cut.is_complete, "without close_notify the body is not complete");
     }
 }
 
@@ -164,7 +164,7 @@ async fn http1_invalid_backend_response_is_502_or_503() {
         "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\nabc".to_owned(),
         "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n".to_owned(),
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 9\r\n\r\n3\r\nabc\r\n0\r\n\r\n".to_owned(),
-        // A switch nobody asked for.
+        // A protocol switch that was not requested.
         "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n".to_owned(),
         format!("HTTP/1.1 200 OK\r\n{}\r\n", endless("x-line: y\r\n", 5_000)),
         format!("HTTP/1.1 200 OK\r\nx-line: {}\r\n\r\n", endless("y", 2 << 20)),
@@ -254,7 +254,7 @@ async fn stalled_response_body_aborted_by_request_timeout() {
         };
         let folder = TestEnvironment::new();
         let addresses = [backend.address];
-        // The backend's authority is the first world's.
+        // The backend's CA is the first environment's.
         std::fs::copy(environment.path("backend-ca.crt"), folder.path("backend-ca.crt")).unwrap();
         std::fs::copy(environment.path("front-proxy.crt"), folder.path("front-proxy.crt")).unwrap();
         std::fs::copy(environment.path("front-proxy.key"), folder.path("front-proxy.key")).unwrap();
@@ -286,7 +286,7 @@ async fn request_timeout_zero_is_unlimited() {
     assert_eq!(reply.status, 200, "{}", reply.text());
 }
 
-/// Bytes behind an answer are nobody's, least of all the next caller's.
+/// Bytes after a response are dropped and never reach the next request.
 #[tokio::test(flavor = "multi_thread")]
 async fn excess_response_bytes_never_become_next_response() {
     const FORGED: &str = "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged";
@@ -448,7 +448,7 @@ async fn http2_malformed_backend_frames_are_502_or_503() {
         async move {
             let Some(mut frames) = RawH2Connection::accept(stream).await else { return };
             while let Some(frame) = frames.next_frame().await {
-                // Whoever asks without a body is the gateway itself.
+                // Requests without a body are the gateway's own.
                 if frame.kind == RawFrame::HEADERS && frame.ends_stream() {
                     frames.respond_ok(frame.stream).await;
                 } else if frame.ends_stream() {

@@ -73,8 +73,8 @@ impl FiveBackends {
         groups.map(|group| group["metadata"]["name"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Everything but the victim, asked over a connection that the victim's requests are on too: which requests are
-    /// answered and by whom is as it is without any fault.
+    /// Requests to the other backends, over a connection shared with requests to the faulty backend: status and
+    /// backend are as without the fault.
     async fn assert_others_unaffected(&self, client: &Client) {
         for group in GROUPS.into_iter().skip(1) {
             for method in [Method::GET, Method::POST] {
@@ -167,7 +167,7 @@ async fn isolation_backend_killed_does_not_affect_others() {
     }
 }
 
-/// Nobody waits for three probes in turn, a minute and a half.
+/// Must not take three sequential probes, a minute and a half.
 #[tokio::test(flavor = "multi_thread")]
 async fn apiservice_unavailable_soon_after_failed_requests() {
     let environment = TestEnvironment::new();
@@ -300,8 +300,8 @@ async fn circuit_breaker_trial_not_consumed_by_refused_request() {
     }
 }
 
-/// A backend that is slow for everybody leaves places at the gateway to all others, readers and writers, although it
-/// has no limit of its own; nor does it matter how many ask.
+/// A backend that is slow for all users does not use up the gateway's inflight permits, readonly and mutating, even
+/// without a limit of its own and for any number of users.
 #[tokio::test(flavor = "multi_thread")]
 async fn inflight_limit_leaves_capacity_beside_slow_apiservice() {
     let environment = TestEnvironment::new();
@@ -348,8 +348,7 @@ async fn inflight_limit_leaves_capacity_beside_slow_apiservice() {
     assert!(waiting.try_join_next().is_none(), "as many wait as may");
 }
 
-/// Those who waited for a backend to come back do not end it by coming all at once: each user's first are sixteen, and
-/// then as many more as it has answered.
+/// Recovery is gradual: each user's first sixteen requests are admitted, then as many more as were answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn recovery_limits_concurrency_to_returning_backend() {
     let environment = TestEnvironment::new();
@@ -458,7 +457,7 @@ async fn recovery_is_shared_fairly_between_users() {
     }
 }
 
-/// Whoever is turned away reads why, and when to come again, in the encoding they accept.
+/// Rejected requests get the reason and Retry-After in the encoding they accept.
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_encoded_as_client_accepts() {
     let environment = TestEnvironment::new();

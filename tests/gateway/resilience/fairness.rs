@@ -62,7 +62,7 @@ async fn assert_fair_share(annotations: &[(&str, &str)], held: usize, limit: &st
         "apiserver_flowcontrol_rejected_requests_total{{flow_schema=\"\",priority_level=\"{limit}\",reason=\"fair-share\"}}"
     );
     assert_eq!(metric_value(&fixture.gateway, &rejected).await, Some((NOISY_REQUESTS - held + 20) as f64));
-    // Whoever was noisy is not locked out.
+    // The noisy user is served again.
     release.send(true).unwrap();
     assert!(noise.join_all().await.iter().all(|response| response.status == StatusCode::OK));
     assert_eq!(jane.get(&stalled).await.status, 200);

@@ -31,7 +31,7 @@ async fn unfinished_header_block_bounded_while_streams_run() {
         move |frame: &raw_h2_client::H2Frame| frame.kind == DATA && frame.payload == wanted.as_bytes()
     };
     assert!(unfinished.next_matching(event("one\n")).await.is_some());
-    // Not for ever: nobody could tell it from one who is gone.
+    // Limited in time: a silent client cannot be told from a dead one.
     assert_eq!(unfinished.next_matching(|_| false).await, None);
     // One that owes nothing stays.
     quiet_writer.send(data_frame("two\n")).unwrap();

@@ -96,7 +96,7 @@ async fn backend_connections_limited_per_apiservice() {
     for _ in 0..64 {
         tokio::time::timeout(TEST_TIMEOUT, arrived.recv()).await.expect("there is room").unwrap();
     }
-    // The others are told so, before anybody answers.
+    // The others are rejected before any response.
     let mut message = Vec::new();
     let mut waiting = Vec::new();
     let until = tokio::time::Instant::now() + TEST_TIMEOUT;
@@ -117,7 +117,7 @@ async fn backend_connections_limited_per_apiservice() {
         let status = response.json();
         assert_eq!(status["details"]["causes"][0]["reason"], "TooManyConnections", "{status}");
     }
-    // Nobody else notices, and it says nothing against the backend.
+    // Other requests are not affected, and the backend's health is unchanged.
     assert_eq!(client.get("/apis/others.example.com/v1/namespaces/default/others").await.status, 200);
     let report = admin_request(&gateway, get("/status.json", &[])).await.json();
     let of_things = report["apiservices"].as_array().unwrap().iter().find(|one| one["name"] == "v1.things.example.com");
@@ -257,7 +257,7 @@ async fn read_header_timeout_closes_http2_connection() {
         _ = read_until_closed(&mut read) => Ok(()),
     };
     drop(ended);
-    // Who has begun nothing is not late with it.
+    // The header timeout does not start before the first byte.
     assert_eq!(idle.get(THINGS).await.status, 200);
     // A request runs here: the connection stays for it, for a while.
     let mut busy = RawH2Client::open(&fixture.environment, &fixture.gateway, Some(&jane), &[]).await;
@@ -278,7 +278,7 @@ async fn idle_timeout_closes_only_connections_without_requests() {
     let mut frames = RawH2Client::open(&fixture.environment, &fixture.gateway, Some(&jane), &[]).await;
     let mut half = RawH2Client::open(&fixture.environment, &fixture.gateway, Some(&jane), &[]).await;
     assert!(half.send(&encode_frame(raw_h2_client::HEADERS, 0, 1, &[0x82])).await);
-    // Nobody in particular, who asks and takes no answer.
+    // An unauthenticated client that sends requests and reads no responses.
     let mut deaf = RawH2Client::open(&fixture.environment, &fixture.gateway, None, &[(4, 0)]).await;
     assert!(deaf.send(&raw_h2_client::get_frames(1, "/livez", &[])).await);
     let mut silent = connect(&fixture.environment, fixture.gateway.address, None, &["h2"]).await;
@@ -442,7 +442,7 @@ async fn max_requests_inflight_enforced() {
     let write = begin(Method::POST, format!("{THINGS}?watch=1"));
     let response = write.await.unwrap();
     assert_eq!((response.status.as_u16(), response.headers["retry-after"].to_str().unwrap()), (429, "1"));
-    // Those who watch, or look after us, are not counted.
+    // Watches and health checks are not counted.
     assert_eq!(jane.get(&format!("{THINGS}?watch=1")).await.status, 200);
     assert_eq!(jane.get("/version").await.status, 200);
     assert_eq!(root.get("/version").await.status, 200);
@@ -531,7 +531,7 @@ async fn proxy_protocol_sets_client_address() {
             ],
         ),
         ("optional", "127.0.0.0/8", &[(v1, Some("192.0.2.7")), (&v2, Some("192.0.2.7")), (b"", Some(here))]),
-        // Whoever is not the load balancer says nothing of who it is.
+        // PROXY protocol headers are accepted from the load balancer only.
         ("optional", "10.0.0.0/8", &[(v1, None), (&v2, None), (b"", Some(here))]),
         ("required", "10.0.0.0/8", &[(v1, None), (b"", None)]),
         ("off", "", &[(v1, None), (b"", Some(here))]),
@@ -587,7 +587,7 @@ async fn read_header_timeout_does_not_apply_to_body() {
     assert_eq!(&head, b"HTTP/1.1 200");
 }
 
-/// A place that is never given back would shut everybody out.
+/// A leaked permit would finally block all clients.
 #[tokio::test(flavor = "multi_thread")]
 async fn request_timeout_releases_inflight_permit_of_unread_response() {
     let environment = TestEnvironment::new();

@@ -19,7 +19,7 @@ use crate::support::raw_backend::{self, RawConnection};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// Who answered how often, and what was not answered as it should be.
+/// Responses per endpoint, and failures.
 #[derive(Default)]
 struct ResponseTally {
     answered_by: Mutex<BTreeMap<String, usize>>,
@@ -113,7 +113,7 @@ async fn load_balancing_endpoint_killed_under_load_and_restarted() {
             let before = tally.count_by("c");
             tally.wait_for_more(300).await;
             assert_eq!(tally.count_by("c"), before);
-            assert!(tally.take_failures().is_empty(), "once it is known, nobody feels it");
+            assert!(tally.take_failures().is_empty(), "no failures once the endpoint is ejected");
             let ejected =
                 format!("narthex_endpoint_ejected{{apiservice=\"v1.things.example.com\",endpoint=\"{address}\"}}");
             eventually("the operator to see it", async || {
@@ -143,7 +143,7 @@ async fn load_balancing_endpoint_stalled_under_load_and_resumed() {
         run_under_load(&fixture, &tally, async {
             tally.wait_for_more(300).await;
             all[2].pause();
-            // What it had is given up only after a while; whoever asks a connection that stalls waits with it.
+            // Requests on a stalled connection wait until it is closed by its timeout.
             let state = eventually("it to be left", async || {
                 let report = admin_request(&fixture.gateway, get("/status.json", &[])).await.json();
                 let endpoints = report["apiservices"][0]["endpoints"].as_array().unwrap().clone();
@@ -159,7 +159,7 @@ async fn load_balancing_endpoint_stalled_under_load_and_resumed() {
             eventually("it to be said", async || (output() > 0).then_some(())).await;
             all[2].resume();
             eventually("it to be used again", async || (tally.count_by("c") > before + 30).then_some(())).await;
-            // Nobody goes on about what is over.
+            // The recovered state is no longer reported.
             let before = output();
             tally.wait_for_more(300).await;
             assert_eq!(output(), before);
@@ -169,8 +169,8 @@ async fn load_balancing_endpoint_stalled_under_load_and_resumed() {
     }
 }
 
-/// Endpoints whose hints are for our zone get everything, as long as they are there; so do those that end and still
-/// serve when none is ready.
+/// Endpoints with hints for the gateway's zone get all requests while they exist; so do terminating endpoints that
+/// still serve when none is ready.
 #[tokio::test(flavor = "multi_thread")]
 async fn endpoint_topology_hints_and_conditions_honored() {
     let environment = TestEnvironment::new();
@@ -244,7 +244,7 @@ async fn watch_ends_cleanly_when_endpoint_dies_and_resumes_elsewhere() {
         let fixture = GatewayFixture::with_addresses(environment, &addresses, &[]);
         for client in fixture.both_protocols().await {
             let (body, by) = open_watch(&client, THINGS).await;
-            all.remove(&by).expect("a watch goes where somebody is").kill();
+            all.remove(&by).expect("the endpoint of the watch").kill();
             assert_ends_cleanly(body).await;
             let (_, elsewhere) = open_watch(&client, THINGS).await;
             assert_ne!(elsewhere, by);

@@ -15,7 +15,7 @@ use crate::support::raw_h2_client::{
 const STALL: &str = "/apis/things.example.com/v1/namespaces/default/things/stall";
 const EVIL: &str = "/apis/things.example.com/v1/namespaces/default/evil";
 
-/// A gateway with things behind it, an attacker who may in, and somebody who only wants to be served.
+/// A gateway with a backend, an authenticated attacker and a regular client.
 struct AttackFixture {
     environment: TestEnvironment,
     backend: Backend,
@@ -33,7 +33,7 @@ impl AttackFixture {
 
     async fn with_settings(settings: BackendSettings, more: &[&str]) -> AttackFixture {
         let environment = TestEnvironment::new();
-        // Never reads what it is sent, and never answers who asks for `…/stall`.
+        // Never reads request bodies, and never responds to `…/stall`.
         let backend = Backend::start(&environment, settings, async |request| {
             if request.uri().path().ends_with("/stall") {
                 std::future::pending::<()>().await;
@@ -75,7 +75,7 @@ impl AttackFixture {
         String::from_utf8_lossy(&response).into_owned()
     }
 
-    /// Nobody noticed.
+    /// Asserts that other clients were not affected.
     async fn assert_unharmed(&self, kilobytes: u64) {
         assert_eq!(self.bystander.get(THINGS).await.status, 200);
         let now = self.gateway.resident_kilobytes();
@@ -368,7 +368,7 @@ async fn http2_continuation_flood_ends_connection() {
     attack.assert_unharmed(64 << 10).await;
 }
 
-/// Frames that want an answer each, from somebody who does not listen.
+/// Frames that require a reply each, from a client that does not read.
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_settings_and_ping_flood_bounded() {
     let attack = AttackFixture::new(&[]).await;
@@ -401,7 +401,7 @@ async fn http2_empty_data_frames_bounded() {
     attack.assert_unharmed(64 << 10).await;
 }
 
-/// Somebody who asks for much and takes nothing.
+/// A client that requests much and reads nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_unread_responses_wait_at_backend() {
     let environment = TestEnvironment::new();
@@ -723,7 +723,7 @@ async fn http1_pipelined_requests_answered_in_order_with_backpressure() {
     let responses = attack.send_until_closed((one.repeat(50) + &last).as_bytes()).await;
     assert_eq!(responses.matches("HTTP/1.1 200 ").count(), 51);
     assert!(responses.ends_with("\r\n\r\nok"), "what came behind the last request was answered");
-    // Nobody listens.
+    // Without a listener.
     let mut deaf = connect(&attack.environment, attack.gateway.address, Some(&attack.attacker), &["http/1.1"]).await;
     let flood = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(1_000);
     let push = async {

@@ -44,7 +44,7 @@ fn full_body(bytes: Vec<u8>) -> BoxBody<Bytes, std::io::Error> {
     Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed()
 }
 
-/// Answers with a megabyte of blanks in a kilobyte of gzip whoever asks for `encoded`.
+/// Responds to `encoded` with a megabyte of blanks in a kilobyte of gzip.
 async fn start_things_backend(environment: &TestEnvironment) -> Backend {
     Backend::start(environment, BackendSettings::default(), async |request| {
         let mut reply = json_response(200, "{}");
@@ -156,8 +156,7 @@ async fn audit_omits_expanding_bodies() {
     assert_eq!(event["annotations"][RESPONSE], "omitted: it would expand to much more than was sent");
 }
 
-/// A backend whose watches never stop talking, in events of so many bytes and forty more; the watches that it serves,
-/// and how many it was asked for.
+/// A backend with endless watches, in events of this size plus forty bytes; counts open and requested watches.
 async fn start_endless_watch_backend(
     environment: &TestEnvironment,
     size: usize,
@@ -191,7 +190,7 @@ async fn start_endless_watch_backend(
     (backend, served, started)
 }
 
-/// The peak is told to whoever runs this with `--nocapture`.
+/// The peak is printed with `--nocapture`.
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_watches_memory_bounded_and_released() {
     let environment = TestEnvironment::new();

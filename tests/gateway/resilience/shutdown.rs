@@ -200,7 +200,7 @@ async fn shutdown_finishes_running_requests_and_sends_goaway() {
     let mut answer2 = answer2.await.unwrap();
     assert_eq!(answer2.status(), 200);
     assert_eq!(answer2.body_mut().data().await.unwrap().unwrap(), r#"{"kind":"ThingList"}"#);
-    // Whether our last frames met a closed socket is nobody's concern.
+    // Errors on writing the last frames are ignored.
     let _ = connection.await.unwrap();
     assert_clean_exit(&mut fixture).await;
     for id in ["last-h1", "last-h2"] {
@@ -292,7 +292,7 @@ async fn shutdown_watch_grace_period_finishes_started_event() {
         assert_eq!(next_chunk(&mut body).await.unwrap().unwrap(), "\"ADDED\"}\n");
         assert!(next_chunk(&mut body).await.is_none(), "a watch ends once its event is whole");
     }
-    // All is done: nobody waits for the rest of the ten minutes.
+    // All requests are finished: the rest of the ten minutes is not waited for.
     assert_clean_exit(&mut message.fixture).await;
 }
 
@@ -389,7 +389,7 @@ async fn shutdown_drain_timeout_aborts_stuck_requests_and_logs_them() {
     fixture.gateway.signal("TERM");
     assert_clean_exit(&mut fixture).await;
     for pending in pending {
-        assert!(pending.await.unwrap().is_err(), "nobody answered");
+        assert!(pending.await.unwrap().is_err(), "no response");
     }
     fixture.gateway.wait_for_log(&["drain timeout: running requests are aborted", r#""requests":2"#]).await;
     eventually("records of both", async || {

@@ -94,7 +94,7 @@ async fn stopped_endpoint_write_is_504_with_reason_before_client_timeout() {
     assert!(message.contains("its endpoint does not answer"), "{message}");
 }
 
-/// A ping may be missed by a server that is there: who completes a handshake meanwhile keeps its requests.
+/// A busy server may miss a ping: an endpoint that completes a TLS handshake meanwhile keeps its requests.
 #[tokio::test(flavor = "multi_thread")]
 async fn busy_endpoint_that_misses_a_ping_keeps_its_requests() {
     let environment = TestEnvironment::new();

@@ -72,7 +72,7 @@ fn decoded_path(seen: &ReceivedRequest) -> String {
     percent_encoding::percent_decode_str(seen.uri.path()).decode_utf8().unwrap().into_owned()
 }
 
-/// Spellings by which one hopes to be taken for somebody who asks for `/open`, or not to be understood at all.
+/// Spellings of paths that try to be authorized as `/open`, or to be misparsed.
 const TARGETS: &[&str] = &[
     "/secret",
     "/open/../secret",
@@ -175,7 +175,7 @@ async fn sidecar_always_allow_and_ignore_paths_do_not_open_others() {
         for status in [get_http1(&fixture, target, "Host: localhost\r\n").await, get_http2(&fixture, target).await] {
             assert!(matches!(status, 0 | 200 | 400 | 403 | 404 | 405), "{target}: {status}");
         }
-        // Where nobody is asked, nobody is anybody.
+        // Paths without authentication have no identity.
         let target = target.replace("open", "free").replace("OPEN", "FREE").replace("Open", "Free");
         let status = get_http1(&fixture, &target, "Host: localhost\r\nX-Remote-User: root\r\n").await;
         assert!(matches!(status, 0 | 200 | 400 | 403 | 404 | 405), "{target}: {status}");
@@ -247,7 +247,7 @@ async fn sidecar_request_smuggling_refused() {
         }
     }
     for seen in server.received() {
-        // Behind a message whose end is clear comes an honest one: that is jane's, whatever it says of itself.
+        // A valid request after a well-framed message: it is jane's, whatever headers it has.
         assert_eq!(seen.header_values("x-remote-user"), ["jane"], "{seen:?}");
         assert!(seen.header_values("x-remote-group").contains(&"devs".to_owned()), "{seen:?}");
         assert!(["/books", "/evil", "/end"].contains(&seen.uri.path()), "{seen:?}");

@@ -13,7 +13,7 @@ pub(crate) struct SidecarStage {
     pub(crate) sidecar: GatewayProcess,
 }
 
-/// A sidecar's command line: `upstreams` by path, trusted as the world's backends are.
+/// A sidecar's command line: `upstreams` by path, trusted as the environment's backends are.
 pub(crate) fn sidecar_arguments(
     environment: &TestEnvironment,
     upstreams: &[(&str, &Backend)],
@@ -233,7 +233,7 @@ async fn sidecar_stays_live_while_upstream_is_down() {
     assert_eq!((reply.status.as_u16(), &*reply.text()), (200, "again"));
 }
 
-/// Who follows what is said comes to a sidecar that knows who asks.
+/// The documented steps give a sidecar that authenticates requests.
 #[test]
 fn sidecar_missing_kubeconfig_reported_with_flag() {
     let environment = TestEnvironment::new();
@@ -254,11 +254,11 @@ fn sidecar_missing_kubeconfig_reported_with_flag() {
                 {server: 'https://127.0.0.1:1'}}], users: [{name: a, user: {token: secret}}]}";
     std::fs::write(&cluster, text).unwrap();
     let recorded = |flag: &str| format!("--{flag}={}", cluster.display());
-    // Nobody could say who they are.
+    // Authentication is unavailable.
     let (status, reply) = check(&[&recorded("authorization-kubeconfig")]);
     assert_eq!(status, Some(1), "{reply}");
     assert!(reply.contains("--kubeconfig: required for authentication") && reply.lines().count() == 1, "{reply}");
-    // Somebody can, but nobody of that cluster.
+    // A webhook is available, but it is not of that cluster.
     let authority = format!("--client-ca-file={}", environment.path("client-ca.crt").display());
     let (status, reply) = check(&[&recorded("authorization-kubeconfig"), &authority]);
     assert_eq!(status, Some(0), "{reply}");

@@ -20,7 +20,7 @@ pub(crate) fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// The chain that is shown at `address` to whoever believes everybody, and a client there.
+/// The certificate chain presented at `address`, and a client there, without verification.
 async fn served_chain(address: SocketAddr) -> (Vec<CertificateDer<'static>>, Client) {
     let config = rustls::ClientConfig::builder_with_provider(narthex::tls::provider())
         .with_safe_default_protocol_versions()

@@ -58,7 +58,7 @@ async fn sidecar_manifest_serves_unauthenticated_health_only() {
             .await
             .assert_failure(401, "Unauthorized");
     }
-    // Prometheus is somebody whom RBAC lets read this path.
+    // Prometheus has RBAC permission to read this path.
     let client = Client::http1(&environment, &sidecar, None).await;
     let metrics = client.send_and_read(get("/metrics", &[TINA])).await;
     assert!(metrics.status == 200 && metrics.text().contains("\napiserver_request_total{"), "{}", metrics.text());

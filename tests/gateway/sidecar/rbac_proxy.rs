@@ -122,7 +122,7 @@ async fn rbac_proxy_static_rules_need_no_review_and_are_reloaded() {
     assert_eq!(client.send_and_read(head).await.status, 200);
     assert!(fixture.reviewer.reviews("SubjectAccessReview").is_empty());
     assert_eq!(client.send_and_read(get("/other", &[TINA])).await.status, 403);
-    // Whoever may everything by a static rule may not be anybody.
+    // A static rule with all verbs does not permit impersonation.
     let acting = [TINA, ("impersonate-user", "root")];
     assert_eq!(client.send_and_read(get("/metrics", &acting)).await.status, 403);
 
@@ -227,7 +227,7 @@ async fn rbac_proxy_forwards_paths_and_host_unchanged() {
     let server = start_named_server(&environment, "{}").await;
     let fixture = SidecarStage::with_command(NAME, &[("/", &server)], environment, &[]).await;
     for (path, passed_on) in [
-        // Parameters that mean something to a kube-apiserver, or are none, are nobody's business.
+        // Parameters that have a meaning in kube-apiserver, or are malformed, are not interpreted.
         ("/api/v1/query?query=a;b&timeout=1ns", "/api/v1/query?query=a;b&timeout=1ns"),
         ("/api/v1/query?timeout=soon&c=%zz", "/api/v1/query?timeout=soon&c=%zz"),
         ("/api/v1//label", "/api/v1//label"),

@@ -103,7 +103,7 @@ async fn sidecar_upgrade_websocket_protocol_token_authenticates_and_is_removed()
     }
     assert!(heads.try_recv().is_err());
     let reviews = fixture.reviewer.reviews("TokenReview").len();
-    // Where nobody is asked who they are, it has no business either; nor has anything else that says so.
+    // Without authentication the header is removed; so are other headers with the same meaning.
     let others =
         "authorization: Bearer good\r\nx-remote-user: root\r\nx_remote_user: root\r\nimpersonate-user: root\r\n";
     for known in [true, false] {
@@ -113,7 +113,7 @@ async fn sidecar_upgrade_websocket_protocol_token_authenticates_and_is_removed()
             {
                 let mut client =
                     open_tunnel_at(&fixture, known, line, &format!("{others}{upgrade}{protocols}\r\n")).await;
-                // A plain request is not told apart by the server behind, whose answer to it is none.
+                // The upstream cannot tell a plain request apart and gives no response.
                 let output = client.read_head().await;
                 assert!(
                     output.starts_with(if upgrade.contains("Upgrade") { "http/1.1 101 " } else { "http/1.1 5" }),
@@ -126,7 +126,7 @@ async fn sidecar_upgrade_websocket_protocol_token_authenticates_and_is_removed()
             }
         }
     }
-    assert_eq!(fixture.reviewer.reviews("TokenReview").len(), reviews, "nobody is asked");
+    assert_eq!(fixture.reviewer.reviews("TokenReview").len(), reviews, "no review");
 }
 
 /// An ordinary server may overlook an upgrade, or lead elsewhere.

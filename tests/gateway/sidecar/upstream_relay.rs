@@ -21,7 +21,7 @@ use crate::support::fake_review_server::FakeReviewServer;
 use crate::support::fixtures::{CertKeyPair, GatewayProcess, TestEnvironment, eventually, run_narthex};
 use crate::support::plaintext_backend::{ListenAddress, PlaintextConnection, PlaintextServer};
 
-/// A sidecar in front of a server that allows everything to everybody it knows, and jane, whom it knows.
+/// A sidecar in front of a server, with all permissions for authenticated users, and user jane.
 pub(crate) struct SidecarFixture {
     pub(crate) environment: TestEnvironment,
     pub(crate) reviewer: FakeReviewServer,
@@ -187,7 +187,7 @@ async fn upstream_certificates_rotated_without_failed_requests() {
         .into();
     let environment = &fixture.environment;
     for name in ["second", "third"] {
-        // Another authority joins, and we are shown as somebody else.
+        // A CA is added, and the sidecar's client certificate changes.
         let (_, issued) = narthex::tls::Authority::new(name, SystemTime::now()).unwrap();
         let bundle = environment.read_file("backend-ca.crt") + &issued.certificate;
         std::fs::write(environment.path("next"), bundle).unwrap();
@@ -380,7 +380,7 @@ async fn upstream_timeout_applies_per_path() {
                 let status = reply.assert_failure(504, "Timeout");
                 let cause = &status["details"]["causes"][0];
                 assert_eq!(cause["message"], format!("upstream {name} did not answer in time"), "{status}");
-                // Who repeats a POST must decide so.
+                // A POST is not retried: the client must decide that.
                 assert_eq!(retry_after_seconds(&reply).is_some(), method == Method::GET);
             }
         }

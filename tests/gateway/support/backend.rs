@@ -56,7 +56,7 @@ pub(crate) struct BackendSettings {
     /// Bytes of an HTTP/2 request's body that it takes before it is read.
     pub(crate) window: u32,
     pub(crate) names: Vec<&'static str>,
-    /// Authorities of front proxies that it believes instead of the world's; none for that one.
+    /// Authorities of front proxies that it believes instead of the environment's; `None` for that one.
     pub(crate) front_proxies: Vec<CertificateDer<'static>>,
     /// A certificate of the test's own making instead of one for `names`.
     pub(crate) pair: Option<CertKeyPair>,
@@ -104,8 +104,8 @@ impl Backend {
         Backend::start_as(environment.request_header_ca.certificate(), &pair, settings, handler).await
     }
 
-    /// As [`Backend::start`], where there is no world: `pair` is its certificate, `front_proxies` the authority of
-    /// those whom it believes.
+    /// Like [`Backend::start`], without a test environment: `pair` is its certificate, `front_proxies` the CA of
+    /// accepted front proxies.
     pub(crate) async fn start_as<F>(
         front_proxies: &CertificateDer<'static>,
         pair: &CertKeyPair,
@@ -308,7 +308,7 @@ pub(crate) fn json_response(status: u16, text: &str) -> BackendResponse {
     Response::builder().status(status).header("content-type", "application/json").body(body).unwrap()
 }
 
-/// An answer whose body the test writes; an error breaks it off.
+/// A response whose body the test writes; an error aborts it.
 pub(crate) fn streamed_response(status: u16) -> (BodyWriter, BackendResponse) {
     let (sender, mut receiver) = mpsc::unbounded_channel();
     let stream = futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx));
@@ -319,7 +319,7 @@ pub(crate) fn streamed_response(status: u16) -> (BodyWriter, BackendResponse) {
 /// What a test writes an answer with.
 pub(crate) type BodyWriter = mpsc::UnboundedSender<Result<Frame<Bytes>, std::io::Error>>;
 
-/// A backend whose answers the test writes, in the order in which they are asked for.
+/// A backend with responses written by the test, in the order of requests.
 pub(crate) async fn start_scripted_backend(
     environment: &TestEnvironment,
     settings: BackendSettings,
@@ -335,8 +335,8 @@ pub(crate) async fn start_scripted_backend(
     (backend, writers)
 }
 
-/// A backend whose watches begin with a line `first` and then are the test's to write, in the order in which they
-/// began; everything else is answered with `{}`.
+/// A backend whose watches begin with the line `first` and are then written by the test, in the order of requests;
+/// all other responses are `{}`.
 pub(crate) async fn start_watch_backend(
     environment: &TestEnvironment,
     settings: BackendSettings,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::support::fixtures::{CertKeyPair, TestEnvironment};
 
-/// An authority whose certificates may say anything.
+/// A certificate authority for malformed certificates.
 pub(crate) struct BadCertIssuer(rcgen::CertifiedIssuer<'static, rcgen::KeyPair>);
 
 impl BadCertIssuer {

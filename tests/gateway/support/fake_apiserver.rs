@@ -114,7 +114,7 @@ impl FakeApiServer {
         self.shared.store.lock().unwrap().objects.get(path).cloned()
     }
 
-    /// Changes an object, as somebody else would.
+    /// Changes an object as another client would.
     pub(crate) fn edit(&self, path: &str, edit: impl FnOnce(&mut Value)) {
         let mut object = self.get(path).unwrap();
         object["metadata"].as_object_mut().unwrap().remove("resourceVersion");
@@ -157,7 +157,7 @@ impl FakeApiServer {
         self.shared.changes.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Forgets all history: who watches from before is told to list again.
+    /// Compacts the history: watches from older versions get 410.
     pub(crate) fn compact(&self) {
         let mut store = self.shared.store.lock().unwrap();
         store.history.clear();

@@ -12,7 +12,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::egress::konnectivity;
 use crate::support::fixtures::{CertKeyPair, TestEnvironment};
 
-/// What a proxy is asked, and by whom.
+/// A request to a proxy: target and credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EgressProxyRequest {
     /// `host:port`, as it was said.
@@ -82,7 +82,7 @@ impl ProxyListener {
 }
 
 impl FakeEgressProxy {
-    /// A SOCKS5 proxy on TCP. It wants user and password from who offers to tell them.
+    /// A SOCKS5 proxy on TCP. It requires user and password from clients that offer that method.
     pub(crate) async fn start_socks5(
         policy: impl Fn(&EgressProxyRequest) -> ProxyAction + Send + Sync + 'static,
     ) -> FakeEgressProxy {
@@ -97,7 +97,7 @@ impl FakeEgressProxy {
     }
 
     /// A proxy at an address; over TLS where there is a certificate for it, and then only for clients with one of the
-    /// world's client authority.
+    /// environment's client CA.
     pub(crate) async fn start_tcp(
         kind: ProxyProtocol,
         tls: Option<(&TestEnvironment, &CertKeyPair)>,

@@ -51,8 +51,8 @@ pub(crate) enum AuthConfigMapState {
 }
 
 impl FakeReviewServer {
-    /// Listens, and writes `reviewer.kubeconfig`, which names it. Knows the token `start_things_backend` as tina, and allows her and
-    /// everybody else everything.
+    /// Listens, and writes `reviewer.kubeconfig`, which names it. Knows the token `good` as tina and allows all
+    /// requests.
     pub(crate) async fn start(environment: &TestEnvironment) -> FakeReviewServer {
         FakeReviewServer::start_at(environment, "127.0.0.1:0".parse().unwrap()).await
     }
@@ -167,7 +167,7 @@ impl FakeReviewServer {
     }
 }
 
-/// `good` is tina's; everybody may everything.
+/// Token `good` is tina's; all requests are allowed.
 pub(crate) fn default_reply(question: &Value) -> ReviewReply {
     if question["kind"] == "SubjectAccessReview" {
         return access_review_reply(json!({"allowed": true}));

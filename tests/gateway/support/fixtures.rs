@@ -183,7 +183,7 @@ impl TestEnvironment {
         arguments
     }
 
-    /// Flags of a gateway that lets in whoever shows no credentials, and allows everybody everything.
+    /// Flags of a gateway with anonymous authentication and a policy that allows all users everything.
     pub(crate) fn anonymous_flags(&self) -> [String; 3] {
         let policy = "kind: ClusterRole\napiVersion: rbac.authorization.k8s.io/v1\nmetadata: {name: all}\nrules:\n\
              - {verbs: ['*'], apiGroups: ['*'], resources: ['*']}\n- {verbs: ['*'], nonResourceURLs: ['*']}\n---\n\

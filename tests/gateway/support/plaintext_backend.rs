@@ -213,7 +213,7 @@ impl PlaintextConnection {
         }
     }
 
-    /// Writes; whether anybody still listens is not asked.
+    /// Writes; errors are ignored.
     pub(crate) async fn write(&mut self, text: impl AsRef<[u8]>) {
         let _ = self.stream.write_all(text.as_ref()).await;
         let _ = self.stream.flush().await;

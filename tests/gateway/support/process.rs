@@ -82,7 +82,7 @@ impl Drop for BackendProcess {
     }
 }
 
-/// What every backend of these tests answers: who it is, after `?wait=` milliseconds; a watch says it every 50 ms.
+/// Response of every backend in these tests: its name, after `?wait=` milliseconds; a watch sends it every 50 ms.
 pub(crate) async fn signed_response(name: &str, request: Request<Incoming>) -> BackendResponse {
     let query = request.uri().query().unwrap_or_default().to_owned();
     if query.contains("watch=1") {

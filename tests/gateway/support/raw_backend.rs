@@ -15,7 +15,7 @@ use tokio_rustls::server::TlsStream;
 use crate::support::backend::{Backend, BackendSettings, api_resource_list};
 use crate::support::fixtures::TestEnvironment;
 
-/// Who the gateway's own questions come from.
+/// User of the gateway's own requests.
 const GATEWAY_USER: &str = "system:kube-aggregator";
 
 /// An HTTP/1.1 connection after the head of a request was read.
@@ -131,7 +131,7 @@ impl H2Exchange {
         bytes.into()
     }
 
-    /// Answers with `body`, if anybody still listens.
+    /// Responds with `body`; errors are ignored.
     pub(crate) fn respond(&mut self, body: Bytes) {
         if let Ok(mut reply) = self.respond.send_response(Response::new(()), false) {
             let _ = reply.send_data(body, true);
