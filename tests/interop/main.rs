@@ -9,10 +9,10 @@
 // A test panics at the first unexpected result.
 #![allow(clippy::unwrap_used)]
 
+mod environment;
 #[path = "../docs/page_runner.rs"]
 mod page_runner;
-mod stories;
-mod world;
+mod scenarios;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 
 use libtest_mimic::{Arguments, Trial};
 
-use world::{Kubectl, TestEnvironment};
+use environment::{Kubectl, TestEnvironment};
 
 /// Programs that `tests/interop/peers/build` builds.
 const PEERS: [&str; 10] = [
@@ -76,28 +76,28 @@ fn tests(shared: &Arc<OnceLock<TestEnvironment>>, kubectls: &[Kubectl], with_gat
         }));
     };
     for kubectl in kubectls {
-        for (name, scenario) in stories::extension_scenarios() {
+        for (name, scenario) in scenarios::extension_scenarios() {
             let kubectl = kubectl.clone();
             add(
                 format!("kubectl {}: {name}", kubectl.version),
-                Box::new(move |environment| stories::compare_extension_server(environment, &kubectl, scenario)),
+                Box::new(move |environment| scenarios::compare_extension_server(environment, &kubectl, scenario)),
             );
         }
-        for (name, scenario) in stories::cluster_scenarios() {
+        for (name, scenario) in scenarios::cluster_scenarios() {
             let kubectl = kubectl.clone();
             add(
                 format!("kubectl {}: cluster: {name}", kubectl.version),
-                Box::new(move |environment| stories::compare_cluster(environment, &kubectl, scenario)),
+                Box::new(move |environment| scenarios::compare_cluster(environment, &kubectl, scenario)),
             );
         }
-        for (name, scenario) in stories::gateway_scenarios().into_iter().filter(|_| with_gateway) {
+        for (name, scenario) in scenarios::gateway_scenarios().into_iter().filter(|_| with_gateway) {
             let kubectl = kubectl.clone();
             add(
                 format!("kubectl {}: {name}", kubectl.version),
-                Box::new(move |environment| stories::run_at_gateway(environment, &kubectl, scenario)),
+                Box::new(move |environment| scenarios::run_at_gateway(environment, &kubectl, scenario)),
             );
         }
-        for (name, test) in stories::kubectl_tests().into_iter().filter(|_| with_gateway) {
+        for (name, test) in scenarios::kubectl_tests().into_iter().filter(|_| with_gateway) {
             let kubectl = kubectl.clone();
             add(
                 format!("kubectl {}: {name}", kubectl.version),
@@ -105,22 +105,22 @@ fn tests(shared: &Arc<OnceLock<TestEnvironment>>, kubectls: &[Kubectl], with_gat
             );
         }
     }
-    for (name, test) in stories::tests_of_all_targets() {
+    for (name, test) in scenarios::tests_of_all_targets() {
         add(name.to_owned(), Box::new(test));
     }
-    for (name, test) in stories::gateway_tests().into_iter().filter(|_| with_gateway) {
+    for (name, test) in scenarios::gateway_tests().into_iter().filter(|_| with_gateway) {
         add(name.to_owned(), Box::new(test));
     }
     tests
 }
 
 fn built(name: &str) -> bool {
-    world::peer(name).is_file()
+    environment::peer(name).is_file()
 }
 
 /// The kubectl that was built, and the one on PATH if its version differs.
 fn kubectls() -> Vec<Kubectl> {
-    let built = Kubectl::at(&world::peer("kubectl")).expect("the kubectl that was built runs");
+    let built = Kubectl::at(&environment::peer("kubectl")).expect("the kubectl that was built runs");
     let mut kubectls = vec![built];
     let path = std::env::var_os("PATH").unwrap_or_default();
     let installed: Option<PathBuf> = std::env::split_paths(&path).map(|dir| dir.join("kubectl")).find(|p| p.is_file());

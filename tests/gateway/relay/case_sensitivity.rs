@@ -32,7 +32,10 @@ async fn request_paths_are_case_sensitive() {
         }
     }
     let recorded = things.received();
-    assert!(recorded.iter().all(|seen| !seen.uri.path().chars().any(char::is_uppercase)), "a request with an uppercase path reached the backend");
+    assert!(
+        recorded.iter().all(|seen| !seen.uri.path().chars().any(char::is_uppercase)),
+        "a request with an uppercase path reached the backend"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
