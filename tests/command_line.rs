@@ -66,6 +66,24 @@ fn exit_code_1_for_invalid_configuration_with_all_errors() {
     assert_eq!(exit_code(&["check", "gateway"], &[("NARTHEX_SECURE_PORT", "http")]), 1);
 }
 
+/// A finding is followed by the section of the documents about it, once.
+#[test]
+fn check_names_the_section_about_a_finding() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a", "b"] {
+        let text = format!(
+            "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {{name: v1.{name}.example.com}}\nspec: {{group: \
+             {name}.example.com, version: v1, groupPriorityMinimum: 1, versionPriority: 1, service: {{name: api, namespace: ns}}}}\n"
+        );
+        std::fs::write(folder.path().join(format!("{name}.yaml")), text).unwrap();
+    }
+    let output = narthex(&["check", "gateway", &format!("--registry-dir={}", folder.path().display())], &[]);
+    let errors = text(&output.stderr);
+    assert_eq!(errors.matches("ServiceNotFound").count(), 2, "{errors}");
+    let links: Vec<&str> = errors.lines().filter(|line| line.starts_with("narthex: see ")).collect();
+    assert_eq!(links, ["narthex: see docs/operations/troubleshooting.md#service-not-resolved"], "{errors}");
+}
+
 #[test]
 fn exit_code_0_for_valid_configuration() {
     let output = narthex(&["check", "gateway", "--secure-port=1", "--secure-port=2", "--anonymous-auth=false"], &[]);

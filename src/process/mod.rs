@@ -28,7 +28,7 @@ pub use drain::{Drain, Drainer, ShutdownPhase};
 pub use fair_budget::{BudgetShare, FairBudget, Reservation};
 pub use field_reader::FieldReader;
 pub use file_watcher::{FileWatcher, is_temporary_name};
-pub use problem::{Problem, Problems};
+pub use problem::{HelpTopic, Problem, Problems};
 pub use published::{Published, Publisher, changed_or_pending};
 pub use sharded_map::ShardedMap;
 pub use socket::{configure_socket, configure_socket_with_keep_alive};

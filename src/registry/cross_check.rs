@@ -10,7 +10,7 @@ use super::layered_sources::RegistrySource as _;
 use super::resolve::{ResolveRules, resolve};
 use super::snapshot::Registry;
 use crate::egress::EgressRoutes;
-use crate::process::{Problem, Problems};
+use crate::process::{HelpTopic, Problem, Problems};
 use crate::registry::{ApiServiceBackend, ServiceReference};
 
 /// Reports inconsistent objects. `elsewhere`: Services may also come from another source, so that a missing one is no
@@ -49,7 +49,8 @@ pub(super) fn cross_check(
         } else {
             "spec.service"
         };
-        problems.push(Problem::at_field(place, field, format_args!("{}: {message}", unavailable.reason)));
+        let problem = Problem::at_field(place, field, format_args!("{}: {message}", unavailable.reason));
+        problems.push(problem.with_help(HelpTopic::ServiceNotResolved));
     }
     if !elsewhere {
         for (place, slice) in state.endpoint_slices_in_order() {
@@ -57,7 +58,7 @@ pub(super) fn cross_check(
             if registry.service(namespace, service).is_none() && !state.may_be_wrong(namespace, service) {
                 let field = if slice.legacy { "metadata.name" } else { "metadata.labels[kubernetes.io/service-name]" };
                 let message = format_args!("service/{service} in {namespace:?} is not present");
-                problems.push(Problem::at_field(place, field, message));
+                problems.push(Problem::at_field(place, field, message).with_help(HelpTopic::ServiceNotResolved));
             }
         }
     }

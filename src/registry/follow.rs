@@ -244,7 +244,7 @@ fn log_problems(before: &Problems, now: &Problems, mistake: &mut impl FnMut(&Pro
 
 fn log_warnings(warnings: &[Problem]) {
     for warning in warnings {
-        tracing::warn!("registry: {warning}");
+        tracing::warn!(help = warning.help_link(), "registry: {warning}");
     }
 }
 
