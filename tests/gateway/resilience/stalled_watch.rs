@@ -24,7 +24,7 @@ async fn reflector_silent_watch_restarted_from_last_resource_version() {
             self.0.send(object.get().to_owned()).unwrap();
         }
         fn on_delete(&self, _: &RawValue) {}
-        fn on_healthy(&self) {}
+        fn on_healthy(&self, _: Duration) {}
         fn on_error(&self, why: &WatchFailure) {
             panic!("{why:?}");
         }
