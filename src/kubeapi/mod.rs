@@ -7,9 +7,7 @@ pub mod duration;
 pub mod encode;
 /// Keys of `X-Remote-Extra-*`.
 pub mod extra_key;
-mod field_selector;
 mod go_quote;
-mod label_selector;
 /// Canonical request paths.
 pub mod path;
 mod percent;
@@ -18,6 +16,7 @@ pub(crate) mod protobuf;
 pub mod query;
 mod request_info;
 mod retry_after;
+mod selector;
 mod status;
 mod user;
 /// API versions and their order.
@@ -26,15 +25,15 @@ mod watch_options;
 
 pub use bounded_yaml::{YamlError, read_bounded_yaml};
 pub use encode::{StatusEncoding, encode};
-pub use field_selector::{FieldSelector, FieldTerm, SelectorError};
 pub use go_quote::GoQuoted;
-pub use label_selector::{
-    LabelOperator, LabelRequirement, LabelSelector, is_dns_subdomain, is_label_key, is_label_value,
-};
 pub use path::CanonicalPath;
 pub use query::Query;
 pub use request_info::{RequestInfo, verb_of};
 pub use retry_after::RetryAfter;
+pub use selector::field_selector::{FieldSelector, FieldTerm, SelectorError};
+pub use selector::label_selector::{
+    LabelOperator, LabelRequirement, LabelSelector, is_dns_subdomain, is_label_key, is_label_value,
+};
 pub use status::{Status, StatusCause, StatusDetails};
 pub use user::User;
 pub use version::{GroupVersion, compare_by_priority, compare_kube_aware};

@@ -3,10 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::api_service::{ApiService, ApiServiceBackend};
-use super::endpoints::EndpointSlice;
 use super::layered_sources::{DirtySet, EffectiveApiService, LayeredSources};
-use super::service::{Service, ServiceType, service_key};
+use super::objects::api_service::{ApiService, ApiServiceBackend};
+use super::objects::endpoints::EndpointSlice;
+use super::objects::service::{Service, ServiceType, service_key};
 use crate::kubeapi::compare_by_priority;
 use crate::process::{ChangeLog, HelpTopic, Problem, Problems, ShardedMap};
 
@@ -342,7 +342,7 @@ pub fn sort_by_api_service<T>(all: &mut [T], of: impl for<'a> Fn(&'a T) -> &'a A
 pub(crate) mod tests {
     use std::path::PathBuf;
 
-    use super::super::last_good::{load_directory, parse_manifests};
+    use super::super::directory::last_good::{load_directory, parse_manifests};
     use super::super::settings::Settings;
     use super::*;
 

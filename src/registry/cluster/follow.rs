@@ -19,8 +19,8 @@ use crate::egress::Dialer;
 use crate::kubeclient::watch::{self, ReflectorHandler, WatchFailure};
 use crate::kubeclient::{Client, Kubeconfig, KubeconfigSource};
 use crate::process::{Problem, Problems, Publisher};
-use crate::registry::api_service::ApiService;
 use crate::registry::layered_sources::{self, DirtySet};
+use crate::registry::objects::api_service::ApiService;
 use crate::registry::settings::Settings;
 
 /// Wait for a namespace before a new APIService is published without it.

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::filtered_collection::FilteredCollection;
-use crate::registry::endpoints::EndpointSlice;
-use crate::registry::service::Service;
+use crate::registry::objects::endpoints::EndpointSlice;
+use crate::registry::objects::service::Service;
 
 /// The Services of one namespace that APIServices reference, and their EndpointSlices.
 #[derive(Default)]
