@@ -37,7 +37,7 @@ impl BackendProcess {
             &environment.backend_ca.issue(&CertificateRequest::serving(&names), SystemTime::now()).unwrap(),
         );
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "process::serves", "--ignored", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "support::process::serves", "--ignored", "--nocapture", "--test-threads=1"])
             .env(FOLDER, environment.folder.path())
             .env(NAME, name)
             .env(PROTOCOL, settings.protocols.join(","))
