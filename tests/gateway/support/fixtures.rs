@@ -361,8 +361,13 @@ fn parse_listen_address(line: &str, what: &str) -> Option<SocketAddr> {
 }
 
 /// Runs `look` until it finds something.
-pub(crate) async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let until = Instant::now() + TEST_TIMEOUT;
+pub(crate) async fn eventually<T>(what: &str, look: impl AsyncFnMut() -> Option<T>) -> T {
+    eventually_within(TEST_TIMEOUT, what, look).await
+}
+
+/// Runs `look` until it finds something, at most for `limit`.
+pub(crate) async fn eventually_within<T>(limit: Duration, what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let until = Instant::now() + limit;
     loop {
         if let Some(found) = look().await {
             return found;
