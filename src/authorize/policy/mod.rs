@@ -105,7 +105,7 @@ impl RbacPolicy {
     pub fn log(&self) {
         tracing::info!(bindings = self.bindings, "authorization policy loaded");
         for warning in &self.warnings {
-            tracing::warn!(%warning, "authorization policy is suspicious");
+            tracing::warn!(%warning, "authorization policy has a probable mistake");
         }
     }
 

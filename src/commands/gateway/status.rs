@@ -189,7 +189,7 @@ pub(in crate::commands) fn egress_report(routes: &EgressRoutes) -> Vec<EgressRep
         ProxyState::Untried => "untried".to_owned(),
         ProxyState::Healthy => "serves".to_owned(),
         ProxyState::Failing { fault: ProxyFault::TimedOut, cause, since } => {
-            format!("does not answer since {}: {cause}", timestamp(since))
+            format!("has not answered since {}: {cause}", timestamp(since))
         }
         ProxyState::Failing { fault, cause, since } => {
             format!("fails since {}: {}: {cause}", timestamp(since), fault.reason())

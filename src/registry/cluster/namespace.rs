@@ -131,7 +131,7 @@ impl NamespaceStore {
         services.map(|why| ("services", why)).or(slices.map(|why| ("endpointslices", why)))
     }
 
-    /// The resource that cannot be listed, and the error, if a Service needs it. The flag is true after the wait.
+    /// The resource that cannot be listed, and the error, if a Service needs it. The flag: the wait for it was given up.
     pub(super) fn list_error(&self) -> Option<((&'static str, &str), bool)> {
         self.referenced.iter().find_map(|name| Some((self.service_list_error(name)?, self.given_up)))
     }

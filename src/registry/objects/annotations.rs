@@ -50,7 +50,7 @@ pub struct BackendSettings {
     pub owns_origin: bool,
     /// Response headers and trailers that are forwarded although they affect the web origin shared by all APIs.
     pub allowed_response_headers: AllowedHeaders,
-    /// Headers of a reverse proxy about the client that are forwarded to the backend
+    /// Headers in which a reverse proxy in front describes the client, and which are forwarded to the backend
     /// ([`hop_by_hop::is_proxy_identity_header`]). Not set by an annotation.
     pub allowed_request_headers: AllowedHeaders,
 }

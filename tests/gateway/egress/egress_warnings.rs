@@ -81,7 +81,7 @@ async fn egress_proxy_not_answering_reported() {
         Some(state().await).filter(|state| state != "serves")
     });
     let message = message.await;
-    assert!(message.starts_with("does not answer since 20") && message.contains("no answer within"), "{message}");
+    assert!(message.starts_with("has not answered since 20") && message.contains("no answer within"), "{message}");
     fixture
         .gateway
         .wait_for_log(&["egress proxy does not answer; check that it runs", &proxy.address.to_string()])

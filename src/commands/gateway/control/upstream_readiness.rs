@@ -18,7 +18,7 @@ const CHECK_INTERVALS: (Duration, Duration) = (Duration::from_secs(5), Duration:
 pub(in crate::commands::gateway) type UpstreamReadiness = BTreeMap<String, AvailabilityCondition>;
 
 /// Opens a connection to each upstream every few seconds and publishes the results, until the process ends. No request
-/// is sent: the upstream's health has its own path. Requests do not wait for this check.
+/// is sent: the upstream's own health checks are relayed like any path. Requests do not wait for this check.
 pub(super) async fn follow(
     table: Published<RouteTable>,
     dialer: Dialer,

@@ -146,7 +146,7 @@ fn apiservice_warnings<'r>(
         && let Some(local) = versions.find(|other| other.backend == ApiServiceBackend::Local)
     {
         let message = format!(
-            "takes over a part of {}, which {} has from the API server itself: these objects go to another server",
+            "claims part of group {}, but {} is served by the API server itself (Local): the group is split between two servers",
             one.group, local.name
         );
         doubts.push(Problem::at_field(problem_place(one), "spec.group", message).with_help(HelpTopic::GroupSplit));
@@ -201,7 +201,9 @@ mod tests {
         let doubts = doubts_of(&registry, trust);
         assert_eq!(doubts.len(), 2, "{doubts:#?}");
         assert!(doubts[0].starts_with("APIService v1.careless.io: spec.caBundle: "), "{doubts:#?}");
-        assert!(doubts[1].starts_with("APIService v2.apps: spec.group: takes over a part of apps, which v1.apps has"));
+        assert!(doubts[1].starts_with(
+            "APIService v2.apps: spec.group: claims part of group apps, but v1.apps is served by the API server itself"
+        ));
         let nobody =
             ClientTrust { client: None, request_header: bundle(&backends), front_proxies: None, generation: 0 };
         assert_eq!(doubts_of(&registry, nobody).len(), 4);

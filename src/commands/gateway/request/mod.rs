@@ -74,7 +74,7 @@ async fn process(
     let parsed = ParsedRequest::new(connection, &target, &info, request.headers(), audit_id);
     parsed.set_labels(&info, request.headers(), record);
 
-    // Serve what needs no authentication.
+    // Serve what needs no authentication: health checks, with those of the delegate if the caller may see them.
     let delegate_checks = match health::includes_delegate_checks(&parsed) {
         true => Box::pin(health::delegate_checks(&parsed, &info, request.headers_mut())).await,
         false => String::new(),
@@ -103,7 +103,7 @@ async fn process(
     };
     let (backend, outbound) = forward::prepare(&parsed, &access, route, admission, request, record)?;
     let response = send(&access.permit, &backend, outbound, record).await?;
-    let response = forward::complete_response(&parsed, route, response);
+    let response = forward::add_gateway_headers(&parsed, route, response);
     Ok(add_warning(response, access.warning).map(ResponseBody::Forwarded))
 }
 

@@ -94,7 +94,7 @@ impl ClientConnection {
     /// The requested host of `request`, as a header value.
     ///
     /// # Errors
-    /// As [`host::requested_host`]: the request must be rejected.
+    /// As `request::requested_host`: the request must be rejected.
     pub(in crate::commands::gateway) fn requested_host(
         &self,
         request: &Request<IncomingBody>,
