@@ -17,7 +17,7 @@ mod tracked_stream;
 mod write_coalescing;
 
 pub use accept::{Acceptor, IncomingConnection, accept};
-pub use bind::{bind, raise_descriptor_limit};
+pub use bind::{bind, proxied_connections_within, raise_descriptor_limit};
 pub use connections::{ConnectionReport, Connections, UpgradedConnection};
 pub use proxy_protocol::ProxyProtocol;
 pub use serve::{

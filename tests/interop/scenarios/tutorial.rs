@@ -121,7 +121,7 @@ fn tutorial(environment: &TestEnvironment, kubectl: &Kubectl) {
     // The server and its sidecar.
     let block = shell.next("library.py");
     let _library = shell.start_in_background("library", &block);
-    let block = shell.next("curl --unix-socket");
+    let block = shell.next("--unix-socket");
     let output = eventually("the server without sidecar", || shell.run_block(&block));
     assert!(output.contains("APIResourceList"), "{output}");
     let block = shell.next("deploy/sidecar/rbac.yaml");
