@@ -65,10 +65,10 @@ fn main() {
             "upload" => sink,
             _ => quiet,
         };
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        let (mut actual, mut expected) = (Vec::new(), Vec::new());
         for _ in 0..rounds {
             for (program, figures) in
-                [(std::env::current_exe().unwrap(), &mut ours), (peer("konnectivity-client"), &mut theirs)]
+                [(std::env::current_exe().unwrap(), &mut actual), (peer("konnectivity-client"), &mut expected)]
             {
                 // Fresh ones: the reference's keep what they once needed.
                 let peers = KonnectivityPeers::start(&directory);
@@ -85,22 +85,22 @@ fn main() {
                 let output = Command::new(program).args(words).stderr(Stdio::inherit()).output().unwrap();
                 assert!(output.status.success(), "{job}: {}", output.status);
                 let after = peers.cpu();
-                let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-                let number = |name: &str| said[name].as_f64().unwrap();
+                let output_text: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+                let number = |name: &str| output_text[name].as_f64().unwrap();
                 let cpu = [number("cpu"), after[0] - before[0], after[1] - before[1]];
                 figures.push(TunnelFigures { seconds: number("seconds"), cpu, resident: number("resident") });
             }
         }
         let row = |what: &str, figure: &dyn Fn(&TunnelFigures) -> f64| {
-            println!("{:26} {:10.2} {:10.2}   {what}", title, median(&ours, figure), median(&theirs, figure));
+            println!("{:26} {:10.2} {:10.2}   {what}", title, median(&actual, figure), median(&expected, figure));
         };
         match *job {
             "idle" => row("KiB of the client for each", &|it| it.resident / 1024.0 / *count as f64),
             "dials" => row("a second", &|it| *count as f64 / it.seconds),
             _ => row("MB/s", &|it| SIZE as f64 / 1e6 / it.seconds),
         }
-        for (at, who) in ["client", "server", "agent"].iter().enumerate() {
-            row(&format!("CPU seconds of the {who}"), &|it| it.cpu[at]);
+        for (at, user) in ["client", "server", "agent"].iter().enumerate() {
+            row(&format!("CPU seconds of the {user}"), &|it| it.cpu[at]);
         }
     }
     std::fs::remove_dir_all(&directory).unwrap();
@@ -193,10 +193,10 @@ fn free_port() -> u16 {
 
 fn is_ready(port: u16) -> bool {
     let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) else { return false };
-    let mut answer = String::new();
+    let mut response = String::new();
     stream.write_all(b"GET /readyz HTTP/1.0\r\n\r\n").is_ok()
-        && stream.read_to_string(&mut answer).is_ok()
-        && answer.contains(" 200 ")
+        && stream.read_to_string(&mut response).is_ok()
+        && response.contains(" 200 ")
 }
 
 /// Seconds of CPU that a process used; the kernel counts hundredths.

@@ -12,7 +12,7 @@
 //!
 //! Every APIService has a Service of its own; five of them share a namespace.
 
-// It stops at what it did not expect, and needs only a part of the world that tests have.
+// It stops at what it did not expect, and needs only a part of the test environment.
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
 #[path = "../tests/gateway/support"]
@@ -26,7 +26,7 @@ mod support {
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use support::backend::{Backend, BackendSettings, api_resource_list, json_response as answer};
+use support::backend::{Backend, BackendSettings, api_resource_list, json_response as response};
 use support::client::Client;
 use support::fake_apiserver::FakeApiServer;
 use support::fixtures::{GatewayProcess, TestEnvironment};
@@ -98,10 +98,10 @@ fn namespace(number: usize) -> String {
 }
 
 /// One APIService and its Service; where its endpoints are, `slice` says.
-fn documents(world: &TestEnvironment, number: usize, priority: usize) -> (String, String) {
+fn documents(environment: &TestEnvironment, number: usize, priority: usize) -> (String, String) {
     let annotations = "  annotations:\n    narthex.dev/server-name: things-v1.things.svc\n    \
                        narthex.dev/probe-interval: 24h\n";
-    let text = world.apiservice_manifests(&format!("g{number}.example.com"), "v1", &[], annotations);
+    let text = environment.apiservice_manifests(&format!("g{number}.example.com"), "v1", &[], annotations);
     let text = text
         .replace("versionPriority: 15", &format!("versionPriority: {priority}"))
         .replace(&format!("namespace: g{number},"), &format!("namespace: {},", namespace(number)));
@@ -163,33 +163,36 @@ async fn measure_changes(
 }
 
 async fn measure(all: usize, changes: usize) -> RegistryFigures {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let settings = BackendSettings { address: "0.0.0.0:0".parse().unwrap(), ..BackendSettings::http2() };
-    let backend = Backend::start(&world, settings, |request| async move {
+    let backend = Backend::start(&environment, settings, |request| async move {
         // As an extension API server from before aggregated discovery, as all of them stand behind the same address.
         match api_resource_list(request.uri().path()) {
-            Some(resources) => answer(200, &resources),
-            None => answer(404, "{}"),
+            Some(resources) => response(200, &resources),
+            None => response(404, "{}"),
         }
     })
     .await;
     let port = backend.address.port();
-    let cluster = FakeApiServer::start(&world).await;
+    let cluster = FakeApiServer::start(&environment).await;
     cluster.disable_bookmarks();
     let apply = |number: usize| {
-        let (api_service, service) = documents(&world, number, 15);
+        let (api_service, service) = documents(&environment, number, 15);
         for document in [slice(number, port, 1), service, api_service] {
             cluster.apply(&document);
         }
     };
     (0..all).for_each(apply);
     let began = Instant::now();
-    let gateway =
-        world.start_gateway(&[&FakeApiServer::kubeconfig_flag(&world), "--leader-elect=false", "--access-log=off"]);
-    let jane = world.issue_user("jane", &[]);
+    let gateway = environment.start_gateway(&[
+        &FakeApiServer::kubeconfig_flag(&environment),
+        "--leader-elect=false",
+        "--access-log=off",
+    ]);
+    let jane = environment.issue_user("jane", &[]);
     let last = format!("/apis/g{}.example.com/v1/namespaces/default/things", all - 1);
     loop {
-        let client = Client::http2(&world, &gateway, Some(&jane)).await;
+        let client = Client::http2(&environment, &gateway, Some(&jane)).await;
         if client.get("/readyz").await.status == 200 && client.get(&last).await.status != 503 {
             break;
         }
@@ -205,11 +208,11 @@ async fn measure(all: usize, changes: usize) -> RegistryFigures {
     let endpoints = |number: usize| cluster.apply(&slice(one, port, 1 + (number + 1) % 50));
     figures.push(("an EndpointSlice", measure_changes(&gateway, changes, PACE, endpoints).await));
     let service = |number: usize| {
-        let (_, service) = documents(&world, one, 15);
+        let (_, service) = documents(&environment, one, 15);
         cluster.apply(&service.replace("clusterIP: 10.0.0.1", &format!("clusterIP: 10.0.1.{}", number % 250)));
     };
     figures.push(("a Service", measure_changes(&gateway, changes, PACE, service).await));
-    let priority = |number: usize| cluster.apply(&documents(&world, one, 16 + number % 500).0);
+    let priority = |number: usize| cluster.apply(&documents(&environment, one, 16 + number % 500).0);
     figures.push(("an APIService, its priority", measure_changes(&gateway, changes, PACE, priority).await));
     let added = changes.min(100);
     // Each in a namespace of its own.
@@ -223,16 +226,16 @@ async fn measure(all: usize, changes: usize) -> RegistryFigures {
 
     // The same from a directory.
     for number in 0..all {
-        let (api_service, service) = documents(&world, number, 15);
+        let (api_service, service) = documents(&environment, number, 15);
         let text = [api_service, service, slice(number, port, 1)].join("---\n");
-        world.write_registry(&format!("{number}.yaml"), &text);
+        environment.write_registry(&format!("{number}.yaml"), &text);
     }
-    let gateway = world.start_gateway(&["--access-log=off"]);
+    let gateway = environment.start_gateway(&["--access-log=off"]);
     idle_cpu(&gateway).await;
     let file = |number: usize| {
-        let (api_service, service) = documents(&world, one, 16 + number);
+        let (api_service, service) = documents(&environment, one, 16 + number);
         let text = [api_service, service, slice(one, port, 1)].join("---\n");
-        world.write_registry(&format!("{one}.yaml"), &text);
+        environment.write_registry(&format!("{one}.yaml"), &text);
     };
     figures.push((
         "a file: an APIService's priority",

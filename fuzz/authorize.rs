@@ -38,10 +38,10 @@ fn rbac_policies() {
         for json in [false, true] {
             match RbacPolicy::parse("f", text, json) {
                 Ok(policy) => {
-                    // Whatever is in it: who is in no binding may nothing.
-                    let nobody = User { name: "nobody".into(), ..User::default() };
+                    // For any policy, a user without a binding has no permission.
+                    let anonymous = User { name: "nobody".into(), ..User::default() };
                     let request = RequestInfo { path: "/a", verb: "get".into(), ..RequestInfo::default() };
-                    assert!(policy.allows(Attributes { user: &nobody, request: &request }).is_none());
+                    assert!(policy.allows(Attributes { user: &anonymous, request: &request }).is_none());
                 }
                 Err(problems) => assert!(problems.0.iter().all(|problem| problem.location.starts_with('f'))),
             }
@@ -146,9 +146,9 @@ fn subject_access_reviews() {
     ];
     fuzz_text(WORDS, |text| {
         let chain = Authorizer { chain: vec![AuthorizationMode::AlwaysDeny].into(), ..Authorizer::default() };
-        let answer = subject_access_review(&chain, &narthex::authenticate::GroupFilter::default(), text.as_bytes())
+        let response = subject_access_review(&chain, &narthex::authenticate::GroupFilter::default(), text.as_bytes())
             .now_or_never();
-        match answer.expect("nobody is asked who would have to be waited for") {
+        match response.expect("nobody is asked who would have to be waited for") {
             Ok(object) => assert_eq!(object["status"]["allowed"], false, "{object}"),
             Err(status) => assert!(matches!(status.code, 400 | 422)),
         }

@@ -62,7 +62,7 @@ fn konnectivity_packets() {
     });
 }
 
-/// What HTTP proxies say, and others who stand where one should.
+/// Replies of HTTP proxies, and of other servers at their address.
 const CONNECT_RESPONSES: &[&str] = &[
     "HTTP/1.1 200 Connection Established\r\n",
     "HTTP/1.0 204 \n",
@@ -87,13 +87,15 @@ fn http_connect_responses() {
     fuzz_bytes(|bytes| {
         let stream = text_from_words(bytes, CONNECT_RESPONSES).into_bytes();
         let read = |size: usize| {
-            let (mut answer, mut taken) = (ConnectResponseParser::default(), 0);
+            let (mut response, mut taken) = (ConnectResponseParser::default(), 0);
             for piece in stream.chunks(size) {
                 taken += piece.len();
-                match answer.push(piece) {
+                match response.push(piece) {
                     Ok(None) => {}
                     // What follows it is there, in this answer or still to come.
-                    Ok(Some(head)) => return Ok(Some((head.status, [answer.remaining(), &stream[taken..]].concat()))),
+                    Ok(Some(head)) => {
+                        return Ok(Some((head.status, [response.remaining(), &stream[taken..]].concat())));
+                    }
                     Err(error) => return Err(error),
                 }
             }
@@ -135,12 +137,12 @@ const SOCKS5_REPLIES: &[&[u8]] = &[
 #[test]
 fn socks5_replies() {
     fuzz_bytes(|bytes| {
-        let said: Vec<u8> =
+        let output: Vec<u8> =
             bytes.iter().flat_map(|at| SOCKS5_REPLIES[usize::from(*at) % SOCKS5_REPLIES.len()]).copied().collect();
-        let with = said.len().is_multiple_of(2);
-        let asked = async {
+        let with = output.len().is_multiple_of(2);
+        let recorded = async {
             let (near, mut far) = tokio::io::duplex(1 << 16);
-            let _ = tokio::io::AsyncWriteExt::write_all(&mut far, &said).await;
+            let _ = tokio::io::AsyncWriteExt::write_all(&mut far, &output).await;
             let (mut hears, mut says) = tokio::io::split(far);
             let _ = tokio::io::AsyncWriteExt::shutdown(&mut says).await;
             let credentials = ProxyCredentials::new("u", "p");
@@ -158,8 +160,8 @@ fn socks5_replies() {
             rest
         };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        match runtime.block_on(asked) {
-            Ok(rest) => assert!(said.ends_with(&rest) && said.len() >= 9),
+        match runtime.block_on(recorded) {
+            Ok(rest) => assert!(output.ends_with(&rest) && output.len() >= 9),
             // What is known of it has a name, and is no mistake of ours.
             Err(error) => {
                 assert!(matches!(error.phase, DialPhase::Proxy(fault) if fault != ProxyFault::InvalidName));
@@ -189,20 +191,20 @@ fn http1_responses() {
         "a",
     ];
     fuzz_bytes(|bytes| {
-        let said = text_from_words(bytes, WORDS);
+        let output = text_from_words(bytes, WORDS);
         for method in [http::Method::GET, http::Method::HEAD] {
-            if let Ok(Some((head, end))) = Http1ResponseHead::parse(said.as_bytes(), &method) {
-                assert!(end <= said.len() && (said[..end].ends_with("\r\n\r\n") || said[..end].ends_with('\n')));
+            if let Ok(Some((head, end))) = Http1ResponseHead::parse(output.as_bytes(), &method) {
+                assert!(end <= output.len() && (output[..end].ends_with("\r\n\r\n") || output[..end].ends_with('\n')));
                 assert!(!head.keep_alive || !matches!(head.framing, BodyFraming::Close));
                 // Nothing that comes behind a head makes another of it.
-                let more = format!("{said}HTTP/1.1 200 OK\r\n\r\n");
+                let more = format!("{output}HTTP/1.1 200 OK\r\n\r\n");
                 let again = Http1ResponseHead::parse(more.as_bytes(), &method).unwrap().unwrap();
                 assert_eq!((again.1, again.0.parts.headers), (end, head.parts.headers));
             }
         }
         let read = |size: usize| {
             let (mut chunks, mut body) = (ChunkedDecoder::default(), Vec::new());
-            for piece in said.as_bytes().chunks(size) {
+            for piece in output.as_bytes().chunks(size) {
                 let mut piece = Bytes::copy_from_slice(piece);
                 loop {
                     match chunks.decode(&mut piece) {
@@ -216,6 +218,6 @@ fn http1_responses() {
             }
             (body, None)
         };
-        assert_eq!(read(said.len().max(1)), read(1), "however it is cut");
+        assert_eq!(read(output.len().max(1)), read(1), "however it is cut");
     });
 }

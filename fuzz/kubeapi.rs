@@ -116,7 +116,7 @@ fn request_info() {
         let path = CanonicalPath::parse(&wire_path).expect("what is forwarded is acceptable");
         let query = Query::parse(&wire_query);
         let there = RequestInfo::parse(method, &path, &query).expect("readable here, readable there");
-        let told = |info: &RequestInfo<'_>| {
+        let error_text = |info: &RequestInfo<'_>| {
             [
                 &info.verb,
                 info.api_group,
@@ -128,7 +128,7 @@ fn request_info() {
             ]
             .map(str::to_owned)
         };
-        assert_eq!(told(&info), told(&there));
+        assert_eq!(error_text(&info), error_text(&there));
         assert!(!info.is_resource_request || !info.resource.is_empty());
     });
 }

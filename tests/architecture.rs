@@ -25,6 +25,51 @@ fn modules_use_only_modules_declared_above() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
+/// Modules of one folder import each other in one direction only. Names that the folder's own module exports again are
+/// not followed.
+#[test]
+fn sibling_modules_have_no_import_circle() {
+    // Circles that are left.
+    const KNOWN: [&str; 15] = [
+        "authenticate/jwt",
+        "authorize",
+        "availability/apiservice_api",
+        "commands/gateway",
+        "commands/gateway/request",
+        "commands/gateway/start",
+        "commands/quickstart/example",
+        "commands/socks5",
+        "config",
+        "egress",
+        "egress/proxy/konnectivity",
+        "forward",
+        "kubeclient",
+        "listen",
+        "registry/cluster",
+    ];
+    let files: Vec<_> = files().into_iter().filter(|file| !is_test_file(file)).collect();
+    let modules: BTreeSet<Vec<String>> = files.iter().map(|file| module_path(file)).collect();
+    let mut imports = BTreeMap::<Vec<String>, BTreeMap<String, BTreeSet<String>>>::new();
+    for file in &files {
+        let own = module_path(file);
+        let text = without_comments_and_texts(&production(&read(file)).collect::<Vec<_>>().join("\n"));
+        for path in used_paths(&text, &own) {
+            let common = own.iter().zip(&path).take_while(|(a, b)| a == b).count();
+            if common < own.len() && common < path.len() && modules.contains(&path[..=common]) {
+                let folder = imports.entry(own[..common].to_vec()).or_default();
+                folder.entry(own[common].clone()).or_default().insert(path[common].clone());
+            }
+        }
+    }
+    assert!(imports.len() > 20, "src has become empty, or imports are written in a way that this test does not read");
+    let circles: Vec<_> = imports
+        .iter()
+        .filter(|(folder, _)| !KNOWN.contains(&folder.join("/").as_str()))
+        .filter_map(|(folder, edges)| Some(format!("{}: {}", folder.join("/"), find_circle(edges)?.join(" -> "))))
+        .collect();
+    assert!(circles.is_empty(), "import circles:\n{}", circles.join("\n"));
+}
+
 #[test]
 fn folders_are_declared_modules() {
     let declared: BTreeSet<_> = declared_order().into_iter().collect();
@@ -236,6 +281,14 @@ fn a<'a>(b: &'a str) -> char { let _ = "crate::openapi \" crate::config"; r#"cra
     assert_eq!(used, expected.map(|(line, name)| (line, name.to_owned())));
 }
 
+#[test]
+fn import_paths_parsed_with_groups() {
+    let own = ["tls".to_owned(), "server".to_owned()];
+    let text = "use super::{a::{B, c::D}, self as e};\nuse crate::f::G;\nfn h() { self::i::j(); k::l::m() }";
+    let paths: Vec<String> = used_paths(text, &own).into_iter().map(|path| path.join("::")).collect();
+    assert_eq!(paths, ["f::G", "tls::a::B", "tls::a::c::D", "tls::self", "tls::server::i::j"]);
+}
+
 /// The modules of `src/lib.rs`, from the first to the last.
 fn declared_order() -> Vec<String> {
     let modules: Vec<_> = read(&source().join("lib.rs"))
@@ -244,6 +297,92 @@ fn declared_order() -> Vec<String> {
         .collect();
     assert!(modules.len() > 10, "src/lib.rs declares its modules in a way that this test does not read");
     modules
+}
+
+/// The paths that begin with `crate`, `super` or `self`, from the crate on; groups are expanded.
+fn used_paths(text: &str, own: &[String]) -> Vec<Vec<String>> {
+    let mut paths = Vec::new();
+    for start in ["crate::", "super::", "self::"] {
+        for (at, _) in text.match_indices(start) {
+            let before = &text[..at];
+            if before.ends_with(|letter: char| letter.is_alphanumeric() || letter == '_' || letter == ':') {
+                continue;
+            }
+            let (mut base, mut rest) = (own.to_vec(), &text[at..]);
+            if let Some(after) = rest.strip_prefix("crate::") {
+                (base, rest) = (Vec::new(), after);
+            }
+            rest = rest.strip_prefix("self::").unwrap_or(rest);
+            while let Some(after) = rest.strip_prefix("super::") {
+                base.pop();
+                rest = after;
+            }
+            expand_path(rest, &base, &mut paths);
+        }
+    }
+    paths
+}
+
+/// Adds `base` followed by the path that `text` begins with. Returns the text after it.
+fn expand_path<'t>(text: &'t str, base: &[String], paths: &mut Vec<Vec<String>>) -> &'t str {
+    let mut text = text.trim_start();
+    let mut path = base.to_vec();
+    loop {
+        if let Some(mut group) = text.strip_prefix('{') {
+            loop {
+                group = expand_path(group, &path, paths).trim_start();
+                match group.strip_prefix(',') {
+                    Some(after) if !after.trim_start().starts_with('}') => group = after,
+                    Some(after) => return after.trim_start().strip_prefix('}').unwrap_or(after),
+                    None => return group.strip_prefix('}').unwrap_or(group),
+                }
+            }
+        }
+        let end = text.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(text.len());
+        path.push(text[..end].to_owned());
+        text = &text[end..];
+        match text.strip_prefix("::") {
+            Some(after) => text = after.trim_start(),
+            None => break,
+        }
+    }
+    paths.push(path);
+    match text.trim_start().strip_prefix("as ") {
+        Some(alias) => alias.trim_start_matches(|letter: char| letter.is_alphanumeric() || letter == '_'),
+        None => text,
+    }
+}
+
+/// A circle of imports among the modules of a folder.
+fn find_circle(edges: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
+    fn visit<'e>(
+        module: &'e str,
+        edges: &'e BTreeMap<String, BTreeSet<String>>,
+        path: &mut Vec<&'e str>,
+        done: &mut BTreeSet<&'e str>,
+    ) -> bool {
+        if path.contains(&module) {
+            path.push(module);
+            return true;
+        }
+        if !done.insert(module) {
+            return false;
+        }
+        path.push(module);
+        let found = edges.get(module).into_iter().flatten().any(|used| visit(used, edges, path, done));
+        if !found {
+            path.pop();
+        }
+        found
+    }
+    let mut done = BTreeSet::new();
+    for module in edges.keys() {
+        let mut path = Vec::new();
+        if visit(module, edges, &mut path, &mut done) {
+            return Some(path.into_iter().map(str::to_owned).collect());
+        }
+    }
+    None
 }
 
 /// The top-level modules that a file uses, with line numbers: `crate::X`, `crate::{X, …}`, and as many
@@ -411,6 +550,16 @@ fn files() -> Vec<PathBuf> {
 
 fn within_source(file: &Path) -> &Path {
     file.strip_prefix(source()).expect("files are found below src")
+}
+
+/// The path of a file's module from the crate.
+fn module_path(file: &Path) -> Vec<String> {
+    let path = within_source(file).with_extension("");
+    let mut names: Vec<String> = path.iter().map(|name| name.to_string_lossy().into_owned()).collect();
+    if names.last().is_some_and(|name| ["mod", "lib", "main"].contains(&name.as_str())) {
+        names.pop();
+    }
+    names
 }
 
 fn top_module(file: &Path) -> String {

@@ -66,6 +66,24 @@ fn exit_code_1_for_invalid_configuration_with_all_errors() {
     assert_eq!(exit_code(&["check", "gateway"], &[("NARTHEX_SECURE_PORT", "http")]), 1);
 }
 
+/// A finding is followed by the section of the documents about it, once.
+#[test]
+fn check_names_the_section_about_a_finding() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["a", "b"] {
+        let text = format!(
+            "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {{name: v1.{name}.example.com}}\nspec: {{group: \
+             {name}.example.com, version: v1, groupPriorityMinimum: 1, versionPriority: 1, service: {{name: api, namespace: ns}}}}\n"
+        );
+        std::fs::write(folder.path().join(format!("{name}.yaml")), text).unwrap();
+    }
+    let output = narthex(&["check", "gateway", &format!("--registry-dir={}", folder.path().display())], &[]);
+    let errors = text(&output.stderr);
+    assert_eq!(errors.matches("ServiceNotFound").count(), 2, "{errors}");
+    let links: Vec<&str> = errors.lines().filter(|line| line.starts_with("narthex: see ")).collect();
+    assert_eq!(links, ["narthex: see docs/operations/troubleshooting.md#service-not-resolved"], "{errors}");
+}
+
 #[test]
 fn exit_code_0_for_valid_configuration() {
     let output = narthex(&["check", "gateway", "--secure-port=1", "--secure-port=2", "--anonymous-auth=false"], &[]);
@@ -111,13 +129,13 @@ fn rbac_proxy_config_file_errors_reported() {
     // Beside them this list and its description.
     assert_eq!(files.count(), expected.len() + 2, "each file stands in the list");
     for (name, expected) in expected {
-        let (told, status) = checked_as_kube_rbac_proxy(&[&format!("--config-file={folder}/{name}")]);
-        let told: Vec<_> = told
+        let (error_text, status) = checked_as_kube_rbac_proxy(&[&format!("--config-file={folder}/{name}")]);
+        let error_text: Vec<_> = error_text
             .iter()
             .map(|line| line.replace("--config-file ", "").replace(&format!("{folder}/{name}: "), ""))
             .collect();
         let wrong = expected.iter().any(|line| !line.starts_with("narthex: warning: "));
-        assert_eq!((told, status), (expected.clone(), i32::from(wrong)), "{name}");
+        assert_eq!((error_text, status), (expected.clone(), i32::from(wrong)), "{name}");
     }
     let sample = concat!("--config-file=", env!("CARGO_MANIFEST_DIR"), "/deploy/sidecar/rules.yaml");
     assert_eq!(checked_as_kube_rbac_proxy(&[sample]), (Vec::new(), 0));
@@ -129,17 +147,18 @@ fn checked_as_kube_rbac_proxy(flags: &[&str]) -> (Vec<String>, i32) {
     let kubeconfig = concat!("--kubeconfig=", env!("CARGO_MANIFEST_DIR"), "/tests/rbac_proxy_config/kubeconfig");
     let line: Vec<&str> = ["check", "kube-rbac-proxy", kubeconfig].iter().chain(&right).chain(flags).copied().collect();
     let output = narthex(&line, &[]);
-    let told = text(&output.stderr);
+    let error_text = text(&output.stderr);
     // One problem stands behind the name of the role, several below their number.
-    let told = told.lines().filter(|line| !line.ends_with(" problems"));
-    let told = told.map(|line| line.trim_start_matches("narthex kube-rbac-proxy: ").trim_start().to_owned());
-    (told.collect(), output.status.code().expect("an exit status"))
+    let error_text = error_text.lines().filter(|line| !line.ends_with(" problems"));
+    let error_text =
+        error_text.map(|line| line.trim_start_matches("narthex kube-rbac-proxy: ").trim_start().to_owned());
+    (error_text.collect(), output.status.code().expect("an exit status"))
 }
 
 #[test]
 fn rbac_proxy_flags_checked() {
     assert_eq!(checked_as_kube_rbac_proxy(&["--oidc-issuer=https://a", "--oidc-clientID=b"]), (vec![], 0));
-    let (told, status) = checked_as_kube_rbac_proxy(&[
+    let (error_text, status) = checked_as_kube_rbac_proxy(&[
         "--oidc-issuer=http://a",
         "--oidc-sign-alg=HS256",
         "--token-auth-file=/nowhere/tokens.csv",
@@ -173,12 +192,15 @@ fn rbac_proxy_flags_checked() {
         "/nowhere/authorization.yaml",
     ];
     for words in expected {
-        assert!(told.iter().any(|line| line.contains(words)), "{words} is missing:\n{}", told.join("\n"));
+        assert!(error_text.iter().any(|line| line.contains(words)), "{words} is missing:\n{}", error_text.join("\n"));
     }
     assert_eq!(status, 1);
-    let (told, status) = checked_as_kube_rbac_proxy(&["--secure-listen-address=[127.0.0.1:8443"]);
-    assert_eq!((told.len(), status), (1, 1), "{told:?}");
-    assert!(told[0].contains("--secure-listen-address: \"[127.0.0.1:8443\": missing ']' in address"), "{told:?}");
+    let (error_text, status) = checked_as_kube_rbac_proxy(&["--secure-listen-address=[127.0.0.1:8443"]);
+    assert_eq!((error_text.len(), status), (1, 1), "{error_text:?}");
+    assert!(
+        error_text[0].contains("--secure-listen-address: \"[127.0.0.1:8443\": missing ']' in address"),
+        "{error_text:?}"
+    );
     // Without a place to serve at nothing is served, as there.
     let output = narthex(&["check", "kube-rbac-proxy", "--upstream=http://127.0.0.1:1", "--kubeconfig=/nowhere"], &[]);
     assert!(text(&output.stderr).contains("--secure-listen-address: required"), "{}", text(&output.stderr));
@@ -202,14 +224,14 @@ fn identity_header_names_reserved_by_http_refused() {
     ];
     for name in reserved {
         for flag in ["--auth-header-user-field-name", "--auth-header-groups-field-name"] {
-            let (told, status) = checked_as_kube_rbac_proxy(&[&format!("{flag}={name}")]);
-            assert!(told.len() == 1 && told[0].contains(&format!("{flag}: {name:?}: ")), "{told:?}");
+            let (error_text, status) = checked_as_kube_rbac_proxy(&[&format!("{flag}={name}")]);
+            assert!(error_text.len() == 1 && error_text[0].contains(&format!("{flag}: {name:?}: ")), "{error_text:?}");
             assert_eq!(status, 1);
         }
         for flag in ["username-headers", "uid-headers", "group-headers", "extra-headers-prefix"] {
             let output = narthex(&["check", "gateway", &format!("--requestheader-{flag}=X-Remote-A,{name}")], &[]);
-            let told = text(&output.stderr);
-            assert!(told.contains(&format!("--requestheader-{flag}: {name:?} ")), "{flag}: {told}");
+            let error_text = text(&output.stderr);
+            assert!(error_text.contains(&format!("--requestheader-{flag}: {name:?} ")), "{flag}: {error_text}");
             assert_ne!(output.status.code(), Some(0));
         }
     }
@@ -218,8 +240,8 @@ fn identity_header_names_reserved_by_http_refused() {
     {
         assert_eq!(checked_as_kube_rbac_proxy(&[&format!("{flag}={name}")]), (vec![], 0));
     }
-    let (told, _) = checked_as_kube_rbac_proxy(&["--auth-header-user-field-name=cookie"]);
-    assert!(told[0].contains("--auth-header-user-field-name: \"cookie\": "), "{told:?}");
+    let (error_text, _) = checked_as_kube_rbac_proxy(&["--auth-header-user-field-name=cookie"]);
+    assert!(error_text[0].contains("--auth-header-user-field-name: \"cookie\": "), "{error_text:?}");
     let output = narthex(&["check", "gateway", "--requestheader-extra-headers-prefix=content-"], &[]);
     assert!(text(&output.stderr).contains("--requestheader-extra-headers-prefix: \"content-\" "));
 }

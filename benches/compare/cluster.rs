@@ -18,22 +18,22 @@ use crate::load;
 use crate::{Options, SCENARIOS, median, server, show};
 
 /// Prints a row for each scenario.
-pub(crate) fn compare(world: &BenchEnvironment, options: &Options) {
+pub(crate) fn compare(environment: &BenchEnvironment, options: &Options) {
     println!(
         "CPU ms of the proxy per 1,000 answers, median (min-max) of {} rounds of {} s",
         options.rounds, options.seconds
     );
     println!("{:<12} {:>24} {:>28} {:>8}", "scenario", "registry directory", "cluster and delegate", "ratio");
-    let _cluster = world.start_cluster();
+    let _cluster = environment.start_cluster();
     for scenario in SCENARIOS.iter().filter(|scenario| options.wants(scenario.name)) {
-        let _backend = world.start_backend(scenario.backend_http1);
+        let _backend = environment.start_backend(scenario.backend_http1);
         let contenders = [Contender::Narthex, Contender::NarthexOfCluster];
         let mut figures = [const { Vec::new() }; 2];
         for _ in 0..options.rounds {
             for (contender, figures) in contenders.iter().zip(&mut figures) {
-                let proxy = world.start_proxy(*contender, scenario.backend_http1);
-                proxy.wait_for_first_response(world);
-                let load = |seconds| load::run(&scenario.load, world, &proxy, scenario.path, seconds);
+                let proxy = environment.start_proxy(*contender, scenario.backend_http1);
+                proxy.wait_for_first_response(environment);
+                let load = |seconds| load::run(&scenario.load, environment, &proxy, scenario.path, seconds);
                 figures.push(proxy.cost_per_thousand(options.seconds, load));
             }
         }

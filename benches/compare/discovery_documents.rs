@@ -43,9 +43,9 @@ const fn document_request(name: &'static str, path: &'static str, headers: &'sta
 }
 
 /// Prints a row for each question. Nothing stands beside it: the ratio is to the first row.
-pub(crate) fn measure(world: &BenchEnvironment, options: &Options) {
-    world.write_groups(GROUPS);
-    let _backend = world.start_backend(false);
+pub(crate) fn measure(environment: &BenchEnvironment, options: &Options) {
+    environment.write_groups(GROUPS);
+    let _backend = environment.start_backend(false);
     let load = Load::Http2 { clients: 8, streams: 4 };
     println!(
         "{GROUPS} APIServices of ten resources each; CPU ms of the proxy per 1,000 answers, median (min-max) of {} rounds \
@@ -53,31 +53,31 @@ pub(crate) fn measure(world: &BenchEnvironment, options: &Options) {
         options.rounds, options.seconds
     );
     println!("{:<22} {:>7} {:>9} {:>24} {:>9}", "answer", "status", "bytes", "CPU ms per 1,000", "ratio");
-    let proxy = world.start_proxy(Contender::NarthexDelegates, false);
-    wait_for_discovery(world, &proxy);
+    let proxy = environment.start_proxy(Contender::NarthexDelegates, false);
+    wait_for_discovery(environment, &proxy);
     let mut figures: Vec<Vec<f64>> = REQUESTS.iter().map(|_| Vec::new()).collect();
     let mut shown = Vec::new();
     for round in 0..options.rounds {
         for (question, figures) in REQUESTS.iter().zip(&mut figures) {
             let mut headers: Vec<String> = question.headers.iter().map(|header| (*header).to_owned()).collect();
             if question.sends_if_none_match {
-                let answer = fetch(world, &proxy, question.path, &headers);
-                headers.push(format!("If-None-Match: {}", answer.etag.expect("an ETag")));
+                let response = fetch(environment, &proxy, question.path, &headers);
+                headers.push(format!("If-None-Match: {}", response.etag.expect("an ETag")));
             }
             if round == 0 {
-                shown.push(fetch(world, &proxy, question.path, &headers));
+                shown.push(fetch(environment, &proxy, question.path, &headers));
             }
-            let asked = |seconds| load::run_at(&load, world, &proxy, question.path, &headers, seconds);
-            figures.push(proxy.cost_per_thousand(options.seconds, asked));
+            let recorded = |seconds| load::run_at(&load, environment, &proxy, question.path, &headers, seconds);
+            figures.push(proxy.cost_per_thousand(options.seconds, recorded));
         }
     }
     let relayed = median(&figures[0]);
-    for ((question, figures), answer) in REQUESTS.iter().zip(&figures).zip(&shown) {
+    for ((question, figures), response) in REQUESTS.iter().zip(&figures).zip(&shown) {
         println!(
             "{:<22} {:>7} {:>9} {:>24} {:>9.2}",
             question.name,
-            answer.status,
-            answer.bytes,
+            response.status,
+            response.bytes,
             show(figures),
             median(figures) / relayed
         );
@@ -92,10 +92,10 @@ struct FetchedDocument {
     text: Vec<u8>,
 }
 
-fn fetch(world: &BenchEnvironment, proxy: &Proxy, path: &str, headers: &[String]) -> FetchedDocument {
+fn fetch(environment: &BenchEnvironment, proxy: &Proxy, path: &str, headers: &[String]) -> FetchedDocument {
     let mut command = Command::new("curl");
-    command.args(["--silent", "--include", "--http1.1", "--cacert"]).arg(world.directory().join("ca.crt"));
-    command.arg("--header").arg(format!("Authorization: Bearer {}", world.token));
+    command.args(["--silent", "--include", "--http1.1", "--cacert"]).arg(environment.directory().join("ca.crt"));
+    command.arg("--header").arg(format!("Authorization: Bearer {}", environment.token));
     for header in headers {
         command.arg("--header").arg(header);
     }
@@ -111,10 +111,10 @@ fn fetch(world: &BenchEnvironment, proxy: &Proxy, path: &str, headers: &[String]
     }
 }
 
-fn wait_for_discovery(world: &BenchEnvironment, proxy: &Proxy) {
+fn wait_for_discovery(environment: &BenchEnvironment, proxy: &Proxy) {
     for _ in 0..600 {
-        let answer = fetch(world, proxy, "/apis", &[AGGREGATED.to_owned()]);
-        let resources = String::from_utf8_lossy(&answer.text).matches("others6").count();
+        let response = fetch(environment, proxy, "/apis", &[AGGREGATED.to_owned()]);
+        let resources = String::from_utf8_lossy(&response.text).matches("others6").count();
         if resources >= GROUPS {
             return;
         }

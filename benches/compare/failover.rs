@@ -23,7 +23,7 @@ struct TimedResponse {
 }
 
 /// Prints what became of the requests before, during and after each fault; `seconds` between the fault and its end.
-pub(crate) fn run(world: &BenchEnvironment, seconds: u32) {
+pub(crate) fn run(environment: &BenchEnvironment, seconds: u32) {
     println!("one of three backends; {CLIENTS} clients; the fault lasts {seconds} s (a stop ten longer)");
     println!(
         "{:<8} {:<6} {:>9} {:>10} {:>10} {:>12} {:>14} {:>14}",
@@ -31,25 +31,25 @@ pub(crate) fn run(world: &BenchEnvironment, seconds: u32) {
     );
     for http1 in [false, true] {
         for fault in ["KILL", "STOP"] {
-            let backends = world.start_three_backends(http1);
-            let proxy = world.start_proxy(Contender::Narthex, http1);
+            let backends = environment.start_three_backends(http1);
+            let proxy = environment.start_proxy(Contender::Narthex, http1);
             let pause = Duration::from_secs(u64::from(seconds) + if fault == "STOP" { 10 } else { 0 });
-            let (fell, asked) = load(world, proxy.port, pause, || backends[2].signal(fault));
-            let lost = |method| asked.iter().filter(|one| one.method == method && one.status != 200).count();
+            let (fell, recorded) = load(environment, proxy.port, pause, || backends[2].signal(fault));
+            let lost = |method| recorded.iter().filter(|one| one.method == method && one.status != 200).count();
             let took = |one: &TimedResponse| one.ended - one.started;
-            let (before, after): (Vec<_>, Vec<_>) = asked.iter().partition(|one| one.ended < fell);
+            let (before, after): (Vec<_>, Vec<_>) = recorded.iter().partition(|one| one.ended < fell);
             let mut usual: Vec<Duration> = before.iter().map(|one| took(one)).collect();
             usual.sort();
             let usual = usual[usual.len() * 99 / 100];
             let longest = after.iter().map(|one| took(one)).max().unwrap_or_default();
-            // Whoever waits ten times as long as is usual, or a tenth of a second, feels it.
+            // A request counts as slow after ten times the usual latency or a tenth of a second.
             let slow = after.iter().filter(|one| took(one) > (usual * 10).max(Duration::from_millis(100)));
             let last = slow.map(|one| one.ended.saturating_duration_since(fell)).max().unwrap_or_default();
             println!(
                 "{:<8} {:<6} {:>9} {:>10} {:>10} {:>12.1} {:>14.2} {:>14.1}",
                 if http1 { "http/1.1" } else { "h2" },
                 fault,
-                asked.len(),
+                recorded.len(),
                 lost(Method::GET),
                 lost(Method::POST),
                 longest.as_secs_f64() * 1000.0,
@@ -62,10 +62,15 @@ pub(crate) fn run(world: &BenchEnvironment, seconds: u32) {
 }
 
 /// All that was asked, and when the fault came.
-fn load(world: &BenchEnvironment, port: u16, pause: Duration, fault: impl FnOnce()) -> (Instant, Vec<TimedResponse>) {
+fn load(
+    environment: &BenchEnvironment,
+    port: u16,
+    pause: Duration,
+    fault: impl FnOnce(),
+) -> (Instant, Vec<TimedResponse>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let tls = tokio_rustls::TlsConnector::from(Arc::new(fixtures::client_config(world.directory())));
-    let token = format!("Bearer {}", world.token);
+    let tls = tokio_rustls::TlsConnector::from(Arc::new(fixtures::client_config(environment.directory())));
+    let token = format!("Bearer {}", environment.token);
     runtime.block_on(async {
         let over = Arc::new(AtomicBool::new(false));
         let mut clients = tokio::task::JoinSet::new();
@@ -80,7 +85,7 @@ fn load(world: &BenchEnvironment, port: u16, pause: Duration, fault: impl FnOnce
                 let (mut sender, over, token) = (sender.clone(), over.clone(), token.clone());
                 let method = if (connection + client) % 2 == 0 { Method::GET } else { Method::POST };
                 clients.spawn(async move {
-                    let mut asked = Vec::new();
+                    let mut recorded = Vec::new();
                     while !over.load(Ordering::Relaxed) {
                         let body = if method == Method::GET { Bytes::new() } else { Bytes::from_static(b"{}") };
                         let request = Request::builder()
@@ -97,7 +102,7 @@ fn load(world: &BenchEnvironment, port: u16, pause: Duration, fault: impl FnOnce
                             }
                             Err(_) => 0,
                         };
-                        asked.push(TimedResponse {
+                        recorded.push(TimedResponse {
                             method: method.clone(),
                             started: began,
                             ended: Instant::now(),
@@ -106,7 +111,7 @@ fn load(world: &BenchEnvironment, port: u16, pause: Duration, fault: impl FnOnce
                         // Not to find out how fast it is, but what is lost.
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }
-                    asked
+                    recorded
                 });
             }
         }

@@ -22,7 +22,7 @@ pub(crate) enum Contender {
     Haproxy,
     /// With the same headers set and removed as Narthex does.
     HaproxySameHeaders,
-    /// The reviewer says whose token it is, and whether they may.
+    /// The webhook reviews the token and authorizes the request.
     NarthexReviews,
     /// The same by kube-rbac-proxy.
     KubeRbacProxy,
@@ -50,11 +50,11 @@ impl Contender {
 /// What stands in front of one server.
 #[derive(Clone, Copy)]
 pub(crate) enum SidecarKind {
-    /// The reviewer says whose token it is, and whether they may.
+    /// The webhook reviews the token and authorizes the request.
     Narthex,
-    /// A token of a file, and everybody may.
+    /// Token file, authorization AlwaysAllow.
     NarthexRelays,
-    /// Nobody is asked.
+    /// No authentication or authorization.
     Haproxy,
     KubeRbacProxy,
 }
@@ -75,7 +75,7 @@ impl SidecarKind {
 pub(crate) enum Upstream {
     /// HTTP/1.1 without TLS.
     Plain,
-    /// HTTP/2 over TLS; nobody asks for a certificate.
+    /// HTTP/2 over TLS without client certificates.
     Tls,
     /// HTTP/2 over TLS with a certificate on both sides.
     Mutual,
@@ -136,7 +136,7 @@ fn free_port() -> u16 {
 impl BenchEnvironment {
     /// With this program under test.
     pub(crate) fn new(narthex: PathBuf) -> BenchEnvironment {
-        let world = BenchEnvironment {
+        let environment = BenchEnvironment {
             folder: tempfile::tempdir().expect("a folder"),
             narthex,
             token: "bench-token-0123456789".into(),
@@ -144,11 +144,11 @@ impl BenchEnvironment {
             reviewer_port: free_port(),
             cluster_port: free_port(),
         };
-        world.write_certificates();
-        world.write_registry(&[world.backend_port]);
-        world.write_kubeconfigs();
-        world.write("tokens.csv", &format!("{},jane,42,\"devs,admins\"\n", world.token));
-        world
+        environment.write_certificates();
+        environment.write_registry(&[environment.backend_port]);
+        environment.write_kubeconfigs();
+        environment.write("tokens.csv", &format!("{},jane,42,\"devs,admins\"\n", environment.token));
+        environment
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -302,16 +302,16 @@ impl BenchEnvironment {
         ChildProcess(child)
     }
 
-    /// `guard` in front of `upstream`, at rest.
-    pub(crate) fn start_sidecar(&self, guard: SidecarKind, upstream: Upstream) -> Proxy {
-        let proxy = self.spawn_sidecar(guard, upstream);
-        wait_for(proxy.port, guard.name());
+    /// `sidecar` in front of `upstream`, at rest.
+    pub(crate) fn start_sidecar(&self, sidecar: SidecarKind, upstream: Upstream) -> Proxy {
+        let proxy = self.spawn_sidecar(sidecar, upstream);
+        wait_for(proxy.port, sidecar.name());
         std::thread::sleep(Duration::from_millis(300));
         proxy
     }
 
     /// The same, which may not listen yet.
-    pub(crate) fn spawn_sidecar(&self, guard: SidecarKind, upstream: Upstream) -> Proxy {
+    pub(crate) fn spawn_sidecar(&self, sidecar: SidecarKind, upstream: Upstream) -> Proxy {
         let port = free_port();
         let log = self.directory().join("proxy.log");
         let output = || Stdio::from(fs::File::create(&log).expect("a log"));
@@ -330,7 +330,7 @@ impl BenchEnvironment {
                 flags.push(("upstream", format!("https://127.0.0.1:{}", self.backend_port)));
             }
         }
-        match (upstream, guard) {
+        match (upstream, sidecar) {
             (Upstream::Plain, _) => {}
             // With authorities of its own it speaks HTTP/1.1, at seven times the price.
             (Upstream::Tls, SidecarKind::KubeRbacProxy) => drop(command.env("SSL_CERT_FILE", file("ca.crt"))),
@@ -341,7 +341,7 @@ impl BenchEnvironment {
                 ("upstream-client-key-file", file("front-proxy.key")),
             ]),
         }
-        match guard {
+        match sidecar {
             SidecarKind::Haproxy => {
                 let rules = "http-request set-header X-Remote-User jane";
                 let server = match upstream {
@@ -368,7 +368,7 @@ impl BenchEnvironment {
             SidecarKind::Narthex | SidecarKind::NarthexRelays => {
                 command.arg(&self.narthex).arg("sidecar");
                 flags.extend([("admin-address", "127.0.0.1:0".to_owned()), ("data-dir", file("data"))]);
-                if matches!(guard, SidecarKind::Narthex) {
+                if matches!(sidecar, SidecarKind::Narthex) {
                     let skip = ("authentication-skip-lookup", "true".to_owned());
                     flags.extend([("kubeconfig", file("reviewer.kubeconfig")), skip]);
                 } else {
@@ -489,8 +489,8 @@ impl Proxy {
     pub(crate) fn cost_per_thousand(&self, seconds: u32, load: impl Fn(u32) -> u64) -> f64 {
         load(1);
         let before = self.cpu_milliseconds();
-        let answers = load(seconds);
-        (self.cpu_milliseconds() - before) / (answers as f64 / 1000.0)
+        let responses = load(seconds);
+        (self.cpu_milliseconds() - before) / (responses as f64 / 1000.0)
     }
 
     pub(crate) fn resident_kilobytes(&self) -> i64 {
@@ -500,10 +500,10 @@ impl Proxy {
     }
 
     /// Waits for the first good answer.
-    pub(crate) fn wait_for_first_response(&self, world: &BenchEnvironment) {
+    pub(crate) fn wait_for_first_response(&self, environment: &BenchEnvironment) {
         let path = "/apis/bench.narthex.dev/v1/namespaces/default/small";
         let end = Instant::now() + Duration::from_secs(10);
-        while get(world.directory(), self.port, path, &world.token).is_none() {
+        while get(environment.directory(), self.port, path, &environment.token).is_none() {
             assert!(Instant::now() < end, "no answer: {}", self.log());
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -525,22 +525,22 @@ fn get(directory: &Path, port: u16, path: &str, token: &str) -> Option<String> {
     let request =
         format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
-    let mut answer = Vec::new();
-    // Not everybody says goodbye in TLS.
-    let _ = stream.read_to_end(&mut answer);
-    let text = String::from_utf8_lossy(&answer).into_owned();
+    let mut response = Vec::new();
+    // Some peers close without a TLS close_notify.
+    let _ = stream.read_to_end(&mut response);
+    let text = String::from_utf8_lossy(&response).into_owned();
     let (head, body) = text.split_once("\r\n\r\n")?;
     head.starts_with("HTTP/1.1 200").then(|| body.to_owned())
 }
 
-fn wait_for(port: u16, who: &str) {
+fn wait_for(port: u16, user: &str) {
     for _ in 0..500 {
         if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
             return;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("{who} does not listen");
+    panic!("{user} does not listen");
 }
 
 /// What Narthex does for a request with a bearer token, in HAProxy's words: the token is compared, the identity and
@@ -571,8 +571,8 @@ fn haproxy_header_rules(token: &str) -> String {
 
 /// A server that HAProxy speaks to as Narthex does.
 fn haproxy_mtls_server(directory: &Path, backend: u16, alpn: &str) -> String {
-    let ours = directory.join("front-proxy.pem");
-    format!("127.0.0.1:{backend} {} crt {} alpn {alpn}", haproxy_verified_server(directory), ours.display())
+    let actual = directory.join("front-proxy.pem");
+    format!("127.0.0.1:{backend} {} crt {} alpn {alpn}", haproxy_verified_server(directory), actual.display())
 }
 
 fn haproxy_verified_server(directory: &Path) -> String {
@@ -609,7 +609,7 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
-/// For the backend, whose client is a front proxy and shows it.
+/// For the backend, whose client authenticates with a front proxy certificate.
 pub(crate) fn backend_config(directory: &Path, protocols: &[&[u8]]) -> rustls::ServerConfig {
     let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(roots(directory), provider())
         .build()

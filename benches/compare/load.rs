@@ -11,21 +11,21 @@ pub(crate) enum Load {
 
 /// Loads `proxy` for `seconds` with the bench's own resource `name`; the number of answers. Panics when any answer was
 /// not a success.
-pub(crate) fn run(load: &Load, world: &BenchEnvironment, proxy: &Proxy, name: &str, seconds: u32) -> u64 {
-    run_at(load, world, proxy, &format!("/apis/bench.narthex.dev/v1/namespaces/default/{name}"), &[], seconds)
+pub(crate) fn run(load: &Load, environment: &BenchEnvironment, proxy: &Proxy, name: &str, seconds: u32) -> u64 {
+    run_at(load, environment, proxy, &format!("/apis/bench.narthex.dev/v1/namespaces/default/{name}"), &[], seconds)
 }
 
 /// The same at any path, with further headers. "304 Not Modified" is a success.
 pub(crate) fn run_at(
     load: &Load,
-    world: &BenchEnvironment,
+    environment: &BenchEnvironment,
     proxy: &Proxy,
     path: &str,
     headers: &[String],
     seconds: u32,
 ) -> u64 {
     let url = format!("https://127.0.0.1:{}{path}", proxy.port);
-    let token = format!("Authorization: Bearer {}", world.token);
+    let token = format!("Authorization: Bearer {}", environment.token);
     let mut command = Command::new("taskset");
     command.args(["-c", "0"]);
     match load {

@@ -123,24 +123,24 @@ fn main() {
         );
         std::process::exit(1);
     }
-    let world = BenchEnvironment::new(narthex);
+    let environment = BenchEnvironment::new(narthex);
     if arguments.iter().any(|argument| argument == "--reviews") {
-        return reviews::compare(&world, &options);
+        return reviews::compare(&environment, &options);
     }
     if arguments.iter().any(|argument| argument == "--sidecar") {
-        return sidecar::compare(&world, &options);
+        return sidecar::compare(&environment, &options);
     }
     if arguments.iter().any(|argument| argument == "--cluster") {
-        return cluster::compare(&world, &options);
+        return cluster::compare(&environment, &options);
     }
     if arguments.iter().any(|argument| argument == "--documents") {
-        return discovery_documents::measure(&world, &options);
+        return discovery_documents::measure(&environment, &options);
     }
-    let requests = if options.watches.is_none() { requests(&world, &options) } else { Panel::default() };
-    options.draw(&[requests, memory(&world, &options)]);
+    let requests = if options.watches.is_none() { requests(&environment, &options) } else { Panel::default() };
+    options.draw(&[requests, memory(&environment, &options)]);
 }
 
-fn requests(world: &BenchEnvironment, options: &Options) -> Panel {
+fn requests(environment: &BenchEnvironment, options: &Options) -> Panel {
     let mut panel = Panel::new("CPU time of the proxy per 1,000 requests", "ms");
     println!(
         "CPU ms of the proxy per 1,000 answers, median (min-max) of {} rounds of {} s",
@@ -151,14 +151,14 @@ fn requests(world: &BenchEnvironment, options: &Options) -> Panel {
         "scenario", "narthex", "narthex, log all", "haproxy", "haproxy, same headers", "ratio", "all", "same"
     );
     for scenario in SCENARIOS.iter().filter(|scenario| options.wants(scenario.name)) {
-        let _backend = world.start_backend(scenario.backend_http1);
+        let _backend = environment.start_backend(scenario.backend_http1);
         let contenders =
             [Contender::Narthex, Contender::NarthexLogsAll, Contender::Haproxy, Contender::HaproxySameHeaders];
         let mut figures = [const { Vec::new() }; 4];
         for _ in 0..options.rounds {
             for (contender, figures) in contenders.iter().zip(&mut figures) {
-                let proxy = world.start_proxy(*contender, scenario.backend_http1);
-                let load = |seconds| load::run(&scenario.load, world, &proxy, scenario.path, seconds);
+                let proxy = environment.start_proxy(*contender, scenario.backend_http1);
+                let load = |seconds| load::run(&scenario.load, environment, &proxy, scenario.path, seconds);
                 figures.push(proxy.cost_per_thousand(options.seconds, load));
             }
         }
@@ -181,19 +181,19 @@ fn requests(world: &BenchEnvironment, options: &Options) -> Panel {
     panel
 }
 
-fn memory(world: &BenchEnvironment, options: &Options) -> Panel {
+fn memory(environment: &BenchEnvironment, options: &Options) -> Panel {
     let mut panel = Panel::new("Memory per idle watch", "kB");
     let watches = options.watches.unwrap_or(1000);
     println!("\nkB of resident memory per idle watch, {watches} clients with one HTTP/2 watch each");
     for http1 in [false, true] {
-        let _backend = world.start_backend(http1);
+        let _backend = environment.start_backend(http1);
         let backend = if http1 { "h1" } else { "h2" };
         let mut bars = Vec::new();
         for contender in [Contender::Narthex, Contender::Haproxy] {
-            let proxy = world.start_proxy(contender, http1);
-            load::run(&Load::Http2 { clients: 1, streams: 1 }, world, &proxy, "small", 1);
+            let proxy = environment.start_proxy(contender, http1);
+            load::run(&Load::Http2 { clients: 1, streams: 1 }, environment, &proxy, "small", 1);
             let before = proxy.resident_kilobytes();
-            let client = watch::spawn(world, &proxy, watches);
+            let client = watch::spawn(environment, &proxy, watches);
             let held = client.open_count();
             let after = proxy.resident_kilobytes();
             let each = (after - before) as f64 / held as f64;

@@ -23,31 +23,31 @@ const PATH: &str = "/apis/bench.narthex.dev/v1/namespaces/default/small";
 ///
 /// # Panics
 /// When any answer was not a success.
-pub(crate) fn run_with_certificates(world: &BenchEnvironment, proxy: &Proxy, http1: bool, seconds: u32) -> u64 {
-    run(world, proxy, &[if http1 { "h1" } else { "h2" }, &seconds.to_string(), "-"])
+pub(crate) fn run_with_certificates(environment: &BenchEnvironment, proxy: &Proxy, http1: bool, seconds: u32) -> u64 {
+    run(environment, proxy, &[if http1 { "h1" } else { "h2" }, &seconds.to_string(), "-"])
 }
 
 /// Has 32 clients ask `proxy` at once, each on a connection of its own, with the one token.
 ///
 /// # Panics
 /// When any answer was not a success.
-pub(crate) fn request_all_at_once(world: &BenchEnvironment, proxy: &Proxy, token: &str) {
-    assert_eq!(run(world, proxy, &["h1", "0", token]), 32);
+pub(crate) fn request_all_at_once(environment: &BenchEnvironment, proxy: &Proxy, token: &str) {
+    assert_eq!(run(environment, proxy, &["h1", "0", token]), 32);
 }
 
-fn run(world: &BenchEnvironment, proxy: &Proxy, words: &[&str]) -> u64 {
+fn run(environment: &BenchEnvironment, proxy: &Proxy, words: &[&str]) -> u64 {
     let output = Command::new("taskset")
         .args(["-c", "0"])
         .arg(std::env::current_exe().expect("our own path"))
         .arg("mtls-load")
-        .arg(world.directory())
+        .arg(environment.directory())
         .arg(proxy.port.to_string())
         .args(words)
         .output()
         .expect("the load starts");
-    let said = String::from_utf8_lossy(&output.stdout);
-    let count = said.trim().parse();
-    count.unwrap_or_else(|_| panic!("{said}{}\n{}", String::from_utf8_lossy(&output.stderr), proxy.log()))
+    let output_text = String::from_utf8_lossy(&output.stdout);
+    let count = output_text.trim().parse();
+    count.unwrap_or_else(|_| panic!("{output_text}{}\n{}", String::from_utf8_lossy(&output.stderr), proxy.log()))
 }
 
 enum Sender {
@@ -87,12 +87,12 @@ pub(crate) fn main(arguments: &[String]) {
             }
         }
         let (count, end) = (Rc::new(Cell::new(0_u64)), Instant::now() + Duration::from_secs(seconds));
-        let mut asking = tokio::task::JoinSet::new();
+        let mut pending = tokio::task::JoinSet::new();
         for sender in senders {
-            asking.spawn_local(send_requests(sender, authorization.clone(), count.clone(), end));
+            pending.spawn_local(send_requests(sender, authorization.clone(), count.clone(), end));
         }
-        while let Some(asked) = asking.join_next().await {
-            asked.expect("good answers");
+        while let Some(recorded) = pending.join_next().await {
+            recorded.expect("good answers");
         }
         println!("{}", count.get());
     };
@@ -109,13 +109,13 @@ async fn send_requests(mut sender: Sender, authorization: Option<String>, count:
             request = request.header("authorization", authorization);
         }
         let request = request.body(Empty::new()).expect("a request");
-        let answer = match &mut sender {
+        let response = match &mut sender {
             Sender::Http1(sender) => sender.send_request(request).await,
             Sender::Http2(sender) => sender.send_request(request).await,
         };
-        let answer = answer.expect("an answer");
-        let status = answer.status();
-        let body = answer.into_body().collect().await.expect("a body").to_bytes();
+        let response = response.expect("an answer");
+        let status = response.status();
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
         assert!(status.is_success(), "{status}: {}", String::from_utf8_lossy(&body));
         count.set(count.get() + 1);
         if Instant::now() >= end {

@@ -16,25 +16,25 @@ const WARM_UP_REQUESTS: usize = 500;
 /// New tokens, twice: what the first of them leave behind is kept, the second must replace it.
 const CONCURRENT_REQUESTS: usize = 100_000;
 
-pub(crate) fn compare(world: &BenchEnvironment, options: &Options) {
-    let _reviewer = world.start_reviewer();
+pub(crate) fn compare(environment: &BenchEnvironment, options: &Options) {
+    let _reviewer = environment.start_reviewer();
     let mut reviewed = vec![Contender::NarthexReviews];
     if kube_rbac_proxy().is_some() {
         reviewed.push(Contender::KubeRbacProxy);
     } else {
         println!("without kube-rbac-proxy; build it with tests/interop/peers/build kube-rbac-proxy");
     }
-    compare_cached(world, options, &reviewed);
-    let _backend = world.start_backend(false);
+    compare_cached(environment, options, &reviewed);
+    let _backend = environment.start_backend(false);
     if options.wants("new-tokens") {
-        compare_uncached(world, options, &reviewed);
+        compare_uncached(environment, options, &reviewed);
     }
     if options.wants("many-tokens") {
-        compare_concurrent(world, &reviewed);
+        compare_concurrent(environment, &reviewed);
     }
 }
 
-fn compare_cached(world: &BenchEnvironment, options: &Options, reviewed: &[Contender]) {
+fn compare_cached(environment: &BenchEnvironment, options: &Options, reviewed: &[Contender]) {
     println!(
         "CPU ms of the proxy per 1,000 answers, median (min-max) of {} rounds of {} s: a token of a file, and every user \
          may; or token and permission reviewed, and remembered",
@@ -45,12 +45,12 @@ fn compare_cached(world: &BenchEnvironment, options: &Options, reviewed: &[Conte
         "scenario", "narthex, file", "narthex, reviews", "kube-rbac-proxy", "reviews/file", "peer/narthex"
     );
     for scenario in SCENARIOS.iter().chain([&TWO_CONNECTIONS]).filter(|scenario| options.wants(scenario.name)) {
-        let _backend = world.start_backend(scenario.backend_http1);
+        let _backend = environment.start_backend(scenario.backend_http1);
         let mut figures = [const { Vec::new() }; 3];
         for _ in 0..options.rounds {
             for (contender, figures) in [Contender::Narthex].iter().chain(reviewed).zip(&mut figures) {
-                let proxy = world.start_proxy(*contender, scenario.backend_http1);
-                let load = |seconds| load::run(&scenario.load, world, &proxy, scenario.path, seconds);
+                let proxy = environment.start_proxy(*contender, scenario.backend_http1);
+                let load = |seconds| load::run(&scenario.load, environment, &proxy, scenario.path, seconds);
                 figures.push(proxy.cost_per_thousand(options.seconds, load));
             }
         }
@@ -58,7 +58,7 @@ fn compare_cached(world: &BenchEnvironment, options: &Options, reviewed: &[Conte
     }
 }
 
-fn compare_uncached(world: &BenchEnvironment, options: &Options, reviewed: &[Contender]) {
+fn compare_uncached(environment: &BenchEnvironment, options: &Options, reviewed: &[Contender]) {
     println!(
         "\nnew-tokens: {UNIQUE_TOKENS} requests a round, each with a token that was never seen: two reviews for each"
     );
@@ -66,10 +66,10 @@ fn compare_uncached(world: &BenchEnvironment, options: &Options, reviewed: &[Con
     let mut figures = [const { (Vec::new(), Vec::new()) }; 2];
     for _ in 0..options.rounds {
         for (contender, (cpu, rate)) in reviewed.iter().zip(&mut figures) {
-            let proxy = world.start_proxy(*contender, false);
-            unique_tokens::run(world, &proxy, 0, WARM_UP_REQUESTS);
+            let proxy = environment.start_proxy(*contender, false);
+            unique_tokens::run(environment, &proxy, 0, WARM_UP_REQUESTS);
             let before = proxy.cpu_milliseconds();
-            let took = unique_tokens::run(world, &proxy, WARM_UP_REQUESTS, UNIQUE_TOKENS);
+            let took = unique_tokens::run(environment, &proxy, WARM_UP_REQUESTS, UNIQUE_TOKENS);
             cpu.push((proxy.cpu_milliseconds() - before) / (UNIQUE_TOKENS as f64 / 1000.0));
             rate.push(UNIQUE_TOKENS as f64 / took.as_secs_f64());
         }
@@ -79,17 +79,17 @@ fn compare_uncached(world: &BenchEnvironment, options: &Options, reviewed: &[Con
     }
 }
 
-fn compare_concurrent(world: &BenchEnvironment, reviewed: &[Contender]) {
+fn compare_concurrent(environment: &BenchEnvironment, reviewed: &[Contender]) {
     println!(
         "\nmany-tokens: resident kB before, after {CONCURRENT_REQUESTS} distinct tokens, and after as many others"
     );
     for contender in reviewed {
-        let proxy = world.start_proxy(*contender, false);
-        unique_tokens::run(world, &proxy, 0, WARM_UP_REQUESTS);
+        let proxy = environment.start_proxy(*contender, false);
+        unique_tokens::run(environment, &proxy, 0, WARM_UP_REQUESTS);
         let before = proxy.resident_kilobytes();
-        unique_tokens::run(world, &proxy, WARM_UP_REQUESTS, CONCURRENT_REQUESTS);
+        unique_tokens::run(environment, &proxy, WARM_UP_REQUESTS, CONCURRENT_REQUESTS);
         let once = proxy.resident_kilobytes();
-        unique_tokens::run(world, &proxy, WARM_UP_REQUESTS + CONCURRENT_REQUESTS, CONCURRENT_REQUESTS);
+        unique_tokens::run(environment, &proxy, WARM_UP_REQUESTS + CONCURRENT_REQUESTS, CONCURRENT_REQUESTS);
         println!("{:<18} {before:>8} {once:>8} {:>8}", contender.name(), proxy.resident_kilobytes());
     }
 }

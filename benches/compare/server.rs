@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 pub(crate) fn serve<F, B>(
     port: &str,
     tls: Option<rustls::ServerConfig>,
-    answer: impl Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    response: impl Fn(Request<Incoming>) -> F + Clone + Send + 'static,
 ) where
     F: Future<Output = Response<B>> + Send + 'static,
     B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
@@ -26,11 +26,11 @@ pub(crate) fn serve<F, B>(
         loop {
             let Ok((socket, _)) = listener.accept().await else { continue };
             let _ = socket.set_nodelay(true);
-            let (tls, answer) = (tls.clone(), answer.clone());
+            let (tls, response) = (tls.clone(), response.clone());
             tokio::spawn(async move {
                 let service = hyper::service::service_fn(move |request| {
-                    let answer = answer(request);
-                    async move { Ok::<_, Infallible>(answer.await) }
+                    let response = response(request);
+                    async move { Ok::<_, Infallible>(response.await) }
                 });
                 let Some(tls) = tls else {
                     let _ = http1::Builder::new().serve_connection(TokioIo::new(socket), service).await;

@@ -23,18 +23,18 @@ const STREAMS: usize = 16;
 ///
 /// # Panics
 /// When any answer was not a success.
-pub(crate) fn run(world: &BenchEnvironment, proxy: &Proxy, first: usize, count: usize) -> Duration {
+pub(crate) fn run(environment: &BenchEnvironment, proxy: &Proxy, first: usize, count: usize) -> Duration {
     let output = Command::new("taskset")
         .args(["-c", "0"])
         .arg(std::env::current_exe().expect("our own path"))
         .arg("unique-tokens")
-        .arg(world.directory())
+        .arg(environment.directory())
         .args([proxy.port.to_string(), first.to_string(), count.to_string()])
         .output()
         .expect("the load starts");
-    let said = String::from_utf8_lossy(&output.stdout);
-    let took = said.trim().parse().map(Duration::from_micros);
-    took.unwrap_or_else(|_| panic!("{said}{}\n{}", String::from_utf8_lossy(&output.stderr), proxy.log()))
+    let output_text = String::from_utf8_lossy(&output.stdout);
+    let took = output_text.trim().parse().map(Duration::from_micros);
+    took.unwrap_or_else(|_| panic!("{output_text}{}\n{}", String::from_utf8_lossy(&output.stderr), proxy.log()))
 }
 
 /// `unique-tokens DIRECTORY PORT FIRST COUNT`
@@ -46,7 +46,7 @@ pub(crate) fn main(arguments: &[String]) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let work = async move {
         let next = Rc::new(Cell::new(first));
-        let mut asking = tokio::task::JoinSet::new();
+        let mut pending = tokio::task::JoinSet::new();
         let mut began = None;
         for _ in 0..CLIENTS {
             let socket = tokio::net::TcpStream::connect(("127.0.0.1", port as u16)).await.expect("a connection");
@@ -57,11 +57,11 @@ pub(crate) fn main(arguments: &[String]) {
             tokio::task::spawn_local(connection);
             began.get_or_insert_with(Instant::now);
             for _ in 0..STREAMS {
-                asking.spawn_local(send_requests(sender.clone(), next.clone(), first + count));
+                pending.spawn_local(send_requests(sender.clone(), next.clone(), first + count));
             }
         }
-        while let Some(asked) = asking.join_next().await {
-            asked.expect("good answers");
+        while let Some(recorded) = pending.join_next().await {
+            recorded.expect("good answers");
         }
         println!("{}", began.map_or(0, |began| began.elapsed().as_micros()));
     };
@@ -79,9 +79,9 @@ async fn send_requests(mut sender: http2::SendRequest<Empty<Bytes>>, next: Rc<Ce
             .header("authorization", format!("Bearer stranger-{number:08}"))
             .body(Empty::new())
             .expect("a request");
-        let answer = sender.send_request(request).await.expect("an answer");
-        let status = answer.status();
-        let body = answer.into_body().collect().await.expect("a body").to_bytes();
+        let response = sender.send_request(request).await.expect("an answer");
+        let status = response.status();
+        let body = response.into_body().collect().await.expect("a body").to_bytes();
         assert!(status.is_success(), "{status}: {}", String::from_utf8_lossy(&body));
     }
 }

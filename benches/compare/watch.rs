@@ -34,13 +34,13 @@ impl Drop for Watchers {
 }
 
 /// Opens `watches` clients against `proxy` and waits until each has got an event or failed.
-pub(crate) fn spawn(world: &BenchEnvironment, proxy: &Proxy, watches: usize) -> Watchers {
+pub(crate) fn spawn(environment: &BenchEnvironment, proxy: &Proxy, watches: usize) -> Watchers {
     let mut child = Command::new("taskset")
         .args(["-c", "0"])
         .arg(std::env::current_exe().expect("our own path"))
         .arg("watch")
-        .arg(world.directory())
-        .args([proxy.port.to_string(), watches.to_string(), world.token.clone()])
+        .arg(environment.directory())
+        .args([proxy.port.to_string(), watches.to_string(), environment.token.clone()])
         .stdout(Stdio::piped())
         .spawn()
         .expect("the watchers start");

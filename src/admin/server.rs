@@ -17,7 +17,8 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Body;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::sync::Semaphore;
+use tokio::net::TcpStream;
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
 
 use super::host::ServedHost;
 use super::page;
@@ -114,37 +115,38 @@ impl AdminServer {
             Err(error) => return tracing::error!(%error, "admin listener failed to start; restart the process"),
         };
         let server = Rc::new(self);
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let mut service = ServiceBuilder::new()
+            .concurrency_limit(MAX_CONNECTIONS)
+            .timeout(MAX_CONNECTION_LIFETIME)
+            .service_fn(move |(stream, peer)| server.clone().serve(stream, peer));
         loop {
-            // The semaphore is never closed.
-            let Ok(place) = places.clone().acquire_owned().await else { return };
-            let (stream, peer) = match listener.accept().await {
-                Ok(accepted) => accepted,
+            // Ready when there is room for one more; neither layer fails before the call.
+            let Ok(service) = service.ready().await else { return };
+            match listener.accept().await {
+                // Connection errors and the timeout are not reported.
+                Ok(accepted) => drop(tokio::task::spawn_local(service.call(accepted))),
                 Err(error) => {
                     // Most likely out of file descriptors, which is temporary.
                     tracing::warn!(%error, "admin listener failed to accept a connection");
                     tokio::time::sleep(Duration::from_secs(1)).await;
-                    continue;
                 }
-            };
-            let server = server.clone();
-            tokio::task::spawn_local(async move {
-                let _place = place;
-                let Ok(local) = stream.local_addr() else { return };
-                let ends = ConnectionAddresses { local, peer };
-                let service = service_fn(|request| {
-                    let server = server.clone();
-                    async move { Ok::<_, Infallible>(server.respond(request, ends).await) }
-                });
-                let connection = hyper::server::conn::http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(HEAD_TIMEOUT)
-                    .max_buf_size(16 * 1024)
-                    .serve_connection(TokioIo::new(stream), service);
-                // Connection errors and the timeout are not reported.
-                let _ = tokio::time::timeout(MAX_CONNECTION_LIFETIME, connection).await;
-            });
+            }
         }
+    }
+
+    /// Serves one connection.
+    async fn serve(self: Rc<Self>, stream: TcpStream, peer: SocketAddr) -> Result<(), BoxError> {
+        let ends = ConnectionAddresses { local: stream.local_addr()?, peer };
+        let service = service_fn(|request| {
+            let server = self.clone();
+            async move { Ok::<_, Infallible>(server.respond(request, ends).await) }
+        });
+        let connection = hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIMEOUT)
+            .max_buf_size(16 * 1024)
+            .serve_connection(TokioIo::new(stream), service);
+        Ok(connection.await?)
     }
 
     async fn respond<B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>>>(

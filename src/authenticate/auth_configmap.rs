@@ -4,17 +4,19 @@
 //! can shrink: a CA removed from the ConfigMap is untrusted at once, and after [`DELETION_GRACE`] when the ConfigMap is deleted.
 //! Upstream keeps the last CAs for the life of the process.
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::BodyExt;
 use serde::Deserialize;
-use tokio::time::{Instant, sleep, timeout};
+use serde_json::value::RawValue;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
 
 use super::RequestHeaderNames;
-use crate::egress::EndpointResponse;
-use crate::kubeclient::{CallError, CallPolicy, Client};
+use crate::kubeclient::watch::{ReflectorHandler, WatchFailure, list_and_watch};
+use crate::kubeclient::{CallPolicy, Client};
 use crate::observe::metrics::CallHealth;
 use crate::process::{Problem, Problems, Publisher};
 use crate::tls::Bundle;
@@ -22,19 +24,15 @@ use crate::tls::server::{ClusterTrust, FrontProxies};
 
 /// The ConfigMap's name in messages.
 const CONFIG_MAP: &str = "configmap/extension-apiserver-authentication in kube-system";
+/// Prefix of the error when the kubeconfig's user may not read it.
+const FORBIDDEN_ADVICE: &str = "Unable to get configmap/extension-apiserver-authentication in kube-system.  Usually \
+    fixed by 'kubectl create rolebinding -n kube-system ROLEBINDING_NAME \
+    --role=extension-apiserver-authentication-reader --serviceaccount=YOUR_NS:YOUR_SA'";
 const PATH: &str =
     "/api/v1/namespaces/kube-system/configmaps?fieldSelector=metadata.name%3Dextension-apiserver-authentication";
 /// How long the CAs of a deleted ConfigMap stay trusted: kube-apiserver deletes and recreates it when it has grown too
 /// large.
 const DELETION_GRACE: Duration = Duration::from_secs(300);
-/// The `timeoutSeconds` of one watch.
-const WATCH_SECONDS: u64 = 540;
-/// A watch without events for this long is closed; bookmarks come every minute.
-const WATCH_IDLE_TIMEOUT: Duration = Duration::from_secs(150);
-/// The maximum size of a watch event.
-const MAX_EVENT_BYTES: usize = 4 << 20;
-/// Initial and maximum backoff after a failure.
-const RETRY_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// The error of reading the ConfigMap.
 #[derive(Debug)]
@@ -44,31 +42,39 @@ pub struct AuthConfigMapError(String);
 pub struct AuthConfigMapWatcher {
     client: Rc<Client>,
     health: Arc<CallHealth>,
-    /// The trust last published, or to be published.
+    state: TrustState,
+}
+
+/// What the ConfigMap said last.
+#[derive(Default)]
+struct TrustState {
     cluster_trust: ClusterTrust,
-    resource_version: String,
     /// Since when the ConfigMap is absent while its CAs are still trusted.
     absent_since: Option<Instant>,
     logged_problems: Option<Problems>,
 }
 
+/// Handles the events of the watch.
+struct ConfigMapHandler {
+    client: Rc<Client>,
+    health: Arc<CallHealth>,
+    state: RefCell<TrustState>,
+    /// Whether the list that is being read contains the ConfigMap.
+    is_listed: Cell<bool>,
+    publisher: Publisher<ClusterTrust>,
+    /// Notified when the ConfigMap was deleted.
+    deleted: Notify,
+}
+
 #[derive(Deserialize)]
 struct ConfigMapList {
-    metadata: Metadata,
     #[serde(default)]
     items: Option<Vec<ConfigMap>>,
 }
 
 #[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct Metadata {
-    resource_version: String,
-}
-
-#[derive(Deserialize, Default)]
 #[serde(default)]
 struct ConfigMap {
-    metadata: Metadata,
     data: Option<ConfigMapData>,
 }
 
@@ -84,13 +90,6 @@ struct ConfigMapData {
     requestheader_allowed_names: String,
 }
 
-#[derive(Deserialize)]
-struct ConfigMapEvent<'e> {
-    r#type: String,
-    #[serde(borrow)]
-    object: &'e serde_json::value::RawValue,
-}
-
 /// Reads the ConfigMap for the first time. Its absence is no error: it may be created later.
 ///
 /// # Errors
@@ -99,64 +98,33 @@ pub async fn load_auth_configmap(
     client: Rc<Client>,
     health: Arc<CallHealth>,
 ) -> Result<AuthConfigMapWatcher, AuthConfigMapError> {
-    let mut following = AuthConfigMapWatcher::new(client, health);
-    following.list().await?;
-    Ok(following)
+    let mut watcher = AuthConfigMapWatcher::new(client, health);
+    watcher.list().await?;
+    Ok(watcher)
 }
 
 impl AuthConfigMapWatcher {
     /// Creates a watcher that trusts no CA until the ConfigMap can be read.
     pub fn new(client: Rc<Client>, health: Arc<CallHealth>) -> AuthConfigMapWatcher {
-        let (announced, version) = (ClusterTrust::default(), String::new());
-        AuthConfigMapWatcher {
-            client,
-            health,
-            cluster_trust: announced,
-            resource_version: version,
-            absent_since: None,
-            logged_problems: None,
-        }
+        AuthConfigMapWatcher { client, health, state: TrustState::default() }
     }
 
     /// Returns the trust of the ConfigMap as last read.
     pub fn cluster_trust(&self) -> &ClusterTrust {
-        &self.cluster_trust
+        &self.state.cluster_trust
     }
 
     /// Publishes the trust of the ConfigMap whenever it changes; never returns.
-    pub async fn run(mut self, publisher: Publisher<ClusterTrust>) {
-        let mut published = publisher.reader().get().as_ref().clone();
-        let mut pause = RETRY_BACKOFF.0;
-        loop {
-            let watched = !self.resource_version.is_empty();
-            let result = if watched { self.watch().await } else { self.list().await };
-            if let (true, Err(AuthConfigMapError(why))) = (watched, &result) {
-                self.health.record_quietly(self.client.server(), Err(why), Duration::ZERO);
-            }
-            if self.absent_since.is_some_and(|since| since.elapsed() >= DELETION_GRACE) {
-                tracing::warn!("{CONFIG_MAP} absent for more than 5m; its CAs are no longer trusted");
-                (self.cluster_trust, self.absent_since) = (ClusterTrust::default(), None);
-            }
-            if self.cluster_trust != published {
-                published = self.cluster_trust.clone();
-                tracing::info!(
-                    client = ?published.client,
-                    front_proxies = ?published.front_proxies.as_ref().map(|it| &it.ca_bundle),
-                    "client and request-header CAs updated from {CONFIG_MAP}"
-                );
-                publisher.publish(Arc::new(published.clone()));
-            }
-            match result {
-                Ok(()) => pause = RETRY_BACKOFF.0,
-                Err(AuthConfigMapError(why)) => {
-                    tracing::warn!(why, "watching {CONFIG_MAP} failed; the CAs read last stay trusted");
-                    // List again: the resource version may be too old to continue from.
-                    self.resource_version.clear();
-                    sleep(pause.mul_f64(0.8 + 0.4 * fastrand::f64())).await;
-                    pause = (pause * 2).min(RETRY_BACKOFF.1);
-                }
-            }
-        }
+    pub async fn run(self, publisher: Publisher<ClusterTrust>) {
+        let handler = ConfigMapHandler {
+            client: self.client.clone(),
+            health: self.health,
+            state: RefCell::new(self.state),
+            is_listed: Cell::new(false),
+            publisher,
+            deleted: Notify::new(),
+        };
+        tokio::join!(list_and_watch(self.client, PATH, &handler), handler.end_grace_periods());
     }
 
     async fn list(&mut self) -> Result<(), AuthConfigMapError> {
@@ -170,91 +138,103 @@ impl AuthConfigMapWatcher {
 
     async fn fetch_list(&mut self) -> Result<(), AuthConfigMapError> {
         let called = self.client.call(http::Method::GET, PATH, None, CallPolicy::default(), |_, _| {}).await;
-        let answer = called.map_err(|error| call_error(&error))?;
+        let answer = called.map_err(|error| AuthConfigMapError(error.to_string()))?;
         if answer.status == 403 {
-            let advice = format!(
-                "Unable to get {CONFIG_MAP}.  Usually fixed by 'kubectl create rolebinding -n kube-system ROLEBINDING_NAME \
-                 --role=extension-apiserver-authentication-reader --serviceaccount=YOUR_NS:YOUR_SA': {}",
-                answer.describe()
-            );
-            return Err(AuthConfigMapError(advice));
+            return Err(AuthConfigMapError(format!("{FORBIDDEN_ADVICE}: {}", answer.describe())));
         }
         if !answer.is_success() {
             return Err(AuthConfigMapError(answer.describe()));
         }
-        let list: ConfigMapList = serde_json::from_slice(&answer.body).map_err(|error| decode_error(&error))?;
-        self.resource_version = list.metadata.resource_version;
+        let list: ConfigMapList = serde_json::from_slice(&answer.body)
+            .map_err(|error| AuthConfigMapError(format!("{CONFIG_MAP} cannot be decoded: {error}")))?;
         match list.items.and_then(|items| items.into_iter().next()) {
-            Some(found) => self.apply(&found.data.unwrap_or_default()),
-            None => self.on_deleted(),
+            Some(found) => self.state.apply(&found.data.unwrap_or_default()),
+            None => self.state.on_deleted(),
         }
         Ok(())
     }
+}
 
-    /// Waits for one watch event, or until the watch is idle. Each event gets a new watch: events are rare.
-    async fn watch(&mut self) -> Result<(), AuthConfigMapError> {
-        let path = format!(
-            "{PATH}&watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={WATCH_SECONDS}",
-            self.resource_version
-        );
-        let began = Instant::now();
-        let EndpointResponse { response, guard: lease, .. } =
-            self.client.open(&path, CallPolicy::default().attempt_timeout).await.map_err(|error| call_error(&error))?;
-        if !response.status().is_success() {
-            return Err(AuthConfigMapError(format!(
-                "the API server answered a watch with {}",
-                response.status().as_u16()
-            )));
+impl ConfigMapHandler {
+    fn apply(&self, object: &RawValue) {
+        match serde_json::from_str::<ConfigMap>(object.get()) {
+            Ok(object) => self.state.borrow_mut().apply(&object.data.unwrap_or_default()),
+            Err(error) => tracing::error!(%error, "{CONFIG_MAP} cannot be decoded; the CAs read last stay trusted"),
         }
-        self.health.record_quietly(self.client.server(), Ok(()), began.elapsed());
-        let mut body = response.into_body();
-        let mut text = Vec::new();
+    }
+
+    fn publish(&self) {
+        let state = self.state.borrow();
+        let now = &state.cluster_trust;
+        if *now != **self.publisher.reader().load() {
+            tracing::info!(
+                client = ?now.client,
+                front_proxies = ?now.front_proxies.as_ref().map(|it| &it.ca_bundle),
+                "client and request-header CAs updated from {CONFIG_MAP}"
+            );
+            self.publisher.publish(Arc::new(now.clone()));
+        }
+    }
+
+    /// Removes the trust of a ConfigMap that stays absent for [`DELETION_GRACE`].
+    async fn end_grace_periods(&self) {
         loop {
-            // While the ConfigMap is absent, wake up when the grace period ends.
-            let wait = self.absent_since.map_or(WATCH_IDLE_TIMEOUT, |since| {
-                DELETION_GRACE.saturating_sub(since.elapsed()).min(WATCH_IDLE_TIMEOUT)
-            });
-            let Ok(frame) = timeout(wait, body.frame()).await else {
-                // Resets the stream; the next watch continues from the same resource version.
-                drop(lease);
-                return Ok(());
+            let absent_since = self.state.borrow().absent_since;
+            let Some(since) = absent_since else {
+                self.deleted.notified().await;
+                continue;
             };
-            let Some(frame) = frame else { return Ok(()) };
-            let frame = frame.map_err(|error| AuthConfigMapError(format!("the watch failed: {error}")))?;
-            let Ok(data) = frame.into_data() else { continue };
-            text.extend_from_slice(&data);
-            if text.len() > MAX_EVENT_BYTES {
-                return Err(AuthConfigMapError(format!("an event is longer than {MAX_EVENT_BYTES} bytes")));
-            }
-            let mut changed = false;
-            while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = text.drain(..=end).collect();
-                changed |= self.handle_event(&line)?;
-            }
-            if changed {
-                return Ok(());
+            sleep_until(since + DELETION_GRACE).await;
+            if self.state.borrow().absent_since == Some(since) {
+                tracing::warn!("{CONFIG_MAP} absent for more than 5m; its CAs are no longer trusted");
+                *self.state.borrow_mut() = TrustState::default();
+                self.publish();
             }
         }
     }
+}
 
-    /// Handles a watch event; returns whether it changed the trust.
-    fn handle_event(&mut self, line: &[u8]) -> Result<bool, AuthConfigMapError> {
-        let event: ConfigMapEvent<'_> = serde_json::from_slice(line).map_err(|error| decode_error(&error))?;
-        if event.r#type == "ERROR" {
-            return Err(AuthConfigMapError("the watch ended with an error".to_owned()));
-        }
-        let object: ConfigMap = serde_json::from_str(event.object.get()).map_err(|error| decode_error(&error))?;
-        if !object.metadata.resource_version.is_empty() {
-            self.resource_version = object.metadata.resource_version;
-        }
-        match &*event.r#type {
-            "ADDED" | "MODIFIED" => self.apply(&object.data.unwrap_or_default()),
-            "DELETED" => self.on_deleted(),
-            _ => return Ok(false),
-        }
-        Ok(true)
+impl ReflectorHandler for ConfigMapHandler {
+    fn on_list_start(&self) {
+        self.is_listed.set(false);
     }
 
+    fn on_item(&self, object: &RawValue) {
+        self.is_listed.set(true);
+        self.apply(object);
+    }
+
+    fn on_synced(&self) {
+        if !self.is_listed.get() {
+            self.state.borrow_mut().on_deleted();
+            self.deleted.notify_one();
+        }
+        self.publish();
+    }
+
+    fn on_apply(&self, object: &RawValue) {
+        self.apply(object);
+        self.publish();
+    }
+
+    fn on_delete(&self, _: &RawValue) {
+        self.state.borrow_mut().on_deleted();
+        self.deleted.notify_one();
+    }
+
+    fn on_healthy(&self, took: Duration) {
+        self.health.record_quietly(self.client.server(), Ok(()), took);
+    }
+
+    fn on_error(&self, failure: &WatchFailure) {
+        let advice = if failure.status == Some(403) { format!("{FORBIDDEN_ADVICE}: ") } else { String::new() };
+        let why = format!("{advice}{}", failure.why);
+        self.health.record_quietly(self.client.server(), Err(&why), Duration::ZERO);
+        tracing::warn!(why, "watching {CONFIG_MAP} failed; the CAs read last stay trusted");
+    }
+}
+
+impl TrustState {
     fn apply(&mut self, data: &ConfigMapData) {
         self.absent_since = None;
         let (announced, problems) = parse_data(data, &self.cluster_trust);
@@ -279,14 +259,6 @@ impl std::fmt::Display for AuthConfigMapError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
-}
-
-fn call_error(error: &CallError) -> AuthConfigMapError {
-    AuthConfigMapError(error.to_string())
-}
-
-fn decode_error(error: &serde_json::Error) -> AuthConfigMapError {
-    AuthConfigMapError(format!("{CONFIG_MAP} cannot be decoded: {error}"))
 }
 
 /// Parses the data. A missing CA is not trusted; an invalid value keeps its value from `before`.

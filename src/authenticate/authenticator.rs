@@ -191,7 +191,7 @@ impl Authenticator {
         Err(attempt.into_error())
     }
 
-    /// Authenticates by the tokens of a request, in upstream's order.
+    /// Authenticates by the tokens of a request, in kube-apiserver's order.
     async fn authenticate_tokens(
         &self,
         peer: &Peer,

@@ -176,17 +176,7 @@ fn strip_prefix_ignoring_case<'n>(name: &'n str, prefix: &str) -> Option<&'n str
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn map(lines: &[(&str, &str)]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for (name, value) in lines {
-            headers.append(
-                HeaderName::from_bytes(name.as_bytes()).unwrap(),
-                HeaderValue::from_bytes(value.as_bytes()).unwrap(),
-            );
-        }
-        headers
-    }
+    use crate::message::test_headers;
 
     fn names() -> RequestHeaderNames {
         RequestHeaderNames::new(
@@ -200,7 +190,7 @@ mod tests {
 
     #[test]
     fn request_header_values_keep_order_and_first_user_wins() {
-        let headers = map(&[
+        let headers = test_headers(&[
             ("x-other-group", "last"),
             ("x-remote-group", "b"),
             ("x-remote-group", ""),
@@ -225,14 +215,14 @@ mod tests {
 
     #[test]
     fn request_header_second_name_used_when_first_is_empty() {
-        let headers = map(&[("x-remote-user", ""), ("x-remote-user", "root"), ("x-other-user", "jane")]);
+        let headers = test_headers(&[("x-remote-user", ""), ("x-remote-user", "root"), ("x-other-user", "jane")]);
         assert_eq!(names().authenticate(&headers).unwrap().unwrap().name, "jane");
     }
 
     /// Without a user name, the front proxy must not be taken for the caller.
     #[test]
     fn request_headers_without_user_are_an_error() {
-        assert_eq!(names().authenticate(&map(&[("accept", "*/*")])), Ok(None));
+        assert_eq!(names().authenticate(&test_headers(&[("accept", "*/*")])), Ok(None));
         for lines in [
             &[("x-remote-user", "")][..],
             &[("x-remote-user", " \t")],
@@ -240,12 +230,15 @@ mod tests {
             &[("x-remote-uid", "1")],
             &[("x-remote-extra-a", "b")],
         ] {
-            assert!(names().authenticate(&map(lines)).is_err(), "{lines:?}");
+            assert!(names().authenticate(&test_headers(lines)).is_err(), "{lines:?}");
         }
         let mut headers = HeaderMap::new();
         headers.insert("x-remote-user", HeaderValue::from_bytes(b"\xff").unwrap());
         assert!(names().authenticate(&headers).unwrap_err().contains("not UTF-8"));
-        assert_eq!(names().authenticate(&map(&[("x-remote-user", "jürgen")])).unwrap().unwrap().name, "jürgen");
+        assert_eq!(
+            names().authenticate(&test_headers(&[("x-remote-user", "jürgen")])).unwrap().unwrap().name,
+            "jürgen"
+        );
     }
 
     /// Only the common name counts.

@@ -18,6 +18,7 @@ use super::authenticator::{AuthenticatedUser, AuthenticationError, Authenticator
 use super::{Peer, RequestHeaderConfig, RequestHeaderNames, StaticTokens};
 use crate::kubeapi::User;
 use crate::message::Refusal;
+use crate::message::test_headers;
 use crate::observe::metrics::Authentication;
 use crate::process::{Published, Publisher};
 use crate::tls::{Bundle, ClientTrust};
@@ -104,17 +105,6 @@ fn fixture(change: impl FnOnce(&mut Settings)) -> AuthenticationFixture {
     AuthenticationFixture { clients, proxies, trust, authenticator: Authenticator::new(settings) }
 }
 
-fn headers(lines: &[(&str, &str)]) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    for (name, value) in lines {
-        headers.append(
-            HeaderName::from_bytes(name.as_bytes()).unwrap(),
-            HeaderValue::from_bytes(value.as_bytes()).unwrap(),
-        );
-    }
-    headers
-}
-
 impl AuthenticationFixture {
     fn authenticate_with(
         &self,
@@ -126,7 +116,7 @@ impl AuthenticationFixture {
 
     /// The name, or the cause.
     fn authenticate(&self, peer: &Peer, lines: &[(&str, &str)]) -> Result<String, String> {
-        let answer = self.authenticate_with(peer, &mut headers(lines));
+        let answer = self.authenticate_with(peer, &mut test_headers(lines));
         answer.map(|user| user.name.clone()).map_err(|nobody| nobody.cause().to_owned())
     }
 }
@@ -156,7 +146,7 @@ fn remaining_names(headers: &HeaderMap) -> Vec<&str> {
 fn identity_headers_of_untrusted_client_are_stripped_and_ignored() {
     let world = fixture(|_| {});
     for (peer, expected) in [(world.clients.client("jane"), Some("jane")), (peer(vec![]), None)] {
-        let mut headers = headers(&SPOOFED);
+        let mut headers = test_headers(&SPOOFED);
         let answer = world.authenticate_with(&peer, &mut headers);
         assert_eq!(answer.as_ref().ok().map(|user| &*user.name), expected);
         assert_eq!(remaining_names(&headers), ["accept", "authorization_"]);
@@ -185,7 +175,7 @@ fn identity_headers_with_configured_names_are_stripped_too() {
         ("x-remote-user", "root"),
         ("x-remote-uid", "0"),
     ];
-    let mut map = headers(&lines);
+    let mut map = test_headers(&lines);
     let user = world.authenticate_with(&world.proxies.client("front-proxy-client"), &mut map).unwrap();
     assert_eq!(&*user.name, "jane");
     assert_eq!(user.groups, ["devs", "system:authenticated"]);
@@ -202,7 +192,7 @@ fn request_headers_require_proxy_certificate_and_allowed_name() {
         ("x-remote-group", "a,b"),
         ("x-remote-extra-example.com%2fscope", "one"),
     ];
-    let jane = world.authenticate_with(&world.proxies.client("front-proxy-client"), &mut headers(&lines)).unwrap();
+    let jane = world.authenticate_with(&world.proxies.client("front-proxy-client"), &mut test_headers(&lines)).unwrap();
     let expected = User {
         name: "jane".into(),
         uid: "42".into(),
@@ -251,7 +241,7 @@ fn identity_with_control_characters_is_rejected() {
     {
         assert!(world.authenticate(&proxy, &lines).unwrap_err().contains("control character"));
     }
-    let mut invalid = headers(&[]);
+    let mut invalid = test_headers(&[]);
     invalid.insert("x-remote-user", HeaderValue::from_bytes(b"\xc3\x28").unwrap());
     assert!(world.authenticate_with(&proxy, &mut invalid).unwrap_err().cause().contains("not UTF-8"));
     for name in ["a\nb", "a\0", " root"] {
@@ -265,7 +255,7 @@ fn identity_with_control_characters_is_rejected() {
 fn bearer_token_stripped_whichever_authenticator_succeeds() {
     let world = fixture(|_| {});
     for (peer, expected) in [(peer(vec![]), "tina"), (world.clients.client("jane"), "jane")] {
-        let mut headers = headers(&[("authorization", "Bearer s3cret"), ("authorization", "Bearer other")]);
+        let mut headers = test_headers(&[("authorization", "Bearer s3cret"), ("authorization", "Bearer other")]);
         assert_eq!(&*world.authenticate_with(&peer, &mut headers).unwrap().name, expected);
         assert!(headers.is_empty());
     }
@@ -285,14 +275,14 @@ fn websocket_token_stripped_whichever_authenticator_succeeds() {
     let protocols = "v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.czNjcmV0, v4.channel.k8s.io";
     let upgrade = [("connection", "Upgrade"), ("upgrade", "websocket"), ("sec-websocket-protocol", protocols)];
     for (peer, expected) in [(peer(vec![]), "tina"), (world.clients.client("jane"), "jane")] {
-        let mut headers = headers(&upgrade);
+        let mut headers = test_headers(&upgrade);
         headers.append("sec_websocket_protocol", HeaderValue::from_static(protocols));
         assert_eq!(&*world.authenticate_with(&peer, &mut headers).unwrap().name, expected);
         assert_eq!(headers["sec-websocket-protocol"], "v5.channel.k8s.io,v4.channel.k8s.io");
         assert_eq!(remaining_names(&headers), ["connection", "sec-websocket-protocol", "upgrade"]);
     }
     // Without an upgrade it is not used for authentication, but still stripped.
-    let mut headers = headers(&upgrade[2..]);
+    let mut headers = test_headers(&upgrade[2..]);
     assert!(world.authenticate_with(&peer(vec![]), &mut headers).is_err());
     assert_eq!(headers["sec-websocket-protocol"], "v5.channel.k8s.io,v4.channel.k8s.io");
 }
@@ -309,7 +299,7 @@ fn websocket_token_invalid_is_rejected() {
         ),
     ] {
         let lines = [("connection", "upgrade"), ("upgrade", "WebSocket"), ("sec-websocket-protocol", protocols)];
-        let mut headers = headers(&lines);
+        let mut headers = test_headers(&lines);
         assert_eq!(world.authenticate_with(&peer(vec![]), &mut headers).unwrap_err().cause(), cause);
         assert!(!format!("{headers:?}").contains("bearer"));
     }
@@ -328,7 +318,7 @@ fn anonymous_denied_after_authentication_error() {
         (ca("others").client("x"), &[]),
         (world.proxies.client("not-allowed"), &[("x-remote-user", "jane")]),
     ] {
-        let unauthenticated = world.authenticate_with(&peer, &mut headers(lines)).unwrap_err();
+        let unauthenticated = world.authenticate_with(&peer, &mut test_headers(lines)).unwrap_err();
         assert_eq!(unauthenticated.result(), Authentication::Error);
         let refusal = Refusal::from(unauthenticated);
         assert_eq!((refusal.status().code, &*refusal.status().message), (401, "Unauthorized"));
@@ -390,7 +380,7 @@ fn token_cached_per_connection_matches_only_itself() {
 fn bearer_token_with_extra_space_yields_warning() {
     let world = fixture(|settings| settings.anonymous = true);
     let lines = [("authorization", "Bearer  s3cret")];
-    let nobody = world.authenticate_with(&peer(vec![]), &mut headers(&lines)).unwrap();
+    let nobody = world.authenticate_with(&peer(vec![]), &mut test_headers(&lines)).unwrap();
     let warning = "the provided Authorization header contains extra space before the bearer token, and is ignored";
     assert_eq!((&*nobody.name, nobody.warning()), ("system:anonymous", Some(warning)));
 }
@@ -399,7 +389,7 @@ fn bearer_token_with_extra_space_yields_warning() {
 fn impersonation_headers_detected_in_every_spelling_and_kept() {
     let world = fixture(|_| {});
     for name in ["impersonate-user", "Impersonate-Extra-x", "impersonate_group", "IMPERSONATE_UID"] {
-        let mut headers = headers(&[(name, "root")]);
+        let mut headers = test_headers(&[(name, "root")]);
         assert!(world.authenticate_with(&world.clients.client("jane"), &mut headers).unwrap().impersonates());
         assert_eq!(headers.len(), 1);
     }

@@ -54,7 +54,7 @@ struct NonResourceSpec {
 /// Reads the spec of an object of `kind` in version `v1` of `group`.
 ///
 /// # Errors
-/// 400 for another or an invalid object.
+/// 400 if the body is not a valid object of that kind.
 pub fn read_review_spec<S: DeserializeOwned + Default>(group: &str, kind: &str, body: &[u8]) -> Result<S, Status> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]

@@ -1,5 +1,6 @@
 //! Availability of all APIServices, readable by every thread without waiting.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,7 +11,6 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use super::circuit::{BackendOutcome, CircuitBreaker, CircuitRejection, CircuitTicket};
-use super::circuit_permit::CircuitPermit;
 use super::condition::{AvailabilityCondition, ConditionStatus};
 use super::endpoint_map::{ConnectionSettings, EndpointMap};
 use super::outlier_detection::EndpointHealth;
@@ -62,6 +62,31 @@ pub enum Rejection {
     Recovering,
 }
 
+/// Permit of a request admitted while the circuit is not closed. Keep it until the response head arrives or the request
+/// fails. The outcome is recorded separately.
+pub struct CircuitPermit {
+    availability: Arc<Availability>,
+    pass: CircuitTicket,
+    sent: Cell<bool>,
+}
+
+impl CircuitPermit {
+    fn new(availability: &Arc<Availability>, pass: CircuitTicket) -> CircuitPermit {
+        CircuitPermit { availability: availability.clone(), pass, sent: Cell::new(false) }
+    }
+
+    /// The request is being sent to the backend.
+    pub fn mark_sent(&self) {
+        self.sent.set(true);
+    }
+}
+
+impl Drop for CircuitPermit {
+    fn drop(&mut self) {
+        self.availability.release(self.pass, self.sent.get());
+    }
+}
+
 /// Availability of all APIServices in use, by name: routes and probe loops hold it. Cheap to clone.
 #[derive(Clone)]
 pub struct AvailabilityMap(Arc<AvailabilityMapInner>);
@@ -99,7 +124,7 @@ impl Availability {
         })
     }
 
-    pub(super) fn release(&self, pass: CircuitTicket, sent: bool) {
+    fn release(&self, pass: CircuitTicket, sent: bool) {
         self.update_circuit(|circuit, _| circuit.release(pass, sent, Instant::now()));
     }
 
@@ -111,13 +136,13 @@ impl Availability {
     }
 
     /// Records a request without an answer, for this `reason`.
-    pub fn record_failure(&self, fate: BackendOutcome, reason: &'static str) {
+    pub fn record_failure(&self, outcome: BackendOutcome, reason: &'static str) {
         self.update_circuit(|circuit, last| {
             // While the circuit is open its first reason stays: later failures follow from it.
             if !circuit.is_open() {
                 *last = reason;
             }
-            circuit.record(fate, Instant::now());
+            circuit.record(outcome, Instant::now());
         });
     }
 

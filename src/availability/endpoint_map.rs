@@ -10,7 +10,7 @@ use crate::egress::{Address, EgressRoute, HttpVersion};
 use crate::registry::{ApiService, ClientCertificate, ResolvedBackend};
 use crate::tls::Bundle;
 
-/// Number of addresses below which dropped endpoints are not swept.
+/// Dropped endpoints are swept only from this many addresses on.
 const MIN_SWEEP: usize = 64;
 
 /// Settings of connections to an endpoint. Two APIServices with equal settings succeed or fail at the same address

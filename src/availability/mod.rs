@@ -10,7 +10,6 @@
 
 mod availability_map;
 mod circuit;
-mod circuit_permit;
 mod condition;
 mod endpoint_map;
 mod hysteresis;
@@ -23,13 +22,13 @@ pub mod apiservice_api;
 mod outlier_detection;
 mod probe_loops;
 
-pub use availability_map::{Availability, AvailabilityMap, Rejection};
+pub use availability_map::{Availability, AvailabilityMap, CircuitPermit, Rejection};
 pub use circuit::BackendOutcome;
-pub use circuit_permit::CircuitPermit;
 pub use condition::{AvailabilityCondition, ConditionStatus};
 pub use endpoint_map::ConnectionSettings;
 pub use hysteresis::{ConditionTracker, ProbeResult};
 pub use outlier_detection::{EndpointHealth, Weight};
 pub use probe::{Probe, ProbeFailure};
-pub use probe_loops::{ProbeObserver, run};
+pub use probe_loops::run;
+pub use prober::ProbeObserver;
 pub use status_writer::StatusWriter;

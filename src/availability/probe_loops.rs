@@ -12,20 +12,10 @@ use tokio::sync::watch;
 
 use super::availability_map::{Availability, AvailabilityMap};
 use super::probe::Probe;
-use super::prober::{ConditionPublisher, ProbeTarget, SharedTracker, probe_repeatedly};
+use super::prober::{ConditionPublisher, ProbeObserver, ProbeTarget, SharedTracker, probe_repeatedly};
 use crate::egress::EgressRoutes;
 use crate::process::{Drain, Published, ShutdownPhase};
 use crate::registry::{ApiServiceBackend, Registry, ResolveRules, Revision, resolve};
-
-/// Observes changes of conditions, for metrics (`aggregator_unavailable_apiservice` and its `_total`).
-pub trait ProbeObserver {
-    /// Whether `name` is unavailable now; called whenever its condition changed in any way.
-    fn set_unavailable(&self, name: &str, unavailable: bool);
-    /// `name` became unavailable, or its reason changed.
-    fn became_unavailable(&self, name: &str, reason: &str);
-    /// `name` was removed.
-    fn removed(&self, name: &str);
-}
 
 /// Probes every APIService of `registry` until the process ends.
 ///
@@ -34,73 +24,73 @@ pub trait ProbeObserver {
 pub async fn run(
     mut registry: Published<Registry>,
     rules: ResolveRules,
-    mut ways: Published<EgressRoutes>,
-    board: AvailabilityMap,
+    mut routes: Published<EgressRoutes>,
+    availability_map: AvailabilityMap,
     probe: impl Probe,
     observer: impl ProbeObserver,
     mut drain: Drain,
 ) {
-    let judges = ConditionPublisher { map: &board, observer: &observer };
+    let publisher = ConditionPublisher { map: &availability_map, observer: &observer };
     let mut running = FuturesUnordered::<Pin<Box<dyn Future<Output = ()> + '_>>>::new();
-    let mut subjects: HashMap<String, ProbeTask> = HashMap::new();
+    let mut tasks: HashMap<String, ProbeTask> = HashMap::new();
     let mut seen = None;
     loop {
         let now = registry.get();
-        let ways_now = ways.get();
+        let current_routes = routes.get();
         // Other egress routes may change what anything resolves to.
-        let same_ways = |seen: &&(Revision, Arc<EgressRoutes>)| Arc::ptr_eq(&seen.1, &ways_now);
-        let changes = seen.as_ref().filter(same_ways).and_then(|(mark, _)| now.changes_since(mark));
+        let has_same_routes = |seen: &&(Revision, Arc<EgressRoutes>)| Arc::ptr_eq(&seen.1, &current_routes);
+        let changes = seen.as_ref().filter(has_same_routes).and_then(|(revision, _)| now.changes_since(revision));
         // All that may resolve differently, or are gone.
         let names: BTreeSet<String> = match changes {
             Some(changes) => changes.affected.into_iter().map(str::to_owned).collect(),
-            None => now.api_services().map(|one| one.name.clone()).chain(subjects.keys().cloned()).collect(),
+            None => now.api_services().map(|one| one.name.clone()).chain(tasks.keys().cloned()).collect(),
         };
-        seen = Some((now.revision(), ways_now.clone()));
+        seen = Some((now.revision(), current_routes.clone()));
         let mut new_local = 0;
         for name in names {
             let Some(api_service) = now.api_service(&name) else {
-                if let Some(gone) = subjects.remove(&name) {
-                    gone.abort_handle.abort();
-                    board.forget(&name);
+                if let Some(task) = tasks.remove(&name) {
+                    task.abort_handle.abort();
+                    availability_map.forget(&name);
                     observer.removed(&name);
                 }
                 continue;
             };
-            let led = ProbeTarget {
+            let target = ProbeTarget {
                 api_service: api_service.clone(),
-                resolved: resolve(api_service, &now, rules, &ways_now),
+                resolved: resolve(api_service, &now, rules, &current_routes),
             };
-            if let Some(known) = subjects.get(&api_service.name) {
-                let before = known.target.borrow().clone();
-                if Arc::ptr_eq(&before.api_service, api_service) && before.resolved == led.resolved {
+            if let Some(task) = tasks.get(&api_service.name) {
+                let before = task.target.borrow().clone();
+                if Arc::ptr_eq(&before.api_service, api_service) && before.resolved == target.resolved {
                     continue;
                 }
-                if before.is_probed_alike(&led) {
-                    known.target.send_replace(Rc::new(led));
+                if before.is_probed_alike(&target) {
+                    task.target.send_replace(Rc::new(target));
                     continue;
                 }
             }
-            let availability = board.get_or_insert(&api_service.name);
-            let judge = match subjects.remove(&api_service.name) {
-                Some(known) => {
-                    known.abort_handle.abort();
-                    known.tracker
+            let availability = availability_map.get_or_insert(&api_service.name);
+            let tracker = match tasks.remove(&api_service.name) {
+                Some(task) => {
+                    task.abort_handle.abort();
+                    task.tracker
                 }
                 None => {
                     new_local += usize::from(api_service.backend == ApiServiceBackend::Local);
                     SharedTracker::default()
                 }
             };
-            let (watch, registration) = AbortHandle::new_pair();
-            let (led, following) = watch::channel(Rc::new(led));
-            let asking = probe_repeatedly(following, judge.clone(), &judges, &probe);
+            let (abort_handle, registration) = AbortHandle::new_pair();
+            let (target, targets) = watch::channel(Rc::new(target));
+            let probing = probe_repeatedly(targets, tracker.clone(), &publisher, &probe);
             running.push(Box::pin(async move {
                 // An aborted task ends like any other.
-                let _ = Abortable::new(asking, registration).await;
+                let _ = Abortable::new(probing, registration).await;
             }));
-            subjects.insert(
+            tasks.insert(
                 api_service.name.clone(),
-                ProbeTask { target: led, tracker: judge, abort_handle: watch, _availability: availability },
+                ProbeTask { target, tracker, abort_handle, _availability: availability },
             );
         }
         if new_local > 0 {
@@ -109,7 +99,7 @@ pub async fn run(
         loop {
             tokio::select! {
                 () = registry.changed() => break,
-                () = ways.changed() => break,
+                () = routes.changed() => break,
                 () = drain.wait_for(ShutdownPhase::Ending) => return,
                 Some(()) = running.next() => {}
             }

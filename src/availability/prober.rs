@@ -13,9 +13,18 @@ use super::condition::ConditionStatus;
 use super::hysteresis::{ConditionTracker, ProbeResult};
 use super::probe::{Probe, ProbeFailure, probe_endpoints};
 use super::probe_backoff::ProbeBackoff;
-use super::probe_loops::ProbeObserver;
 use crate::egress::Address;
 use crate::registry::{ApiService, ResolveError, ResolvedBackend};
+
+/// Observes changes of conditions, for metrics (`aggregator_unavailable_apiservice` and its `_total`).
+pub trait ProbeObserver {
+    /// Whether `name` is unavailable now; called whenever its condition changed in any way.
+    fn set_unavailable(&self, name: &str, unavailable: bool);
+    /// `name` became unavailable, or its reason changed.
+    fn became_unavailable(&self, name: &str, reason: &str);
+    /// `name` was removed.
+    fn removed(&self, name: &str);
+}
 
 /// An APIService and what it resolves to.
 pub(super) struct ProbeTarget {

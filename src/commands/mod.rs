@@ -14,6 +14,7 @@ pub mod socks5;
 pub mod status;
 mod threads;
 
+use std::collections::BTreeSet;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
@@ -86,12 +87,22 @@ fn report_problems(role: &str, problems: &Problems) -> ExitCode {
             }
         }
     }
+    print_help_links(&problems.0);
     ExitCode::FAILURE
 }
 
 fn print_warnings(warnings: &[Problem]) {
     for warning in warnings {
         eprintln!("narthex: warning: {warning}");
+    }
+    print_help_links(warnings);
+}
+
+/// Prints where the documents explain these problems, each section once.
+fn print_help_links(problems: &[Problem]) {
+    let links: BTreeSet<&str> = problems.iter().filter_map(Problem::help_link).collect();
+    for link in links {
+        eprintln!("narthex: see {link}");
     }
 }
 

@@ -112,7 +112,7 @@ impl<V: Clone + PartialEq> DecisionCache<V> {
         })
     }
 
-    /// Returns the decision, fresh or stale, if it has not expired.
+    /// Returns the decision, even past its time to live, until the end of its stale time.
     pub fn get_stale(&self, key: &DecisionKey, now: Instant) -> Option<V> {
         self.find(key, |entry| (now < entry.stale_until).then(|| entry.value.clone()))
     }

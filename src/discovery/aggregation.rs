@@ -12,13 +12,13 @@ use tokio::sync::oneshot;
 
 use super::claim::{ApiServiceClaim, ServedBy};
 use super::disk_cache::{CacheSection, DiskCache};
-use super::fetch::{Fetch, FetchError, fetch_bounded};
 use super::local_groups::LocalGroups;
 use super::media::is_aggregated;
 use super::merge::{self, GroupMerger};
 use super::model::DiscoveryResource;
 use super::parse::{self, GroupVersionListing, ResourceListing};
-use super::poller::{ClaimChange, ClaimMap, ContentMap, PollOutcome, PollSource, Poller};
+use super::polling::fetch::{Fetch, FetchError, fetch_bounded};
+use super::polling::poller::{ClaimChange, ClaimMap, ContentMap, PollOutcome, PollSource, Poller};
 use super::snapshot::{DiscoverySnapshot, LastFetched, SourceStatus};
 use crate::process::{Published, Publisher};
 use crate::registry::DELEGATE;

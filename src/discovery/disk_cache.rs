@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use super::claim::ApiServiceClaim;
-use super::coalescing_queue::{CoalescingReceiver, CoalescingSender, coalescing_queue};
+use super::polling::coalescing_queue::{CoalescingReceiver, CoalescingSender, coalescing_queue};
 use crate::process::replace_file;
 
 /// Version of the file format. Files of another version are ignored.

@@ -10,7 +10,7 @@ use super::claim::{ApiServiceClaim, ServedBy};
 use super::local_groups::{self, LocalGroups};
 use super::model::DiscoveryResource;
 use super::parse::GroupVersionListing;
-use super::poller::ClaimMap;
+use super::polling::poller::ClaimMap;
 use crate::kubeapi::compare_by_priority;
 use crate::registry::DELEGATE;
 

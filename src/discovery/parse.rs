@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::claim::ApiServiceClaim;
-use super::fetch::FetchError;
 use super::model::{DiscoveryResource, ResourceKind, Scope, Subresource, capped, or_default};
+use super::polling::fetch::FetchError;
 
 /// The resources of one group and version.
 #[derive(Clone, Debug, PartialEq)]

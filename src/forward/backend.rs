@@ -147,7 +147,7 @@ impl WorkerBackend {
         self.record_endpoint_failure(index, "BrokenAnswer", false);
     }
 
-    /// Records a body after a status that has none.
+    /// Records a response with a body although its status allows none.
     pub(super) fn record_forbidden_body(&self, index: usize) {
         self.metrics.record_forbidden_body();
         self.record_broken_body(index);

@@ -11,7 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::backend::WorkerBackend;
 use super::header_rewrite::ResponseHeaderPolicy;
-use super::long_running::{DrainSignal, LongRunningSlot};
+use super::long_running_responses::{DrainSignal, LongRunningSlot};
 use super::unread_watch::UnreadWatch;
 use super::watch_drain::WatchRegistration;
 use super::watch_framing::WatchFraming;

@@ -15,7 +15,7 @@ use super::backend::WorkerBackend;
 use super::error_response::{bad_gateway_refusal, refusal_for, timeout_refusal, with_request_details};
 use super::forwarded_headers::ForwardedHeaders;
 use super::header_rewrite;
-use super::long_running::LongRunningResponses;
+use super::long_running_responses::LongRunningResponses;
 use super::request_body::{RequestBodyFault, RequestBodySource};
 use super::response_body::{EndCondition, ForwardedBody, InflightPermits, OutcomeReporter, RelaySource};
 use super::retry::{ForwardError, RequestReplay, RetryPlan, RetryScope, send_with_retries};

@@ -15,7 +15,7 @@ use super::error_response::{bad_gateway_refusal, refusal_for, timeout_refusal, w
 use super::forwarded_headers::ForwardedHeaders;
 use super::header_rewrite;
 use super::load_balance::PickRequest;
-use super::long_running::LongRunningSlot;
+use super::long_running_responses::LongRunningSlot;
 use super::response_body::{EndCondition, ForwardedBody, RelaySource};
 use super::retry::{ForwardError, error_chain};
 use super::send::{OutboundRequest, RelayOptions, backend_uri, connect_timing};

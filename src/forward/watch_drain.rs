@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::long_running::{LongRunningResponses, LongRunningSlot};
+use super::long_running_responses::{LongRunningResponses, LongRunningSlot};
 use super::retry_budget::RetryBudget;
 use crate::egress::Address;
 

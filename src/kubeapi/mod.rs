@@ -11,7 +11,6 @@ pub mod encode;
 pub mod extra_key;
 /// Validation errors of fields.
 pub mod field_error;
-mod field_selector;
 mod go_quote;
 /// Durations for people, as in the column Age.
 pub mod human_duration;
@@ -19,7 +18,6 @@ pub mod human_duration;
 pub mod json;
 /// The JSONPath of printer columns.
 pub mod json_path;
-mod label_selector;
 /// `ListOptions` of a list or watch.
 pub mod list_options;
 /// Rules for names, labels and keys.
@@ -35,6 +33,7 @@ pub mod protobuf;
 pub mod query;
 mod request_info;
 mod retry_after;
+mod selector;
 mod status;
 mod user;
 /// API versions and their order.
@@ -45,15 +44,15 @@ pub mod yaml;
 
 pub use bounded_yaml::{YamlError, read_bounded_yaml};
 pub use encode::{StatusEncoding, encode};
-pub use field_selector::{FieldSelector, FieldTerm, SelectorError};
 pub use go_quote::GoQuoted;
-pub use label_selector::{
-    LabelOperator, LabelRequirement, LabelSelector, is_dns_subdomain, is_label_key, is_label_value,
-};
 pub use path::CanonicalPath;
 pub use query::Query;
 pub use request_info::{RequestInfo, verb_of};
 pub use retry_after::RetryAfter;
+pub use selector::field_selector::{FieldSelector, FieldTerm, SelectorError};
+pub use selector::label_selector::{
+    LabelOperator, LabelRequirement, LabelSelector, is_dns_subdomain, is_label_key, is_label_value,
+};
 pub use status::{Status, StatusCause, StatusDetails};
 pub use user::User;
 pub use version::{GroupVersion, compare_by_priority, compare_kube_aware};

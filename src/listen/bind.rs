@@ -65,6 +65,12 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(TcpListener::from(socket))
 }
 
+/// Number of proxied connections that fit into a limit of open file descriptors; none is no limit. Some descriptors stay
+/// free for files and the admin listener; a proxied connection takes up to two.
+pub fn proxied_connections_within(descriptors: Option<u64>) -> usize {
+    descriptors.map_or(usize::MAX, |all| usize::try_from(all.saturating_sub(64) / 2).unwrap_or(usize::MAX))
+}
+
 /// Raises the limit of open file descriptors to the hard limit, and returns it.
 ///
 /// Each client connection needs one descriptor, and up to one more for its backend.

@@ -22,9 +22,9 @@ pub(super) struct FrameTracker {
 pub(super) enum FrameProgress {
     /// Nothing is incomplete. Bodies have timeouts of their own.
     Complete,
-    /// Something that began with these bytes is incomplete.
+    /// A frame or header block that began with these bytes is incomplete.
     Started,
-    /// Something that began earlier is still incomplete.
+    /// A frame or header block that began before these bytes is still incomplete.
     Unfinished,
 }
 

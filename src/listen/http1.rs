@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -18,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::ServerLimits;
 use super::connections::{ActiveRequest, CloseMode, ConnectionTracker};
-use super::serve::{Handler, HandlerFuture, deadline_with_grace};
+use super::serve::{RequestService, ResponseFuture, call_when_ready, deadline_with_grace};
 use super::tracked_stream::TrackedStream;
 use crate::message::{Body, BodyError, IncomingBody};
 use crate::process::Deadline;
@@ -27,14 +26,14 @@ use crate::process::Deadline;
 ///
 /// Not an async function: its future would hold the arguments beside the connection, which costs memory for each idle
 /// watch.
-pub(super) fn serve_http1<H: Handler + 'static, T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+pub(super) fn serve_http1<S: RequestService, T: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: TrackedStream<T>,
-    handler: Rc<H>,
+    service: S,
     limits: &ServerLimits,
     lifetime: &Arc<ConnectionTracker>,
-) -> impl Future<Output = ()> + use<H, T> {
+) -> impl Future<Output = ()> + use<S, T> {
     let lifetime = lifetime.clone();
-    let service = Http1Service { handler, connection: lifetime.clone(), response_timeout: limits.idle_timeout };
+    let service = Http1Service { service, connection: lifetime.clone(), response_timeout: limits.idle_timeout };
     let connection = hyper::server::conn::http1::Builder::new()
         .max_buf_size((limits.max_request_header_bytes as usize).max(8192) + 4096)
         // As net/http, which tolerates that much beyond the limit.
@@ -80,25 +79,25 @@ pub(super) fn serve_http1<H: Handler + 'static, T: AsyncRead + AsyncWrite + Unpi
 const HTTP1_MAX_HEADERS: usize = 256;
 
 /// hyper's service of one connection. Each request is counted until the end of its response.
-struct Http1Service<H> {
-    handler: Rc<H>,
+struct Http1Service<S> {
+    service: S,
     connection: Arc<ConnectionTracker>,
     /// Timeout for the client to read a response that is fully buffered.
     response_timeout: Duration,
 }
 
-impl<H: Handler + 'static> hyper::service::Service<Request<Incoming>> for Http1Service<H> {
+impl<S: RequestService> hyper::service::Service<Request<Incoming>> for Http1Service<S> {
     type Response = Response<CountedBody>;
     type Error = Infallible;
     type Future = Http1ResponseFuture;
 
     fn call(&self, request: Request<Incoming>) -> Http1ResponseFuture {
-        let answer = match has_unsupported_transfer_coding(request.headers()) {
-            false => self.handler.clone().handle(request.map(IncomingBody::from)),
-            true => Box::pin(std::future::ready(unsupported_transfer_coding())),
+        let response = match has_unsupported_transfer_coding(request.headers()) {
+            false => call_when_ready(&self.service, request.map(IncomingBody::from)),
+            true => Box::pin(std::future::ready(Ok(unsupported_transfer_coding()))),
         };
         Http1ResponseFuture {
-            response: answer,
+            response,
             active: Some(self.connection.begin_request()),
             response_timeout: self.response_timeout,
         }
@@ -125,7 +124,7 @@ fn unsupported_transfer_coding() -> Response<Body> {
 
 /// The future of a response.
 struct Http1ResponseFuture {
-    response: HandlerFuture,
+    response: ResponseFuture,
     active: Option<ActiveRequest>,
     response_timeout: Duration,
 }
@@ -134,7 +133,7 @@ impl Future for Http1ResponseFuture {
     type Output = Result<Response<CountedBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let response = ready!(self.response.as_mut().poll(cx));
+        let Ok(response) = ready!(self.response.as_mut().poll(cx));
         let active = self.active.take();
         if response.status() == StatusCode::SWITCHING_PROTOCOLS
             && let Some(ActiveRequest(lifetime)) = &active

@@ -22,7 +22,7 @@ use http_body::Body as _;
 
 use super::ServerLimits;
 use super::connections::{ActiveRequest, CloseMode, ConnectionTracker};
-use super::serve::{ClientStream, Handler, HandlerFuture, deadline_with_grace};
+use super::serve::{ClientStream, RequestService, ResponseFuture, call_when_ready, deadline_with_grace};
 use super::write_coalescing::CorkedStream;
 use crate::message::{Body, IncomingBody, UnreadEnd};
 use crate::process::Deadline;
@@ -45,12 +45,12 @@ const SLOW_READER_TIMEOUT: Duration = Duration::from_secs(30);
 ///
 /// Not an async function: its future would hold the arguments beside the connection, which costs memory for each idle
 /// watch.
-pub(super) fn serve_http2<H: Handler + 'static>(
+pub(super) fn serve_http2<S: RequestService>(
     stream: ClientStream,
-    handler: Rc<H>,
+    service: S,
     limits: &ServerLimits,
     lifetime: &Arc<ConnectionTracker>,
-) -> impl Future<Output = ()> + use<H> {
+) -> impl Future<Output = ()> + use<S> {
     let cork = CorkedStream::new(stream);
     let handshake = Builder::new()
         .initial_window_size(WINDOW)
@@ -62,7 +62,7 @@ pub(super) fn serve_http2<H: Handler + 'static>(
         .handshake(cork.clone());
     let mut server = Server {
         phase: Box::new(ConnectionPhase::Handshaking(handshake)),
-        handler,
+        service,
         connection: lifetime.clone(),
         response_timeout: limits.idle_timeout,
         is_closing: false,
@@ -103,9 +103,9 @@ pub(super) fn serve_http2<H: Handler + 'static>(
 }
 
 /// State of one HTTP/2 connection.
-struct Server<H> {
+struct Server<S> {
     phase: Box<ConnectionPhase>,
-    handler: Rc<H>,
+    service: S,
     connection: Arc<ConnectionTracker>,
     response_timeout: Duration,
     is_closing: bool,
@@ -146,7 +146,7 @@ enum ConnectionPhase {
     Serving(Connection<CorkedStream<ClientStream>, Bytes>),
 }
 
-impl<H: Handler + 'static> Server<H> {
+impl<S: RequestService> Server<S> {
     /// Accepts requests and drives the connection; ready when it has ended.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let ConnectionPhase::Handshaking(handshake) = &mut *self.phase {
@@ -163,7 +163,7 @@ impl<H: Handler + 'static> Server<H> {
                     // Received data is released at once: all uploads share this window.
                     let (parts, from) = request.into_parts();
                     let body = IncomingBody::http2(from, &parts.headers, 0);
-                    let answer = self.handler.clone().handle(Request::from_parts(parts, body));
+                    let answer = call_when_ready(&self.service, Request::from_parts(parts, body));
                     tokio::task::spawn_local(RequestTask {
                         phase: RequestPhase::Responding { answer, respond },
                         gate: self.gate.clone(),
@@ -204,7 +204,7 @@ struct RequestTask {
 }
 
 enum RequestPhase {
-    Responding { answer: HandlerFuture, respond: SendResponse<Bytes> },
+    Responding { answer: ResponseFuture, respond: SendResponse<Bytes> },
     Sending(ResponseSender),
 }
 
@@ -233,7 +233,7 @@ impl Future for RequestTask {
 impl RequestTask {
     fn poll_phase(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if let RequestPhase::Responding { answer, respond } = &mut self.phase {
-            let Poll::Ready(response) = answer.as_mut().poll(cx) else {
+            let Poll::Ready(Ok(response)) = answer.as_mut().poll(cx) else {
                 // Ready when the client resets the stream.
                 return respond.poll_reset(cx).map(drop);
             };

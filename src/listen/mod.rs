@@ -1,7 +1,7 @@
 //! Inbound connections: accepted on one thread, served by the worker with the fewest connections.
 //!
 //! [`bind`] binds the port, [`accept`] dispatches sockets to workers, [`serve`] serves one connection:
-//! TLS handshake, HTTP/1.1 or HTTP/2 by ALPN, and the timeouts of [`ServerLimits`]. Requests go to a [`Handler`].
+//! TLS handshake, HTTP/1.1 or HTTP/2 by ALPN, and the timeouts of [`ServerLimits`]. Requests go to a [`RequestService`].
 
 mod accept;
 mod bind;
@@ -17,11 +17,11 @@ mod tracked_stream;
 mod write_coalescing;
 
 pub use accept::{Acceptor, IncomingConnection, accept};
-pub use bind::{bind, raise_descriptor_limit};
+pub use bind::{bind, proxied_connections_within, raise_descriptor_limit};
 pub use connections::{ConnectionReport, Connections, UpgradedConnection};
 pub use proxy_protocol::ProxyProtocol;
 pub use serve::{
-    AcceptedConnection, ConnectionHandle, Handler, HandlerFactory, HandlerFuture, HttpProtocol, serve, serve_plain,
+    AcceptedConnection, ConnectionHandle, HttpProtocol, RequestService, ResponseFuture, serve, serve_plain,
 };
 
 use std::time::Duration;

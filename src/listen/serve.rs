@@ -1,11 +1,13 @@
 //! Serves one connection from the TLS handshake to its end.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use futures_util::future::Either;
@@ -14,6 +16,8 @@ use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tower::{Service, ServiceExt};
 
 use super::connections::{
     CloseMode, ConnectionRegistration, ConnectionTracker, Connections, PendingHandshake, UpgradedConnection,
@@ -77,45 +81,52 @@ pub enum HttpProtocol {
     Http2,
 }
 
-/// Handles the requests of one connection.
-pub trait Handler {
-    /// Handles one request.
-    fn handle(self: Rc<Self>, request: Request<IncomingBody>) -> HandlerFuture;
+/// The tower service of one connection's requests; a name for its bounds.
+pub trait RequestService:
+    Service<Request<IncomingBody>, Response = Response<Body>, Error = Infallible, Future = ResponseFuture> + Clone + 'static
+{
+}
+
+impl<S> RequestService for S where
+    S: Service<Request<IncomingBody>, Response = Response<Body>, Error = Infallible, Future = ResponseFuture>
+        + Clone
+        + 'static
+{
 }
 
 /// The future of a response, boxed to save memory for open watches.
-pub type HandlerFuture = Pin<Box<dyn Future<Output = Response<Body>>>>;
+pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>>>>;
 
-/// Creates the handlers of connections; one per worker.
-pub trait HandlerFactory {
-    /// The handler of one connection's requests.
-    type Connection: Handler + 'static;
-
-    /// Creates the handler of a connection after its handshake.
-    fn new_handler(&self, accepted: AcceptedConnection) -> Rc<Self::Connection>;
-
-    /// Called when a handshake failed or timed out.
-    fn handshake_failed(&self, remote: SocketAddr, failure: HandshakeFailure, error: &io::Error);
+/// Calls `service` when it is ready: at once, unless a layer around it holds requests back.
+pub(super) fn call_when_ready<S: RequestService>(service: &S, request: Request<IncomingBody>) -> ResponseFuture {
+    let mut service = service.clone();
+    match service.poll_ready(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(())) => service.call(request),
+        Poll::Pending => Box::pin(service.oneshot(request)),
+    }
 }
 
-/// Serves `incoming` until the client closes it, it is closed by its handle, or a limit is exceeded.
+/// Serves `incoming` until the client closes it, it is closed by its handle, or a limit is exceeded. After the handshake
+/// `make_service` creates the service of its requests; a handshake that fails or times out is passed to `report_failure`.
 ///
 /// It is counted from the call on, not from the first poll, so that shutdown does not miss it.
-pub fn serve<S: HandlerFactory>(
+pub fn serve<S: RequestService>(
     incoming: IncomingConnection,
     tls: Arc<rustls::ServerConfig>,
-    service: Rc<S>,
+    make_service: impl Service<AcceptedConnection, Response = S, Error = Infallible>,
+    report_failure: impl FnOnce(SocketAddr, HandshakeFailure, &io::Error),
     limits: Rc<ServerLimits>,
     connections: Connections,
 ) -> impl Future<Output = ()> {
     let arriving = connections.begin_handshake();
-    handshake_and_serve(incoming, tls, service, limits, connections, arriving)
+    handshake_and_serve(incoming, tls, make_service, report_failure, limits, connections, arriving)
 }
 
-async fn handshake_and_serve<S: HandlerFactory>(
+async fn handshake_and_serve<S: RequestService>(
     incoming: IncomingConnection,
     tls: Arc<rustls::ServerConfig>,
-    service: Rc<S>,
+    make_service: impl Service<AcceptedConnection, Response = S, Error = Infallible>,
+    report_failure: impl FnOnce(SocketAddr, HandshakeFailure, &io::Error),
     limits: Rc<ServerLimits>,
     connections: Connections,
     arriving: PendingHandshake,
@@ -131,27 +142,30 @@ async fn handshake_and_serve<S: HandlerFactory>(
         if is_plain_http(&mut socket).await? {
             return Err(HandshakeError::PlainHttp(client, socket));
         }
-        Ok((client, TlsAcceptor::from(tls).accept(socket).await?))
+        let stream = TlsAcceptor::from(tls).accept(socket).await?;
+        let (accepted, listed) = register(client, &stream, &connections);
+        let Ok(service) = make_service.oneshot(accepted).await;
+        Ok((stream, service, listed))
     });
-    let (serving, handler, listed) = match tokio::time::timeout(limits.handshake_timeout, handshake).await {
-        Ok(Ok((remote, stream))) => start_http(remote, stream, &*service, &limits, &connections),
+    let (serving, service, listed) = match tokio::time::timeout(limits.handshake_timeout, handshake).await {
+        Ok(Ok((stream, service, listed))) => (start_http(stream, &service, &limits, &listed), service, listed),
         Ok(Err(HandshakeError::PlainHttp(remote, socket))) => {
             let error = io::Error::new(io::ErrorKind::InvalidData, "client sent an HTTP request to an HTTPS server");
-            service.handshake_failed(remote, HandshakeFailure::PlainHttp, &error);
+            report_failure(remote, HandshakeFailure::PlainHttp, &error);
             return Box::pin(reject_plain_http(socket)).await;
         }
         Ok(Err(HandshakeError::Failed(error))) => {
-            return service.handshake_failed(remote, classify_handshake_error(&error), &error);
+            return report_failure(remote, classify_handshake_error(&error), &error);
         }
         Err(_) => {
-            return service.handshake_failed(remote, HandshakeFailure::Timeout, &io::ErrorKind::TimedOut.into());
+            return report_failure(remote, HandshakeFailure::Timeout, &io::ErrorKind::TimedOut.into());
         }
     };
-    drop((arriving, service));
+    drop((arriving, report_failure));
     serving.await;
-    // An upgraded connection keeps its place in the counts and its handler, which watches the client's trust.
+    // An upgraded connection keeps its place in the counts and its service, which watches the client's trust.
     listed.connection.tunnel_closed().await;
-    drop(handler);
+    drop(service);
 }
 
 /// Why the TLS handshake with a client failed.
@@ -167,15 +181,12 @@ impl From<io::Error> for HandshakeError {
     }
 }
 
-/// Starts HTTP on a TLS stream. Not an async function, nor part of one: its future would hold the stream beside the
-/// connection, a kilobyte for each idle watch.
-fn start_http<S: HandlerFactory>(
+/// Registers a connection whose TLS handshake is done.
+fn register(
     remote: SocketAddr,
-    stream: tokio_rustls::server::TlsStream<TcpStream>,
-    service: &S,
-    limits: &ServerLimits,
+    stream: &TlsStream<TcpStream>,
     connections: &Connections,
-) -> (impl Future<Output = ()> + use<S>, Rc<S::Connection>, ConnectionRegistration) {
+) -> (AcceptedConnection, ConnectionRegistration) {
     let (socket, session) = stream.get_ref();
     let http2 = session.alpn_protocol() == Some(b"h2");
     let listed = connections.register(remote, http2);
@@ -186,34 +197,44 @@ fn start_http<S: HandlerFactory>(
         protocol: if http2 { HttpProtocol::Http2 } else { HttpProtocol::Http1 },
         handle: ConnectionHandle(listed.connection.clone()),
     };
-    let handler = service.new_handler(accepted);
+    (accepted, listed)
+}
+
+/// Starts HTTP on a TLS stream. Not an async function, nor part of one: its future would hold the stream beside the
+/// connection, a kilobyte for each idle watch.
+fn start_http<S: RequestService>(
+    stream: TlsStream<TcpStream>,
+    service: &S,
+    limits: &ServerLimits,
+    listed: &ConnectionRegistration,
+) -> impl Future<Output = ()> + use<S> {
+    let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let stream = TrackedStream::new(stream, listed.connection.clone());
-    let serving = if http2 {
-        Either::Left(serve_http2(stream, handler.clone(), limits, &listed.connection))
+    if http2 {
+        Either::Left(serve_http2(stream, service.clone(), limits, &listed.connection))
     } else {
-        Either::Right(serve_http1(stream, handler.clone(), limits, &listed.connection))
-    };
-    (serving, handler, listed)
+        Either::Right(serve_http1(stream, service.clone(), limits, &listed.connection))
+    }
 }
 
 /// Serves an HTTP/1.1 client without TLS on any stream, until the client closes it, it is closed by its handle, or a
-/// limit is exceeded. It is counted and has its handler from the call on.
-pub fn serve_plain<T, H, M>(
+/// limit is exceeded. It is counted and has its service from the call on.
+pub fn serve_plain<T, S, M>(
     socket: T,
     remote: SocketAddr,
-    meet: M,
+    make_service: M,
     limits: &ServerLimits,
     connections: &Connections,
-) -> impl Future<Output = ()> + use<T, H, M>
+) -> impl Future<Output = ()> + use<T, S, M>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    H: Handler + 'static,
-    M: FnOnce(ConnectionHandle) -> H,
+    S: RequestService,
+    M: FnOnce(ConnectionHandle) -> S,
 {
     let listed = connections.register(remote, false);
-    let handler = Rc::new(meet(ConnectionHandle(listed.connection.clone())));
+    let service = make_service(ConnectionHandle(listed.connection.clone()));
     let stream = TrackedStream::new(socket, listed.connection.clone());
-    let serving = serve_http1(stream, handler, limits, &listed.connection);
+    let serving = serve_http1(stream, service, limits, &listed.connection);
     async move {
         serving.await;
         listed.connection.tunnel_closed().await;
@@ -221,11 +242,54 @@ where
 }
 
 /// A client's TLS connection, tracked.
-pub(super) type ClientStream = TrackedStream<tokio_rustls::server::TlsStream<TcpStream>>;
+pub(super) type ClientStream = TrackedStream<TlsStream<TcpStream>>;
 
 /// Added to a response's deadline: the body's own timeout ends it more cleanly, if the body is polled.
 const DEADLINE_GRACE: Duration = Duration::from_secs(1);
 
 pub(super) fn deadline_with_grace(at: Instant) -> Deadline {
     Deadline::at(at + DEADLINE_GRACE)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tower::{ServiceBuilder, service_fn};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn tower_concurrency_limit_of_all_connections_holds_requests_back() {
+        let running = Rc::new(Cell::new(0));
+        let handler = service_fn(move |_| {
+            let running = running.clone();
+            async move {
+                running.set(running.get() + 1);
+                for _ in 0..10 {
+                    tokio::task::yield_now().await;
+                }
+                let at_once = running.replace(running.get() - 1);
+                Ok::<_, Infallible>(Response::new(Body::from(format!("{at_once} at once"))))
+            }
+        });
+        let limited = ServiceBuilder::new().concurrency_limit(1).service(handler);
+        let service = limited.map_future(|response| -> ResponseFuture { Box::pin(response) });
+        let request = async || {
+            let (mut client, server) = tokio::io::duplex(4096);
+            let remote = SocketAddr::from(([127, 0, 0, 1], 1));
+            let (limits, connections) = (ServerLimits::default(), Connections::default());
+            let serving = serve_plain(server, remote, |_| service.clone(), &limits, &connections);
+            client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.unwrap();
+            let mut response = String::new();
+            tokio::join!(serving, client.read_to_string(&mut response)).1.unwrap();
+            response
+        };
+        let both = async { tokio::join!(request(), request()) };
+        let (first, second) = tokio::task::LocalSet::new().run_until(both).await;
+        for response in [first, second] {
+            assert!(response.starts_with("HTTP/1.1 200") && response.ends_with("\r\n1 at once"), "{response}");
+        }
+    }
 }

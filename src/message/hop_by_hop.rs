@@ -266,14 +266,7 @@ pub(crate) fn remove_where(headers: &mut HeaderMap, matches: impl Fn(&str) -> bo
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn map(lines: &[(&'static str, &'static str)]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for (name, value) in lines {
-            headers.append(*name, HeaderValue::from_static(value));
-        }
-        headers
-    }
+    use crate::message::test_headers;
 
     fn names(headers: &HeaderMap) -> Vec<&str> {
         let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
@@ -283,7 +276,7 @@ mod tests {
 
     #[test]
     fn hop_by_hop_headers_and_connection_tokens_stripped() {
-        let mut headers = map(&[
+        let mut headers = test_headers(&[
             ("connection", "close, X-One ,x-two"),
             ("connection", "x-three;q=1, keep-alive"),
             ("x-one", "1"),
@@ -308,7 +301,7 @@ mod tests {
     #[test]
     fn hop_by_hop_te_trailers_is_kept() {
         for (te, kept) in [("trailers", true), ("gzip, Trailers;q=0.5", true), ("gzip", false)] {
-            let mut headers = map(&[("te", te), ("connection", "te")]);
+            let mut headers = test_headers(&[("te", te), ("connection", "te")]);
             strip_request(&mut headers, |_| false);
             assert_eq!(headers.get(TE).map(HeaderValue::as_bytes), kept.then_some(&b"trailers"[..]), "{te}");
         }
@@ -317,12 +310,15 @@ mod tests {
     /// A client cannot start HTTP/2 on a connection to a backend.
     #[test]
     fn hop_by_hop_h2c_upgrade_stripped() {
-        let mut headers =
-            map(&[("connection", "Upgrade, HTTP2-Settings"), ("upgrade", "h2c"), ("http2-settings", "AAMAAABk")]);
+        let mut headers = test_headers(&[
+            ("connection", "Upgrade, HTTP2-Settings"),
+            ("upgrade", "h2c"),
+            ("http2-settings", "AAMAAABk"),
+        ]);
         assert_eq!(upgrade_protocol(&headers), None);
         strip_request(&mut headers, |_| false);
         assert!(headers.is_empty());
-        let mut headers = map(&[("http2-settings", "AAMAAABk")]);
+        let mut headers = test_headers(&[("http2-settings", "AAMAAABk")]);
         strip_request(&mut headers, |_| false);
         assert!(headers.is_empty());
     }
@@ -339,14 +335,14 @@ mod tests {
             (&[("connection", "Upgrade"), ("upgrade", "websocket, h2c")], None),
             (&[("connection", "Upgrade"), ("upgrade", "")], None),
         ] {
-            assert_eq!(upgrade_protocol(&map(lines)), expected, "{lines:?}");
+            assert_eq!(upgrade_protocol(&test_headers(lines)), expected, "{lines:?}");
         }
     }
 
     /// A backend must not change the behavior of the origin that all APIs share.
     #[test]
     fn untrusted_response_headers_stripped() {
-        let mut headers = map(&[
+        let mut headers = test_headers(&[
             ("access-control-allow-origin", "*"),
             ("set-cookie", "a=b"),
             ("set-cookie", "c=d"),
@@ -424,7 +420,7 @@ mod tests {
     /// Headers meant for the gateway are not sent to the backend of one API.
     #[test]
     fn untrusted_request_headers_stripped() {
-        let mut headers = map(&[
+        let mut headers = test_headers(&[
             ("cookie", "session=1"),
             ("x-forwarded-client-cert", "Subject=root"),
             ("client-cert", ":AAAA:"),
@@ -448,7 +444,7 @@ mod tests {
     /// Trailers cannot spoof an identity.
     #[test]
     fn trailers_identity_fields_stripped() {
-        let mut trailers = map(&[
+        let mut trailers = test_headers(&[
             ("x-remote-user", "root"),
             ("x_remote_group", "system:masters"),
             ("authorization", "Bearer x"),

@@ -2,7 +2,6 @@
 
 mod allowed_headers;
 mod body;
-/// Content encodings that a client accepts.
 /// CORS and HSTS headers for browsers.
 pub mod cors;
 /// Hop-by-hop headers, upgrades, and headers that are stripped.
@@ -23,3 +22,15 @@ pub use negotiate::Accept;
 pub use refusal::{Blame, Refusal, ReviewedAttributes};
 pub use respond::{ErrorFormat, respond, warning};
 pub use watch_stream::{WatchEvents, WatchSource, WatchStream, bookmark_metadata};
+
+/// Headers of a test, line by line. A value may be any bytes that a header can have.
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+pub(crate) fn test_headers(lines: &[(&str, &str)]) -> http::HeaderMap {
+    let mut headers = http::HeaderMap::new();
+    for (name, value) in lines {
+        let name = http::HeaderName::from_bytes(name.as_bytes()).unwrap();
+        headers.append(name, http::HeaderValue::from_bytes(value.as_bytes()).unwrap());
+    }
+    headers
+}

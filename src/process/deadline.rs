@@ -9,7 +9,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Interval of the check: a deadline may be noticed this much late.
+/// Interval of the check: a deadline is noticed up to this much late.
 const TICK: Duration = Duration::from_millis(250);
 
 /// Awaits `future` until `end`; `None` on timeout, which is noticed up to [`TICK`] late. Requires a `LocalSet`.

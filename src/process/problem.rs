@@ -11,17 +11,71 @@ pub struct Problem {
     pub field: String,
     /// What is wrong and what is expected.
     pub message: String,
+    /// The section of the documents about it, if there is one.
+    pub help: Option<HelpTopic>,
+}
+
+/// A section of `docs/operations/troubleshooting.md`, for findings in files that are readable and consistent in themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HelpTopic {
+    /// A certificate has expired, or is not valid yet.
+    CertificateValidity,
+    /// An APIService, its Service and its endpoints do not belong together.
+    ServiceNotResolved,
+    /// The certificate of a backend is not verified, or any authority of the machine may issue it.
+    BackendNotVerified,
+    /// The registry directory has an APIService of the same name.
+    ApiServiceOverridden,
+    /// Clients or front proxies have the same authority as a backend.
+    AuthorityShared,
+    /// An APIService takes over a part of a group that the kube-apiserver serves.
+    GroupSplit,
+}
+
+impl HelpTopic {
+    /// All topics.
+    pub const ALL: [HelpTopic; 6] = [
+        HelpTopic::CertificateValidity,
+        HelpTopic::ServiceNotResolved,
+        HelpTopic::BackendNotVerified,
+        HelpTopic::ApiServiceOverridden,
+        HelpTopic::AuthorityShared,
+        HelpTopic::GroupSplit,
+    ];
+
+    /// Path and fragment of the section, below the root of the repository.
+    pub fn link(self) -> &'static str {
+        match self {
+            HelpTopic::CertificateValidity => "docs/operations/troubleshooting.md#certificate-validity",
+            HelpTopic::ServiceNotResolved => "docs/operations/troubleshooting.md#service-not-resolved",
+            HelpTopic::BackendNotVerified => "docs/operations/troubleshooting.md#backend-not-verified",
+            HelpTopic::ApiServiceOverridden => "docs/operations/troubleshooting.md#apiservice-overridden",
+            HelpTopic::AuthorityShared => "docs/operations/troubleshooting.md#authority-shared",
+            HelpTopic::GroupSplit => "docs/operations/troubleshooting.md#group-split",
+        }
+    }
 }
 
 impl Problem {
     /// Creates a problem of the whole `place`.
     pub fn new(place: impl fmt::Display, message: impl fmt::Display) -> Problem {
-        Problem { location: place.to_string(), field: String::new(), message: message.to_string() }
+        Problem { location: place.to_string(), field: String::new(), message: message.to_string(), help: None }
     }
 
     /// Creates a problem of one field of `place`.
     pub fn at_field(place: impl fmt::Display, field: impl fmt::Display, message: impl fmt::Display) -> Problem {
-        Problem { location: place.to_string(), field: field.to_string(), message: message.to_string() }
+        Problem { location: place.to_string(), field: field.to_string(), message: message.to_string(), help: None }
+    }
+
+    /// Adds the section of the documents about it.
+    #[must_use]
+    pub fn with_help(self, topic: HelpTopic) -> Problem {
+        Problem { help: Some(topic), ..self }
+    }
+
+    /// [`HelpTopic::link`] of its section, for a log line.
+    pub fn help_link(&self) -> Option<&'static str> {
+        self.help.map(HelpTopic::link)
     }
 }
 

@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::api_service::{ApiService, ClientCertificate};
+use super::objects::api_service::{ApiService, ClientCertificate};
+use super::objects::url_backend::UrlBackend;
 use super::settings::Settings;
 use super::static_backend::{self, BackendTrust};
-use super::url_backend::UrlBackend;
 use crate::egress::{Address, CONTROL_PLANE};
 use crate::kubeclient::{KubeconfigServer, KubeconfigSource};
 use crate::message::AllowedHeaders;

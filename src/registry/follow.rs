@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::cluster::{ApiServiceStatuses, ClusterClient, ClusterFollower, ClusterState};
-use super::cross_check::cross_check;
-use super::last_good::LastGood;
+use super::directory::cross_check::cross_check;
+use super::directory::last_good::LastGood;
+use super::directory::saved_manifests::SavedManifests;
+use super::directory::scan::DirectoryScan;
 use super::layered_sources::{DirtySet, LayeredSources, RegistrySource};
 use super::resolve::ResolveRules;
-use super::saved_manifests::SavedManifests;
-use super::scan::DirectoryScan;
 use super::settings::Settings;
 use super::snapshot::{Registry, SnapshotUpdate};
 use crate::egress::EgressRoutes;
@@ -244,7 +244,7 @@ fn log_problems(before: &Problems, now: &Problems, mistake: &mut impl FnMut(&Pro
 
 fn log_warnings(warnings: &[Problem]) {
     for warning in warnings {
-        tracing::warn!("registry: {warning}");
+        tracing::warn!(help = warning.help_link(), "registry: {warning}");
     }
 }
 

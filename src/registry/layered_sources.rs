@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::api_service::ApiService;
-use super::endpoints::EndpointSlice;
-use super::service::Service;
+use super::objects::api_service::ApiService;
+use super::objects::endpoints::EndpointSlice;
+use super::objects::service::Service;
 
 /// A source of registry objects. A lookup by name costs the same however many objects there are.
 pub(super) trait RegistrySource {
@@ -30,7 +30,7 @@ pub(super) trait RegistrySource {
 pub(super) struct DirtySet {
     /// Names of APIServices.
     pub(super) api_services: BTreeSet<String>,
-    /// Services that changed themselves or in their endpoints, by [`service_key`](super::service::service_key).
+    /// Services that changed themselves or in their endpoints, by [`service_key`](super::objects::service::service_key).
     pub(super) services: BTreeSet<String>,
 }
 

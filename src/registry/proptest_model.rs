@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::cluster::{ApiServiceStatuses, ClusterStore, WatchedResource};
-use super::last_good::LastGood;
+use super::directory::last_good::LastGood;
+use super::directory::scan::DirectoryScan;
 use super::layered_sources::{DirtySet, LayeredSources, RegistrySource};
-use super::scan::DirectoryScan;
 use super::settings::Settings;
 use super::snapshot::Registry;
 use super::snapshot::tests::dump;

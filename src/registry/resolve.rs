@@ -6,9 +6,9 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use super::api_service::{ApiService, ApiServiceBackend, ServiceReference};
-use super::endpoints::{EndpointSlice, SliceEndpoint};
-use super::service::{ObjectSource, Service, ServiceType};
+use super::objects::api_service::{ApiService, ApiServiceBackend, ServiceReference};
+use super::objects::endpoints::{EndpointSlice, SliceEndpoint};
+use super::objects::service::{ObjectSource, Service, ServiceType};
 use super::snapshot::Registry;
 use crate::egress::{Address, Destination, EgressRoute, EgressRoutes, Host, HttpVersion};
 

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::api_service::ApiService;
-use super::long_running::LongRunning;
+use super::objects::api_service::ApiService;
+use super::objects::long_running::LongRunning;
 use super::settings::Settings;
 use super::static_backend::{UpstreamUrl, sidecar_upstream};
 use crate::message::AllowedHeaders;

@@ -3,12 +3,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::api_service::{ApiService, ApiServiceBackend};
-use super::endpoints::EndpointSlice;
 use super::layered_sources::{DirtySet, EffectiveApiService, LayeredSources};
-use super::service::{Service, ServiceType, service_key};
+use super::objects::api_service::{ApiService, ApiServiceBackend};
+use super::objects::endpoints::EndpointSlice;
+use super::objects::service::{Service, ServiceType, service_key};
 use crate::kubeapi::compare_by_priority;
-use crate::process::{ChangeLog, Problem, Problems, ShardedMap};
+use crate::process::{ChangeLog, HelpTopic, Problem, Problems, ShardedMap};
 
 /// A snapshot of the registry.
 ///
@@ -277,7 +277,9 @@ impl Registry {
                 None if self.lookup_error(namespace, name).is_some() => {}
                 None => {
                     let message = format!("service/{name} in {namespace:?} not found: unavailable until it exists");
-                    warnings.push(Problem::at_field(place, "spec.service", message));
+                    warnings.push(
+                        Problem::at_field(place, "spec.service", message).with_help(HelpTopic::ServiceNotResolved),
+                    );
                 }
                 Some(service) => external = service.kind == ServiceType::ExternalName,
             }
@@ -288,13 +290,15 @@ impl Registry {
             } else {
                 "the backend's certificate is not verified: an impostor can read and forge requests and responses"
             };
-            warnings.push(Problem::at_field(place, "spec.insecureSkipTLSVerify", message));
+            let problem = Problem::at_field(place, "spec.insecureSkipTLSVerify", message);
+            warnings.push(problem.with_help(HelpTopic::BackendNotVerified));
         } else if one.ca_bundle.is_none() && matches!(one.backend, ApiServiceBackend::Service(_)) {
             let message = "not set: the backend's certificate is verified with the system's CA certificates";
-            warnings.push(Problem::at_field(place, "spec.caBundle", message));
+            warnings.push(Problem::at_field(place, "spec.caBundle", message).with_help(HelpTopic::BackendNotVerified));
         }
         let hidden = "ignored: the registry directory has an APIService of the same name";
-        warnings.extend(hides.iter().map(|place| Problem::new(place, hidden)));
+        let overridden = |place| Problem::new(place, hidden).with_help(HelpTopic::ApiServiceOverridden);
+        warnings.extend(hides.iter().map(overridden));
         warnings
     }
 }
@@ -338,7 +342,7 @@ pub fn sort_by_api_service<T>(all: &mut [T], of: impl for<'a> Fn(&'a T) -> &'a A
 pub(crate) mod tests {
     use std::path::PathBuf;
 
-    use super::super::last_good::{load_directory, parse_manifests};
+    use super::super::directory::last_good::{load_directory, parse_manifests};
     use super::super::settings::Settings;
     use super::*;
 

@@ -7,11 +7,11 @@ use std::time::SystemTime;
 
 use serde_json::json;
 
-use super::annotations::{self, BackendSettings, RetryMode, UpgradeProtocols};
-use super::api_service::{ApiService, ApiServiceBackend, ClientCertificate};
-use super::service::ObjectSource;
+use super::objects::annotations::{self, BackendSettings, RetryMode, UpgradeProtocols};
+use super::objects::api_service::{ApiService, ApiServiceBackend, ClientCertificate};
+use super::objects::service::ObjectSource;
+use super::objects::url_backend::UrlBackend;
 use super::settings::Settings;
-use super::url_backend::UrlBackend;
 use crate::egress::{Address, HttpVersion};
 use crate::process::Problems;
 use crate::tls::{Bundle, KeyPair};

@@ -9,7 +9,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 
 use super::certificate::CertificateInfo;
-use crate::process::Problem;
+use crate::process::{HelpTopic, Problem};
 
 /// A set of trusted certificates. Cheap to clone. Two bundles are equal if they have the same certificates,
 /// regardless of order and comments.
@@ -128,7 +128,8 @@ impl Bundle {
     pub fn validity_problems(&self, now: UnixTime) -> impl Iterator<Item = Problem> {
         self.0.certificate_infos.iter().filter_map(move |facts| {
             let why = facts.validity_error(now)?;
-            Some(Problem::new(&self.0.source, format_args!("the certificate ({}) is not valid: {why}", facts.subject)))
+            let message = format_args!("the certificate ({}) is not valid: {why}", facts.subject);
+            Some(Problem::new(&self.0.source, message).with_help(HelpTopic::CertificateValidity))
         })
     }
 

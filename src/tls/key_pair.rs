@@ -12,7 +12,7 @@ use rustls::{Error, InconsistentKeys};
 
 use super::certificate::CertificateInfo;
 use super::provider;
-use crate::process::Problem;
+use crate::process::{HelpTopic, Problem};
 
 /// The files of a key pair.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -112,7 +112,8 @@ impl KeyPair {
     /// A problem if the certificate is not valid at `now`.
     pub fn validity_problem(&self, now: UnixTime) -> Option<Problem> {
         let why = self.info.validity_error(now)?;
-        Some(Problem::new(&self.place, format_args!("the certificate ({}) is not valid: {why}", self.info.subject)))
+        let message = format_args!("the certificate ({}) is not valid: {why}", self.info.subject);
+        Some(Problem::new(&self.place, message).with_help(HelpTopic::CertificateValidity))
     }
 
     /// The files it came from.

@@ -1,15 +1,12 @@
 //! TLS: key pairs, CA bundles, certificate authorities, and verification of peer certificates.
 
-mod authority;
 mod bundle;
 mod certificate;
-mod certificate_store;
 pub mod client;
 mod client_identity;
 mod connection_failure;
-mod csr;
 mod der;
-mod generated_certs;
+mod generate;
 mod key_pair;
 mod peer_certificate;
 pub mod server;
@@ -23,17 +20,17 @@ use std::sync::{Arc, LazyLock};
 
 use rustls::crypto::CryptoProvider;
 
-pub use authority::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, CertificateSpec, CertificateUsage, Issued};
 pub use bundle::Bundle;
 pub use certificate::CertificateInfo;
 pub(crate) use certificate::format_date;
-pub(crate) use certificate_store::already_exists;
-pub use certificate_store::{CertificateKind, CertificateStore};
 pub use client_identity::ClientIdentity;
 pub use connection_failure::{ConnectionFailure, describe_error, failure_reason, refused_certificate, rustls_error};
 pub(crate) use connection_failure::{PeerAlert, strip_docs_link};
-pub use csr::{PendingCertificate, RequestedCertificate};
-pub use generated_certs::{
+pub use generate::authority::{AUTHORITY_DAYS, Authority, CERTIFICATE_DAYS, CertificateSpec, CertificateUsage, Issued};
+pub(crate) use generate::certificate_store::already_exists;
+pub use generate::certificate_store::{CertificateKind, CertificateStore};
+pub use generate::csr::{PendingCertificate, RequestedCertificate};
+pub use generate::generated_certs::{
     FRONT_PROXY, GeneratedCertificates, ManagedCertificate, in_memory_serving_names, serving_names, write_kubeconfig,
 };
 pub use key_pair::{KeyPair, PairFiles};

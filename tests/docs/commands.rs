@@ -35,7 +35,7 @@ fn command_blocks_are_run_or_say_why_not() {
             match runner {
                 Some("test") => {}
                 Some(file) => {
-                    let file = if file == "interop" { "tests/interop/stories/pages.rs" } else { file };
+                    let file = if file == "interop" { "tests/interop/scenarios/pages.rs" } else { file };
                     let test = std::fs::read_to_string(repository().join(file)).unwrap_or_default();
                     if !test.contains(&page.path) {
                         wrong.push(format!("{place}: {file} does not run this page"));

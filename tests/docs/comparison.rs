@@ -10,8 +10,8 @@ const KCP_MAPPING: &str = "source: pkg/proxy/mapping.go of kcp-dev/kcp";
 const KCP_AUTHENTICATION: &str = "source: pkg/proxy/options/authentication.go of kcp-dev/kcp";
 const AGGREGATOR: &str = "source: README of kubernetes/kube-aggregator";
 const KUBE_RBAC_PROXY_SHUTDOWN: &str = "source: cmd/kube-rbac-proxy/app of brancz/kube-rbac-proxy v0.19.1";
-const SIDE_BY_SIDE: &str = "proxy: the same answers as kubectl proxy, but for the differences that are meant";
-const OPENAPI_SIDE_BY_SIDE: &str = "OpenAPI v2 as kube-apiserver merges it";
+const SIDE_BY_SIDE: &str = "proxy: responses equal kubectl proxy's except intended differences";
+const OPENAPI_SIDE_BY_SIDE: &str = "OpenAPI v2: merge equals kube-apiserver's";
 const RBAC_PROXY_UPSTREAMS: &str = "kube-rbac-proxy: upstreams";
 
 /// Row, and for each column of the table what shows its cell: tests, separated by `; `, or a source. Empty for an empty
@@ -25,13 +25,13 @@ const CELLS: [(&str, [&str; 5]); 15] = [
             OPENAPI_SIDE_BY_SIDE,
             RBAC_PROXY_UPSTREAMS,
             KCP,
-            "proxy: the task of the documentation",
+            "proxy: the Kubernetes task",
         ],
     ),
     (
         "Needs a kube-apiserver",
         [
-            "served: an extension server without a kube-apiserver; page docs/tutorials/standalone.md",
+            "serve delegation: extension server without kube-apiserver; page docs/tutorials/standalone.md",
             AGGREGATOR,
             "kube-rbac-proxy: resource attributes",
             KCP,
@@ -53,7 +53,7 @@ const CELLS: [(&str, [&str; 5]); 15] = [
         [
             "registry_mounted_configmap_reloaded; cluster_registry_served_and_watched",
             "page docs/how-to/cluster-registry.md",
-            "kube-rbac-proxy: every flag is one here",
+            "kube-rbac-proxy: every flag is supported",
             KCP_MAPPING,
             SIDE_BY_SIDE,
         ],
@@ -64,10 +64,10 @@ const CELLS: [(&str, [&str; 5]); 15] = [
             "client_certificate_gives_name_groups_and_uid; request_header_identity_accepted_from_trusted_front_proxy_only; \
              token_file_authenticates_and_token_is_not_forwarded; jwt_accepted_with_every_algorithm_and_not_forwarded; \
              reviews_cached_and_identity_headers_set",
-            "delegated: who is asking, and may they",
+            "delegated auth: authentication and authorization results equal the extension server's",
             "kube-rbac-proxy: audiences and OpenID Connect",
             KCP_AUTHENTICATION,
-            "proxy: the task of the documentation",
+            "proxy: the Kubernetes task",
         ],
     ),
     (
@@ -75,7 +75,7 @@ const CELLS: [(&str, [&str; 5]); 15] = [
         [
             "rbac_sample_policy_allows_exactly_its_rules; access_review_denied_is_403_and_failed_is_500; \
              authorization_webhook_failure_policy_no_opinion_or_deny",
-            "delegated: a right is given and taken away",
+            "delegated auth: RBAC binding created and deleted",
             "kube-rbac-proxy: static rules; kube-rbac-proxy: resource attributes",
             "",
             SIDE_BY_SIDE,
@@ -85,7 +85,7 @@ const CELLS: [(&str, [&str; 5]); 15] = [
         "Identity to the backend",
         [
             "relay_get_with_identity_over_all_protocol_pairs; forged_identity_headers_removed",
-            "jane is jane with her groups",
+            "identity: user, uid and groups forwarded",
             "kube-rbac-proxy: identity headers",
             KCP,
             SIDE_BY_SIDE,
@@ -98,18 +98,18 @@ const CELLS: [(&str, [&str; 5]); 15] = [
     (
         "Impersonation",
         [
-            "impersonation: allowed and denied alike; impersonation: kubectl --as",
-            "impersonation: allowed and denied alike",
+            "impersonation: decisions equal the extension server's; impersonation: kubectl --as",
+            "impersonation: decisions equal the extension server's",
             "kube-rbac-proxy: identity headers",
             "",
-            "proxy: several kubeconfigs are one, and act for somebody else",
+            "proxy: several kubeconfigs merged, with impersonation",
         ],
     ),
     (
         "Merges discovery and OpenAPI",
         [
             "discovery_aggregated_and_plain_forms_with_etags; openapi_v3_index_merged_and_documents_relayed; \
-             OpenAPI v2 before a kube-apiserver",
+             OpenAPI v2: merge in front of kube-apiserver",
             OPENAPI_SIDE_BY_SIDE,
             RBAC_PROXY_UPSTREAMS,
             "",
@@ -120,17 +120,14 @@ const CELLS: [(&str, [&str; 5]); 15] = [
         "Writes condition `Available`",
         [
             "leader_writes_changed_conditions_with_upstream_text; \
-             of two gateways one writes conditions, and the other when it ends",
-            "of two gateways one writes conditions, and the other when it ends",
-            "kube-rbac-proxy: every flag is one here",
+             leader election: one of two gateways writes conditions, the other takes over",
+            "leader election: one of two gateways writes conditions, the other takes over",
+            "kube-rbac-proxy: every flag is supported",
             "",
             SIDE_BY_SIDE,
         ],
     ),
-    (
-        "Audit events",
-        ["audit: events as kube-apiserver writes them", "audit: events as kube-apiserver writes them", "", "", ""],
-    ),
+    ("Audit events", ["audit: events equal kube-apiserver's", "audit: events equal kube-apiserver's", "", "", ""]),
     (
         "Configuration file reload",
         [
@@ -138,7 +135,7 @@ const CELLS: [(&str, [&str; 5]); 15] = [
              egress_reload_keeps_connections_of_unchanged_selections; \
              rbac_proxy_static_rules_need_no_review_and_are_reloaded",
             "",
-            "kube-rbac-proxy: files that go wrong later",
+            "kube-rbac-proxy: certificate file broken after start",
             KCP_MAPPING,
             "",
         ],
@@ -152,7 +149,7 @@ const CELLS: [(&str, [&str; 5]); 15] = [
             "egress_selector_configuration_accepted_and_refused_as_kube_apiserver",
             "",
             "",
-            "socks5: a kubeconfig's proxy-url leads to the API server",
+            "socks5: kubectl with proxy-url",
         ],
     ),
     (
@@ -196,10 +193,10 @@ fn tests_named_by_the_comparison_exist() {
         }
         for name in evidence.split("; ") {
             tests += 1;
-            let (function, trial) = (format!("fn {name}("), format!("(\"{name}\","));
-            // A trial may stand at the beginning of a line of its own.
+            let (function, interop) = (format!("fn {name}("), format!("(\"{name}\","));
+            // A test name may be on a line of its own.
             let exists = |text: &String| {
-                text.contains(&function) || text.contains(&trial) || text.contains(&format!("\"{name}\",\n"))
+                text.contains(&function) || text.contains(&interop) || text.contains(&format!("\"{name}\",\n"))
             };
             assert!(texts.iter().any(exists), "no test is named {name:?}");
         }

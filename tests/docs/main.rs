@@ -7,6 +7,7 @@
 mod chart;
 mod commands;
 mod comparison;
+mod help_links;
 mod links;
 mod page;
 mod page_runner;

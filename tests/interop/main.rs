@@ -1,18 +1,18 @@
-//! The interop suite: kubectl, curl and bare HTTP against the real sample-apiserver, directly and
-//! through narthex, with a real kube-apiserver and etcd behind them.
+//! Interop tests: kubectl, curl and plain HTTP clients against the real sample-apiserver, directly and through
+//! narthex, with a real kube-apiserver and etcd.
 //!
-//! `tests/interop/run` builds the peers and starts this; what stands after `--` are the test harness's
-//! usual arguments (a filter, `--list`, `--test-threads`). `NARTHEX_INTEROP=direct` leaves narthex out and
-//! compares the server with itself, which tells whether a failure is ours or the peers'. `NARTHEX_INTEROP=hold`
-//! runs no test but prints how to use the world by hand, until Enter.
+//! `tests/interop/run` builds the peers and runs this binary; arguments after `--` go to the test harness (a filter,
+//! `--list`, `--test-threads`). `NARTHEX_INTEROP=direct` runs without narthex and compares the server with itself, to
+//! tell whether a failure is narthex's or a peer's. `NARTHEX_INTEROP=hold` runs no test: it starts the environment
+//! and prints how to use it until Enter is pressed.
 
-// A test stops at what it did not expect.
+// A test panics at the first unexpected result.
 #![allow(clippy::unwrap_used)]
 
+mod environment;
 #[path = "../docs/page_runner.rs"]
 mod page_runner;
-mod stories;
-mod world;
+mod scenarios;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,9 +20,9 @@ use std::sync::{Arc, OnceLock};
 
 use libtest_mimic::{Arguments, Trial};
 
-use world::{Kubectl, World};
+use environment::{Kubectl, TestEnvironment};
 
-/// What `tests/interop/peers/build` builds for it.
+/// Programs that `tests/interop/peers/build` builds.
 const PEERS: [&str; 10] = [
     "etcd",
     "kube-apiserver",
@@ -42,82 +42,85 @@ fn main() -> ExitCode {
         eprintln!("interop: {missing} is not built; run tests/interop/run, which builds the peers first");
         return ExitCode::FAILURE;
     }
-    // Every kubectl is a process of its own beside the servers: more at once only wait for each other.
+    // Each kubectl is a separate process beside the servers, so more threads than processors only wait.
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     arguments.test_threads.get_or_insert(processors.clamp(2, 8));
 
     let kubectls = kubectls();
     let mode = std::env::var("NARTHEX_INTEROP").unwrap_or_default();
     if mode == "hold" {
-        World::start(true).hold();
+        TestEnvironment::start(true).hold();
         return ExitCode::SUCCESS;
     }
-    let with_narthex = mode != "direct";
-    let shared: Arc<OnceLock<World>> = Arc::default();
-    let trials = trials(&shared, &kubectls, with_narthex);
+    let with_gateway = mode != "direct";
+    let shared: Arc<OnceLock<TestEnvironment>> = Arc::default();
+    let tests = tests(&shared, &kubectls, with_gateway);
     if !arguments.list {
-        // On this thread, which outlives all tests: the peers end with the thread that started them.
-        let _ = shared.set(World::start(with_narthex));
+        // Started on the main thread, which outlives all tests: peers end with the thread that started them.
+        let _ = shared.set(TestEnvironment::start(with_gateway));
     }
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    if let Some(world) = Arc::into_inner(shared).and_then(OnceLock::into_inner) {
-        world.end(conclusion.has_failed());
+    let conclusion = libtest_mimic::run(&arguments, tests);
+    if let Some(environment) = Arc::into_inner(shared).and_then(OnceLock::into_inner) {
+        environment.end(conclusion.has_failed());
     }
     conclusion.exit_code()
 }
 
-fn trials(shared: &Arc<OnceLock<World>>, kubectls: &[Kubectl], with_narthex: bool) -> Vec<Trial> {
-    let mut trials = Vec::new();
-    let mut add = |name: String, test: Box<dyn FnOnce(&World) + Send>| {
+fn tests(shared: &Arc<OnceLock<TestEnvironment>>, kubectls: &[Kubectl], with_gateway: bool) -> Vec<Trial> {
+    let mut tests = Vec::new();
+    let mut add = |name: String, test: Box<dyn FnOnce(&TestEnvironment) + Send>| {
         let shared = Arc::clone(shared);
-        trials.push(Trial::test(name, move || {
-            test(shared.get().expect("the world was started before the tests"));
+        tests.push(Trial::test(name, move || {
+            test(shared.get().expect("the environment was started before the tests"));
             Ok(())
         }));
     };
     for kubectl in kubectls {
-        for (name, story) in stories::everywhere() {
-            let teller = kubectl.clone();
+        for (name, scenario) in scenarios::extension_scenarios() {
+            let kubectl = kubectl.clone();
             add(
                 format!("kubectl {}: {name}", kubectl.version),
-                Box::new(move |world| stories::tell(world, &teller, story)),
+                Box::new(move |environment| scenarios::compare_extension_server(environment, &kubectl, scenario)),
             );
         }
-        for (name, story) in stories::of_a_cluster() {
-            let teller = kubectl.clone();
+        for (name, scenario) in scenarios::cluster_scenarios() {
+            let kubectl = kubectl.clone();
             add(
                 format!("kubectl {}: cluster: {name}", kubectl.version),
-                Box::new(move |world| stories::tell_of_a_cluster(world, &teller, story)),
+                Box::new(move |environment| scenarios::compare_cluster(environment, &kubectl, scenario)),
             );
         }
-        for (name, story) in stories::through_narthex().into_iter().filter(|_| with_narthex) {
-            let teller = kubectl.clone();
+        for (name, scenario) in scenarios::gateway_scenarios().into_iter().filter(|_| with_gateway) {
+            let kubectl = kubectl.clone();
             add(
                 format!("kubectl {}: {name}", kubectl.version),
-                Box::new(move |world| stories::tell_through(world, &teller, story)),
+                Box::new(move |environment| scenarios::run_at_gateway(environment, &kubectl, scenario)),
             );
         }
-        for (name, trial) in stories::trials_with_kubectl().into_iter().filter(|_| with_narthex) {
+        for (name, test) in scenarios::kubectl_tests().into_iter().filter(|_| with_gateway) {
             let kubectl = kubectl.clone();
-            add(format!("kubectl {}: {name}", kubectl.version), Box::new(move |world| trial(world, &kubectl)));
+            add(
+                format!("kubectl {}: {name}", kubectl.version),
+                Box::new(move |environment| test(environment, &kubectl)),
+            );
         }
     }
-    for (name, trial) in stories::trials_everywhere() {
-        add(name.to_owned(), Box::new(trial));
+    for (name, test) in scenarios::tests_of_all_targets() {
+        add(name.to_owned(), Box::new(test));
     }
-    for (name, trial) in stories::trials_of_narthex().into_iter().filter(|_| with_narthex) {
-        add(name.to_owned(), Box::new(trial));
+    for (name, test) in scenarios::gateway_tests().into_iter().filter(|_| with_gateway) {
+        add(name.to_owned(), Box::new(test));
     }
-    trials
+    tests
 }
 
 fn built(name: &str) -> bool {
-    world::peer(name).is_file()
+    environment::peer(name).is_file()
 }
 
-/// The kubectl that was built, and the machine's own when it has one of another version.
+/// The kubectl that was built, and the one on PATH if its version differs.
 fn kubectls() -> Vec<Kubectl> {
-    let built = Kubectl::at(&world::peer("kubectl")).expect("the kubectl that was built runs");
+    let built = Kubectl::at(&environment::peer("kubectl")).expect("the kubectl that was built runs");
     let mut kubectls = vec![built];
     let path = std::env::var_os("PATH").unwrap_or_default();
     let installed: Option<PathBuf> = std::env::split_paths(&path).map(|dir| dir.join("kubectl")).find(|p| p.is_file());

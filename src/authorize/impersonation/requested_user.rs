@@ -78,27 +78,17 @@ mod tests {
     use http::HeaderName;
 
     use super::*;
-
-    fn map(lines: &[(&str, &str)]) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        for (name, value) in lines {
-            headers.append(
-                HeaderName::from_bytes(name.as_bytes()).unwrap(),
-                HeaderValue::from_bytes(value.as_bytes()).unwrap(),
-            );
-        }
-        headers
-    }
+    use crate::message::test_headers;
 
     fn refused(lines: &[(&str, &str)]) -> String {
-        let status = parse_headers(&map(lines)).unwrap_err();
+        let status = parse_headers(&test_headers(lines)).unwrap_err();
         assert_eq!((status.code, status.reason), (400, "BadRequest"));
         status.message
     }
 
     #[test]
     fn impersonation_headers_parsed_completely() {
-        let headers = map(&[
+        let headers = test_headers(&[
             ("Impersonate-User", "bob"),
             ("Impersonate-User", "root"),
             ("Impersonate-Uid", ""),
@@ -132,7 +122,7 @@ mod tests {
             &[("impersonate-uid", "")],
             &[("impersonate_user", "root")],
         ] {
-            assert_eq!(parse_headers(&map(lines)), Ok(None), "{lines:?}");
+            assert_eq!(parse_headers(&test_headers(lines)), Ok(None), "{lines:?}");
         }
     }
 
@@ -158,15 +148,15 @@ mod tests {
         assert!(refused(&[("impersonate-user", " root")]).contains("begins or ends with a space"));
         assert!(refused(&[("impersonate-user", "a\tb")]).contains("control character"));
         assert!(refused(&[("impersonate-user", "a"), ("impersonate-group", "b ")]).contains("space"));
-        let mut headers = map(&[("impersonate-user", "bob")]);
+        let mut headers = test_headers(&[("impersonate-user", "bob")]);
         headers.insert("impersonate-group", HeaderValue::from_bytes(b"\xff").unwrap());
         assert!(parse_headers(&headers).unwrap_err().message.contains("impersonate-group is not UTF-8"));
-        assert_eq!(parse_headers(&map(&[("impersonate-user", "Jürgen")])).unwrap().unwrap().name, "Jürgen");
+        assert_eq!(parse_headers(&test_headers(&[("impersonate-user", "Jürgen")])).unwrap().unwrap().name, "Jürgen");
     }
 
     #[test]
     fn impersonation_headers_stripped_in_every_spelling() {
-        let mut headers = map(&[
+        let mut headers = test_headers(&[
             ("Impersonate-User", "a"),
             ("impersonate_group", "a"),
             ("IMPERSONATE.UID", "a"),

@@ -1,7 +1,6 @@
 //! RBAC objects from a file, evaluated like `plugin/pkg/auth/authorizer/rbac` of kube-apiserver.
 
 mod aggregate;
-mod follow;
 mod manifests;
 mod rule;
 
@@ -14,8 +13,7 @@ pub use rule::PolicyRule;
 
 use super::Attributes;
 use crate::kubeapi::{GoQuoted, User};
-use crate::process::{Problem, Problems, is_json, read_text_file};
-pub use follow::PolicyFile;
+use crate::process::{Problem, Problems, WatchedFile, WatchedFileContent, is_json, read_text_file};
 
 /// The maximum size of a policy file.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -107,7 +105,7 @@ impl RbacPolicy {
     pub fn log(&self) {
         tracing::info!(bindings = self.bindings, "authorization policy loaded");
         for warning in &self.warnings {
-            tracing::warn!(%warning, "authorization policy is suspicious");
+            tracing::warn!(%warning, "authorization policy has a probable mistake");
         }
     }
 
@@ -205,6 +203,21 @@ impl<'m> RoleIndex<'m> {
             // The error of upstream's role lister.
             format!("{kind}.rbac.authorization.k8s.io {} not found", GoQuoted(name)).into()
         })
+    }
+}
+
+/// A policy file that is reloaded when it changes.
+pub type PolicyFile = WatchedFile<RbacPolicy>;
+
+impl WatchedFileContent for RbacPolicy {
+    const UNUSABLE: &'static str = "policy file changed and is invalid; the last good policy stays in use";
+
+    fn read(path: &Path) -> Result<RbacPolicy, Problems> {
+        RbacPolicy::load(path)
+    }
+
+    fn log_reload(&self, _path: &Path) {
+        self.log();
     }
 }
 

@@ -1,10 +1,13 @@
 //! Tests of RBAC decisions and of policy errors.
 
+use std::fs;
+
 use http::Method;
 use proptest::prelude::*;
 
 use super::*;
 use crate::kubeapi::{CanonicalPath, Query, RequestInfo};
+use crate::process::{Drain, OnFailure, Published, ShutdownPhase};
 
 const HEAD: &str = "apiVersion: rbac.authorization.k8s.io/v1";
 
@@ -238,4 +241,41 @@ proptest! {
         let attributes = Attributes { user: &user, request: &request };
         prop_assert_eq!(policy.allows(attributes).is_some(), allows_by_scan(&manifests, &user, &request));
     }
+}
+
+fn policy_text(user: &str) -> String {
+    format!(
+        "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {{name: a}}\n\
+         roleRef: {{apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: r}}\n\
+         subjects: [{{kind: User, name: {user}}}]\n---\n\
+         apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {{name: r}}\n\
+         rules: [{{verbs: [get], nonResourceURLs: ['*']}}]\n"
+    )
+}
+
+#[tokio::test]
+async fn policy_file_invalid_keeps_last_good_policy() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("policy.yaml");
+    fs::write(&path, policy_text("jane")).unwrap();
+    let (file, policy_of_jane) = PolicyFile::open(&path).unwrap();
+    let (publisher, mut published) = Published::new(policy_of_jane);
+    let (drainer, drain) = Drain::new();
+    let (told, mut hear) = tokio::sync::mpsc::unbounded_channel();
+    let on_failure: OnFailure = Box::new(move |problems| {
+        let _ = told.send(problems.0.len());
+    });
+    let following = tokio::spawn(file.publish_changes(publisher, on_failure, drain));
+    fs::write(&path, policy_text("bob")).unwrap();
+    published.changed().await;
+    assert!(published.get().users.contains_key("bob") && !published.get().users.contains_key("jane"));
+    fs::write(&path, policy_text("eve").replace("[get]", "[]")).unwrap();
+    assert_eq!(hear.recv().await, Some(1));
+    assert!(published.get().users.contains_key("bob"));
+    fs::write(&path, policy_text("eve")).unwrap();
+    published.changed().await;
+    assert_eq!(hear.recv().await, Some(0));
+    assert!(published.get().users.contains_key("eve"));
+    drainer.advance(ShutdownPhase::Ending);
+    following.await.unwrap();
 }

@@ -143,7 +143,7 @@ impl RbacProxyRules {
     pub fn log(&self) {
         tracing::info!(paths = self.by_path.len(), statics = self.static_rules.len(), "authorization file loaded");
         for warning in &self.warnings {
-            tracing::warn!(%warning, "authorization file is suspicious");
+            tracing::warn!(%warning, "authorization file has a probable mistake");
         }
     }
 }

@@ -6,6 +6,7 @@ use http::{HeaderName, HeaderValue};
 
 use super::*;
 use crate::kubeapi::User;
+use crate::message::test_headers;
 
 fn rules(text: &str) -> RbacProxyRules {
     RbacProxyRules::parse("config.yaml", text, false).unwrap()
@@ -25,11 +26,7 @@ fn permissions_of(
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let (path, query) = (CanonicalPath::parse(path).unwrap(), Query::parse(query));
     let method = Method::from_bytes(method.as_bytes()).unwrap();
-    let mut map = HeaderMap::new();
-    for (name, value) in headers {
-        map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_str(value).unwrap());
-    }
-    let questions = rules.required_permissions(&method, &path, &query, &map)?;
+    let questions = rules.required_permissions(&method, &path, &query, &test_headers(headers))?;
     let mut text = String::new();
     for question in questions.iter() {
         let RequestInfo { verb, path, api_group, api_version, namespace, resource, subresource, name, .. } = &question;

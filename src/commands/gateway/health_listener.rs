@@ -1,6 +1,8 @@
 //! A second listener with the same certificate that serves only health checks, without authentication
 //! (`--proxy-endpoints-port`).
 
+use std::convert::Infallible;
+use std::future::ready;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
@@ -11,12 +13,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
+use tower::service_fn;
 
 use super::request::strip_body;
 use crate::commands::threads::spawn_thread;
-use crate::listen::{
-    AcceptedConnection, Acceptor, Connections, Handler, HandlerFactory, HandlerFuture, ServerLimits, accept, serve,
-};
+use crate::listen::{Acceptor, Connections, ResponseFuture, ServerLimits, accept, serve};
 use crate::message::{Body, IncomingBody};
 use crate::observe::health::HealthChecks;
 use crate::observe::metrics::HandshakeFailure;
@@ -52,8 +53,9 @@ impl HealthListener {
         let connections = Connections::default();
         // The kubelet probes a pod directly, without the load balancer's PROXY header.
         let limits = Rc::new(ServerLimits { proxy_protocol: None, ..limits });
-        let ours = health.into_iter().filter(|health| health.name() != "healthz").collect();
-        let door = Rc::new(HealthService(Rc::new(HealthPortHandler(ours))));
+        let checks: Rc<[_]> = health.into_iter().filter(|health| health.name() != "healthz").collect();
+        let service = service_fn(move |request| -> ResponseFuture { Box::pin(ready(Ok(respond(&checks, &request)))) });
+        let make_service = service_fn(move |_| ready(Ok::<_, Infallible>(service.clone())));
         let mut round = tokio::time::interval(SWEEP_INTERVAL);
         tokio::task::spawn_local(accept(listener, acceptor, MAX_CONNECTIONS, drain.clone()));
         // The port closes when the process drains; by then it is already unready.
@@ -62,7 +64,8 @@ impl HealthListener {
                 arrived = incoming.recv() => match arrived {
                     Some(arrived) => {
                         let tls = tls.load().as_ref().clone();
-                        let serving = serve(arrived, tls, door.clone(), limits.clone(), connections.clone());
+                        let (limits, connections) = (limits.clone(), connections.clone());
+                        let serving = serve(arrived, tls, make_service.clone(), log_failure, limits, connections);
                         tokio::task::spawn_local(serving);
                     }
                     None => break,
@@ -81,48 +84,31 @@ impl HealthListener {
     }
 }
 
-struct HealthService(Rc<HealthPortHandler>);
-
-impl HandlerFactory for HealthService {
-    type Connection = HealthPortHandler;
-
-    fn new_handler(&self, _: AcceptedConnection) -> Rc<HealthPortHandler> {
-        self.0.clone()
-    }
-
-    fn handshake_failed(&self, remote: SocketAddr, failure: HandshakeFailure, error: &io::Error) {
-        tracing::debug!(client = %remote, reason = failure.as_str(), %error, "TLS handshake failed");
-    }
+fn log_failure(remote: SocketAddr, failure: HandshakeFailure, error: &io::Error) {
+    tracing::debug!(client = %remote, reason = failure.as_str(), %error, "TLS handshake failed");
 }
 
-/// Serves `/healthz` as kube-rbac-proxy does, and the gateway's health checks.
-struct HealthPortHandler(Vec<HealthChecks>);
-
-impl HealthPortHandler {
-    fn respond(&self, path: &str, query: Option<&str>) -> Response<Body> {
-        let health = || self.0.iter().find_map(|health| health.respond(path, query)).map(|found| found.map(Body::from));
-        let mut response = match path {
-            // kube-rbac-proxy answers `ok` to every request as long as it runs.
-            "/healthz" => Response::new(Body::from(Bytes::from_static(b"ok"))),
-            _ => match health() {
-                Some(response) => return response,
-                None => {
-                    let mut response = Response::new(Body::from(Bytes::from_static(b"404 page not found\n")));
-                    *response.status_mut() = StatusCode::NOT_FOUND;
-                    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-                    response
-                }
-            },
-        };
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-        response
-    }
+/// Serves `/healthz` as kube-rbac-proxy does, and `checks`.
+fn respond(checks: &[HealthChecks], request: &Request<IncomingBody>) -> Response<Body> {
+    let (path, query) = (request.uri().path(), request.uri().query());
+    let response = match path {
+        // kube-rbac-proxy answers `ok` to every request as long as it runs.
+        "/healthz" => plain_text(StatusCode::OK, "ok"),
+        _ => match checks.iter().find_map(|health| health.respond(path, query)) {
+            Some(response) => response.map(Body::from),
+            None => {
+                let mut response = plain_text(StatusCode::NOT_FOUND, "404 page not found\n");
+                response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+                response
+            }
+        },
+    };
+    if *request.method() == Method::HEAD { strip_body(response) } else { response }
 }
 
-impl Handler for HealthPortHandler {
-    fn handle(self: Rc<Self>, request: Request<IncomingBody>) -> HandlerFuture {
-        let response = self.respond(request.uri().path(), request.uri().query());
-        let response = if *request.method() == Method::HEAD { strip_body(response) } else { response };
-        Box::pin(std::future::ready(response))
-    }
+fn plain_text(status: StatusCode, text: &'static str) -> Response<Body> {
+    let mut response = Response::new(Body::from(Bytes::from_static(text.as_bytes())));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
 }

@@ -46,20 +46,20 @@ pub(super) struct StatusInputs {
 
 pub(super) fn admin_state(
     shared: &Arc<GatewayState>,
-    told: StatusInputs,
+    inputs: StatusInputs,
     token: Option<AdminTokenConfig>,
 ) -> AdminState {
     let started = SystemTime::now();
-    let (log_level, connections) = (told.log_level.clone(), told.connections.clone());
+    let (log_level, connections) = (inputs.log_level.clone(), inputs.connections.clone());
     let health = super::start::health_endpoints(
         &shared.drain,
-        &told.access_log,
+        &inputs.access_log,
         (&shared.table, &shared.documents.discovery),
-        &told.readiness_checks,
+        &inputs.readiness_checks,
     );
     let (reporting, tasks) = (shared.clone(), (shared.clone(), connections.clone()));
     AdminState {
-        report: Box::new(move || report(&reporting, &told, started)),
+        report: Box::new(move || report(&reporting, &inputs, started)),
         metrics: shared.metrics.clone(),
         health,
         log_level,
@@ -84,29 +84,34 @@ pub(super) fn admin_state(
     }
 }
 
-fn report(shared: &GatewayState, told: &StatusInputs, started: SystemTime) -> StatusReport {
-    let (in_use, ways, table) = (shared.serving.in_use.get(), told.egress_routes.get(), shared.table.get());
+fn report(shared: &GatewayState, inputs: &StatusInputs, started: SystemTime) -> StatusReport {
+    let (in_use, routes, table) = (shared.serving.in_use.get(), inputs.egress_routes.get(), shared.table.get());
     let identity = shared.identity.as_ref().map(Published::get);
-    let sources =
-        CertificateSources { in_use: &in_use, identity, egress_routes: &ways, table: &table, metrics: &shared.metrics };
+    let sources = CertificateSources {
+        in_use: &in_use,
+        identity,
+        egress_routes: &routes,
+        table: &table,
+        metrics: &shared.metrics,
+    };
     StatusReport {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started: timestamp(started),
         phase: StatusReport::phase_name(shared.drain.phase()).to_owned(),
-        listen: vec![format!("https://{}", told.address)],
+        listen: vec![format!("https://{}", inputs.address)],
         apiservices: table
             .sorted_routes()
             .iter()
             .filter(|route| shared.delegate.all || route.api_service.name != DELEGATE)
-            .map(|route| apiservice_report(shared, told, route))
+            .map(|route| apiservice_report(shared, inputs, route))
             .collect(),
         certificates: sources.certificates(),
         peer_certificates: sources.peer_certificates(u64::MAX),
-        cluster: told.cluster.as_ref().map(cluster_report),
+        cluster: inputs.cluster.as_ref().map(cluster_report),
         authorizers: shared.access.authorizer.describe(),
-        file_problems: told.file_errors.current(),
+        file_problems: inputs.file_errors.current(),
         handshake_failures: handshake_failures(&shared.metrics),
-        refusals: told.access_log.refusals().into_iter().map(refusal_report).collect(),
+        refusals: inputs.access_log.refusals().into_iter().map(refusal_report).collect(),
         audit: shared
             .access
             .auditor
@@ -114,24 +119,24 @@ fn report(shared: &GatewayState, told: &StatusInputs, started: SystemTime) -> St
             .flat_map(|auditor| auditor.sink_status())
             .map(AuditSinkReport::from)
             .collect(),
-        document_problems: document_problems(shared, &told.availability),
-        registry_warnings: told
+        document_problems: document_problems(shared, &inputs.availability),
+        registry_warnings: inputs
             .warnings
             .get()
             .lines()
             .into_iter()
-            .chain(ways.missing_selection_warnings(&STANDARD_CALLS))
+            .chain(routes.missing_selection_warnings(&STANDARD_CALLS))
             .collect(),
         remote_calls: shared.metrics.calls().status().iter().map(remote_call_report).collect(),
-        egress: egress_report(&ways),
-        registry_problems: told.registry.get().problems.0.iter().map(ToString::to_string).collect(),
+        egress: egress_report(&routes),
+        registry_problems: inputs.registry.get().problems.0.iter().map(ToString::to_string).collect(),
         not_ready: shared
             .health
             .iter()
             .filter(|health| health.name() == "readyz")
             .flat_map(HealthChecks::failing_checks)
             .collect(),
-        log_level: told.log_level.current(),
+        log_level: inputs.log_level.current(),
         // Of the moment in which it is asked for.
         verdict: VerdictReport::default(),
     }
@@ -179,18 +184,18 @@ pub(in crate::commands) fn remote_call_report(of: &CallStatus) -> RemoteCallRepo
 }
 
 /// The report of the egress routes and the state of their proxies.
-pub(in crate::commands) fn egress_report(ways: &EgressRoutes) -> Vec<EgressReport> {
+pub(in crate::commands) fn egress_report(routes: &EgressRoutes) -> Vec<EgressReport> {
     let state = |state| match state {
         ProxyState::Untried => "untried".to_owned(),
         ProxyState::Healthy => "serves".to_owned(),
         ProxyState::Failing { fault: ProxyFault::TimedOut, cause, since } => {
-            format!("does not answer since {}: {cause}", timestamp(since))
+            format!("has not answered since {}: {cause}", timestamp(since))
         }
         ProxyState::Failing { fault, cause, since } => {
             format!("fails since {}: {}: {cause}", timestamp(since), fault.reason())
         }
     };
-    let lines = ways.entries().map(|(name, way)| {
+    let lines = routes.entries().map(|(name, way)| {
         let selection = name.to_owned();
         match way {
             EgressRoute::Direct => {

@@ -1,5 +1,6 @@
 //! Handles a request: route to the API or the static files, filter, forward.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use http::header::HOST;
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use percent_encoding::percent_decode_str;
+use tower::service_fn;
 
 use super::filter::check;
 use super::paths::{PathRoute, Prefixes};
@@ -16,7 +18,7 @@ use super::responses::{self, LoggedCause};
 use super::static_files;
 use crate::config::proxy::RequestFilter;
 use crate::kubeclient::Client;
-use crate::listen::{ConnectionHandle, Handler, HandlerFuture};
+use crate::listen::{ConnectionHandle, RequestService, ResponseFuture};
 use crate::message::{Body, IncomingBody};
 use crate::observe::access::{ProxyAccessLog, ProxyRecord};
 
@@ -40,26 +42,28 @@ pub(super) struct ProxyConnection {
     pub(super) handle: ConnectionHandle,
 }
 
-impl Handler for ProxyConnection {
-    fn handle(self: Rc<Self>, request: Request<IncomingBody>) -> HandlerFuture {
-        Box::pin(async move {
-            let (began, method, uri) = (Instant::now(), request.method().clone(), request.uri().clone());
-            let mut answer = self.respond(request).await;
-            let cause = answer.extensions_mut().remove::<LoggedCause>();
-            self.context.access_log.record(&ProxyRecord {
-                client: self.remote,
-                method: &method,
-                uri: &uri,
-                status: answer.status().as_u16(),
-                cause: cause.as_ref().map_or("", |LoggedCause(why)| why),
-                took: began.elapsed(),
-            });
-            answer
-        })
-    }
-}
-
 impl ProxyConnection {
+    /// The service of this connection's requests.
+    pub(super) fn into_service(self) -> impl RequestService {
+        let connection = Rc::new(self);
+        service_fn(move |request| -> ResponseFuture { Box::pin(connection.clone().handle(request)) })
+    }
+
+    async fn handle(self: Rc<Self>, request: Request<IncomingBody>) -> Result<Response<Body>, Infallible> {
+        let (began, method, uri) = (Instant::now(), request.method().clone(), request.uri().clone());
+        let mut answer = self.respond(request).await;
+        let cause = answer.extensions_mut().remove::<LoggedCause>();
+        self.context.access_log.record(&ProxyRecord {
+            client: self.remote,
+            method: &method,
+            uri: &uri,
+            status: answer.status().as_u16(),
+            cause: cause.as_ref().map_or("", |LoggedCause(why)| why),
+            took: began.elapsed(),
+        });
+        Ok(answer)
+    }
+
     async fn respond(&self, request: Request<IncomingBody>) -> Response<Body> {
         let door = &*self.context;
         let host = match request_host(&request) {

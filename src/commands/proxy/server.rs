@@ -201,15 +201,16 @@ async fn accept_one(
             let (socket, remote) = listener.accept().await?;
             // On failure the client has already disconnected.
             if process::configure_socket_with_keep_alive(&socket, door.keep_alive).is_ok() {
-                let meet = move |closer| ProxyConnection { context: door, remote: Some(remote.ip()), handle: closer };
-                tokio::task::spawn_local(serve_plain(socket, remote, meet, limits, connections));
+                let make_service =
+                    move |handle| ProxyConnection { context: door, remote: Some(remote.ip()), handle }.into_service();
+                tokio::task::spawn_local(serve_plain(socket, remote, make_service, limits, connections));
             }
         }
         Listener::Unix(listener) => {
             let (socket, _) = listener.accept().await?;
             let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
-            let meet = move |closer| ProxyConnection { context: door, remote: None, handle: closer };
-            tokio::task::spawn_local(serve_plain(socket, nowhere, meet, limits, connections));
+            let make_service = move |handle| ProxyConnection { context: door, remote: None, handle }.into_service();
+            tokio::task::spawn_local(serve_plain(socket, nowhere, make_service, limits, connections));
         }
     }
     Ok(())

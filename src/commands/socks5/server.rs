@@ -16,7 +16,7 @@ use crate::commands::signals::shut_down_on_signal;
 use crate::commands::threads::{join_all, spawn_thread};
 use crate::config::Socks5Config;
 use crate::egress::{EgressConfigFile, EgressRoutes};
-use crate::listen::{Acceptor, accept, bind, raise_descriptor_limit};
+use crate::listen::{Acceptor, accept, bind, proxied_connections_within, raise_descriptor_limit};
 use crate::observe::access::{AccessLog, TunnelAccessLog};
 use crate::observe::health::{HealthCheck, HealthChecks};
 use crate::observe::log::LogLevel;
@@ -67,11 +67,8 @@ impl Socks5Server {
             drain: drain.clone(),
         };
         let (acceptor, mut threads) = workers.spawn(config)?;
-        // Each connection takes two descriptors; some stay free for files and the admin listener.
         let max_connections = match config.max_connections {
-            0 => {
-                descriptors.map_or(usize::MAX, |all| usize::try_from(all.saturating_sub(64) / 2).unwrap_or(usize::MAX))
-            }
+            0 => proxied_connections_within(descriptors),
             max => max,
         };
         let accept_drain = drain.clone();

@@ -166,8 +166,8 @@ pub(in crate::config) fn authorization_config(parser: &mut FlagParser<'_>) -> Op
     Some(path)
 }
 
-/// The file of [`AuthorizerMode::Static`]; given if and only if that is among the modes. With an `AuthorizationConfiguration` it
-/// is always allowed, because a reload may add type RBAC.
+/// The file of [`AuthorizerMode::Static`]: required with that mode, a problem without it. With an
+/// `AuthorizationConfiguration` it is always allowed, because a reload may add type RBAC.
 pub(in crate::config) fn policy_file(
     parser: &mut FlagParser<'_>,
     modes: &[AuthorizerMode],

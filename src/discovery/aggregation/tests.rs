@@ -8,8 +8,8 @@ use bytes::Bytes;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
 
-use super::super::fetch::{FetchedResponse, MAX_BODY, TIMEOUT};
 use super::super::media::DiscoveryFormat;
+use super::super::polling::fetch::{FetchedResponse, MAX_BODY, TIMEOUT};
 use super::super::snapshot::Root;
 use super::*;
 

@@ -46,8 +46,8 @@ pub trait ReflectorHandler {
     fn on_apply(&self, object: &RawValue);
     /// This object was deleted.
     fn on_delete(&self, object: &RawValue);
-    /// The server answers: known objects are current.
-    fn on_healthy(&self);
+    /// The server answered within `took`: known objects are current.
+    fn on_healthy(&self, took: Duration);
     /// A list or watch failed: known objects may be stale.
     fn on_error(&self, why: &WatchFailure);
 }
@@ -104,7 +104,9 @@ impl<K: ReflectorHandler> Reflector<'_, K> {
             path += "&continue=";
             path.extend(percent_encoding::utf8_percent_encode(next, percent_encoding::NON_ALPHANUMERIC));
         }
+        let began = Instant::now();
         let answer = timeout(LIST_TIMEOUT, self.fetch_body(&path)).await;
+        let took = began.elapsed();
         let answer = answer
             .unwrap_or_else(|_| Err(WatchEnd::Failed(WatchFailure::new(format!("no list within {LIST_TIMEOUT:?}")))));
         let page = answer.as_ref().map_err(|end| match end {
@@ -122,7 +124,7 @@ impl<K: ReflectorHandler> Reflector<'_, K> {
                 page.items.unwrap_or_default().into_iter().for_each(|object| self.handler.on_item(object));
                 if course.on_page(page.metadata.resource_version, page.metadata.r#continue) {
                     self.handler.on_synced();
-                    self.handler.on_healthy();
+                    self.handler.on_healthy(took);
                 }
             }
             Err(None) => course.on_page_expired(),
@@ -148,10 +150,11 @@ impl<K: ReflectorHandler> Reflector<'_, K> {
 
     /// Handles events until the watch ends.
     async fn read_events(&self, course: &mut ReflectorState, path: &str) -> Result<(), WatchEnd> {
+        let began = Instant::now();
         let sent = self.send_get(path).await?;
         // Kept until the body has ended: dropping the lease ends the stream.
         let EndpointResponse { response, guard: _lease, .. } = sent;
-        self.handler.on_healthy();
+        self.handler.on_healthy(began.elapsed());
         let mut body = response.into_body().into_data_stream();
         let mut lines = LineBuffer::default();
         loop {

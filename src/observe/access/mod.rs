@@ -3,7 +3,6 @@
 //! [`WorkerRecorder::begin`] opens the record; dropping it closes it, however the request ends. In between, each stage of the
 //! request path adds its data. Unless the record is written, that costs a few stores: nothing is formatted or copied.
 
-mod body_counter;
 mod fields;
 mod line;
 mod proxy;
@@ -16,10 +15,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 pub use super::end_reason::EndReason;
-pub use body_counter::BodyCounter;
 pub use line::AccessLogFormat;
 pub use proxy::{ProxyAccessLog, ProxyRecord};
-pub use record::{AccessRecord, ConnectTimings};
+pub use record::{AccessRecord, BodyCounter, ConnectTimings};
 pub use refusals::RefusedRequest;
 pub use tunnel::{TunnelAccessLog, TunnelRecord};
 pub use writer::AccessLog;

@@ -1,5 +1,6 @@
 //! The access record of a running request, and its metrics, audit event and log line at the end.
 
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -8,11 +9,11 @@ use std::time::{Duration, Instant, SystemTime};
 use http::header::{HeaderValue, USER_AGENT};
 use http::{HeaderMap, Method, Request, Uri, Version};
 
-use super::{AccessLogMode, BodyCounter, RefusedRequest, WorkerRecorder};
+use super::{AccessLogMode, RefusedRequest, WorkerRecorder};
 use crate::kubeapi::User;
 use crate::message::{Blame, Refusal};
 use crate::observe::EndReason;
-use crate::observe::audit::{AuditContext, AuditInput, Auditor, RecordInfo as Facts};
+use crate::observe::audit::{AuditContext, AuditInput, Auditor, BodyCapture, CapturedBody, RecordInfo as Facts};
 use crate::observe::metrics::{
     ApiServiceMetrics, BackendPhase, EndpointMetrics, KnownLabels, RequestLabels, RequestOutcome, Retry, SeriesId, Verb,
 };
@@ -403,6 +404,53 @@ impl Drop for OpenRecord {
         if self.should_write(took) {
             self.worker.sink.write(|out| self.write_line(out, took, body));
         }
+    }
+}
+
+/// Counts a request body while it is forwarded, and captures it for the audit if required.
+#[derive(Default)]
+pub struct BodyCounter {
+    bytes: Cell<u64>,
+    broken: Cell<bool>,
+    capture: RefCell<Option<Result<BodyCapture, CapturedBody>>>,
+}
+
+impl BodyCounter {
+    fn with_capture(copy: Option<Result<BodyCapture, CapturedBody>>) -> BodyCounter {
+        BodyCounter { capture: RefCell::new(copy), ..BodyCounter::default() }
+    }
+
+    /// Records forwarded data; returns the total number of bytes.
+    pub fn record(&self, data: &[u8]) -> u64 {
+        if let Some(Ok(copy)) = &mut *self.capture.borrow_mut() {
+            copy.append(data);
+        }
+        self.bytes.set(self.bytes.get() + data.len() as u64);
+        self.bytes.get()
+    }
+
+    /// The client aborted the body, or sent an invalid one.
+    pub fn mark_broken(&self) {
+        self.broken.set(true);
+    }
+
+    fn is_broken(&self) -> bool {
+        self.broken.get()
+    }
+
+    /// Sets the total number of bytes of a tunnel; they are not captured.
+    pub fn set_bytes(&self, bytes: u64) {
+        self.bytes.set(bytes);
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.get()
+    }
+
+    /// Takes the captured body; `None` if there is none.
+    fn take_captured(&self) -> Option<CapturedBody> {
+        let copy = self.capture.take()?;
+        copy.map_or_else(Some, BodyCapture::finish)
     }
 }
 

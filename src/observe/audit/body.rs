@@ -36,7 +36,7 @@ pub(in crate::observe) enum CapturedBody {
     Bytes(BodyEncoding, Vec<u8>),
     /// The body was larger than the limit.
     TooLong,
-    /// The media type, which is neither JSON nor YAML.
+    /// Not recorded: this media type is neither JSON nor YAML.
     Unreadable(Box<str>),
 }
 

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::drop_log::{LossReporter, REPORT_INTERVAL};
 use super::event::AuditEvent;
 use super::queue::AuditQueue;
+use super::queue::{LossReporter, REPORT_INTERVAL};
 use super::rotate::{RotatedFile, RotationPolicy};
 use super::{MAX_BATCH_BYTES, MAX_WAITING_BYTES};
 use crate::observe::metrics::{AuditLoss, Metrics};

@@ -6,7 +6,6 @@
 
 mod audit_context;
 mod body;
-mod drop_log;
 mod event;
 mod log;
 mod policy;

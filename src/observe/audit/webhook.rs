@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::drop_log::LossReporter;
+use super::queue::LossReporter;
 use super::queue::{AuditQueue, EventBatch};
 use super::{MAX_BATCH_BYTES, MAX_WAITING_BYTES};
 use crate::observe::metrics::{AuditLoss, Metrics};

@@ -3,21 +3,13 @@
 //! Per-request metrics are counted in [`WorkerMetrics`], one per worker thread; rarely changing ones in [`Metrics`]
 //! itself. A scrape sums over the workers.
 
-mod audit;
-mod authorization;
 mod backend;
-mod calls;
 mod counters;
-mod egress;
 mod exposition;
-mod impersonation;
+mod families;
 mod labels;
-mod peer_certificates;
 mod procfs;
-mod rejections;
 mod render;
-mod reviews;
-mod socks5;
 mod sums;
 mod worker;
 
@@ -28,22 +20,22 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-pub use audit::AuditLevel;
-pub(in crate::observe) use audit::{AuditCounts, AuditLoss};
-pub use authorization::{AuthorizationMetrics, DecisionCounts, RoundTrip, WebhookMetrics};
 pub use backend::{ApiServiceMetrics, ConnectionCount, EndpointMetrics};
-pub use calls::{CallChange, CallFailure, CallHealth, CallKind, CallStatus, Calls};
-pub use egress::EgressMetrics;
 pub use exposition::ExpositionFormat;
-pub use impersonation::{ImpersonationMetrics, ImpersonationStep};
+pub use families::audit::AuditLevel;
+pub(in crate::observe) use families::audit::{AuditCounts, AuditLoss};
+pub use families::authorization::{AuthorizationMetrics, DecisionCounts, RoundTrip, WebhookMetrics};
+pub use families::calls::{CallChange, CallFailure, CallHealth, CallKind, CallStatus, Calls};
+pub use families::egress::EgressMetrics;
+pub use families::impersonation::{ImpersonationMetrics, ImpersonationStep};
+pub use families::peer_certificates::{PeerCertificateInfo, PeerCertificates};
+pub use families::rejections::{ExceededLimit, RejectReason, Rejections};
+pub use families::reviews::{CacheResult, DecisionCacheKind, ReviewKind, ReviewMetrics};
+pub use families::socks5::{REPLY_LABELS, Socks5HandshakeFailure, Socks5Metrics};
 pub use labels::{
     Authentication, BackendPhase, ConnectionState, DryRun, HandshakeFailure, KnownLabels, Protocol, RequestLabels,
     Retry, Scope, Verb,
 };
-pub use peer_certificates::{PeerCertificateInfo, PeerCertificates};
-pub use rejections::{ExceededLimit, RejectReason, Rejections};
-pub use reviews::{CacheResult, DecisionCacheKind, ReviewKind, ReviewMetrics};
-pub use socks5::{REPLY_LABELS, Socks5HandshakeFailure, Socks5Metrics};
 pub(in crate::observe) use worker::RequestOutcome;
 pub use worker::{SeriesId, WorkerMetrics};
 

@@ -341,7 +341,7 @@ mod tests {
 
     use http::Method;
 
-    use super::super::audit::AuditLoss;
+    use super::super::families::audit::AuditLoss;
     use super::super::{
         CacheResult, CallKind, CircuitState, DecisionCacheKind, DryRun, ExceededLimit, HandshakeFailure,
         ImpersonationStep, KnownLabels, PeerCertificateInfo, RejectReason, RequestLabels, RequestOutcome, ReviewKind,

@@ -17,11 +17,11 @@ use super::object_parser;
 use super::reference_index::{ReferenceIndex, ReferrerSource};
 use super::statuses::ApiServiceStatuses;
 use crate::process::{Problem, Problems};
-use crate::registry::api_service::{ApiService, ApiServiceBackend};
-use crate::registry::endpoints::EndpointSlice;
 use crate::registry::layered_sources::{DirtySet, RegistrySource};
-use crate::registry::service::Service;
-use crate::registry::service::{service_key, split_service_key};
+use crate::registry::objects::api_service::{ApiService, ApiServiceBackend};
+use crate::registry::objects::endpoints::EndpointSlice;
+use crate::registry::objects::service::Service;
+use crate::registry::objects::service::{service_key, split_service_key};
 use crate::registry::settings::Settings;
 
 /// A watched collection.

@@ -13,21 +13,31 @@ use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-use super::cluster_state::ClusterState;
 use super::cluster_store::{ClusterStore, WatchedResource};
 use super::statuses::ApiServiceStatuses;
 use crate::egress::Dialer;
 use crate::kubeclient::watch::{self, ReflectorHandler, WatchFailure};
 use crate::kubeclient::{Client, Kubeconfig, KubeconfigSource};
 use crate::process::{Problem, Problems, Publisher};
-use crate::registry::api_service::ApiService;
 use crate::registry::layered_sources::{self, DirtySet};
+use crate::registry::objects::api_service::ApiService;
 use crate::registry::settings::Settings;
 
 /// Wait for a namespace before a new APIService is published without it.
 const NAMESPACE_WAIT: Duration = Duration::from_secs(1);
 /// Timeout of the wait for a namespace.
 const NAMESPACE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// State of the registry's kube-apiserver.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterState {
+    /// Its `host:port`, from the kubeconfig.
+    pub server: String,
+    /// Whether all objects were listed at least once.
+    pub complete: bool,
+    /// Since when it cannot be watched, and the error. The last known objects stay in use.
+    pub failing: Option<(SystemTime, String)>,
+}
 
 /// A kube-apiserver, with its valid kubeconfig.
 pub struct ClusterSource {
@@ -286,7 +296,7 @@ impl ReflectorHandler for ClusterHandler {
         self.update_store(|known| known.delete_object(&self.kind, object));
     }
 
-    fn on_healthy(&self) {
+    fn on_healthy(&self, _: Duration) {
         if self.kind == WatchedResource::ApiServices && self.shared.failing.borrow().contains_key(&self.kind) {
             self.shared.healthy_since.set(Instant::now());
         }

@@ -3,7 +3,6 @@
 //! Two watches for each namespace with a referenced Service. Memory and traffic do not grow with the rest of the
 //! cluster, and no permission to read it is needed.
 
-mod cluster_state;
 mod cluster_store;
 mod collection;
 mod filtered_collection;
@@ -13,9 +12,8 @@ mod object_parser;
 mod reference_index;
 mod statuses;
 
-pub use cluster_state::ClusterState;
 #[cfg(test)]
 pub(super) use cluster_store::{ClusterStore, WatchedResource};
 pub(super) use follow::ClusterFollower;
-pub use follow::{ClusterClient, ClusterSource};
+pub use follow::{ClusterClient, ClusterSource, ClusterState};
 pub use statuses::{ApiServiceStatuses, StoredStatus};

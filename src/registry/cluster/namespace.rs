@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::filtered_collection::FilteredCollection;
-use crate::registry::endpoints::EndpointSlice;
-use crate::registry::service::Service;
+use crate::registry::objects::endpoints::EndpointSlice;
+use crate::registry::objects::service::Service;
 
 /// The Services of one namespace that APIServices reference, and their EndpointSlices.
 #[derive(Default)]
@@ -131,7 +131,7 @@ impl NamespaceStore {
         services.map(|why| ("services", why)).or(slices.map(|why| ("endpointslices", why)))
     }
 
-    /// The resource that cannot be listed, and the error, if a Service needs it. The flag is true after the wait.
+    /// The resource that cannot be listed, and the error, if a Service needs it. The flag: the wait for it was given up.
     pub(super) fn list_error(&self) -> Option<((&'static str, &str), bool)> {
         self.referenced.iter().find_map(|name| Some((self.service_list_error(name)?, self.given_up)))
     }

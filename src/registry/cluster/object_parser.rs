@@ -7,9 +7,9 @@ use serde_json::value::RawValue;
 use super::cluster_store::{WatchedResource, object_location, parse_creation_time};
 use super::statuses::StoredStatus;
 use crate::process::{ManifestDocument, Problem, Problems};
-use crate::registry::api_service::ApiService;
-use crate::registry::endpoints::{EndpointSlice, SERVICE_NAME};
-use crate::registry::service::{ObjectSource, Service};
+use crate::registry::objects::api_service::ApiService;
+use crate::registry::objects::endpoints::{EndpointSlice, SERVICE_NAME};
+use crate::registry::objects::service::{ObjectSource, Service};
 use crate::registry::settings::Settings;
 
 /// Known fields of an APIService's `spec`. Others may be of a later version.

@@ -14,7 +14,7 @@ use rustls::pki_types::UnixTime;
 
 use super::CertificateInfo;
 use super::bundle::Bundle;
-use super::generated_certs::{generate_in_memory, needs_renewal};
+use super::generate::generated_certs::{generate_in_memory, needs_renewal};
 use super::key_pair::{KeyPair, PairFiles};
 use crate::process::{Problem, Problems};
 

@@ -80,7 +80,7 @@ fn flags_of_files_exist() {
 #[test]
 fn annotations_are_documented() {
     let sources = sources();
-    let file = sources.iter().find(|file| file.path == "src/registry/annotations.rs").unwrap();
+    let file = sources.iter().find(|file| file.path == "src/registry/objects/annotations.rs").unwrap();
     let begin = file.code.find("const KNOWN_ANNOTATIONS").expect("the list of annotations");
     let end = begin + file.code[begin..].find("];").unwrap();
     let mut known: BTreeSet<String> = file

@@ -89,8 +89,9 @@ fn field(text: &str) -> String {
 
 /// The message with the values of the constants in it.
 fn with_constants(file: &SourceFile, message: &str) -> String {
-    let mut message = message.to_owned();
-    for part in message.clone().split('{').skip(1) {
+    let template = message;
+    let mut message = template.to_owned();
+    for part in template.split('{').skip(1) {
         let name = part.split('}').next().unwrap_or_default();
         if let Some(value) = file.constant(name) {
             message = message.replace(&format!("{{{name}}}"), value);

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use narthex::tls::{Authority, CertificateSpec as CertificateRequest, Issued};
 
-use crate::support::backend::{Backend, BackendSettings, json_response as answer};
+use crate::support::backend::{Backend, BackendSettings, json_response as response};
 use crate::support::client::{admin_request, get, metric_value};
 use crate::support::fixtures::{CertKeyPair, GatewayProcess, TestEnvironment, eventually, run_narthex};
 use crate::support::gateway_fixture::register_things;
@@ -33,17 +33,17 @@ async fn wait_for_first_line(gateway: &GatewayProcess, wanted: &str) -> String {
 
 #[tokio::test]
 async fn certificate_expiry_of_backend_and_client_warned() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let names = ["things-v1.things.svc".to_owned()];
-    let issued = issue_expiring_in(&world.backend_ca, &CertificateRequest::serving(&names), 5);
+    let issued = issue_expiring_in(&environment.backend_ca, &CertificateRequest::serving(&names), 5);
     let settings = BackendSettings { pair: Some(CertKeyPair::from_issued(&issued)), ..BackendSettings::default() };
-    let backend = Backend::start(&world, settings, |_| async { answer(200, "{}") }).await;
+    let backend = Backend::start(&environment, settings, |_| async { response(200, "{}") }).await;
     let special = CertificateRequest::client("narthex-front-proxy", &[]);
-    let special = issue_expiring_in(&world.request_header_ca, &special, 20);
-    std::fs::write(world.path("registry/special.crt"), &special.certificate).unwrap();
-    std::fs::write(world.path("registry/special.key"), &special.key).unwrap();
-    register_things(&world, &[backend.address], &[("client-certificate", "special")]);
-    let gateway = world.start_gateway(&[]);
+    let special = issue_expiring_in(&environment.request_header_ca, &special, 20);
+    std::fs::write(environment.path("registry/special.crt"), &special.certificate).unwrap();
+    std::fs::write(environment.path("registry/special.key"), &special.key).unwrap();
+    register_things(&environment, &[backend.address], &[("client-certificate", "special")]);
+    let gateway = environment.start_gateway(&[]);
 
     let wanted = "OK: 1 APIService available; 2 certificates expire within 30 days, the first in 5d";
     let text = wait_for_first_line(&gateway, wanted).await;
@@ -74,11 +74,11 @@ async fn certificate_expiry_of_backend_and_client_warned() {
 
 #[tokio::test]
 async fn status_lists_failures_first_and_exits_1_with_fail_flag() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::default(), |_| async { answer(200, "{}") }).await;
-    register_things(&world, &[backend.address], &[]);
-    world.write_registry("nowhere.yaml", &world.apiservice_manifests("aaa.example.com", "v1", &[], ""));
-    let gateway = world.start_gateway(&[]);
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::default(), |_| async { response(200, "{}") }).await;
+    register_things(&environment, &[backend.address], &[]);
+    environment.write_registry("nowhere.yaml", &environment.apiservice_manifests("aaa.example.com", "v1", &[], ""));
+    let gateway = environment.start_gateway(&[]);
     let bad = wait_for_first_line(&gateway, "1 of 2 APIServices unavailable").await;
     let rows: Vec<&str> = bad.lines().filter(|line| line.starts_with("v1.")).collect();
     assert!(rows[0].starts_with("v1.aaa.example.com") && rows[1].starts_with("v1.things.example.com"), "{bad}");
@@ -88,7 +88,7 @@ async fn status_lists_failures_first_and_exits_1_with_fail_flag() {
         assert_eq!(code, Some(1), "{text}");
         assert!(text.contains("v1.aaa.example.com"), "{text}");
     }
-    std::fs::remove_file(world.path("registry/nowhere.yaml")).unwrap();
+    std::fs::remove_file(environment.path("registry/nowhere.yaml")).unwrap();
     let good = wait_for_first_line(&gateway, "OK: 1 APIService available").await;
     assert_eq!(good.lines().next(), Some("OK: 1 APIService available"));
     assert_eq!(run_status(&gateway, &["--fail"]).0, Some(0));
@@ -96,12 +96,12 @@ async fn status_lists_failures_first_and_exits_1_with_fail_flag() {
 
 #[tokio::test]
 async fn certificate_expired_of_the_gateway_is_logged_once() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let mut request = CertificateRequest::serving(&["localhost".to_owned()]);
     request.days = 1;
     let ago = SystemTime::now() - Duration::from_secs(10 * 86_400);
-    world.write_pair("serving", &world.serving_ca.issue(&request, ago).unwrap());
-    let gateway = world.start_gateway(&[]);
+    environment.write_pair("serving", &environment.serving_ca.issue(&request, ago).unwrap());
+    let gateway = environment.start_gateway(&[]);
     gateway.wait_for_log(&["WARN", "serving.crt", "expired", "replace it"]).await;
     let lines: Vec<String> = gateway.log_lines().into_iter().filter(|line| line.contains("expired")).collect();
     assert_eq!(lines.len(), 1, "{lines:#?}");

@@ -42,32 +42,32 @@ struct OpenWatch {
 }
 
 impl WatchFixture {
-    async fn start(world: &TestEnvironment) -> WatchFixture {
+    async fn start(environment: &TestEnvironment) -> WatchFixture {
         let (send, senders) = mpsc::unbounded_channel();
-        let backend = Backend::start(world, BackendSettings::default(), move |request| {
-            let answer = if request.uri().query() == Some("watch=1") {
-                let (sender, answer) = streamed_response(200);
+        let backend = Backend::start(environment, BackendSettings::default(), move |request| {
+            let reply = if request.uri().query() == Some("watch=1") {
+                let (sender, reply) = streamed_response(200);
                 send.send(sender).unwrap();
-                answer
+                reply
             } else {
                 json_response(200, "{}")
             };
-            async { answer }
+            async { reply }
         })
         .await;
-        world.register_apiservice("things.example.com", "v1", &[&backend]);
+        environment.register_apiservice("things.example.com", "v1", &[&backend]);
         WatchFixture { _backend: backend, senders }
     }
 
     async fn open_watch(&mut self, client: &Client, more: &[(&str, &str)]) -> OpenWatch {
         let path = format!("{THINGS}?watch=1");
-        let asking = client.send(get(&path, more));
+        let pending = client.send(get(&path, more));
         let opening = async {
             let sender = self.senders.recv().await.unwrap();
             sender.send(data_frame("begin\n")).unwrap();
             sender
         };
-        let (response, sender) = tokio::join!(asking, opening);
+        let (response, sender) = tokio::join!(pending, opening);
         let response = response.unwrap();
         assert_eq!(response.status(), 200);
         let mut body = response.into_body();
@@ -91,10 +91,10 @@ impl OpenWatch {
 
 /// A client's TLS settings, to be spoilt.
 fn client_tls_builder(
-    world: &TestEnvironment,
+    environment: &TestEnvironment,
 ) -> rustls::ConfigBuilder<rustls::ClientConfig, rustls::client::WantsClientCert> {
     let mut roots = rustls::RootCertStore::empty();
-    roots.add(world.serving_ca.certificate().clone()).unwrap();
+    roots.add(environment.serving_ca.certificate().clone()).unwrap();
     rustls::ClientConfig::builder_with_provider(narthex::tls::provider())
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -112,8 +112,8 @@ async fn connect_with_name(
 }
 
 /// The certificate that the gateway serves to `localhost`.
-async fn served_certificate(world: &TestEnvironment, gateway: &GatewayProcess) -> CertificateDer<'static> {
-    leaf_certificate(&connect(world, gateway.address, None, &["h2"]).await)
+async fn served_certificate(environment: &TestEnvironment, gateway: &GatewayProcess) -> CertificateDer<'static> {
+    leaf_certificate(&connect(environment, gateway.address, None, &["h2"]).await)
 }
 
 fn leaf_certificate(stream: &TlsStream<TcpStream>) -> CertificateDer<'static> {
@@ -136,27 +136,27 @@ fn issue_client(authority: &Authority, name: &str) -> CertKeyPair {
 /// The handshake succeeds, the request does not; the log says which certificate and why.
 #[tokio::test(flavor = "multi_thread")]
 async fn client_certificate_untrusted_is_401_with_logged_reason() {
-    let world = TestEnvironment::new();
-    let forger = BadCertIssuer::new_trusted(&world, "client-ca.crt");
-    let backend = Backend::start(&world, BackendSettings::default(), async |_| json_response(200, "{}")).await;
-    world.register_apiservice("things.example.com", "v1", &[&backend]);
-    let gateway = world.start_gateway(&[]);
+    let environment = TestEnvironment::new();
+    let bad_issuer = BadCertIssuer::new_trusted(&environment, "client-ca.crt");
+    let backend = Backend::start(&environment, BackendSettings::default(), async |_| json_response(200, "{}")).await;
+    environment.register_apiservice("things.example.com", "v1", &[&backend]);
+    let gateway = environment.start_gateway(&[]);
     let cn = |name: &'static str| [(rcgen::DnType::CommonName, name)];
     let at = |days: i32| {
         let now = SystemTime::now();
         if days < 0 { now - DAY * days.unsigned_abs() } else { now + DAY * days.unsigned_abs() }
     };
-    let expired = forger.issue_with(&cn("expired"), |params| {
+    let expired = bad_issuer.issue_with(&cn("expired"), |params| {
         (params.not_before, params.not_after) = (at(-9).into(), at(-1).into());
     });
-    let early = forger.issue_with(&cn("early"), |params| {
+    let early = bad_issuer.issue_with(&cn("early"), |params| {
         (params.not_before, params.not_after) = (at(1).into(), at(9).into());
     });
-    let server = forger.issue_with(&cn("server"), |params| {
+    let server = bad_issuer.issue_with(&cn("server"), |params| {
         params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth];
     });
-    let stranger = TestEnvironment::new().issue_user("stranger", &["system:masters"]);
-    let serving = CertKeyPair::from_issued(&issue_serving(&world.serving_ca, &["mallory"]));
+    let untrusted = TestEnvironment::new().issue_user("stranger", &["system:masters"]);
+    let serving = CertKeyPair::from_issued(&issue_serving(&environment.serving_ca, &["mallory"]));
     // The very authority, as if it were a client.
     let (authority, issued) = Authority::new("authority", SystemTime::now()).unwrap();
     drop(authority);
@@ -165,13 +165,14 @@ async fn client_certificate_untrusted_is_401_with_logged_reason() {
         ("expired", expired, "expired on"),
         ("early", early, "is not valid before"),
         ("server", server, "is not for client authentication"),
-        ("stranger", stranger, "no authority of the bundle signed it"),
+        ("stranger", untrusted, "no authority of the bundle signed it"),
         ("mallory", serving, "is not for client authentication"),
         ("authority", itself, ""),
     ] {
-        for client in
-            [Client::http1(&world, &gateway, Some(&pair)).await, Client::http2(&world, &gateway, Some(&pair)).await]
-        {
+        for client in [
+            Client::http1(&environment, &gateway, Some(&pair)).await,
+            Client::http2(&environment, &gateway, Some(&pair)).await,
+        ] {
             client.send_and_read(get(THINGS, &[("x-remote-user", "admin")])).await.assert_failure(401, "Unauthorized");
         }
         gateway.wait_for_log(&[" access ", "status=401", "client certificate: ", what, why]).await;
@@ -186,9 +187,9 @@ async fn client_certificate_untrusted_is_401_with_logged_reason() {
 /// A certificate without the key of it is no certificate.
 #[tokio::test(flavor = "multi_thread")]
 async fn client_certificate_without_key_fails_handshake() {
-    let world = TestEnvironment::new();
-    let gateway = world.start_gateway(&[]);
-    let (jane, mallory) = (world.issue_user("jane", &[]), world.issue_user("mallory", &[]));
+    let environment = TestEnvironment::new();
+    let gateway = environment.start_gateway(&[]);
+    let (jane, mallory) = (environment.issue_user("jane", &[]), environment.issue_user("mallory", &[]));
 
     #[derive(Debug)]
     struct StolenCertificate(Arc<CertifiedKey>);
@@ -202,7 +203,7 @@ async fn client_certificate_without_key_fails_handshake() {
     }
     let key = narthex::tls::provider().key_provider.load_private_key(mallory.0.1.clone_key()).unwrap();
     let stolen = StolenCertificate(Arc::new(CertifiedKey::new(jane.0.0.clone(), key)));
-    let mut config = client_tls_builder(&world).with_client_cert_resolver(Arc::new(stolen));
+    let mut config = client_tls_builder(&environment).with_client_cert_resolver(Arc::new(stolen));
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let socket = TcpStream::connect(gateway.address).await.unwrap();
     let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
@@ -216,32 +217,32 @@ async fn client_certificate_without_key_fails_handshake() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn serving_certificate_rotation_keeps_open_watches() {
-    let world = TestEnvironment::new();
-    let mut watched = WatchFixture::start(&world).await;
-    let gateway = world.start_gateway(&[]);
-    let jane = world.issue_user("jane", &[]);
+    let environment = TestEnvironment::new();
+    let mut watched = WatchFixture::start(&environment).await;
+    let gateway = environment.start_gateway(&[]);
+    let jane = environment.issue_user("jane", &[]);
     let mut watches = [
-        watched.open_watch(&Client::http1(&world, &gateway, Some(&jane)).await, &[]).await,
-        watched.open_watch(&Client::http2(&world, &gateway, Some(&jane)).await, &[]).await,
+        watched.open_watch(&Client::http1(&environment, &gateway, Some(&jane)).await, &[]).await,
+        watched.open_watch(&Client::http2(&environment, &gateway, Some(&jane)).await, &[]).await,
     ];
-    let old = served_certificate(&world, &gateway).await;
-    let new = issue_serving(&world.serving_ca, &["new.example.com", "localhost"]);
+    let old = served_certificate(&environment, &gateway).await;
+    let new = issue_serving(&environment.serving_ca, &["new.example.com", "localhost"]);
 
     // Half of it: the old pair stays, and both files are named.
-    fs::write(world.path("serving.crt"), &new.certificate).unwrap();
+    fs::write(environment.path("serving.crt"), &new.certificate).unwrap();
     gateway.wait_for_log(&["serving.crt", "serving.key", "the last good one stays"]).await;
-    assert_eq!(served_certificate(&world, &gateway).await, old);
-    fs::write(world.path("serving.crt"), "nonsense").unwrap();
+    assert_eq!(served_certificate(&environment, &gateway).await, old);
+    fs::write(environment.path("serving.crt"), "nonsense").unwrap();
     eventually("the other mistake to be told", async || {
-        let told = gateway.log_lines().iter().filter(|line| line.contains("the last good one stays")).count();
-        (told > 1).then_some(())
+        let message = gateway.log_lines().iter().filter(|line| line.contains("the last good one stays")).count();
+        (message > 1).then_some(())
     })
     .await;
-    assert_eq!(served_certificate(&world, &gateway).await, old);
+    assert_eq!(served_certificate(&environment, &gateway).await, old);
 
-    world.write_pair("serving", &new);
+    environment.write_pair("serving", &new);
     eventually("the new certificate", async || {
-        (served_certificate(&world, &gateway).await == first_certificate(&new)).then_some(())
+        (served_certificate(&environment, &gateway).await == first_certificate(&new)).then_some(())
     })
     .await;
     gateway.wait_for_log(&["certificates reloaded", "serving.crt"]).await;
@@ -252,85 +253,91 @@ async fn serving_certificate_rotation_keeps_open_watches() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn client_ca_removal_closes_connections() {
-    let world = TestEnvironment::new();
-    let mut watched = WatchFixture::start(&world).await;
-    fs::write(world.path("tokens.csv"), "s3cret,tom,1\n").unwrap();
-    let gateway = world.start_gateway(&[&format!("--token-auth-file={}", world.path("tokens.csv").display())]);
+    let environment = TestEnvironment::new();
+    let mut watched = WatchFixture::start(&environment).await;
+    fs::write(environment.path("tokens.csv"), "s3cret,tom,1\n").unwrap();
+    let gateway =
+        environment.start_gateway(&[&format!("--token-auth-file={}", environment.path("tokens.csv").display())]);
     let (other, issued) = Authority::new("other-client-ca", SystemTime::now()).unwrap();
-    let (jane, mary) = (world.issue_user("jane", &[]), issue_client(&other, "mary"));
+    let (jane, mary) = (environment.issue_user("jane", &[]), issue_client(&other, "mary"));
     let mut janes = [
-        watched.open_watch(&Client::http1(&world, &gateway, Some(&jane)).await, &[]).await,
-        watched.open_watch(&Client::http2(&world, &gateway, Some(&jane)).await, &[]).await,
+        watched.open_watch(&Client::http1(&environment, &gateway, Some(&jane)).await, &[]).await,
+        watched.open_watch(&Client::http2(&environment, &gateway, Some(&jane)).await, &[]).await,
     ];
-    let tom = Client::http2(&world, &gateway, None).await;
+    let tom = Client::http2(&environment, &gateway, None).await;
     let mut toms = watched.open_watch(&tom, &[("authorization", "Bearer s3cret")]).await;
-    let proxy = Client::http2(&world, &gateway, Some(&world.issue_front_proxy("outer-proxy"))).await;
+    let proxy = Client::http2(&environment, &gateway, Some(&environment.issue_front_proxy("outer-proxy"))).await;
     let mut proxys = watched.open_watch(&proxy, &[("x-remote-user", "ann")]).await;
-    Client::http1(&world, &gateway, Some(&mary)).await.get(THINGS).await.assert_failure(401, "Unauthorized");
+    Client::http1(&environment, &gateway, Some(&mary)).await.get(THINGS).await.assert_failure(401, "Unauthorized");
 
     // Both, then only the other: jane stays for as long as she is vouched for.
-    let both = world.read_file("client-ca.crt") + &issued.certificate;
-    fs::write(world.path("client-ca.crt"), both).unwrap();
+    let both = environment.read_file("client-ca.crt") + &issued.certificate;
+    fs::write(environment.path("client-ca.crt"), both).unwrap();
     eventually("mary to be known", async || {
-        (Client::http1(&world, &gateway, Some(&mary)).await.get(THINGS).await.status == 200).then_some(())
+        (Client::http1(&environment, &gateway, Some(&mary)).await.get(THINGS).await.status == 200).then_some(())
     })
     .await;
     for watch in &mut janes {
         watch.assert_runs().await;
     }
-    fs::write(world.path("client-ca.crt"), &issued.certificate).unwrap();
+    fs::write(environment.path("client-ca.crt"), &issued.certificate).unwrap();
     for watch in &mut janes {
         watch.assert_breaks().await;
     }
     gateway.wait_for_log(&["connection closed", "no longer trusted"]).await;
-    Client::http1(&world, &gateway, Some(&jane)).await.get(THINGS).await.assert_failure(401, "Unauthorized");
-    assert_eq!(Client::http1(&world, &gateway, Some(&mary)).await.get(THINGS).await.status, 200);
+    Client::http1(&environment, &gateway, Some(&jane)).await.get(THINGS).await.assert_failure(401, "Unauthorized");
+    assert_eq!(Client::http1(&environment, &gateway, Some(&mary)).await.get(THINGS).await.status, 200);
     toms.assert_runs().await;
     proxys.assert_runs().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn request_header_ca_removal_closes_front_proxy_connections() {
-    let world = TestEnvironment::new();
-    let mut watched = WatchFixture::start(&world).await;
-    let gateway = world.start_gateway(&[]);
+    let environment = TestEnvironment::new();
+    let mut watched = WatchFixture::start(&environment).await;
+    let gateway = environment.start_gateway(&[]);
     let (other, issued) = Authority::new("other-requestheader-ca", SystemTime::now()).unwrap();
-    let old = world.issue_front_proxy("outer-proxy");
+    let old = environment.issue_front_proxy("outer-proxy");
     let new = issue_client(&other, "outer-proxy");
     let ann = [("x-remote-user", "ann")];
-    let mut anns = watched.open_watch(&Client::http2(&world, &gateway, Some(&old)).await, &ann).await;
-    let mut janes =
-        watched.open_watch(&Client::http2(&world, &gateway, Some(&world.issue_user("jane", &[]))).await, &[]).await;
-    fs::write(world.path("requestheader-ca.crt"), &issued.certificate).unwrap();
+    let mut anns = watched.open_watch(&Client::http2(&environment, &gateway, Some(&old)).await, &ann).await;
+    let mut janes = watched
+        .open_watch(&Client::http2(&environment, &gateway, Some(&environment.issue_user("jane", &[]))).await, &[])
+        .await;
+    fs::write(environment.path("requestheader-ca.crt"), &issued.certificate).unwrap();
     anns.assert_breaks().await;
-    Client::http1(&world, &gateway, Some(&old))
+    Client::http1(&environment, &gateway, Some(&old))
         .await
         .send_and_read(get(THINGS, &ann))
         .await
         .assert_failure(401, "Unauthorized");
-    assert_eq!(Client::http1(&world, &gateway, Some(&new)).await.send_and_read(get(THINGS, &ann)).await.status, 200);
+    assert_eq!(
+        Client::http1(&environment, &gateway, Some(&new)).await.send_and_read(get(THINGS, &ann)).await.status,
+        200
+    );
     janes.assert_runs().await;
 }
 
 /// What was opened by an upgrade is a connection of its user, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn client_ca_removal_closes_tunnels() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::http1(), async |mut request: Request<Incoming>| {
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::http1(), async |mut request: Request<Incoming>| {
         let upgrade = hyper::upgrade::on(&mut request);
         tokio::spawn(async move {
             let (mut read, mut write) = tokio::io::split(TokioIo::new(upgrade.await.unwrap()));
             let _ = tokio::io::copy(&mut read, &mut write).await;
         });
-        let mut answer = json_response(101, "");
-        answer.headers_mut().insert("connection", "Upgrade".parse().unwrap());
-        answer.headers_mut().insert("upgrade", "websocket".parse().unwrap());
-        answer
+        let mut reply = json_response(101, "");
+        reply.headers_mut().insert("connection", "Upgrade".parse().unwrap());
+        reply.headers_mut().insert("upgrade", "websocket".parse().unwrap());
+        reply
     })
     .await;
-    world.register_apiservice("things.example.com", "v1", &[&backend]);
-    let gateway = world.start_gateway(&[]);
-    let mut stream = connect(&world, gateway.address, Some(&world.issue_user("jane", &[])), &["http/1.1"]).await;
+    environment.register_apiservice("things.example.com", "v1", &[&backend]);
+    let gateway = environment.start_gateway(&[]);
+    let mut stream =
+        connect(&environment, gateway.address, Some(&environment.issue_user("jane", &[])), &["http/1.1"]).await;
     let request = format!(
         "GET {THINGS}/one/exec HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n"
     );
@@ -346,7 +353,7 @@ async fn client_ca_removal_closes_tunnels() {
     assert_eq!(&echo, b"hello");
 
     let (_, issued) = Authority::new("other-client-ca", SystemTime::now()).unwrap();
-    fs::write(world.path("client-ca.crt"), &issued.certificate).unwrap();
+    fs::write(environment.path("client-ca.crt"), &issued.certificate).unwrap();
     let mut rest = Vec::new();
     let ending = stream.read_to_end(&mut rest);
     let _ = tokio::time::timeout(TEST_TIMEOUT, ending).await.expect("the tunnel is closed");
@@ -356,31 +363,31 @@ async fn client_ca_removal_closes_tunnels() {
 /// A certificate that ends while a watch runs ends the watch.
 #[tokio::test(flavor = "multi_thread")]
 async fn client_certificate_expiry_closes_connection() {
-    let world = TestEnvironment::new();
-    let forger = BadCertIssuer::new_trusted(&world, "client-ca.crt");
-    let mut watched = WatchFixture::start(&world).await;
-    let gateway = world.start_gateway(&[]);
-    let brief = forger.issue_with(&[(rcgen::DnType::CommonName, "jane")], |params| {
+    let environment = TestEnvironment::new();
+    let bad_issuer = BadCertIssuer::new_trusted(&environment, "client-ca.crt");
+    let mut watched = WatchFixture::start(&environment).await;
+    let gateway = environment.start_gateway(&[]);
+    let brief = bad_issuer.issue_with(&[(rcgen::DnType::CommonName, "jane")], |params| {
         params.not_before = (SystemTime::now() - DAY).into();
         params.not_after = (SystemTime::now() + Duration::from_secs(3)).into();
     });
-    let mut watch = watched.open_watch(&Client::http2(&world, &gateway, Some(&brief)).await, &[]).await;
+    let mut watch = watched.open_watch(&Client::http2(&environment, &gateway, Some(&brief)).await, &[]).await;
     watch.assert_breaks().await;
     gateway.wait_for_log(&["connection closed", "expired on"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn token_file_reloaded_and_invalid_one_ignored() {
-    let world = TestEnvironment::new();
-    let mut watched = WatchFixture::start(&world).await;
-    let file = world.path("tokens.csv");
+    let environment = TestEnvironment::new();
+    let mut watched = WatchFixture::start(&environment).await;
+    let file = environment.path("tokens.csv");
     fs::write(&file, "one,tom,1\n").unwrap();
-    let gateway = world.start_gateway(&[&format!("--token-auth-file={}", file.display())]);
+    let gateway = environment.start_gateway(&[&format!("--token-auth-file={}", file.display())]);
     let ask = async |token: &str| {
-        let client = Client::http1(&world, &gateway, None).await;
+        let client = Client::http1(&environment, &gateway, None).await;
         client.send_and_read(get(THINGS, &[("authorization", &format!("Bearer {token}"))])).await.status.as_u16()
     };
-    let tom = Client::http2(&world, &gateway, None).await;
+    let tom = Client::http2(&environment, &gateway, None).await;
     let mut toms = watched.open_watch(&tom, &[("authorization", "Bearer one")]).await;
     // Half a file changes nothing, and is complained about.
     fs::write(&file, "two,an\n").unwrap();
@@ -411,33 +418,33 @@ impl MountedVolume {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mounted_volume_symlink_swap_reloads_all_files() {
-    let world = TestEnvironment::new();
-    let mut watched = WatchFixture::start(&world).await;
-    let volume = MountedVolume(world.path("volume"));
-    let old = issue_serving(&world.serving_ca, &["localhost"]);
+    let environment = TestEnvironment::new();
+    let mut watched = WatchFixture::start(&environment).await;
+    let volume = MountedVolume(environment.path("volume"));
+    let old = issue_serving(&environment.serving_ca, &["localhost"]);
     volume.write(
         "2026_1",
         &[
             ("tls.crt", &old.certificate),
             ("tls.key", &old.key),
-            ("client.crt", &world.read_file("client-ca.crt")),
-            ("front.crt", &world.read_file("requestheader-ca.crt")),
+            ("client.crt", &environment.read_file("client-ca.crt")),
+            ("front.crt", &environment.read_file("requestheader-ca.crt")),
             ("tokens.csv", "one,tom,1\n"),
         ],
     );
     let file = |name: &str| volume.0.join(name).display().to_string();
-    let gateway = world.start_gateway(&[
+    let gateway = environment.start_gateway(&[
         &format!("--tls-cert-file={}", file("tls.crt")),
         &format!("--tls-private-key-file={}", file("tls.key")),
         &format!("--client-ca-file={}", file("client.crt")),
         &format!("--requestheader-client-ca-file={}", file("front.crt")),
         &format!("--token-auth-file={}", file("tokens.csv")),
     ]);
-    let jane = world.issue_user("jane", &[]);
-    let mut janes = watched.open_watch(&Client::http2(&world, &gateway, Some(&jane)).await, &[]).await;
-    assert_eq!(served_certificate(&world, &gateway).await, first_certificate(&old));
+    let jane = environment.issue_user("jane", &[]);
+    let mut janes = watched.open_watch(&Client::http2(&environment, &gateway, Some(&jane)).await, &[]).await;
+    assert_eq!(served_certificate(&environment, &gateway).await, first_certificate(&old));
 
-    let new = issue_serving(&world.serving_ca, &["localhost"]);
+    let new = issue_serving(&environment.serving_ca, &["localhost"]);
     let (others, other_ca) = Authority::new("other-client-ca", SystemTime::now()).unwrap();
     let (fronts, front_ca) = Authority::new("other-requestheader-ca", SystemTime::now()).unwrap();
     volume.write(
@@ -445,27 +452,30 @@ async fn mounted_volume_symlink_swap_reloads_all_files() {
         &[
             ("tls.crt", &new.certificate),
             ("tls.key", &new.key),
-            ("client.crt", &(world.read_file("client-ca.crt") + &other_ca.certificate)),
+            ("client.crt", &(environment.read_file("client-ca.crt") + &other_ca.certificate)),
             ("front.crt", &front_ca.certificate),
             ("tokens.csv", "two,ann,2\n"),
         ],
     );
     eventually("the new certificate", async || {
-        (served_certificate(&world, &gateway).await == first_certificate(&new)).then_some(())
+        (served_certificate(&environment, &gateway).await == first_certificate(&new)).then_some(())
     })
     .await;
     let (mary, proxy) = (issue_client(&others, "mary"), issue_client(&fronts, "outer-proxy"));
-    assert_eq!(Client::http1(&world, &gateway, Some(&mary)).await.get(THINGS).await.status, 200);
+    assert_eq!(Client::http1(&environment, &gateway, Some(&mary)).await.get(THINGS).await.status, 200);
     let ann = [("x-remote-user", "ann")];
-    assert_eq!(Client::http1(&world, &gateway, Some(&proxy)).await.send_and_read(get(THINGS, &ann)).await.status, 200);
-    let old_proxy = world.issue_front_proxy("outer-proxy");
-    Client::http1(&world, &gateway, Some(&old_proxy))
+    assert_eq!(
+        Client::http1(&environment, &gateway, Some(&proxy)).await.send_and_read(get(THINGS, &ann)).await.status,
+        200
+    );
+    let old_proxy = environment.issue_front_proxy("outer-proxy");
+    Client::http1(&environment, &gateway, Some(&old_proxy))
         .await
         .send_and_read(get(THINGS, &ann))
         .await
         .assert_failure(401, "Unauthorized");
     eventually("the new token", async || {
-        let client = Client::http1(&world, &gateway, None).await;
+        let client = Client::http1(&environment, &gateway, None).await;
         (client.send_and_read(get(THINGS, &[("authorization", "Bearer two")])).await.status == 200).then_some(())
     })
     .await;
@@ -486,11 +496,11 @@ async fn tls_handshake_lists_client_cas() {
             true
         }
     }
-    let world = TestEnvironment::new();
-    let gateway = world.start_gateway(&[]);
+    let environment = TestEnvironment::new();
+    let gateway = environment.start_gateway(&[]);
     let names = async || {
         let curious = Arc::new(AuthorityRecorder::default());
-        let config = client_tls_builder(&world).with_client_cert_resolver(curious.clone());
+        let config = client_tls_builder(&environment).with_client_cert_resolver(curious.clone());
         connect_with_name(&gateway, &Arc::new(config), "localhost").await;
         let hints = curious.0.lock().unwrap();
         let mut names: Vec<_> = hints.iter().map(|hint| String::from_utf8_lossy(hint).into_owned()).collect();
@@ -503,7 +513,7 @@ async fn tls_handshake_lists_client_cas() {
     let named = names().await;
     assert!(ends(&named, &["client-ca", "requestheader-ca"]), "{named:?}");
     let (_, issued) = Authority::new("other-ca", SystemTime::now()).unwrap();
-    fs::write(world.path("client-ca.crt"), &issued.certificate).unwrap();
+    fs::write(environment.path("client-ca.crt"), &issued.certificate).unwrap();
     eventually("the new authority to be named", async || {
         ends(&names().await, &["other-ca", "requestheader-ca"]).then_some(())
     })
@@ -512,23 +522,23 @@ async fn tls_handshake_lists_client_cas() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sni_certificates_selected_by_name() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     for (file, names) in
         [("one", &["one.example.com"][..]), ("wild", &["*.wild.example.com"]), ("two", &["other.example.com"])]
     {
-        world.write_pair(file, &issue_serving(&world.serving_ca, names));
+        environment.write_pair(file, &issue_serving(&environment.serving_ca, names));
     }
-    let pair = |name: &str| format!("{0}.crt,{0}.key", world.path(name).display());
-    let gateway = world.start_gateway(&[
+    let pair = |name: &str| format!("{0}.crt,{0}.key", environment.path(name).display());
+    let gateway = environment.start_gateway(&[
         &format!("--tls-sni-cert-key={}", pair("one")),
         &format!("--tls-sni-cert-key={}", pair("wild")),
         &format!("--tls-sni-cert-key={}:two.example.com", pair("two")),
     ]);
     let file = |name: &str| {
         use rustls_pki_types::pem::PemObject;
-        CertificateDer::from_pem_slice(world.read_file(&format!("{name}.crt")).as_bytes()).unwrap()
+        CertificateDer::from_pem_slice(environment.read_file(&format!("{name}.crt")).as_bytes()).unwrap()
     };
-    let config = |world: &TestEnvironment| Arc::new(client_tls_builder(world).with_no_client_auth());
+    let config = |environment: &TestEnvironment| Arc::new(client_tls_builder(environment).with_no_client_auth());
     for (name, expected) in [
         ("localhost", "serving"),
         ("one.example.com", "one"),
@@ -536,12 +546,12 @@ async fn sni_certificates_selected_by_name() {
         ("a.wild.example.com", "wild"),
     ] {
         assert_eq!(
-            leaf_certificate(&connect_with_name(&gateway, &config(&world), name).await),
+            leaf_certificate(&connect_with_name(&gateway, &config(&environment), name).await),
             file(expected),
             "{name}"
         );
     }
-    // A name that only the flag gives, and one that nobody has: which certificate comes, not whether it fits.
+    // A name given only by the flag, and an unknown name: which certificate is presented, not whether it is valid.
     for (name, expected) in [("two.example.com", "two"), ("nobody.example.com", "serving"), ("127.0.0.1", "serving")] {
         let seen = Arc::new(Mutex::new(None));
         let config = rustls::ClientConfig::builder_with_provider(narthex::tls::provider())
@@ -554,10 +564,10 @@ async fn sni_certificates_selected_by_name() {
         assert_eq!(seen.lock().unwrap().take(), Some(file(expected)), "{name}");
     }
     // Followed like the others.
-    let new = issue_serving(&world.serving_ca, &["one.example.com"]);
-    world.write_pair("one", &new);
+    let new = issue_serving(&environment.serving_ca, &["one.example.com"]);
+    environment.write_pair("one", &new);
     eventually("the new certificate", async || {
-        (leaf_certificate(&connect_with_name(&gateway, &config(&world), "one.example.com").await)
+        (leaf_certificate(&connect_with_name(&gateway, &config(&environment), "one.example.com").await)
             == first_certificate(&new))
         .then_some(())
     })
@@ -604,12 +614,12 @@ impl rustls::client::danger::ServerCertVerifier for CertificateRecorder {
 /// A session that is taken up again would skip the judgment of the certificate.
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_session_resumption_disabled() {
-    let world = TestEnvironment::new();
-    let gateway = world.start_gateway(&["--anonymous-auth"]);
-    let jane = world.issue_user("jane", &[]);
+    let environment = TestEnvironment::new();
+    let gateway = environment.start_gateway(&["--anonymous-auth"]);
+    let jane = environment.issue_user("jane", &[]);
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
         let mut roots = rustls::RootCertStore::empty();
-        roots.add(world.serving_ca.certificate().clone()).unwrap();
+        roots.add(environment.serving_ca.certificate().clone()).unwrap();
         let mut config = rustls::ClientConfig::builder_with_provider(narthex::tls::provider())
             .with_protocol_versions(&[version])
             .unwrap()
@@ -622,18 +632,18 @@ async fn tls_session_resumption_disabled() {
         for _ in 0..3 {
             let mut stream = connect_with_name(&gateway, &config, "localhost").await;
             stream.write_all(b"GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
-            let mut answer = Vec::new();
-            let _ = stream.read_to_end(&mut answer).await;
-            assert!(answer.starts_with(b"HTTP/1.1 200 "));
+            let mut reply = Vec::new();
+            let _ = stream.read_to_end(&mut reply).await;
+            assert!(reply.starts_with(b"HTTP/1.1 200 "));
             assert_eq!(stream.get_ref().1.handshake_kind(), Some(rustls::HandshakeKind::Full));
         }
     }
 }
 
 /// Runs a gateway that should not start; its exit status and what it says.
-fn run_failed_start(world: &TestEnvironment, more: &[String]) -> (Option<i32>, String) {
+fn run_failed_start(environment: &TestEnvironment, more: &[String]) -> (Option<i32>, String) {
     let mut arguments = vec!["gateway".to_owned(), "--admin-address=127.0.0.1:0".to_owned()];
-    arguments.push(format!("--data-dir={}", world.path("data").display()));
+    arguments.push(format!("--data-dir={}", environment.path("data").display()));
     arguments.extend(more.iter().cloned());
     let output =
         std::process::Command::new(env!("CARGO_BIN_EXE_narthex")).args(arguments).env_clear().output().unwrap();
@@ -642,9 +652,9 @@ fn run_failed_start(world: &TestEnvironment, more: &[String]) -> (Option<i32>, S
 
 #[tokio::test(flavor = "multi_thread")]
 async fn start_failures_explained() {
-    let world = TestEnvironment::new();
-    world.write_pair("other", &issue_serving(&world.serving_ca, &["localhost"]));
-    let file = |name: &str| world.path(name).display().to_string();
+    let environment = TestEnvironment::new();
+    environment.write_pair("other", &issue_serving(&environment.serving_ca, &["localhost"]));
+    let file = |name: &str| environment.path(name).display().to_string();
     let pair = |certificate: &str, key: &str| {
         vec![
             "--secure-port=0".to_owned(),
@@ -652,38 +662,39 @@ async fn start_failures_explained() {
             format!("--tls-private-key-file={}", file(key)),
         ]
     };
-    let (status, said) = run_failed_start(&world, &pair("serving.crt", "other.key"));
-    assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains(&file("serving.crt")) && said.contains(&file("other.key")), "{said}");
+    let (status, output_text) = run_failed_start(&environment, &pair("serving.crt", "other.key"));
+    assert_eq!(status, Some(1), "{output_text}");
+    assert!(output_text.contains(&file("serving.crt")) && output_text.contains(&file("other.key")), "{output_text}");
 
-    // Whoever holds any certificate of the one authority could be anyone.
+    // With the same CA for clients and front proxies, any client certificate could assert any identity.
     let mut arguments = pair("serving.crt", "serving.key");
     arguments.push(format!("--client-ca-file={}", file("client-ca.crt")));
     arguments.push(format!("--requestheader-client-ca-file={}", file("client-ca.crt")));
-    let (status, said) = run_failed_start(&world, &arguments);
-    assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("--requestheader-allowed-names"), "{said}");
+    let (status, output_text) = run_failed_start(&environment, &arguments);
+    assert_eq!(status, Some(1), "{output_text}");
+    assert!(output_text.contains("--requestheader-allowed-names"), "{output_text}");
 
     // The port belongs to another.
-    let gateway = world.start_gateway(&[]);
+    let gateway = environment.start_gateway(&[]);
     let mut arguments = pair("serving.crt", "serving.key");
     arguments[0] = format!("--secure-port={}", gateway.address.port());
     arguments.push("--bind-address=127.0.0.1".to_owned());
-    let (status, said) = run_failed_start(&world, &arguments);
-    assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains(&gateway.address.to_string()) && said.contains("in use"), "{said}");
+    let (status, output_text) = run_failed_start(&environment, &arguments);
+    assert_eq!(status, Some(1), "{output_text}");
+    assert!(output_text.contains(&gateway.address.to_string()) && output_text.contains("in use"), "{output_text}");
 }
 
 /// With two kinds of trust in one change, one wrong file does not hold up the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn ca_removal_effective_beside_broken_certificate_file() {
-    let world = TestEnvironment::new();
-    let mut watched = WatchFixture::start(&world).await;
-    let gateway = world.start_gateway(&[]);
-    let mut janes =
-        watched.open_watch(&Client::http2(&world, &gateway, Some(&world.issue_user("jane", &[]))).await, &[]).await;
-    fs::write(world.path("serving.crt"), "nonsense").unwrap();
+    let environment = TestEnvironment::new();
+    let mut watched = WatchFixture::start(&environment).await;
+    let gateway = environment.start_gateway(&[]);
+    let mut janes = watched
+        .open_watch(&Client::http2(&environment, &gateway, Some(&environment.issue_user("jane", &[]))).await, &[])
+        .await;
+    fs::write(environment.path("serving.crt"), "nonsense").unwrap();
     let (_, issued) = Authority::new("other-ca", SystemTime::now()).unwrap();
-    fs::write(world.path("client-ca.crt"), &issued.certificate).unwrap();
+    fs::write(environment.path("client-ca.crt"), &issued.certificate).unwrap();
     janes.assert_breaks().await;
 }

@@ -19,8 +19,8 @@ fn count_warnings(gateway: &GatewayProcess, words: &str) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_handshake_rejected_by_client_counted_and_logged_once_a_minute() {
-    let world = TestEnvironment::new();
-    let gateway = world.start_gateway(&[]);
+    let environment = TestEnvironment::new();
+    let gateway = environment.start_gateway(&[]);
     let mut roots = rustls::RootCertStore::empty();
     roots.add(TestEnvironment::new().serving_ca.certificate().clone()).unwrap();
     for version in [&rustls::version::TLS13, &rustls::version::TLS12] {
@@ -40,8 +40,8 @@ async fn tls_handshake_rejected_by_client_counted_and_logged_once_a_minute() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn http_request_on_https_port_answered_400() {
-    let world = TestEnvironment::new();
-    let gateway = world.start_gateway(&[]);
+    let environment = TestEnvironment::new();
+    let gateway = environment.start_gateway(&[]);
     let expected = "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
     for request in [
         "GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n".to_owned(),
@@ -58,9 +58,9 @@ async fn http_request_on_https_port_answered_400() {
             tokio::task::yield_now().await;
         }
         socket.write_all(&request.as_bytes()[4..]).await.unwrap();
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer).await.unwrap();
-        assert_eq!(answer, expected, "{}", &request[..12]);
+        let mut response = String::new();
+        socket.read_to_string(&mut response).await.unwrap();
+        assert_eq!(response, expected, "{}", &request[..12]);
     }
     wait_for_error_count(&gateway, "plain_http", 5.0).await;
     gateway.wait_for_log(&["WARN", "HTTP request to the HTTPS port", "127.0.0.1"]).await;
@@ -69,9 +69,9 @@ async fn http_request_on_https_port_answered_400() {
     for other in ["GEX / HTTP/1.1\r\n\r\n", "DELETE /x HTTP/1.1\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
         let mut socket = TcpStream::connect(gateway.address).await.unwrap();
         socket.write_all(other.as_bytes()).await.unwrap();
-        let mut answer = Vec::new();
-        let _ = socket.read_to_end(&mut answer).await;
-        assert!(!String::from_utf8_lossy(&answer).contains("HTTP"), "{other:?}: {answer:?}");
+        let mut response = Vec::new();
+        let _ = socket.read_to_end(&mut response).await;
+        assert!(!String::from_utf8_lossy(&response).contains("HTTP"), "{other:?}: {response:?}");
     }
     wait_for_error_count(&gateway, "not_tls", 3.0).await;
     assert_eq!(metric_value(&gateway, "apiserver_tls_handshake_errors_total").await, Some(8.0));

@@ -13,18 +13,22 @@ use crate::support::fixtures::{CertKeyPair, GatewayProcess, TEST_TIMEOUT, TestEn
 const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
 
 /// A backend of things that is always content, registered.
-async fn start_things_backend(world: &TestEnvironment) -> Backend {
-    let backend = Backend::start(world, BackendSettings::default(), async |_| json_response(200, "{}")).await;
-    world.register_apiservice("things.example.com", "v1", &[&backend]);
+async fn start_things_backend(environment: &TestEnvironment) -> Backend {
+    let backend = Backend::start(environment, BackendSettings::default(), async |_| json_response(200, "{}")).await;
+    environment.register_apiservice("things.example.com", "v1", &[&backend]);
     backend
 }
 
 /// One client for each protocol.
-async fn both_protocols(world: &TestEnvironment, gateway: &GatewayProcess, pair: Option<&CertKeyPair>) -> [Client; 2] {
-    [Client::http1(world, gateway, pair).await, Client::http2(world, gateway, pair).await]
+async fn both_protocols(
+    environment: &TestEnvironment,
+    gateway: &GatewayProcess,
+    pair: Option<&CertKeyPair>,
+) -> [Client; 2] {
+    [Client::http1(environment, gateway, pair).await, Client::http2(environment, gateway, pair).await]
 }
 
-/// Every header at the backend that any server could take for somebody's identity, in order of names.
+/// All headers at the backend that a server could take for an identity, sorted by name.
 pub(crate) fn identity_headers(seen: &ReceivedRequest) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, value) in &seen.headers {
@@ -53,13 +57,13 @@ const CN: rcgen::DnType = rcgen::DnType::CommonName;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn client_certificate_gives_name_groups_and_uid() {
-    let world = TestEnvironment::new();
-    let forger = BadCertIssuer::new_trusted(&world, "client-ca.crt");
-    let backend = start_things_backend(&world).await;
-    let gateway = world.start_gateway(&[]);
+    let environment = TestEnvironment::new();
+    let bad_issuer = BadCertIssuer::new_trusted(&environment, "client-ca.crt");
+    let backend = start_things_backend(&environment).await;
+    let gateway = environment.start_gateway(&[]);
     let uid = rcgen::DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]);
-    let jane = forger.issue(&[(CN, "jane"), (rcgen::DnType::OrganizationName, "devs"), (uid, "42")]);
-    for client in both_protocols(&world, &gateway, Some(&jane)).await {
+    let jane = bad_issuer.issue(&[(CN, "jane"), (rcgen::DnType::OrganizationName, "devs"), (uid, "42")]);
+    for client in both_protocols(&environment, &gateway, Some(&jane)).await {
         assert_eq!(client.get(THINGS).await.status, 200);
         let seen = backend.last_request();
         assert_eq!(
@@ -70,19 +74,19 @@ async fn client_certificate_gives_name_groups_and_uid() {
     }
 }
 
-/// A name that cannot be passed on unchanged is nobody's: a backend would take the front proxy itself for the
-/// caller, or somebody else.
+/// A user name that cannot be forwarded unchanged is rejected: a backend would take the front proxy or another user
+/// for the caller.
 #[tokio::test(flavor = "multi_thread")]
 async fn client_certificate_name_invalid_in_header_is_401() {
-    let world = TestEnvironment::new();
-    let forger = BadCertIssuer::new_trusted(&world, "client-ca.crt");
-    let backend = start_things_backend(&world).await;
-    let gateway = world.start_gateway(&[]);
+    let environment = TestEnvironment::new();
+    let bad_issuer = BadCertIssuer::new_trusted(&environment, "client-ca.crt");
+    let backend = start_things_backend(&environment).await;
+    let gateway = environment.start_gateway(&[]);
     for name in
         [&[][..], &[(CN, "")], &[(CN, "jane\r\nX-Remote-Group: system:masters")], &[(CN, "jane\0")], &[(CN, " jane")]]
     {
-        let pair = forger.issue(name);
-        for client in both_protocols(&world, &gateway, Some(&pair)).await {
+        let pair = bad_issuer.issue(name);
+        for client in both_protocols(&environment, &gateway, Some(&pair)).await {
             client.get(THINGS).await.assert_failure(401, "Unauthorized");
         }
     }
@@ -91,17 +95,17 @@ async fn client_certificate_name_invalid_in_header_is_401() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn token_file_authenticates_and_token_is_not_forwarded() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world).await;
-    let file = world.path("tokens.csv");
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment).await;
+    let file = environment.path("tokens.csv");
     std::fs::write(&file, "s3cret,jane,uid-1,\"devs,ops\"\n").unwrap();
-    let gateway = world.start_gateway(&[&format!("--token-auth-file={}", file.display())]);
-    for client in both_protocols(&world, &gateway, None).await {
+    let gateway = environment.start_gateway(&[&format!("--token-auth-file={}", file.display())]);
+    for client in both_protocols(&environment, &gateway, None).await {
         for authorization in ["Bearer s3cret", "bearer s3cret"] {
-            let answer = client
+            let response = client
                 .send_and_read(get(THINGS, &[("Authorization", authorization), ("authorization", "Basic eA==")]))
                 .await;
-            assert_eq!(answer.status, 200);
+            assert_eq!(response.status, 200);
             let seen = backend.last_request();
             assert_eq!(
                 identity_headers(&seen),
@@ -116,7 +120,7 @@ async fn token_file_authenticates_and_token_is_not_forwarded() {
             assert!(seen.header_values("authorization").is_empty());
         }
     }
-    for client in both_protocols(&world, &gateway, None).await {
+    for client in both_protocols(&environment, &gateway, None).await {
         client
             .send_and_read(get(THINGS, &[("authorization", "Bearer s3cre")]))
             .await
@@ -128,9 +132,9 @@ async fn token_file_authenticates_and_token_is_not_forwarded() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn request_header_identity_accepted_from_trusted_front_proxy_only() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world).await;
-    let gateway = world.start_gateway(&["--requestheader-uid-headers=X-Remote-Uid"]);
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment).await;
+    let gateway = environment.start_gateway(&["--requestheader-uid-headers=X-Remote-Uid"]);
     let word = [
         ("x-remote-user", "jane"),
         ("X-Remote-User", "root"),
@@ -151,24 +155,24 @@ async fn request_header_identity_accepted_from_trusted_front_proxy_only() {
         "x-remote-uid: 7",
         "x-remote-user: jane",
     ];
-    let proxy = world.issue_front_proxy("outer-proxy");
-    for client in both_protocols(&world, &gateway, Some(&proxy)).await {
+    let proxy = environment.issue_front_proxy("outer-proxy");
+    for client in both_protocols(&environment, &gateway, Some(&proxy)).await {
         assert_eq!(client.send_and_read(get(THINGS, &word)).await.status, 200);
         assert_eq!(identity_headers(&backend.last_request()), as_jane);
     }
-    // Nobody named: neither the proxy's own name nor anybody's.
-    for nobody in [&[("x-remote-group", "system:masters")][..], &[("x-remote-user", "")], &[]] {
-        for client in both_protocols(&world, &gateway, Some(&proxy)).await {
-            client.send_and_read(get(THINGS, nobody)).await.assert_failure(401, "Unauthorized");
+    // No user name: neither the proxy's own user nor another.
+    for anonymous in [&[("x-remote-group", "system:masters")][..], &[("x-remote-user", "")], &[]] {
+        for client in both_protocols(&environment, &gateway, Some(&proxy)).await {
+            client.send_and_read(get(THINGS, anonymous)).await.assert_failure(401, "Unauthorized");
         }
     }
-    let asked = backend.received().len();
-    for client in both_protocols(&world, &gateway, Some(&world.issue_front_proxy("other-proxy"))).await {
+    let recorded = backend.received().len();
+    for client in both_protocols(&environment, &gateway, Some(&environment.issue_front_proxy("other-proxy"))).await {
         client.send_and_read(get(THINGS, &word)).await.assert_failure(401, "Unauthorized");
     }
     gateway.wait_for_log(&["x509: subject with cn=other-proxy is not in the allowed list"]).await;
-    assert_eq!(backend.received().len(), asked);
-    for client in both_protocols(&world, &gateway, Some(&world.issue_user("outer-proxy", &[]))).await {
+    assert_eq!(backend.received().len(), recorded);
+    for client in both_protocols(&environment, &gateway, Some(&environment.issue_user("outer-proxy", &[]))).await {
         assert_eq!(client.send_and_read(get(THINGS, &word)).await.status, 200);
         assert_eq!(
             caller_headers(&backend.last_request()),
@@ -179,10 +183,10 @@ async fn request_header_identity_accepted_from_trusted_front_proxy_only() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn request_header_name_invalid_in_header_is_401() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world).await;
-    let gateway = world.start_gateway(&world.anonymous_flags().each_ref().map(String::as_str));
-    let proxy = world.issue_front_proxy("outer-proxy");
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment).await;
+    let gateway = environment.start_gateway(&environment.anonymous_flags().each_ref().map(String::as_str));
+    let proxy = environment.issue_front_proxy("outer-proxy");
     for (name, value) in [
         ("x-remote-user", &b"jane\xff"[..]),
         ("x-remote-user", b"ja\tne"),
@@ -190,7 +194,7 @@ async fn request_header_name_invalid_in_header_is_401() {
         ("x-remote-group", b"a\tb"),
         ("x-remote-extra-a", b"\xff"),
     ] {
-        for client in both_protocols(&world, &gateway, Some(&proxy)).await {
+        for client in both_protocols(&environment, &gateway, Some(&proxy)).await {
             let mut request = get(THINGS, &[]);
             request.headers_mut().insert("x-remote-user", HeaderValue::from_static("jane"));
             request.headers_mut().insert(name, HeaderValue::from_bytes(value).unwrap());
@@ -203,24 +207,24 @@ async fn request_header_name_invalid_in_header_is_401() {
 /// Without credentials, exactly what kube-apiserver answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn unauthenticated_request_is_401_as_kube_apiserver() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world).await;
-    let gateway = world.start_gateway(&[]);
-    for client in both_protocols(&world, &gateway, None).await {
-        let answer = client.get(THINGS).await;
-        assert_eq!(answer.status, 401);
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment).await;
+    let gateway = environment.start_gateway(&[]);
+    for client in both_protocols(&environment, &gateway, None).await {
+        let response = client.get(THINGS).await;
+        assert_eq!(response.status, 401);
         assert_eq!(
-            answer.text().trim_end(),
+            response.text().trim_end(),
             r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Unauthorized","reason":"Unauthorized","code":401}"#
         );
-        assert_eq!(answer.headers["content-type"], "application/json");
-        assert_eq!(answer.headers["x-content-type-options"], "nosniff");
-        assert!(!answer.headers.contains_key("www-authenticate"));
+        assert_eq!(response.headers["content-type"], "application/json");
+        assert_eq!(response.headers["x-content-type-options"], "nosniff");
+        assert!(!response.headers.contains_key("www-authenticate"));
     }
     for path in ["/", "/version", "/metrics", "/api", "/apis", "/openapi/v3", "/nowhere", "/apis/none.example.com/v1"] {
-        Client::http1(&world, &gateway, None).await.get(path).await.assert_failure(401, "Unauthorized");
+        Client::http1(&environment, &gateway, None).await.get(path).await.assert_failure(401, "Unauthorized");
     }
-    let health = async |path: &str| Client::http1(&world, &gateway, None).await.get(path).await.status;
+    let health = async |path: &str| Client::http1(&environment, &gateway, None).await.get(path).await.status;
     eventually("readiness", async || (health("/readyz").await == 200).then_some(())).await;
     for path in ["/livez", "/readyz", "/healthz", "/readyz?verbose"] {
         assert_eq!(health(path).await, 200, "{path}");
@@ -228,14 +232,14 @@ async fn unauthenticated_request_is_401_as_kube_apiserver() {
     assert!(backend.received().is_empty());
 }
 
-/// With `--anonymous-auth`, whoever shows nothing is nobody in particular; whoever shows something wrong is
-/// still refused.
+/// With `--anonymous-auth`, requests without credentials are anonymous; requests with invalid credentials are
+/// rejected.
 #[tokio::test(flavor = "multi_thread")]
 async fn anonymous_auth_applies_only_without_credentials() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world).await;
-    let gateway = world.start_gateway(&world.anonymous_flags().each_ref().map(String::as_str));
-    for client in both_protocols(&world, &gateway, None).await {
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment).await;
+    let gateway = environment.start_gateway(&environment.anonymous_flags().each_ref().map(String::as_str));
+    for client in both_protocols(&environment, &gateway, None).await {
         let forged = [("x-remote-user", "admin"), ("x-remote-group", "system:masters")];
         assert_eq!(client.send_and_read(get(THINGS, &forged)).await.status, 200);
         assert_eq!(
@@ -243,12 +247,12 @@ async fn anonymous_auth_applies_only_without_credentials() {
             ["x-remote-group: system:unauthenticated", "x-remote-user: system:anonymous"]
         );
     }
-    let asked = backend.received().len();
-    let stranger = TestEnvironment::new().issue_user("jane", &["system:masters"]);
-    for client in both_protocols(&world, &gateway, Some(&stranger)).await {
+    let recorded = backend.received().len();
+    let untrusted = TestEnvironment::new().issue_user("jane", &["system:masters"]);
+    for client in both_protocols(&environment, &gateway, Some(&untrusted)).await {
         client.get(THINGS).await.assert_failure(401, "Unauthorized");
     }
-    for client in both_protocols(&world, &gateway, None).await {
+    for client in both_protocols(&environment, &gateway, None).await {
         client
             .send_and_read(get(THINGS, &[("authorization", "Bearer nonsense")]))
             .await
@@ -257,25 +261,25 @@ async fn anonymous_auth_applies_only_without_credentials() {
     let not_text = HeaderValue::from_bytes(b"Bearer \xff").unwrap();
     let mut request = get(THINGS, &[]);
     request.headers_mut().insert("authorization", not_text);
-    Client::http1(&world, &gateway, None).await.send_and_read(request).await.assert_failure(401, "Unauthorized");
-    assert_eq!(backend.received().len(), asked);
+    Client::http1(&environment, &gateway, None).await.send_and_read(request).await.assert_failure(401, "Unauthorized");
+    assert_eq!(backend.received().len(), recorded);
 }
 
-/// The first who knows wins; an error of another does not take that away.
+/// The first authenticator that succeeds wins; an error of another does not change that.
 #[tokio::test(flavor = "multi_thread")]
 async fn authentication_succeeds_with_one_valid_credential() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world).await;
-    let file = world.path("tokens.csv");
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment).await;
+    let file = environment.path("tokens.csv");
     std::fs::write(&file, "s3cret,tom,1\n").unwrap();
-    let gateway = world.start_gateway(&[&format!("--token-auth-file={}", file.display())]);
-    let stranger = TestEnvironment::new().issue_user("mallory", &["system:masters"]);
+    let gateway = environment.start_gateway(&[&format!("--token-auth-file={}", file.display())]);
+    let untrusted = TestEnvironment::new().issue_user("mallory", &["system:masters"]);
     for (pair, token, expected) in [
-        (world.issue_user("jane", &[]), "nonsense", "x-remote-user: jane"),
-        (world.issue_user("jane", &[]), "s3cret", "x-remote-user: jane"),
-        (stranger, "s3cret", "x-remote-user: tom"),
+        (environment.issue_user("jane", &[]), "nonsense", "x-remote-user: jane"),
+        (environment.issue_user("jane", &[]), "s3cret", "x-remote-user: jane"),
+        (untrusted, "s3cret", "x-remote-user: tom"),
     ] {
-        for client in both_protocols(&world, &gateway, Some(&pair)).await {
+        for client in both_protocols(&environment, &gateway, Some(&pair)).await {
             let authorization = format!("Bearer {token}");
             assert_eq!(client.send_and_read(get(THINGS, &[("authorization", &authorization)])).await.status, 200);
             let seen = backend.last_request();
@@ -342,11 +346,11 @@ fn assert_only_jane(seen: &ReceivedRequest, what: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn forged_identity_headers_removed() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world).await;
-    let gateway = world.start_gateway(CUSTOM_HEADER_FLAGS);
-    let jane = world.issue_user("jane", &["devs"]);
-    for client in both_protocols(&world, &gateway, Some(&jane)).await {
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment).await;
+    let gateway = environment.start_gateway(CUSTOM_HEADER_FLAGS);
+    let jane = environment.issue_user("jane", &["devs"]);
+    for client in both_protocols(&environment, &gateway, Some(&jane)).await {
         for name in FORGED_HEADERS {
             // Alone, twice, with a body, and named as belonging to the hop.
             let lines = [(*name, "evil"), (*name, "also evil")];
@@ -371,15 +375,15 @@ async fn forged_identity_headers_removed() {
 /// Without the custom names being configured, the standard ones still go, and those of a token's holder, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn standard_identity_headers_removed_with_custom_names_configured() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world).await;
-    let gateway = world.start_gateway(&[
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment).await;
+    let gateway = environment.start_gateway(&[
         "--requestheader-username-headers=X-Corp-User",
         "--requestheader-group-headers=X-Corp-Group",
         "--requestheader-extra-headers-prefix=X-Corp-Extra-",
     ]);
-    let proxy = world.issue_front_proxy("outer-proxy");
-    for client in both_protocols(&world, &gateway, Some(&proxy)).await {
+    let proxy = environment.issue_front_proxy("outer-proxy");
+    for client in both_protocols(&environment, &gateway, Some(&proxy)).await {
         let lines = [
             ("x-corp-user", "jane"),
             ("x-corp-group", "devs"),
@@ -399,19 +403,19 @@ async fn standard_identity_headers_removed_with_custom_names_configured() {
 /// What stands behind a body may be merged into the header by a backend.
 #[tokio::test(flavor = "multi_thread")]
 async fn forged_identity_trailers_removed() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let backend =
-        Backend::start(&world, BackendSettings::default(), async |request: Request<hyper::body::Incoming>| {
+        Backend::start(&environment, BackendSettings::default(), async |request: Request<hyper::body::Incoming>| {
             let body = request.into_body().collect().await.unwrap();
             let trailers = body.trailers().cloned().unwrap_or_default();
             let names: Vec<_> = trailers.keys().map(http::HeaderName::as_str).collect();
             json_response(200, &names.join(","))
         })
         .await;
-    world.register_apiservice("things.example.com", "v1", &[&backend]);
-    let gateway = world.start_gateway(CUSTOM_HEADER_FLAGS);
-    let jane = world.issue_user("jane", &["devs"]);
-    for client in both_protocols(&world, &gateway, Some(&jane)).await {
+    environment.register_apiservice("things.example.com", "v1", &[&backend]);
+    let gateway = environment.start_gateway(CUSTOM_HEADER_FLAGS);
+    let jane = environment.issue_user("jane", &["devs"]);
+    for client in both_protocols(&environment, &gateway, Some(&jane)).await {
         let mut trailers = HeaderMap::new();
         let mut names = vec!["x-checksum".to_owned()];
         names.extend(FORGED_HEADERS.iter().map(|name| name.to_ascii_lowercase()));
@@ -424,41 +428,41 @@ async fn forged_identity_trailers_removed() {
         let mut request =
             request(Method::POST, THINGS, &[("trailer", &names.join(", ")), ("te", "trailers")], "").map(|_| body);
         request.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
-        let answer = client.send_and_read(request).await;
-        assert_eq!((answer.status.as_u16(), answer.text().as_str()), (200, "x-checksum"));
+        let response = client.send_and_read(request).await;
+        assert_eq!((response.status.as_u16(), response.text().as_str()), (200, "x-checksum"));
         assert_only_jane(&backend.last_request(), "trailers");
     }
 }
 
 /// Sends `text` on a connection of its own and gives what is answered until the end of the header.
 pub(crate) async fn send_raw(
-    world: &TestEnvironment,
+    environment: &TestEnvironment,
     gateway: &GatewayProcess,
     pair: Option<&CertKeyPair>,
     text: &str,
 ) -> String {
-    let mut stream = connect(world, gateway.address, pair, &["http/1.1"]).await;
+    let mut stream = connect(environment, gateway.address, pair, &["http/1.1"]).await;
     stream.write_all(text.as_bytes()).await.unwrap();
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     let reading = async {
-        while !answer.ends_with(b"\r\n\r\n") {
+        while !response.ends_with(b"\r\n\r\n") {
             match stream.read_u8().await {
-                Ok(byte) => answer.push(byte),
+                Ok(byte) => response.push(byte),
                 Err(_) => break,
             }
         }
     };
     tokio::time::timeout(TEST_TIMEOUT, reading).await.expect("an answer in time");
-    String::from_utf8(answer).unwrap()
+    String::from_utf8(response).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upgrade_carries_identity_headers_without_forged_ones() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::http1(), async |_| json_response(418, "{}")).await;
-    world.register_apiservice("things.example.com", "v1", &[&backend]);
-    let gateway = world.start_gateway(CUSTOM_HEADER_FLAGS);
-    let jane = world.issue_user("jane", &["devs"]);
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::http1(), async |_| json_response(418, "{}")).await;
+    environment.register_apiservice("things.example.com", "v1", &[&backend]);
+    let gateway = environment.start_gateway(CUSTOM_HEADER_FLAGS);
+    let jane = environment.issue_user("jane", &["devs"]);
     for protocol in ["SPDY/3.1", "websocket"] {
         let mut text = format!(
             "GET {THINGS}/one/exec HTTP/1.1\r\nHost: localhost\r\nUpgrade: {protocol}\r\n\
@@ -467,8 +471,8 @@ async fn upgrade_carries_identity_headers_without_forged_ones() {
         for name in FORGED_HEADERS {
             text += &format!("{name}: evil\r\n");
         }
-        let answer = send_raw(&world, &gateway, Some(&jane), &(text + "\r\n")).await;
-        assert!(answer.starts_with("HTTP/1.1 418 "), "{answer}");
+        let response = send_raw(&environment, &gateway, Some(&jane), &(text + "\r\n")).await;
+        assert!(response.starts_with("HTTP/1.1 418 "), "{response}");
         let seen = backend.last_request();
         assert_only_jane(&seen, protocol);
         assert_eq!(
@@ -478,15 +482,15 @@ async fn upgrade_carries_identity_headers_without_forged_ones() {
     }
 }
 
-/// The token that a browser hides among WebSocket protocols says who is asking, and does not go on.
+/// A bearer token in the WebSocket subprotocols authenticates the request and is not forwarded.
 #[tokio::test(flavor = "multi_thread")]
 async fn websocket_protocol_token_authenticates_and_is_removed() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::http1(), async |_| json_response(418, "{}")).await;
-    world.register_apiservice("things.example.com", "v1", &[&backend]);
-    let file = world.path("tokens.csv");
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::http1(), async |_| json_response(418, "{}")).await;
+    environment.register_apiservice("things.example.com", "v1", &[&backend]);
+    let file = environment.path("tokens.csv");
     std::fs::write(&file, "token,tom,1\n").unwrap();
-    let gateway = world.start_gateway(&[&format!("--token-auth-file={}", file.display())]);
+    let gateway = environment.start_gateway(&[&format!("--token-auth-file={}", file.display())]);
     let ask = |protocols: &str| {
         format!(
             "GET {THINGS}/one/exec HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -494,39 +498,39 @@ async fn websocket_protocol_token_authenticates_and_is_removed() {
         )
     };
     let token = "base64url.bearer.authorization.k8s.io.dG9rZW4"; // "token"
-    let answer = send_raw(&world, &gateway, None, &ask(&format!("v4.channel.k8s.io, {token}"))).await;
-    assert!(answer.starts_with("HTTP/1.1 418 "), "{answer}");
+    let response = send_raw(&environment, &gateway, None, &ask(&format!("v4.channel.k8s.io, {token}"))).await;
+    assert!(response.starts_with("HTTP/1.1 418 "), "{response}");
     let seen = backend.last_request();
     assert_eq!(seen.header_values("x-remote-user"), ["tom"]);
     assert_eq!(seen.header_values("sec-websocket-protocol"), ["v4.channel.k8s.io"]);
-    // Also when somebody else vouches for the request, and where it has no meaning.
-    let jane = world.issue_user("jane", &[]);
-    send_raw(&world, &gateway, Some(&jane), &ask(&format!("{token}, v4.channel.k8s.io"))).await;
+    // Also when another authenticator succeeded, and where the token has no meaning.
+    let jane = environment.issue_user("jane", &[]);
+    send_raw(&environment, &gateway, Some(&jane), &ask(&format!("{token}, v4.channel.k8s.io"))).await;
     assert_eq!(backend.last_request().header_values("x-remote-user"), ["jane"]);
     assert_eq!(backend.last_request().header_values("sec-websocket-protocol"), ["v4.channel.k8s.io"]);
-    let plain = Client::http1(&world, &gateway, Some(&jane)).await;
+    let plain = Client::http1(&environment, &gateway, Some(&jane)).await;
     plain.send_and_read(get(THINGS, &[("sec-websocket-protocol", token)])).await;
     assert!(backend.last_request().header_values("sec-websocket-protocol").is_empty());
-    let asked = backend.received().len();
+    let recorded = backend.received().len();
     for wrong in
         [token.to_owned(), format!("{token},{token},a"), "base64url.bearer.authorization.k8s.io.eA,a".to_owned()]
     {
-        let answer = send_raw(&world, &gateway, None, &ask(&wrong)).await;
-        assert!(answer.starts_with("HTTP/1.1 401 "), "{wrong}: {answer}");
+        let response = send_raw(&environment, &gateway, None, &ask(&wrong)).await;
+        assert!(response.starts_with("HTTP/1.1 401 "), "{wrong}: {response}");
     }
-    assert_eq!(backend.received().len(), asked);
+    assert_eq!(backend.received().len(), recorded);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn impersonation_is_403_without_deciding_authorizer() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world).await;
-    let gateway = world.start_gateway(&[]);
-    let admin = world.issue_user("admin", &["system:masters"]);
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment).await;
+    let gateway = environment.start_gateway(&[]);
+    let admin = environment.issue_user("admin", &["system:masters"]);
     for name in
         ["Impersonate-User", "Impersonate-Group", "impersonate-uid", "Impersonate-Extra-Scopes", "Impersonate_User"]
     {
-        for client in both_protocols(&world, &gateway, Some(&admin)).await {
+        for client in both_protocols(&environment, &gateway, Some(&admin)).await {
             let status = client.send_and_read(get(THINGS, &[(name, "jane")])).await.assert_failure(403, "Forbidden");
             assert!(status["message"].as_str().unwrap().to_lowercase().contains("impersonat"), "{status}");
         }
@@ -534,20 +538,20 @@ async fn impersonation_is_403_without_deciding_authorizer() {
             "GET {THINGS}/one/exec HTTP/1.1\r\nHost: localhost\r\nUpgrade: SPDY/3.1\r\n\
              Connection: Upgrade, {name}\r\n{name}: jane\r\n\r\n"
         );
-        let answer = send_raw(&world, &gateway, Some(&admin), &text).await;
-        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+        let response = send_raw(&environment, &gateway, Some(&admin), &text).await;
+        assert!(response.starts_with("HTTP/1.1 403 "), "{response}");
     }
     assert!(backend.received().is_empty());
 }
 
-/// As kube-apiserver, which does not let everybody in as nobody.
+/// As in kube-apiserver, which does not authenticate these requests as anonymous.
 #[tokio::test(flavor = "multi_thread")]
 async fn anonymous_auth_disabled_with_warning_under_always_allow() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world).await;
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment).await;
     for mode in ["--authorization-mode=AlwaysAllow", "--log-level=info"] {
-        let gateway = world.start_gateway(&["--anonymous-auth", mode]);
-        for client in both_protocols(&world, &gateway, None).await {
+        let gateway = environment.start_gateway(&["--anonymous-auth", mode]);
+        for client in both_protocols(&environment, &gateway, None).await {
             client.get(THINGS).await.assert_failure(401, "Unauthorized");
         }
         gateway.wait_for_log(&["warning", "--anonymous-auth", "AlwaysAllow"]).await;

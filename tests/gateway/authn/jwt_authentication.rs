@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::support::backend::{Backend, BackendSettings, ReceivedRequest, json_response as answer};
+use crate::support::backend::{Backend, BackendSettings, ReceivedRequest, json_response as response};
 use crate::support::client::{Client, ClientResponse, get, metric_value, request};
 use crate::support::fake_oidc_issuer::{
     DISCOVERY, FakeOidcIssuer, KEYS, SigningKey, authentication_configuration, unix_now, unsigned,
@@ -14,28 +14,28 @@ use crate::support::fixtures::{GatewayProcess, TestEnvironment, eventually, run_
 
 const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
 
-async fn start_things_backend(world: &TestEnvironment) -> Backend {
-    let backend = Backend::start(world, BackendSettings::default(), async |_| answer(200, "{}")).await;
-    world.register_apiservice("things.example.com", "v1", &[&backend]);
+async fn start_things_backend(environment: &TestEnvironment) -> Backend {
+    let backend = Backend::start(environment, BackendSettings::default(), async |_| response(200, "{}")).await;
+    environment.register_apiservice("things.example.com", "v1", &[&backend]);
     backend
 }
 
 /// A new file each time, so that no two gateways follow the same one.
-fn write_configuration(world: &TestEnvironment, configuration: &Value) -> PathBuf {
-    let number = std::fs::read_dir(world.folder.path()).unwrap().count();
-    let path = world.path(&format!("authentication-{number}.yaml"));
+fn write_configuration(environment: &TestEnvironment, configuration: &Value) -> PathBuf {
+    let number = std::fs::read_dir(environment.folder.path()).unwrap().count();
+    let path = environment.path(&format!("authentication-{number}.yaml"));
     std::fs::write(&path, configuration.to_string()).unwrap();
     path
 }
 
-fn start_gateway(world: &TestEnvironment, configuration: &Value, more: &[&str]) -> GatewayProcess {
-    start_gateway_with_file(world, &write_configuration(world, configuration), more)
+fn start_gateway(environment: &TestEnvironment, configuration: &Value, more: &[&str]) -> GatewayProcess {
+    start_gateway_with_file(environment, &write_configuration(environment, configuration), more)
 }
 
-fn start_gateway_with_file(world: &TestEnvironment, file: &std::path::Path, more: &[&str]) -> GatewayProcess {
+fn start_gateway_with_file(environment: &TestEnvironment, file: &std::path::Path, more: &[&str]) -> GatewayProcess {
     let flag = format!("--authentication-config={}", file.display());
     let flags: Vec<&str> = std::iter::once(flag.as_str()).chain(more.iter().copied()).collect();
-    world.start_gateway(&flags)
+    environment.start_gateway(&flags)
 }
 
 async fn get_with_token(client: &Client, token: &str) -> ClientResponse {
@@ -62,14 +62,14 @@ fn identity_headers(seen: &ReceivedRequest) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jwt_accepted_with_every_algorithm_and_not_forwarded() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world).await;
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment).await;
     let (rsa, p256, p384) = (SigningKey::rsa(), SigningKey::ec("P-256"), SigningKey::ec("P-384"));
     let (p521, ed) = (SigningKey::ec("P-521"), SigningKey::ed());
     let issuer =
-        FakeOidcIssuer::start(&world, &[("r", &rsa), ("2", &p256), ("3", &p384), ("5", &p521), ("e", &ed)]).await;
-    let gateway = start_gateway(&world, &issuer.single_issuer_configuration(&world, &json!({})), &[]);
-    let client = Client::http2(&world, &gateway, None).await;
+        FakeOidcIssuer::start(&environment, &[("r", &rsa), ("2", &p256), ("3", &p384), ("5", &p521), ("e", &ed)]).await;
+    let gateway = start_gateway(&environment, &issuer.single_issuer_configuration(&environment, &json!({})), &[]);
+    let client = Client::http2(&environment, &gateway, None).await;
     let claims = issuer.claims(&json!({"groups": ["devs", "ops"], "jti": "42"}));
     for (algorithm, name, key) in [
         ("RS256", "r", &rsa),
@@ -98,7 +98,7 @@ async fn jwt_accepted_with_every_algorithm_and_not_forwarded() {
     // The same from a WebSocket's protocols.
     use base64::Engine as _;
     let token = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(ed.token("EdDSA", "e", &claims));
-    let http1 = Client::http1(&world, &gateway, None).await;
+    let http1 = Client::http1(&environment, &gateway, None).await;
     let protocols = format!("base64url.bearer.authorization.k8s.io.{token}, v5.channel.k8s.io");
     let headers = [
         ("connection", "upgrade"),
@@ -114,16 +114,16 @@ async fn jwt_accepted_with_every_algorithm_and_not_forwarded() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jwt_invalid_is_401_without_details() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world).await;
-    let (key, stranger) = (SigningKey::rsa(), SigningKey::rsa());
-    let issuer = FakeOidcIssuer::start(&world, &[("a", &key)]).await;
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment).await;
+    let (key, untrusted) = (SigningKey::rsa(), SigningKey::rsa());
+    let issuer = FakeOidcIssuer::start(&environment, &[("a", &key)]).await;
     let rules =
         json!({"userValidationRules": [{"expression": "!user.username.endsWith('root')", "message": "no root"}]});
-    let flags = world.anonymous_flags();
+    let flags = environment.anonymous_flags();
     let flags = flags.each_ref().map(String::as_str);
-    let gateway = start_gateway(&world, &issuer.single_issuer_configuration(&world, &rules), &flags);
-    let client = Client::http1(&world, &gateway, None).await;
+    let gateway = start_gateway(&environment, &issuer.single_issuer_configuration(&environment, &rules), &flags);
+    let client = Client::http1(&environment, &gateway, None).await;
     let good = key.token("RS256", "a", &issuer.claims(&json!({})));
     wait_until_accepted(&client, &good).await;
     let before = backend.received().len();
@@ -142,7 +142,7 @@ async fn jwt_invalid_is_401_without_details() {
         ("a control character in the name", by(json!({"sub": "a\r\nX-Remote-Group: system:masters"}))),
         ("groups of numbers", by(json!({"groups": [1]}))),
         ("of nobody we know", by(json!({"iss": "https://evil.example"}))),
-        ("by a stranger", stranger.token("RS256", "a", &issuer.claims(&json!({})))),
+        ("by a stranger", untrusted.token("RS256", "a", &issuer.claims(&json!({})))),
         ("by a key that is not there", key.token("RS256", "b", &issuer.claims(&json!({})))),
         ("cut short", good[..good.len() - 9].to_owned()),
         ("without a signature", format!("{head}.")),
@@ -155,10 +155,10 @@ async fn jwt_invalid_is_401_without_details() {
         ("huge", format!("{}.{}.x", "a".repeat(40_000), "b".repeat(40_000))),
     ];
     for (what, token) in &tokens {
-        let answer = get_with_token(&client, token).await;
-        let status = answer.assert_failure(401, "Unauthorized");
+        let response = get_with_token(&client, token).await;
+        let status = response.assert_failure(401, "Unauthorized");
         assert_eq!(status["message"], "Unauthorized", "{what}");
-        assert!(!answer.headers.contains_key("www-authenticate"), "{what}");
+        assert!(!response.headers.contains_key("www-authenticate"), "{what}");
     }
     assert_eq!(backend.received().len(), before, "a token reached the backend");
     // None of them, nor the good one, is in the log.
@@ -170,12 +170,12 @@ async fn jwt_invalid_is_401_without_details() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jwks_rotation_accepts_new_key_and_rejects_old() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world).await;
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment).await;
     let (old, new) = (SigningKey::ec("P-256"), SigningKey::ec("P-256"));
-    let issuer = FakeOidcIssuer::start(&world, &[("old", &old)]).await;
-    let gateway = start_gateway(&world, &issuer.single_issuer_configuration(&world, &json!({})), &[]);
-    let client = Client::http1(&world, &gateway, None).await;
+    let issuer = FakeOidcIssuer::start(&environment, &[("old", &old)]).await;
+    let gateway = start_gateway(&environment, &issuer.single_issuer_configuration(&environment, &json!({})), &[]);
+    let client = Client::http1(&environment, &gateway, None).await;
     let old_token = old.token("ES256", "old", &issuer.claims(&json!({})));
     wait_until_accepted(&client, &old_token).await;
     assert_eq!(issuer.request_count(KEYS), 1);
@@ -186,12 +186,12 @@ async fn jwks_rotation_accepts_new_key_and_rejects_old() {
     wait_until_accepted(&client, &new_token).await;
     get_with_token(&client, &old_token).await.assert_failure(401, "Unauthorized");
     // Made-up names of keys do not become questions to the issuer.
-    let asked = issuer.request_count(KEYS);
+    let recorded = issuer.request_count(KEYS);
     for number in 0..50 {
         let made_up = new.token("ES256", &format!("made-up-{number}"), &issuer.claims(&json!({})));
         get_with_token(&client, &made_up).await.assert_failure(401, "Unauthorized");
     }
-    assert!(issuer.request_count(KEYS) <= asked + 1, "{} questions", issuer.request_count(KEYS) - asked);
+    assert!(issuer.request_count(KEYS) <= recorded + 1, "{} questions", issuer.request_count(KEYS) - recorded);
     // What is lost afterwards does not lose the keys.
     issuer.serve(KEYS, Some((500, "text/plain", String::new())));
     let another = new.token("ES256", "new", &issuer.claims(&json!({"sub": "bob"})));
@@ -201,31 +201,31 @@ async fn jwks_rotation_accepts_new_key_and_rejects_old() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jwt_verification_cached() {
-    let world = TestEnvironment::new();
-    let _backend = start_things_backend(&world).await;
+    let environment = TestEnvironment::new();
+    let _backend = start_things_backend(&environment).await;
     let key = SigningKey::ed();
-    let issuer = FakeOidcIssuer::start(&world, &[("a", &key)]).await;
-    let gateway = start_gateway(&world, &issuer.single_issuer_configuration(&world, &json!({})), &[]);
+    let issuer = FakeOidcIssuer::start(&environment, &[("a", &key)]).await;
+    let gateway = start_gateway(&environment, &issuer.single_issuer_configuration(&environment, &json!({})), &[]);
     let token = key.token("EdDSA", "a", &issuer.claims(&json!({})));
-    wait_until_accepted(&Client::http1(&world, &gateway, None).await, &token).await;
+    wait_until_accepted(&Client::http1(&environment, &gateway, None).await, &token).await;
     let hits =
         async || metric_value(&gateway, "narthex_decision_cache_requests_total{cache=\"jwt\",result=\"hit\"}").await;
     let before = hits().await.unwrap_or_default();
     for _ in 0..10 {
         // Another connection each time: what a connection knows does not count.
-        let client = Client::http1(&world, &gateway, None).await;
+        let client = Client::http1(&environment, &gateway, None).await;
         assert_eq!(get_with_token(&client, &token).await.status, 200);
     }
     assert_eq!(hits().await, Some(before + 10.0));
 }
 
-/// An issuer whose documents are no good: nobody gets in, the log says why, and all is well once they are.
+/// An issuer with invalid documents: tokens are rejected and the log names the cause, until the documents are valid.
 #[tokio::test(flavor = "multi_thread")]
 async fn jwt_issuer_with_invalid_documents_rejected_and_recovers() {
-    let world = TestEnvironment::new();
-    let _backend = start_things_backend(&world).await;
+    let environment = TestEnvironment::new();
+    let _backend = start_things_backend(&environment).await;
     let key = SigningKey::ed();
-    let other = FakeOidcIssuer::start(&world, &[("a", &key)]).await;
+    let other = FakeOidcIssuer::start(&environment, &[("a", &key)]).await;
     let document = |issuer: &FakeOidcIssuer| {
         (
             200,
@@ -244,47 +244,50 @@ async fn jwt_issuer_with_invalid_documents_rejected_and_recovers() {
         (KEYS, Some((404, "text/plain", String::new())), "the response status is 404"),
     ];
     for (path, bad, why) in cases {
-        let issuer = FakeOidcIssuer::start(&world, &[("a", &key)]).await;
+        let issuer = FakeOidcIssuer::start(&environment, &[("a", &key)]).await;
         issuer.serve(path, bad);
-        let gateway = start_gateway(&world, &issuer.single_issuer_configuration(&world, &json!({})), &[]);
+        let gateway = start_gateway(&environment, &issuer.single_issuer_configuration(&environment, &json!({})), &[]);
         gateway.wait_for_log(&["ERROR", &issuer.url, why]).await;
-        let client = Client::http1(&world, &gateway, None).await;
+        let client = Client::http1(&environment, &gateway, None).await;
         let token = key.token("EdDSA", "a", &issuer.claims(&json!({})));
         get_with_token(&client, &token).await.assert_failure(401, "Unauthorized");
     }
-    // Over plain http, and by an authority nobody named.
-    let issuer = FakeOidcIssuer::start(&world, &[("a", &key)]).await;
+    // Over plain HTTP, and with a certificate of an unknown CA.
+    let issuer = FakeOidcIssuer::start(&environment, &[("a", &key)]).await;
     let plain = json!({"issuer": issuer.url, "jwks_uri": format!("{}{KEYS}", issuer.url.replace("https", "http"))});
     issuer.serve(DISCOVERY, Some((200, "application/json", plain.to_string())));
-    let first = start_gateway(&world, &issuer.single_issuer_configuration(&world, &json!({})), &[]);
+    let first = start_gateway(&environment, &issuer.single_issuer_configuration(&environment, &json!({})), &[]);
     first.wait_for_log(&["ERROR", "jwks_uri", "URL scheme must be https"]).await;
-    let mut strange = issuer.single_issuer_configuration(&world, &json!({}));
-    strange["jwt"][0]["issuer"]["certificateAuthority"] = world.read_file("client-ca.crt").into();
-    let second = start_gateway(&world, &strange, &[]);
+    let mut strange = issuer.single_issuer_configuration(&environment, &json!({}));
+    strange["jwt"][0]["issuer"]["certificateAuthority"] = environment.read_file("client-ca.crt").into();
+    let second = start_gateway(&environment, &strange, &[]);
     second.wait_for_log(&["ERROR", "fetching the issuer's keys failed", "no authority of the bundle signed it"]).await;
     // And in the end it mends itself.
-    let client = Client::http1(&world, &first, None).await;
+    let client = Client::http1(&environment, &first, None).await;
     issuer.publish(&[("a", &key)]);
     wait_until_accepted(&client, &key.token("EdDSA", "a", &issuer.claims(&json!({})))).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn jwt_multiple_issuers_and_configuration_reload() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world).await;
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment).await;
     let key = SigningKey::ed();
-    let (one, other) =
-        (FakeOidcIssuer::start(&world, &[("a", &key)]).await, FakeOidcIssuer::start(&world, &[("a", &key)]).await);
-    let entry = |issuer: &FakeOidcIssuer| issuer.single_issuer_configuration(&world, &json!({}))["jwt"][0].clone();
+    let (one, other) = (
+        FakeOidcIssuer::start(&environment, &[("a", &key)]).await,
+        FakeOidcIssuer::start(&environment, &[("a", &key)]).await,
+    );
+    let entry =
+        |issuer: &FakeOidcIssuer| issuer.single_issuer_configuration(&environment, &json!({}))["jwt"][0].clone();
     let both = authentication_configuration(&[entry(&one), entry(&other)]);
-    let file = write_configuration(&world, &both);
-    let gateway = start_gateway_with_file(&world, &file, &[]);
-    let client = Client::http1(&world, &gateway, None).await;
+    let file = write_configuration(&environment, &both);
+    let gateway = start_gateway_with_file(&environment, &file, &[]);
+    let client = Client::http1(&environment, &gateway, None).await;
     let tokens = [&one, &other].map(|issuer| key.token("EdDSA", "a", &issuer.claims(&json!({}))));
     for token in &tokens {
         wait_until_accepted(&client, token).await;
     }
-    let asked = one.request_count(KEYS);
+    let recorded = one.request_count(KEYS);
     // One goes, and the other maps names differently: what is remembered of either is forgotten.
     let mut changed = authentication_configuration(&[entry(&one)]);
     changed["jwt"][0]["claimMappings"] = json!({"username": {"expression": "'x:' + claims.sub"}});
@@ -293,8 +296,8 @@ async fn jwt_multiple_issuers_and_configuration_reload() {
         .await;
     assert_eq!(get_with_token(&client, &tokens[0]).await.status, 200);
     assert_eq!(backend.last_request().header_values("x-remote-user"), ["x:jane"]);
-    // Its keys are as they were; nobody asked again.
-    assert_eq!(one.request_count(KEYS), asked);
+    // Its keys are unchanged and were not fetched again.
+    assert_eq!(one.request_count(KEYS), recorded);
     let mut wrong = changed.clone();
     wrong["jwt"][0]["claimMappings"]["username"]["expression"] = "claims.".into();
     std::fs::write(&file, wrong.to_string()).unwrap();
@@ -304,42 +307,42 @@ async fn jwt_multiple_issuers_and_configuration_reload() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn anonymous_auth_conditions_of_configuration_file() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world).await;
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment).await;
     let mut file = authentication_configuration(&[]);
     file["anonymous"] = json!({"enabled": true, "conditions": [{"path": THINGS}, {"path": "/version"}]});
-    let path = write_configuration(&world, &file);
-    let first = start_gateway_with_file(&world, &path, &[]);
-    let client = Client::http1(&world, &first, None).await;
+    let path = write_configuration(&environment, &file);
+    let first = start_gateway_with_file(&environment, &path, &[]);
+    let client = Client::http1(&environment, &first, None).await;
     assert_eq!(client.get(THINGS).await.status, 200);
     assert_eq!(backend.last_request().header_values("x-remote-user"), ["system:anonymous"]);
-    let client = Client::http1(&world, &first, None).await;
+    let client = Client::http1(&environment, &first, None).await;
     assert_eq!(client.get("/version").await.status, 200);
     for path in ["/apis", "/version/", "/apis/things.example.com/v1/namespaces/other/things"] {
-        Client::http1(&world, &first, None).await.get(path).await.assert_failure(401, "Unauthorized");
+        Client::http1(&environment, &first, None).await.get(path).await.assert_failure(401, "Unauthorized");
     }
-    // Who shows a token meant to be somebody.
-    get_with_token(&Client::http1(&world, &first, None).await, "a.b.c").await.assert_failure(401, "Unauthorized");
+    // An invalid token is rejected, not treated as anonymous.
+    get_with_token(&Client::http1(&environment, &first, None).await, "a.b.c").await.assert_failure(401, "Unauthorized");
     // The flag and the file are two answers to one question.
     let flags = [format!("--authentication-config={}", path.display()), "--anonymous-auth".to_owned()];
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let output = run_narthex(&[vec!["gateway".to_owned()], world.gateway_arguments(&flags)].concat());
+    let output = run_narthex(&[vec!["gateway".to_owned()], environment.gateway_arguments(&flags)].concat());
     assert_eq!(output.status.code(), Some(1));
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("anonymous: must not be given with --anonymous-auth"), "{told}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.contains("anonymous: must not be given with --anonymous-auth"), "{message}");
 }
 
 /// `--authentication-drop-groups` and `--authentication-pass-on-groups`, wherever the groups come from.
 #[tokio::test(flavor = "multi_thread")]
 async fn authentication_drop_groups_from_every_source() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world).await;
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment).await;
     let key = SigningKey::ed();
-    let issuer = FakeOidcIssuer::start(&world, &[("a", &key)]).await;
+    let issuer = FakeOidcIssuer::start(&environment, &[("a", &key)]).await;
     let mappings = json!({"claimMappings": {
         "username": {"claim": "sub", "prefix": ""}, "groups": {"claim": "groups", "prefix": ""},
     }});
-    let file = world.path("tokens.csv");
+    let file = environment.path("tokens.csv");
     std::fs::write(&file, "s3cret,jane,1,\"system:masters,devs,internal:x\"\n").unwrap();
     let flags = [
         format!("--token-auth-file={}", file.display()),
@@ -349,14 +352,15 @@ async fn authentication_drop_groups_from_every_source() {
         "--authorization-always-allow-paths=/version".to_owned(),
     ];
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let strict = start_gateway(&world, &issuer.single_issuer_configuration(&world, &mappings), &flags);
-    let lenient = start_gateway(&world, &issuer.single_issuer_configuration(&world, &mappings), &flags[..3]);
+    let strict = start_gateway(&environment, &issuer.single_issuer_configuration(&environment, &mappings), &flags);
+    let lenient =
+        start_gateway(&environment, &issuer.single_issuer_configuration(&environment, &mappings), &flags[..3]);
     let groups = ["system:masters", "devs", "internal:x", "ops"];
     let token = key.token("EdDSA", "a", &issuer.claims(&json!({"groups": groups})));
     let bearer = format!("Bearer {token}");
     let mut headers = vec![("x-remote-user", "jane")];
     headers.extend(groups.iter().map(|group| ("x-remote-group", *group)));
-    let (certificate, front) = (world.issue_user("jane", &groups), world.issue_front_proxy("outer-proxy"));
+    let (certificate, front) = (environment.issue_user("jane", &groups), environment.issue_front_proxy("outer-proxy"));
     type GroupSource<'w> = (&'w str, Option<&'w crate::support::fixtures::CertKeyPair>, Vec<(&'w str, &'w str)>);
     let ways: [GroupSource<'_>; 4] = [
         ("certificate", Some(&certificate), Vec::new()),
@@ -365,14 +369,14 @@ async fn authentication_drop_groups_from_every_source() {
         ("request header", Some(&front), headers),
     ];
     for (way, pair, headers) in &ways {
-        let client = Client::http2(&world, &lenient, *pair).await;
+        let client = Client::http2(&environment, &lenient, *pair).await;
         if *way == "token" {
             wait_until_accepted(&client, &token).await;
         }
         assert_eq!(client.send_and_read(request(Method::GET, THINGS, headers, "")).await.status, 200, "{way}");
         assert_eq!(backend.last_request().header_values("x-remote-group"), ["devs", "system:authenticated"], "{way}");
         // The group that may everything is gone before it is authorized.
-        let client = Client::http2(&world, &strict, *pair).await;
+        let client = Client::http2(&environment, &strict, *pair).await;
         if *way == "token" {
             eventually("the keys to be there", async || {
                 (get_with_token(&client, &token).await.status == 403).then_some(())

@@ -13,12 +13,12 @@ fn bearer(token: &str) -> String {
 
 #[tokio::test]
 async fn oidc_flags_replace_certificates_and_token_reviews() {
-    let world = TestEnvironment::new();
-    let server = start_named_server(&world, "{}").await;
-    let (rsa, curve, stranger) = (SigningKey::rsa(), SigningKey::ec("P-256"), SigningKey::rsa());
-    let issuer = FakeOidcIssuer::start(&world, &[("r", &rsa), ("c", &curve)]).await;
-    let authorities = world.path("issuer-ca.crt");
-    std::fs::copy(world.path("backend-ca.crt"), &authorities).unwrap();
+    let environment = TestEnvironment::new();
+    let server = start_named_server(&environment, "{}").await;
+    let (rsa, curve, untrusted) = (SigningKey::rsa(), SigningKey::ec("P-256"), SigningKey::rsa());
+    let issuer = FakeOidcIssuer::start(&environment, &[("r", &rsa), ("c", &curve)]).await;
+    let authorities = environment.path("issuer-ca.crt");
+    std::fs::copy(environment.path("backend-ca.crt"), &authorities).unwrap();
     let flags = [
         &format!("--oidc-issuer={}", issuer.url),
         "--oidc-clientID=narthex",
@@ -28,12 +28,12 @@ async fn oidc_flags_replace_certificates_and_token_reviews() {
         "--oidc-groups-prefix=g:",
         "--auth-header-fields-enabled",
     ];
-    let jane = world.issue_user("jane", &["devs"]);
-    let stage = SidecarStage::with_command("kube-rbac-proxy", &[("/", &server)], world, &flags).await;
+    let jane = environment.issue_user("jane", &["devs"]);
+    let fixture = SidecarStage::with_command("kube-rbac-proxy", &[("/", &server)], environment, &flags).await;
     let claims = |more: Value| issuer.claims(&more);
     let good = bearer(&rsa.token("RS256", "r", &claims(json!({"groups": ["a", "b"]}))));
     eventually("the issuer's keys", async || {
-        (stage.get("/metrics", &[("authorization", &good)]).await.status == 200).then_some(())
+        (fixture.get("/metrics", &[("authorization", &good)]).await.status == 200).then_some(())
     })
     .await;
     let seen = server.last_request();
@@ -45,24 +45,24 @@ async fn oidc_flags_replace_certificates_and_token_reviews() {
         ("another algorithm", bearer(&curve.token("ES256", "c", &claims(json!({}))))),
         ("one more of the same key", bearer(&rsa.token("RS384", "r", &claims(json!({}))))),
         ("another client", bearer(&rsa.token("RS256", "r", &claims(json!({"aud": "other"}))))),
-        ("a stranger", bearer(&stranger.token("RS256", "r", &claims(json!({}))))),
+        ("a stranger", bearer(&untrusted.token("RS256", "r", &claims(json!({}))))),
     ] {
-        let said = stage.get("/metrics", &[("authorization", &token)]).await;
-        assert_eq!((said.status.as_u16(), &*said.text()), (401, "Unauthorized\n"), "{why}");
+        let response = fixture.get("/metrics", &[("authorization", &token)]).await;
+        assert_eq!((response.status.as_u16(), &*response.text()), (401, "Unauthorized\n"), "{why}");
     }
-    let certified = Client::http1(&stage.world, &stage.sidecar, Some(&jane)).await;
+    let certified = Client::http1(&fixture.environment, &fixture.sidecar, Some(&jane)).await;
     assert_eq!(certified.send_and_read(get("/metrics", &[])).await.status, 401);
     assert_eq!(certified.send_and_read(get("/metrics", &[("authorization", &good)])).await.status, 200);
     assert_eq!(server.received().len(), before + 1);
-    assert!(stage.reviewer.reviews("TokenReview").is_empty());
-    stage.sidecar.wait_for_log(&["--client-ca-file", "not used with --oidc-issuer"]).await;
+    assert!(fixture.reviewer.reviews("TokenReview").is_empty());
+    fixture.sidecar.wait_for_log(&["--client-ca-file", "not used with --oidc-issuer"]).await;
 
     // Wrong later: what was good stays.
     std::fs::write(&authorities, "nothing of the kind").unwrap();
-    stage.sidecar.wait_for_log(&["the last good one stays", "issuer-ca.crt"]).await;
-    assert_eq!(stage.get("/metrics", &[("authorization", &good)]).await.status, 200);
-    let asked = issuer.request_count(KEYS);
-    std::fs::write(&authorities, stage.world.read_file("serving-ca.crt")).unwrap();
-    stage.sidecar.wait_for_log(&["authentication configuration reloaded"]).await;
-    assert!(issuer.request_count(KEYS) >= asked);
+    fixture.sidecar.wait_for_log(&["the last good one stays", "issuer-ca.crt"]).await;
+    assert_eq!(fixture.get("/metrics", &[("authorization", &good)]).await.status, 200);
+    let recorded = issuer.request_count(KEYS);
+    std::fs::write(&authorities, fixture.environment.read_file("serving-ca.crt")).unwrap();
+    fixture.sidecar.wait_for_log(&["authentication configuration reloaded"]).await;
+    assert!(issuer.request_count(KEYS) >= recorded);
 }

@@ -4,7 +4,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::authn::identity::{identity_headers, send_raw};
-use crate::support::backend::{Backend, BackendSettings, json_response as answer};
+use crate::support::backend::{Backend, BackendSettings, json_response as response};
 use crate::support::client::{Client, ClientResponse, get, metric_value, request};
 use crate::support::fake_review_server::{
     FakeReviewServer, ReviewReply, access_review_reply, default_reply, failure_reply,
@@ -33,31 +33,36 @@ subjects: [{kind: User, name: jane}]
 ";
 
 struct ImpersonationPolicyFixture {
-    scene: GatewayFixture,
+    setup: GatewayFixture,
     backend: Backend,
 }
 
 impl ImpersonationPolicyFixture {
     /// Judged by the sample policy and [`EXTRA_POLICY`].
     async fn new(settings: BackendSettings, code: u16, more: &[&str]) -> ImpersonationPolicyFixture {
-        let world = TestEnvironment::new();
-        let backend = Backend::start(&world, settings, move |_| async move { answer(code, "{}") }).await;
-        let policy = world.path("policy.yaml");
+        let environment = TestEnvironment::new();
+        let backend = Backend::start(&environment, settings, move |_| async move { response(code, "{}") }).await;
+        let policy = environment.path("policy.yaml");
         let sample = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/standalone/policy.yaml"));
         std::fs::write(&policy, format!("{sample}{EXTRA_POLICY}")).unwrap();
         let file = format!("--authorization-policy-file={}", policy.display());
         let mut flags = vec!["--authorization-mode=Static", &*file];
         flags.extend(more);
-        let scene = GatewayFixture::with_flags(world, &[&backend], &[], &flags);
-        ImpersonationPolicyFixture { scene, backend }
+        let setup = GatewayFixture::with_flags(environment, &[&backend], &[], &flags);
+        ImpersonationPolicyFixture { setup, backend }
     }
 
     async fn client_as(&self, name: &str, groups: &[&str]) -> Client {
-        Client::http1(&self.scene.world, &self.scene.gateway, Some(&self.scene.world.issue_user(name, groups))).await
+        Client::http1(
+            &self.setup.environment,
+            &self.setup.gateway,
+            Some(&self.setup.environment.issue_user(name, groups)),
+        )
+        .await
     }
 
     async fn metric(&self, name: &str) -> f64 {
-        metric_value(&self.scene.gateway, name).await.unwrap_or_default()
+        metric_value(&self.setup.gateway, name).await.unwrap_or_default()
     }
 }
 
@@ -94,30 +99,30 @@ const LOOKALIKE_HEADERS: &[(&str, &str)] = &[
 
 #[tokio::test]
 async fn impersonation_backend_sees_impersonated_user_only() {
-    let stage = ImpersonationPolicyFixture::new(BackendSettings::default(), 200, &["--access-log=all"]).await;
+    let fixture = ImpersonationPolicyFixture::new(BackendSettings::default(), 200, &["--access-log=all"]).await;
     let lines: Vec<(&str, &str)> = IMPERSONATE_BOB.iter().chain(LOOKALIKE_HEADERS).copied().collect();
-    for client in stage.scene.both_protocols().await {
+    for client in fixture.setup.both_protocols().await {
         let read = client.send_and_read(get(THINGS, &lines)).await;
         assert_eq!(read.status, 200, "{}", read.text());
-        assert_eq!(identity_headers(&stage.backend.last_request()), EXPECTED_BOB_HEADERS);
+        assert_eq!(identity_headers(&fixture.backend.last_request()), EXPECTED_BOB_HEADERS);
     }
     // The record names both.
-    stage.scene.gateway.wait_for_log(&["access", "user=\"jane\" groups=2 as=\"bob\" as_groups=2 verb=LIST"]).await;
+    fixture.setup.gateway.wait_for_log(&["access", "user=\"jane\" groups=2 as=\"bob\" as_groups=2 verb=LIST"]).await;
     let allowed = "apiserver_impersonation_attempts_total{decision=\"allowed\",mode=\"legacy\"}";
-    assert_eq!(stage.metric(allowed).await, 2.0);
+    assert_eq!(fixture.metric(allowed).await, 2.0);
 }
 
 /// As themselves again on the same connection.
 #[tokio::test]
 async fn impersonation_lookalike_headers_ignored_and_removed() {
-    let stage = ImpersonationPolicyFixture::new(BackendSettings::default(), 200, &[]).await;
+    let fixture = ImpersonationPolicyFixture::new(BackendSettings::default(), 200, &[]).await;
     let empty = [("Impersonate-User", ""), ("Impersonate-Uid", "")];
-    for client in stage.scene.both_protocols().await {
+    for client in fixture.setup.both_protocols().await {
         for lines in [LOOKALIKE_HEADERS, &empty] {
             client.send_and_read(get(THINGS, IMPERSONATE_BOB)).await;
             let read = client.send_and_read(get(THINGS, lines)).await;
             assert_eq!(read.status, 200, "{}", read.text());
-            let seen = stage.backend.last_request();
+            let seen = fixture.backend.last_request();
             assert_eq!(seen.header_values("x-remote-user"), ["jane"]);
             assert_eq!(seen.header_values("x-remote-group"), ["devs", "system:authenticated"]);
             assert!(identity_headers(&seen).iter().all(|line| !line.starts_with("impersonate")), "{seen:?}");
@@ -127,7 +132,7 @@ async fn impersonation_lookalike_headers_ignored_and_removed() {
 
 #[tokio::test]
 async fn impersonation_applies_to_upgrades() {
-    let stage = ImpersonationPolicyFixture::new(BackendSettings::http1(), 418, &[]).await;
+    let fixture = ImpersonationPolicyFixture::new(BackendSettings::http1(), 418, &[]).await;
     for protocol in ["SPDY/3.1", "websocket"] {
         let mut text = format!(
             "GET {THINGS}/one HTTP/1.1\r\nHost: localhost\r\nUpgrade: {protocol}\r\n\
@@ -136,36 +141,37 @@ async fn impersonation_applies_to_upgrades() {
         for (name, value) in IMPERSONATE_BOB.iter().chain(LOOKALIKE_HEADERS) {
             text += &format!("{name}: {value}\r\n");
         }
-        let answer =
-            send_raw(&stage.scene.world, &stage.scene.gateway, Some(&stage.scene.jane), &(text + "\r\n")).await;
-        assert!(answer.starts_with("HTTP/1.1 418 "), "{answer}");
-        assert_eq!(identity_headers(&stage.backend.last_request()), EXPECTED_BOB_HEADERS, "{protocol}");
+        let response =
+            send_raw(&fixture.setup.environment, &fixture.setup.gateway, Some(&fixture.setup.jane), &(text + "\r\n"))
+                .await;
+        assert!(response.starts_with("HTTP/1.1 418 "), "{response}");
+        assert_eq!(identity_headers(&fixture.backend.last_request()), EXPECTED_BOB_HEADERS, "{protocol}");
     }
 }
 
 #[tokio::test]
 async fn impersonation_inconsistent_headers_are_400() {
-    let stage = ImpersonationPolicyFixture::new(BackendSettings::default(), 200, &[]).await;
-    let nobody = |dump: &str| format!("requested &user.DefaultInfo{{{dump}}} without impersonating a user name");
+    let fixture = ImpersonationPolicyFixture::new(BackendSettings::default(), 200, &[]).await;
+    let anonymous = |dump: &str| format!("requested &user.DefaultInfo{{{dump}}} without impersonating a user name");
     let cases: Vec<(Vec<(&str, &str)>, String)> = vec![
         (
             vec![("Impersonate-Group", "a"), ("Impersonate-Group", "")],
-            nobody(r#"Name:"", UID:"", Groups:[]string{"a", ""}, Extra:map[string][]string(nil)"#),
+            anonymous(r#"Name:"", UID:"", Groups:[]string{"a", ""}, Extra:map[string][]string(nil)"#),
         ),
         (
             vec![("Impersonate-User", ""), ("Impersonate-Uid", "1")],
-            nobody(r#"Name:"", UID:"1", Groups:[]string(nil), Extra:map[string][]string(nil)"#),
+            anonymous(r#"Name:"", UID:"1", Groups:[]string(nil), Extra:map[string][]string(nil)"#),
         ),
         (
             vec![("Impersonate-Extra-A", "1")],
-            nobody(r#"Name:"", UID:"", Groups:[]string(nil), Extra:map[string][]string{"a":[]string{"1"}}"#),
+            anonymous(r#"Name:"", UID:"", Groups:[]string(nil), Extra:map[string][]string{"a":[]string{"1"}}"#),
         ),
         (
             vec![("Impersonate-User", ""), ("Impersonate-User", "bob"), ("Impersonate-Group", "a")],
-            nobody(r#"Name:"", UID:"", Groups:[]string{"a"}, Extra:map[string][]string(nil)"#),
+            anonymous(r#"Name:"", UID:"", Groups:[]string{"a"}, Extra:map[string][]string(nil)"#),
         ),
     ];
-    for client in stage.scene.both_protocols().await {
+    for client in fixture.setup.both_protocols().await {
         for (lines, message) in &cases {
             let status = client.send_and_read(get(THINGS, lines)).await.assert_failure(400, "BadRequest");
             let expected = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
@@ -175,14 +181,14 @@ async fn impersonation_inconsistent_headers_are_400() {
     }
     let mut odd = get(THINGS, &[("Impersonate-User", "bob")]);
     odd.headers_mut().insert("impersonate-group", http::HeaderValue::from_bytes(b"\xff\xfe").unwrap());
-    stage.scene.http2().await.send_and_read(odd).await.assert_failure(400, "BadRequest");
-    assert!(stage.backend.received().is_empty());
+    fixture.setup.http2().await.send_and_read(odd).await.assert_failure(400, "BadRequest");
+    assert!(fixture.backend.received().is_empty());
 }
 
 #[tokio::test]
 async fn impersonation_denied_with_upstream_message() {
-    let stage = ImpersonationPolicyFixture::new(BackendSettings::default(), 200, &[]).await;
-    let jane = stage.scene.http1().await;
+    let fixture = ImpersonationPolicyFixture::new(BackendSettings::default(), 200, &[]).await;
+    let jane = fixture.setup.http1().await;
     let status = jane.send_and_read(get(&format!("{THINGS}/door"), &[("Impersonate-User", "root")])).await;
     let expected = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
@@ -193,11 +199,11 @@ async fn impersonation_denied_with_upstream_message() {
     });
     assert_eq!(status.assert_failure(403, "Forbidden"), expected);
     // Support may look as a developer, and no more; what the developer may not, neither.
-    let sue = stage.client_as("sue", &["support"]).await;
+    let sue = fixture.client_as("sue", &["support"]).await;
     let as_jane = [("Impersonate-User", "jane"), ("Impersonate-Group", "devs")];
     assert_eq!(sue.send_and_read(get(THINGS, &as_jane)).await.status, 200);
     assert_eq!(
-        identity_headers(&stage.backend.last_request()),
+        identity_headers(&fixture.backend.last_request()),
         ["x-remote-group: devs", "x-remote-group: system:authenticated", "x-remote-user: jane"]
     );
     for (ask, message) in [
@@ -220,16 +226,16 @@ async fn impersonation_denied_with_upstream_message() {
     ] {
         assert_eq!(sue.send_and_read(ask).await.assert_failure(403, "Forbidden")["message"], message);
     }
-    assert_eq!(stage.backend.received().len(), 1);
+    assert_eq!(fixture.backend.received().len(), 1);
 }
 
 #[tokio::test]
 async fn impersonation_of_dropped_groups_ignored() {
     let masters = [("Impersonate-User", "bob"), ("Impersonate-Group", "system:masters"), ("Impersonate-Group", "devs")];
-    let stage = ImpersonationPolicyFixture::new(BackendSettings::default(), 200, &[]).await;
+    let fixture = ImpersonationPolicyFixture::new(BackendSettings::default(), 200, &[]).await;
     assert_eq!(
-        stage
-            .scene
+        fixture
+            .setup
             .http1()
             .await
             .send_and_read(request(Method::PUT, &format!("{THINGS}/x/status"), &masters, "{}"))
@@ -237,17 +243,17 @@ async fn impersonation_of_dropped_groups_ignored() {
             .status,
         200
     );
-    let stage = ImpersonationPolicyFixture::new(
+    let fixture = ImpersonationPolicyFixture::new(
         BackendSettings::default(),
         200,
         &["--authentication-drop-groups=system:masters,other*"],
     )
     .await;
-    for client in stage.scene.both_protocols().await {
+    for client in fixture.setup.both_protocols().await {
         let write = request(Method::PUT, &format!("{THINGS}/x/status"), &masters, "{}");
         client.send_and_read(write).await.assert_failure(403, "Forbidden");
         assert_eq!(client.send_and_read(get(THINGS, &masters)).await.status, 200);
-        assert_eq!(stage.backend.last_request().header_values("x-remote-group"), ["devs", "system:authenticated"]);
+        assert_eq!(fixture.backend.last_request().header_values("x-remote-group"), ["devs", "system:authenticated"]);
         // Dropped is not the same as not judged.
         client
             .send_and_read(get(THINGS, &[("Impersonate-User", "bob"), ("Impersonate-Group", "others")]))
@@ -258,8 +264,8 @@ async fn impersonation_of_dropped_groups_ignored() {
 
 #[tokio::test]
 async fn impersonation_self_reviews_answered_for_impersonated_user() {
-    let stage = ImpersonationPolicyFixture::new(BackendSettings::default(), 200, &[]).await;
-    let jane = stage.scene.http1().await;
+    let fixture = ImpersonationPolicyFixture::new(BackendSettings::default(), 200, &[]).await;
+    let jane = fixture.setup.http1().await;
     let ask = async |group: &str, kind: &str, spec: Value, lines: &[(&str, &str)]| {
         let path = format!("/apis/{group}/v1/{}s", kind.to_lowercase());
         let body = json!({"kind": kind, "apiVersion": format!("{group}/v1"), "spec": spec}).to_string();
@@ -286,21 +292,21 @@ async fn impersonation_self_reviews_answered_for_impersonated_user() {
 
 /// Asks a reviewer about everything.
 struct ImpersonationReviewFixture {
-    scene: GatewayFixture,
+    setup: GatewayFixture,
     reviewer: FakeReviewServer,
     backend: Backend,
 }
 
 impl ImpersonationReviewFixture {
     async fn new(more: &[&str]) -> ImpersonationReviewFixture {
-        let world = TestEnvironment::new();
-        let backend = Backend::start(&world, BackendSettings::http2(), |_| async { answer(200, "{}") }).await;
-        let reviewer = FakeReviewServer::start(&world).await;
-        let kubeconfig = format!("--authorization-kubeconfig={}", world.path("reviewer.kubeconfig").display());
+        let environment = TestEnvironment::new();
+        let backend = Backend::start(&environment, BackendSettings::http2(), |_| async { response(200, "{}") }).await;
+        let reviewer = FakeReviewServer::start(&environment).await;
+        let kubeconfig = format!("--authorization-kubeconfig={}", environment.path("reviewer.kubeconfig").display());
         let mut flags = vec!["--authorization-mode=Webhook", &*kubeconfig];
         flags.extend(more);
-        let scene = GatewayFixture::with_flags(world, &[&backend], &[], &flags);
-        ImpersonationReviewFixture { scene, reviewer, backend }
+        let setup = GatewayFixture::with_flags(environment, &[&backend], &[], &flags);
+        ImpersonationReviewFixture { setup, reviewer, backend }
     }
 
     /// The questions so far: `verb resource.group/name subresource`, in order.
@@ -311,24 +317,24 @@ impl ImpersonationReviewFixture {
 }
 
 fn describe_review(review: &Value) -> String {
-    let asked = &review["spec"]["resourceAttributes"];
-    let word = |key: &str| asked[key].as_str().unwrap_or_default().to_owned();
+    let recorded = &review["spec"]["resourceAttributes"];
+    let word = |key: &str| recorded[key].as_str().unwrap_or_default().to_owned();
     let user = review["spec"]["user"].as_str().unwrap_or_default();
     format!("{user}: {} {}.{} {}/{}", word("verb"), word("resource"), word("group"), word("subresource"), word("name"))
 }
 
 #[tokio::test]
 async fn impersonation_access_reviews_as_upstream() {
-    let stage = ImpersonationReviewFixture::new(&["--authorization-webhook-cache-authorized-ttl=1h"]).await;
-    let jane = stage.scene.http2().await;
+    let fixture = ImpersonationReviewFixture::new(&["--authorization-webhook-cache-authorized-ttl=1h"]).await;
+    let jane = fixture.setup.http2().await;
     for _ in 0..2 {
         let read = jane.send_and_read(get(THINGS, &[("Impersonate-User", "bob"), ("Impersonate-Uid", "7")])).await;
         assert_eq!(read.status, 200, "{}", read.text());
     }
-    let mut asked = stage.review_questions();
-    asked[1..3].sort_unstable();
+    let mut recorded = fixture.review_questions();
+    recorded[1..3].sort_unstable();
     assert_eq!(
-        asked,
+        recorded,
         [
             "jane: impersonate-on:user-info:list things.things.example.com /",
             "jane: impersonate:user-info uids.authentication.k8s.io /7",
@@ -336,29 +342,29 @@ async fn impersonation_access_reviews_as_upstream() {
             "bob: list things.things.example.com /",
         ]
     );
-    let first = &stage.reviewer.reviews("SubjectAccessReview")[3];
+    let first = &fixture.reviewer.reviews("SubjectAccessReview")[3];
     assert_eq!(
         first["spec"],
         json!({"resourceAttributes": {"namespace": "default", "verb": "list", "group": "things.example.com",
             "version": "v1", "resource": "things"}, "user": "bob", "uid": "7", "groups": ["system:authenticated"]})
     );
-    assert_eq!(identity_headers(&stage.backend.last_request())[1..], ["x-remote-uid: 7", "x-remote-user: bob"]);
+    assert_eq!(identity_headers(&fixture.backend.last_request())[1..], ["x-remote-uid: 7", "x-remote-user: bob"]);
     // Only the old right: the constrained one is asked for once, and from then on the old one first.
-    let stage = ImpersonationReviewFixture::new(&["--authorization-webhook-cache-unauthorized-ttl=1h"]).await;
-    stage.reviewer.set_behavior(|review| {
+    let fixture = ImpersonationReviewFixture::new(&["--authorization-webhook-cache-unauthorized-ttl=1h"]).await;
+    fixture.reviewer.set_behavior(|review| {
         let verb = review["spec"]["resourceAttributes"]["verb"].as_str().unwrap_or_default();
         access_review_reply(json!({"allowed": !verb.contains(':'), "reason": "no constraints"}))
     });
-    let jane = stage.scene.http1().await;
+    let jane = fixture.setup.http1().await;
     for user in ["bob", "eve"] {
         let lines = [("Impersonate-User", user), ("Impersonate-Extra-Scopes", "a"), ("Impersonate-Extra-Scopes", "b")];
         assert_eq!(jane.send_and_read(get(THINGS, &lines)).await.status, 200);
     }
-    let mut asked = stage.review_questions();
-    asked[1..4].sort_unstable();
-    asked[5..].sort_unstable();
+    let mut recorded = fixture.review_questions();
+    recorded[1..4].sort_unstable();
+    recorded[5..].sort_unstable();
     assert_eq!(
-        asked,
+        recorded,
         [
             "jane: impersonate-on:user-info:list things.things.example.com /",
             "jane: impersonate userextras.authentication.k8s.io scopes/a",
@@ -371,10 +377,10 @@ async fn impersonation_access_reviews_as_upstream() {
     );
 }
 
-/// Whatever is wrong with a review, nobody becomes somebody else.
+/// Any invalid review denies the impersonation.
 #[tokio::test]
 async fn impersonation_review_failure_is_403() {
-    let stage = ImpersonationReviewFixture::new(&[]).await;
+    let fixture = ImpersonationReviewFixture::new(&[]).await;
     let cases: Vec<(&str, ReviewReply, &str)> = vec![
         ("no", access_review_reply(json!({"allowed": false})), ""),
         ("no, with a reason", access_review_reply(json!({"allowed": false, "reason": "go away"})), ": go away"),
@@ -386,21 +392,21 @@ async fn impersonation_review_failure_is_403() {
         ("an internal error", failure_reply(500, "InternalError"), ": an authorizer failed"),
     ];
     let replies: Vec<ReviewReply> = cases.iter().map(|(_, reply, _)| reply.clone()).collect();
-    stage.reviewer.set_behavior(move |review| {
+    fixture.reviewer.set_behavior(move |review| {
         let name = review["spec"]["resourceAttributes"]["name"].as_str().unwrap_or_default();
         match name.strip_prefix("case-").and_then(|number| replies.get(number.parse::<usize>().ok()?)) {
             Some(reply) => reply.clone(),
             None => default_reply(review),
         }
     });
-    let jane = stage.scene.http2().await;
-    let asking = (0..cases.len()).map(|number| {
+    let jane = fixture.setup.http2().await;
+    let pending = (0..cases.len()).map(|number| {
         let jane = jane.clone();
         async move { jane.send_and_read(get(THINGS, &[("Impersonate-User", &*format!("case-{number}"))])).await }
     });
-    let answers: Vec<ClientResponse> = futures_util::future::join_all(asking).await;
-    for (number, (answer, (name, _, reason))) in answers.iter().zip(&cases).enumerate() {
-        let status = answer.assert_failure(403, "Forbidden");
+    let responses: Vec<ClientResponse> = futures_util::future::join_all(pending).await;
+    for (number, (response, (name, _, reason))) in responses.iter().zip(&cases).enumerate() {
+        let status = response.assert_failure(403, "Forbidden");
         assert_eq!(
             status["message"],
             format!(
@@ -409,40 +415,44 @@ async fn impersonation_review_failure_is_403() {
             ),
             "{name}"
         );
-        assert!(!answer.text().contains("secret"), "{name}");
+        assert!(!response.text().contains("secret"), "{name}");
     }
-    assert!(stage.backend.received().is_empty());
-    // Nobody answers: the client's own time ends it.
-    stage.reviewer.set_behavior(|_| ReviewReply::Hang);
+    assert!(fixture.backend.received().is_empty());
+    // No response: the client's timeout ends the request.
+    fixture.reviewer.set_behavior(|_| ReviewReply::Hang);
     let late = get(&format!("{THINGS}?timeout=300ms"), &[("Impersonate-User", "somebody")]);
     jane.send_and_read(late).await.assert_failure(504, "Timeout");
-    assert!(stage.backend.received().is_empty());
+    assert!(fixture.backend.received().is_empty());
 }
 
 /// Ten groups do not take ten times as long, and a hundred are not asked for all at once.
 #[tokio::test]
 async fn impersonation_reviews_run_concurrently_with_limit() {
-    let stage = ImpersonationReviewFixture::new(&[]).await;
+    let fixture = ImpersonationReviewFixture::new(&[]).await;
     let (release, until) = tokio::sync::watch::channel(());
-    stage.reviewer.set_behavior(move |review| {
-        let asked = &review["spec"]["resourceAttributes"];
-        if asked["resource"] == "groups" && asked["name"] != "*" {
+    fixture.reviewer.set_behavior(move |review| {
+        let recorded = &review["spec"]["resourceAttributes"];
+        if recorded["resource"] == "groups" && recorded["name"] != "*" {
             return ReviewReply::Delay(until.clone(), Box::new(default_reply(review)));
         }
-        access_review_reply(json!({"allowed": asked["name"] != "*"}))
+        access_review_reply(json!({"allowed": recorded["name"] != "*"}))
     });
     let names: Vec<String> = (0..30).map(|number| format!("g{number}")).collect();
     let mut lines = vec![("Impersonate-User", "bob")];
     lines.extend(names.iter().map(|name| ("Impersonate-Group", &**name)));
-    let jane = stage.scene.http1().await;
+    let jane = fixture.setup.http1().await;
     let (read, ()) = tokio::join!(jane.send_and_read(get(THINGS, &lines)), async {
         let waiting = || {
-            stage.review_questions().iter().filter(|asked| asked.contains("groups.") && !asked.contains('*')).count()
+            fixture
+                .review_questions()
+                .iter()
+                .filter(|recorded| recorded.contains("groups.") && !recorded.contains('*'))
+                .count()
         };
         eventually("several to wait", async || (waiting() == 8).then_some(())).await;
         drop(release);
     });
     assert_eq!(read.status, 200, "{}", read.text());
-    let groups = stage.backend.last_request().header_values("x-remote-group");
+    let groups = fixture.backend.last_request().header_values("x-remote-group");
     assert_eq!(groups[..30], names);
 }

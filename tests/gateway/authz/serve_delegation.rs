@@ -3,7 +3,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::support::backend::{Backend, BackendSettings, json_response as answer};
+use crate::support::backend::{Backend, BackendSettings, json_response as reply};
 use crate::support::client::{Client, ClientResponse, get, metric_value, next_chunk, request};
 use crate::support::fake_review_server::{FakeReviewServer, token_review_reply};
 use crate::support::fixtures::{GatewayProcess, TestEnvironment, eventually, run_narthex};
@@ -13,9 +13,9 @@ pub(crate) const CONFIG_MAP_NAME: &str = "extension-apiserver-authentication";
 pub(crate) const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 pub(crate) const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
-/// A gateway whose chain lets `wardle` ask, and members of `devs` read things.
-pub(crate) fn start_gateway(world: &TestEnvironment, more: &[&str]) -> GatewayProcess {
-    let policy = world.path("policy.yaml");
+/// A gateway with a policy that permits `wardle` to create reviews and group `devs` to read things.
+pub(crate) fn start_gateway(environment: &TestEnvironment, more: &[&str]) -> GatewayProcess {
+    let policy = environment.path("policy.yaml");
     let sample =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/standalone/backend.yaml")).unwrap();
     let reader = "\n---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: reader}\n\
@@ -31,12 +31,12 @@ pub(crate) fn start_gateway(world: &TestEnvironment, more: &[&str]) -> GatewayPr
     let named = format!("--authorization-policy-file={}", policy.display());
     let flags = ["--serve-delegation", "--authorization-mode=Static", &named];
     let flags: Vec<&str> = flags.into_iter().chain(more.iter().copied()).collect();
-    world.start_gateway(&flags)
+    environment.start_gateway(&flags)
 }
 
 /// The backend, as a client of the gateway.
-pub(crate) async fn connect_as_wardle(world: &TestEnvironment, gateway: &GatewayProcess) -> Client {
-    Client::http2(world, gateway, Some(&world.issue_user("wardle", &[]))).await
+pub(crate) async fn connect_as_wardle(environment: &TestEnvironment, gateway: &GatewayProcess) -> Client {
+    Client::http2(environment, gateway, Some(&environment.issue_user("wardle", &[]))).await
 }
 
 /// Sends an object.
@@ -59,17 +59,17 @@ async fn review_token(client: &Client, spec: Value) -> Value {
 
 #[tokio::test]
 async fn serve_delegation_auth_configmap_served_with_rbac() {
-    let world = TestEnvironment::new();
-    let gateway = start_gateway(&world, &[]);
-    let client = connect_as_wardle(&world, &gateway).await;
+    let environment = TestEnvironment::new();
+    let gateway = start_gateway(&environment, &[]);
+    let client = connect_as_wardle(&environment, &gateway).await;
     let object = client.get(&format!("{CONFIG_MAPS}/{CONFIG_MAP_NAME}")).await.json();
-    let pem = |name: &str| world.read_file(name).replace("\r\n", "\n");
+    let pem = |name: &str| environment.read_file(name).replace("\r\n", "\n");
     assert_eq!(
         object["data"],
         json!({
             "client-ca-file": pem("client-ca.crt"),
             "requestheader-client-ca-file": pem("requestheader-ca.crt"),
-            // Nobody but us, whoever else may be a front proxy before us.
+            // Only the gateway's own front proxy name, not those of front proxies in front of the gateway.
             "requestheader-allowed-names": "[\"narthex-front-proxy\"]",
             "requestheader-username-headers": "[\"X-Remote-User\"]",
             "requestheader-uid-headers": "[\"X-Remote-Uid\"]",
@@ -82,17 +82,17 @@ async fn serve_delegation_auth_configmap_served_with_rbac() {
     assert_eq!((&list["kind"], &list["items"][0]["data"]), (&json!("ConfigMapList"), &object["data"]));
     assert_eq!(list["metadata"]["resourceVersion"], object["metadata"]["resourceVersion"]);
 
-    // Who may not ask, and what may not be asked.
+    // Users without permission, and resources that are not served.
     for groups in [&[][..], &["devs"]] {
-        let nobody = Client::http2(&world, &gateway, Some(&world.issue_user("jane", groups))).await;
+        let anonymous = Client::http2(&environment, &gateway, Some(&environment.issue_user("jane", groups))).await;
         for path in [&selected, &format!("{CONFIG_MAPS}/{CONFIG_MAP_NAME}"), &format!("{selected}&watch=true")] {
-            nobody.get(path).await.assert_failure(403, "Forbidden");
+            anonymous.get(path).await.assert_failure(403, "Forbidden");
         }
     }
     // The role of the sample names the one object.
     client.get(CONFIG_MAPS).await.assert_failure(403, "Forbidden");
     client.get(&format!("{CONFIG_MAPS}/other")).await.assert_failure(403, "Forbidden");
-    let root = Client::http2(&world, &gateway, Some(&world.issue_user("root", &["system:masters"]))).await;
+    let root = Client::http2(&environment, &gateway, Some(&environment.issue_user("root", &["system:masters"]))).await;
     root.get(&format!("{CONFIG_MAPS}/other")).await.assert_failure(404, "NotFound");
     root.get(&format!("/api/v1/namespaces/default/configmaps/{CONFIG_MAP_NAME}")).await.assert_failure(404, "NotFound");
     assert_eq!(root.get("/api/v1/namespaces/default/configmaps").await.json()["items"], json!([]));
@@ -114,9 +114,9 @@ async fn serve_delegation_auth_configmap_served_with_rbac() {
 
 #[tokio::test]
 async fn serve_delegation_auth_configmap_watch_reports_changes() {
-    let world = TestEnvironment::new();
-    let gateway = start_gateway(&world, &[]);
-    let client = connect_as_wardle(&world, &gateway).await;
+    let environment = TestEnvironment::new();
+    let gateway = start_gateway(&environment, &[]);
+    let client = connect_as_wardle(&environment, &gateway).await;
     let watch = async |query: &str| {
         let path = format!("{CONFIG_MAPS}?fieldSelector=metadata.name%3D{CONFIG_MAP_NAME}&watch=true{query}");
         let response = client.send(get(&path, &[])).await.unwrap();
@@ -139,8 +139,11 @@ async fn serve_delegation_auth_configmap_watch_reports_changes() {
     let mut listed = watch(&format!("&resourceVersion={version}")).await;
 
     let other = TestEnvironment::new();
-    std::fs::write(world.path("client-ca.crt"), world.read_file("client-ca.crt") + &other.read_file("client-ca.crt"))
-        .unwrap();
+    std::fs::write(
+        environment.path("client-ca.crt"),
+        environment.read_file("client-ca.crt") + &other.read_file("client-ca.crt"),
+    )
+    .unwrap();
     for body in [&mut streamed, &mut listed] {
         let (kind, object) = event(body).await;
         assert_eq!(kind, "MODIFIED");
@@ -148,16 +151,16 @@ async fn serve_delegation_auth_configmap_watch_reports_changes() {
         assert_eq!(pem.matches("BEGIN CERTIFICATE").count(), 2);
         assert_ne!(object["metadata"]["resourceVersion"], json!(version));
     }
-    // Who comes back with what it knew is told what it missed.
+    // A watch from an old resource version receives the missed events.
     let mut late = watch(&format!("&resourceVersion={version}")).await;
     assert_eq!(event(&mut late).await.0, "MODIFIED");
 }
 
 #[tokio::test]
 async fn serve_delegation_token_reviews_answered() {
-    let world = TestEnvironment::new();
-    std::fs::write(world.path("tokens.csv"), "static,stan,7,\"devs,system:masters\"\n").unwrap();
-    let webhook = FakeReviewServer::start(&world).await;
+    let environment = TestEnvironment::new();
+    std::fs::write(environment.path("tokens.csv"), "static,stan,7,\"devs,system:masters\"\n").unwrap();
+    let webhook = FakeReviewServer::start(&environment).await;
     webhook.set_behavior(|question| {
         let holder = json!({"username": "henry", "uid": "9", "extra": {"a": ["b"]}});
         match question["spec"]["token"].as_str().unwrap() {
@@ -169,14 +172,17 @@ async fn serve_delegation_token_reviews_answered() {
         }
     });
     let flags = [
-        format!("--token-auth-file={}", world.path("tokens.csv").display()),
-        format!("--authentication-token-webhook-config-file={}", webhook.write_kubeconfig(&world, "hook", "/who")),
+        format!("--token-auth-file={}", environment.path("tokens.csv").display()),
+        format!(
+            "--authentication-token-webhook-config-file={}",
+            webhook.write_kubeconfig(&environment, "hook", "/who")
+        ),
         "--api-audiences=us,them".to_owned(),
         "--authentication-drop-groups=system:masters".to_owned(),
         "--anonymous-auth".to_owned(),
     ];
-    let gateway = start_gateway(&world, &flags.each_ref().map(String::as_str));
-    let client = connect_as_wardle(&world, &gateway).await;
+    let gateway = start_gateway(&environment, &flags.each_ref().map(String::as_str));
+    let client = connect_as_wardle(&environment, &gateway).await;
 
     let read = post(&client, TOKEN_REVIEWS, &review_object("TokenReview", &json!({"token": "static"}))).await;
     let stan = json!({"username": "stan", "uid": "7", "groups": ["devs", "system:authenticated"]});
@@ -188,9 +194,9 @@ async fn serve_delegation_token_reviews_answered() {
     );
     let status = review_token(&client, json!({"token": "static", "audiences": ["others", "them"]})).await;
     assert_eq!(status, json!({"authenticated": true, "user": stan, "audiences": ["them"]}));
-    let nobody = json!({"user": {}, "error": "invalid bearer token"});
-    assert_eq!(review_token(&client, json!({"token": "static", "audiences": ["others"]})).await, nobody);
-    assert_eq!(review_token(&client, json!({"token": "bad"})).await, nobody);
+    let anonymous = json!({"user": {}, "error": "invalid bearer token"});
+    assert_eq!(review_token(&client, json!({"token": "static", "audiences": ["others"]})).await, anonymous);
+    assert_eq!(review_token(&client, json!({"token": "bad"})).await, anonymous);
 
     let henry = json!({"username": "henry", "uid": "9", "groups": ["system:authenticated"], "extra": {"a": ["b"]}});
     let status = review_token(&client, json!({"token": "hooked", "audiences": ["x"]})).await;
@@ -209,9 +215,9 @@ async fn serve_delegation_token_reviews_answered() {
         post(&client, TOKEN_REVIEWS, &document).await.assert_failure(code, reason);
     }
     client.get(TOKEN_REVIEWS).await.assert_failure(403, "Forbidden");
-    // Neither whom the chain lets in, nor nobody at all, may find out who holds a token.
-    for pair in [Some(world.issue_user("jane", &["devs"])), None] {
-        let other = Client::http2(&world, &gateway, pair.as_ref()).await;
+    // Neither other authorized users nor anonymous requests may review tokens.
+    for pair in [Some(environment.issue_user("jane", &["devs"])), None] {
+        let other = Client::http2(&environment, &gateway, pair.as_ref()).await;
         let question = review_object("TokenReview", &json!({"token": "static"}));
         post(&other, TOKEN_REVIEWS, &question).await.assert_failure(403, "Forbidden");
     }
@@ -219,13 +225,13 @@ async fn serve_delegation_token_reviews_answered() {
 
 #[tokio::test]
 async fn serve_delegation_access_reviews_answered() {
-    let world = TestEnvironment::new();
-    let gateway = start_gateway(&world, &[]);
-    let client = connect_as_wardle(&world, &gateway).await;
+    let environment = TestEnvironment::new();
+    let gateway = start_gateway(&environment, &[]);
+    let client = connect_as_wardle(&environment, &gateway).await;
     let resource = json!({"namespace": "default", "verb": "list", "group": "wardle.example.com", "version": "v1alpha1",
         "resource": "flunders", "labelSelector": {"requirements": [{"key": "a", "operator": "In", "values": ["b"]}]}});
-    let ask = async |who: Value, about: &str, what: &Value| {
-        let mut spec = who;
+    let ask = async |user: Value, about: &str, what: &Value| {
+        let mut spec = user;
         spec[about] = what.clone();
         post(&client, ACCESS_REVIEWS, &review_object("SubjectAccessReview", &spec)).await
     };
@@ -243,7 +249,7 @@ async fn serve_delegation_access_reviews_answered() {
     assert_eq!(root.json()["status"], json!({"allowed": true}));
     ask(json!({}), "resourceAttributes", &resource).await.assert_failure(422, "Invalid");
 
-    let jane = Client::http2(&world, &gateway, Some(&world.issue_user("jane", &["devs"]))).await;
+    let jane = Client::http2(&environment, &gateway, Some(&environment.issue_user("jane", &["devs"]))).await;
     let spec = json!({"user": "root", "nonResourceAttributes": path});
     post(&jane, ACCESS_REVIEWS, &review_object("SubjectAccessReview", &spec)).await.assert_failure(403, "Forbidden");
     // About herself she may ask as before.
@@ -255,20 +261,20 @@ async fn serve_delegation_access_reviews_answered() {
 /// A request may wait for a backend that asks us whether it may: that question must not wait for the request.
 #[tokio::test]
 async fn serve_delegation_reviews_exempt_from_inflight_limit() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let (release, until) = tokio::sync::watch::channel(());
     let settings = BackendSettings { names: vec!["wardle-v1alpha1.wardle.svc"], ..BackendSettings::http2() };
-    let backend = Backend::start(&world, settings, move |_| {
+    let backend = Backend::start(&environment, settings, move |_| {
         let mut until = until.clone();
         async move {
             while until.changed().await.is_ok() {}
-            answer(201, "{}")
+            reply(201, "{}")
         }
     })
     .await;
-    world.register_apiservice("wardle.example.com", "v1alpha1", &[&backend]);
-    let gateway = start_gateway(&world, &["--max-mutating-requests-inflight=1"]);
-    let bob = Client::http2(&world, &gateway, Some(&world.issue_user("bob", &["bosses"]))).await;
+    environment.register_apiservice("wardle.example.com", "v1alpha1", &[&backend]);
+    let gateway = start_gateway(&environment, &["--max-mutating-requests-inflight=1"]);
+    let bob = Client::http2(&environment, &gateway, Some(&environment.issue_user("bob", &["bosses"]))).await;
     let flunders = "/apis/wardle.example.com/v1alpha1/namespaces/default/flunders";
     let writing = tokio::spawn({
         let bob = bob.clone();
@@ -277,7 +283,7 @@ async fn serve_delegation_reviews_exempt_from_inflight_limit() {
     let running = "apiserver_current_inflight_requests{request_kind=\"mutating\"}";
     eventually("the request to run", async || (metric_value(&gateway, running).await == Some(1.0)).then_some(())).await;
     post(&bob, flunders, &json!({})).await.assert_failure(429, "TooManyRequests");
-    let client = connect_as_wardle(&world, &gateway).await;
+    let client = connect_as_wardle(&environment, &gateway).await;
     let spec = json!({"user": "bob", "groups": ["bosses"], "nonResourceAttributes": {"path": "/x", "verb": "get"}});
     assert_eq!(post(&client, ACCESS_REVIEWS, &review_object("SubjectAccessReview", &spec)).await.status, 201);
     drop(release);
@@ -286,25 +292,26 @@ async fn serve_delegation_reviews_exempt_from_inflight_limit() {
 
 #[tokio::test]
 async fn serve_delegation_listed_in_discovery() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let names = async |gateway: &GatewayProcess, path: &str| -> Vec<String> {
-        let root = Client::http2(&world, gateway, Some(&world.issue_user("root", &["system:masters"]))).await;
+        let root =
+            Client::http2(&environment, gateway, Some(&environment.issue_user("root", &["system:masters"]))).await;
         let read = root.get(path).await;
         let list = if read.status == 200 { read.json() } else { json!({}) };
         list["resources"].as_array().into_iter().flatten().map(|one| one["name"].as_str().unwrap().to_owned()).collect()
     };
-    let serving = start_gateway(&world, &[]);
+    let serving = start_gateway(&environment, &[]);
     assert_eq!(names(&serving, "/api/v1").await, ["configmaps"]);
     assert_eq!(names(&serving, "/apis/authentication.k8s.io/v1").await, ["selfsubjectreviews", "tokenreviews"]);
     let authorization = ["selfsubjectaccessreviews", "selfsubjectrulesreviews", "subjectaccessreviews"];
     assert_eq!(names(&serving, "/apis/authorization.k8s.io/v1").await, authorization);
-    let root = Client::http2(&world, &serving, Some(&world.issue_user("root", &["system:masters"]))).await;
+    let root = Client::http2(&environment, &serving, Some(&environment.issue_user("root", &["system:masters"]))).await;
     assert_eq!(root.get("/api").await.json()["versions"], json!(["v1"]));
 
-    let plain = world.start_gateway(&[]);
+    let plain = environment.start_gateway(&[]);
     assert_eq!(names(&plain, "/api/v1").await, [""; 0]);
     assert_eq!(names(&plain, "/apis/authentication.k8s.io/v1").await, ["selfsubjectreviews"]);
-    let root = Client::http2(&world, &plain, Some(&world.issue_user("root", &["system:masters"]))).await;
+    let root = Client::http2(&environment, &plain, Some(&environment.issue_user("root", &["system:masters"]))).await;
     root.get(&format!("{CONFIG_MAPS}/{CONFIG_MAP_NAME}")).await.assert_failure(404, "NotFound");
     post(&root, TOKEN_REVIEWS, &review_object("TokenReview", &json!({"token": "x"})))
         .await
@@ -313,8 +320,8 @@ async fn serve_delegation_listed_in_discovery() {
 
 #[test]
 fn serve_delegation_refused_without_authorizer() {
-    let world = TestEnvironment::new();
-    let file = world.path("authorization.yaml");
+    let environment = TestEnvironment::new();
+    let file = environment.path("authorization.yaml");
     let check = |authorizers: &str, more: &[&str]| {
         std::fs::write(
             &file,
@@ -324,28 +331,34 @@ fn serve_delegation_refused_without_authorizer() {
         )
         .unwrap();
         let mut line = vec!["check".to_owned(), "gateway".to_owned(), "--serve-delegation".to_owned()];
-        line.extend(world.gateway_arguments(more));
+        line.extend(environment.gateway_arguments(more));
         let output = run_narthex(&line);
         assert_eq!(output.status.code(), Some(1));
         String::from_utf8(output.stderr).unwrap()
     };
-    let policy = format!("--authorization-policy-file={}", world.path("none.yaml").display());
+    let policy = format!("--authorization-policy-file={}", environment.path("none.yaml").display());
     for more in [
         &[][..],
         &["--authorization-mode=AlwaysAllow"],
         &["--authorization-mode=AlwaysDeny"],
         &["--authorization-mode=Static,AlwaysAllow", &policy],
     ] {
-        let said = check("[]", more);
-        assert!(said.contains("--serve-delegation: needs --authorization-mode Webhook or RBAC"), "{more:?} {said}");
+        let output_text = check("[]", more);
+        assert!(
+            output_text.contains("--serve-delegation: needs --authorization-mode Webhook or RBAC"),
+            "{more:?} {output_text}"
+        );
     }
     let config = format!("--authorization-config={}", file.display());
-    let said = check("[{type: AlwaysAllow, name: alwaysallow}]", &[&config]);
-    assert!(said.contains("authorizers[0].type: AlwaysAllow cannot be used with --serve-delegation"), "{said}");
-    // A front proxy whom nobody could know, by an authority that backends are not told of.
-    std::fs::write(world.path("policy.yaml"), "").unwrap();
-    let policy = format!("--authorization-policy-file={}", world.path("policy.yaml").display());
-    let other = format!("--requestheader-client-ca-file={}", world.path("backend-ca.crt").display());
-    let said = check("[]", &["--authorization-mode=Static", &policy, &other]);
-    assert!(said.contains("--serve-delegation: backends cannot verify the gateway: no CA of"), "{said}");
+    let output_text = check("[{type: AlwaysAllow, name: alwaysallow}]", &[&config]);
+    assert!(
+        output_text.contains("authorizers[0].type: AlwaysAllow cannot be used with --serve-delegation"),
+        "{output_text}"
+    );
+    // A front proxy certificate of a CA that backends are not told of.
+    std::fs::write(environment.path("policy.yaml"), "").unwrap();
+    let policy = format!("--authorization-policy-file={}", environment.path("policy.yaml").display());
+    let other = format!("--requestheader-client-ca-file={}", environment.path("backend-ca.crt").display());
+    let output_text = check("[]", &["--authorization-mode=Static", &policy, &other]);
+    assert!(output_text.contains("--serve-delegation: backends cannot verify the gateway: no CA of"), "{output_text}");
 }

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 
-use crate::support::backend::{Backend, BackendResponse, BackendSettings, json_response as answer};
+use crate::support::backend::{Backend, BackendResponse, BackendSettings, json_response as response};
 use crate::support::client::{Client, admin_request, get};
 use crate::support::fixtures::{GatewayProcess, TestEnvironment, eventually};
 
@@ -17,32 +17,32 @@ const KINDS: [&str; 3] = ["discovery", "openapi-v2", "openapi-v3"];
 fn things_response(path: &str) -> BackendResponse {
     let key = "apis/things.example.com/v1";
     match path {
-        "/apis/things.example.com/v1" => answer(
+        "/apis/things.example.com/v1" => response(
             200,
             r#"{"kind":"APIResourceList","groupVersion":"things.example.com/v1","resources":[
                 {"name":"things","singularName":"thing","namespaced":true,"kind":"Thing","verbs":["get","list"]}]}"#,
         ),
-        "/openapi/v2" => answer(
+        "/openapi/v2" => response(
             200,
             r#"{"swagger":"2.0","info":{"title":"things","version":"1"},"paths":{"/apis/things.example.com/v1/things":{}}}"#,
         ),
         "/openapi/v3" => {
             let url = format!("/openapi/v3/{key}?hash=ABC123");
-            answer(200, &json!({"paths": {key: {"serverRelativeURL": url}}}).to_string())
+            response(200, &json!({"paths": {key: {"serverRelativeURL": url}}}).to_string())
         }
-        _ => answer(404, "{}"),
+        _ => response(404, "{}"),
     }
 }
 
-async fn start_backend(world: &TestEnvironment) -> Backend {
+async fn start_backend(environment: &TestEnvironment) -> Backend {
     let settings = BackendSettings { handles_probes: true, ..BackendSettings::default() };
-    let backend = Backend::start(world, settings, async |request| things_response(request.uri().path())).await;
-    world.register_apiservice("things.example.com", "v1", &[&backend]);
+    let backend = Backend::start(environment, settings, async |request| things_response(request.uri().path())).await;
+    environment.register_apiservice("things.example.com", "v1", &[&backend]);
     backend
 }
 
-async fn connect_as_jane(world: &TestEnvironment, gateway: &GatewayProcess) -> Client {
-    Client::http2(world, gateway, Some(&world.issue_user("jane", &[]))).await
+async fn connect_as_jane(environment: &TestEnvironment, gateway: &GatewayProcess) -> Client {
+    Client::http2(environment, gateway, Some(&environment.issue_user("jane", &[]))).await
 }
 
 /// Freshness and resources of the group in discovery, whether OpenAPI v3 lists it, and whether v2 describes it.
@@ -67,39 +67,39 @@ async fn wait_for_cached_documents(client: &Client) {
     .await;
 }
 
-/// A world whose gateway has heard all of its backend, and both are gone.
+/// An environment with cached documents; gateway and backend have stopped.
 async fn environment_with_cached_documents() -> TestEnvironment {
-    let world = TestEnvironment::new();
-    let backend = start_backend(&world).await;
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let environment = TestEnvironment::new();
+    let backend = start_backend(&environment).await;
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     eventually("all to be known", async || {
-        let kept = KINDS.iter().all(|kind| cache_file(&world, kind).exists());
+        let kept = KINDS.iter().all(|kind| cache_file(&environment, kind).exists());
         (observed_documents(&client).await == ("Current".into(), 1, true, true) && kept).then_some(())
     })
     .await;
     backend.stop().await;
-    world
+    environment
 }
 
 /// The first line of what is kept; empty if nothing is.
-fn cache_file_header(world: &TestEnvironment, kind: &str) -> String {
+fn cache_file_header(environment: &TestEnvironment, kind: &str) -> String {
     let mut line = String::new();
-    if let Ok(file) = std::fs::File::open(cache_file(world, kind)) {
+    if let Ok(file) = std::fs::File::open(cache_file(environment, kind)) {
         let _ = BufReader::new(GzDecoder::new(file)).read_line(&mut line);
     }
     line
 }
 
-fn cache_file(world: &TestEnvironment, kind: &str) -> std::path::PathBuf {
-    world.path("data/last-good").join(kind).join(format!("{APISERVICE}.gz"))
+fn cache_file(environment: &TestEnvironment, kind: &str) -> std::path::PathBuf {
+    environment.path("data/last-good").join(kind).join(format!("{APISERVICE}.gz"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn disk_cache_served_after_restart_while_backend_is_down() {
-    let world = environment_with_cached_documents().await;
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let environment = environment_with_cached_documents().await;
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     wait_for_cached_documents(&client).await;
     // And so it stays when the backend was asked in vain.
     gateway.wait_for_log(&["APIService is not available", APISERVICE, "ConnectionRefused"]).await;
@@ -109,22 +109,22 @@ async fn disk_cache_served_after_restart_while_backend_is_down() {
     })
     .await;
     assert_eq!(observed_documents(&client).await, ("Stale".into(), 1, true, true));
-    let _back = start_backend(&world).await;
+    let _back = start_backend(&environment).await;
     eventually("it to be current", async || (observed_documents(&client).await.0 == "Current").then_some(())).await;
 }
 
-/// A disk that does not answer: here a pipe that nobody writes to. Routes, probes and discovery go on.
+/// A disk that does not respond: here a FIFO without a writer. Routes, probes and discovery are not affected.
 #[tokio::test(flavor = "multi_thread")]
 async fn disk_cache_hang_does_not_block_start() {
-    let world = environment_with_cached_documents().await;
+    let environment = environment_with_cached_documents().await;
     for kind in ["discovery", "openapi-v3"] {
-        let file = cache_file(&world, kind);
+        let file = cache_file(&environment, kind);
         std::fs::remove_file(&file).unwrap();
         assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
     }
-    let _back = start_backend(&world).await;
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let _back = start_backend(&environment).await;
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     eventually("it to be current", async || {
         let (freshness, resources, openapi, _) = observed_documents(&client).await;
         ((freshness.as_str(), resources, openapi) == ("Current", 1, true)).then_some(())
@@ -132,25 +132,25 @@ async fn disk_cache_hang_does_not_block_start() {
     .await;
     // Something else is registered, and found.
     let settings = BackendSettings { names: vec!["others-v1.others.svc"], ..BackendSettings::default() };
-    let others = Backend::start(&world, settings, async |_| answer(200, "{}")).await;
-    world.register_apiservice("others.example.com", "v1", &[&others]);
+    let others = Backend::start(&environment, settings, async |_| response(200, "{}")).await;
+    environment.register_apiservice("others.example.com", "v1", &[&others]);
     eventually("the other to be served", async || {
-        let asked = client.get("/apis/others.example.com/v1/namespaces/default/things").await;
-        (asked.status == 200).then_some(())
+        let recorded = client.get("/apis/others.example.com/v1/namespaces/default/things").await;
+        (recorded.status == 200).then_some(())
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn disk_cache_of_other_backend_ignored() {
-    let world = environment_with_cached_documents().await;
-    let text = world.read_file(&format!("registry/{APISERVICE}.yaml"));
+    let environment = environment_with_cached_documents().await;
+    let text = environment.read_file(&format!("registry/{APISERVICE}.yaml"));
     let annotated =
         text.replacen("metadata:\n", "metadata:\n  annotations: {narthex.dev/server-name: things.elsewhere}\n", 1);
     assert_ne!(text, annotated);
-    world.write_registry(&format!("{APISERVICE}.yaml"), &annotated);
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    environment.write_registry(&format!("{APISERVICE}.yaml"), &annotated);
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     gateway.wait_for_log(&["cached document ignored: saved for a different backend", "/discovery/"]).await;
     gateway.wait_for_log(&["cached document ignored: saved for a different backend", "/openapi-v3/"]).await;
     assert_eq!(observed_documents(&client).await, ("Stale".into(), 0, false, false));
@@ -158,70 +158,70 @@ async fn disk_cache_of_other_backend_ignored() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn disk_cache_kept_after_ca_rotation() {
-    let world = environment_with_cached_documents().await;
-    let text = world.read_file(&format!("registry/{APISERVICE}.yaml"));
-    let before = base64::engine::general_purpose::STANDARD.encode(world.read_file("backend-ca.crt"));
-    let both = [world.read_file("backend-ca.crt"), world.read_file("requestheader-ca.crt")].concat();
+    let environment = environment_with_cached_documents().await;
+    let text = environment.read_file(&format!("registry/{APISERVICE}.yaml"));
+    let before = base64::engine::general_purpose::STANDARD.encode(environment.read_file("backend-ca.crt"));
+    let both = [environment.read_file("backend-ca.crt"), environment.read_file("requestheader-ca.crt")].concat();
     let rotated = text.replace(&before, &base64::engine::general_purpose::STANDARD.encode(both));
     assert_ne!(text, rotated);
-    world.write_registry(&format!("{APISERVICE}.yaml"), &rotated);
-    let gateway = world.start_gateway(&[]);
-    wait_for_cached_documents(&connect_as_jane(&world, &gateway).await).await;
+    environment.write_registry(&format!("{APISERVICE}.yaml"), &rotated);
+    let gateway = environment.start_gateway(&[]);
+    wait_for_cached_documents(&connect_as_jane(&environment, &gateway).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn disk_cache_rewritten_when_backend_moves_with_same_documents() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let settings = BackendSettings {
         handles_probes: true,
         names: vec!["things-v1.things.svc", "things.elsewhere"],
         ..BackendSettings::default()
     };
-    let backend = Backend::start(&world, settings, async |request| things_response(request.uri().path())).await;
-    world.register_apiservice("things.example.com", "v1", &[&backend]);
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let backend = Backend::start(&environment, settings, async |request| things_response(request.uri().path())).await;
+    environment.register_apiservice("things.example.com", "v1", &[&backend]);
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     eventually("all to be known", async || {
-        let kept = KINDS.iter().all(|kind| cache_file_header(&world, kind).contains("things.example.com"));
+        let kept = KINDS.iter().all(|kind| cache_file_header(&environment, kind).contains("things.example.com"));
         (observed_documents(&client).await == ("Current".into(), 1, true, true) && kept).then_some(())
     })
     .await;
     let moved = "metadata:\n  annotations: {narthex.dev/server-name: things.elsewhere}\n";
-    let text = world.read_file(&format!("registry/{APISERVICE}.yaml")).replacen("metadata:\n", moved, 1);
-    world.write_registry(&format!("{APISERVICE}.yaml"), &text);
+    let text = environment.read_file(&format!("registry/{APISERVICE}.yaml")).replacen("metadata:\n", moved, 1);
+    environment.write_registry(&format!("{APISERVICE}.yaml"), &text);
     eventually("all to be kept anew", async || {
-        KINDS.iter().all(|kind| cache_file_header(&world, kind).contains("things.elsewhere")).then_some(())
+        KINDS.iter().all(|kind| cache_file_header(&environment, kind).contains("things.elsewhere")).then_some(())
     })
     .await;
     drop((client, gateway));
     backend.stop().await;
-    let gateway = world.start_gateway(&[]);
-    wait_for_cached_documents(&connect_as_jane(&world, &gateway).await).await;
+    let gateway = environment.start_gateway(&[]);
+    wait_for_cached_documents(&connect_as_jane(&environment, &gateway).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn disk_cache_corrupt_files_ignored_at_start() {
-    let world = environment_with_cached_documents().await;
+    let environment = environment_with_cached_documents().await;
     for kind in KINDS {
-        std::fs::write(cache_file(&world, kind), "no file of ours").unwrap();
+        std::fs::write(cache_file(&environment, kind), "no file of ours").unwrap();
     }
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     assert_eq!(observed_documents(&client).await, ("Stale".into(), 0, false, false));
     gateway.wait_for_log(&["cached document ignored: cannot be read"]).await;
-    let _back = start_backend(&world).await;
+    let _back = start_backend(&environment).await;
     eventually("it to be current", async || (observed_documents(&client).await.0 == "Current").then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn disk_cache_removed_with_apiservice() {
-    let world = environment_with_cached_documents().await;
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let environment = environment_with_cached_documents().await;
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     assert_eq!(observed_documents(&client).await.0, "Stale");
-    std::fs::remove_file(world.path(&format!("registry/{APISERVICE}.yaml"))).unwrap();
+    std::fs::remove_file(environment.path(&format!("registry/{APISERVICE}.yaml"))).unwrap();
     eventually("nothing to be left", async || {
-        KINDS.iter().all(|kind| !cache_file(&world, kind).exists()).then_some(())
+        KINDS.iter().all(|kind| !cache_file(&environment, kind).exists()).then_some(())
     })
     .await;
     eventually("no document to speak of it", async || {
@@ -232,11 +232,11 @@ async fn disk_cache_removed_with_apiservice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn disk_cache_of_apiservice_removed_while_stopped_is_deleted() {
-    let world = environment_with_cached_documents().await;
-    std::fs::remove_file(world.path(&format!("registry/{APISERVICE}.yaml"))).unwrap();
-    let _gateway = world.start_gateway(&[]);
+    let environment = environment_with_cached_documents().await;
+    std::fs::remove_file(environment.path(&format!("registry/{APISERVICE}.yaml"))).unwrap();
+    let _gateway = environment.start_gateway(&[]);
     eventually("nothing to be left", async || {
-        KINDS.iter().all(|kind| !cache_file(&world, kind).exists()).then_some(())
+        KINDS.iter().all(|kind| !cache_file(&environment, kind).exists()).then_some(())
     })
     .await;
 }

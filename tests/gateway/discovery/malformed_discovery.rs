@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
-use crate::support::backend::{Backend, BackendResponse, BackendSettings, json_response as answer};
+use crate::support::backend::{Backend, BackendResponse, BackendSettings, json_response as response};
 use crate::support::client::{Client, get};
 use crate::support::fixtures::{TestEnvironment, eventually};
 
@@ -25,36 +25,37 @@ fn discovery_list(group: &str) -> Value {
 }
 
 fn response_with_content_type(body: &str, content_type: &str) -> BackendResponse {
-    let mut answer = answer(200, body);
-    answer.headers_mut().insert("content-type", content_type.parse().unwrap());
-    answer
+    let mut response = response(200, body);
+    response.headers_mut().insert("content-type", content_type.parse().unwrap());
+    response
 }
 
 /// Registers what listens at `address`.
-fn register_backend(world: &TestEnvironment, name: &str, address: SocketAddr) {
+fn register_backend(environment: &TestEnvironment, name: &str, address: SocketAddr) {
     let group = format!("{name}.example.com");
-    world.write_registry(&format!("v1.{group}.yaml"), &world.apiservice_manifests(&group, "v1", &[address], ""));
+    environment
+        .write_registry(&format!("v1.{group}.yaml"), &environment.apiservice_manifests(&group, "v1", &[address], ""));
 }
 
 /// A backend that answers all questions with the same.
 async fn start_fixed_backend(
-    world: &TestEnvironment,
+    environment: &TestEnvironment,
     name: &str,
     say: impl Fn() -> BackendResponse + Send + Sync + 'static,
 ) -> Backend {
     let say = std::sync::Arc::new(say);
-    let backend = Backend::start(world, settings(name), move |_| {
+    let backend = Backend::start(environment, settings(name), move |_| {
         let say = say.clone();
         async move { say() }
     })
     .await;
-    register_backend(world, name, backend.address);
+    register_backend(environment, name, backend.address);
     backend
 }
 
 /// A backend that sends `head` once, then `rest` without end.
-async fn start_endless_backend(world: &TestEnvironment, name: &str, head: &'static str, rest: String) -> Backend {
-    let backend = Backend::start_raw(world, settings(name), move |mut stream| {
+async fn start_endless_backend(environment: &TestEnvironment, name: &str, head: &'static str, rest: String) -> Backend {
+    let backend = Backend::start_raw(environment, settings(name), move |mut stream| {
         let rest = rest.clone();
         async move {
             let mut going = stream.write_all(head.as_bytes()).await.is_ok();
@@ -64,7 +65,7 @@ async fn start_endless_backend(world: &TestEnvironment, name: &str, head: &'stat
         }
     })
     .await;
-    register_backend(world, name, backend.address);
+    register_backend(environment, name, backend.address);
     backend
 }
 
@@ -81,63 +82,64 @@ async fn discovery_lines(client: &Client) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn malformed_discovery_of_one_backend_does_not_affect_others() {
-    let world = TestEnvironment::new();
-    let packed = {
+    let environment = TestEnvironment::new();
+    let encoded = {
         let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
         std::io::Write::write_all(&mut packer, &vec![b' '; 64 << 20]).unwrap();
         bytes::Bytes::from(packer.finish().unwrap())
     };
     let bomb = move || {
         let mut bomb = response_with_content_type("", V2);
-        let body = http_body_util::Full::new(packed.clone());
+        let body = http_body_util::Full::new(encoded.clone());
         *bomb.body_mut() =
             http_body_util::BodyExt::boxed(http_body_util::BodyExt::map_err(body, |never| match never {}));
         bomb.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
         bomb
     };
     let elsewhere = || {
-        let mut answer = answer(302, "");
-        answer.headers_mut().insert("location", "https://127.0.0.1:1/apis".parse().unwrap());
-        answer
+        let mut response = response(302, "");
+        response.headers_mut().insert("location", "https://127.0.0.1:1/apis".parse().unwrap());
+        response
     };
     let chunks = format!("4000\r\n{}\r\n", " ".repeat(0x4000));
     let hints = "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n".repeat(100);
     let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
     let _bad = [
-        start_endless_backend(&world, "chunks", chunked, chunks).await,
-        start_endless_backend(&world, "hints", "", hints).await,
-        start_endless_backend(&world, "header", "HTTP/1.1 200 OK\r\nx-long: ", "a".repeat(4096)).await,
+        start_endless_backend(&environment, "chunks", chunked, chunks).await,
+        start_endless_backend(&environment, "hints", "", hints).await,
+        start_endless_backend(&environment, "header", "HTTP/1.1 200 OK\r\nx-long: ", "a".repeat(4096)).await,
         start_endless_backend(
-            &world,
+            &environment,
             "large",
             "HTTP/1.1 200 OK\r\ncontent-length: 104857600\r\n\r\n",
             " ".repeat(1 << 16),
         )
         .await,
-        start_fixed_backend(&world, "bomb", bomb).await,
-        start_fixed_backend(&world, "elsewhere", elsewhere).await,
-        start_fixed_backend(&world, "other", || {
+        start_fixed_backend(&environment, "bomb", bomb).await,
+        start_fixed_backend(&environment, "elsewhere", elsewhere).await,
+        start_fixed_backend(&environment, "other", || {
             response_with_content_type(&discovery_list("good.example.com").to_string(), V2)
         })
         .await,
-        start_fixed_backend(&world, "page", || response_with_content_type("<html>log in</html>", "text/html")).await,
-        start_fixed_backend(&world, "proto", || {
+        start_fixed_backend(&environment, "page", || response_with_content_type("<html>log in</html>", "text/html"))
+            .await,
+        start_fixed_backend(&environment, "proto", || {
             response_with_content_type("k8s\0", "application/vnd.kubernetes.protobuf")
         })
         .await,
-        start_fixed_backend(&world, "unmodified", || answer(304, "")).await,
+        start_fixed_backend(&environment, "unmodified", || response(304, "")).await,
     ];
     let tags = std::sync::atomic::AtomicUsize::new(0);
-    let _good = start_fixed_backend(&world, "good", move || {
+    let _good = start_fixed_backend(&environment, "good", move || {
         // A tag that means nothing: another one each time for the same.
-        let mut answer = response_with_content_type(&discovery_list("good.example.com").to_string(), V2);
+        let mut response = response_with_content_type(&discovery_list("good.example.com").to_string(), V2);
         let tag = format!("W/\"{}\"", tags.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
-        answer.headers_mut().insert("etag", tag.parse().unwrap());
-        answer
+        response.headers_mut().insert("etag", tag.parse().unwrap());
+        response
     })
     .await;
-    let gateway = world.start_gateway(&[]);
-    let client = Client::http2(&world, &gateway, Some(&world.issue_user("jane", &[]))).await;
+    let gateway = environment.start_gateway(&[]);
+    let client = Client::http2(&environment, &gateway, Some(&environment.issue_user("jane", &[]))).await;
     let expected = [
         "bomb Stale 0",
         "chunks Stale 0",

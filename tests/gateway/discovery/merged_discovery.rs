@@ -3,7 +3,7 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::support::backend::{Backend, BackendResponse, BackendSettings, json_response as answer};
+use crate::support::backend::{Backend, BackendResponse, BackendSettings, json_response as response};
 use crate::support::client::{Client, ClientResponse, get, next_chunk, request};
 use crate::support::fixtures::{GatewayProcess, TestEnvironment, eventually};
 
@@ -31,41 +31,41 @@ fn things_response(path: &str, accept: &str) -> BackendResponse {
     ]});
     match path {
         "/apis" if accept.contains("as=APIGroupDiscoveryList") => {
-            let mut all = answer(200, &v2.to_string());
+            let mut all = response(200, &v2.to_string());
             all.headers_mut().insert("content-type", V2.parse().unwrap());
             all
         }
         "/apis/things.example.com/v1" => {
-            answer(200, r#"{"kind":"APIResourceList","groupVersion":"things.example.com/v1","resources":[]}"#)
+            response(200, r#"{"kind":"APIResourceList","groupVersion":"things.example.com/v1","resources":[]}"#)
         }
-        "/openapi/v3" => answer(
+        "/openapi/v3" => response(
             200,
             r#"{"paths":{"apis/things.example.com/v1":{"serverRelativeURL":"/openapi/v3/apis/things.example.com/v1?hash=ABC123"},"api/v1":{"serverRelativeURL":"/openapi/v3/api/v1?hash=FF"}}}"#,
         ),
         "/openapi/v3/apis/things.example.com/v1" => {
-            let mut document = answer(200, r#"{"openapi":"3.0.0","info":{"title":"things"}}"#);
+            let mut document = response(200, r#"{"openapi":"3.0.0","info":{"title":"things"}}"#);
             document.headers_mut().insert("etag", "\"ABC123\"".parse().unwrap());
             document
         }
-        path if path.ends_with("/things") => answer(200, "{}"),
-        _ => answer(404, "{}"),
+        path if path.ends_with("/things") => response(200, "{}"),
+        _ => response(404, "{}"),
     }
 }
 
-async fn start_things_backend(world: &TestEnvironment, mut settings: BackendSettings) -> Backend {
+async fn start_things_backend(environment: &TestEnvironment, mut settings: BackendSettings) -> Backend {
     settings.handles_probes = true;
-    let backend = Backend::start(world, settings, async |request| {
+    let backend = Backend::start(environment, settings, async |request| {
         let accept = request.headers().get("accept").map_or("", |accept| accept.to_str().unwrap()).to_owned();
         things_response(request.uri().path(), &accept)
     })
     .await;
-    let text = world.apiservice_manifests("things.example.com", "v1", &[backend.address], FREQUENT_PROBES);
-    world.write_registry("v1.things.example.com.yaml", &text);
+    let text = environment.apiservice_manifests("things.example.com", "v1", &[backend.address], FREQUENT_PROBES);
+    environment.write_registry("v1.things.example.com.yaml", &text);
     backend
 }
 
-async fn connect_as_jane(world: &TestEnvironment, gateway: &GatewayProcess) -> Client {
-    Client::http2(world, gateway, Some(&world.issue_user("jane", &[]))).await
+async fn connect_as_jane(environment: &TestEnvironment, gateway: &GatewayProcess) -> Client {
+    Client::http2(environment, gateway, Some(&environment.issue_user("jane", &[]))).await
 }
 
 async fn aggregated_discovery(client: &Client) -> Value {
@@ -131,39 +131,39 @@ async fn wait_for_condition(client: &Client, name: &str, status: &str, reason: &
 
 #[tokio::test(flavor = "multi_thread")]
 async fn discovery_stale_after_apiservice_moves_until_new_backend_answers() {
-    let world = TestEnvironment::new();
-    let old = start_things_backend(&world, BackendSettings::default()).await;
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let environment = TestEnvironment::new();
+    let old = start_things_backend(&environment, BackendSettings::default()).await;
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     wait_for_discovery(
         &client,
         &["apiregistration.k8s.io v1 Current apiservices", "things.example.com v1 Current things"],
     )
     .await;
-    let asked = |backend: &Backend| backend.received().iter().filter(|seen| seen.uri.path() == "/apis").count();
-    let before = asked(&old);
+    let recorded = |backend: &Backend| backend.received().iter().filter(|seen| seen.uri.path() == "/apis").count();
+    let before = recorded(&old);
 
-    let (speaks, heard) = tokio::sync::watch::channel(false);
-    let new = Backend::start(&world, settings("things-v1.things.svc"), move |request| {
-        let mut heard = heard.clone();
+    let (speaks, received_bytes) = tokio::sync::watch::channel(false);
+    let new = Backend::start(&environment, settings("things-v1.things.svc"), move |request| {
+        let mut received_bytes = received_bytes.clone();
         async move {
             let path = request.uri().path().to_owned();
             if path == "/apis" {
-                heard.wait_for(|speaks| *speaks).await.unwrap();
+                received_bytes.wait_for(|speaks| *speaks).await.unwrap();
             }
             things_response(&path, V2)
         }
     })
     .await;
     let annotations = "  annotations: {narthex.dev/server-name: things-v1.things.svc}";
-    let text = world.apiservice_manifests("things.example.com", "v1", &[new.address], annotations);
-    world.write_registry(
+    let text = environment.apiservice_manifests("things.example.com", "v1", &[new.address], annotations);
+    environment.write_registry(
         "v1.things.example.com.yaml",
         &text
             .replace("things, name: things-v1", "things, name: new")
             .replace("service-name: things-v1", "service-name: new"),
     );
-    // Long before anybody gave up on it.
+    // Before any timeout.
     wait_for_discovery(
         &client,
         &["apiregistration.k8s.io v1 Current apiservices", "things.example.com v1 Stale things"],
@@ -175,27 +175,29 @@ async fn discovery_stale_after_apiservice_moves_until_new_backend_answers() {
         &["apiregistration.k8s.io v1 Current apiservices", "things.example.com v1 Current things"],
     )
     .await;
-    assert!(asked(&new) > 0);
-    assert_eq!(asked(&old), before);
+    assert!(recorded(&new) > 0);
+    assert_eq!(recorded(&old), before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn discovery_unaffected_by_dead_and_stalled_backends() {
-    let world = TestEnvironment::new();
-    let _things = start_things_backend(&world, BackendSettings::default()).await;
-    let dead = Backend::start(&world, settings("parts-v1.parts.svc"), async |_| answer(200, "{}")).await.stop().await;
-    world.write_registry(
+    let environment = TestEnvironment::new();
+    let _things = start_things_backend(&environment, BackendSettings::default()).await;
+    let dead =
+        Backend::start(&environment, settings("parts-v1.parts.svc"), async |_| response(200, "{}")).await.stop().await;
+    environment.write_registry(
         "v1.parts.example.com.yaml",
-        &world.apiservice_manifests("parts.example.com", "v1", &[dead], FREQUENT_PROBES),
+        &environment.apiservice_manifests("parts.example.com", "v1", &[dead], FREQUENT_PROBES),
     );
     // It shakes hands and then says nothing.
     let stalled =
-        Backend::start_raw(&world, settings("knots-v1.knots.svc"), async |_stream| std::future::pending().await).await;
-    let text = world.apiservice_manifests("knots.example.com", "v1", &[stalled.address], FREQUENT_SHORT_PROBES);
-    world.write_registry("v1.knots.example.com.yaml", &text);
+        Backend::start_raw(&environment, settings("knots-v1.knots.svc"), async |_stream| std::future::pending().await)
+            .await;
+    let text = environment.apiservice_manifests("knots.example.com", "v1", &[stalled.address], FREQUENT_SHORT_PROBES);
+    environment.write_registry("v1.knots.example.com.yaml", &text);
 
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     // Asked once is enough; that it does not answer is not waited for.
     eventually("readiness", async || (client.get("/readyz").await.status == 200).then_some(())).await;
     wait_for_discovery(
@@ -231,10 +233,10 @@ async fn discovery_unaffected_by_dead_and_stalled_backends() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn discovery_last_good_document_marked_stale_during_outage() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world, BackendSettings::default()).await;
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment, BackendSettings::default()).await;
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     let own = "apiregistration.k8s.io v1 Current apiservices";
     wait_for_discovery(&client, &[own, "things.example.com v1 Current things"]).await;
     wait_for_condition(&client, "v1.things.example.com", "True", "Passed").await;
@@ -242,17 +244,17 @@ async fn discovery_last_good_document_marked_stale_during_outage() {
     wait_for_discovery(&client, &[own, "things.example.com v1 Stale things"]).await;
     wait_for_condition(&client, "v1.things.example.com", "False", "FailedDiscoveryCheck").await;
     assert_eq!(client.get("/readyz").await.text(), "ok");
-    let _back = start_things_backend(&world, BackendSettings { address, ..BackendSettings::default() }).await;
+    let _back = start_things_backend(&environment, BackendSettings { address, ..BackendSettings::default() }).await;
     wait_for_discovery(&client, &[own, "things.example.com v1 Current things"]).await;
     wait_for_condition(&client, "v1.things.example.com", "True", "Passed").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn discovery_aggregated_and_plain_forms_with_etags() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world, BackendSettings::default()).await;
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment, BackendSettings::default()).await;
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     wait_for_discovery(
         &client,
         &["apiregistration.k8s.io v1 Current apiservices", "things.example.com v1 Current things"],
@@ -320,10 +322,10 @@ async fn discovery_aggregated_and_plain_forms_with_etags() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn openapi_v3_index_merged_and_documents_relayed() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world, BackendSettings::default()).await;
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment, BackendSettings::default()).await;
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     let key = "apis/things.example.com/v1";
     let index = eventually("the index", async || {
         let index = client.get("/openapi/v3").await;
@@ -353,10 +355,10 @@ async fn openapi_v3_index_merged_and_documents_relayed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn apiservices_readable_as_objects_lists_and_tables() {
-    let world = TestEnvironment::new();
-    let _backend = start_things_backend(&world, BackendSettings::default()).await;
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let environment = TestEnvironment::new();
+    let _backend = start_things_backend(&environment, BackendSettings::default()).await;
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     wait_for_condition(&client, "v1.things.example.com", "True", "Passed").await;
     let list = client.get(APISERVICES).await.json();
     assert_eq!(
@@ -405,10 +407,10 @@ async fn next_event(body: &mut hyper::body::Incoming, rest: &mut String) -> Valu
 
 #[tokio::test(flavor = "multi_thread")]
 async fn apiservice_watch_reports_availability_changes_only() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world, BackendSettings::default()).await;
-    let mut gateway = world.start_gateway(&["--shutdown-watch-termination-grace-period=10m"]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment, BackendSettings::default()).await;
+    let mut gateway = environment.start_gateway(&["--shutdown-watch-termination-grace-period=10m"]);
+    let client = connect_as_jane(&environment, &gateway).await;
     wait_for_condition(&client, "v1.things.example.com", "True", "Passed").await;
     let list = client.get(APISERVICES).await.json();
     let version = list["metadata"]["resourceVersion"].as_str().unwrap();
@@ -420,13 +422,14 @@ async fn apiservice_watch_reports_availability_changes_only() {
     };
     let address = backend.stop().await;
     assert_eq!(status(&next_event(&mut body, &mut rest).await), "False");
-    let back =
-        Backend::start(&world, BackendSettings { address, ..settings("things-v1.things.svc") }, async |request| {
-            things_response(request.uri().path(), "")
-        })
-        .await;
+    let back = Backend::start(
+        &environment,
+        BackendSettings { address, ..settings("things-v1.things.svc") },
+        async |request| things_response(request.uri().path(), ""),
+    )
+    .await;
     assert_eq!(status(&next_event(&mut body, &mut rest).await), "True");
-    std::fs::remove_file(world.path("registry/v1.things.example.com.yaml")).unwrap();
+    std::fs::remove_file(environment.path("registry/v1.things.example.com.yaml")).unwrap();
     let gone = next_event(&mut body, &mut rest).await;
     assert_eq!(
         (gone["type"].as_str(), gone["object"]["metadata"]["name"].as_str()),
@@ -442,22 +445,22 @@ async fn apiservice_watch_reports_availability_changes_only() {
 /// A single slip is no outage; as many in a row as the annotation says are.
 #[tokio::test(flavor = "multi_thread")]
 async fn availability_failures_below_threshold_ignored() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let (plan, probes) =
         (std::sync::Arc::new(std::sync::Mutex::new(0_u32)), std::sync::Arc::new(std::sync::Mutex::new(0_u32)));
-    let (failing, counted) = (plan.clone(), probes.clone());
-    let backend = Backend::start(&world, settings("things-v1.things.svc"), move |request| {
+    let (failing, counter) = (plan.clone(), probes.clone());
+    let backend = Backend::start(&environment, settings("things-v1.things.svc"), move |request| {
         // Discovery asks for the aggregated form, a probe for the plain one.
         let path = request.uri().path().to_owned();
         let accept = request.headers().get("accept").map_or("", |accept| accept.to_str().unwrap()).to_owned();
-        let (failing, counted) = (failing.clone(), counted.clone());
+        let (failing, counter) = (failing.clone(), counter.clone());
         async move {
             if path == "/apis/things.example.com/v1" {
-                *counted.lock().unwrap() += 1;
+                *counter.lock().unwrap() += 1;
                 let mut failing = failing.lock().unwrap();
                 if *failing > 0 {
                     *failing -= 1;
-                    return answer(500, "{}");
+                    return response(500, "{}");
                 }
             }
             things_response(&path, &accept)
@@ -465,10 +468,10 @@ async fn availability_failures_below_threshold_ignored() {
     })
     .await;
     let annotations = "  annotations: {narthex.dev/probe-interval: 100ms, narthex.dev/failure-threshold: \"3\"}";
-    let text = world.apiservice_manifests("things.example.com", "v1", &[backend.address], annotations);
-    world.write_registry("v1.things.example.com.yaml", &text);
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let text = environment.apiservice_manifests("things.example.com", "v1", &[backend.address], annotations);
+    environment.write_registry("v1.things.example.com.yaml", &text);
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     wait_for_condition(&client, "v1.things.example.com", "True", "Passed").await;
     let object = client.get(&format!("{APISERVICES}/v1.things.example.com")).await.json();
     *plan.lock().unwrap() = 2;
@@ -490,17 +493,18 @@ async fn availability_failures_below_threshold_ignored() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn local_paths_require_authentication_except_health() {
-    let world = TestEnvironment::new();
-    let _backend = start_things_backend(&world, BackendSettings::default()).await;
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
-    let nobody = async |path: &str| -> ClientResponse { Client::http1(&world, &gateway, None).await.get(path).await };
+    let environment = TestEnvironment::new();
+    let _backend = start_things_backend(&environment, BackendSettings::default()).await;
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
+    let anonymous =
+        async |path: &str| -> ClientResponse { Client::http1(&environment, &gateway, None).await.get(path).await };
     for path in ["/", "/version", "/metrics", "/apis", "/api", "/openapi/v3", APISERVICES, "/nothing"] {
-        nobody(path).await.assert_failure(401, "Unauthorized");
+        anonymous(path).await.assert_failure(401, "Unauthorized");
     }
-    eventually("readiness", async || (nobody("/readyz").await.status == 200).then_some(())).await;
+    eventually("readiness", async || (anonymous("/readyz").await.status == 200).then_some(())).await;
     for path in ["/livez", "/readyz", "/healthz", "/livez/ping"] {
-        assert_eq!(nobody(path).await.text(), "ok", "{path}");
+        assert_eq!(anonymous(path).await.text(), "ok", "{path}");
     }
     let index = client.get("/").await.json();
     let paths: Vec<&str> = index["paths"].as_array().unwrap().iter().map(|path| path.as_str().unwrap()).collect();

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::support::backend::{Backend, BackendResponse, BackendSettings, json_response as answer};
+use crate::support::backend::{Backend, BackendResponse, BackendSettings, json_response as response};
 use crate::support::client::{Client, get};
 use crate::support::fixtures::{TestEnvironment, eventually};
 
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
-/// A document of one group with one path, a `Thing` of its own that says `description`, and `Meta` as everybody's.
+/// A document of one group with one path, its own `Thing` with a description, and the shared `Meta`.
 fn openapi_document(group: &str, description: &str) -> Value {
     let of_thing = json!([{"group": group, "version": "v1", "kind": "Thing"}]);
     let mut document = json!({
@@ -32,7 +32,7 @@ fn openapi_document(group: &str, description: &str) -> Value {
 }
 
 async fn start_backend(
-    world: &TestEnvironment,
+    environment: &TestEnvironment,
     name: &str,
     say: impl Fn() -> BackendResponse + Send + Sync + 'static,
 ) -> Backend {
@@ -41,24 +41,24 @@ async fn start_backend(
     let say = Arc::new(say);
     let group = format!("{name}.example.com");
     let text = format!(r#"{{"kind":"APIResourceList","groupVersion":"{group}/v1","resources":[]}}"#);
-    let backend = Backend::start(world, settings, move |request| {
+    let backend = Backend::start(environment, settings, move |request| {
         let (say, text) = (say.clone(), text.clone());
         async move {
             match request.uri().path() {
                 "/openapi/v2" => say(),
-                "/openapi/v3" => answer(200, r#"{"paths":{}}"#),
-                path if path.starts_with("/apis/") => answer(200, &text),
-                _ => answer(404, "{}"),
+                "/openapi/v3" => response(200, r#"{"paths":{}}"#),
+                path if path.starts_with("/apis/") => response(200, &text),
+                _ => response(404, "{}"),
             }
         }
     })
     .await;
-    world.register_apiservice(&group, "v1", &[&backend]);
+    environment.register_apiservice(&group, "v1", &[&backend]);
     backend
 }
 
-async fn connect_as_jane(world: &TestEnvironment, gateway: &crate::support::fixtures::GatewayProcess) -> Client {
-    Client::http2(world, gateway, Some(&world.issue_user("jane", &[]))).await
+async fn connect_as_jane(environment: &TestEnvironment, gateway: &crate::support::fixtures::GatewayProcess) -> Client {
+    Client::http2(environment, gateway, Some(&environment.issue_user("jane", &[]))).await
 }
 
 fn object_keys(value: &Value) -> Vec<&str> {
@@ -67,15 +67,17 @@ fn object_keys(value: &Value) -> Vec<&str> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn openapi_v2_first_request_gets_merged_document() {
-    let world = TestEnvironment::new();
-    let _parts =
-        start_backend(&world, "parts", || answer(200, &openapi_document("parts.example.com", "a part").to_string()))
-            .await;
-    let _things =
-        start_backend(&world, "things", || answer(200, &openapi_document("things.example.com", "a thing").to_string()))
-            .await;
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let environment = TestEnvironment::new();
+    let _parts = start_backend(&environment, "parts", || {
+        response(200, &openapi_document("parts.example.com", "a part").to_string())
+    })
+    .await;
+    let _things = start_backend(&environment, "things", || {
+        response(200, &openapi_document("things.example.com", "a thing").to_string())
+    })
+    .await;
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     let first = client.get("/openapi/v2").await;
     assert_eq!(first.headers["content-type"], "application/json");
     let whole = first.json();
@@ -99,23 +101,23 @@ async fn openapi_v2_first_request_gets_merged_document() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn openapi_v2_fetched_on_first_request_and_cached() {
-    let world = TestEnvironment::new();
-    let asked = Arc::<AtomicUsize>::default();
-    let counted = asked.clone();
-    let _things = start_backend(&world, "things", move || {
-        counted.fetch_add(1, Ordering::Relaxed);
-        answer(200, &openapi_document("things.example.com", "a thing").to_string())
+    let environment = TestEnvironment::new();
+    let recorded = Arc::<AtomicUsize>::default();
+    let counter = recorded.clone();
+    let _things = start_backend(&environment, "things", move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+        response(200, &openapi_document("things.example.com", "a thing").to_string())
     })
     .await;
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     eventually("discovery", async || client.get("/apis").await.text().contains("things.example.com").then_some(()))
         .await;
-    assert_eq!(asked.load(Ordering::Relaxed), 0);
+    assert_eq!(recorded.load(Ordering::Relaxed), 0);
     for _ in 0..3 {
         assert_eq!(client.get("/openapi/v2").await.status, 200);
     }
-    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    assert_eq!(recorded.load(Ordering::Relaxed), 1);
     client.send_and_read(get("/openapi/v2", &[("accept", "text/html")])).await.assert_failure(406, "NotAcceptable");
     let post = crate::support::client::request(http::Method::POST, "/openapi/v2", &[], "{}");
     client.send_and_read(post).await.assert_failure(405, "MethodNotAllowed");
@@ -126,11 +128,11 @@ async fn openapi_v2_fetched_on_first_request_and_cached() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn openapi_v2_compressed_by_accept_encoding() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let text = openapi_document("things.example.com", &"a long story, ".repeat(20_000)).to_string();
-    let _things = start_backend(&world, "things", move || answer(200, &text)).await;
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let _things = start_backend(&environment, "things", move || response(200, &text)).await;
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     let plain = client.get("/openapi/v2").await;
     assert!(!plain.headers.contains_key("content-encoding"));
     let binary = client.send_and_read(get("/openapi/v2", &[("accept", PROTOBUF)])).await;
@@ -142,12 +144,12 @@ async fn openapi_v2_compressed_by_accept_encoding() {
     for (accept, expected) in [("application/json", &plain.body), (PROTOBUF, &binary.body)] {
         for codings in ["gzip", "gzip, deflate, br, zstd", "zstd;q=0.2, gzip;q=0.1"] {
             let headers = [("accept", accept), ("accept-encoding", codings)];
-            let packed = client.send_and_read(get("/openapi/v2", &headers)).await;
-            assert_eq!(packed.headers["content-encoding"], "gzip");
-            assert_eq!(packed.headers["vary"], "Accept, Accept-Encoding");
-            assert!(packed.body.len() < expected.len() / 10, "{} of {}", packed.body.len(), expected.len());
+            let encoded = client.send_and_read(get("/openapi/v2", &headers)).await;
+            assert_eq!(encoded.headers["content-encoding"], "gzip");
+            assert_eq!(encoded.headers["vary"], "Accept, Accept-Encoding");
+            assert!(encoded.body.len() < expected.len() / 10, "{} of {}", encoded.body.len(), expected.len());
             let mut unpacked = Vec::new();
-            flate2::read::GzDecoder::new(&packed.body[..]).read_to_end(&mut unpacked).unwrap();
+            flate2::read::GzDecoder::new(&encoded.body[..]).read_to_end(&mut unpacked).unwrap();
             assert!(unpacked == expected[..], "{accept} {codings}");
         }
     }
@@ -155,44 +157,45 @@ async fn openapi_v2_compressed_by_accept_encoding() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn openapi_v2_invalid_document_of_one_backend_omitted() {
-    let world = TestEnvironment::new();
-    let packed = {
+    let environment = TestEnvironment::new();
+    let encoded = {
         let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
         std::io::Write::write_all(&mut packer, &vec![b' '; 1 << 20]).unwrap();
         packer.finish().unwrap()
     };
     let with = |header: &'static str, value: &'static str, status: u16| {
-        let mut answer = answer(status, &openapi_document("bad.example.com", "bad").to_string());
-        answer.headers_mut().insert(header, value.parse().unwrap());
-        answer
+        let mut response = response(status, &openapi_document("bad.example.com", "bad").to_string());
+        response.headers_mut().insert(header, value.parse().unwrap());
+        response
     };
     let mut cyclic = openapi_document("cyclic.example.com", "round and round");
     cyclic["definitions"]["Meta"] = json!({"allOf": [{"$ref": "#/definitions/Thing"}]});
     let bomb = move || {
-        let mut bomb = answer(200, "");
+        let mut bomb = response(200, "");
         *bomb.body_mut() = http_body_util::BodyExt::boxed(http_body_util::BodyExt::map_err(
-            http_body_util::Full::new(packed.clone().into()),
+            http_body_util::Full::new(encoded.clone().into()),
             |never| match never {},
         ));
         bomb.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
         bomb
     };
-    let ill = json!({"swagger": "2.0", "info": {"title": "x", "version": "1"}, "paths": {}, "definitions": {"Thing": {"type": 7}}});
-    let _good =
-        start_backend(&world, "things", || answer(200, &openapi_document("things.example.com", "a thing").to_string()))
-            .await;
-    let _cyclic = start_backend(&world, "cyclic", move || answer(200, &cyclic.to_string())).await;
+    let unhealthy = json!({"swagger": "2.0", "info": {"title": "x", "version": "1"}, "paths": {}, "definitions": {"Thing": {"type": 7}}});
+    let _good = start_backend(&environment, "things", || {
+        response(200, &openapi_document("things.example.com", "a thing").to_string())
+    })
+    .await;
+    let _cyclic = start_backend(&environment, "cyclic", move || response(200, &cyclic.to_string())).await;
     let _bad = [
-        start_backend(&world, "bomb", bomb).await,
-        start_backend(&world, "elsewhere", move || with("location", "https://evil.dev/", 302)).await,
-        start_backend(&world, "error", || answer(500, "{}")).await,
-        start_backend(&world, "huge", || answer(200, &" ".repeat((16 << 20) + 1))).await,
-        start_backend(&world, "ill", move || answer(200, &ill.to_string())).await,
-        start_backend(&world, "page", || answer(200, "<html>log in</html>")).await,
-        start_backend(&world, "unmodified", || answer(304, "")).await,
+        start_backend(&environment, "bomb", bomb).await,
+        start_backend(&environment, "elsewhere", move || with("location", "https://evil.dev/", 302)).await,
+        start_backend(&environment, "error", || response(500, "{}")).await,
+        start_backend(&environment, "huge", || response(200, &" ".repeat((16 << 20) + 1))).await,
+        start_backend(&environment, "ill", move || response(200, &unhealthy.to_string())).await,
+        start_backend(&environment, "page", || response(200, "<html>log in</html>")).await,
+        start_backend(&environment, "unmodified", || response(304, "")).await,
     ];
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     let whole = client.get("/openapi/v2").await.json();
     assert_eq!(
         object_keys(&whole["paths"]),
@@ -214,28 +217,30 @@ async fn openapi_v2_invalid_document_of_one_backend_omitted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn openapi_v2_unresponsive_backend_delays_bounded_time() {
-    let world = TestEnvironment::new();
-    let _things =
-        start_backend(&world, "things", || answer(200, &openapi_document("things.example.com", "a thing").to_string()))
-            .await;
+    let environment = TestEnvironment::new();
+    let _things = start_backend(&environment, "things", || {
+        response(200, &openapi_document("things.example.com", "a thing").to_string())
+    })
+    .await;
     let settings =
         BackendSettings { names: vec!["slow-v1.slow.svc"], handles_probes: true, ..BackendSettings::default() };
-    let slow = Backend::start(&world, settings, async |_| std::future::pending().await).await;
-    world.register_apiservice("slow.example.com", "v1", &[&slow]);
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let slow = Backend::start(&environment, settings, async |_| std::future::pending().await).await;
+    environment.register_apiservice("slow.example.com", "v1", &[&slow]);
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     let whole = client.get("/openapi/v2").await.json();
     assert_eq!(object_keys(&whole["paths"]), ["/apis/things.example.com/v1/things"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn openapi_v2_updated_when_apiservices_change() {
-    let world = TestEnvironment::new();
-    let _things =
-        start_backend(&world, "things", || answer(200, &openapi_document("things.example.com", "a thing").to_string()))
-            .await;
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let environment = TestEnvironment::new();
+    let _things = start_backend(&environment, "things", || {
+        response(200, &openapi_document("things.example.com", "a thing").to_string())
+    })
+    .await;
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     let shows = async |paths: &[&str]| {
         eventually(&format!("{paths:?}"), async || {
             let whole = client.get("/openapi/v2").await.json();
@@ -244,27 +249,28 @@ async fn openapi_v2_updated_when_apiservices_change() {
         .await;
     };
     shows(&["/apis/things.example.com/v1/things"]).await;
-    let _parts =
-        start_backend(&world, "parts", || answer(200, &openapi_document("parts.example.com", "a part").to_string()))
-            .await;
+    let _parts = start_backend(&environment, "parts", || {
+        response(200, &openapi_document("parts.example.com", "a part").to_string())
+    })
+    .await;
     shows(&["/apis/parts.example.com/v1/things", "/apis/things.example.com/v1/things"]).await;
-    std::fs::remove_file(world.path("registry/v1.things.example.com.yaml")).unwrap();
+    std::fs::remove_file(environment.path("registry/v1.things.example.com.yaml")).unwrap();
     shows(&["/apis/parts.example.com/v1/things"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn openapi_v3_converted_from_v2_only_backend() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let settings =
         BackendSettings { names: vec!["old-v1.old.svc"], handles_probes: true, ..BackendSettings::default() };
-    let old = Backend::start(&world, settings, async |request| match request.uri().path() {
-        "/openapi/v2" => answer(200, &openapi_document("old.example.com", "an old thing").to_string()),
-        _ => answer(404, "{}"),
+    let old = Backend::start(&environment, settings, async |request| match request.uri().path() {
+        "/openapi/v2" => response(200, &openapi_document("old.example.com", "an old thing").to_string()),
+        _ => response(404, "{}"),
     })
     .await;
-    world.register_apiservice("old.example.com", "v1", &[&old]);
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    environment.register_apiservice("old.example.com", "v1", &[&old]);
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     let key = "apis/old.example.com/v1";
     let url = eventually("the index", async || {
         client.get("/openapi/v3").await.json()["paths"][key]["serverRelativeURL"].as_str().map(str::to_owned)
@@ -290,18 +296,20 @@ async fn openapi_v3_converted_from_v2_only_backend() {
 #[tokio::test(flavor = "multi_thread")]
 async fn openapi_and_discovery_etags_equal_across_replicas() {
     const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-    let world = TestEnvironment::new();
-    let _parts =
-        start_backend(&world, "parts", || answer(200, &openapi_document("parts.example.com", "a part").to_string()))
-            .await;
-    let _things =
-        start_backend(&world, "things", || answer(200, &openapi_document("things.example.com", "a thing").to_string()))
-            .await;
+    let environment = TestEnvironment::new();
+    let _parts = start_backend(&environment, "parts", || {
+        response(200, &openapi_document("parts.example.com", "a part").to_string())
+    })
+    .await;
+    let _things = start_backend(&environment, "things", || {
+        response(200, &openapi_document("things.example.com", "a thing").to_string())
+    })
+    .await;
     let mut all = Vec::new();
     for data in ["one", "two"] {
         // Each keeps for itself.
-        let gateway = world.start_gateway(&[&format!("--data-dir={}", world.path(data).display())]);
-        let client = connect_as_jane(&world, &gateway).await;
+        let gateway = environment.start_gateway(&[&format!("--data-dir={}", environment.path(data).display())]);
+        let client = connect_as_jane(&environment, &gateway).await;
         let both = eventually("both to be known", async || {
             let document = client.send_and_read(get("/apis", &[("accept", AGGREGATED)])).await;
             let current = document.json()["items"]

@@ -22,10 +22,10 @@ async fn start_counting_relay(address: SocketAddr) -> (SocketAddr, Arc<AtomicUsi
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     let count = Arc::new(AtomicUsize::new(0));
-    let counted = count.clone();
+    let counter = count.clone();
     tokio::spawn(async move {
         while let Ok((mut near, _)) = listener.accept().await {
-            counted.fetch_add(1, Ordering::SeqCst);
+            counter.fetch_add(1, Ordering::SeqCst);
             tokio::spawn(async move {
                 let mut far = TcpStream::connect(address).await.unwrap();
                 let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
@@ -42,8 +42,8 @@ fn issue_backdated(authority: &narthex::tls::Authority, ago: Duration) -> CertKe
     CertKeyPair::from_issued(&authority.issue(&request, SystemTime::now() - ago).unwrap())
 }
 
-async fn start_backend(world: &TestEnvironment, pair: CertKeyPair) -> Backend {
-    Backend::start(world, BackendSettings { pair: Some(pair), ..BackendSettings::default() }, async |_| {
+async fn start_backend(environment: &TestEnvironment, pair: CertKeyPair) -> Backend {
+    Backend::start(environment, BackendSettings { pair: Some(pair), ..BackendSettings::default() }, async |_| {
         json_response(200, "{}")
     })
     .await
@@ -73,12 +73,12 @@ async fn assert_refused(gateway: &GatewayProcess, address: SocketAddr, reason: &
 
 #[tokio::test(flavor = "multi_thread")]
 async fn backend_certificate_of_another_name_is_listed_as_refused() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let request = CertificateRequest::serving(&["other.svc".to_owned()]);
-    let pair = CertKeyPair::from_issued(&world.backend_ca.issue(&request, SystemTime::now()).unwrap());
-    let backend = start_backend(&world, pair).await;
-    world.register_apiservice("things.example.com", "v1", &[&backend]);
-    let gateway = world.start_gateway(&[]);
+    let pair = CertKeyPair::from_issued(&environment.backend_ca.issue(&request, SystemTime::now()).unwrap());
+    let backend = start_backend(&environment, pair).await;
+    environment.register_apiservice("things.example.com", "v1", &[&backend]);
+    let gateway = environment.start_gateway(&[]);
     wait_until_unavailable(&gateway).await;
     assert_refused(&gateway, backend.address, "NameMismatch").await;
 }
@@ -90,15 +90,15 @@ fn run_status(gateway: &GatewayProcess) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn backend_certificate_expired_is_logged_once_and_shown_once() {
-    let world = TestEnvironment::new();
-    let backend = start_backend(&world, issue_backdated(&world.backend_ca, LONG_AGO)).await;
+    let environment = TestEnvironment::new();
+    let backend = start_backend(&environment, issue_backdated(&environment.backend_ca, LONG_AGO)).await;
     let (address, probes) = start_counting_relay(backend.address).await;
     let annotations = "  annotations: {narthex.dev/probe-interval: 100ms}\n";
-    world.write_registry(
+    environment.write_registry(
         "things.yaml",
-        &world.apiservice_manifests("things.example.com", "v1", &[address], annotations),
+        &environment.apiservice_manifests("things.example.com", "v1", &[address], annotations),
     );
-    let gateway = world.start_gateway(&[]);
+    let gateway = environment.start_gateway(&[]);
     let row = wait_until_unavailable(&gateway).await;
     let message = row["message"].as_str().unwrap();
     assert!(message.contains("CertificateExpired") && message.contains("it expired on 20"), "{message}");
@@ -107,8 +107,8 @@ async fn backend_certificate_expired_is_logged_once_and_shown_once() {
     // Of a certificate with an end in its text, each probe would say something else.
     let before = probes.load(Ordering::SeqCst);
     eventually("more probes", async || (probes.load(Ordering::SeqCst) > before + 10).then_some(())).await;
-    let told: Vec<String> = gateway.log_lines().into_iter().filter(|line| line.contains("expired on")).collect();
-    assert_eq!(told.len(), 1, "{told:#?}");
+    let error_text: Vec<String> = gateway.log_lines().into_iter().filter(|line| line.contains("expired on")).collect();
+    assert_eq!(error_text.len(), 1, "{error_text:#?}");
     let shown = run_status(&gateway);
     assert_eq!(shown.matches("expired on").count(), 1, "{shown}");
     let endpoint = &row["endpoints"][0];
@@ -121,10 +121,10 @@ async fn backend_certificate_expired_is_logged_once_and_shown_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn backend_certificate_of_unknown_issuer_reported_with_issuer_and_trusted_cas() {
-    let world = TestEnvironment::new();
-    let backend = start_backend(&world, issue_backdated(&world.client_ca, Duration::ZERO)).await;
-    world.register_apiservice("things.example.com", "v1", &[&backend]);
-    let gateway = world.start_gateway(&[]);
+    let environment = TestEnvironment::new();
+    let backend = start_backend(&environment, issue_backdated(&environment.client_ca, Duration::ZERO)).await;
+    environment.register_apiservice("things.example.com", "v1", &[&backend]);
+    let gateway = environment.start_gateway(&[]);
     let message = wait_until_unavailable(&gateway).await["message"].as_str().unwrap().to_owned();
     assert_refused(&gateway, backend.address, "UnknownIssuer").await;
     let (presented, trusted) = message.split_once("is not trusted by").unwrap();
@@ -148,20 +148,20 @@ async fn plain_http() -> SocketAddr {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn backend_that_answers_without_tls_is_named_as_such() {
-    let world = TestEnvironment::new();
-    world.write_registry(
+    let environment = TestEnvironment::new();
+    environment.write_registry(
         "things.yaml",
-        &world.apiservice_manifests("things.example.com", "v1", &[plain_http().await], ""),
+        &environment.apiservice_manifests("things.example.com", "v1", &[plain_http().await], ""),
     );
-    let gateway = world.start_gateway(&[]);
+    let gateway = environment.start_gateway(&[]);
     let message = wait_until_unavailable(&gateway).await["message"].as_str().unwrap().to_owned();
     assert!(message.contains("it answered without TLS; is this a port for plain HTTP?"), "{message}");
     assert!(!message.contains("InvalidContentType"), "{message}");
 }
 
 /// Answers everything 401, and asks for no certificate.
-async fn start_unauthorized_backend(world: &TestEnvironment) -> SocketAddr {
-    let (chain, key) = &*world.issue_backend(&["things-v1.things.svc"]).0;
+async fn start_unauthorized_backend(environment: &TestEnvironment) -> SocketAddr {
+    let (chain, key) = &*environment.issue_backend(&["things-v1.things.svc"]).0;
     let config = rustls::ServerConfig::builder_with_provider(narthex::tls::provider())
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -188,17 +188,23 @@ async fn start_unauthorized_backend(world: &TestEnvironment) -> SocketAddr {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn front_proxy_certificate_expired_reported_when_rejected_by_backend() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let mut request = CertificateRequest::client("narthex-front-proxy", &[]);
     request.days = 1;
-    world.write_pair("front-proxy", &world.request_header_ca.issue(&request, SystemTime::now() - LONG_AGO).unwrap());
+    environment.write_pair(
+        "front-proxy",
+        &environment.request_header_ca.issue(&request, SystemTime::now() - LONG_AGO).unwrap(),
+    );
     // One that judges it in the handshake, and one that answers.
-    let judges = start_backend(&world, world.issue_backend(&["things-v1.things.svc"])).await;
-    for address in [judges.address, start_unauthorized_backend(&world).await] {
-        world.write_registry("things.yaml", &world.apiservice_manifests("things.example.com", "v1", &[address], ""));
-        let gateway = world.start_gateway(&[]);
+    let judges = start_backend(&environment, environment.issue_backend(&["things-v1.things.svc"])).await;
+    for address in [judges.address, start_unauthorized_backend(&environment).await] {
+        environment.write_registry(
+            "things.yaml",
+            &environment.apiservice_manifests("things.example.com", "v1", &[address], ""),
+        );
+        let gateway = environment.start_gateway(&[]);
         let message = wait_until_unavailable(&gateway).await["message"].as_str().unwrap().to_owned();
-        let ours = "the gateway's front-proxy certificate \"CN=narthex-front-proxy\": it expired on 20";
-        assert!(message.contains(ours), "{message}");
+        let actual = "the gateway's front-proxy certificate \"CN=narthex-front-proxy\": it expired on 20";
+        assert!(message.contains(actual), "{message}");
     }
 }

@@ -28,7 +28,7 @@ const UNROUTABLE: &str = "192.0.2.10:8443";
 /// Serves one connection: every stream of it is a tunnel.
 pub(crate) async fn serve_grpc(
     stream: Box<dyn ProxyClientStream>,
-    judge: ProxyPolicy,
+    policy: ProxyPolicy,
     kept: Arc<Mutex<Vec<EgressProxyRequest>>>,
 ) -> Option<()> {
     // As gRPC's Go implementation, which gives the connection's window back as bytes come.
@@ -36,9 +36,9 @@ pub(crate) async fn serve_grpc(
         h2::server::Builder::new().initial_connection_window_size(64 << 20).handshake(stream).await.ok()?;
     let mut tunnels = JoinSet::new();
     while let Some(accepted) = connection.accept().await {
-        let (request, answer) = accepted.ok()?;
+        let (request, response) = accepted.ok()?;
         assert_eq!(request.uri().path(), "/ProxyService/Proxy");
-        tunnels.spawn(serve_tunnel(request.into_body(), answer, judge.clone(), kept.clone()));
+        tunnels.spawn(serve_tunnel(request.into_body(), response, policy.clone(), kept.clone()));
         while tunnels.try_join_next().is_some() {}
     }
     Some(())
@@ -46,19 +46,19 @@ pub(crate) async fn serve_grpc(
 
 async fn serve_tunnel(
     mut from: RecvStream,
-    mut answer: SendResponse<Bytes>,
-    judge: ProxyPolicy,
+    mut response: SendResponse<Bytes>,
+    policy: ProxyPolicy,
     kept: Arc<Mutex<Vec<EgressProxyRequest>>>,
 ) -> Option<()> {
     let mut frames = PacketDecoder::default();
     let first = next_packet(&mut from, &mut frames, &mut Bytes::new()).await?;
     let Packet::DialRequest { protocol, address, random } = first else { panic!("{first:?}") };
     assert_eq!(protocol, "tcp");
-    let asked = EgressProxyRequest { target: address, credentials: String::new(), head: String::new() };
-    let deed = judge(&asked);
-    kept.lock().unwrap().push(asked);
+    let recorded = EgressProxyRequest { target: address, credentials: String::new(), head: String::new() };
+    let deed = policy(&recorded);
+    kept.lock().unwrap().push(recorded);
     let head = http::Response::builder().header("content-type", "application/grpc").body(()).unwrap();
-    let mut to = answer.send_response(head, false).ok()?;
+    let mut to = response.send_response(head, false).ok()?;
     let mut refuse =
         |error: String| to.send_data(Packet::DialResponse { error, connection: 0, random }.encode_frame(), false).ok();
     let far = match deed {
@@ -131,18 +131,18 @@ async fn wait_for_end(from: &mut RecvStream) -> Option<()> {
     Some(())
 }
 
-/// A gateway whose things are behind the server at this socket, as kube-apiserver would be told of it.
-fn start_gateway(world: TestEnvironment, socket: &Path) -> GatewayFixture {
-    let path = world.path("selector.yaml");
+/// A gateway with a backend behind the Konnectivity server at this socket, configured as for kube-apiserver.
+fn start_gateway(environment: TestEnvironment, socket: &Path) -> GatewayFixture {
+    let path = environment.path("selector.yaml");
     let text = format!(
         "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n- name: cluster\n  \
          connection: {{proxyProtocol: GRPC, transport: {{uds: {{udsName: {}}}}}}}\n",
         socket.display()
     );
     std::fs::write(&path, text).unwrap();
-    register_things(&world, &[UNROUTABLE.parse().unwrap()], &[]);
+    register_things(&environment, &[UNROUTABLE.parse().unwrap()], &[]);
     GatewayFixture::from_registry(
-        world,
+        environment,
         &[&format!("--egress-selector-config-file={}", path.display()), "--access-log=all"],
     )
 }
@@ -153,12 +153,12 @@ fn connect_to(address: SocketAddr) -> impl Fn(&EgressProxyRequest) -> ProxyActio
 
 #[tokio::test(flavor = "multi_thread")]
 async fn konnectivity_carries_requests_watches_and_probes() {
-    let world = TestEnvironment::new();
-    let (backend, writers) = start_watch_backend(&world, BackendSettings::default()).await;
-    let socket = world.path("konnectivity.sock");
+    let environment = TestEnvironment::new();
+    let (backend, writers) = start_watch_backend(&environment, BackendSettings::default()).await;
+    let socket = environment.path("konnectivity.sock");
     let server = FakeEgressProxy::start_unix(ProxyProtocol::Konnectivity, &socket, connect_to(backend.address));
-    let scene = start_gateway(world, &socket);
-    let client = scene.http2().await;
+    let setup = start_gateway(environment, &socket);
+    let client = setup.http2().await;
     assert_eq!(client.get(THINGS).await.status, 200);
     let mut watch = open_watch(&client).await;
     writers.lock().unwrap()[0].send(data_frame("second\n")).unwrap();
@@ -171,13 +171,13 @@ async fn konnectivity_carries_requests_watches_and_probes() {
     probed.await;
     assert_eq!(server.targets(), [UNROUTABLE], "the far end is told what is registered, and nothing else");
     let dials = server.requests().len();
-    let answers = futures_util::future::join_all((0..100).map(|_| client.get(THINGS))).await;
-    assert!(answers.iter().all(|answer| answer.status == 200) && server.requests().len() == dials);
-    let now = admin_request(&scene.gateway, get("/status.json", &[])).await.json();
+    let responses = futures_util::future::join_all((0..100).map(|_| client.get(THINGS))).await;
+    assert!(responses.iter().all(|response| response.status == 200) && server.requests().len() == dials);
+    let now = admin_request(&setup.gateway, get("/status.json", &[])).await.json();
     assert_eq!(now["apiservices"][0]["way"], "cluster (grpc)");
     assert_eq!(now["egress"][0]["state"], value!("serves"));
     let started = "apiserver_egress_dialer_dial_start_total{protocol=\"grpc\",transport=\"uds\"}";
-    assert!(metric_value(&scene.gateway, started).await.unwrap() >= 2.0);
+    assert!(metric_value(&setup.gateway, started).await.unwrap() >= 2.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -194,7 +194,7 @@ async fn konnectivity_dial_failures_mapped_to_statuses() {
         (8, refused, 502, "InternalError", "NameNotResolved"),
     ];
     let numbers = cases.map(|case| case.0);
-    let (scene, client, _server) =
+    let (setup, client, _server) =
         start_gateway_behind_failing_proxy(ProxyProtocol::Konnectivity, &numbers, move |number| {
             match cases.iter().find(|case| case.0 == number) {
                 Some((_, words, ..)) if !words.is_empty() => ProxyAction::Reply(words.as_bytes().to_vec()),
@@ -205,25 +205,25 @@ async fn konnectivity_dial_failures_mapped_to_statuses() {
     for (number, _, code, reason, cause) in cases {
         assert_egress_failure(&client, number, code, reason, cause).await;
     }
-    scene.gateway.wait_for_log(&["No agent available"]).await;
+    setup.gateway.wait_for_log(&["No agent available"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn konnectivity_server_restart_ends_watches_and_recovers() {
-    let world = TestEnvironment::new();
-    let (backend, _writers) = start_watch_backend(&world, BackendSettings::default()).await;
-    let socket = world.path("konnectivity.sock");
+    let environment = TestEnvironment::new();
+    let (backend, _writers) = start_watch_backend(&environment, BackendSettings::default()).await;
+    let socket = environment.path("konnectivity.sock");
     let server = FakeEgressProxy::start_unix(ProxyProtocol::Konnectivity, &socket, connect_to(backend.address));
-    let scene = start_gateway(world, &socket);
-    let client = scene.http2().await;
+    let setup = start_gateway(environment, &socket);
+    let client = setup.http2().await;
     let mut watch = open_watch(&client).await;
     server.stop().await;
     std::fs::remove_file(&socket).unwrap();
     // Between two events a watch ends, and its client asks for the rest.
     assert!(next_chunk(&mut watch).await.is_none_or(|rest| rest.is_err()));
     let gone = eventually("the word that it is gone", async || {
-        let answer = client.get(THINGS).await;
-        (answer.status == 503 && answer.text().contains("ProxyUnreachable")).then_some(())
+        let response = client.get(THINGS).await;
+        (response.status == 503 && response.text().contains("ProxyUnreachable")).then_some(())
     });
     gone.await;
     let _server = FakeEgressProxy::start_unix(ProxyProtocol::Konnectivity, &socket, connect_to(backend.address));
@@ -232,30 +232,31 @@ async fn konnectivity_server_restart_ends_watches_and_recovers() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn konnectivity_connect_timeout_reported_as_unreachable() {
-    // The kernel takes the connection, and nobody ever says a word on it.
+    // The kernel accepts the connection, and no data ever arrives.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let text = format!(
         "apiVersion: narthex.dev/v1alpha1\nkind: EgressConfiguration\negressSelections:\n- name: cluster\n  \
          connection: {{proxyProtocol: GRPC, transport: {{tcp: {{url: http://{}}}}}}}\n  dialTimeout: 1s\n",
         silent.local_addr().unwrap()
     );
-    let path = world.path("egress.yaml");
+    let path = environment.path("egress.yaml");
     std::fs::write(&path, text).unwrap();
-    register_things(&world, &[UNROUTABLE.parse().unwrap()], &[]);
-    let scene = GatewayFixture::from_registry(world, &[&format!("--egress-selector-config-file={}", path.display())]);
-    let client = scene.http2().await;
-    let told = eventually("the word that it cannot be reached", async || {
-        let answer = client.get(THINGS).await;
-        (answer.status == 503 && answer.text().contains("ProxyUnreachable")).then_some(())
+    register_things(&environment, &[UNROUTABLE.parse().unwrap()], &[]);
+    let setup =
+        GatewayFixture::from_registry(environment, &[&format!("--egress-selector-config-file={}", path.display())]);
+    let client = setup.http2().await;
+    let message = eventually("the word that it cannot be reached", async || {
+        let response = client.get(THINGS).await;
+        (response.status == 503 && response.text().contains("ProxyUnreachable")).then_some(())
     });
-    told.await;
-    let now = admin_request(&scene.gateway, get("/status.json", &[])).await.json();
+    message.await;
+    let now = admin_request(&setup.gateway, get("/status.json", &[])).await.json();
     let state = now["egress"][0]["state"].as_str().unwrap();
     assert!(state.starts_with("fails since ") && state.contains("ProxyUnreachable"), "{state}");
-    let failed = |stage| {
-        format!("apiserver_egress_dialer_dial_failure_count{{protocol=\"grpc\",stage=\"{stage}\",transport=\"tcp\"}}")
+    let failed = |fixture| {
+        format!("apiserver_egress_dialer_dial_failure_count{{protocol=\"grpc\",stage=\"{fixture}\",transport=\"tcp\"}}")
     };
-    assert!(metric_value(&scene.gateway, &failed("connect")).await.unwrap() >= 1.0);
-    assert_eq!(metric_value(&scene.gateway, &failed("proxy")).await.unwrap_or_default(), 0.0);
+    assert!(metric_value(&setup.gateway, &failed("connect")).await.unwrap() >= 1.0);
+    assert_eq!(metric_value(&setup.gateway, &failed("proxy")).await.unwrap_or_default(), 0.0);
 }

@@ -26,10 +26,10 @@ use crate::support::raw_backend;
 pub(crate) const UNROUTABLE: &str = "192.0.2.10:8443";
 
 /// Writes our own kind of file with these selections, as YAML.
-pub(crate) fn write_selections(world: &TestEnvironment, text: &str) -> PathBuf {
-    let path = world.path("egress.yaml");
+pub(crate) fn write_selections(environment: &TestEnvironment, text: &str) -> PathBuf {
+    let path = environment.path("egress.yaml");
     let text = format!("apiVersion: narthex.dev/v1alpha1\nkind: EgressConfiguration\negressSelections:\n{text}");
-    let hidden = world.path(".egress.tmp");
+    let hidden = environment.path(".egress.tmp");
     std::fs::write(&hidden, text).unwrap();
     std::fs::rename(hidden, &path).unwrap();
     path
@@ -41,117 +41,124 @@ pub(crate) fn tcp_selection(name: &str, protocol: &str, url: &str, more: &str) -
 }
 
 /// A gateway with `things` registered at `address`, and these selections.
-fn start_gateway(world: TestEnvironment, address: &str, annotations: &[(&str, &str)], text: &str) -> GatewayFixture {
-    register_things(&world, &[address.parse().unwrap()], annotations);
-    let flag = format!("--egress-selector-config-file={}", write_selections(&world, text).display());
-    GatewayFixture::from_registry(world, &[&flag])
+fn start_gateway(
+    environment: TestEnvironment,
+    address: &str,
+    annotations: &[(&str, &str)],
+    text: &str,
+) -> GatewayFixture {
+    register_things(&environment, &[address.parse().unwrap()], annotations);
+    let flag = format!("--egress-selector-config-file={}", write_selections(&environment, text).display());
+    GatewayFixture::from_registry(environment, &[&flag])
 }
 
-/// One who connects to `address` whatever is asked for.
+/// A proxy policy that connects to `address` for every target.
 pub(crate) fn connect_to(address: SocketAddr) -> impl Fn(&EgressProxyRequest) -> ProxyAction + Send + Sync + 'static {
     move |_| ProxyAction::Connect(address)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn egress_socks5_carries_requests_watches_and_probes() {
-    let world = TestEnvironment::new();
-    let (backend, _writers) = start_watch_backend(&world, BackendSettings::default()).await;
+    let environment = TestEnvironment::new();
+    let (backend, _writers) = start_watch_backend(&environment, BackendSettings::default()).await;
     let proxy = FakeEgressProxy::start_socks5(connect_to(backend.address)).await;
     let url = format!("socks5://jane:secret@{}", proxy.address);
-    register_things(&world, &[UNROUTABLE.parse().unwrap()], &[]);
-    let file = write_selections(&world, &tcp_selection("cluster", "SOCKS5", &url, ""));
+    register_things(&environment, &[UNROUTABLE.parse().unwrap()], &[]);
+    let file = write_selections(&environment, &tcp_selection("cluster", "SOCKS5", &url, ""));
     let flag = format!("--egress-selector-config-file={}", file.display());
-    let scene = GatewayFixture::from_registry(world, &[&flag, "--access-log=all"]);
-    let client = scene.http2().await;
+    let fixture = GatewayFixture::from_registry(environment, &[&flag, "--access-log=all"]);
+    let client = fixture.http2().await;
     assert_eq!(client.get(THINGS).await.status, 200);
-    scene.gateway.wait_for_log(&[" dial_us=", " proxy_us=", " tls_us="]).await;
+    fixture.gateway.wait_for_log(&[" dial_us=", " proxy_us=", " tls_us="]).await;
     let _watch = open_watch(&client).await;
-    // The address is told as it is, and so is who we are.
+    // Address and credentials are sent unchanged.
     assert_eq!(proxy.targets(), [UNROUTABLE]);
-    assert!(proxy.requests().iter().all(|asked| asked.credentials == "jane:secret"));
+    assert!(proxy.requests().iter().all(|recorded| recorded.credentials == "jane:secret"));
     let path = "/apis/apiregistration.k8s.io/v1/apiservices/v1.things.example.com";
     let condition = eventually("a probe through the proxy", async || {
         let status = client.get(path).await.json();
         (status["status"]["conditions"][0]["status"] == "True").then_some(status)
     });
     condition.await;
-    let started =
-        metric_value(&scene.gateway, "apiserver_egress_dialer_dial_start_total{protocol=\"socks5\",transport=\"tcp\"}");
+    let started = metric_value(
+        &fixture.gateway,
+        "apiserver_egress_dialer_dial_start_total{protocol=\"socks5\",transport=\"tcp\"}",
+    );
     assert!(started.await.unwrap() >= 2.0);
-    // Nobody dials for what goes over a connection that stands.
+    // Requests on an open connection do not dial.
     let dials = proxy.requests().len();
-    let answers = futures_util::future::join_all((0..100).map(|_| client.get(THINGS))).await;
-    assert!(answers.iter().all(|answer| answer.status == 200) && proxy.requests().len() == dials);
-    let status = admin_request(&scene.gateway, get("/status.json", &[])).await;
+    let responses = futures_util::future::join_all((0..100).map(|_| client.get(THINGS))).await;
+    assert!(responses.iter().all(|response| response.status == 200) && proxy.requests().len() == dials);
+    let status = admin_request(&fixture.gateway, get("/status.json", &[])).await;
     let (now, text) = (status.json(), status.text());
     assert_eq!(now["apiservices"][0]["way"], "cluster (socks5)");
     let proxy = value!({
         "selection": "cluster", "protocol": "socks5", "proxy": proxy.address.to_string(), "state": "serves",
     });
     assert_eq!(now["egress"], value!([proxy]));
-    assert!(!text.contains("secret") && !scene.gateway.log_lines().join("\n").contains("secret"));
+    assert!(!text.contains("secret") && !fixture.gateway.log_lines().join("\n").contains("secret"));
 }
 
 /// A gateway with `nN.things.example.com/v1` at `192.0.2.N` for each of these numbers, all of which could be reached by
-/// the proxy of kind `kind` until just now: from now on it does as `judge` says.
+/// the proxy of kind `kind` until just now: from now on it does as `policy` says.
 pub(crate) async fn start_gateway_behind_failing_proxy(
     kind: ProxyProtocol,
     numbers: &[u8],
-    judge: impl Fn(u8) -> ProxyAction + Send + Sync + 'static,
+    policy: impl Fn(u8) -> ProxyAction + Send + Sync + 'static,
 ) -> (GatewayFixture, Client, FakeEgressProxy) {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let names: Vec<String> = numbers.iter().map(|number| format!("n{number}-v1.n{number}.svc")).collect();
-    let pair = world.issue_backend(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let pair = environment.issue_backend(&names.iter().map(String::as_str).collect::<Vec<_>>());
     let settings = BackendSettings { pair: Some(pair), ..BackendSettings::http2() };
-    let backend = Backend::start(&world, settings, async |_| json_response(200, "{}")).await;
+    let backend = Backend::start(&environment, settings, async |_| json_response(200, "{}")).await;
     for number in numbers {
         let address = [SocketAddr::from(([192, 0, 2, *number], 443))];
         let name = format!("n{number}.things.example.com");
-        world.write_registry(
+        environment.write_registry(
             &format!("{number}.yaml"),
-            &world.apiservice_manifests(&name, "v1", &address, &annotations_yaml(&[])),
+            &environment.apiservice_manifests(&name, "v1", &address, &annotations_yaml(&[])),
         );
     }
     let (address, is_lost) = (backend.address, Arc::new(AtomicBool::new(false)));
     let lost = is_lost.clone();
-    let judge = move |asked: &EgressProxyRequest| {
-        if is_lost.load(SeqCst) { judge(target_number(asked)) } else { ProxyAction::Connect(address) }
+    let policy = move |recorded: &EgressProxyRequest| {
+        if is_lost.load(SeqCst) { policy(target_number(recorded)) } else { ProxyAction::Connect(address) }
     };
-    let proxy = FakeEgressProxy::start_tcp(kind, None, "127.0.0.1:0".parse().unwrap(), judge).await;
+    let proxy = FakeEgressProxy::start_tcp(kind, None, "127.0.0.1:0".parse().unwrap(), policy).await;
     let (protocol, scheme) = match kind {
         ProxyProtocol::Socks5 => ("SOCKS5", "socks5"),
         ProxyProtocol::HttpConnect => ("HTTPConnect", "http"),
         ProxyProtocol::Konnectivity => ("GRPC", "http"),
     };
     let text = tcp_selection("cluster", protocol, &format!("{scheme}://{}", proxy.address), "") + "  dialTimeout: 1s\n";
-    let flag = format!("--egress-selector-config-file={}", write_selections(&world, &text).display());
-    let scene = GatewayFixture::from_registry(world, &[&flag]);
-    let client = scene.http2().await;
+    let flag = format!("--egress-selector-config-file={}", write_selections(&environment, &text).display());
+    let fixture = GatewayFixture::from_registry(environment, &[&flag]);
+    let client = fixture.http2().await;
     for number in numbers {
         let path = format!("/apis/n{number}.things.example.com/v1/things");
         eventually("the APIService", async || (client.get(&path).await.status == 200).then_some(())).await;
     }
     lost.store(true, SeqCst);
     backend.stop().await;
-    (scene, client, proxy)
+    (fixture, client, proxy)
 }
 
 /// What a client is told of APIService `number`, at the first time that it asks.
 pub(crate) async fn assert_egress_failure(client: &Client, number: u8, code: u16, reason: &str, cause: &str) {
-    let answer = client.get(&format!("/apis/n{number}.things.example.com/v1/things")).await;
-    let status = answer.assert_failure(code, reason);
+    let response = client.get(&format!("/apis/n{number}.things.example.com/v1/things")).await;
+    let status = response.assert_failure(code, reason);
     let causes = status["details"]["causes"].as_array().unwrap();
     assert_eq!(causes.last().unwrap()["reason"], cause, "{status}");
-    let text = answer.text();
+    let text = response.text();
     assert!(text.contains(&format!("v1.n{number}.things.example.com")), "{text}");
     assert!(!text.contains("192.0.2") && !text.contains("127.0.0.1") && !text.contains("reply"), "{text}");
-    // Trying again is of no use where somebody has to change something first.
-    assert_eq!(retry_after_seconds(&answer).is_some(), !matches!(code, 403 | 500), "{text}");
+    // No Retry-After where the configuration must be changed first.
+    assert_eq!(retry_after_seconds(&response).is_some(), !matches!(code, 403 | 500), "{text}");
 }
 
 /// The last number of an address that was asked for.
-fn target_number(asked: &EgressProxyRequest) -> u8 {
-    asked.target.strip_prefix("192.0.2.").unwrap().split(':').next().unwrap().parse().unwrap()
+fn target_number(recorded: &EgressProxyRequest) -> u8 {
+    recorded.target.strip_prefix("192.0.2.").unwrap().split(':').next().unwrap().parse().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -171,7 +178,7 @@ async fn egress_socks5_refusals_mapped_to_statuses() {
         (102, 502, "InternalError", "ProxyAnswerInvalid"),
     ];
     let numbers = cases.map(|case| case.0);
-    let (scene, client, proxy) =
+    let (fixture, client, proxy) =
         start_gateway_behind_failing_proxy(ProxyProtocol::Socks5, &numbers, |number| match number {
             100 => ProxyAction::Reply(b"\x05\x00\x00\x01".to_vec()),
             101 => ProxyAction::Hang,
@@ -182,7 +189,7 @@ async fn egress_socks5_refusals_mapped_to_statuses() {
     for (number, code, reason, cause) in cases {
         assert_egress_failure(&client, number, code, reason, cause).await;
     }
-    scene.gateway.wait_for_log(&["reply 07, it does not support CONNECT", &proxy.address.to_string()]).await;
+    fixture.gateway.wait_for_log(&["reply 07, it does not support CONNECT", &proxy.address.to_string()]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -206,7 +213,7 @@ async fn egress_http_connect_refusals_mapped_to_statuses() {
         (10, "\0", 504, "Timeout", "ProxyTimeout"),
     ];
     let numbers = cases.map(|case| case.0);
-    let (scene, client, _proxy) =
+    let (fixture, client, _proxy) =
         start_gateway_behind_failing_proxy(ProxyProtocol::HttpConnect, &numbers, move |number| {
             match cases.iter().find(|case| case.0 == number) {
                 // Said for ever.
@@ -219,13 +226,13 @@ async fn egress_http_connect_refusals_mapped_to_statuses() {
     for (number, _, code, reason, cause) in cases {
         assert_egress_failure(&client, number, code, reason, cause).await;
     }
-    scene.gateway.wait_for_log(&["Location: http://192.0.2.99/"]).await;
+    fixture.gateway.wait_for_log(&["Location: http://192.0.2.99/"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn egress_http_connect_credentials_sent_for_requests_and_upgrades() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::http1(), async |request| {
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::http1(), async |request| {
         if request.headers().contains_key("upgrade") {
             json_response(400, "no tunnel today")
         } else {
@@ -233,10 +240,10 @@ async fn egress_http_connect_credentials_sent_for_requests_and_upgrades() {
         }
     })
     .await;
-    let credentials = world.path("proxy.creds");
+    let credentials = environment.path("proxy.creds");
     std::fs::write(&credentials, "jane:first\n").unwrap();
     let address = backend.address;
-    let proxy = FakeEgressProxy::start_connect(move |asked| match &*asked.credentials {
+    let proxy = FakeEgressProxy::start_connect(move |recorded| match &*recorded.credentials {
         // Any 2xx is a yes, and has no body whatever it says.
         "jane:first" => ProxyAction::ConnectAndReply(
             address,
@@ -247,38 +254,38 @@ async fn egress_http_connect_credentials_sent_for_requests_and_upgrades() {
     .await;
     let more = ", credentialsFile: proxy.creds";
     let text = tcp_selection("cluster", "HTTPConnect", &format!("http://{}", proxy.address), more);
-    let scene = start_gateway(world, UNROUTABLE, &[], &text);
-    let client = scene.http1().await;
+    let fixture = start_gateway(environment, UNROUTABLE, &[], &text);
+    let client = fixture.http1().await;
     assert_eq!(client.get(THINGS).await.status, 200);
     let upgrade = [("connection", "Upgrade"), ("upgrade", "websocket")];
     assert_eq!(client.send_and_read(get(&format!("{THINGS}/a/exec"), &upgrade)).await.status, 400);
     assert!(backend.last_request().headers.contains_key("upgrade"));
-    let heads: Vec<String> = proxy.requests().into_iter().map(|asked| asked.head).collect();
+    let heads: Vec<String> = proxy.requests().into_iter().map(|recorded| recorded.head).collect();
     assert!(
         heads.iter().all(|head| head.starts_with(&format!("CONNECT {UNROUTABLE} HTTP/1.1\r\nHost: {UNROUTABLE}\r\n"))),
         "{heads:?}"
     );
 
-    // Whoever we are now is said with the next connection; wrong ones are the operator's to mend.
+    // New credentials are used for the next connection; invalid ones are reported to the operator.
     std::fs::write(&credentials, "jane:second\n").unwrap();
-    scene.gateway.wait_for_log(&["egress selections reloaded"]).await;
-    let client = scene.http1().await;
+    fixture.gateway.wait_for_log(&["egress selections reloaded"]).await;
+    let client = fixture.http1().await;
     let refused = eventually("the new credentials", async || {
-        let answer = client.get(THINGS).await;
-        (answer.status != 200).then_some(answer)
+        let response = client.get(THINGS).await;
+        (response.status != 200).then_some(response)
     });
     assert!(refused.await.text().contains("ProxyCredentialsRefused"));
     std::fs::write(&credentials, "no pair\n").unwrap();
-    scene.gateway.wait_for_log(&["the last good ones stay", "must be user:password"]).await;
+    fixture.gateway.wait_for_log(&["the last good ones stay", "must be user:password"]).await;
     std::fs::write(&credentials, "jane:first\n").unwrap();
     eventually("the right credentials", async || (client.get(THINGS).await.status == 200).then_some(())).await;
-    assert!(!scene.gateway.log_lines().join("\n").contains("jane:"));
+    assert!(!fixture.gateway.log_lines().join("\n").contains("jane:"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn egress_failover_to_next_proxy_is_sticky() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::http1(), async |_| json_response(200, "{}")).await;
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::http1(), async |_| json_response(200, "{}")).await;
     let [silent, broken] = [
         FakeEgressProxy::start_socks5(|_| ProxyAction::Hang).await,
         FakeEgressProxy::start_socks5(|_| ProxyAction::Reply(socks5_reply(1))).await,
@@ -293,120 +300,125 @@ async fn egress_failover_to_next_proxy_is_sticky() {
         "- name: cluster\n  connection: {{proxyProtocol: SOCKS5, transport: {{tcp: {{urls: [{}]}}}}}}\n  dialTimeout: 2s\n",
         urls.join(", ")
     );
-    let scene = start_gateway(world, UNROUTABLE, &[], &text);
-    let client = scene.http2().await;
+    let fixture = start_gateway(environment, UNROUTABLE, &[], &text);
+    let client = fixture.http2().await;
     eventually("the last of four proxies", async || (client.get(THINGS).await.status == 200).then_some(())).await;
-    scene.gateway.wait_for_log(&["switched to another egress proxy", &good.address.to_string()]).await;
+    fixture.gateway.wait_for_log(&["switched to another egress proxy", &good.address.to_string()]).await;
     let before = [silent.requests().len(), broken.requests().len()];
     let clients = futures_util::future::join_all((0..20).map(|_| client.get(THINGS))).await;
-    assert!(clients.iter().all(|answer| answer.status == 200));
+    assert!(clients.iter().all(|response| response.status == 200));
     assert_eq!([silent.requests().len(), broken.requests().len()], before, "the one that served is asked first");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn egress_no_proxy_goes_direct_and_missing_selection_fails() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::http2(), async |_| json_response(200, "{}")).await;
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::http2(), async |_| json_response(200, "{}")).await;
     let proxy = FakeEgressProxy::start_socks5(connect_to(backend.address)).await;
     let url = format!("socks5://{}", proxy.address);
     let text = tcp_selection("cluster", "SOCKS5", &url, "")
         + "  noProxy: [127.0.0.0/8]\n"
         + &tcp_selection("dmz", "SOCKS5", &url, "");
     let here = backend.address.to_string();
-    let scene = start_gateway(world, &here, &[], &text);
-    let client = scene.http2().await;
+    let fixture = start_gateway(environment, &here, &[], &text);
+    let client = fixture.http2().await;
     assert_eq!(client.get(THINGS).await.status, 200);
     assert_eq!(proxy.requests(), []);
-    register_things(&scene.world, &[backend.address], &[("egress", "DMZ")]);
+    register_things(&fixture.environment, &[backend.address], &[("egress", "DMZ")]);
     eventually("the way through the proxy", async || {
         assert_eq!(client.get(THINGS).await.status, 200);
         (proxy.targets() == [&*here]).then_some(())
     })
     .await;
-    register_things(&scene.world, &[backend.address], &[("egress", "elsewhere")]);
+    register_things(&fixture.environment, &[backend.address], &[("egress", "elsewhere")]);
     let refused = eventually("a way that is not there", async || {
-        let answer = client.get(THINGS).await;
-        (answer.status != 200).then_some(answer)
+        let response = client.get(THINGS).await;
+        (response.status != 200).then_some(response)
     });
     let status = refused.await.assert_failure(503, "ServiceUnavailable");
     assert_eq!(status["details"]["causes"][0]["reason"], "EgressSelectionNotFound");
-    // Who writes it mends it.
-    write_selections(&scene.world, &(text + &tcp_selection("elsewhere", "SOCKS5", &url, "")));
+    // The writer of the file corrects it.
+    write_selections(&fixture.environment, &(text + &tcp_selection("elsewhere", "SOCKS5", &url, "")));
     eventually("the selection", async || (client.get(THINGS).await.status == 200).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn egress_konnectivity_unix_socket_created_later() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::http2(), async |_| json_response(200, "{}")).await;
-    let socket = world.path("konnectivity.sock");
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::http2(), async |_| json_response(200, "{}")).await;
+    let socket = environment.path("konnectivity.sock");
     // kube-apiserver's own kind of file.
-    let path = world.path("selector.yaml");
+    let path = environment.path("selector.yaml");
     let text = format!(
         "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n- name: cluster\n  \
          connection: {{proxyProtocol: HTTPConnect, transport: {{uds: {{udsName: {}}}}}}}\n",
         socket.display()
     );
     std::fs::write(&path, text).unwrap();
-    register_things(&world, &[UNROUTABLE.parse().unwrap()], &[]);
-    let scene = GatewayFixture::from_registry(world, &[&format!("--egress-selector-config-file={}", path.display())]);
-    let client = scene.http2().await;
+    register_things(&environment, &[UNROUTABLE.parse().unwrap()], &[]);
+    let fixture =
+        GatewayFixture::from_registry(environment, &[&format!("--egress-selector-config-file={}", path.display())]);
+    let client = fixture.http2().await;
     let began = std::time::Instant::now();
     // From the attempt itself, or from a probe that was faster.
-    let answer = client.get(THINGS).await;
-    answer.assert_failure(503, "ServiceUnavailable");
-    assert!(answer.text().contains("ProxyUnreachable"), "{}", answer.text());
+    let response = client.get(THINGS).await;
+    response.assert_failure(503, "ServiceUnavailable");
+    assert!(response.text().contains("ProxyUnreachable"), "{}", response.text());
     assert!(began.elapsed() < std::time::Duration::from_secs(5), "it is known at once");
-    scene.gateway.wait_for_log(&["the socket does not exist (yet)"]).await;
+    fixture.gateway.wait_for_log(&["the socket does not exist (yet)"]).await;
     let server = FakeEgressProxy::start_unix(ProxyProtocol::HttpConnect, &socket, connect_to(backend.address));
     eventually("the socket", async || (client.get(THINGS).await.status == 200).then_some(())).await;
     assert_eq!(server.requests()[0].head, format!("CONNECT {UNROUTABLE} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"));
     let name =
         "apiserver_egress_dialer_dial_failure_count{protocol=\"http_connect\",stage=\"connect\",transport=\"uds\"}";
-    assert!(metric_value(&scene.gateway, name).await.unwrap() >= 1.0);
+    assert!(metric_value(&fixture.gateway, name).await.unwrap() >= 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn egress_proxy_mutual_tls_certificates_reloaded() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::http2(), async |_| json_response(200, "{}")).await;
-    let pair = world.issue_backend(&["proxy.example"]);
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::http2(), async |_| json_response(200, "{}")).await;
+    let pair = environment.issue_backend(&["proxy.example"]);
     let proxy = FakeEgressProxy::start_tcp(
         ProxyProtocol::HttpConnect,
-        Some((&world, &pair)),
+        Some((&environment, &pair)),
         "127.0.0.1:0".parse().unwrap(),
         connect_to(backend.address),
     )
     .await;
-    let identity =
-        || world.client_ca.issue(&narthex::tls::CertificateSpec::client("narthex", &[]), std::time::SystemTime::now());
-    world.write_pair("egress", &identity().unwrap());
+    let identity = || {
+        environment
+            .client_ca
+            .issue(&narthex::tls::CertificateSpec::client("narthex", &[]), std::time::SystemTime::now())
+    };
+    environment.write_pair("egress", &identity().unwrap());
     let tls = ", tlsConfig: {caBundle: backend-ca.crt, clientCert: egress.crt, clientKey: egress.key, tlsServerName: proxy.example}";
     let text = tcp_selection("cluster", "HTTPConnect", &format!("https://{}", proxy.address), tls);
-    std::fs::copy(world.path("backend-ca.crt"), world.path("right.crt")).unwrap();
-    let scene = start_gateway(world, UNROUTABLE, &[], &text);
-    let client = scene.http2().await;
+    std::fs::copy(environment.path("backend-ca.crt"), environment.path("right.crt")).unwrap();
+    let fixture = start_gateway(environment, UNROUTABLE, &[], &text);
+    let client = fixture.http2().await;
     assert_eq!(client.get(THINGS).await.status, 200);
-    let file = ["crt", "key"].map(|it| scene.world.path(&format!("egress.{it}")).display().to_string()).join(" with ");
+    let file =
+        ["crt", "key"].map(|it| fixture.environment.path(&format!("egress.{it}")).display().to_string()).join(" with ");
     let name = format!("narthex_certificate_expiry_timestamp_seconds{{file=\"{file}\"}}");
-    eventually("when what it is shown ends", async || metric_value(&scene.gateway, &name).await).await;
-    let status = admin_request(&scene.gateway, get("/status.json", &[])).await.json();
+    eventually("when what it is shown ends", async || metric_value(&fixture.gateway, &name).await).await;
+    let status = admin_request(&fixture.gateway, get("/status.json", &[])).await.json();
     assert!(status["certificates"].as_array().unwrap().iter().any(|one| one["file"] == *file), "{status}");
     // Another authority: new connections are opened, and this proxy is not trusted any more.
-    std::fs::copy(scene.world.path("client-ca.crt"), scene.world.path("backend-ca.crt")).unwrap();
+    std::fs::copy(fixture.environment.path("client-ca.crt"), fixture.environment.path("backend-ca.crt")).unwrap();
     let refused = eventually("the other authority", async || {
-        let answer = client.get(THINGS).await;
-        (answer.status != 200).then_some(answer)
+        let response = client.get(THINGS).await;
+        (response.status != 200).then_some(response)
     });
     let refused = refused.await;
     assert!(refused.text().contains("ProxyHandshakeFailed"), "{}", refused.text());
-    std::fs::copy(scene.world.path("right.crt"), scene.world.path("backend-ca.crt")).unwrap();
+    std::fs::copy(fixture.environment.path("right.crt"), fixture.environment.path("backend-ca.crt")).unwrap();
     eventually("the right authority", async || (client.get(THINGS).await.status == 200).then_some(())).await;
 }
 
 /// Lets a kubeconfig name its server where no packet gets.
-fn make_unroutable(world: &TestEnvironment, name: &str, number: u8) {
-    let path = world.path(&format!("{name}.kubeconfig"));
+fn make_unroutable(environment: &TestEnvironment, name: &str, number: u8) {
+    let path = environment.path(&format!("{name}.kubeconfig"));
     let mut document: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
     let cluster = &mut document["clusters"][0]["cluster"];
     let server = cluster["server"].as_str().unwrap().replace("127.0.0.1", &format!("192.0.2.{number}"));
@@ -415,29 +427,29 @@ fn make_unroutable(world: &TestEnvironment, name: &str, number: u8) {
     std::fs::write(path, document.to_string()).unwrap();
 }
 
-/// One who connects to this machine, at the port that is asked for.
-fn connect_to_loopback(asked: &EgressProxyRequest) -> ProxyAction {
-    let port = asked.target.rsplit(':').next().unwrap().parse().unwrap();
+/// A proxy policy that connects to the requested port on this machine.
+fn connect_to_loopback(recorded: &EgressProxyRequest) -> ProxyAction {
+    let port = recorded.target.rsplit(':').next().unwrap().parse().unwrap();
     ProxyAction::Connect(([127, 0, 0, 1], port).into())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn egress_controlplane_selection_used_for_reviews_registry_audit_and_jwks() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::http2(), async |_| json_response(200, "{}")).await;
-    let (reviewer, cluster) = (FakeReviewServer::start(&world).await, FakeApiServer::start(&world).await);
-    cluster.apply(&world.apiservice_manifests("things.example.com", "v1", &[UNROUTABLE.parse().unwrap()], ""));
-    let sink = AuditWebhook::listen(&world, &[]).await;
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::http2(), async |_| json_response(200, "{}")).await;
+    let (reviewer, cluster) = (FakeReviewServer::start(&environment).await, FakeApiServer::start(&environment).await);
+    cluster.apply(&environment.apiservice_manifests("things.example.com", "v1", &[UNROUTABLE.parse().unwrap()], ""));
+    let sink = AuditWebhook::listen(&environment, &[]).await;
     let key = SigningKey::ed();
-    let issuer = FakeOidcIssuer::start(&world, &[("k", &key)]).await;
-    make_unroutable(&world, "reviewer", 20);
-    make_unroutable(&world, "cluster", 21);
-    make_unroutable(&world, "sink", 22);
-    let mut configuration = issuer.single_issuer_configuration(&world, &value!({}));
+    let issuer = FakeOidcIssuer::start(&environment, &[("k", &key)]).await;
+    make_unroutable(&environment, "reviewer", 20);
+    make_unroutable(&environment, "cluster", 21);
+    make_unroutable(&environment, "sink", 22);
+    let mut configuration = issuer.single_issuer_configuration(&environment, &value!({}));
     configuration["jwt"][0]["issuer"]["egressSelectorType"] = "controlplane".into();
-    std::fs::write(world.path("authentication.json"), configuration.to_string()).unwrap();
+    std::fs::write(environment.path("authentication.json"), configuration.to_string()).unwrap();
     std::fs::write(
-        world.path("policy.yaml"),
+        environment.path("policy.yaml"),
         "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\nomitStages: [RequestReceived]\n",
     )
     .unwrap();
@@ -445,29 +457,29 @@ async fn egress_controlplane_selection_used_for_reviews_registry_audit_and_jwks(
     let to_planes = FakeEgressProxy::start_connect(connect_to_loopback).await;
     let text = tcp_selection("cluster", "SOCKS5", &format!("socks5://{}", to_backends.address), "")
         + &tcp_selection("controlplane", "HTTPConnect", &format!("http://{}", to_planes.address), "");
-    let reviews = world.path("reviewer.kubeconfig").display().to_string();
-    let mut flags = sink.flags(&world, &["--audit-webhook-batch-max-wait=10ms", "--leader-elect=false"]);
+    let reviews = environment.path("reviewer.kubeconfig").display().to_string();
+    let mut flags = sink.flags(&environment, &["--audit-webhook-batch-max-wait=10ms", "--leader-elect=false"]);
     flags.extend([
-        format!("--egress-selector-config-file={}", write_selections(&world, &text).display()),
+        format!("--egress-selector-config-file={}", write_selections(&environment, &text).display()),
         format!("--authentication-kubeconfig={reviews}"),
         "--authentication-skip-lookup".to_owned(),
         format!("--authorization-kubeconfig={reviews}"),
         "--authorization-mode=Webhook".to_owned(),
-        format!("--authentication-config={}", world.path("authentication.json").display()),
-        FakeApiServer::kubeconfig_flag(&world),
+        format!("--authentication-config={}", environment.path("authentication.json").display()),
+        FakeApiServer::kubeconfig_flag(&environment),
     ]);
-    let scene = GatewayFixture::from_registry(world, &flags.iter().map(String::as_str).collect::<Vec<_>>());
-    let anybody = Client::http1(&scene.world, &scene.gateway, None).await;
+    let fixture = GatewayFixture::from_registry(environment, &flags.iter().map(String::as_str).collect::<Vec<_>>());
+    let anonymous = Client::http1(&fixture.environment, &fixture.gateway, None).await;
     let signed = key.token("EdDSA", "k", &issuer.claims(&value!({})));
     for token in ["good", &signed] {
         eventually("the token and all that it takes", async || {
-            let client = Client::http1(&scene.world, &scene.gateway, None).await;
-            let answer = client.send_and_read(get(THINGS, &[("authorization", &format!("Bearer {token}"))])).await;
-            (answer.status == 200).then_some(())
+            let client = Client::http1(&fixture.environment, &fixture.gateway, None).await;
+            let response = client.send_and_read(get(THINGS, &[("authorization", &format!("Bearer {token}"))])).await;
+            (response.status == 200).then_some(())
         })
         .await;
     }
-    drop(anybody);
+    drop(anonymous);
     eventually("the audit", async || (!sink.received_paths().is_empty()).then_some(())).await;
     assert_eq!(to_backends.targets(), [UNROUTABLE]);
     // The issuer is where its tokens say it is: on this machine, and all the same it is the proxy that goes there.
@@ -480,7 +492,7 @@ async fn egress_controlplane_selection_used_for_reviews_registry_audit_and_jwks(
 
 #[test]
 fn egress_missing_issuer_selection_refused_at_start() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let configuration = value!({
         "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration",
         "jwt": [{
@@ -488,15 +500,15 @@ fn egress_missing_issuer_selection_refused_at_start() {
             "claimMappings": {"username": {"claim": "sub", "prefix": ""}},
         }],
     });
-    std::fs::write(world.path("authentication.json"), configuration.to_string()).unwrap();
-    let flag = format!("--authentication-config={}", world.path("authentication.json").display());
+    std::fs::write(environment.path("authentication.json"), configuration.to_string()).unwrap();
+    let flag = format!("--authentication-config={}", environment.path("authentication.json").display());
     let mut arguments = vec!["gateway".to_owned()];
-    arguments.extend(world.gateway_arguments(&[&flag]));
+    arguments.extend(environment.gateway_arguments(&[&flag]));
     let output = run_narthex(&arguments);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let output_text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{output_text}");
     let expected = "jwt[0].issuer.egressSelectorType: egress lookup for \"cluster\" is not configured";
-    assert!(said.contains(expected), "{said}");
+    assert!(output_text.contains(expected), "{output_text}");
 }
 
 /// The two ways by others that carry bytes as they are, each with its proxy to `address` and its selection.
@@ -519,9 +531,9 @@ async fn egress_data_sent_before_close_fully_delivered() {
     const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\n";
     const ASK: &str = "GET /apis/things.example.com/v1/namespaces/default/things/one/exec HTTP/1.1\r\nhost: a\r\n\
                        connection: Upgrade\r\nupgrade: websocket\r\n\r\n";
-    let mut world = TestEnvironment::new();
+    let mut environment = TestEnvironment::new();
     let (arrived, mut lengths) = tokio::sync::mpsc::unbounded_channel();
-    let backend = raw_backend::http1(&world, BackendSettings::http1(), move |mut talk| {
+    let backend = raw_backend::http1(&environment, BackendSettings::http1(), move |mut talk| {
         let arrived = arrived.clone();
         async move {
             talk.write(SWITCH).await;
@@ -535,9 +547,9 @@ async fn egress_data_sent_before_close_fully_delivered() {
     })
     .await;
     for (_proxy, text) in start_tcp_proxies(backend.address).await {
-        let scene = start_gateway(world, UNROUTABLE, &[], &text);
+        let fixture = start_gateway(environment, UNROUTABLE, &[], &text);
         for _ in 0..10 {
-            let mut client = scene.connect("http/1.1").await;
+            let mut client = fixture.connect("http/1.1").await;
             client.write_all(ASK.as_bytes()).await.unwrap();
             let mut head = [0; SWITCH.len()];
             tokio::time::timeout(TEST_TIMEOUT, client.read_exact(&mut head)).await.unwrap().unwrap();
@@ -547,58 +559,58 @@ async fn egress_data_sent_before_close_fully_delivered() {
             let length = tokio::time::timeout(TEST_TIMEOUT, lengths.recv()).await.unwrap().unwrap();
             assert_eq!(length, SENT);
         }
-        world = scene.world;
+        environment = fixture.environment;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn egress_thousand_dials_leak_no_descriptors() {
-    let mut world = TestEnvironment::new();
+    let mut environment = TestEnvironment::new();
     let settings = BackendSettings { handles_probes: false, ..BackendSettings::http1() };
-    let backend = Backend::start(&world, settings, async |_| {
-        let mut answer = json_response(200, "{}");
-        answer.headers_mut().insert("connection", "close".parse().unwrap());
-        answer
+    let backend = Backend::start(&environment, settings, async |_| {
+        let mut response = json_response(200, "{}");
+        response.headers_mut().insert("connection", "close".parse().unwrap());
+        response
     })
     .await;
     for (proxy, text) in start_tcp_proxies(backend.address).await {
-        let scene = start_gateway(world, UNROUTABLE, &[], &text);
-        let client = scene.http2().await;
+        let fixture = start_gateway(environment, UNROUTABLE, &[], &text);
+        let client = fixture.http2().await;
         eventually("the APIService", async || (client.get(THINGS).await.status == 200).then_some(())).await;
-        let (before, dials) = (scene.gateway.descriptor_count(), proxy.requests().len());
+        let (before, dials) = (fixture.gateway.descriptor_count(), proxy.requests().len());
         for _ in 0..10 {
-            let answers = futures_util::future::join_all((0..100).map(|_| client.get(THINGS))).await;
-            assert!(answers.iter().all(|answer| answer.status == 200));
+            let responses = futures_util::future::join_all((0..100).map(|_| client.get(THINGS))).await;
+            assert!(responses.iter().all(|response| response.status == 200));
         }
         assert!(proxy.requests().len() >= dials + 1000, "each request had its own: {}", proxy.requests().len());
         // What the peers closed is closed here as soon as it is seen.
-        eventually("the descriptors to go", async || (scene.gateway.descriptor_count() <= before + 4).then_some(()))
+        eventually("the descriptors to go", async || (fixture.gateway.descriptor_count() <= before + 4).then_some(()))
             .await;
-        world = scene.world;
+        environment = fixture.environment;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn egress_reload_keeps_connections_of_unchanged_selections() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::http2(), async |_| json_response(200, "{}")).await;
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::http2(), async |_| json_response(200, "{}")).await;
     let proxy = FakeEgressProxy::start_socks5(connect_to(backend.address)).await;
-    let ours = tcp_selection("cluster", "SOCKS5", &format!("socks5://{}", proxy.address), "");
-    let scene = start_gateway(world, UNROUTABLE, &[], &ours);
-    let client = scene.http2().await;
+    let actual = tcp_selection("cluster", "SOCKS5", &format!("socks5://{}", proxy.address), "");
+    let fixture = start_gateway(environment, UNROUTABLE, &[], &actual);
+    let client = fixture.http2().await;
     assert_eq!(client.get(THINGS).await.status, 200);
     let dials = proxy.requests().len();
     let other = tcp_selection("dmz", "HTTPConnect", "http://192.0.2.99:3128", "");
-    write_selections(&scene.world, &(ours.clone() + &other));
-    scene.gateway.wait_for_log(&["egress selections reloaded", "dmz"]).await;
+    write_selections(&fixture.environment, &(actual.clone() + &other));
+    fixture.gateway.wait_for_log(&["egress selections reloaded", "dmz"]).await;
     assert_eq!(client.get(THINGS).await.status, 200);
     assert_eq!(proxy.requests().len(), dials);
     // A mistake changes nothing, and is told.
-    write_selections(&scene.world, &(ours.clone() + &other.replace("http:", "gopher:")));
-    scene.gateway.wait_for_log(&["the last good ones stay", "gopher"]).await;
+    write_selections(&fixture.environment, &(actual.clone() + &other.replace("http:", "gopher:")));
+    fixture.gateway.wait_for_log(&["the last good ones stay", "gopher"]).await;
     assert_eq!(client.get(THINGS).await.status, 200);
     // Another way is another connection.
-    write_selections(&scene.world, &format!("{ours}  dialTimeout: 3s\n"));
+    write_selections(&fixture.environment, &format!("{actual}  dialTimeout: 3s\n"));
     eventually("a new connection", async || {
         assert_eq!(client.get(THINGS).await.status, 200);
         (proxy.requests().len() > dials).then_some(())

@@ -5,11 +5,11 @@ use crate::support::backend::BackendSettings;
 use crate::support::fixtures::TestEnvironment;
 use crate::support::raw_backend::{self, RawConnection};
 
-/// client-go overwrites an empty `Impersonate-User`; whoever may use the proxy may not be its kubeconfig's own user.
+/// client-go overwrites an empty `Impersonate-User`: a client of the proxy must not act as the kubeconfig's own user.
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_impersonation_headers_refused_when_kubeconfig_impersonates() {
-    let (world, server) = environment_with_apiserver().await;
-    let door = ProxyProcess::start(&world, &["--port=0", "--as=limited", "--as-group=few"]);
+    let (environment, server) = environment_with_apiserver().await;
+    let proxy_process = ProxyProcess::start(&environment, &["--port=0", "--as=limited", "--as-group=few"]);
     for forged in [
         "Impersonate-User:\r\n",
         "Impersonate-User: \r\n",
@@ -21,30 +21,33 @@ async fn proxy_impersonation_headers_refused_when_kubeconfig_impersonates() {
         "Connection: Impersonate-User\r\nImpersonate-User: root\r\n",
         "Impersonate-User: root\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n",
     ] {
-        let said = door.request("GET /api", forged).await;
-        assert_eq!(said.status, 403, "{forged:?}: {said:?}");
-        assert!(said.body.contains("Impersonate-"), "{forged:?}: {said:?}");
+        let response = proxy_process.request("GET /api", forged).await;
+        assert_eq!(response.status, 403, "{forged:?}: {response:?}");
+        assert!(response.body.contains("Impersonate-"), "{forged:?}: {response:?}");
     }
     assert!(server.received().is_empty());
-    assert_eq!(door.get("/api").await.status, 200);
+    assert_eq!(proxy_process.get("/api").await.status, 200);
     let seen = server.last_request();
     assert_eq!(
         (seen.header_values("impersonate-user"), seen.header_values("impersonate-group")),
         (vec!["limited".into()], vec!["few".into()])
     );
     // Without impersonation of its own it is the client's to ask for.
-    let door = ProxyProcess::start(&world, &["--port=0"]);
-    assert_eq!(door.request("GET /api", "Impersonate-User: jane\r\nX_Forwarded_For: evil\r\n").await.status, 200);
+    let proxy_process = ProxyProcess::start(&environment, &["--port=0"]);
+    assert_eq!(
+        proxy_process.request("GET /api", "Impersonate-User: jane\r\nX_Forwarded_For: evil\r\n").await.status,
+        200
+    );
     assert_eq!(server.last_request().header_values("impersonate-user"), ["jane"]);
     assert!(server.last_request().header_values("x_forwarded_for").is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_ambiguous_responses_refused() {
-    let world = TestEnvironment::new();
-    let server = raw_backend::http1(&world, loopback_settings(BackendSettings::http1()), |mut talk: RawConnection| async move {
+    let environment = TestEnvironment::new();
+    let server = raw_backend::http1(&environment, loopback_settings(BackendSettings::http1()), |mut talk: RawConnection| async move {
         loop {
-            let said = match talk.head.split(' ').nth(1).unwrap() {
+            let response = match talk.head.split(' ').nth(1).unwrap() {
                 "/both" => {
                     "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 9\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
                 }
@@ -52,19 +55,19 @@ async fn proxy_ambiguous_responses_refused() {
                 "/switch" => "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\nabc",
                 _ => "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc",
             };
-            talk.write(said).await;
+            talk.write(response).await;
             if talk.next_head().await.is_none() {
                 return;
             }
         }
     })
     .await;
-    write_kubeconfig(&world, &format!("https://{}", server.address), "secret");
-    let door = ProxyProcess::start(&world, &["--port=0"]);
-    assert_eq!(door.get("/fine").await.body, "abc");
+    write_kubeconfig(&environment, &format!("https://{}", server.address), "secret");
+    let proxy_process = ProxyProcess::start(&environment, &["--port=0"]);
+    assert_eq!(proxy_process.get("/fine").await.body, "abc");
     for path in ["/both", "/coding", "/switch"] {
-        let said = door.get(path).await;
-        assert_eq!(said.status, 500, "{path}: {said:?}");
-        assert!(!said.body.contains("abc"), "{path}: {said:?}");
+        let response = proxy_process.get(path).await;
+        assert_eq!(response.status, 500, "{path}: {response:?}");
+        assert!(!response.body.contains("abc"), "{path}: {response:?}");
     }
 }

@@ -5,12 +5,12 @@ use tokio::io::AsyncWriteExt;
 use crate::local_proxy::proxy::{ProxyProcess, environment_with_apiserver, read_until};
 use crate::support::fixtures::run_narthex;
 
-/// By what names it may be called, and by whose pages it may be asked: no other request gets to the API server.
+/// Host and Origin checks: requests with other values do not reach the API server.
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_foreign_hosts_and_origins_refused() {
-    let (world, server) = environment_with_apiserver().await;
-    let door = ProxyProcess::start(&world, &["--port=0"]);
-    let port = door.address.rsplit_once(':').unwrap().1.to_owned();
+    let (environment, server) = environment_with_apiserver().await;
+    let proxy_process = ProxyProcess::start(&environment, &["--port=0"]);
+    let port = proxy_process.address.rsplit_once(':').unwrap().1.to_owned();
     let upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
     for (line, headers, status) in [
         ("GET /api", "Host: localhost:PORT\r\n", 200),
@@ -70,24 +70,24 @@ async fn proxy_foreign_hosts_and_origins_refused() {
         let [line, headers] = [line, headers].map(|text| text.replace("PORT", &port).replace("UPGRADE", upgrade));
         let before = server.received().len();
         let connection = if headers.contains("Upgrade") { "" } else { "Connection: close\r\n" };
-        let mut stream = door.connect().await;
+        let mut stream = proxy_process.connect().await;
         stream.write_all(format!("{line} HTTP/1.1\r\n{headers}{connection}\r\n").as_bytes()).await.unwrap();
-        let said = read_until(&mut stream, "\r\n\r\n").await;
-        assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{line} {headers:?}: {said}");
-        assert!(!said.to_lowercase().contains("access-control-"), "no page of others is given leave: {said}");
+        let output = read_until(&mut stream, "\r\n\r\n").await;
+        assert!(output.starts_with(&format!("HTTP/1.1 {status} ")), "{line} {headers:?}: {output}");
+        assert!(!output.to_lowercase().contains("access-control-"), "no page of others is given leave: {output}");
         assert_eq!(server.received().len() - before, usize::from(status == 200), "{line} {headers:?}");
     }
 }
 
-/// As many do who reach it by a name that they do not know beforehand.
+/// All hosts are accepted, foreign origins are not.
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_accept_hosts_wildcard_still_refuses_foreign_origins() {
-    let (world, server) = environment_with_apiserver().await;
-    let kubeconfig = format!("--kubeconfig={}", world.path("kubeconfig").display());
-    let said = run_narthex(&["check".to_owned(), "proxy".to_owned(), kubeconfig, "--accept-hosts=.*".to_owned()]);
-    let warned = String::from_utf8(said.stderr).unwrap();
-    assert!(said.status.success() && warned.contains("warning: --accept-hosts: accepts every host name"), "{warned}");
-    let door = ProxyProcess::start(&world, &["--port=0", "--accept-hosts=.*"]);
+    let (environment, server) = environment_with_apiserver().await;
+    let kubeconfig = format!("--kubeconfig={}", environment.path("kubeconfig").display());
+    let output = run_narthex(&["check".to_owned(), "proxy".to_owned(), kubeconfig, "--accept-hosts=.*".to_owned()]);
+    let warned = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && warned.contains("warning: --accept-hosts: accepts every host name"), "{warned}");
+    let proxy_process = ProxyProcess::start(&environment, &["--port=0", "--accept-hosts=.*"]);
     let cross_site = "Sec-Fetch-Site: cross-site\r\n";
     for (line, headers, status) in [
         (
@@ -103,10 +103,10 @@ async fn proxy_accept_hosts_wildcard_still_refuses_foreign_origins() {
         ("POST /api", "Host: proxy.example:8001\r\n", 200),
     ] {
         let before = server.received().len();
-        let said = door.request(line, &format!("{headers}Content-Length: 0\r\n")).await;
-        assert_eq!(said.status, status, "{line} {headers:?}");
+        let output = proxy_process.request(line, &format!("{headers}Content-Length: 0\r\n")).await;
+        assert_eq!(output.status, status, "{line} {headers:?}");
         assert_eq!(server.received().len() - before, usize::from(status == 200), "{line} {headers:?}");
     }
-    let open = ProxyProcess::start(&world, &["--port=0", "--disable-filter"]);
+    let open = ProxyProcess::start(&environment, &["--port=0", "--disable-filter"]);
     assert_eq!(open.request("GET /api", &format!("Origin: http://evil.example\r\n{cross_site}")).await.status, 200);
 }

@@ -7,7 +7,9 @@ use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
-use crate::support::backend::{Backend, BackendSettings, data_frame, json_response as answer, start_scripted_backend};
+use crate::support::backend::{
+    Backend, BackendSettings, data_frame, json_response as response, start_scripted_backend,
+};
 use crate::support::fake_egress_proxy::{EgressProxyRequest, FakeEgressProxy, ProxyAction};
 use crate::support::fixtures::{TEST_TIMEOUT, TestEnvironment, eventually, run_narthex};
 use crate::support::raw_backend;
@@ -24,24 +26,24 @@ pub(crate) struct ProxyProcess {
 }
 
 impl ProxyProcess {
-    pub(crate) fn start(world: &TestEnvironment, more: &[&str]) -> ProxyProcess {
-        ProxyProcess::start_with_kubeconfig(world, "kubeconfig", more)
+    pub(crate) fn start(environment: &TestEnvironment, more: &[&str]) -> ProxyProcess {
+        ProxyProcess::start_with_kubeconfig(environment, "kubeconfig", more)
     }
 
     /// Of a kubeconfig with another name: every door follows its own.
-    fn start_with_kubeconfig(world: &TestEnvironment, kubeconfig: &str, more: &[&str]) -> ProxyProcess {
-        let kubeconfig = format!("--kubeconfig={}", world.path(kubeconfig).display());
+    fn start_with_kubeconfig(environment: &TestEnvironment, kubeconfig: &str, more: &[&str]) -> ProxyProcess {
+        let kubeconfig = format!("--kubeconfig={}", environment.path(kubeconfig).display());
         let arguments: Vec<_> = [kubeconfig.as_str()].into_iter().chain(more.iter().copied()).collect();
         ProxyProcess::spawn(&arguments, &[], Stdio::inherit())
     }
 
     /// With these arguments, and nothing else than this in its environment.
-    pub(crate) fn spawn(arguments: &[&str], environment: &[(&str, &str)], log: Stdio) -> ProxyProcess {
+    pub(crate) fn spawn(arguments: &[&str], env_vars: &[(&str, &str)], log: Stdio) -> ProxyProcess {
         let mut child = Command::new(env!("CARGO_BIN_EXE_narthex"))
             .arg("proxy")
             .args(arguments)
             .env_clear()
-            .envs(environment.iter().copied())
+            .envs(env_vars.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)
@@ -116,8 +118,8 @@ pub(crate) async fn read_until(stream: &mut TcpStream, text: &str) -> String {
     String::from_utf8(all).unwrap()
 }
 
-/// Writes the kubeconfig of somebody who has a certificate and a token.
-pub(crate) fn write_kubeconfig(world: &TestEnvironment, server: &str, token: &str) {
+/// Writes a kubeconfig with a client certificate and a token.
+pub(crate) fn write_kubeconfig(environment: &TestEnvironment, server: &str, token: &str) {
     let document = json!({
         "apiVersion": "v1",
         "kind": "Config",
@@ -133,30 +135,32 @@ pub(crate) fn write_kubeconfig(world: &TestEnvironment, server: &str, token: &st
         "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}, {"name": "y", "context": {"cluster": "c"}}],
         "current-context": "x",
     });
-    let hidden = world.path(".kubeconfig.tmp");
+    let hidden = environment.path(".kubeconfig.tmp");
     std::fs::write(&hidden, document.to_string()).unwrap();
-    std::fs::rename(hidden, world.path("kubeconfig")).unwrap();
+    std::fs::rename(hidden, environment.path("kubeconfig")).unwrap();
 }
 
 pub(crate) fn loopback_settings(settings: BackendSettings) -> BackendSettings {
     BackendSettings { names: vec!["127.0.0.1"], handles_probes: true, ..settings }
 }
 
-/// A world with an API server that answers every request, and a kubeconfig that names it.
+/// An environment with an API server that answers every request, and a kubeconfig that names it.
 pub(crate) async fn environment_with_apiserver() -> (TestEnvironment, Backend) {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let server =
-        Backend::start(&world, loopback_settings(BackendSettings::http2()), |_| async { answer(200, "{}") }).await;
-    write_kubeconfig(&world, &format!("https://{}", server.address), "secret");
-    (world, server)
+        Backend::start(&environment, loopback_settings(BackendSettings::http2()), |_| async { response(200, "{}") })
+            .await;
+    write_kubeconfig(&environment, &format!("https://{}", server.address), "secret");
+    (environment, server)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_forwards_with_kubeconfig_credentials() {
-    let (world, server) = environment_with_apiserver().await;
-    let door = ProxyProcess::start(&world, &["--port=0"]);
-    let said = door.request("GET /api/v1/pods?limit=1&x=%2F", "X-Forwarded-For: 1.2.3.4\r\nX-Mine: 1\r\n").await;
-    assert_eq!((said.status, said.body.as_str()), (200, "{}"), "{said:?}");
+    let (environment, server) = environment_with_apiserver().await;
+    let proxy_process = ProxyProcess::start(&environment, &["--port=0"]);
+    let reply =
+        proxy_process.request("GET /api/v1/pods?limit=1&x=%2F", "X-Forwarded-For: 1.2.3.4\r\nX-Mine: 1\r\n").await;
+    assert_eq!((reply.status, reply.body.as_str()), (200, "{}"), "{reply:?}");
     let seen = server.last_request();
     assert_eq!(
         (seen.peer.as_str(), &seen.header_values("authorization")[..]),
@@ -171,58 +175,61 @@ async fn proxy_forwards_with_kubeconfig_credentials() {
 
     let posted = "Content-Length: 5\r\nAuthorization: Bearer mine\r\nProxy-Authorization: x\r\n\r\nhello";
     let request = format!("POST /api/v1/pods HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{posted}");
-    assert_eq!(send_raw(door.connect().await, &request).await.status, 200);
+    assert_eq!(send_raw(proxy_process.connect().await, &request).await.status, 200);
     let seen = server.last_request();
     assert_eq!((seen.method.as_str(), seen.header_values("authorization")), ("POST", vec!["Bearer mine".to_owned()]));
     assert!(seen.header_values("proxy-authorization").is_empty());
 
     // Many clients, one connection.
-    let asked = (0..20).map(|number| {
-        let door = &door;
-        async move { door.get(&format!("/api/{number}")).await.status }
+    let recorded = (0..20).map(|number| {
+        let proxy_process = &proxy_process;
+        async move { proxy_process.get(&format!("/api/{number}")).await.status }
     });
-    assert!(futures_util::future::join_all(asked).await.iter().all(|status| *status == 200));
+    assert!(futures_util::future::join_all(recorded).await.iter().all(|status| *status == 200));
     assert_eq!(server.connections(), 1);
 
     // Rotated credentials, and another user.
-    write_kubeconfig(&world, &format!("https://{}", server.address), "fresh");
+    write_kubeconfig(&environment, &format!("https://{}", server.address), "fresh");
     eventually("the new token to be used", async || {
-        door.get("/api").await;
+        proxy_process.get("/api").await;
         (server.last_request().header_values("authorization") == ["Bearer fresh"]).then_some(())
     })
     .await;
-    let other = ProxyProcess::start(&world, &["-p", "0", "--context=y", "--user=other"]);
+    let other = ProxyProcess::start(&environment, &["-p", "0", "--context=y", "--user=other"]);
     other.get("/api").await;
     assert_eq!(server.last_request().header_values("authorization"), ["Bearer other"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_streams_watch_events_and_shuts_down_gracefully() {
-    let world = TestEnvironment::new();
-    let (server, mut writers) = start_scripted_backend(&world, loopback_settings(BackendSettings::http2())).await;
-    write_kubeconfig(&world, &format!("https://{}", server.address), "secret");
-    let mut door = ProxyProcess::start(&world, &["--port=0"]);
-    let mut stream = door.connect().await;
+    let environment = TestEnvironment::new();
+    let (server, mut writers) = start_scripted_backend(&environment, loopback_settings(BackendSettings::http2())).await;
+    write_kubeconfig(&environment, &format!("https://{}", server.address), "secret");
+    let mut proxy_process = ProxyProcess::start(&environment, &["--port=0"]);
+    let mut stream = proxy_process.connect().await;
     stream.write_all(b"GET /api/v1/pods?watch=1 HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let writer = writers.recv().await.unwrap();
     writer.send(data_frame("one\n")).unwrap();
     read_until(&mut stream, "one\n").await;
     writer.send(data_frame("two\n")).unwrap();
     read_until(&mut stream, "two\n").await;
-    door.signal("TERM");
-    // Nobody new is let in, and what runs is finished.
-    eventually("the port to be closed", async || TcpStream::connect(&door.address).await.is_err().then_some(())).await;
+    proxy_process.signal("TERM");
+    // New connections are rejected, and running requests are finished.
+    eventually("the port to be closed", async || {
+        TcpStream::connect(&proxy_process.address).await.is_err().then_some(())
+    })
+    .await;
     writer.send(data_frame("three\n")).unwrap();
     drop(writer);
     read_until(&mut stream, "three\n\r\n0\r\n\r\n").await;
-    let ended = eventually("the end", async || door.child.try_wait().unwrap()).await;
+    let ended = eventually("the end", async || proxy_process.child.try_wait().unwrap()).await;
     assert_eq!(ended.code(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_upgrade_tunnels() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start_raw(&world, loopback_settings(BackendSettings::http1()), |stream| async move {
+    let environment = TestEnvironment::new();
+    let backend = Backend::start_raw(&environment, loopback_settings(BackendSettings::http1()), |stream| async move {
         let mut stream = stream;
         let mut head = Vec::new();
         while !head.windows(4).any(|four| four == b"\r\n\r\n") {
@@ -234,19 +241,19 @@ async fn proxy_upgrade_tunnels() {
         let status = if head.contains("get /refused") { "403 Forbidden" } else { "101 Switching Protocols" };
         let status = if head.contains("get /odd") { "200 OK" } else { status };
         let upgrade = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n";
-        let said = match status {
+        let reply = match status {
             "101 Switching Protocols" => format!("HTTP/1.1 {status}\r\n{upgrade}\r\n{head}"),
             _ => format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\nno"),
         };
-        stream.write_all(said.as_bytes()).await.unwrap();
+        stream.write_all(reply.as_bytes()).await.unwrap();
         let (mut read, mut write) = tokio::io::split(stream);
         let _ = tokio::io::copy(&mut read, &mut write).await;
     })
     .await;
-    write_kubeconfig(&world, &format!("https://{}", backend.address), "secret");
-    let door = ProxyProcess::start(&world, &["--port=0"]);
+    write_kubeconfig(&environment, &format!("https://{}", backend.address), "secret");
+    let proxy_process = ProxyProcess::start(&environment, &["--port=0"]);
     let upgrade = "Host: localhost\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
-    let mut stream = door.connect().await;
+    let mut stream = proxy_process.connect().await;
     let request = format!("GET /api/v1/namespaces/a/pods/b/portforward HTTP/1.1\r\n{upgrade}");
     stream.write_all(request.as_bytes()).await.unwrap();
     let head = read_until(&mut stream, "x-forwarded-for: 127.0.0.1").await;
@@ -255,20 +262,20 @@ async fn proxy_upgrade_tunnels() {
     read_until(&mut stream, "there and back").await;
 
     // By another door, which is spoken to without TLS, and by the kubeconfig's proxy.
-    let text = std::fs::read_to_string(world.path("kubeconfig")).unwrap();
+    let text = std::fs::read_to_string(environment.path("kubeconfig")).unwrap();
     let server = format!("\"server\":\"https://{}\"", backend.address);
-    let chain = text.replace(&server, &format!("\"server\":\"http://{}\"", door.address));
+    let chain = text.replace(&server, &format!("\"server\":\"http://{}\"", proxy_process.address));
     assert_ne!(chain, text);
-    std::fs::write(world.path("chained"), chain).unwrap();
-    let chained = ProxyProcess::start_with_kubeconfig(&world, "chained", &["--port=0", "--context=y"]);
+    std::fs::write(environment.path("chained"), chain).unwrap();
+    let chained = ProxyProcess::start_with_kubeconfig(&environment, "chained", &["--port=0", "--context=y"]);
     let proxy =
         FakeEgressProxy::start_connect(move |_: &EgressProxyRequest| ProxyAction::Connect(backend.address)).await;
     let away = "\"server\":\"https://192.0.2.20:6443\"";
     let by_proxy = format!("\"tls-server-name\":\"127.0.0.1\",\"proxy-url\":\"http://{}\",{away}", proxy.address);
-    std::fs::write(world.path("proxied"), text.replace(&server, &by_proxy)).unwrap();
-    let proxied = ProxyProcess::start_with_kubeconfig(&world, "proxied", &["--port=0"]);
-    for door in [&chained, &proxied] {
-        let mut stream = door.connect().await;
+    std::fs::write(environment.path("proxied"), text.replace(&server, &by_proxy)).unwrap();
+    let proxied = ProxyProcess::start_with_kubeconfig(&environment, "proxied", &["--port=0"]);
+    for proxy_process in [&chained, &proxied] {
+        let mut stream = proxy_process.connect().await;
         stream.write_all(request.as_bytes()).await.unwrap();
         read_until(&mut stream, "authorization: bearer secret").await;
         stream.write_all(b"there and back").await.unwrap();
@@ -276,42 +283,43 @@ async fn proxy_upgrade_tunnels() {
     }
     assert_eq!(proxy.targets(), ["192.0.2.20:6443"]);
 
-    let refused = send_raw(door.connect().await, &format!("GET /refused HTTP/1.1\r\n{upgrade}")).await;
+    let refused = send_raw(proxy_process.connect().await, &format!("GET /refused HTTP/1.1\r\n{upgrade}")).await;
     assert_eq!((refused.status, refused.body.as_str()), (403, "no"));
-    let mut stream = door.connect().await;
+    let mut stream = proxy_process.connect().await;
     stream.write_all(format!("GET /odd HTTP/1.1\r\n{upgrade}").as_bytes()).await.unwrap();
     let odd = read_until(&mut stream, "invalid upgrade response: status code 200\n").await;
     assert!(odd.starts_with("HTTP/1.1 500 "), "{odd}");
-    let exec = door.request("GET /api/v1/namespaces/a/pods/b/exec", "Upgrade: SPDY/3.1\r\n").await;
+    let exec = proxy_process.request("GET /api/v1/namespaces/a/pods/b/exec", "Upgrade: SPDY/3.1\r\n").await;
     assert_eq!((exec.status, exec.body.as_str()), (403, "Forbidden\n"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_unix_socket_mode_is_0600() {
     use std::os::unix::fs::PermissionsExt as _;
-    let (world, server) = environment_with_apiserver().await;
-    let path = world.path("door");
+    let (environment, server) = environment_with_apiserver().await;
+    let path = environment.path("door");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-    let door = ProxyProcess::start(&world, &[&format!("--unix-socket={}", path.display())]);
-    assert_eq!(door.address, path.display().to_string());
+    let proxy_process = ProxyProcess::start(&environment, &[&format!("--unix-socket={}", path.display())]);
+    assert_eq!(proxy_process.address, path.display().to_string());
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     let request = "GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     assert_eq!(send_raw(UnixStream::connect(&path).await.unwrap(), request).await.status, 200);
     assert!(server.last_request().header_values("x-forwarded-for").is_empty());
-    door.signal("TERM");
+    proxy_process.signal("TERM");
     eventually("the socket to go", async || (!path.exists()).then_some(())).await;
     // What is no socket is not taken away.
     std::fs::write(&path, "mine").unwrap();
     let arguments =
-        ["proxy", &format!("--kubeconfig={}", world.path("kubeconfig").display()), "-u", path.to_str().unwrap()];
+        ["proxy", &format!("--kubeconfig={}", environment.path("kubeconfig").display()), "-u", path.to_str().unwrap()];
     let output = run_narthex(&arguments.map(str::to_owned));
     assert_eq!((output.status.code(), std::fs::read_to_string(&path).unwrap().as_str()), (Some(1), "mine"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_filter_refusals_as_kubectl() {
-    let (world, server) = environment_with_apiserver().await;
-    let door = ProxyProcess::start(&world, &["--port=0", "--api-prefix=/custom", "--reject-methods=^(POST|PUT)$"]);
+    let (environment, server) = environment_with_apiserver().await;
+    let proxy_process =
+        ProxyProcess::start(&environment, &["--port=0", "--api-prefix=/custom", "--reject-methods=^(POST|PUT)$"]);
     for (line, headers, status, body) in [
         ("GET /custom/api", "", 200, "{}"),
         ("GET /custom/", "", 200, "{}"),
@@ -330,39 +338,41 @@ async fn proxy_filter_refusals_as_kubectl() {
         ("GET //custom//api/../x?a=b", "", 301, "<a href=\"/custom/x?a=b\">Moved Permanently</a>.\n\n"),
         ("DELETE /custom//x", "", 301, ""),
     ] {
-        let said = door.request(line, headers).await;
-        assert_eq!((said.status, said.body.as_str()), (status, body), "{line} {headers}");
+        let reply = proxy_process.request(line, headers).await;
+        assert_eq!((reply.status, reply.body.as_str()), (status, body), "{line} {headers}");
         if status == 403 {
-            assert_eq!(said.header("content-type"), Some("text/plain; charset=utf-8"));
-            assert_eq!(said.header("x-content-type-options"), Some("nosniff"));
+            assert_eq!(reply.header("content-type"), Some("text/plain; charset=utf-8"));
+            assert_eq!(reply.header("x-content-type-options"), Some("nosniff"));
         }
     }
-    assert_eq!(door.get("/custom/..").await.header("location"), Some("/"));
-    door.get("/custom/a%2Fb/..%2fc").await;
+    assert_eq!(proxy_process.get("/custom/..").await.header("location"), Some("/"));
+    proxy_process.get("/custom/a%2Fb/..%2fc").await;
     assert_eq!(server.last_request().uri.path(), "/a%2Fb/..%2fc");
     assert_eq!(server.received().len(), 4);
 
-    let open = ProxyProcess::start(&world, &["--port=0", "--disable-filter"]);
+    let open = ProxyProcess::start(&environment, &["--port=0", "--disable-filter"]);
     let exec = open.request("GET /api/v1/namespaces/a/pods/b/exec", "Host: anything\r\nOrigin: null\r\n").await;
     assert_eq!(exec.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_append_server_path_and_connection_failures() {
-    let (world, server) = environment_with_apiserver().await;
+    let (environment, server) = environment_with_apiserver().await;
     let address = server.address;
-    write_kubeconfig(&world, &format!("https://{address}/base/"), "secret");
-    let (plain, appended) =
-        (ProxyProcess::start(&world, &["-p0"]), ProxyProcess::start(&world, &["-p0", "--append-server-path"]));
+    write_kubeconfig(&environment, &format!("https://{address}/base/"), "secret");
+    let (plain, appended) = (
+        ProxyProcess::start(&environment, &["-p0"]),
+        ProxyProcess::start(&environment, &["-p0", "--append-server-path"]),
+    );
     plain.get("/api?x").await;
     assert_eq!(server.last_request().uri.path_and_query().unwrap().as_str(), "/api?x");
     appended.get("/api?x").await;
     assert_eq!(server.last_request().uri.path_and_query().unwrap().as_str(), "/base/api?x");
     server.stop().await;
-    let said = plain.get("/api").await;
+    let reply = plain.get("/api").await;
     let expected = format!("dial tcp {address}: connect: connection refused\n");
-    assert_eq!((said.status, said.body.as_str()), (500, expected.as_str()));
-    assert_eq!(said.header("content-type"), Some("text/plain; charset=utf-8"));
+    assert_eq!((reply.status, reply.body.as_str()), (500, expected.as_str()));
+    assert_eq!(reply.header("content-type"), Some("text/plain; charset=utf-8"));
     let upgrade = "Host: localhost\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
     let mut stream = plain.connect().await;
     stream.write_all(format!("GET /api HTTP/1.1\r\n{upgrade}").as_bytes()).await.unwrap();
@@ -371,55 +381,55 @@ async fn proxy_append_server_path_and_connection_failures() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_truncated_response_is_never_complete() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let server =
-        raw_backend::http1(&world, BackendSettings::http1(), |mut talk: raw_backend::RawConnection| async move {
+        raw_backend::http1(&environment, BackendSettings::http1(), |mut talk: raw_backend::RawConnection| async move {
             talk.write("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf").await;
             talk.close().await;
         })
         .await;
-    write_kubeconfig(&world, &format!("https://{}", server.address), "secret");
-    let path = world.path("kubeconfig");
+    write_kubeconfig(&environment, &format!("https://{}", server.address), "secret");
+    let path = environment.path("kubeconfig");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, text.replace("\"server\"", "\"tls-server-name\":\"things-v1.things.svc\",\"server\""))
         .unwrap();
-    let door = ProxyProcess::start(&world, &["--port=0"]);
-    let said = door.request("GET /api", "User-Agent: somebody\r\n").await;
-    assert_eq!((said.header("content-length"), said.body.as_str()), (Some("100"), "half"));
+    let proxy_process = ProxyProcess::start(&environment, &["--port=0"]);
+    let reply = proxy_process.request("GET /api", "User-Agent: somebody\r\n").await;
+    assert_eq!((reply.header("content-length"), reply.body.as_str()), (Some("100"), "half"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_configuration_errors_reported_before_listening() {
-    let world = TestEnvironment::new();
-    std::fs::write(world.path("kubeconfig"), "current-context: gone\n").unwrap();
-    let kubeconfig = format!("--kubeconfig={}", world.path("kubeconfig").display());
+    let environment = TestEnvironment::new();
+    std::fs::write(environment.path("kubeconfig"), "current-context: gone\n").unwrap();
+    let kubeconfig = format!("--kubeconfig={}", environment.path("kubeconfig").display());
     for command in [&["proxy"][..], &["check", "proxy"]] {
         let wrong = [&kubeconfig, "--unix-socket=/nowhere/door", "--port=1", "--accept-paths=("];
         let arguments: Vec<_> = command.iter().chain(&wrong).map(|text| (*text).to_owned()).collect();
         let output = run_narthex(&arguments);
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{told}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{message}");
         for words in [
             "3 problems",
             "--unix-socket: cannot set --unix-socket and --port at the same time",
             "--accept-paths: \"(\" is not a regular expression",
             "current-context: there is no single context \"gone\"",
         ] {
-            assert!(told.contains(words), "{words} is not told:\n{told}");
+            assert!(message.contains(words), "{words} is not told:\n{message}");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_static_files_served_with_filter() {
-    let (world, server) = environment_with_apiserver().await;
-    let www = world.path("www");
+    let (environment, server) = environment_with_apiserver().await;
+    let www = environment.path("www");
     std::fs::create_dir_all(www.join("page")).unwrap();
     std::fs::create_dir_all(www.join("list/below")).unwrap();
     std::fs::write(www.join("page/index.html"), "<p>hello").unwrap();
     std::fs::write(www.join("list/a<b #1.bin"), "\0one").unwrap();
     std::fs::write(www.join("big"), "0123456789".repeat(50_000)).unwrap();
-    let door = ProxyProcess::start(&world, &["--port=0", &format!("--www={}", www.display())]);
+    let proxy_process = ProxyProcess::start(&environment, &["--port=0", &format!("--www={}", www.display())]);
     for (line, headers, status, location, body) in [
         ("GET /static/page/", "", 200, None, "<p>hello"),
         ("GET /static/page/index.html", "", 301, Some("./"), ""),
@@ -436,33 +446,33 @@ async fn proxy_static_files_served_with_filter() {
         ("GET /static/big", "Range: bytes=500000-\r\n", 416, None, "invalid range: failed to overlap\n"),
         ("HEAD /static/big", "", 200, None, ""),
     ] {
-        let said = door.request(line, headers).await;
+        let reply = proxy_process.request(line, headers).await;
         assert_eq!(
-            (said.status, said.header("location"), said.body.as_str()),
+            (reply.status, reply.header("location"), reply.body.as_str()),
             (status, location, body),
             "{line} {headers}"
         );
     }
-    let whole = door.get("/static/big").await;
+    let whole = proxy_process.get("/static/big").await;
     assert_eq!((whole.header("content-length"), whole.body.len()), (Some("500000"), 500_000));
     assert_eq!(whole.header("content-type"), Some("text/plain; charset=utf-8"));
     let modified = std::fs::metadata(www.join("big")).unwrap().modified().unwrap();
     let known = format!("If-Modified-Since: {}\r\n", httpdate::fmt_http_date(modified));
-    let unchanged = door.request("GET /static/big", &known).await;
+    let unchanged = proxy_process.request("GET /static/big", &known).await;
     assert_eq!((unchanged.status, unchanged.body.as_str()), (304, ""));
-    let list = door.get("/static/list/").await;
+    let list = proxy_process.get("/static/list/").await;
     assert_eq!(list.header("content-type"), Some("text/html; charset=utf-8"));
     let lines = "<a href=\"a%3Cb%20%231.bin\">a&lt;b #1.bin</a>\n<a href=\"below/\">below/</a>\n</pre>\n";
     assert!(list.body.ends_with(lines), "{}", list.body);
     assert!(server.received().is_empty());
-    assert_eq!(door.get("/api").await.status, 200);
+    assert_eq!(proxy_process.get("/api").await.status, 200);
 }
 
 /// The body is kubectl's; the log names the filter, once for each request.
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_access_log_names_refusing_filter_and_failure() {
-    let (world, server) = environment_with_apiserver().await;
-    let kubeconfig = format!("--kubeconfig={}", world.path("kubeconfig").display());
+    let (environment, server) = environment_with_apiserver().await;
+    let kubeconfig = format!("--kubeconfig={}", environment.path("kubeconfig").display());
     let open = |more: &[&str]| {
         let file = tempfile::NamedTempFile::new().unwrap();
         let arguments = [&[kubeconfig.as_str(), "--port=0"][..], more].concat();
@@ -472,7 +482,7 @@ async fn proxy_access_log_names_refusing_filter_and_failure() {
         let text = std::fs::read_to_string(file.path()).unwrap();
         text.lines().filter(|line| line.contains(" access ")).map(str::to_owned).collect::<Vec<_>>()
     };
-    let (door, log) = open(&["--reject-methods=^(POST|PUT)$", "--accept-paths=^/api"]);
+    let (proxy_process, log) = open(&["--reject-methods=^(POST|PUT)$", "--accept-paths=^/api"]);
     let cases = [
         ("GET /api/v1/namespaces/a/pods/b/exec?token=x", "", "--reject-paths: the path matches ^/api/.*/pods/.*/exec"),
         ("POST /api", "", "--reject-methods: the method matches ^(POST|PUT)$"),
@@ -485,11 +495,11 @@ async fn proxy_access_log_names_refusing_filter_and_failure() {
         ("GET /api", "Origin: http://evil.example\r\n", "cross-origin request"),
     ];
     for (line, headers, _) in cases {
-        assert_eq!(door.request(line, headers).await.status, 403, "{line}");
+        assert_eq!(proxy_process.request(line, headers).await.status, 403, "{line}");
     }
-    assert_eq!(door.get("/api").await.status, 200);
+    assert_eq!(proxy_process.get("/api").await.status, 200);
     drop(server);
-    assert_eq!(door.get("/api").await.status, 500);
+    assert_eq!(proxy_process.get("/api").await.status, 500);
     let written = eventually("six lines", async || Some(lines(&log)).filter(|lines| lines.len() == 6)).await;
     for ((line, _, cause), written) in cases.iter().zip(&written) {
         let path = line.split([' ', '?']).nth(1).unwrap();
@@ -504,9 +514,9 @@ async fn proxy_access_log_names_refusing_filter_and_failure() {
 
     let (all, all_log) = open(&["--access-log=all", "--access-log-format=json"]);
     let (none, none_log) = open(&["--access-log=off"]);
-    for door in [&all, &none] {
-        door.get("/api").await;
-        door.request("GET /api", "Host: rebound.example\r\n").await;
+    for proxy_process in [&all, &none] {
+        proxy_process.get("/api").await;
+        proxy_process.request("GET /api", "Host: rebound.example\r\n").await;
     }
     let records = eventually("both records", async || {
         let text = std::fs::read_to_string(all_log.path()).unwrap();

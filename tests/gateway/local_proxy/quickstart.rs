@@ -106,9 +106,9 @@ async fn run_curl_line(line: &str) -> Value {
     let stream = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, socket).await.unwrap();
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
-    let answer = read_response(sender.send_request(get(url.path(), &[("host", &host)])).await.unwrap()).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
-    answer.json()
+    let response = read_response(sender.send_request(get(url.path(), &[("host", &host)])).await.unwrap()).await;
+    assert_eq!(response.status, 200, "{}", response.text());
+    response.json()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -133,8 +133,9 @@ async fn quickstart_printed_commands_work() {
     assert!(!list["items"].as_array().unwrap().is_empty(), "there is something from the start: {list}");
     if Command::new("curl").arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success()) {
         let output = Command::new("sh").args(["-c", &curl[0]]).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        let with_curl: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
+        let output_text = String::from_utf8_lossy(&output.stderr);
+        let with_curl: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output_text}"));
         assert_eq!(with_curl["items"], list["items"]);
     }
     let page = first.lines("Status page: ")[0].clone();

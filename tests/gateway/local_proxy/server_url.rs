@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::backend::{Backend, BackendSettings, json_response as answer};
+use crate::support::backend::{Backend, BackendSettings, json_response as response};
 use crate::support::client::{Client, get};
 use crate::support::fake_egress_proxy::{EgressProxyRequest, FakeEgressProxy, ProxyAction};
 use crate::support::fake_review_server::FakeReviewServer;
@@ -13,81 +13,83 @@ use crate::support::gateway_fixture::{GatewayFixture, THINGS, register_things};
 const UNROUTABLE: &str = "192.0.2.20:6443";
 
 /// Writes `kubeconfig` anew with another server, expected to be called 127.0.0.1 all the same, and this proxy.
-fn make_unroutable(world: &TestEnvironment, kubeconfig: &str, proxy_url: &str) {
-    let path = world.path(kubeconfig);
+fn make_unroutable(environment: &TestEnvironment, kubeconfig: &str, proxy_url: &str) {
+    let path = environment.path(kubeconfig);
     let mut document: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
     let cluster = &mut document["clusters"][0]["cluster"];
     cluster["server"] = json!(format!("https://{UNROUTABLE}"));
     cluster["tls-server-name"] = json!("127.0.0.1");
     cluster["proxy-url"] = json!(proxy_url);
-    let hidden = world.path(&format!(".{kubeconfig}.tmp"));
+    let hidden = environment.path(&format!(".{kubeconfig}.tmp"));
     std::fs::write(&hidden, document.to_string()).unwrap();
     std::fs::rename(hidden, path).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_url_used_for_reviews_and_delegate() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::http2(), |_| async { answer(200, "{}") }).await;
-    let reviewer = FakeReviewServer::start(&world).await;
-    let delegate =
-        Backend::start(&world, BackendSettings { names: vec!["127.0.0.1"], ..BackendSettings::http2() }, |_| async {
-            answer(200, "the delegate")
-        })
-        .await;
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::http2(), |_| async { response(200, "{}") }).await;
+    let reviewer = FakeReviewServer::start(&environment).await;
+    let delegate = Backend::start(
+        &environment,
+        BackendSettings { names: vec!["127.0.0.1"], ..BackendSettings::http2() },
+        |_| async { response(200, "the delegate") },
+    )
+    .await;
     let (to_reviewer, to_delegate) = (reviewer.address(), delegate.address);
     let first = FakeEgressProxy::start_socks5(move |_: &EgressProxyRequest| ProxyAction::Connect(to_reviewer)).await;
     let second = FakeEgressProxy::start_connect(move |_: &EgressProxyRequest| ProxyAction::Connect(to_delegate)).await;
-    reviewer.write_kubeconfig(&world, "delegate", "");
-    make_unroutable(&world, "reviewer.kubeconfig", &format!("socks5h://al%20ice:p%40ss@{}", first.address));
-    make_unroutable(&world, "delegate.kubeconfig", &format!("http://{}/ignored", second.address));
+    reviewer.write_kubeconfig(&environment, "delegate", "");
+    make_unroutable(&environment, "reviewer.kubeconfig", &format!("socks5h://al%20ice:p%40ss@{}", first.address));
+    make_unroutable(&environment, "delegate.kubeconfig", &format!("http://{}/ignored", second.address));
     let flags = ["authentication", "delegate"].map(|flag| {
         let file = if flag == "delegate" { flag } else { "reviewer" };
-        format!("--{flag}-kubeconfig={}", world.path(&format!("{file}.kubeconfig")).display())
+        format!("--{flag}-kubeconfig={}", environment.path(&format!("{file}.kubeconfig")).display())
     });
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let scene = GatewayFixture::with_flags(world, &[&backend], &[], &flags);
+    let fixture = GatewayFixture::with_flags(environment, &[&backend], &[], &flags);
     let token = [("authorization", "Bearer good")];
-    let client = scene.http1().await;
+    let client = fixture.http1().await;
     assert_eq!(client.send_and_read(get(THINGS, &[])).await.status, 200);
-    let anybody = Client::http1(&scene.world, &scene.gateway, None).await;
-    assert_eq!(anybody.send_and_read(get(THINGS, &token)).await.status, 200);
+    let anonymous = Client::http1(&fixture.environment, &fixture.gateway, None).await;
+    assert_eq!(anonymous.send_and_read(get(THINGS, &token)).await.status, 200);
     assert_eq!(first.targets(), [UNROUTABLE]);
-    assert!(first.requests().iter().all(|asked| asked.credentials == "al ice:p@ss"), "{:?}", first.requests());
-    let answer = client.send_and_read(get("/version", &[])).await;
-    assert_eq!(answer.text(), "the delegate");
+    assert!(first.requests().iter().all(|recorded| recorded.credentials == "al ice:p@ss"), "{:?}", first.requests());
+    let response = client.send_and_read(get("/version", &[])).await;
+    assert_eq!(response.text(), "the delegate");
     assert_eq!(second.targets(), [UNROUTABLE]);
 
     // The file is followed, and the proxy with it.
     let third = FakeEgressProxy::start_connect(move |_: &EgressProxyRequest| ProxyAction::Connect(to_delegate)).await;
-    make_unroutable(&scene.world, "delegate.kubeconfig", &format!("http://jane:secret@{}", third.address));
+    make_unroutable(&fixture.environment, "delegate.kubeconfig", &format!("http://jane:secret@{}", third.address));
     eventually("the other proxy to be used", async || {
         assert_eq!(client.send_and_read(get("/version", &[])).await.text(), "the delegate");
-        third.requests().first().map(|asked| assert_eq!(asked.credentials, "jane:secret"))
+        third.requests().first().map(|recorded| assert_eq!(recorded.credentials, "jane:secret"))
     })
     .await;
-    assert!(!scene.gateway.log_lines().join("\n").contains("secret"));
+    assert!(!fixture.gateway.log_lines().join("\n").contains("secret"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_from_environment_used_with_flag() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::http2(), |_| async { answer(200, "from afar") }).await;
-    let near = Backend::start(&world, BackendSettings::http2(), |_| async { answer(200, "from here") }).await;
+    let environment = TestEnvironment::new();
+    let backend =
+        Backend::start(&environment, BackendSettings::http2(), |_| async { response(200, "from afar") }).await;
+    let near = Backend::start(&environment, BackendSettings::http2(), |_| async { response(200, "from here") }).await;
     let to = backend.address;
     let proxy = FakeEgressProxy::start_connect(move |_: &EgressProxyRequest| ProxyAction::Connect(to)).await;
-    register_things(&world, &[UNROUTABLE.parse().unwrap()], &[]);
+    register_things(&environment, &[UNROUTABLE.parse().unwrap()], &[]);
     let url = format!("jane:p%40ss@{}", proxy.address);
-    let environment = [("https_proxy", url.as_str()), ("NO_PROXY", ".example,192.0.2.99")];
-    let jane = world.issue_user("jane", &[]);
-    let arguments = world.gateway_arguments(&["--proxy-from-environment"]);
-    let gateway = GatewayProcess::start_with_environment("gateway", &arguments, &environment);
-    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    let env_vars = [("https_proxy", url.as_str()), ("NO_PROXY", ".example,192.0.2.99")];
+    let jane = environment.issue_user("jane", &[]);
+    let arguments = environment.gateway_arguments(&["--proxy-from-environment"]);
+    let gateway = GatewayProcess::start_with_environment("gateway", &arguments, &env_vars);
+    let client = Client::http2(&environment, &gateway, Some(&jane)).await;
     assert_eq!(client.get(THINGS).await.text(), "from afar");
     assert_eq!(proxy.targets(), [UNROUTABLE]);
-    assert!(proxy.requests().iter().all(|asked| asked.credentials == "jane:p@ss"));
+    assert!(proxy.requests().iter().all(|recorded| recorded.credentials == "jane:p@ss"));
     // This machine itself is never asked of it.
-    register_things(&world, &[near.address], &[]);
+    register_things(&environment, &[near.address], &[]);
     eventually("the backend on this machine to answer", async || {
         (client.get(THINGS).await.text() == "from here").then_some(())
     })
@@ -98,31 +100,31 @@ async fn proxy_from_environment_used_with_flag() {
     // A selection of that name comes first.
     let direct = "egressSelections: [{name: cluster, connection: {proxyProtocol: Direct}}]";
     let text = format!("apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\n{direct}\n");
-    std::fs::write(world.path("egress.yaml"), text).unwrap();
-    register_things(&world, &[UNROUTABLE.parse().unwrap()], &[("connect-timeout", "100ms")]);
-    let file = format!("--egress-selector-config-file={}", world.path("egress.yaml").display());
+    std::fs::write(environment.path("egress.yaml"), text).unwrap();
+    register_things(&environment, &[UNROUTABLE.parse().unwrap()], &[("connect-timeout", "100ms")]);
+    let file = format!("--egress-selector-config-file={}", environment.path("egress.yaml").display());
     let gateway = GatewayProcess::start_with_environment(
         "gateway",
-        &world.gateway_arguments(&["--proxy-from-environment", &file]),
-        &environment,
+        &environment.gateway_arguments(&["--proxy-from-environment", &file]),
+        &env_vars,
     );
     let before = proxy.requests().len();
-    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    let client = Client::http2(&environment, &gateway, Some(&jane)).await;
     assert_eq!(client.get(THINGS).await.status, 503);
     assert_eq!(proxy.requests().len(), before);
 }
 
 #[tokio::test]
 async fn proxy_url_invalid_reported_as_kubectl() {
-    let world = TestEnvironment::new();
-    FakeReviewServer::start(&world).await;
+    let environment = TestEnvironment::new();
+    FakeReviewServer::start(&environment).await;
     for (url, expected) in [
         ("127.0.0.1:18802", "could not parse: 127.0.0.1:18802"),
         ("socks4://u:secret@h", "unsupported scheme \"socks4\", must be http, https, or socks5"),
     ] {
-        make_unroutable(&world, "reviewer.kubeconfig", url);
-        let kubeconfig = world.path("reviewer.kubeconfig").display().to_string();
-        let flags = world.gateway_arguments(&[&format!("--authentication-kubeconfig={kubeconfig}")]);
+        make_unroutable(&environment, "reviewer.kubeconfig", url);
+        let kubeconfig = environment.path("reviewer.kubeconfig").display().to_string();
+        let flags = environment.gateway_arguments(&[&format!("--authentication-kubeconfig={kubeconfig}")]);
         let line: Vec<String> = ["check".to_owned(), "gateway".to_owned()].into_iter().chain(flags).collect();
         let output = run_narthex(&line);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

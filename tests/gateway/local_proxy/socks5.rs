@@ -43,7 +43,7 @@ async fn start_echo_server() -> SocketAddr {
     .await
 }
 
-/// An address at which nobody listens.
+/// An address without a listener.
 async fn closed_port() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
@@ -59,21 +59,21 @@ fn connect_request_by_name(name: &str, port: u16) -> Vec<u8> {
     [&[5, 1, 0, 3, name.len() as u8][..], name.as_bytes(), &port.to_be_bytes()].concat()
 }
 
-async fn open_connection(door: &GatewayProcess) -> TcpStream {
-    TcpStream::connect(door.address).await.unwrap()
+async fn open_connection(proxy: &GatewayProcess) -> TcpStream {
+    TcpStream::connect(proxy.address).await.unwrap()
 }
 
-/// Says `said` and hears exactly `heard`.
-async fn send_and_expect(socket: &mut TcpStream, said: &[u8], heard: &[u8]) {
-    socket.write_all(said).await.unwrap();
-    expect_bytes(socket, heard).await;
+/// Says `http_response` and hears exactly `received`.
+async fn send_and_expect(socket: &mut TcpStream, http_response: &[u8], received: &[u8]) {
+    socket.write_all(http_response).await.unwrap();
+    expect_bytes(socket, received).await;
 }
 
-async fn expect_bytes(socket: &mut TcpStream, heard: &[u8]) {
-    let mut answer = vec![0; heard.len()];
-    let read = tokio::time::timeout(crate::support::fixtures::TEST_TIMEOUT, socket.read_exact(&mut answer)).await;
+async fn expect_bytes(socket: &mut TcpStream, received: &[u8]) {
+    let mut response = vec![0; received.len()];
+    let read = tokio::time::timeout(crate::support::fixtures::TEST_TIMEOUT, socket.read_exact(&mut response)).await;
     read.expect("an answer in time").unwrap();
-    assert_eq!(answer, heard);
+    assert_eq!(response, received);
 }
 
 /// All that comes until the other side closes its half.
@@ -86,26 +86,26 @@ async fn read_to_end(socket: &mut TcpStream) -> Vec<u8> {
 }
 
 /// The reply to a request, without the address behind it.
-async fn request_reply(door: &GatewayProcess, request: &[u8]) -> u8 {
-    let mut socket = open_connection(door).await;
+async fn request_reply(proxy: &GatewayProcess, request: &[u8]) -> u8 {
+    let mut socket = open_connection(proxy).await;
     send_and_expect(&mut socket, &[5, 1, 0], &[5, 0]).await;
     socket.write_all(request).await.unwrap();
-    let answer = read_to_end(&mut socket).await;
-    assert_eq!((answer.len(), answer[0], &answer[2..]), (10, 5, &GRANTED[2..]), "{answer:02x?}");
-    answer[1]
+    let response = read_to_end(&mut socket).await;
+    assert_eq!((response.len(), response[0], &response[2..]), (10, 5, &GRANTED[2..]), "{response:02x?}");
+    response[1]
 }
 
-async fn wait_for_no_connections(door: &GatewayProcess) {
+async fn wait_for_no_connections(proxy: &GatewayProcess) {
     eventually("all connections to end", async || {
-        (metric_value(door, "narthex_socks5_connections").await? == 0.0).then_some(())
+        (metric_value(proxy, "narthex_socks5_connections").await? == 0.0).then_some(())
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn socks5_copies_both_directions_with_half_close() {
-    let (door, echo) = (start_socks5(&[]), start_echo_server().await);
-    let mut socket = open_connection(&door).await;
+    let (proxy, echo) = (start_socks5(&[]), start_echo_server().await);
+    let mut socket = open_connection(&proxy).await;
     send_and_expect(&mut socket, &[5, 1, 0], &[5, 0]).await;
     send_and_expect(&mut socket, &connect_request(echo), &GRANTED).await;
     send_and_expect(&mut socket, b"there", b"there").await;
@@ -123,52 +123,52 @@ async fn socks5_copies_both_directions_with_half_close() {
     drop(sending.await.unwrap());
 
     // By name; IPv6 and IPv4 are the resolver's business.
-    let mut socket = open_connection(&door).await;
+    let mut socket = open_connection(&proxy).await;
     send_and_expect(&mut socket, &[5, 1, 0], &[5, 0]).await;
     send_and_expect(&mut socket, &connect_request_by_name("LocalHost", echo.port()), &GRANTED).await;
     send_and_expect(&mut socket, b"again", b"again").await;
     drop(socket);
 
-    wait_for_no_connections(&door).await;
-    assert_eq!(metric_value(&door, "narthex_socks5_replies_total{reply=\"succeeded\"}").await, Some(2.0));
+    wait_for_no_connections(&proxy).await;
+    assert_eq!(metric_value(&proxy, "narthex_socks5_replies_total{reply=\"succeeded\"}").await, Some(2.0));
     let carried = 5.0 + (4 << 20) as f64 + 5.0;
     for direction in ["sent", "received"] {
         let name = format!("narthex_socks5_bytes_total{{direction=\"{direction}\"}}");
-        assert_eq!(metric_value(&door, &name).await, Some(carried), "{direction}");
+        assert_eq!(metric_value(&proxy, &name).await, Some(carried), "{direction}");
     }
     let destination = format!("\"destination\":\"localhost:{}\"", echo.port());
-    let line = door.wait_for_log(&["\"kind\":\"access\"", &destination]).await;
+    let line = proxy.wait_for_log(&["\"kind\":\"access\"", &destination]).await;
     assert!(line.contains("\"reply\":\"succeeded\"") && line.contains("\"in\":5,\"out\":5"), "{line}");
-    let status = admin_request(&door, get("/status.json", &[])).await.text();
-    assert!(status.contains(&format!("socks5://{}", door.address)), "{status}");
+    let status = admin_request(&proxy, get("/status.json", &[])).await.text();
+    assert!(status.contains(&format!("socks5://{}", proxy.address)), "{status}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn socks5_data_sent_first_by_either_side_delivered() {
-    let door = start_socks5(&[]);
+    let proxy = start_socks5(&[]);
     let banner = start_listener(async |mut socket: TcpStream| {
         socket.write_all(b"220 hello\r\n").await.unwrap();
         let _ = socket.read(&mut [0]).await;
     })
     .await;
     for _ in 0..200 {
-        let mut socket = open_connection(&door).await;
+        let mut socket = open_connection(&proxy).await;
         send_and_expect(&mut socket, &[5, 1, 0], &[5, 0]).await;
         send_and_expect(&mut socket, &connect_request(banner), &[&GRANTED[..], b"220 hello\r\n"].concat()).await;
     }
     // A client that does not wait for the answers.
     let echo = start_echo_server().await;
-    let mut socket = open_connection(&door).await;
-    let said = [&[5, 2, 0, 2][..], &connect_request(echo), b"early"].concat();
-    send_and_expect(&mut socket, &said, &[&[5, 0][..], &GRANTED, b"early"].concat()).await;
+    let mut socket = open_connection(&proxy).await;
+    let http_response = [&[5, 2, 0, 2][..], &connect_request(echo), b"early"].concat();
+    send_and_expect(&mut socket, &http_response, &[&[5, 0][..], &GRANTED, b"early"].concat()).await;
     socket.shutdown().await.unwrap();
     assert_eq!(read_to_end(&mut socket).await, b"");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn socks5_reset_propagated_as_reset() {
-    let door = start_socks5(&[]);
-    let (sender, mut heard) = tokio::sync::mpsc::unbounded_channel();
+    let proxy = start_socks5(&[]);
+    let (sender, mut received) = tokio::sync::mpsc::unbounded_channel();
     let backend = start_listener(move |mut socket: TcpStream| {
         let sender = sender.clone();
         async move {
@@ -187,7 +187,7 @@ async fn socks5_reset_propagated_as_reset() {
     })
     .await;
     // The far side does.
-    let mut socket = open_connection(&door).await;
+    let mut socket = open_connection(&proxy).await;
     send_and_expect(&mut socket, &[5, 1, 0], &[5, 0]).await;
     send_and_expect(&mut socket, &connect_request(backend), &GRANTED).await;
     send_and_expect(&mut socket, b"break", b"half").await;
@@ -195,14 +195,14 @@ async fn socks5_reset_propagated_as_reset() {
     let error = socket.read(&mut [0]).await.unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     // The client does.
-    let mut socket = open_connection(&door).await;
+    let mut socket = open_connection(&proxy).await;
     send_and_expect(&mut socket, &[5, 1, 0], &[5, 0]).await;
     send_and_expect(&mut socket, &connect_request(backend), &GRANTED).await;
     socket.write_all(b"there").await.unwrap();
     socket2::SockRef::from(&socket).set_linger(Some(std::time::Duration::ZERO)).unwrap();
     drop(socket);
-    assert_eq!(heard.recv().await.unwrap(), Some(std::io::ErrorKind::ConnectionReset));
-    wait_for_no_connections(&door).await;
+    assert_eq!(received.recv().await.unwrap(), Some(std::io::ErrorKind::ConnectionReset));
+    wait_for_no_connections(&proxy).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -210,13 +210,13 @@ async fn socks5_username_password_authentication() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("users");
     fs::write(&file, "al ice:p@ss:word\nempty:\n").unwrap();
-    let (door, echo) = (start_socks5(&[&format!("--credentials-file={}", file.display())]), start_echo_server().await);
+    let (proxy, echo) = (start_socks5(&[&format!("--credentials-file={}", file.display())]), start_echo_server().await);
     let login = |user: &str, password: &str| {
         let (user, password) = (user.as_bytes(), password.as_bytes());
         [&[1, user.len() as u8][..], user, &[password.len() as u8], password].concat()
     };
     for (user, password) in [("al ice", "p@ss:word"), ("empty", "")] {
-        let mut socket = open_connection(&door).await;
+        let mut socket = open_connection(&proxy).await;
         // As Go offers it.
         send_and_expect(&mut socket, &[5, 2, 0, 2], &[5, 2]).await;
         send_and_expect(&mut socket, &login(user, password), &[1, 0]).await;
@@ -224,28 +224,28 @@ async fn socks5_username_password_authentication() {
         send_and_expect(&mut socket, b"x", b"x").await;
     }
     for (user, password) in [("al ice", "p@ss"), ("alice", "p@ss:word"), ("", ""), ("empty", "empty")] {
-        let mut socket = open_connection(&door).await;
+        let mut socket = open_connection(&proxy).await;
         send_and_expect(&mut socket, &[5, 2, 0, 2], &[5, 2]).await;
         socket.write_all(&login(user, password)).await.unwrap();
         assert_eq!(read_to_end(&mut socket).await, [1, 1], "{user}");
     }
-    // Nobody comes in without.
-    let mut socket = open_connection(&door).await;
+    // Clients without credentials are rejected.
+    let mut socket = open_connection(&proxy).await;
     socket.write_all(&[&[5, 1, 0][..], &connect_request(echo)].concat()).await.unwrap();
     assert_eq!(read_to_end(&mut socket).await, [5, 0xff]);
-    let line = door.wait_for_log(&["\"reply\":\"credentials\""]).await;
+    let line = proxy.wait_for_log(&["\"reply\":\"credentials\""]).await;
     assert!(!line.contains("p@ss"), "{line}");
-    door.wait_for_log(&["\"user\":\"al ice\"", "\"reply\":\"succeeded\""]).await;
-    wait_for_no_connections(&door).await;
-    assert_eq!(metric_value(&door, "narthex_socks5_unanswered_total{reason=\"credentials\"}").await, Some(4.0));
-    assert_eq!(metric_value(&door, "narthex_socks5_unanswered_total{reason=\"method\"}").await, Some(1.0));
+    proxy.wait_for_log(&["\"user\":\"al ice\"", "\"reply\":\"succeeded\""]).await;
+    wait_for_no_connections(&proxy).await;
+    assert_eq!(metric_value(&proxy, "narthex_socks5_unanswered_total{reason=\"credentials\"}").await, Some(4.0));
+    assert_eq!(metric_value(&proxy, "narthex_socks5_unanswered_total{reason=\"method\"}").await, Some(1.0));
 
     // The file is followed; one that is wrong changes nothing.
     fs::write(&file, "nonsense\n").unwrap();
-    door.wait_for_log(&["the last good users stay", "users:1"]).await;
+    proxy.wait_for_log(&["the last good users stay", "users:1"]).await;
     fs::write(&file, "bob:new\n").unwrap();
     eventually("the new user to be known", async || {
-        let mut socket = open_connection(&door).await;
+        let mut socket = open_connection(&proxy).await;
         send_and_expect(&mut socket, &[5, 1, 2], &[5, 2]).await;
         socket.write_all(&login("bob", "new")).await.unwrap();
         let mut verdict = [0; 2];
@@ -253,7 +253,7 @@ async fn socks5_username_password_authentication() {
         (verdict == [1, 0]).then_some(())
     })
     .await;
-    let mut socket = open_connection(&door).await;
+    let mut socket = open_connection(&proxy).await;
     send_and_expect(&mut socket, &[5, 1, 2], &[5, 2]).await;
     send_and_expect(&mut socket, &login("empty", ""), &[1, 1]).await;
 }
@@ -263,11 +263,11 @@ async fn socks5_allow_destinations_enforced() {
     let echo = start_echo_server().await;
     let port = echo.port();
     let other = closed_port().await;
-    let door = start_socks5(&[&format!("--allow-destinations=127.0.0.0/8:{port},localhost:{port},*.example")]);
+    let proxy = start_socks5(&[&format!("--allow-destinations=127.0.0.0/8:{port},localhost:{port},*.example")]);
     for allowed in
         [connect_request(echo), connect_request_by_name("127.0.0.1", port), connect_request_by_name("localhost", port)]
     {
-        let mut socket = open_connection(&door).await;
+        let mut socket = open_connection(&proxy).await;
         send_and_expect(&mut socket, &[5, 1, 0], &[5, 0]).await;
         send_and_expect(&mut socket, &allowed, &GRANTED).await;
     }
@@ -282,31 +282,31 @@ async fn socks5_allow_destinations_enforced() {
         connect_request_by_name("10.0.0.1", port),
         six,
     ] {
-        assert_eq!(request_reply(&door, &refused).await, 2, "{refused:02x?}");
+        assert_eq!(request_reply(&proxy, &refused).await, 2, "{refused:02x?}");
     }
-    assert_eq!(metric_value(&door, "narthex_socks5_replies_total{reply=\"not_allowed\"}").await, Some(6.0));
-    door.wait_for_log(&["\"reply\":\"not_allowed\"", "not among --allow-destinations"]).await;
+    assert_eq!(metric_value(&proxy, "narthex_socks5_replies_total{reply=\"not_allowed\"}").await, Some(6.0));
+    proxy.wait_for_log(&["\"reply\":\"not_allowed\"", "not among --allow-destinations"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn socks5_failures_mapped_to_reply_codes() {
-    let door = start_socks5(&[]);
-    let nobody = closed_port().await;
-    assert_eq!(request_reply(&door, &connect_request(nobody)).await, 5);
+    let proxy = start_socks5(&[]);
+    let anonymous = closed_port().await;
+    assert_eq!(request_reply(&proxy, &connect_request(anonymous)).await, 5);
     // RFC 6761: never a host.
-    assert_eq!(request_reply(&door, &connect_request_by_name("nowhere.invalid", 443)).await, 4);
+    assert_eq!(request_reply(&proxy, &connect_request_by_name("nowhere.invalid", 443)).await, 4);
     // BIND, UDP ASSOCIATE, an unknown command; an unknown kind of address.
     for command in [2, 3, 9] {
-        assert_eq!(request_reply(&door, &[5, command, 0, 1, 127, 0, 0, 1, 0, 80]).await, 7);
+        assert_eq!(request_reply(&proxy, &[5, command, 0, 1, 127, 0, 0, 1, 0, 80]).await, 7);
     }
-    assert_eq!(request_reply(&door, &[5, 1, 0, 2]).await, 8);
+    assert_eq!(request_reply(&proxy, &[5, 1, 0, 2]).await, 8);
     for wrong in
         [&b"\x05\x01\x01\x01\x7f\0\0\x01\0\x50"[..], b"\x05\x01\0\x03\0\0\x50", b"\x05\x01\0\x03\x03a\0b\0\x50"]
     {
-        assert_eq!(request_reply(&door, wrong).await, 1, "{wrong:02x?}");
+        assert_eq!(request_reply(&proxy, wrong).await, 1, "{wrong:02x?}");
     }
     // What the resolver would read as an address, and rules would not.
-    assert_eq!(request_reply(&door, &connect_request_by_name("127.1", nobody.port())).await, 1);
+    assert_eq!(request_reply(&proxy, &connect_request_by_name("127.1", anonymous.port())).await, 1);
     for (reply, count) in [
         ("connection_refused", 1.0),
         ("host_unreachable", 1.0),
@@ -315,33 +315,35 @@ async fn socks5_failures_mapped_to_reply_codes() {
         ("general_failure", 4.0),
     ] {
         let name = format!("narthex_socks5_replies_total{{reply=\"{reply}\"}}");
-        assert_eq!(metric_value(&door, &name).await, Some(count), "{reply}");
+        assert_eq!(metric_value(&proxy, &name).await, Some(count), "{reply}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn socks5_non_socks5_clients_closed_without_reply() {
-    let door = start_socks5(&[]);
-    for said in [&b"\x04\x01\x00\x50\x7f\0\0\x01\0"[..], b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01", b"\0", b"\xff"] {
-        let mut socket = open_connection(&door).await;
-        socket.write_all(said).await.unwrap();
-        assert_eq!(read_to_end(&mut socket).await, b"", "{said:02x?}");
+    let proxy = start_socks5(&[]);
+    for http_response in
+        [&b"\x04\x01\x00\x50\x7f\0\0\x01\0"[..], b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01", b"\0", b"\xff"]
+    {
+        let mut socket = open_connection(&proxy).await;
+        socket.write_all(http_response).await.unwrap();
+        assert_eq!(read_to_end(&mut socket).await, b"", "{http_response:02x?}");
     }
     // No method, one of private use, GSSAPI.
-    for said in [&[5, 0][..], &[5, 1, 0x80], &[5, 2, 1, 2]] {
-        let mut socket = open_connection(&door).await;
-        socket.write_all(said).await.unwrap();
-        assert_eq!(read_to_end(&mut socket).await, [5, 0xff], "{said:02x?}");
+    for http_response in [&[5, 0][..], &[5, 1, 0x80], &[5, 2, 1, 2]] {
+        let mut socket = open_connection(&proxy).await;
+        socket.write_all(http_response).await.unwrap();
+        assert_eq!(read_to_end(&mut socket).await, [5, 0xff], "{http_response:02x?}");
     }
     // Another version half-way.
-    let mut socket = open_connection(&door).await;
+    let mut socket = open_connection(&proxy).await;
     send_and_expect(&mut socket, &[5, 1, 0], &[5, 0]).await;
     socket.write_all(&[4, 1, 0, 1]).await.unwrap();
     assert_eq!(read_to_end(&mut socket).await, b"");
-    wait_for_no_connections(&door).await;
-    assert_eq!(metric_value(&door, "narthex_socks5_unanswered_total{reason=\"version\"}").await, Some(6.0));
-    door.wait_for_log(&["\"reply\":\"version\"", "client sent SOCKS4"]).await;
-    door.wait_for_log(&["\"reply\":\"version\"", "client sent HTTP"]).await;
+    wait_for_no_connections(&proxy).await;
+    assert_eq!(metric_value(&proxy, "narthex_socks5_unanswered_total{reason=\"version\"}").await, Some(6.0));
+    proxy.wait_for_log(&["\"reply\":\"version\"", "client sent SOCKS4"]).await;
+    proxy.wait_for_log(&["\"reply\":\"version\"", "client sent HTTP"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -349,75 +351,75 @@ async fn socks5_handshake_cut_at_any_byte_handled() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("users");
     fs::write(&file, "jane:secret\n").unwrap();
-    let (door, echo) = (start_socks5(&[&format!("--credentials-file={}", file.display())]), start_echo_server().await);
+    let (proxy, echo) = (start_socks5(&[&format!("--credentials-file={}", file.display())]), start_echo_server().await);
     let whole =
         [&[5, 3, 0, 1, 2][..], b"\x01\x04jane\x06secret", &connect_request_by_name("localhost", echo.port()), b"hello"]
             .concat();
     let request_ends = whole.len() - 5;
     for end in 0..=whole.len() {
-        let mut socket = open_connection(&door).await;
+        let mut socket = open_connection(&proxy).await;
         socket.write_all(&whole[..end]).await.unwrap();
         socket.shutdown().await.unwrap();
-        let heard = read_to_end(&mut socket).await;
+        let received = read_to_end(&mut socket).await;
         let mut expected = Vec::new();
-        for (at, answer) in [(5, &[5, 2][..]), (18, &[1, 0]), (request_ends, &GRANTED)] {
+        for (at, response) in [(5, &[5, 2][..]), (18, &[1, 0]), (request_ends, &GRANTED)] {
             if end >= at {
-                expected.extend_from_slice(answer);
+                expected.extend_from_slice(response);
             }
         }
         expected.extend_from_slice(&whole[request_ends.min(end)..end]);
-        assert_eq!(heard, expected, "cut after {end}");
+        assert_eq!(received, expected, "cut after {end}");
     }
     // A byte at a time is as good.
-    let mut socket = open_connection(&door).await;
+    let mut socket = open_connection(&proxy).await;
     socket.set_nodelay(true).unwrap();
     for byte in &whole {
         socket.write_all(&[*byte]).await.unwrap();
     }
     expect_bytes(&mut socket, &[&[5, 2, 1, 0][..], &GRANTED, b"hello"].concat()).await;
     drop(socket);
-    wait_for_no_connections(&door).await;
+    wait_for_no_connections(&proxy).await;
     assert_eq!(
-        metric_value(&door, "narthex_socks5_unanswered_total{reason=\"closed\"}").await,
+        metric_value(&proxy, "narthex_socks5_unanswered_total{reason=\"closed\"}").await,
         Some(request_ends as f64)
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn socks5_thousand_silent_clients_time_out() {
-    let (door, echo) = (start_socks5(&["--handshake-timeout=5s"]), start_echo_server().await);
+    let (proxy, echo) = (start_socks5(&["--handshake-timeout=5s"]), start_echo_server().await);
     let mut silent = Vec::new();
     for number in 0..1000 {
-        let mut socket = open_connection(&door).await;
-        let said = [&[5, 1, 0][..], &connect_request(echo)].concat();
-        socket.write_all(&said[..number % said.len()]).await.unwrap();
+        let mut socket = open_connection(&proxy).await;
+        let http_response = [&[5, 1, 0][..], &connect_request(echo)].concat();
+        socket.write_all(&http_response[..number % http_response.len()]).await.unwrap();
         silent.push(socket);
     }
     for _ in 0..20 {
-        let mut socket = open_connection(&door).await;
+        let mut socket = open_connection(&proxy).await;
         send_and_expect(&mut socket, &[5, 1, 0], &[5, 0]).await;
         send_and_expect(&mut socket, &connect_request(echo), &GRANTED).await;
         send_and_expect(&mut socket, b"x", b"x").await;
     }
     for socket in &mut silent {
-        let heard = read_to_end(socket).await;
-        assert!(heard.is_empty() || heard == [5, 0], "{heard:02x?}");
+        let received = read_to_end(socket).await;
+        assert!(received.is_empty() || received == [5, 0], "{received:02x?}");
     }
-    wait_for_no_connections(&door).await;
-    assert_eq!(metric_value(&door, "narthex_socks5_unanswered_total{reason=\"timeout\"}").await, Some(1000.0));
+    wait_for_no_connections(&proxy).await;
+    assert_eq!(metric_value(&proxy, "narthex_socks5_unanswered_total{reason=\"timeout\"}").await, Some(1000.0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn socks5_max_connections_enforced() {
-    let (door, echo) = (start_socks5(&["--max-connections=2"]), start_echo_server().await);
+    let (proxy, echo) = (start_socks5(&["--max-connections=2"]), start_echo_server().await);
     let (mut one, mut two, mut three) =
-        (open_connection(&door).await, open_connection(&door).await, open_connection(&door).await);
+        (open_connection(&proxy).await, open_connection(&proxy).await, open_connection(&proxy).await);
     for socket in [&mut one, &mut two] {
         send_and_expect(socket, &[5, 1, 0], &[5, 0]).await;
         send_and_expect(socket, &connect_request(echo), &GRANTED).await;
     }
     three.write_all(&[5, 1, 0]).await.unwrap();
-    assert_eq!(metric_value(&door, "narthex_socks5_connections").await, Some(2.0));
+    assert_eq!(metric_value(&proxy, "narthex_socks5_connections").await, Some(2.0));
     drop(one);
     expect_bytes(&mut three, &[5, 0]).await;
     drop(two);
@@ -425,37 +427,37 @@ async fn socks5_max_connections_enforced() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn socks5_shutdown_lets_open_connections_finish() {
-    let (mut door, echo) = (start_socks5(&[]), start_echo_server().await);
-    let mut socket = open_connection(&door).await;
+    let (mut proxy, echo) = (start_socks5(&[]), start_echo_server().await);
+    let mut socket = open_connection(&proxy).await;
     send_and_expect(&mut socket, &[5, 1, 0], &[5, 0]).await;
     send_and_expect(&mut socket, &connect_request(echo), &GRANTED).await;
-    door.signal("TERM");
-    door.wait_for_log(&["open connections may finish"]).await;
-    eventually("the port to close", async || TcpStream::connect(door.address).await.err()).await;
-    assert_eq!(admin_request(&door, get("/readyz", &[])).await.status, 500);
+    proxy.signal("TERM");
+    proxy.wait_for_log(&["open connections may finish"]).await;
+    eventually("the port to close", async || TcpStream::connect(proxy.address).await.err()).await;
+    assert_eq!(admin_request(&proxy, get("/readyz", &[])).await.status, 500);
     send_and_expect(&mut socket, b"still", b"still").await;
     socket.shutdown().await.unwrap();
     assert_eq!(read_to_end(&mut socket).await, b"");
-    assert_eq!(door.wait_for_exit().await.code(), Some(0));
+    assert_eq!(proxy.wait_for_exit().await.code(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn socks5_drain_timeout_closes_connections() {
-    let (mut door, echo) = (start_socks5(&["--drain-timeout=0s"]), start_echo_server().await);
-    let mut socket = open_connection(&door).await;
+    let (mut proxy, echo) = (start_socks5(&["--drain-timeout=0s"]), start_echo_server().await);
+    let mut socket = open_connection(&proxy).await;
     send_and_expect(&mut socket, &[5, 1, 0], &[5, 0]).await;
     send_and_expect(&mut socket, &connect_request(echo), &GRANTED).await;
-    door.signal("TERM");
+    proxy.signal("TERM");
     assert_eq!(read_to_end(&mut socket).await, b"");
-    assert_eq!(door.wait_for_exit().await.code(), Some(0));
-    door.wait_for_log(&["\"reply\":\"succeeded\"", "the process shuts down"]).await;
+    assert_eq!(proxy.wait_for_exit().await.code(), Some(0));
+    proxy.wait_for_log(&["\"reply\":\"succeeded\"", "the process shuts down"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn socks5_connects_through_egress_selection() {
     let echo = start_echo_server().await;
     // Says no to some names, in its own words.
-    let judge = move |asked: &EgressProxyRequest| match asked.target.split(':').next().unwrap() {
+    let policy = move |recorded: &EgressProxyRequest| match recorded.target.split(':').next().unwrap() {
         "forbidden.internal" => ProxyAction::Reply(socks5_reply(2)),
         "network.internal" => ProxyAction::Reply(socks5_reply(3)),
         "host.internal" => ProxyAction::Reply(socks5_reply(4)),
@@ -463,7 +465,7 @@ async fn socks5_connects_through_egress_selection() {
         "broken.internal" => ProxyAction::Reply(b"HTTP/1.1 400 Bad Request".to_vec()),
         _ => ProxyAction::Connect(echo),
     };
-    let (first, second) = (FakeEgressProxy::start_socks5(judge).await, FakeEgressProxy::start_connect(judge).await);
+    let (first, second) = (FakeEgressProxy::start_socks5(policy).await, FakeEgressProxy::start_connect(policy).await);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("egress.yaml");
     let write = |protocol: &str, url: &str| {
@@ -479,9 +481,9 @@ async fn socks5_connects_through_egress_selection() {
     };
     write("SOCKS5", &format!("socks5://jane:secret@{}", first.address));
     // What another selection names is not looked at.
-    let door = start_socks5(&[&format!("--egress-selector-config-file={}", file.display()), "--egress=DMZ"]);
+    let proxy = start_socks5(&[&format!("--egress-selector-config-file={}", file.display()), "--egress=DMZ"]);
     let through = async |name: &str| {
-        let mut socket = open_connection(&door).await;
+        let mut socket = open_connection(&proxy).await;
         send_and_expect(&mut socket, &[5, 1, 0], &[5, 0]).await;
         send_and_expect(&mut socket, &connect_request_by_name(name, 5432), &GRANTED).await;
         send_and_expect(&mut socket, b"hello", b"hello").await;
@@ -491,7 +493,7 @@ async fn socks5_connects_through_egress_selection() {
     through("Db.Internal").await;
     // The name is looked up at the far end.
     assert_eq!(first.targets(), ["db.internal:5432"]);
-    assert!(first.requests().iter().all(|asked| asked.credentials == "jane:secret"));
+    assert!(first.requests().iter().all(|recorded| recorded.credentials == "jane:secret"));
     for (name, expected) in [
         ("forbidden.internal", 2),
         ("network.internal", 3),
@@ -499,18 +501,18 @@ async fn socks5_connects_through_egress_selection() {
         ("hops.internal", 6),
         ("broken.internal", 1),
     ] {
-        assert_eq!(request_reply(&door, &connect_request_by_name(name, 1)).await, expected, "{name}");
+        assert_eq!(request_reply(&proxy, &connect_request_by_name(name, 1)).await, expected, "{name}");
     }
     // What goes past the proxy.
     let before = first.requests().len();
-    let mut socket = open_connection(&door).await;
+    let mut socket = open_connection(&proxy).await;
     send_and_expect(&mut socket, &[5, 1, 0], &[5, 0]).await;
     send_and_expect(&mut socket, &connect_request(echo), &GRANTED).await;
     assert_eq!(first.requests().len(), before);
 
     // The file is followed; without the selection it is not taken.
     fs::write(&file, "apiVersion: narthex.dev/v1alpha1\nkind: EgressConfiguration\n").unwrap();
-    door.wait_for_log(&["has no selection", "the last good ones stay"]).await;
+    proxy.wait_for_log(&["has no selection", "the last good ones stay"]).await;
     through("db.internal").await;
     write("HTTPConnect", &format!("http://jane:secret@{}", second.address));
     eventually("the other proxy to be used", async || {
@@ -519,8 +521,8 @@ async fn socks5_connects_through_egress_selection() {
     })
     .await;
     assert_eq!(second.targets(), ["db.internal:5432"]);
-    assert!(!door.log_lines().join("\n").contains("secret"));
-    let status = admin_request(&door, get("/status.json", &[])).await.json();
+    assert!(!proxy.log_lines().join("\n").contains("secret"));
+    let status = admin_request(&proxy, get("/status.json", &[])).await.json();
     let egress = &status["egress"][0];
     assert_eq!(
         (&egress["selection"], &egress["protocol"], &egress["state"]),
@@ -542,7 +544,7 @@ fn socks5_configuration_errors_reported_before_listening() {
     let head = "apiVersion: narthex.dev/v1alpha1\nkind: EgressConfiguration\n";
     let good = write("good.yaml", &format!("{head}egressSelections: [{direct}]\n"));
     let bad = write("bad.yaml", &format!("{head}egressSelections: [{direct}, {direct}]\n"));
-    let (users, nobody) = (write("users", "a:b\n"), write("nobody", "\n"));
+    let (users, anonymous) = (write("users", "a:b\n"), write("nobody", "\n"));
     let run = |line: &[&str]| {
         let line: Vec<String> = ["check", "socks5"].iter().chain(line).map(|text| (*text).to_owned()).collect();
         let output = run_narthex(&line);
@@ -559,7 +561,7 @@ fn socks5_configuration_errors_reported_before_listening() {
         (&["--listen=0.0.0.0:1080"][..], &["--credentials-file: required", "--allow-destinations: required"][..]),
         (&[&file, "--egress=dmz"], &["good.yaml: has no selection \"dmz\""]),
         (
-            &[&format!("--egress-selector-config-file={bad}"), &format!("--credentials-file={nobody}")],
+            &[&format!("--egress-selector-config-file={bad}"), &format!("--credentials-file={anonymous}")],
             &[
                 "nobody: has no line user:password",
                 "bad.yaml: egressSelections[1].name: \"cluster\" is given more than once",

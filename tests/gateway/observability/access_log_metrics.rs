@@ -12,28 +12,28 @@ use crate::support::fixtures::{GatewayProcess, TestEnvironment, eventually};
 
 const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
 
-async fn start_things_backend(world: &TestEnvironment) -> Backend {
-    let backend = Backend::start(world, BackendSettings::default(), async |request| {
+async fn start_things_backend(environment: &TestEnvironment) -> Backend {
+    let backend = Backend::start(environment, BackendSettings::default(), async |request| {
         if request.uri().path().ends_with("/broken") { json_response(500, "{}") } else { json_response(200, "{}") }
     })
     .await;
-    world.register_apiservice("things.example.com", "v1", &[&backend]);
+    environment.register_apiservice("things.example.com", "v1", &[&backend]);
     backend
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_of_traffic_have_upstream_names() {
-    let world = TestEnvironment::new();
-    let (backend, mut writers) = start_scripted_backend(&world, BackendSettings::default()).await;
-    world.register_apiservice("things.example.com", "v1", &[&backend]);
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let environment = TestEnvironment::new();
+    let (backend, mut writers) = start_scripted_backend(&environment, BackendSettings::default()).await;
+    environment.register_apiservice("things.example.com", "v1", &[&backend]);
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     let ask = |request| {
         let client = client.clone();
         tokio::spawn(async move { client.send_and_read(request).await })
     };
 
-    let asking = ask(get(THINGS, &[]));
+    let pending = ask(get(THINGS, &[]));
     let writer = writers.recv().await.unwrap();
     let is = async |name: String, wanted: f64| {
         eventually(&format!("{name} to be {wanted}"), async || {
@@ -44,14 +44,14 @@ async fn metrics_of_traffic_have_upstream_names() {
     is("apiserver_current_inflight_requests{request_kind=\"readOnly\"}".to_owned(), 1.0).await;
     writer.send(data_frame("{}")).unwrap();
     drop(writer);
-    assert_eq!(asking.await.unwrap().status, 200);
+    assert_eq!(pending.await.unwrap().status, 200);
     is("apiserver_current_inflight_requests{request_kind=\"readOnly\"}".to_owned(), 0.0).await;
 
-    let asking = ask(request(Method::POST, &format!("{THINGS}?dryRun=All"), &[], "{}"));
+    let pending = ask(request(Method::POST, &format!("{THINGS}?dryRun=All"), &[], "{}"));
     let writer = writers.recv().await.unwrap();
     is("apiserver_current_inflight_requests{request_kind=\"mutating\"}".to_owned(), 1.0).await;
     drop(writer);
-    assert_eq!(asking.await.unwrap().status, 200);
+    assert_eq!(pending.await.unwrap().status, 200);
 
     let watching = client.clone();
     let watching = tokio::spawn(async move { watching.send(get(&format!("{THINGS}?watch=1"), &[])).await.unwrap() });
@@ -123,12 +123,13 @@ async fn metrics_of_traffic_have_upstream_names() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_labels_not_controlled_by_clients() {
-    let world = TestEnvironment::new();
-    let _backend = start_things_backend(&world).await;
-    let gateway = world.start_gateway(&world.anonymous_flags().each_ref().map(String::as_str));
-    let client = connect_as_jane(&world, &gateway).await;
-    let marked = Client::http2(&world, &gateway, Some(&world.issue_user("zzmark-user", &["zzmark-group"]))).await;
-    let forger = Client::http1(&world, &gateway, None).await;
+    let environment = TestEnvironment::new();
+    let _backend = start_things_backend(&environment).await;
+    let gateway = environment.start_gateway(&environment.anonymous_flags().each_ref().map(String::as_str));
+    let client = connect_as_jane(&environment, &gateway).await;
+    let marked =
+        Client::http2(&environment, &gateway, Some(&environment.issue_user("zzmark-user", &["zzmark-group"]))).await;
+    let bad_issuer = Client::http1(&environment, &gateway, None).await;
     for path in [
         "/apis/zzmark.example.com/v1/things",
         "/apis/things.example.com/zzmark/things",
@@ -142,7 +143,7 @@ async fn metrics_labels_not_controlled_by_clients() {
         "/livez/zzmark",
         "/apis/things.example.com/v1/things?dryRun=zzmark&watch=zzmark&fieldManager=zzmark",
     ] {
-        for client in [&client, &marked, &forger] {
+        for client in [&client, &marked, &bad_issuer] {
             for method in ["GET", "POST", "DELETE", "PATCH", "ZZMARK", "PROPFIND"] {
                 let headers =
                     [("user-agent", "zzmark"), ("x-remote-user", "zzmark"), ("content-type", "zzmark/zzmark")];
@@ -165,23 +166,23 @@ fn access_records(gateway: &GatewayProcess) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn access_log_modes() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world).await;
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment).await;
     for (mode, wanted) in [
         ("off", &[][..]),
         ("errors", &["broken", "nobody", "absent"]),
         ("all", &["good", "broken", "nobody", "absent"]),
     ] {
-        let mut gateway = world.start_gateway(&[&format!("--access-log={mode}"), "--access-log-format=json"]);
-        let client = connect_as_jane(&world, &gateway).await;
-        let nobody = Client::http1(&world, &gateway, None).await;
+        let mut gateway = environment.start_gateway(&[&format!("--access-log={mode}"), "--access-log-format=json"]);
+        let client = connect_as_jane(&environment, &gateway).await;
+        let anonymous = Client::http1(&environment, &gateway, None).await;
         let id = |id| [("audit-id", id)];
         assert_eq!(client.send_and_read(get(&format!("{THINGS}?limit=5"), &id("good"))).await.status, 200);
         assert_eq!(client.send_and_read(get(&format!("{THINGS}/broken"), &id("broken"))).await.status, 500);
         assert_eq!(client.send_and_read(get("/apis/none.example.com/v1", &id("absent"))).await.status, 404);
-        assert_eq!(nobody.send_and_read(get(THINGS, &id("nobody"))).await.status, 401);
+        assert_eq!(anonymous.send_and_read(get(THINGS, &id("nobody"))).await.status, 401);
         gateway.signal("TERM");
-        drop((client, nobody));
+        drop((client, anonymous));
         assert_eq!(gateway.wait_for_exit().await.code(), Some(0));
         // The end of the log is written before the process ends, and read soon after.
         eventually("the records", async || {
@@ -229,10 +230,10 @@ async fn access_log_modes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn access_log_text_format_is_one_line() {
-    let world = TestEnvironment::new();
-    let _backend = start_things_backend(&world).await;
-    let gateway = world.start_gateway(&["--access-log=all"]);
-    let client = connect_as_jane(&world, &gateway).await;
+    let environment = TestEnvironment::new();
+    let _backend = start_things_backend(&environment).await;
+    let gateway = environment.start_gateway(&["--access-log=all"]);
+    let client = connect_as_jane(&environment, &gateway).await;
     let path = format!("{THINGS}?labelSelector=a%0Ab%22c&x=%22");
     client.send_and_read(get(&path, &[("audit-id", "odd"), ("user-agent", "a \"quoted\" agent\t")])).await;
     let line = gateway.wait_for_log(&[" access ", "audit=\"odd\""]).await;
@@ -247,18 +248,18 @@ async fn access_log_text_format_is_one_line() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn log_and_status_contain_no_secrets() {
-    let world = TestEnvironment::new();
-    let _backend = start_things_backend(&world).await;
-    std::fs::write(world.path("tokens.csv"), "sesame-42,jane,1,devs\n").unwrap();
-    let tokens = format!("--token-auth-file={}", world.path("tokens.csv").display());
-    let gateway = world.start_gateway(&[&tokens, "-v=10", "--access-log=all"]);
+    let environment = TestEnvironment::new();
+    let _backend = start_things_backend(&environment).await;
+    std::fs::write(environment.path("tokens.csv"), "sesame-42,jane,1,devs\n").unwrap();
+    let tokens = format!("--token-auth-file={}", environment.path("tokens.csv").display());
+    let gateway = environment.start_gateway(&[&tokens, "-v=10", "--access-log=all"]);
     for http1 in [true, false] {
-        // Whoever is refused as nobody is asked to leave an HTTP/2 connection.
+        // After a 401 the client is asked to close its HTTP/2 connection.
         let connect = async || {
             if http1 {
-                Client::http1(&world, &gateway, None).await
+                Client::http1(&environment, &gateway, None).await
             } else {
-                Client::http2(&world, &gateway, None).await
+                Client::http2(&environment, &gateway, None).await
             }
         };
         let client = connect().await;
@@ -301,7 +302,7 @@ async fn log_and_status_contain_no_secrets() {
     assert!(all.contains("TRACE") || all.contains("DEBUG"), "the log says all it can");
     let leaked: Vec<&str> = all.lines().filter(|line| line.contains("sesame-") || line.contains("c2VzYW1l")).collect();
     assert!(leaked.is_empty(), "{leaked:#?}");
-    let key = world.read_file("serving.key");
+    let key = environment.read_file("serving.key");
     let key = key.lines().nth(1).unwrap();
     assert!(!all.contains(key));
     for path in ["/status.json", "/", "/debug/connections", "/metrics"] {
@@ -313,14 +314,14 @@ async fn log_and_status_contain_no_secrets() {
 /// Endpoints come and go all day: what is gone must not be counted for ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn endpoint_refusing_shown_as_unreachable_and_metrics_removed_with_it() {
-    let world = TestEnvironment::new();
-    let backend = start_things_backend(&world).await;
+    let environment = TestEnvironment::new();
+    let backend = start_things_backend(&environment).await;
     let dead =
-        Backend::start(&world, BackendSettings::default(), async |_| json_response(200, "{}")).await.stop().await;
-    let both = world.apiservice_manifests("things.example.com", "v1", &[dead, backend.address], "");
-    world.write_registry("v1.things.example.com.yaml", &both);
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
+        Backend::start(&environment, BackendSettings::default(), async |_| json_response(200, "{}")).await.stop().await;
+    let both = environment.apiservice_manifests("things.example.com", "v1", &[dead, backend.address], "");
+    environment.write_registry("v1.things.example.com.yaml", &both);
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
     let labels = |address| format!("{{apiservice=\"v1.things.example.com\",endpoint=\"{address}\"}}");
     let ejected = format!("narthex_endpoint_ejected{}", labels(dead));
     eventually("the ejection", async || {
@@ -335,14 +336,14 @@ async fn endpoint_refusing_shown_as_unreachable_and_metrics_removed_with_it() {
     };
     assert_eq!((state(dead), state(backend.address)), (value!("unreachable"), value!("ready")));
 
-    world.register_apiservice("things.example.com", "v1", &[&backend]);
+    environment.register_apiservice("things.example.com", "v1", &[&backend]);
     eventually("the endpoint to be forgotten", async || {
         assert_eq!(client.get(THINGS).await.status, 200);
         let text = admin_request(&gateway, get("/metrics", &[])).await.text();
         (!text.contains(&dead.to_string())).then_some(())
     })
     .await;
-    std::fs::remove_file(world.path("registry/v1.things.example.com.yaml")).unwrap();
+    std::fs::remove_file(environment.path("registry/v1.things.example.com.yaml")).unwrap();
     eventually("all of its metrics to go", async || {
         let text = admin_request(&gateway, get("/metrics", &[])).await.text();
         let left = text.lines().any(|line| line.contains("apiservice=\"") || line.contains("{name=\"v1.things"));

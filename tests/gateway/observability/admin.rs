@@ -17,8 +17,8 @@ use crate::support::fixtures::{GatewayProcess, TestEnvironment, eventually, run_
 const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
 
 /// A client of the things, which discovery knows by now.
-pub(crate) async fn connect_as_jane(world: &TestEnvironment, gateway: &GatewayProcess) -> Client {
-    let client = Client::http2(world, gateway, Some(&world.issue_user("jane", &["devs"]))).await;
+pub(crate) async fn connect_as_jane(environment: &TestEnvironment, gateway: &GatewayProcess) -> Client {
+    let client = Client::http2(environment, gateway, Some(&environment.issue_user("jane", &["devs"]))).await;
     eventually("discovery", async || {
         let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
         let read = client.send_and_read(get("/apis", &[("accept", accept)])).await;
@@ -30,12 +30,12 @@ pub(crate) async fn connect_as_jane(world: &TestEnvironment, gateway: &GatewayPr
 
 #[tokio::test(flavor = "multi_thread")]
 async fn health_served_unauthenticated_on_serving_and_admin_ports() {
-    let world = TestEnvironment::new();
-    let gateway = world.start_gateway(&[]);
-    let nobody = Client::http1(&world, &gateway, None).await;
+    let environment = TestEnvironment::new();
+    let gateway = environment.start_gateway(&[]);
+    let anonymous = Client::http1(&environment, &gateway, None).await;
     let discovery = "poststarthook/apiservice-discovery-controller";
     let checks = format!("[+]ping ok\n[+]log ok\n[+]{discovery} ok\n[+]shutdown ok\n");
-    eventually("readiness", async || (nobody.get("/readyz").await.status == 200).then_some(())).await;
+    eventually("readiness", async || (anonymous.get("/readyz").await.status == 200).then_some(())).await;
     for (path, code, text) in [
         ("/livez", 200, "ok".to_owned()),
         ("/readyz", 200, "ok".to_owned()),
@@ -59,23 +59,23 @@ async fn health_served_unauthenticated_on_serving_and_admin_ports() {
         ("/readyz/shutdown", 200, "ok".to_owned()),
         ("/livez/ping", 200, "ok".to_owned()),
     ] {
-        for answer in [nobody.get(path).await, admin_request(&gateway, get(path, &[])).await] {
-            assert_eq!((answer.status.as_u16(), answer.text()), (code, text.clone()), "{path}");
-            assert_eq!(answer.headers["content-type"], "text/plain; charset=utf-8");
-            assert_eq!(answer.headers["x-content-type-options"], "nosniff");
+        for response in [anonymous.get(path).await, admin_request(&gateway, get(path, &[])).await] {
+            assert_eq!((response.status.as_u16(), response.text()), (code, text.clone()), "{path}");
+            assert_eq!(response.headers["content-type"], "text/plain; charset=utf-8");
+            assert_eq!(response.headers["x-content-type-options"], "nosniff");
         }
     }
-    let head = nobody.send_and_read(request(Method::HEAD, "/readyz", &[], "")).await;
+    let head = anonymous.send_and_read(request(Method::HEAD, "/readyz", &[], "")).await;
     assert_eq!((head.status.as_u16(), head.body.len()), (200, 0));
     assert_eq!(admin_request(&gateway, get("/readyz/moon", &[])).await.status, 404);
-    nobody.get("/readyz/moon").await.assert_failure(401, "Unauthorized");
-    nobody.send_and_read(request(Method::POST, "/readyz", &[], "{}")).await.assert_failure(401, "Unauthorized");
+    anonymous.get("/readyz/moon").await.assert_failure(401, "Unauthorized");
+    anonymous.send_and_read(request(Method::POST, "/readyz", &[], "{}")).await.assert_failure(401, "Unauthorized");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn admin_log_level_changed_at_runtime() {
-    let world = TestEnvironment::new();
-    let gateway = world.start_gateway(&[]);
+    let environment = TestEnvironment::new();
+    let gateway = environment.start_gateway(&[]);
     assert_eq!(admin_request(&gateway, get("/log-level", &[])).await.text(), "info\n");
     let put = async |level: &str| admin_request(&gateway, request(Method::PUT, "/log-level", &[], level)).await;
     assert_eq!(put("debug").await.text(), "debug\n");
@@ -102,8 +102,8 @@ async fn admin_log_level_changed_at_runtime() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn admin_listener_rejects_foreign_host() {
-    let world = TestEnvironment::new();
-    let gateway = world.start_gateway(&[]);
+    let environment = TestEnvironment::new();
+    let gateway = environment.start_gateway(&[]);
     for host in [
         "evil.example.com",
         "evil.example.com:6480",
@@ -113,8 +113,8 @@ async fn admin_listener_rejects_foreign_host() {
         "2130706433",
     ] {
         for path in ["/", "/metrics", "/status.json", "/livez", "/debug/connections"] {
-            let answer = admin_request(&gateway, get(path, &[("host", host)])).await;
-            assert_eq!(answer.status, 403, "{host}{path}");
+            let response = admin_request(&gateway, get(path, &[("host", host)])).await;
+            assert_eq!(response.status, 403, "{host}{path}");
         }
         assert_eq!(
             admin_request(&gateway, request(Method::PUT, "/log-level", &[("host", host)], "trace")).await.status,
@@ -131,12 +131,12 @@ async fn admin_listener_rejects_foreign_host() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn status_shows_apiservices_watches_and_connections() {
-    let world = TestEnvironment::new();
-    let (backend, mut writers) = start_scripted_backend(&world, BackendSettings::default()).await;
-    world.register_apiservice("things.example.com", "v1", &[&backend]);
-    let gateway = world.start_gateway(&[]);
-    let client = connect_as_jane(&world, &gateway).await;
-    let http1 = Client::http1(&world, &gateway, Some(&world.issue_user("john", &[]))).await;
+    let environment = TestEnvironment::new();
+    let (backend, mut writers) = start_scripted_backend(&environment, BackendSettings::default()).await;
+    environment.register_apiservice("things.example.com", "v1", &[&backend]);
+    let gateway = environment.start_gateway(&[]);
+    let client = connect_as_jane(&environment, &gateway).await;
+    let http1 = Client::http1(&environment, &gateway, Some(&environment.issue_user("john", &[]))).await;
     assert_eq!(http1.get("/version").await.status, 200);
     let watching = client.clone();
     let watching = tokio::spawn(async move { watching.send(get(&format!("{THINGS}?watch=1"), &[])).await.unwrap() });
@@ -216,21 +216,21 @@ async fn status_shows_apiservices_watches_and_connections() {
     assert_eq!(tasks["phase"], "serving");
 
     drop(writer);
-    let nobody = run_narthex(&["status".to_owned(), "--admin-address=127.0.0.1:9".to_owned()]);
-    assert_eq!(nobody.status.code(), Some(1));
-    assert!(nobody.stdout.is_empty() && String::from_utf8_lossy(&nobody.stderr).contains("Is Narthex running?"));
+    let anonymous = run_narthex(&["status".to_owned(), "--admin-address=127.0.0.1:9".to_owned()]);
+    assert_eq!(anonymous.status.code(), Some(1));
+    assert!(anonymous.stdout.is_empty() && String::from_utf8_lossy(&anonymous.stderr).contains("Is Narthex running?"));
 }
 
 /// When each backend last said what it serves, and why it did not since.
 #[tokio::test(flavor = "multi_thread")]
 async fn status_shows_last_discovery_result() {
-    let world = TestEnvironment::new();
-    let (well, said) = tokio::sync::watch::channel(true);
+    let environment = TestEnvironment::new();
+    let (well, output_text) = tokio::sync::watch::channel(true);
     let backend = Backend::start(
-        &world,
+        &environment,
         BackendSettings { handles_probes: true, ..BackendSettings::default() },
         move |request| {
-            let well = *said.borrow();
+            let well = *output_text.borrow();
             async move {
                 match api_resource_list(request.uri().path()) {
                     Some(resources) if well => json_response(200, &resources),
@@ -244,10 +244,10 @@ async fn status_shows_last_discovery_result() {
         },
     )
     .await;
-    world.register_apiservice("things.example.com", "v1", &[&backend]);
+    environment.register_apiservice("things.example.com", "v1", &[&backend]);
     // One of which nothing can be known.
-    world.write_registry("nowhere.yaml", &world.apiservice_manifests("nowhere.example.com", "v1", &[], ""));
-    let gateway = world.start_gateway(&[]);
+    environment.write_registry("nowhere.yaml", &environment.apiservice_manifests("nowhere.example.com", "v1", &[], ""));
+    let gateway = environment.start_gateway(&[]);
     let discovery = async |wanted: &dyn Fn(&Value) -> bool| {
         eventually("what is said of discovery", async || {
             let report = admin_request(&gateway, get("/status.json", &[])).await.json();
@@ -266,8 +266,8 @@ async fn status_shows_last_discovery_result() {
     assert!(nowhere["last"] == "" && nowhere["state"] != "current", "{nowhere}");
     well.send(false).unwrap();
     // A backend that is registered otherwise is asked anew, and says what is not believed.
-    let text = world.apiservice_manifests("things.example.com", "v1", &[backend.address], "");
-    world.write_registry(
+    let text = environment.apiservice_manifests("things.example.com", "v1", &[backend.address], "");
+    environment.write_registry(
         "v1.things.example.com.yaml",
         &text.replace("port: 443}\n---", "port: 8443}\n---").replace("port: 443, targetPort", "port: 8443, targetPort"),
     );
@@ -284,38 +284,39 @@ async fn status_shows_last_discovery_result() {
 /// What is odd but no mistake is said once: at the start, not in every place that takes an interest in the file.
 #[tokio::test(flavor = "multi_thread")]
 async fn log_warns_once_about_world_readable_files() {
-    let world = TestEnvironment::new();
-    let everybody = Permissions::from_mode(0o644);
-    std::fs::write(world.path("tokens.csv"), "token,jane,1\n").unwrap();
+    let environment = TestEnvironment::new();
+    let allow_all = Permissions::from_mode(0o644);
+    std::fs::write(environment.path("tokens.csv"), "token,jane,1\n").unwrap();
     let names = ["serving.key", "front-proxy.key", "tokens.csv"];
     for name in names {
-        std::fs::set_permissions(world.path(name), everybody.clone()).unwrap();
+        std::fs::set_permissions(environment.path(name), allow_all.clone()).unwrap();
     }
-    let tokens = format!("--token-auth-file={}", world.path("tokens.csv").display());
-    let mut gateway = world.start_gateway(&[&tokens]);
-    let warned = |said: &[String]| {
-        let warnings = said.iter().filter(|line| line.contains("world-readable")).cloned();
+    let tokens = format!("--token-auth-file={}", environment.path("tokens.csv").display());
+    let mut gateway = environment.start_gateway(&[&tokens]);
+    let warned = |output_text: &[String]| {
+        let warnings = output_text.iter().filter(|line| line.contains("world-readable")).cloned();
         let warnings: Vec<String> = warnings.collect();
         for name in names {
             assert_eq!(warnings.iter().filter(|line| line.contains(name)).count(), 1, "{name}: {warnings:#?}");
         }
         assert_eq!(warnings.len(), names.len(), "{warnings:#?}");
     };
-    // Who follows the registry begins last: once it has noticed a change, all have begun.
-    world.write_registry("broken.yaml", "kind: [\n");
+    // The registry watcher starts last: once it has noticed a change, all tasks run.
+    environment.write_registry("broken.yaml", "kind: [\n");
     gateway.wait_for_log(&["registry:", "broken.yaml"]).await;
     gateway.signal("TERM");
     assert_eq!(gateway.wait_for_exit().await.code(), Some(0));
     warned(&gateway.log_lines());
-    std::fs::remove_file(world.path("registry/broken.yaml")).unwrap();
-    let check =
-        run_narthex(&[vec!["check".to_owned(), "gateway".to_owned()], world.gateway_arguments(&[&tokens])].concat());
+    std::fs::remove_file(environment.path("registry/broken.yaml")).unwrap();
+    let check = run_narthex(
+        &[vec!["check".to_owned(), "gateway".to_owned()], environment.gateway_arguments(&[&tokens])].concat(),
+    );
     warned(&String::from_utf8(check.stderr).unwrap().lines().map(str::to_owned).collect::<Vec<_>>());
 }
 
 /// The mistakes of one command line, from the role and from its check.
-fn run_refused(world: &TestEnvironment, more: &[&str]) -> String {
-    let arguments = world.gateway_arguments(more);
+fn run_refused(environment: &TestEnvironment, more: &[&str]) -> String {
+    let arguments = environment.gateway_arguments(more);
     let run = |words: &[&str]| {
         let mut line: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         line.extend(arguments.iter().cloned());
@@ -332,26 +333,27 @@ fn run_refused(world: &TestEnvironment, more: &[&str]) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn configuration_errors_all_reported_before_listening() {
-    let world = TestEnvironment::new();
-    let good = run_narthex(&[vec!["check".to_owned(), "gateway".to_owned()], world.gateway_arguments(&[])].concat());
+    let environment = TestEnvironment::new();
+    let good =
+        run_narthex(&[vec!["check".to_owned(), "gateway".to_owned()], environment.gateway_arguments(&[])].concat());
     assert_eq!(
         (good.status.code(), String::from_utf8_lossy(&good.stdout).into_owned()),
         (Some(0), "gateway: no mistakes found\n".to_owned())
     );
-    assert!(!world.path("data").exists(), "a check starts nothing and makes nothing");
+    assert!(!environment.path("data").exists(), "a check starts nothing and makes nothing");
 
-    // The port is taken as well: who listens first would speak of nothing else.
+    // The port is in use as well; the check must report more than that.
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = format!("--secure-port={}", taken.local_addr().unwrap().port());
-    std::fs::write(world.path("serving.key"), world.read_file("front-proxy.key")).unwrap();
-    std::fs::write(world.path("client-ca.crt"), "no certificate\n").unwrap();
-    world.write_registry("a.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n");
-    world.write_registry("b.yaml", "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {name: v1.wrong}\nspec: {group: b.example.com, version: v1, groupPriorityMinimum: 0, versionPriority: 1}\n");
+    std::fs::write(environment.path("serving.key"), environment.read_file("front-proxy.key")).unwrap();
+    std::fs::write(environment.path("client-ca.crt"), "no certificate\n").unwrap();
+    environment.write_registry("a.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n");
+    environment.write_registry("b.yaml", "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {name: v1.wrong}\nspec: {group: b.example.com, version: v1, groupPriorityMinimum: 0, versionPriority: 1}\n");
     let secret = Permissions::from_mode(0o600);
-    std::fs::write(world.path("tokens.csv"), "only-a-token\n").unwrap();
-    std::fs::set_permissions(world.path("tokens.csv"), secret).unwrap();
-    let tokens = format!("--token-auth-file={}", world.path("tokens.csv").display());
-    let text = run_refused(&world, &[&port, &tokens]);
+    std::fs::write(environment.path("tokens.csv"), "only-a-token\n").unwrap();
+    std::fs::set_permissions(environment.path("tokens.csv"), secret).unwrap();
+    let tokens = format!("--token-auth-file={}", environment.path("tokens.csv").display());
+    let text = run_refused(&environment, &[&port, &tokens]);
     for word in [
         "serving.crt",
         "serving.key",
@@ -369,7 +371,7 @@ async fn configuration_errors_all_reported_before_listening() {
     assert!(!text.contains("only-a-token"), "{text}");
     assert_eq!(text.lines().count(), 7, "a line for each: {text}");
     // Nor may what a flag says keep back the rest.
-    let line = [vec!["gateway".to_owned()], world.gateway_arguments(&["--max-requests-inflight=many"])].concat();
+    let line = [vec!["gateway".to_owned()], environment.gateway_arguments(&["--max-requests-inflight=many"])].concat();
     let output = run_narthex(&line);
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
@@ -378,10 +380,10 @@ async fn configuration_errors_all_reported_before_listening() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn port_in_use_reported_with_flag() {
-    let world = TestEnvironment::new();
-    let gateway = world.start_gateway(&[]);
+    let environment = TestEnvironment::new();
+    let gateway = environment.start_gateway(&[]);
     let start = |more: &[&str]| {
-        let output = run_narthex(&[vec!["gateway".to_owned()], world.gateway_arguments(more)].concat());
+        let output = run_narthex(&[vec!["gateway".to_owned()], environment.gateway_arguments(more)].concat());
         assert_eq!(output.status.code(), Some(1));
         String::from_utf8(output.stderr).unwrap()
     };

@@ -18,11 +18,11 @@ fn run_status(gateway: &GatewayProcess, more: &[&str]) -> (Option<i32>, String) 
 
 #[tokio::test]
 async fn admin_token_required_on_loopback_except_metrics_and_health() {
-    let world = TestEnvironment::new();
-    let file = world.path("admin.token");
+    let environment = TestEnvironment::new();
+    let file = environment.path("admin.token");
     std::fs::write(&file, format!("{TOKEN}\n")).unwrap();
     let flag = format!("--admin-token-file={}", file.display());
-    let gateway = world.start_gateway(&[&flag]);
+    let gateway = environment.start_gateway(&[&flag]);
     let bearer = |token: &str| format!("Bearer {token}");
     let basic = |token: &str| {
         format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(format!("operator:{token}")))
@@ -64,10 +64,10 @@ async fn admin_token_required_on_loopback_except_metrics_and_health() {
 
 #[test]
 fn admin_token_too_short_refused_at_start() {
-    let world = TestEnvironment::new();
-    std::fs::write(world.path("admin.token"), "secret\n").unwrap();
-    let flag = format!("--admin-token-file={}", world.path("admin.token").display());
-    let arguments = [vec!["check".to_owned(), "gateway".to_owned()], world.gateway_arguments(&[&flag])].concat();
+    let environment = TestEnvironment::new();
+    std::fs::write(environment.path("admin.token"), "secret\n").unwrap();
+    let flag = format!("--admin-token-file={}", environment.path("admin.token").display());
+    let arguments = [vec!["check".to_owned(), "gateway".to_owned()], environment.gateway_arguments(&[&flag])].concat();
     let output = run_narthex(&arguments);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{text}");

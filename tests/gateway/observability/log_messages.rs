@@ -7,12 +7,12 @@ use crate::support::gateway_fixture::{GatewayFixture, THINGS};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn access_log_cause_of_forbidden_names_verb_and_resource() {
-    let scene = GatewayFixture::from_registry(
+    let fixture = GatewayFixture::from_registry(
         TestEnvironment::new(),
         &["--authorization-mode=AlwaysDeny", "--access-log-format=json"],
     );
-    scene.http1().await.get(THINGS).await.assert_failure(403, "Forbidden");
-    let line = scene.gateway.wait_for_log(&["\"kind\":\"access\"", "\"refused\":\"Forbidden\""]).await;
+    fixture.http1().await.get(THINGS).await.assert_failure(403, "Forbidden");
+    let line = fixture.gateway.wait_for_log(&["\"kind\":\"access\"", "\"refused\":\"Forbidden\""]).await;
     let line: serde_json::Value = serde_json::from_str(&line).unwrap();
     let cause = "things.things.example.com is forbidden: User \"jane\" cannot list resource \"things\" in API group \
                  \"things.example.com\" in the namespace \"default\": Everything is forbidden.";
@@ -21,16 +21,16 @@ async fn access_log_cause_of_forbidden_names_verb_and_resource() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn access_log_failed_request_logged_once() {
-    let world = TestEnvironment::new();
-    // Nobody answers who could decide.
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    crate::registry::delegate::write_kubeconfig(&world, &format!("https://{nobody}"));
-    let kubeconfig = format!("--authorization-kubeconfig={}", world.path("cluster.kubeconfig").display());
-    let jane = world.issue_user("jane", &[]);
+    let environment = TestEnvironment::new();
+    // The authorization webhook does not respond.
+    let anonymous = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    crate::registry::delegate::write_kubeconfig(&environment, &format!("https://{anonymous}"));
+    let kubeconfig = format!("--authorization-kubeconfig={}", environment.path("cluster.kubeconfig").display());
+    let jane = environment.issue_user("jane", &[]);
     for (mode, lines) in [("errors", 0), ("off", 1)] {
         let flags = ["--authorization-mode=Webhook", &kubeconfig, &format!("--access-log={mode}")];
-        let gateway = world.start_gateway(&flags);
-        let client = Client::http1(&world, &gateway, Some(&jane)).await;
+        let gateway = environment.start_gateway(&flags);
+        let client = Client::http1(&environment, &gateway, Some(&jane)).await;
         client.get(THINGS).await.assert_failure(500, "InternalError");
         if mode == "errors" {
             gateway.wait_for_log(&[" access ", "status=500", "refused=\"InternalError\""]).await;
@@ -45,14 +45,14 @@ async fn access_log_failed_request_logged_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn log_one_line_per_problem_of_a_file() {
-    let world = TestEnvironment::new();
-    let file = world.path("tokens.csv");
+    let environment = TestEnvironment::new();
+    let file = environment.path("tokens.csv");
     std::fs::write(&file, "token,user,uid\n").unwrap();
     let flag = format!("--token-auth-file={}", file.display());
-    let scene = GatewayFixture::from_registry(world, &[&flag]);
+    let fixture = GatewayFixture::from_registry(environment, &[&flag]);
     std::fs::write(&file, "first,user\nsecond\n").unwrap();
-    let first = scene.gateway.wait_for_log(&["ERROR", "tokens.csv:1: "]).await;
-    let second = scene.gateway.wait_for_log(&["ERROR", "tokens.csv:2: "]).await;
+    let first = fixture.gateway.wait_for_log(&["ERROR", "tokens.csv:1: "]).await;
+    let second = fixture.gateway.wait_for_log(&["ERROR", "tokens.csv:2: "]).await;
     for line in [&first, &second] {
         assert!(line.contains("the last good tokens stay"), "{line}");
     }
@@ -61,62 +61,62 @@ async fn log_one_line_per_problem_of_a_file() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn log_mentions_last_good_document_only_if_present() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let settings = BackendSettings { handles_probes: true, ..BackendSettings::default() };
-    let backend = Backend::start(&world, settings, async |_| json_response(503, "{}")).await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
+    let backend = Backend::start(&environment, settings, async |_| json_response(503, "{}")).await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
     for words in ["discovery of the backend failed", "OpenAPI of the backend failed"] {
-        let line = scene.gateway.wait_for_log(&[words, "v1.things.example.com"]).await;
+        let line = fixture.gateway.wait_for_log(&[words, "v1.things.example.com"]).await;
         assert!(!line.contains("last good answer") && !line.contains("said last"), "{line}");
     }
 }
 
 /// The log lines of `apiservice` that are no INFO, once its backend was asked for its documents.
-async fn warnings_of(scene: &GatewayFixture, apiservice: &str) -> Vec<String> {
+async fn warnings_of(fixture: &GatewayFixture, apiservice: &str) -> Vec<String> {
     eventually("discovery to have been tried", async || {
-        let report = admin_request(&scene.gateway, get("/status.json", &[])).await.json();
+        let report = admin_request(&fixture.gateway, get("/status.json", &[])).await.json();
         let mut all = report["apiservices"].as_array()?.iter();
         let row = all.find(|one| one["name"] == apiservice)?;
         (row["discovery"]["state"] == "stale" && row["available"] == false).then_some(())
     })
     .await;
-    let log = scene.gateway.log_lines().into_iter();
+    let log = fixture.gateway.log_lines().into_iter();
     log.filter(|line| line.contains(apiservice) && !line.contains("\"level\":\"INFO\"")).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn log_discovery_404_once() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let settings = BackendSettings { handles_probes: true, ..BackendSettings::default() };
-    let backend = Backend::start(&world, settings, async |_| json_response(404, "{}")).await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
-    let lines = warnings_of(&scene, "v1.things.example.com").await;
+    let backend = Backend::start(&environment, settings, async |_| json_response(404, "{}")).await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+    let lines = warnings_of(&fixture, "v1.things.example.com").await;
     assert_eq!(lines.len(), 1, "{lines:#?}");
     assert!(lines[0].contains("bad status 404") && !lines[0].contains("detail="), "{}", lines[0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn log_unknown_egress_selection_once() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::default(), async |_| json_response(200, "{}")).await;
-    let scene = GatewayFixture::new(world, &[&backend], &[("egress", "dmz")]);
-    let lines = warnings_of(&scene, "v1.things.example.com").await;
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::default(), async |_| json_response(200, "{}")).await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[("egress", "dmz")]);
+    let lines = warnings_of(&fixture, "v1.things.example.com").await;
     assert_eq!(lines.len(), 1, "{lines:#?}");
     assert!(lines[0].contains("EgressSelectionNotFound") && lines[0].contains("dmz"), "{}", lines[0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn log_local_apiservices_in_one_line() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let local = |version: u8| {
         format!(
             "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {{name: v{version}.local.io}}\nspec: \
              {{group: local.io, version: v{version}, groupPriorityMinimum: 1, versionPriority: 1}}\n---\n"
         )
     };
-    world.write_registry("local.yaml", &(1..=3).map(local).collect::<String>());
-    let scene = GatewayFixture::from_registry(world, &[]);
-    scene.gateway.wait_for_log(&["INFO", "Local APIServices are available", "\"count\":3"]).await;
-    let log = scene.gateway.log_lines();
+    environment.write_registry("local.yaml", &(1..=3).map(local).collect::<String>());
+    let fixture = GatewayFixture::from_registry(environment, &[]);
+    fixture.gateway.wait_for_log(&["INFO", "Local APIServices are available", "\"count\":3"]).await;
+    let log = fixture.gateway.log_lines();
     assert!(!log.iter().any(|line| line.contains("INFO") && line.contains("local.io")), "{log:#?}");
 }

@@ -3,14 +3,14 @@
 use serde_json::{Value, json};
 
 use crate::authz::authorization_config::{webhook_entry, write_configuration};
-use crate::support::backend::{Backend, BackendSettings, json_response as answer};
+use crate::support::backend::{Backend, BackendSettings, json_response as response};
 use crate::support::client::{Client, admin_request, get, metric_value};
 use crate::support::fake_review_server::{FakeReviewServer, default_reply, failure_reply};
 use crate::support::fixtures::{GatewayProcess, TestEnvironment, eventually, run_narthex};
 use crate::support::gateway_fixture::{GatewayFixture, THINGS};
 
 struct RemoteCallsFixture {
-    scene: GatewayFixture,
+    setup: GatewayFixture,
     reviewer: FakeReviewServer,
     _backend: Backend,
 }
@@ -18,11 +18,11 @@ struct RemoteCallsFixture {
 impl RemoteCallsFixture {
     /// A gateway that asks the API server of `NAME.kubeconfig` for reviews.
     async fn new(kubeconfig: &str, prepare: impl FnOnce(&TestEnvironment), more: &[&str]) -> RemoteCallsFixture {
-        let world = TestEnvironment::new();
-        let backend = Backend::start(&world, BackendSettings::http2(), |_| async { answer(200, "{}") }).await;
-        let reviewer = FakeReviewServer::start(&world).await;
-        prepare(&world);
-        let kubeconfig = world.path(kubeconfig).display().to_string();
+        let environment = TestEnvironment::new();
+        let backend = Backend::start(&environment, BackendSettings::http2(), |_| async { response(200, "{}") }).await;
+        let reviewer = FakeReviewServer::start(&environment).await;
+        prepare(&environment);
+        let kubeconfig = environment.path(kubeconfig).display().to_string();
         let named = [
             format!("--authentication-kubeconfig={kubeconfig}"),
             format!("--authorization-kubeconfig={kubeconfig}"),
@@ -30,30 +30,30 @@ impl RemoteCallsFixture {
             "--authorization-webhook-cache-unauthorized-ttl=0s".to_owned(),
         ];
         let flags: Vec<&str> = named.iter().map(String::as_str).chain(more.iter().copied()).collect();
-        let scene = GatewayFixture::with_flags(world, &[&backend], &[], &flags);
-        RemoteCallsFixture { scene, reviewer, _backend: backend }
+        let setup = GatewayFixture::with_flags(environment, &[&backend], &[], &flags);
+        RemoteCallsFixture { setup, reviewer, _backend: backend }
     }
 
     /// One request that needs a TokenReview, and one that needs a SubjectAccessReview.
     async fn request_both(&self) -> [u16; 2] {
-        let anybody = Client::http1(&self.scene.world, &self.scene.gateway, None).await;
-        let token = anybody.send_and_read(get("/apis", &[("authorization", "Bearer good")])).await.status;
-        [token.as_u16(), self.scene.http1().await.get(THINGS).await.status.as_u16()]
+        let anonymous = Client::http1(&self.setup.environment, &self.setup.gateway, None).await;
+        let token = anonymous.send_and_read(get("/apis", &[("authorization", "Bearer good")])).await.status;
+        [token.as_u16(), self.setup.http1().await.get(THINGS).await.status.as_u16()]
     }
 
     async fn remote_call(&self, kind: &str) -> Value {
-        let report = admin_request(&self.scene.gateway, get("/status.json", &[])).await.json();
+        let report = admin_request(&self.setup.gateway, get("/status.json", &[])).await.json();
         let calls = report["remoteCalls"].as_array().unwrap();
         calls.iter().find(|call| call["call"] == kind).unwrap_or_else(|| panic!("{report}")).clone()
     }
 
     async fn readyz(&self) -> (u16, String) {
-        let read = admin_request(&self.scene.gateway, get("/readyz?verbose", &[])).await;
+        let read = admin_request(&self.setup.gateway, get("/readyz?verbose", &[])).await;
         (read.status.as_u16(), read.text())
     }
 
     fn run_status(&self) -> String {
-        let address = format!("--admin-address={}", self.scene.gateway.admin);
+        let address = format!("--admin-address={}", self.setup.gateway.admin);
         let output = run_narthex(&["status".to_owned(), address]);
         String::from_utf8(output.stdout).unwrap()
     }
@@ -66,79 +66,79 @@ impl RemoteCallsFixture {
             assert!(call["failingSince"].as_str().unwrap().ends_with('Z') && call["server"] == server, "{call}");
             assert!(call["latencyMicros"].is_u64(), "how long the last attempt took: {call}");
             let series = format!("narthex_remote_call_failing{{call=\"{kind}\",name=\"\",server=\"{server}\"}}");
-            assert_eq!(metric_value(&self.scene.gateway, &series).await, Some(1.0), "{series}");
+            assert_eq!(metric_value(&self.setup.gateway, &series).await, Some(1.0), "{series}");
             let status = self.run_status();
             let mut rows = status.lines().filter(|line| line.starts_with(kind) && line.contains(server));
             let row = rows.next().unwrap_or_else(|| panic!("{status}"));
             assert!(row.contains("failing for") && row.contains(error), "{row}");
-            self.scene.gateway.wait_for_log(&["calls fail", kind, error]).await;
+            self.setup.gateway.wait_for_log(&["calls fail", kind, error]).await;
         }
         let (code, text) = self.readyz().await;
         assert_eq!(code, 200, "{text}");
         assert!(text.contains("[+]reviews excluded: TokenReview failing since 20"), "{text}");
         assert!(text.contains("; SubjectAccessReview failing since 20") && !text.contains(server), "{text}");
-        // A token that nobody could judge is not its sender's fault.
-        let line = self.scene.gateway.wait_for_log(&[" access ", "status=401"]).await;
+        // An unavailable token review is a server error, not the client's.
+        let line = self.setup.gateway.wait_for_log(&[" access ", "status=401"]).await;
         assert!(line.contains("blame=gateway") && line.contains("TokenReview failed: "), "{line}");
-        let page = admin_request(&self.scene.gateway, get("/", &[])).await.text();
+        let page = admin_request(&self.setup.gateway, get("/", &[])).await.text();
         assert!(page.contains("SubjectAccessReview") && page.contains("failing for"), "{page}");
     }
 }
 
 #[tokio::test]
 async fn remote_calls_refused_by_the_api_server_are_shown_until_one_succeeds() {
-    let stage = RemoteCallsFixture::new("reviewer.kubeconfig", |_| {}, &[]).await;
-    let server = stage.reviewer.address().to_string();
-    assert_eq!(stage.remote_call("TokenReview").await["lastSuccess"], "");
-    assert!(stage.readyz().await.1.contains("[+]reviews ok\n"));
-    stage.reviewer.set_behavior(|_| failure_reply(403, "Forbidden"));
-    assert_eq!(stage.request_both().await, [401, 500]);
-    stage.assert_failing("the API server answered 403", &server).await;
-    stage.reviewer.set_behavior(default_reply);
-    assert_eq!(stage.request_both().await, [200, 200]);
+    let fixture = RemoteCallsFixture::new("reviewer.kubeconfig", |_| {}, &[]).await;
+    let server = fixture.reviewer.address().to_string();
+    assert_eq!(fixture.remote_call("TokenReview").await["lastSuccess"], "");
+    assert!(fixture.readyz().await.1.contains("[+]reviews ok\n"));
+    fixture.reviewer.set_behavior(|_| failure_reply(403, "Forbidden"));
+    assert_eq!(fixture.request_both().await, [401, 500]);
+    fixture.assert_failing("the API server answered 403", &server).await;
+    fixture.reviewer.set_behavior(default_reply);
+    assert_eq!(fixture.request_both().await, [200, 200]);
     for kind in ["TokenReview", "SubjectAccessReview"] {
-        let call = stage.remote_call(kind).await;
+        let call = fixture.remote_call(kind).await;
         assert_eq!((&call["failingSince"], &call["error"]), (&"".into(), &"".into()), "{call}");
         assert!(call["lastSuccess"] != "" && call["latencyMicros"].as_u64().is_some(), "{call}");
-        stage.scene.gateway.wait_for_log(&["calls succeed again", kind]).await;
+        fixture.setup.gateway.wait_for_log(&["calls succeed again", kind]).await;
     }
-    let (code, text) = stage.readyz().await;
+    let (code, text) = fixture.readyz().await;
     assert!(code == 200 && text.contains("[+]reviews ok\n"), "{text}");
-    stage.request_both().await;
+    fixture.request_both().await;
     for kind in ["TokenReview", "SubjectAccessReview"] {
-        assert!(stage.remote_call(kind).await["cacheHits"].as_u64().unwrap() > 0, "{kind}");
+        assert!(fixture.remote_call(kind).await["cacheHits"].as_u64().unwrap() > 0, "{kind}");
     }
-    let said = stage.scene.gateway.log_lines().iter().filter(|line| line.contains("calls fail;")).count();
-    assert_eq!(said, 2, "one line for each change of state");
+    let output_text = fixture.setup.gateway.log_lines().iter().filter(|line| line.contains("calls fail;")).count();
+    assert_eq!(output_text, 2, "one line for each change of state");
 }
 
 #[tokio::test]
 async fn remote_calls_unauthorized_or_to_an_untrusted_server_are_shown() {
-    let stage = RemoteCallsFixture::new("reviewer.kubeconfig", |_| {}, &[]).await;
-    stage.reviewer.set_behavior(move |_| failure_reply(401, "Unauthorized"));
-    assert_eq!(stage.request_both().await, [401, 500]);
-    stage.assert_failing("the API server answered 401", &stage.reviewer.address().to_string()).await;
+    let fixture = RemoteCallsFixture::new("reviewer.kubeconfig", |_| {}, &[]).await;
+    fixture.reviewer.set_behavior(move |_| failure_reply(401, "Unauthorized"));
+    assert_eq!(fixture.request_both().await, [401, 500]);
+    fixture.assert_failing("the API server answered 401", &fixture.reviewer.address().to_string()).await;
 
-    let untrusted = |world: &TestEnvironment| {
-        let text = world.read_file("reviewer.kubeconfig").replace("backend-ca.crt", "serving-ca.crt");
-        std::fs::write(world.path("untrusted.kubeconfig"), text).unwrap();
+    let untrusted = |environment: &TestEnvironment| {
+        let text = environment.read_file("reviewer.kubeconfig").replace("backend-ca.crt", "serving-ca.crt");
+        std::fs::write(environment.path("untrusted.kubeconfig"), text).unwrap();
     };
-    let stage = RemoteCallsFixture::new("untrusted.kubeconfig", untrusted, &[]).await;
-    assert_eq!(stage.request_both().await, [401, 500]);
-    stage.assert_failing("the API server cannot be reached", &stage.reviewer.address().to_string()).await;
+    let fixture = RemoteCallsFixture::new("untrusted.kubeconfig", untrusted, &[]).await;
+    assert_eq!(fixture.request_both().await, [401, 500]);
+    fixture.assert_failing("the API server cannot be reached", &fixture.reviewer.address().to_string()).await;
 }
 
 /// The webhooks of a configuration are probed, too.
 #[tokio::test]
 async fn readiness_requires_reviews_of_configured_webhooks() {
-    let world = TestEnvironment::new();
-    let reviewer = FakeReviewServer::start(&world).await;
+    let environment = TestEnvironment::new();
+    let reviewer = FakeReviewServer::start(&environment).await;
     reviewer.set_behavior(|_| failure_reply(403, "Forbidden"));
-    let kubeconfig = reviewer.write_kubeconfig(&world, "guard", "/authorize");
-    let file = world.path("authorization.yaml");
+    let kubeconfig = reviewer.write_kubeconfig(&environment, "guard", "/authorize");
+    let file = environment.path("authorization.yaml");
     write_configuration(&file, &[webhook_entry("guard", &kubeconfig, &json!({}))]);
     let flag = format!("--authorization-config={}", file.display());
-    let gateway = world.start_gateway(&[&flag, "--readiness-requires-reviews"]);
+    let gateway = environment.start_gateway(&[&flag, "--readiness-requires-reviews"]);
     let reviews = async || admin_request(&gateway, get("/readyz/reviews", &[])).await;
     eventually("a probe to fail", async || {
         reviews().await.text().contains("SubjectAccessReview failing since").then_some(())
@@ -153,32 +153,32 @@ async fn readiness_requires_reviews_of_configured_webhooks() {
 /// Without a request, too: a gateway that is not ready gets none.
 #[tokio::test]
 async fn readiness_requires_reviews_fails_until_a_probe_succeeds() {
-    let stage = RemoteCallsFixture::new("reviewer.kubeconfig", |_| {}, &["--readiness-requires-reviews"]).await;
-    stage.reviewer.set_behavior(|_| failure_reply(403, "Forbidden"));
-    let cause = async || admin_request(&stage.scene.gateway, get("/readyz/reviews", &[])).await.text();
+    let fixture = RemoteCallsFixture::new("reviewer.kubeconfig", |_| {}, &["--readiness-requires-reviews"]).await;
+    fixture.reviewer.set_behavior(|_| failure_reply(403, "Forbidden"));
+    let cause = async || admin_request(&fixture.setup.gateway, get("/readyz/reviews", &[])).await.text();
     // A probe may have come before the refusals.
-    stage.request_both().await;
+    fixture.request_both().await;
     eventually("readiness to fail", async || {
         let text = cause().await;
-        (stage.readyz().await.0 == 500 && text.contains("SubjectAccessReview failing since")).then_some(())
+        (fixture.readyz().await.0 == 500 && text.contains("SubjectAccessReview failing since")).then_some(())
     })
     .await;
     // In the verdict and in its row.
-    let status = stage.run_status();
+    let status = fixture.run_status();
     assert_eq!(status.matches("SubjectAccessReview").count(), 2, "{status}");
     assert!(!status.contains("not ready: ") && status.contains(", not ready,"), "{status}");
-    stage.reviewer.set_behavior(default_reply);
-    eventually("a probe to succeed", async || (stage.readyz().await.0 == 200).then_some(())).await;
-    assert!(stage.remote_call("SubjectAccessReview").await["successes"].as_u64().unwrap() > 0);
+    fixture.reviewer.set_behavior(default_reply);
+    eventually("a probe to succeed", async || (fixture.readyz().await.0 == 200).then_some(())).await;
+    assert!(fixture.remote_call("SubjectAccessReview").await["successes"].as_u64().unwrap() > 0);
 }
 
 #[tokio::test]
 async fn remote_calls_list_the_request_for_a_serving_certificate() {
-    let world = TestEnvironment::new();
-    let reviewer = FakeReviewServer::start(&world).await;
+    let environment = TestEnvironment::new();
+    let reviewer = FakeReviewServer::start(&environment).await;
     reviewer.set_behavior(|_| failure_reply(403, "Forbidden"));
     let mut arguments = crate::sidecar::delegated_auth::sidecar_arguments(
-        &world,
+        &environment,
         &[],
         &["--request-serving-certificate=example.com/serving"],
     );

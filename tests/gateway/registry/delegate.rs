@@ -6,7 +6,7 @@ use rustls_pki_types::CertificateDer;
 use serde_json::{Value, json};
 
 use crate::support::backend::{
-    Backend, BackendResponse, BackendSettings, data_frame, json_response as answer, start_watch_backend,
+    Backend, BackendResponse, BackendSettings, data_frame, json_response as response, start_watch_backend,
 };
 use crate::support::client::{Client, admin_request, get, next_chunk, request};
 use crate::support::fixtures::{TestEnvironment, eventually, run_narthex};
@@ -25,7 +25,7 @@ fn discovery_group(name: &str, version: &str, resource: &str) -> Value {
 fn apiserver_response(path: &str, accept: &str) -> BackendResponse {
     let list = |items: Value| {
         let list = json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "items": items});
-        let mut list = answer(200, &list.to_string());
+        let mut list = response(200, &list.to_string());
         list.headers_mut().insert("content-type", V2.parse().unwrap());
         list
     };
@@ -37,7 +37,7 @@ fn apiserver_response(path: &str, accept: &str) -> BackendResponse {
             discovery_group("things.example.com", "v1", "stolen"),
             discovery_group("authentication.k8s.io", "v1", "tokenreviews"),
         ])),
-        "/openapi/v3" => answer(
+        "/openapi/v3" => response(
             200,
             &json!({"paths": {
                 "api/v1": {"serverRelativeURL": "/openapi/v3/api/v1?hash=AA"},
@@ -45,7 +45,7 @@ fn apiserver_response(path: &str, accept: &str) -> BackendResponse {
             }})
             .to_string(),
         ),
-        "/openapi/v2" => answer(
+        "/openapi/v2" => response(
             200,
             &json!({
                 "swagger": "2.0", "info": {"title": "Kubernetes", "version": "v1.36.3"},
@@ -60,34 +60,34 @@ fn apiserver_response(path: &str, accept: &str) -> BackendResponse {
             })
             .to_string(),
         ),
-        path => answer(200, &json!({"cluster": path}).to_string()),
+        path => response(200, &json!({"cluster": path}).to_string()),
     }
 }
 
 /// The cluster, and `apiserver_response.kubeconfig`, whose user has a token.
-async fn start_apiserver(world: &TestEnvironment) -> Backend {
+async fn start_apiserver(environment: &TestEnvironment) -> Backend {
     let settings = BackendSettings { names: vec!["127.0.0.1"], handles_probes: true, ..BackendSettings::default() };
-    let backend = Backend::start(world, settings, async |request| {
+    let backend = Backend::start(environment, settings, async |request| {
         let accept = request.headers().get("accept").map_or("", |accept| accept.to_str().unwrap()).to_owned();
         apiserver_response(request.uri().path(), &accept)
     })
     .await;
-    write_kubeconfig(world, &format!("https://{}", backend.address));
+    write_kubeconfig(environment, &format!("https://{}", backend.address));
     backend
 }
 
-pub(crate) fn write_kubeconfig(world: &TestEnvironment, server: &str) {
+pub(crate) fn write_kubeconfig(environment: &TestEnvironment, server: &str) {
     let document = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "x",
         "clusters": [{"name": "c", "cluster": {"server": server, "certificate-authority": "backend-ca.crt"}}],
         "users": [{"name": "u", "user": {"token": "of-the-kubeconfig"}}],
         "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
     });
-    std::fs::write(world.path("cluster.kubeconfig"), document.to_string()).unwrap();
+    std::fs::write(environment.path("cluster.kubeconfig"), document.to_string()).unwrap();
 }
 
-pub(crate) fn kubeconfig_flag(world: &TestEnvironment) -> String {
-    format!("--delegate-kubeconfig={}", world.path("cluster.kubeconfig").display())
+pub(crate) fn kubeconfig_flag(environment: &TestEnvironment) -> String {
+    format!("--delegate-kubeconfig={}", environment.path("cluster.kubeconfig").display())
 }
 
 /// What people asked for, as the cluster saw it; our own questions left out.
@@ -101,13 +101,14 @@ fn client_requests(cluster: &Backend) -> Vec<crate::support::backend::ReceivedRe
 
 #[tokio::test(flavor = "multi_thread")]
 async fn delegate_receives_unclaimed_paths_from_front_proxy() {
-    let world = TestEnvironment::new();
-    let cluster = start_apiserver(&world).await;
-    let things = Backend::start(&world, BackendSettings::default(), async |_| answer(200, r#"{"things":1}"#)).await;
-    register_things(&world, &[things.address], &[]);
-    let flag = kubeconfig_flag(&world);
-    let scene = GatewayFixture::from_registry(world, &[&flag]);
-    for client in scene.both_protocols().await {
+    let environment = TestEnvironment::new();
+    let cluster = start_apiserver(&environment).await;
+    let things =
+        Backend::start(&environment, BackendSettings::default(), async |_| response(200, r#"{"things":1}"#)).await;
+    register_things(&environment, &[things.address], &[]);
+    let flag = kubeconfig_flag(&environment);
+    let fixture = GatewayFixture::from_registry(environment, &[&flag]);
+    for client in fixture.both_protocols().await {
         for path in [
             "/api/v1/namespaces/default/pods",
             "/apis/apps/v1/deployments",
@@ -136,19 +137,19 @@ async fn delegate_receives_unclaimed_paths_from_front_proxy() {
             assert!(seen.header_values(never).is_empty(), "{never}: {seen:?}");
         }
     }
-    // The user of the kubeconfig is nobody's credentials.
+    // The credentials of the kubeconfig are not used for requests of clients.
     assert!(cluster.received().iter().all(|seen| seen.header_values("authorization").is_empty()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn delegate_discovery_merged_with_apiservices() {
-    let world = TestEnvironment::new();
-    let cluster = start_apiserver(&world).await;
-    let things = Backend::start(&world, BackendSettings::default(), async |_| answer(200, "{}")).await;
-    register_things(&world, &[things.address], &[]);
-    let flag = kubeconfig_flag(&world);
-    let scene = GatewayFixture::from_registry(world, &[&flag]);
-    let client = scene.http2().await;
+    let environment = TestEnvironment::new();
+    let cluster = start_apiserver(&environment).await;
+    let things = Backend::start(&environment, BackendSettings::default(), async |_| response(200, "{}")).await;
+    register_things(&environment, &[things.address], &[]);
+    let flag = kubeconfig_flag(&environment);
+    let fixture = GatewayFixture::from_registry(environment, &[&flag]);
+    let client = fixture.http2().await;
     eventually("readiness", async || (client.get("/readyz").await.status == 200).then_some(())).await;
     let shown = async |path: &str| {
         let list = client.send_and_read(get(path, &[("accept", V2)])).await.json();
@@ -186,7 +187,7 @@ async fn delegate_discovery_merged_with_apiservices() {
     }
 
     let shown_to_the_operator = async || {
-        let report = admin_request(&scene.gateway, get("/status.json", &[])).await.json();
+        let report = admin_request(&fixture.gateway, get("/status.json", &[])).await.json();
         let all = report["apiservices"].as_array().unwrap();
         let delegate = all.iter().find(|one| one["name"] == "delegate").unwrap();
         (delegate["available"].as_bool(), delegate["service"].as_str().unwrap().to_owned())
@@ -203,7 +204,8 @@ async fn delegate_discovery_merged_with_apiservices() {
     let settings =
         BackendSettings { names: vec!["127.0.0.1"], handles_probes: true, address, ..BackendSettings::default() };
     let _back =
-        Backend::start(&scene.world, settings, async |request| legacy_apiserver_response(request.uri().path())).await;
+        Backend::start(&fixture.environment, settings, async |request| legacy_apiserver_response(request.uri().path()))
+            .await;
     eventually("it is back", async || (client.get("/version").await.status == 200).then_some(())).await;
     eventually("another list", async || (shown("/apis").await.get(1)? == "batch Current jobs").then_some(())).await;
 }
@@ -211,71 +213,73 @@ async fn delegate_discovery_merged_with_apiservices() {
 /// A cluster that knows only the older form of discovery.
 fn legacy_apiserver_response(path: &str) -> BackendResponse {
     match path {
-        "/api" => answer(200, r#"{"kind":"APIVersions","versions":[]}"#),
-        "/apis" => answer(200, r#"{"kind":"APIGroupList","groups":[{"name":"batch","versions":[{"version":"v1"}]}]}"#),
-        "/apis/batch/v1" => answer(
+        "/api" => response(200, r#"{"kind":"APIVersions","versions":[]}"#),
+        "/apis" => {
+            response(200, r#"{"kind":"APIGroupList","groups":[{"name":"batch","versions":[{"version":"v1"}]}]}"#)
+        }
+        "/apis/batch/v1" => response(
             200,
             r#"{"kind":"APIResourceList","groupVersion":"batch/v1","resources":[
             {"name":"jobs","singularName":"job","namespaced":true,"kind":"Job","verbs":["get"]}]}"#,
         ),
-        _ => answer(200, "{}"),
+        _ => response(200, "{}"),
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn delegate_kubeconfig_change_keeps_open_watches() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let settings = || BackendSettings { names: vec!["127.0.0.1"], handles_probes: true, ..BackendSettings::default() };
-    let (first, writers) = start_watch_backend(&world, settings()).await;
-    write_kubeconfig(&world, &format!("https://{}", first.address));
-    let flag = kubeconfig_flag(&world);
-    let scene = GatewayFixture::from_registry(world, &[&flag]);
-    let client = scene.http2().await;
+    let (first, writers) = start_watch_backend(&environment, settings()).await;
+    write_kubeconfig(&environment, &format!("https://{}", first.address));
+    let flag = kubeconfig_flag(&environment);
+    let fixture = GatewayFixture::from_registry(environment, &[&flag]);
+    let client = fixture.http2().await;
     let mut body = client.send(get("/api/v1/pods?watch=1", &[])).await.unwrap().into_body();
     assert_eq!(next_chunk(&mut body).await.unwrap().unwrap(), "first\n");
 
-    let second = Backend::start(&scene.world, settings(), async |_| answer(200, "second")).await;
-    write_kubeconfig(&scene.world, "http://nowhere");
-    let told = |text: &str| scene.gateway.log_lines().iter().any(|line| line.contains(text));
-    eventually("the mistake is told", async || told("clusters[0].cluster.server").then_some(())).await;
-    write_kubeconfig(&scene.world, &format!("https://{}", second.address));
+    let second = Backend::start(&fixture.environment, settings(), async |_| response(200, "second")).await;
+    write_kubeconfig(&fixture.environment, "http://nowhere");
+    let message = |text: &str| fixture.gateway.log_lines().iter().any(|line| line.contains(text));
+    eventually("the mistake is told", async || message("clusters[0].cluster.server").then_some(())).await;
+    write_kubeconfig(&fixture.environment, &format!("https://{}", second.address));
     eventually("the other server", async || (client.get("/version").await.text() == "second").then_some(())).await;
-    // Who was served by the first one still is.
+    // Requests to the first one are still served.
     writers.lock().unwrap()[0].send(data_frame("more\n")).unwrap();
     assert_eq!(next_chunk(&mut body).await.unwrap().unwrap(), "more\n");
 }
 
 #[test]
 fn delegate_configuration_errors_refused_at_start() {
-    let world = TestEnvironment::new();
-    write_kubeconfig(&world, "http://plain");
-    std::fs::write(world.path("policy.yaml"), "{}").unwrap();
+    let environment = TestEnvironment::new();
+    write_kubeconfig(&environment, "http://plain");
+    std::fs::write(environment.path("policy.yaml"), "{}").unwrap();
     let refused = |more: &[&str]| {
-        let flag = kubeconfig_flag(&world);
+        let flag = kubeconfig_flag(&environment);
         let more: Vec<&str> = more.iter().copied().chain([flag.as_str()]).collect();
-        let output = run_narthex(&[vec!["gateway".to_owned()], world.gateway_arguments(&more)].concat());
+        let output = run_narthex(&[vec!["gateway".to_owned()], environment.gateway_arguments(&more)].concat());
         assert_eq!(output.status.code(), Some(1));
         String::from_utf8(output.stderr).unwrap()
     };
-    let told = refused(&[]);
-    assert!(told.contains("cluster.kubeconfig: clusters[0].cluster.server: must be https"), "{told}");
+    let message = refused(&[]);
+    assert!(message.contains("cluster.kubeconfig: clusters[0].cluster.server: must be https"), "{message}");
     let in_cluster = run_narthex(&["gateway".to_owned(), "--delegate-kubeconfig=in-cluster".to_owned()]);
     assert_eq!(in_cluster.status.code(), Some(1));
-    let told = String::from_utf8(in_cluster.stderr).unwrap();
-    assert!(told.contains("unable to load in-cluster configuration"), "{told}");
-    let told = refused(&["--serve-delegation", "--authorization-mode=Static"]);
-    assert!(told.contains("--serve-delegation: cannot be given together with --delegate-kubeconfig"), "{told}");
+    let message = String::from_utf8(in_cluster.stderr).unwrap();
+    assert!(message.contains("unable to load in-cluster configuration"), "{message}");
+    let message = refused(&["--serve-delegation", "--authorization-mode=Static"]);
+    assert!(message.contains("--serve-delegation: cannot be given together with --delegate-kubeconfig"), "{message}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn delegate_with_untrusted_certificate_receives_no_request() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let settings = BackendSettings { names: vec!["other.example"], handles_probes: true, ..BackendSettings::default() };
-    let wrong = Backend::start(&world, settings, async |_| answer(200, "{}")).await;
-    write_kubeconfig(&world, &format!("https://{}", wrong.address));
-    let flag = kubeconfig_flag(&world);
-    let scene = GatewayFixture::from_registry(world, &[&flag]);
-    let client: Client = scene.http1().await;
+    let wrong = Backend::start(&environment, settings, async |_| response(200, "{}")).await;
+    write_kubeconfig(&environment, &format!("https://{}", wrong.address));
+    let flag = kubeconfig_flag(&environment);
+    let fixture = GatewayFixture::from_registry(environment, &[&flag]);
+    let client: Client = fixture.http1().await;
     let status = client.get("/api/v1/secrets").await.assert_failure(503, "ServiceUnavailable");
     assert!(!status.to_string().contains(&wrong.address.to_string()), "{status}");
     assert!(wrong.received().is_empty());
@@ -283,25 +287,25 @@ async fn delegate_with_untrusted_certificate_receives_no_request() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn delegate_openapi_v2_merged_with_apiservices() {
-    let world = TestEnvironment::new();
-    let _cluster = start_apiserver(&world).await;
+    let environment = TestEnvironment::new();
+    let _cluster = start_apiserver(&environment).await;
     let settings = BackendSettings { handles_probes: true, ..BackendSettings::default() };
-    let things = Backend::start(&world, settings, async |request| match request.uri().path() {
-        "/openapi/v2" => answer(
+    let things = Backend::start(&environment, settings, async |request| match request.uri().path() {
+        "/openapi/v2" => response(
             200,
             r#"{"swagger":"2.0","info":{"title":"things","version":"1"},"paths":{"/apis/things.example.com/v1/things":{"post":{}}},
                 "definitions":{"Pod":{"type":"string"}}}"#,
         ),
         "/apis/things.example.com/v1" => {
-            answer(200, r#"{"kind":"APIResourceList","groupVersion":"things.example.com/v1","resources":[]}"#)
+            response(200, r#"{"kind":"APIResourceList","groupVersion":"things.example.com/v1","resources":[]}"#)
         }
-        _ => answer(404, "{}"),
+        _ => response(404, "{}"),
     })
     .await;
-    register_things(&world, &[things.address], &[]);
-    let flag = kubeconfig_flag(&world);
-    let scene = GatewayFixture::from_registry(world, &[&flag]);
-    let client = scene.http2().await;
+    register_things(&environment, &[things.address], &[]);
+    let flag = kubeconfig_flag(&environment);
+    let fixture = GatewayFixture::from_registry(environment, &[&flag]);
+    let client = fixture.http2().await;
     let whole = eventually("both", async || {
         let whole = client.get("/openapi/v2").await.json();
         (whole["paths"].as_object().unwrap().len() == 3).then_some(whole)
@@ -324,15 +328,15 @@ async fn delegate_openapi_v2_merged_with_apiservices() {
 /// a certificate it trusts; the README has these cases.
 #[tokio::test(flavor = "multi_thread")]
 async fn delegate_and_backends_shown_separate_front_proxy_certificates() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let now = std::time::SystemTime::now();
     let (authority, _) = Authority::new("cluster-front-proxy-ca", now).unwrap();
-    let (theirs, ours) = (authority.certificate().clone(), world.request_header_ca.certificate().clone());
+    let (upstream, actual) = (authority.certificate().clone(), environment.request_header_ca.certificate().clone());
     let cluster_s = authority.issue(&CertificateRequest::client("front-proxy-client", &[]), now).unwrap();
-    world.write_pair("front-proxy-client", &cluster_s);
-    world.write_pair(
+    environment.write_pair("front-proxy-client", &cluster_s);
+    environment.write_pair(
         "registry/own",
-        &world.request_header_ca.issue(&CertificateRequest::client("own", &[]), now).unwrap(),
+        &environment.request_header_ca.issue(&CertificateRequest::client("own", &[]), now).unwrap(),
     );
     let delegate = async |front_proxies: &[CertificateDer<'static>]| {
         let settings = BackendSettings {
@@ -342,26 +346,26 @@ async fn delegate_and_backends_shown_separate_front_proxy_certificates() {
             ..BackendSettings::default()
         };
         let backend =
-            Backend::start(&world, settings, async |request| apiserver_response(request.uri().path(), "")).await;
-        write_kubeconfig(&world, &format!("https://{}", backend.address));
+            Backend::start(&environment, settings, async |request| apiserver_response(request.uri().path(), "")).await;
+        write_kubeconfig(&environment, &format!("https://{}", backend.address));
         backend
     };
     let things = async |front_proxies: &[CertificateDer<'static>], annotations: &[(&str, &str)]| {
         let settings = BackendSettings { front_proxies: front_proxies.to_vec(), ..BackendSettings::default() };
-        let backend = Backend::start(&world, settings, async |_| answer(200, "{}")).await;
-        register_things(&world, &[backend.address], annotations);
+        let backend = Backend::start(&environment, settings, async |_| response(200, "{}")).await;
+        register_things(&environment, &[backend.address], annotations);
         backend
     };
-    let (only_theirs, only_ours, both) = ([theirs.clone()], [ours.clone()], [theirs, ours]);
+    let (only_theirs, only_ours, both) = ([upstream.clone()], [actual.clone()], [upstream, actual]);
     let pair = |name: &str| {
-        let file = |suffix| world.path(&format!("{name}.{suffix}")).display().to_string();
+        let file = |suffix| environment.path(&format!("{name}.{suffix}")).display().to_string();
         [format!("--proxy-client-cert-file={}", file("crt")), format!("--proxy-client-key-file={}", file("key"))]
     };
-    let jane = world.issue_user("jane", &[]);
-    let asked = async |name: &str, expected: (u16, u16)| {
+    let jane = environment.issue_user("jane", &[]);
+    let recorded = async |name: &str, expected: (u16, u16)| {
         let [certificate, key] = pair(name);
-        let gateway = world.start_gateway(&[&kubeconfig_flag(&world), &certificate, &key]);
-        let client = Client::http2(&world, &gateway, Some(&jane)).await;
+        let gateway = environment.start_gateway(&[&kubeconfig_flag(&environment), &certificate, &key]);
+        let client = Client::http2(&environment, &gateway, Some(&jane)).await;
         eventually(&format!("{expected:?}"), async || {
             let statuses = (client.get("/api/v1/pods").await.status, client.get(THINGS).await.status);
             ((statuses.0.as_u16(), statuses.1.as_u16()) == expected).then_some(())
@@ -372,28 +376,28 @@ async fn delegate_and_backends_shown_separate_front_proxy_certificates() {
     let behind = delegate(&only_theirs).await;
     // Ours, which the cluster does not trust.
     let backend = things(&only_ours, &[]).await;
-    asked("front-proxy", (503, 200)).await;
-    // The cluster's own; servers that read whom to trust from the cluster trust it.
+    recorded("front-proxy", (503, 200)).await;
+    // The cluster's own certificate: servers that read their CAs from the cluster trust it.
     let like_cluster = things(&only_theirs, &[]).await;
-    asked("front-proxy-client", (200, 200)).await;
+    recorded("front-proxy-client", (200, 200)).await;
     assert_eq!(
         (last_client_name(&behind), last_client_name(&like_cluster)),
         ("front-proxy-client".into(), "front-proxy-client".into())
     );
     // Servers with a bundle of their own do not, until it has both authorities.
-    register_things(&world, &[backend.address], &[]);
-    asked("front-proxy-client", (200, 503)).await;
+    register_things(&environment, &[backend.address], &[]);
+    recorded("front-proxy-client", (200, 503)).await;
     let with_both = things(&both, &[]).await;
-    asked("front-proxy-client", (200, 200)).await;
+    recorded("front-proxy-client", (200, 200)).await;
     assert_eq!(last_client_name(&with_both), "front-proxy-client");
     // Or they are shown a pair of their own.
-    register_things(&world, &[backend.address], &[("client-certificate", "own")]);
-    asked("front-proxy-client", (200, 200)).await;
+    register_things(&environment, &[backend.address], &[("client-certificate", "own")]);
+    recorded("front-proxy-client", (200, 200)).await;
     assert_eq!((last_client_name(&behind), last_client_name(&backend)), ("front-proxy-client".into(), "own".into()));
     // Or the kube-apiserver's bundle has both, and all of them see ours.
     let behind = delegate(&both).await;
-    register_things(&world, &[backend.address], &[]);
-    asked("front-proxy", (200, 200)).await;
+    register_things(&environment, &[backend.address], &[]);
+    recorded("front-proxy", (200, 200)).await;
     assert_eq!(
         (last_client_name(&behind), last_client_name(&backend)),
         ("narthex-front-proxy".into(), "narthex-front-proxy".into())

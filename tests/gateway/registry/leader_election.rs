@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::support::backend::{Backend, BackendSettings, json_response as answer};
+use crate::support::backend::{Backend, BackendSettings, json_response as response};
 use crate::support::client::{admin_request, get, metric_value};
 use crate::support::fake_apiserver::FakeApiServer;
 use crate::support::fixtures::{GatewayProcess, TestEnvironment, eventually, run_narthex};
@@ -15,14 +15,14 @@ const API_SERVICE: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v1.things
 const SLICE: &str = "/apis/discovery.k8s.io/v1/namespaces/things/endpointslices/things-v1-0";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/narthex";
 const LEADER_METRIC: &str = "leader_election_master_status{name=\"narthex\"}";
-/// Short, so that nobody waits long for a leader that died.
+/// Short, so that a dead leader is replaced soon.
 const FAST_ELECTION_FLAGS: [&str; 3] =
     ["--leader-elect-lease-duration=3s", "--leader-elect-renew-deadline=2s", "--leader-elect-retry-period=200ms"];
 
 struct LeaderElectionFixture {
-    world: TestEnvironment,
+    environment: TestEnvironment,
     cluster: FakeApiServer,
-    /// Answers as long as it is there, and badly if it is `ill`.
+    /// Answers as long as it is there, and badly if it is `unhealthy`.
     _backend: Backend,
     is_unhealthy: Arc<AtomicBool>,
     documents: String,
@@ -30,29 +30,29 @@ struct LeaderElectionFixture {
 
 impl LeaderElectionFixture {
     async fn new() -> LeaderElectionFixture {
-        let world = TestEnvironment::new();
-        let ill = Arc::new(AtomicBool::new(false));
-        let told = ill.clone();
+        let environment = TestEnvironment::new();
+        let unhealthy = Arc::new(AtomicBool::new(false));
+        let error_text = unhealthy.clone();
         let settings = BackendSettings { handles_probes: true, ..BackendSettings::http2() };
-        let backend = Backend::start(&world, settings, move |_| {
-            let code = if told.load(Ordering::SeqCst) { 500 } else { 200 };
-            async move { answer(code, "{}") }
+        let backend = Backend::start(&environment, settings, move |_| {
+            let code = if error_text.load(Ordering::SeqCst) { 500 } else { 200 };
+            async move { response(code, "{}") }
         })
         .await;
-        let cluster = FakeApiServer::start(&world).await;
-        let documents = world.apiservice_manifests(
+        let cluster = FakeApiServer::start(&environment).await;
+        let documents = environment.apiservice_manifests(
             "things.example.com",
             "v1",
             &[backend.address],
             &annotations_yaml(&[]).replace("1000", "3"),
         );
         cluster.apply(&documents);
-        LeaderElectionFixture { world, cluster, _backend: backend, is_unhealthy: ill, documents }
+        LeaderElectionFixture { environment, cluster, _backend: backend, is_unhealthy: unhealthy, documents }
     }
 
     fn start_gateway(&self, more: &[&str]) -> GatewayProcess {
-        let flag = FakeApiServer::kubeconfig_flag(&self.world);
-        self.world.start_gateway(&[&[flag.as_str()], more].concat())
+        let flag = FakeApiServer::kubeconfig_flag(&self.environment);
+        self.environment.start_gateway(&[&[flag.as_str()], more].concat())
     }
 
     fn available_condition(&self) -> Option<Value> {
@@ -85,29 +85,29 @@ async fn wait_for_leadership(gateway: &GatewayProcess) {
 
 #[tokio::test]
 async fn leader_writes_changed_conditions_with_upstream_text() {
-    let stage = LeaderElectionFixture::new().await;
+    let fixture = LeaderElectionFixture::new().await;
     let custom = json!({"type": "Custom", "status": "True"});
-    stage.cluster.edit(API_SERVICE, |object| object["status"] = json!({"conditions": [custom.clone()]}));
-    let gateway = stage.start_gateway(&[]);
-    let passed = stage.wait_for_condition("True", "Passed", "all checks passed").await;
-    stage.cluster.apply(&stage.world.apiservice_manifests("more.example.com", "v1", &[], ""));
+    fixture.cluster.edit(API_SERVICE, |object| object["status"] = json!({"conditions": [custom.clone()]}));
+    let gateway = fixture.start_gateway(&[]);
+    let passed = fixture.wait_for_condition("True", "Passed", "all checks passed").await;
+    fixture.cluster.apply(&fixture.environment.apiservice_manifests("more.example.com", "v1", &[], ""));
     let more = "/apis/apiregistration.k8s.io/v1/apiservices/v1.more.example.com";
     eventually("the other's condition", async || {
-        let conditions = stage.cluster.get(more)?["status"]["conditions"].clone();
+        let conditions = fixture.cluster.get(more)?["status"]["conditions"].clone();
         (conditions[0]["reason"] == "EndpointsNotFound").then_some(())
     })
     .await;
-    assert_eq!(stage.status_writes(), 1, "what did not change is not written");
+    assert_eq!(fixture.status_writes(), 1, "what did not change is not written");
 
-    stage.cluster.delete(SLICE);
+    fixture.cluster.delete(SLICE);
     let words = "cannot find endpointslices for service/things-v1 in \"things\"";
-    let failed = stage.wait_for_condition("False", "EndpointsNotFound", words).await;
+    let failed = fixture.wait_for_condition("False", "EndpointsNotFound", words).await;
     assert!(failed["lastTransitionTime"].as_str() >= passed["lastTransitionTime"].as_str());
-    let conditions = stage.cluster.get(API_SERVICE).unwrap()["status"]["conditions"].clone();
+    let conditions = fixture.cluster.get(API_SERVICE).unwrap()["status"]["conditions"].clone();
     assert_eq!(conditions[0], custom, "others' conditions stay");
 
     // What the spec says is not touched, and a write of ours is no news to ourselves.
-    assert_eq!(stage.status_writes(), 2);
+    assert_eq!(fixture.status_writes(), 2);
     let status = run_narthex(&["status".to_owned(), format!("--admin-address={}", gateway.admin)]);
     let text = String::from_utf8(status.stdout).unwrap();
     assert!(text.contains(": watched; APIService conditions are written by this gateway"), "{text}");
@@ -115,119 +115,119 @@ async fn leader_writes_changed_conditions_with_upstream_text() {
 
 #[tokio::test]
 async fn leader_shutdown_releases_lease_to_second_gateway() {
-    let stage = LeaderElectionFixture::new().await;
-    let mut first = stage.start_gateway(&[]);
+    let fixture = LeaderElectionFixture::new().await;
+    let mut first = fixture.start_gateway(&[]);
     wait_for_leadership(&first).await;
-    stage.wait_for_condition("True", "Passed", "all checks passed").await;
-    let held = stage.lease_holder();
-    let second = stage.start_gateway(&[]);
+    fixture.wait_for_condition("True", "Passed", "all checks passed").await;
+    let held = fixture.lease_holder();
+    let second = fixture.start_gateway(&[]);
     second.wait_for_log(&["new leader elected", &held]).await;
     assert_eq!(metric_value(&second, LEADER_METRIC).await, Some(0.0));
 
-    // It gives the Lease back; nobody waits for its fifteen seconds.
+    // The leader releases the Lease, so the standby need not wait 15 seconds.
     first.signal("TERM");
     assert!(first.wait_for_exit().await.success());
     wait_for_leadership(&second).await;
-    assert_ne!(stage.lease_holder(), held);
-    assert_eq!(stage.cluster.get(LEASE).unwrap()["spec"]["leaseTransitions"], 1);
-    stage.cluster.delete(SLICE);
-    stage
+    assert_ne!(fixture.lease_holder(), held);
+    assert_eq!(fixture.cluster.get(LEASE).unwrap()["spec"]["leaseTransitions"], 1);
+    fixture.cluster.delete(SLICE);
+    fixture
         .wait_for_condition(
             "False",
             "EndpointsNotFound",
             "cannot find endpointslices for service/things-v1 in \"things\"",
         )
         .await;
-    assert_eq!(stage.status_writes(), 2, "the second wrote only the news");
+    assert_eq!(fixture.status_writes(), 2, "the second wrote only the news");
 }
 
 #[tokio::test]
 async fn leader_killed_is_replaced_after_lease_expires() {
-    let stage = LeaderElectionFixture::new().await;
-    let first = stage.start_gateway(&FAST_ELECTION_FLAGS);
+    let fixture = LeaderElectionFixture::new().await;
+    let first = fixture.start_gateway(&FAST_ELECTION_FLAGS);
     wait_for_leadership(&first).await;
-    let second = stage.start_gateway(&FAST_ELECTION_FLAGS);
+    let second = fixture.start_gateway(&FAST_ELECTION_FLAGS);
     second.wait_for_log(&["new leader elected"]).await;
     drop(first);
     wait_for_leadership(&second).await;
     // Without the cluster it does not lead for longer than it may, and says so; then it does again.
-    let stopped = stage.cluster.stop().await;
+    let stopped = fixture.cluster.stop().await;
     eventually("it to stop leading", async || (metric_value(&second, LEADER_METRIC).await == Some(0.0)).then_some(()))
         .await;
-    let _cluster = stopped.start(&stage.world).await;
+    let _cluster = stopped.start(&fixture.environment).await;
     wait_for_leadership(&second).await;
 }
 
 #[tokio::test]
 async fn condition_overwritten_by_other_writer_is_left_alone() {
-    let stage = LeaderElectionFixture::new().await;
-    let gateway = stage.start_gateway(&["--leader-elect=false"]);
-    let theirs = json!({"type": "Available", "status": "False", "reason": "FailedDiscoveryCheck",
+    let fixture = LeaderElectionFixture::new().await;
+    let gateway = fixture.start_gateway(&["--leader-elect=false"]);
+    let expected = json!({"type": "Available", "status": "False", "reason": "FailedDiscoveryCheck",
         "message": "no", "lastTransitionTime": "2026-01-01T00:00:00Z"});
     for _ in 0..2 {
-        stage.wait_for_condition("True", "Passed", "all checks passed").await;
-        stage.cluster.edit(API_SERVICE, |object| object["status"] = json!({"conditions": [theirs.clone()]}));
+        fixture.wait_for_condition("True", "Passed", "all checks passed").await;
+        fixture.cluster.edit(API_SERVICE, |object| object["status"] = json!({"conditions": [expected.clone()]}));
     }
     gateway.wait_for_log(&["v1.things.example.com", "another writer overwrites the Available condition"]).await;
     // News about others does not make it write that one.
-    stage.cluster.apply(&stage.documents.replace("things.example.com", "other.example.com"));
+    fixture.cluster.apply(&fixture.documents.replace("things.example.com", "other.example.com"));
     let other = "/apis/apiregistration.k8s.io/v1/apiservices/v1.other.example.com";
     eventually("the other's condition", async || {
-        (stage.cluster.get(other)?["status"]["conditions"][0]["reason"] == "Passed").then_some(())
+        (fixture.cluster.get(other)?["status"]["conditions"][0]["reason"] == "Passed").then_some(())
     })
     .await;
-    assert_eq!(stage.available_condition(), Some(theirs));
-    assert_eq!(stage.status_writes(), 2);
+    assert_eq!(fixture.available_condition(), Some(expected));
+    assert_eq!(fixture.status_writes(), 2);
 }
 
-/// kube-apiserver says so after one failure, we after three: nobody contradicts it meanwhile.
+/// kube-apiserver writes the condition after one failure, narthex after three: it must not be overwritten in between.
 #[tokio::test]
 async fn condition_of_other_writer_not_contradicted_before_threshold() {
-    let stage = LeaderElectionFixture::new().await;
-    let gateway = stage.start_gateway(&["--leader-elect=false"]);
-    stage.wait_for_condition("True", "Passed", "all checks passed").await;
-    stage.is_unhealthy.store(true, Ordering::SeqCst);
-    let theirs = json!({"type": "Available", "status": "False", "reason": "FailedDiscoveryCheck",
+    let fixture = LeaderElectionFixture::new().await;
+    let gateway = fixture.start_gateway(&["--leader-elect=false"]);
+    fixture.wait_for_condition("True", "Passed", "all checks passed").await;
+    fixture.is_unhealthy.store(true, Ordering::SeqCst);
+    let expected = json!({"type": "Available", "status": "False", "reason": "FailedDiscoveryCheck",
         "message": "no", "lastTransitionTime": "2026-01-01T00:00:00Z"});
-    stage.cluster.edit(API_SERVICE, |object| object["status"] = json!({"conditions": [theirs.clone()]}));
+    fixture.cluster.edit(API_SERVICE, |object| object["status"] = json!({"conditions": [expected.clone()]}));
     let unavailable = "aggregator_unavailable_apiservice{name=\"v1.things.example.com\"}";
     eventually("us to find it out", async || (metric_value(&gateway, unavailable).await == Some(1.0)).then_some(()))
         .await;
-    assert_eq!((stage.status_writes(), stage.available_condition()), (1, Some(theirs)));
-    stage.is_unhealthy.store(false, Ordering::SeqCst);
-    stage.wait_for_condition("True", "Passed", "all checks passed").await;
-    assert_eq!(stage.status_writes(), 2);
+    assert_eq!((fixture.status_writes(), fixture.available_condition()), (1, Some(expected)));
+    fixture.is_unhealthy.store(false, Ordering::SeqCst);
+    fixture.wait_for_condition("True", "Passed", "all checks passed").await;
+    assert_eq!(fixture.status_writes(), 2);
 }
 
 #[tokio::test]
 async fn leader_election_forbidden_is_logged_and_serving_continues() {
-    let stage = LeaderElectionFixture::new().await;
-    stage.cluster.fail_requests("/apis/coordination.k8s.io/", 403);
-    stage.cluster.fail_requests(&format!("{API_SERVICE}/status"), 403);
-    let gateway = stage.start_gateway(&[]);
+    let fixture = LeaderElectionFixture::new().await;
+    fixture.cluster.fail_requests("/apis/coordination.k8s.io/", 403);
+    fixture.cluster.fail_requests(&format!("{API_SERVICE}/status"), 403);
+    let gateway = fixture.start_gateway(&[]);
     gateway.wait_for_log(&["the Lease cannot be read or written"]).await;
-    let alone = stage.start_gateway(&["--leader-elect=false"]);
+    let alone = fixture.start_gateway(&["--leader-elect=false"]);
     alone.wait_for_log(&["writing APIService status forbidden"]).await;
-    assert_eq!(stage.available_condition(), None);
+    assert_eq!(fixture.available_condition(), None);
 }
 
 #[tokio::test]
 async fn remote_calls_list_lease_and_conditions() {
-    let stage = LeaderElectionFixture::new().await;
-    let gateway = stage.start_gateway(&FAST_ELECTION_FLAGS);
+    let fixture = LeaderElectionFixture::new().await;
+    let gateway = fixture.start_gateway(&FAST_ELECTION_FLAGS);
     let calls = async || {
         let report = admin_request(&gateway, get("/status.json", &[])).await.json();
         let of = |kind: &str| report["remoteCalls"].as_array()?.iter().find(|call| call["call"] == kind).cloned();
         Some((of("Lease")?, of("APIService status")?))
     };
-    stage.wait_for_condition("True", "Passed", "all checks passed").await;
+    fixture.wait_for_condition("True", "Passed", "all checks passed").await;
     let (lease, status) = eventually("both to have succeeded", async || {
         calls().await.filter(|(lease, status)| lease["lastSuccess"] != "" && status["lastSuccess"] != "")
     })
     .await;
     assert_eq!((&lease["name"], &status["error"]), (&json!("narthex"), &json!("")));
     assert!(lease["latencyMicros"].is_u64() && status["latencyMicros"].is_u64(), "{lease} {status}");
-    stage.cluster.fail_requests(LEASE, 403);
+    fixture.cluster.fail_requests(LEASE, 403);
     let error = eventually("the Lease to fail", async || {
         calls()
             .await

@@ -16,8 +16,8 @@ const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
 const PARTS: &str = "/apis/parts.example.com/v1/namespaces/default/parts";
 
 /// A backend that answers its own name.
-async fn start_named_backend(world: &TestEnvironment, settings: BackendSettings, name: &'static str) -> Backend {
-    Backend::start(world, settings, async move |_| json_response(200, name)).await
+async fn start_named_backend(environment: &TestEnvironment, settings: BackendSettings, name: &'static str) -> Backend {
+    Backend::start(environment, settings, async move |_| json_response(200, name)).await
 }
 
 fn parts_settings() -> BackendSettings {
@@ -30,84 +30,86 @@ async fn open_watch(
     writers: &mut tokio::sync::mpsc::UnboundedReceiver<BodyWriter>,
 ) -> (hyper::body::Incoming, BodyWriter) {
     let client = client.clone();
-    let asking = tokio::spawn(async move { client.send(get(&format!("{THINGS}?watch=1"), &[])).await.unwrap() });
+    let pending = tokio::spawn(async move { client.send(get(&format!("{THINGS}?watch=1"), &[])).await.unwrap() });
     let writer = writers.recv().await.unwrap();
     writer.send(data_frame("first\n")).unwrap();
-    let mut body = asking.await.unwrap().into_body();
+    let mut body = pending.await.unwrap().into_body();
     assert_eq!(next_chunk(&mut body).await.unwrap().unwrap(), "first\n");
     (body, writer)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn registry_apiservices_added_changed_and_removed_under_load() {
-    let world = Arc::new(TestEnvironment::new());
+    let environment = Arc::new(TestEnvironment::new());
     let (send, mut writers) = tokio::sync::mpsc::unbounded_channel();
-    let things = Backend::start(&world, BackendSettings::default(), move |request| {
-        let answer = if request.uri().query().is_some_and(|query| query.contains("watch=1")) {
-            let (sender, answer) = streamed_response(200);
+    let things = Backend::start(&environment, BackendSettings::default(), move |request| {
+        let response = if request.uri().query().is_some_and(|query| query.contains("watch=1")) {
+            let (sender, response) = streamed_response(200);
             send.send(sender).unwrap();
-            answer
+            response
         } else {
             json_response(200, "{}")
         };
-        async { answer }
+        async { response }
     })
     .await;
-    let others = start_named_backend(&world, parts_settings(), "parts").await;
-    world.register_apiservice("things.example.com", "v1", &[&things]);
-    let gateway = Arc::new(world.start_gateway(&[]));
-    let jane = world.issue_user("jane", &[]);
-    let watching =
-        [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await];
+    let others = start_named_backend(&environment, parts_settings(), "parts").await;
+    environment.register_apiservice("things.example.com", "v1", &[&things]);
+    let gateway = Arc::new(environment.start_gateway(&[]));
+    let jane = environment.issue_user("jane", &[]);
+    let watching = [
+        Client::http1(&environment, &gateway, Some(&jane)).await,
+        Client::http2(&environment, &gateway, Some(&jane)).await,
+    ];
     let mut watches = Vec::new();
     for client in &watching {
         watches.push(open_watch(client, &mut writers).await);
     }
 
-    let (asked, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let (recorded, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let mut load = tokio::task::JoinSet::new();
     for number in 0..4 {
         let client = if number % 2 == 0 {
-            Client::http1(&world, &gateway, Some(&jane)).await
+            Client::http1(&environment, &gateway, Some(&jane)).await
         } else {
-            Client::http2(&world, &gateway, Some(&jane)).await
+            Client::http2(&environment, &gateway, Some(&jane)).await
         };
-        let (asked, stop) = (asked.clone(), stop.clone());
+        let (recorded, stop) = (recorded.clone(), stop.clone());
         load.spawn(async move {
             while !stop.load(Ordering::Relaxed) {
-                let answer = client.get(THINGS).await;
-                assert_eq!((answer.status.as_u16(), answer.text().as_str()), (200, "{}"));
-                asked.fetch_add(1, Ordering::Relaxed);
+                let response = client.get(THINGS).await;
+                assert_eq!((response.status.as_u16(), response.text().as_str()), (200, "{}"));
+                recorded.fetch_add(1, Ordering::Relaxed);
             }
         });
     }
     let more = async || {
-        let now = asked.load(Ordering::Relaxed);
-        eventually("more requests", async || (asked.load(Ordering::Relaxed) > now + 20).then_some(())).await;
+        let now = recorded.load(Ordering::Relaxed);
+        eventually("more requests", async || (recorded.load(Ordering::Relaxed) > now + 20).then_some(())).await;
     };
     more().await;
 
-    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    let client = Client::http2(&environment, &gateway, Some(&jane)).await;
     let absent = client.get(PARTS).await.assert_failure(404, "NotFound");
     assert_eq!(absent["details"]["causes"][0]["reason"], "NoAPIService", "{absent}");
     for round in 0..2 {
         // It comes.
-        world.register_apiservice("parts.example.com", "v1", &[&others]);
+        environment.register_apiservice("parts.example.com", "v1", &[&others]);
         eventually("parts", async || (client.get(PARTS).await.status == 200).then_some(())).await;
         // What runs is changed.
-        let annotated = world.apiservice_manifests(
+        let annotated = environment.apiservice_manifests(
             "things.example.com",
             "v1",
             &[things.address],
             &format!("  annotations: {{narthex.dev/request-timeout: {}s}}", 20 + round),
         );
-        world.write_registry("v1.things.example.com.yaml", &annotated);
+        environment.write_registry("v1.things.example.com.yaml", &annotated);
         more().await;
         // It goes.
-        std::fs::remove_file(world.path("registry/v1.parts.example.com.yaml")).unwrap();
+        std::fs::remove_file(environment.path("registry/v1.parts.example.com.yaml")).unwrap();
         let gone = eventually("parts to go", async || {
-            let answer = client.get(PARTS).await;
-            (answer.status != 200).then_some(answer)
+            let response = client.get(PARTS).await;
+            (response.status != 200).then_some(response)
         })
         .await
         .assert_failure(404, "NotFound");
@@ -128,25 +130,25 @@ async fn registry_apiservices_added_changed_and_removed_under_load() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn registry_endpoint_change_moves_requests_and_keeps_watches() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let (old, mut writers) = start_scripted_backend(&world, settings.clone()).await;
-        let new = start_named_backend(&world, settings, "new").await;
-        world.register_apiservice("things.example.com", "v1", &[&old]);
-        let gateway = world.start_gateway(&[]);
-        let jane = world.issue_user("jane", &[]);
-        let client = Client::http2(&world, &gateway, Some(&jane)).await;
+        let (old, mut writers) = start_scripted_backend(&environment, settings.clone()).await;
+        let new = start_named_backend(&environment, settings, "new").await;
+        environment.register_apiservice("things.example.com", "v1", &[&old]);
+        let gateway = environment.start_gateway(&[]);
+        let jane = environment.issue_user("jane", &[]);
+        let client = Client::http2(&environment, &gateway, Some(&jane)).await;
         let (mut body, writer) = open_watch(&client, &mut writers).await;
-        world.register_apiservice("things.example.com", "v1", &[&new]);
+        environment.register_apiservice("things.example.com", "v1", &[&new]);
         eventually("the new endpoint to be asked", async || {
-            let asking = client.get(THINGS);
-            tokio::pin!(asking);
+            let pending = client.get(THINGS);
+            tokio::pin!(pending);
             tokio::select! {
-                answer = &mut asking => (answer.text() == "new").then_some(()),
+                response = &mut pending => (response.text() == "new").then_some(()),
                 // It still went to the old one.
                 writer = writers.recv() => {
                     drop(writer);
-                    asking.await;
+                    pending.await;
                     None
                 }
             }
@@ -162,22 +164,22 @@ async fn registry_endpoint_change_moves_requests_and_keeps_watches() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn registry_invalid_file_keeps_last_good_state_and_is_reported() {
-    let world = TestEnvironment::new();
-    let things = start_named_backend(&world, BackendSettings::default(), "things").await;
-    let others = start_named_backend(&world, parts_settings(), "parts").await;
-    world.register_apiservice("things.example.com", "v1", &[&things]);
-    let gateway = world.start_gateway(&[]);
-    let jane = world.issue_user("jane", &[]);
-    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    let environment = TestEnvironment::new();
+    let things = start_named_backend(&environment, BackendSettings::default(), "things").await;
+    let others = start_named_backend(&environment, parts_settings(), "parts").await;
+    environment.register_apiservice("things.example.com", "v1", &[&things]);
+    let gateway = environment.start_gateway(&[]);
+    let jane = environment.issue_user("jane", &[]);
+    let client = Client::http2(&environment, &gateway, Some(&jane)).await;
     assert_eq!(client.get(THINGS).await.text(), "things");
 
     let file = "v1.things.example.com.yaml";
-    let good = world.read_file(&format!("registry/{file}"));
-    world.write_registry(file, &good.replace("groupPriorityMinimum: 1000", "groupPriorityMinimum: many"));
-    let said = gateway.wait_for_log(&["registry:", file, "groupPriorityMinimum"]).await;
-    assert!(said.contains("WARN"), "{said}");
+    let good = environment.read_file(&format!("registry/{file}"));
+    environment.write_registry(file, &good.replace("groupPriorityMinimum: 1000", "groupPriorityMinimum: many"));
+    let output_text = gateway.wait_for_log(&["registry:", file, "groupPriorityMinimum"]).await;
+    assert!(output_text.contains("WARN"), "{output_text}");
     let count = async |file: &str, wanted: f64| {
-        let path = world.path(&format!("registry/{file}"));
+        let path = environment.path(&format!("registry/{file}"));
         let errors = format!("narthex_registry_errors{{source=\"{}\"}}", path.display());
         eventually(&errors, async || (metric_value(&gateway, &errors).await? == wanted).then_some(())).await
     };
@@ -194,16 +196,16 @@ async fn registry_invalid_file_keeps_last_good_state_and_is_reported() {
     assert!(shown.contains(file) && shown.contains("groupPriorityMinimum"), "{shown}");
 
     // Others are not held up by it.
-    world.register_apiservice("parts.example.com", "v1", &[&others]);
+    environment.register_apiservice("parts.example.com", "v1", &[&others]);
     eventually("parts", async || (client.get(PARTS).await.text() == "parts").then_some(())).await;
     assert_eq!(client.get(THINGS).await.text(), "things");
 
     // A file that is no YAML at all, and the mending of both.
-    world.write_registry("broken.yaml", "kind: [\n");
+    environment.write_registry("broken.yaml", "kind: [\n");
     gateway.wait_for_log(&["registry:", "broken.yaml"]).await;
     count("broken.yaml", 1.0).await;
-    world.write_registry(file, &good);
-    std::fs::remove_file(world.path("registry/broken.yaml")).unwrap();
+    environment.write_registry(file, &good);
+    std::fs::remove_file(environment.path("registry/broken.yaml")).unwrap();
     gateway.wait_for_log(&["all errors are fixed"]).await;
     count(file, 0.0).await;
     count("broken.yaml", 0.0).await;
@@ -216,10 +218,10 @@ async fn registry_invalid_file_keeps_last_good_state_and_is_reported() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn registry_missing_service_or_endpoints_reported() {
-    let world = TestEnvironment::new();
-    let things = start_named_backend(&world, BackendSettings::default(), "things").await;
-    world.register_apiservice("things.example.com", "v1", &[&things]);
-    let all = world.read_file("registry/v1.things.example.com.yaml");
+    let environment = TestEnvironment::new();
+    let things = start_named_backend(&environment, BackendSettings::default(), "things").await;
+    environment.register_apiservice("things.example.com", "v1", &[&things]);
+    let all = environment.read_file("registry/v1.things.example.com.yaml");
     let documents: Vec<&str> = all.split("---\n").collect();
     let (api_service, service) = (documents[0], documents[1]);
     let unready = documents[2].replace("ready: true", "ready: false");
@@ -229,43 +231,45 @@ async fn registry_missing_service_or_endpoints_reported() {
         (vec![api_service, service, &unready], "MissingEndpoints"),
         (vec![api_service, service, &other_port], "MissingEndpoints"),
     ];
-    world.write_registry("v1.things.example.com.yaml", api_service);
-    let gateway = world.start_gateway(&[]);
-    let jane = world.issue_user("jane", &[]);
-    let clients =
-        [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await];
+    environment.write_registry("v1.things.example.com.yaml", api_service);
+    let gateway = environment.start_gateway(&[]);
+    let jane = environment.issue_user("jane", &[]);
+    let clients = [
+        Client::http1(&environment, &gateway, Some(&jane)).await,
+        Client::http2(&environment, &gateway, Some(&jane)).await,
+    ];
     for (documents, reason) in cases {
-        world.write_registry("v1.things.example.com.yaml", &documents.join("---\n"));
+        environment.write_registry("v1.things.example.com.yaml", &documents.join("---\n"));
         for client in &clients {
-            let answer = eventually(reason, async || {
-                let answer = client.get(THINGS).await;
-                answer.text().contains(reason).then_some(answer)
+            let response = eventually(reason, async || {
+                let response = client.get(THINGS).await;
+                response.text().contains(reason).then_some(response)
             })
             .await;
-            let status = answer.assert_failure(503, "ServiceUnavailable");
+            let status = response.assert_failure(503, "ServiceUnavailable");
             assert_eq!(status["details"]["causes"][0]["reason"], reason, "{status}");
             assert!(status["message"].as_str().unwrap().contains("v1.things.example.com"), "{status}");
-            assert!(retry_after_seconds(&answer).is_some());
-            assert!(!answer.text().contains("127.0.0.1"), "{status}");
+            assert!(retry_after_seconds(&response).is_some());
+            assert!(!response.text().contains("127.0.0.1"), "{status}");
         }
     }
-    world.write_registry("v1.things.example.com.yaml", &all);
+    environment.write_registry("v1.things.example.com.yaml", &all);
     eventually("things", async || (clients[0].get(THINGS).await.text() == "things").then_some(())).await;
 }
 
 /// A mounted ConfigMap: files are links through `..data`, which is swapped by a rename.
 #[tokio::test(flavor = "multi_thread")]
 async fn registry_mounted_configmap_reloaded() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let (one, two) = (
-        start_named_backend(&world, BackendSettings::default(), "one").await,
-        start_named_backend(&world, BackendSettings::default(), "two").await,
+        start_named_backend(&environment, BackendSettings::default(), "one").await,
+        start_named_backend(&environment, BackendSettings::default(), "two").await,
     );
-    let registry = world.path("registry");
+    let registry = environment.path("registry");
     let mount = |version: &str, backend: &Backend| {
         let folder = registry.join(version);
         std::fs::create_dir(&folder).unwrap();
-        let text = world.apiservice_manifests("things.example.com", "v1", &[backend.address], "");
+        let text = environment.apiservice_manifests("things.example.com", "v1", &[backend.address], "");
         std::fs::write(folder.join("things.yaml"), text).unwrap();
         let _ = std::fs::remove_file(registry.join("..data_tmp"));
         symlink(version, registry.join("..data_tmp")).unwrap();
@@ -273,9 +277,9 @@ async fn registry_mounted_configmap_reloaded() {
     };
     mount("..2026_01", &one);
     symlink(Path::new("..data/things.yaml"), registry.join("things.yaml")).unwrap();
-    let gateway = world.start_gateway(&[]);
-    let jane = world.issue_user("jane", &[]);
-    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    let gateway = environment.start_gateway(&[]);
+    let jane = environment.issue_user("jane", &[]);
+    let client = Client::http2(&environment, &gateway, Some(&jane)).await;
     assert_eq!(client.get(THINGS).await.text(), "one");
     mount("..2026_02", &two);
     std::fs::remove_dir_all(registry.join("..2026_01")).unwrap();
@@ -291,14 +295,14 @@ async fn registry_mounted_configmap_reloaded() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn discovery_ordered_by_group_and_version_priority() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let local = |group: &str, version: &str, minimum: u32, priority: u32| {
         let text = format!(
             "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {{name: {version}.{group}}}\nspec:\n  \
              group: {group}\n  version: {version}\n  groupPriorityMinimum: {minimum}\n  versionPriority: {priority}\n  \
              insecureSkipTLSVerify: true\n  service: {{namespace: a, name: a}}\n"
         );
-        world.write_registry(&format!("{version}.{group}.yaml"), &text);
+        environment.write_registry(&format!("{version}.{group}.yaml"), &text);
     };
     local("b.example.com", "v1", 100, 10);
     local("a.example.com", "v1", 100, 10);
@@ -307,9 +311,9 @@ async fn discovery_ordered_by_group_and_version_priority() {
     local("z.example.com", "v2alpha1", 50, 20);
     local("z.example.com", "v2", 50, 5);
     local("z.example.com", "v10", 50, 5);
-    let gateway = world.start_gateway(&[]);
-    let jane = world.issue_user("jane", &[]);
-    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    let gateway = environment.start_gateway(&[]);
+    let jane = environment.issue_user("jane", &[]);
+    let client = Client::http2(&environment, &gateway, Some(&jane)).await;
     let order = async || {
         let list = client.get("/apis").await.json();
         let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
@@ -333,7 +337,7 @@ async fn discovery_ordered_by_group_and_version_priority() {
     let then = wanted(&["b.example.com: v1", "z.example.com: v1 v2alpha1 v10 v2 v1beta1", "a.example.com: v1"]);
     eventually("the new order", async || (order().await == then).then_some(())).await;
     // The group's priority was that of the version that goes.
-    std::fs::remove_file(world.path("registry/v1beta1.z.example.com.yaml")).unwrap();
+    std::fs::remove_file(environment.path("registry/v1beta1.z.example.com.yaml")).unwrap();
     let last = wanted(&["b.example.com: v1", "a.example.com: v1", "z.example.com: v1 v2alpha1 v10 v2"]);
     eventually("the last order", async || (order().await == last).then_some(())).await;
 }
@@ -341,18 +345,18 @@ async fn discovery_ordered_by_group_and_version_priority() {
 /// Tools that replace a whole folder at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn registry_replaced_directory_reloaded() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let (one, two) = (
-        start_named_backend(&world, BackendSettings::default(), "one").await,
-        start_named_backend(&world, BackendSettings::default(), "two").await,
+        start_named_backend(&environment, BackendSettings::default(), "one").await,
+        start_named_backend(&environment, BackendSettings::default(), "two").await,
     );
-    let registry = world.path("registry");
-    world.register_apiservice("things.example.com", "v1", &[&one]);
-    let gateway = world.start_gateway(&[]);
-    let jane = world.issue_user("jane", &[]);
-    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    let registry = environment.path("registry");
+    environment.register_apiservice("things.example.com", "v1", &[&one]);
+    let gateway = environment.start_gateway(&[]);
+    let jane = environment.issue_user("jane", &[]);
+    let client = Client::http2(&environment, &gateway, Some(&jane)).await;
     assert_eq!(client.get(THINGS).await.text(), "one");
-    std::fs::rename(&registry, world.path("away")).unwrap();
+    std::fs::rename(&registry, environment.path("away")).unwrap();
     // Gone is a mistake, not an empty registry.
     eventually("the mistake to show", async || {
         let report = admin_request(&gateway, get("/status.json", &[])).await.json();
@@ -361,67 +365,67 @@ async fn registry_replaced_directory_reloaded() {
     .await;
     assert_eq!(client.get(THINGS).await.text(), "one");
     std::fs::create_dir(&registry).unwrap();
-    world.register_apiservice("things.example.com", "v1", &[&two]);
+    environment.register_apiservice("things.example.com", "v1", &[&two]);
     eventually("the new directory", async || (client.get(THINGS).await.text() == "two").then_some(())).await;
-    world.register_apiservice("things.example.com", "v1", &[&one]);
+    environment.register_apiservice("things.example.com", "v1", &[&one]);
     eventually("a change in it", async || (client.get(THINGS).await.text() == "one").then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn registry_last_good_state_served_when_a_file_is_broken_at_start() {
-    let world = TestEnvironment::new();
-    let things = start_named_backend(&world, BackendSettings::default(), "things").await;
-    let others = start_named_backend(&world, parts_settings(), "parts").await;
-    world.register_apiservice("things.example.com", "v1", &[&things]);
-    world.register_apiservice("parts.example.com", "v1", &[&others]);
+    let environment = TestEnvironment::new();
+    let things = start_named_backend(&environment, BackendSettings::default(), "things").await;
+    let others = start_named_backend(&environment, parts_settings(), "parts").await;
+    environment.register_apiservice("things.example.com", "v1", &[&things]);
+    environment.register_apiservice("parts.example.com", "v1", &[&others]);
     let file = "v1.things.example.com.yaml";
-    let good = world.read_file(&format!("registry/{file}"));
+    let good = environment.read_file(&format!("registry/{file}"));
     let broken = good.replace("groupPriorityMinimum: 1000", "groupPriorityMinimum: many");
     let refused = |command: &[&str], more: &[&str]| {
         let command: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
-        let output = run_narthex(&[command, world.gateway_arguments(more)].concat());
+        let output = run_narthex(&[command, environment.gateway_arguments(more)].concat());
         assert_eq!(output.status.code(), Some(1));
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert!(told.contains(file) && told.contains("groupPriorityMinimum"), "{told}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(message.contains(file) && message.contains("groupPriorityMinimum"), "{message}");
     };
-    let jane = world.issue_user("jane", &[]);
-    let asked = async |gateway: &GatewayProcess, path: &str| {
-        let client = Client::http2(&world, gateway, Some(&jane)).await;
+    let jane = environment.issue_user("jane", &[]);
+    let recorded = async |gateway: &GatewayProcess, path: &str| {
+        let client = Client::http2(&environment, gateway, Some(&jane)).await;
         eventually("readiness", async || (client.get("/readyz").await.status == 200).then_some(())).await;
         client.get(path).await.text()
     };
-    let saved = || std::fs::read_dir(world.path("data/last-good-registry")).map_or(0, |entries| entries.count());
+    let saved = || std::fs::read_dir(environment.path("data/last-good-registry")).map_or(0, |entries| entries.count());
 
     // At a first start nothing is known, and of one that fails nothing is remembered.
-    world.write_registry(file, &broken);
+    environment.write_registry(file, &broken);
     refused(&["gateway"], &[]);
     refused(&["gateway"], &[]);
-    world.write_registry(file, &good);
-    let mut gateway = world.start_gateway(&[]);
+    environment.write_registry(file, &good);
+    let mut gateway = environment.start_gateway(&[]);
     eventually("both files to be saved", async || (saved() == 2).then_some(())).await;
     // Saved as it was when it was last right, by the process that read it.
     let later = good.replace("groupPriorityMinimum: 1000", "groupPriorityMinimum: 1001");
-    world.write_registry(file, &later);
+    environment.write_registry(file, &later);
     let holds = |text: &str| {
-        let mut entries = std::fs::read_dir(world.path("data/last-good-registry")).unwrap();
+        let mut entries = std::fs::read_dir(environment.path("data/last-good-registry")).unwrap();
         entries.any(|entry| std::fs::read_to_string(entry.unwrap().path()).is_ok_and(|saved| saved.contains(text)))
     };
     eventually("the change to be saved", async || holds("groupPriorityMinimum: 1001").then_some(())).await;
     gateway.signal("TERM");
     gateway.wait_for_exit().await;
 
-    world.write_registry(file, &broken);
+    environment.write_registry(file, &broken);
     for strict in [&["check", "gateway"][..], &["gateway"]] {
         refused(strict, &["--registry-strict"]);
     }
     refused(&["check", "gateway"], &[]);
-    let another = format!("--data-dir={}", world.path("another").display());
+    let another = format!("--data-dir={}", environment.path("another").display());
     refused(&["gateway"], &[&another]);
-    let mut gateway = world.start_gateway(&[]);
-    assert_eq!(asked(&gateway, THINGS).await, "things");
-    assert_eq!(asked(&gateway, PARTS).await, "parts");
-    let said = gateway.wait_for_log(&["registry:", file, "groupPriorityMinimum", "last good state"]).await;
-    assert!(said.contains("WARN"), "{said}");
+    let mut gateway = environment.start_gateway(&[]);
+    assert_eq!(recorded(&gateway, THINGS).await, "things");
+    assert_eq!(recorded(&gateway, PARTS).await, "parts");
+    let output_text = gateway.wait_for_log(&["registry:", file, "groupPriorityMinimum", "last good state"]).await;
+    assert!(output_text.contains("WARN"), "{output_text}");
     let problems = async |gateway: &GatewayProcess| {
         admin_request(gateway, get("/status.json", &[])).await.json()["registryProblems"].as_array().unwrap().len()
     };
@@ -430,11 +434,11 @@ async fn registry_last_good_state_served_when_a_file_is_broken_at_start() {
     // The broken file is followed, and stays remembered over another start.
     gateway.signal("TERM");
     gateway.wait_for_exit().await;
-    let gateway = world.start_gateway(&[]);
-    assert_eq!(asked(&gateway, THINGS).await, "things");
-    std::fs::remove_file(world.path(&format!("registry/{file}"))).unwrap();
+    let gateway = environment.start_gateway(&[]);
+    assert_eq!(recorded(&gateway, THINGS).await, "things");
+    std::fs::remove_file(environment.path(&format!("registry/{file}"))).unwrap();
     eventually("the mistake to be gone", async || (problems(&gateway).await == 0).then_some(())).await;
-    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    let client = Client::http2(&environment, &gateway, Some(&jane)).await;
     client.get(THINGS).await.assert_failure(404, "NotFound");
     eventually("one file to be saved", async || (saved() == 1).then_some(())).await;
 }

@@ -19,10 +19,10 @@ use crate::support::gateway_fixture::{GatewayFixture, THINGS};
 pub(crate) const CHUNK_SIZE: usize = 64 << 10;
 
 /// A body of `counted_body` pieces that counts those that were asked for.
-pub(crate) fn counted_body(pieces: usize, asked: &Arc<AtomicUsize>) -> RequestBody {
-    let asked = asked.clone();
+pub(crate) fn counted_body(pieces: usize, recorded: &Arc<AtomicUsize>) -> RequestBody {
+    let recorded = recorded.clone();
     let stream = futures_util::stream::poll_fn(move |_| {
-        let number = asked.fetch_add(1, Ordering::SeqCst);
+        let number = recorded.fetch_add(1, Ordering::SeqCst);
         std::task::Poll::Ready((number < pieces).then(|| Ok(Frame::data(Bytes::from(vec![number as u8; CHUNK_SIZE])))))
     });
     BodyExt::boxed(StreamBody::new(stream))
@@ -51,28 +51,28 @@ async fn wait_until_stable(count: &AtomicUsize) -> usize {
 async fn response_backpressure_bounds_memory_for_slow_client() {
     const PIECES: usize = 1_000;
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let world = TestEnvironment::new();
-        let asked = Arc::new(AtomicUsize::new(0));
-        let counted = asked.clone();
-        let backend = Backend::start(&world, settings, move |_| {
-            counted.store(0, Ordering::SeqCst);
-            let body = counted_body(PIECES, &counted);
+        let environment = TestEnvironment::new();
+        let recorded = Arc::new(AtomicUsize::new(0));
+        let counter = recorded.clone();
+        let backend = Backend::start(&environment, settings, move |_| {
+            counter.store(0, Ordering::SeqCst);
+            let body = counted_body(PIECES, &counter);
             async { http::Response::new(body) }
         })
         .await;
-        let scene = GatewayFixture::new(world, &[&backend], &[]);
-        for client in scene.both_protocols().await {
+        let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+        for client in fixture.both_protocols().await {
             client.get("/version").await;
-            let before = scene.gateway.resident_kilobytes();
+            let before = fixture.gateway.resident_kilobytes();
             let response = client.send(get(THINGS, &[])).await.unwrap();
-            let stopped = wait_until_stable(&asked).await;
+            let stopped = wait_until_stable(&recorded).await;
             assert!(stopped < PIECES, "all of it went somewhere");
-            let grown = scene.gateway.resident_kilobytes().saturating_sub(before);
+            let grown = fixture.gateway.resident_kilobytes().saturating_sub(before);
             assert!(grown < 12 << 10, "{grown} kB more for one slow reader");
-            let answer = read_response(response).await;
-            assert!(answer.is_complete);
-            assert_eq!(answer.body.len(), PIECES * CHUNK_SIZE);
-            assert!((0..PIECES).all(|number| answer.body[number * CHUNK_SIZE] == number as u8));
+            let reply = read_response(response).await;
+            assert!(reply.is_complete);
+            assert_eq!(reply.body.len(), PIECES * CHUNK_SIZE);
+            assert!((0..PIECES).all(|number| reply.body[number * CHUNK_SIZE] == number as u8));
         }
     }
 }
@@ -81,10 +81,10 @@ async fn response_backpressure_bounds_memory_for_slow_client() {
 async fn request_backpressure_bounds_memory_for_slow_backend() {
     const PIECES: usize = 1_000;
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let world = TestEnvironment::new();
+        let environment = TestEnvironment::new();
         let go = Arc::new(tokio::sync::Semaphore::new(0));
         let waiting = go.clone();
-        let backend = Backend::start(&world, settings, move |request| {
+        let backend = Backend::start(&environment, settings, move |request| {
             let waiting = waiting.clone();
             async move {
                 waiting.acquire().await.unwrap().forget();
@@ -94,21 +94,21 @@ async fn request_backpressure_bounds_memory_for_slow_backend() {
             }
         })
         .await;
-        let scene = GatewayFixture::new(world, &[&backend], &[]);
-        for client in scene.both_protocols().await {
+        let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+        for client in fixture.both_protocols().await {
             client.get("/version").await;
-            let before = scene.gateway.resident_kilobytes();
-            let asked = Arc::new(AtomicUsize::new(0));
-            let body = counted_body(PIECES, &asked);
+            let before = fixture.gateway.resident_kilobytes();
+            let recorded = Arc::new(AtomicUsize::new(0));
+            let body = counted_body(PIECES, &recorded);
             let post = Request::post(THINGS).body(body).unwrap();
             let sending = tokio::spawn(async move { client.send_and_read(post).await });
-            let stopped = wait_until_stable(&asked).await;
+            let stopped = wait_until_stable(&recorded).await;
             assert!(stopped < PIECES, "all of it went somewhere");
-            let grown = scene.gateway.resident_kilobytes().saturating_sub(before);
+            let grown = fixture.gateway.resident_kilobytes().saturating_sub(before);
             assert!(grown < 12 << 10, "{grown} kB more for one slow backend");
             go.add_permits(1);
-            let answer = sending.await.unwrap();
-            assert_eq!(answer.text(), format!("{} true", PIECES * CHUNK_SIZE));
+            let reply = sending.await.unwrap();
+            assert_eq!(reply.text(), format!("{} true", PIECES * CHUNK_SIZE));
         }
     }
 }
@@ -116,22 +116,22 @@ async fn request_backpressure_bounds_memory_for_slow_backend() {
 #[tokio::test(flavor = "multi_thread")]
 async fn trailers_relayed_in_both_directions() {
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let world = TestEnvironment::new();
-        let backend = Backend::start(&world, settings, async |request| {
+        let environment = TestEnvironment::new();
+        let backend = Backend::start(&environment, settings, async |request| {
             let collected = request.into_body().collect().await.unwrap();
             let sum = collected.trailers().and_then(|trailers| trailers.get("x-sum")).cloned();
-            let (sender, mut answer) = streamed_response(200);
+            let (sender, mut reply) = streamed_response(200);
             sender.send(data_frame(&format!("{sum:?}"))).unwrap();
             let mut trailers = http::HeaderMap::new();
             trailers.insert("x-end", "reached".parse().unwrap());
             trailers.insert("set-cookie", "a=b".parse().unwrap());
             sender.send(Ok(Frame::trailers(trailers))).unwrap();
-            answer.headers_mut().insert("trailer", "x-end, set-cookie".parse().unwrap());
-            answer
+            reply.headers_mut().insert("trailer", "x-end, set-cookie".parse().unwrap());
+            reply
         })
         .await;
-        let scene = GatewayFixture::new(world, &[&backend], &[]);
-        for client in scene.both_protocols().await {
+        let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+        for client in fixture.both_protocols().await {
             let (sender, body) = channel_body();
             sender.send(data_frame("body")).unwrap();
             let mut trailers = http::HeaderMap::new();
@@ -155,39 +155,39 @@ async fn empty_and_compressed_bodies_relayed_unchanged() {
     const GZIP: &[u8] =
         b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\xcbH\xcd\xc9\xc9\x07\x00\x86\xa6\x106\x05\x00\x00\x00";
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let world = TestEnvironment::new();
-        let backend = Backend::start(&world, settings, async |request| {
+        let environment = TestEnvironment::new();
+        let backend = Backend::start(&environment, settings, async |request| {
             let length = request.headers().get("content-length").cloned();
             let encoding = request.headers().get("accept-encoding").cloned();
             let get = request.method() == Method::GET;
             let body = request.into_body().collect().await.unwrap().to_bytes();
-            let mut answer = if get {
+            let mut reply = if get {
                 http::Response::new(http_body_util::Full::new(Bytes::from_static(GZIP)).map_err(|e| match e {}).boxed())
             } else {
                 json_response(200, "")
             };
             let seen = format!("{length:?} {} {encoding:?}", body.len());
-            answer.headers_mut().insert("x-seen", seen.parse().unwrap());
+            reply.headers_mut().insert("x-seen", seen.parse().unwrap());
             if get {
-                answer.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
+                reply.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
             }
-            answer
+            reply
         })
         .await;
-        let scene = GatewayFixture::new(world, &[&backend], &[]);
-        for client in scene.both_protocols().await {
-            let answer = client.send_and_read(get(THINGS, &[("accept-encoding", "gzip")])).await;
-            assert_eq!((&answer.body[..], answer.headers["content-encoding"].as_bytes()), (GZIP, &b"gzip"[..]));
-            assert_eq!(answer.headers["x-seen"], "None 0 Some(\"gzip\")");
+        let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+        for client in fixture.both_protocols().await {
+            let reply = client.send_and_read(get(THINGS, &[("accept-encoding", "gzip")])).await;
+            assert_eq!((&reply.body[..], reply.headers["content-encoding"].as_bytes()), (GZIP, &b"gzip"[..]));
+            assert_eq!(reply.headers["x-seen"], "None 0 Some(\"gzip\")");
             // Nothing is asked for that the client did not ask for.
             assert_eq!(client.get(THINGS).await.headers["x-seen"], "None 0 None");
-            let answer = client.send_and_read(request(Method::HEAD, THINGS, &[], "")).await;
-            assert_eq!((answer.status.as_u16(), answer.body.len(), answer.is_complete), (200, 0, true));
-            let answer = client.send_and_read(request(Method::POST, THINGS, &[("content-length", "0")], "")).await;
-            assert!(answer.headers["x-seen"].to_str().unwrap().starts_with("Some(\"0\") 0"), "{:?}", answer.headers);
-            assert_eq!((answer.body.len(), answer.is_complete), (0, true));
-            let answer = client.send_and_read(request(Method::DELETE, THINGS, &[], "")).await;
-            assert!(answer.headers["x-seen"].to_str().unwrap().contains(" 0 "), "{:?}", answer.headers);
+            let reply = client.send_and_read(request(Method::HEAD, THINGS, &[], "")).await;
+            assert_eq!((reply.status.as_u16(), reply.body.len(), reply.is_complete), (200, 0, true));
+            let reply = client.send_and_read(request(Method::POST, THINGS, &[("content-length", "0")], "")).await;
+            assert!(reply.headers["x-seen"].to_str().unwrap().starts_with("Some(\"0\") 0"), "{:?}", reply.headers);
+            assert_eq!((reply.body.len(), reply.is_complete), (0, true));
+            let reply = client.send_and_read(request(Method::DELETE, THINGS, &[], "")).await;
+            assert!(reply.headers["x-seen"].to_str().unwrap().contains(" 0 "), "{:?}", reply.headers);
         }
     }
 }
@@ -204,19 +204,19 @@ impl Drop for DropNotifier {
 #[tokio::test(flavor = "multi_thread")]
 async fn client_disconnect_cancels_backend_request() {
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let world = TestEnvironment::new();
-        let (tell, mut told) = mpsc::unbounded_channel();
-        let backend = Backend::start(&world, settings, move |request| {
+        let environment = TestEnvironment::new();
+        let (tell, mut message) = mpsc::unbounded_channel();
+        let backend = Backend::start(&environment, settings, move |request| {
             let tell = tell.clone();
             async move {
                 if request.uri().query() == Some("watch=1") {
-                    let (sender, answer) = streamed_response(200);
+                    let (sender, reply) = streamed_response(200);
                     sender.send(data_frame("first\n")).unwrap();
                     tokio::spawn(async move {
                         sender.closed().await;
                         let _ = tell.send("watch");
                     });
-                    return answer;
+                    return reply;
                 }
                 let _ = tell.send("asked");
                 let _gone = DropNotifier(tell, "waiting");
@@ -224,18 +224,18 @@ async fn client_disconnect_cancels_backend_request() {
             }
         })
         .await;
-        let scene = GatewayFixture::new(world, &[&backend], &[]);
+        let fixture = GatewayFixture::new(environment, &[&backend], &[]);
         for old in [true, false] {
-            let client = if old { scene.http1().await } else { scene.http2().await };
-            let asking = tokio::spawn(async move { client.send(get(THINGS, &[])).await });
-            assert_eq!(told.recv().await, Some("asked"));
-            asking.abort();
-            assert_eq!(told.recv().await, Some("waiting"), "the request was given up (old: {old})");
-            let client = if old { scene.http1().await } else { scene.http2().await };
+            let client = if old { fixture.http1().await } else { fixture.http2().await };
+            let pending_request = tokio::spawn(async move { client.send(get(THINGS, &[])).await });
+            assert_eq!(message.recv().await, Some("asked"));
+            pending_request.abort();
+            assert_eq!(message.recv().await, Some("waiting"), "the request was given up (old: {old})");
+            let client = if old { fixture.http1().await } else { fixture.http2().await };
             let mut body = client.send(get(&format!("{THINGS}?watch=1"), &[])).await.unwrap().into_body();
             assert_eq!(next_chunk(&mut body).await.unwrap().unwrap(), "first\n");
             drop((body, client));
-            assert_eq!(told.recv().await, Some("watch"), "the watch ended (old: {old})");
+            assert_eq!(message.recv().await, Some("watch"), "the watch ended (old: {old})");
         }
     }
 }
@@ -249,23 +249,23 @@ async fn assert_ends_cleanly(mut body: hyper::body::Incoming) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn inflight_limit_counts_request_until_body_ends() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let senders = Arc::new(Mutex::new(Vec::new()));
     let kept = senders.clone();
-    let backend = Backend::start(&world, BackendSettings::default(), move |_| {
-        let (sender, answer) = streamed_response(200);
+    let backend = Backend::start(&environment, BackendSettings::default(), move |_| {
+        let (sender, reply) = streamed_response(200);
         sender.send(data_frame("begun")).unwrap();
         kept.lock().push(sender);
-        async { answer }
+        async { reply }
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[("max-inflight", "1")]);
-    let client = scene.http2().await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[("max-inflight", "1")]);
+    let client = fixture.http2().await;
     let mut body = client.send(get(THINGS, &[])).await.unwrap().into_body();
     assert_eq!(next_chunk(&mut body).await.unwrap().unwrap(), "begun");
-    let answer = client.get(THINGS).await;
-    answer.assert_failure(429, "TooManyRequests");
-    assert!(answer.headers.contains_key("retry-after"));
+    let reply = client.get(THINGS).await;
+    reply.assert_failure(429, "TooManyRequests");
+    assert!(reply.headers.contains_key("retry-after"));
     // Watches do not count.
     let watch = client.send(get(&format!("{THINGS}?watch=1"), &[])).await.unwrap();
     assert_eq!(watch.status(), 200);
@@ -282,9 +282,9 @@ async fn inflight_limit_counts_request_until_body_ends() {
 #[tokio::test(flavor = "multi_thread")]
 async fn request_and_response_bodies_stream_concurrently() {
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let world = TestEnvironment::new();
-        let backend = Backend::start(&world, settings, async |request| {
-            let (sender, answer) = streamed_response(200);
+        let environment = TestEnvironment::new();
+        let backend = Backend::start(&environment, settings, async |request| {
+            let (sender, reply) = streamed_response(200);
             tokio::spawn(async move {
                 let mut body = request.into_body();
                 while let Some(Ok(frame)) = body.frame().await {
@@ -293,15 +293,16 @@ async fn request_and_response_bodies_stream_concurrently() {
                     }
                 }
             });
-            answer
+            reply
         })
         .await;
-        let scene = GatewayFixture::new(world, &[&backend], &[]);
-        for client in scene.both_protocols().await {
+        let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+        for client in fixture.both_protocols().await {
             let (sender, body) = channel_body();
             sender.send(data_frame("one")).unwrap();
-            let asking = client.send(Request::post(THINGS).body(body).unwrap());
-            let mut echo = tokio::time::timeout(Duration::from_secs(30), asking).await.unwrap().unwrap().into_body();
+            let pending_request = client.send(Request::post(THINGS).body(body).unwrap());
+            let mut echo =
+                tokio::time::timeout(Duration::from_secs(30), pending_request).await.unwrap().unwrap().into_body();
             assert_eq!(next_chunk(&mut echo).await.unwrap().unwrap(), "one");
             for text in ["two", "three"] {
                 sender.send(data_frame(text)).unwrap();
@@ -317,9 +318,9 @@ async fn request_and_response_bodies_stream_concurrently() {
 #[tokio::test(flavor = "multi_thread")]
 async fn request_timeout_ends_unread_and_endless_responses() {
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let world = TestEnvironment::new();
-        let (tell, mut told) = mpsc::unbounded_channel();
-        let backend = Backend::start(&world, settings, move |request| {
+        let environment = TestEnvironment::new();
+        let (tell, mut message) = mpsc::unbounded_channel();
+        let backend = Backend::start(&environment, settings, move |request| {
             let gone = DropNotifier(tell.clone(), "given up");
             async move {
                 if request.uri().query() == Some("short=1") {
@@ -333,13 +334,14 @@ async fn request_timeout_ends_unread_and_endless_responses() {
             }
         })
         .await;
-        let scene = GatewayFixture::new(world, &[&backend], &[("request-timeout", "600ms"), ("max-inflight", "1")]);
-        for (number, client) in scene.both_protocols().await.into_iter().chain([scene.http2().await]).enumerate() {
+        let fixture =
+            GatewayFixture::new(environment, &[&backend], &[("request-timeout", "600ms"), ("max-inflight", "1")]);
+        for (number, client) in fixture.both_protocols().await.into_iter().chain([fixture.http2().await]).enumerate() {
             let response = client.send(get(THINGS, &[])).await.unwrap();
             if number < 2 {
                 // Not a byte is read until it is over.
-                assert_eq!(told.recv().await, Some("given up"), "client {number}");
-                let other = scene.http2().await;
+                assert_eq!(message.recv().await, Some("given up"), "client {number}");
+                let other = fixture.http2().await;
                 eventually("the place to be free", async || {
                     (other.get(&format!("{THINGS}?short=1")).await.status == 200).then_some(())
                 })
@@ -347,9 +349,9 @@ async fn request_timeout_ends_unread_and_endless_responses() {
             }
             assert!(!read_response(response).await.is_complete, "client {number}");
             if number >= 2 {
-                assert_eq!(told.recv().await, Some("given up"), "client {number}");
+                assert_eq!(message.recv().await, Some("given up"), "client {number}");
             }
-            while told.try_recv().is_ok() {}
+            while message.try_recv().is_ok() {}
         }
     }
 }

@@ -10,17 +10,19 @@ const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/things";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn relay_get_with_identity_over_all_protocol_pairs() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let backend = Backend::start(&world, settings, async |_| json_response(200, r#"{"kind":"ThingList"}"#)).await;
-        world.register_apiservice("things.example.com", "v1", &[&backend]);
-        let gateway = world.start_gateway(&[]);
-        let jane = world.issue_user("jane", &["devs", "testers"]);
-        for client in
-            [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
-        {
-            let answer = client.get(&format!("{THINGS}?limit=500")).await;
-            assert_eq!((answer.status.as_u16(), answer.text().as_str()), (200, r#"{"kind":"ThingList"}"#));
+        let backend =
+            Backend::start(&environment, settings, async |_| json_response(200, r#"{"kind":"ThingList"}"#)).await;
+        environment.register_apiservice("things.example.com", "v1", &[&backend]);
+        let gateway = environment.start_gateway(&[]);
+        let jane = environment.issue_user("jane", &["devs", "testers"]);
+        for client in [
+            Client::http1(&environment, &gateway, Some(&jane)).await,
+            Client::http2(&environment, &gateway, Some(&jane)).await,
+        ] {
+            let reply = client.get(&format!("{THINGS}?limit=500")).await;
+            assert_eq!((reply.status.as_u16(), reply.text().as_str()), (200, r#"{"kind":"ThingList"}"#));
             let seen = backend.last_request();
             assert_eq!(seen.uri.path_and_query().unwrap().as_str(), format!("{THINGS}?limit=500"));
             assert_eq!(seen.peer, "narthex-front-proxy");
@@ -28,63 +30,65 @@ async fn relay_get_with_identity_over_all_protocol_pairs() {
             assert_eq!(seen.header_values("x-remote-group"), ["devs", "testers", "system:authenticated"]);
             assert_eq!(seen.header_values("x-forwarded-proto"), ["https"]);
             assert_eq!(seen.header_values("x-forwarded-for"), ["127.0.0.1"]);
-            assert_eq!(seen.header_values("audit-id"), [answer.headers["audit-id"].to_str().unwrap()]);
+            assert_eq!(seen.header_values("audit-id"), [reply.headers["audit-id"].to_str().unwrap()]);
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn relay_post_body_and_response() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let backend = Backend::start(&world, settings, async |request| {
+        let backend = Backend::start(&environment, settings, async |request| {
             use http_body_util::BodyExt;
             let body = request.into_body().collect().await.unwrap().to_bytes();
             json_response(201, std::str::from_utf8(&body).unwrap())
         })
         .await;
-        world.register_apiservice("things.example.com", "v1", &[&backend]);
-        let gateway = world.start_gateway(&[]);
-        let jane = world.issue_user("jane", &[]);
+        environment.register_apiservice("things.example.com", "v1", &[&backend]);
+        let gateway = environment.start_gateway(&[]);
+        let jane = environment.issue_user("jane", &[]);
         let body = format!(r#"{{"data":"{}"}}"#, "x".repeat(300_000));
-        for client in
-            [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
-        {
-            let answer = client
+        for client in [
+            Client::http1(&environment, &gateway, Some(&jane)).await,
+            Client::http2(&environment, &gateway, Some(&jane)).await,
+        ] {
+            let reply = client
                 .send_and_read(request(Method::POST, THINGS, &[("content-type", "application/json")], &body))
                 .await;
-            assert_eq!(answer.status, 201);
-            assert_eq!(answer.text(), body);
+            assert_eq!(reply.status, 201);
+            assert_eq!(reply.text(), body);
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn relay_watch_event_by_event_and_abort_within_event() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
         let (send, mut senders) = tokio::sync::mpsc::unbounded_channel();
-        let backend = Backend::start(&world, settings, move |_| {
-            let (sender, answer) = streamed_response(200);
+        let backend = Backend::start(&environment, settings, move |_| {
+            let (sender, reply) = streamed_response(200);
             send.send(sender).unwrap();
-            async { answer }
+            async { reply }
         })
         .await;
-        world.register_apiservice("things.example.com", "v1", &[&backend]);
-        let gateway = world.start_gateway(&[]);
-        let jane = world.issue_user("jane", &[]);
-        for client in
-            [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
-        {
+        environment.register_apiservice("things.example.com", "v1", &[&backend]);
+        let gateway = environment.start_gateway(&[]);
+        let jane = environment.issue_user("jane", &[]);
+        for client in [
+            Client::http1(&environment, &gateway, Some(&jane)).await,
+            Client::http2(&environment, &gateway, Some(&jane)).await,
+        ] {
             for last in ["two\n", "half of tw"] {
                 let path = format!("{THINGS}?watch=1");
-                let asking = client.send(get(&path, &[]));
+                let pending = client.send(get(&path, &[]));
                 let opening = async {
                     let sender = senders.recv().await.unwrap();
                     sender.send(data_frame("one\n")).unwrap();
                     sender
                 };
-                let (response, sender) = tokio::join!(asking, opening);
+                let (response, sender) = tokio::join!(pending, opening);
                 let mut body = response.unwrap().into_body();
                 assert_eq!(next_chunk(&mut body).await.unwrap().unwrap(), "one\n");
                 sender.send(data_frame(last)).unwrap();
@@ -102,30 +106,31 @@ async fn relay_watch_event_by_event_and_abort_within_event() {
 /// However the end falls between the header and the client's next look, it arrives.
 #[tokio::test(flavor = "multi_thread")]
 async fn relay_watch_end_without_events() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
         let turn = std::sync::atomic::AtomicU32::new(0);
-        let backend = Backend::start(&world, settings, move |_| {
+        let backend = Backend::start(&environment, settings, move |_| {
             let turn = turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            let (sender, answer) = streamed_response(200);
+            let (sender, reply) = streamed_response(200);
             tokio::spawn(async move {
                 for _ in 0..turn % 7 {
                     tokio::task::yield_now().await;
                 }
                 drop(sender);
             });
-            async { answer }
+            async { reply }
         })
         .await;
-        world.register_apiservice("things.example.com", "v1", &[&backend]);
-        let gateway = world.start_gateway(&[]);
-        let jane = world.issue_user("jane", &[]);
-        for client in
-            [Client::http1(&world, &gateway, Some(&jane)).await, Client::http2(&world, &gateway, Some(&jane)).await]
-        {
+        environment.register_apiservice("things.example.com", "v1", &[&backend]);
+        let gateway = environment.start_gateway(&[]);
+        let jane = environment.issue_user("jane", &[]);
+        for client in [
+            Client::http1(&environment, &gateway, Some(&jane)).await,
+            Client::http2(&environment, &gateway, Some(&jane)).await,
+        ] {
             for _ in 0..200 {
-                let answer = client.send_and_read(get(&format!("{THINGS}?watch=1"), &[])).await;
-                assert_eq!((answer.status.as_u16(), answer.is_complete, answer.text()), (200, true, String::new()));
+                let reply = client.send_and_read(get(&format!("{THINGS}?watch=1"), &[])).await;
+                assert_eq!((reply.status.as_u16(), reply.is_complete, reply.text()), (200, true, String::new()));
             }
         }
     }
@@ -134,23 +139,24 @@ async fn relay_watch_end_without_events() {
 #[tokio::test(flavor = "multi_thread")]
 async fn relay_early_response_while_client_still_sends() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let backend = Backend::start(&world, settings, async |_| json_response(413, r#"{"kind":"Status"}"#)).await;
-        world.register_apiservice("things.example.com", "v1", &[&backend]);
-        let gateway = world.start_gateway(&[]);
-        let jane = world.issue_user("jane", &[]);
-        let mut stream = connect(&world, gateway.address, Some(&jane), &["http/1.1"]).await;
+        let backend =
+            Backend::start(&environment, settings, async |_| json_response(413, r#"{"kind":"Status"}"#)).await;
+        environment.register_apiservice("things.example.com", "v1", &[&backend]);
+        let gateway = environment.start_gateway(&[]);
+        let jane = environment.issue_user("jane", &[]);
+        let mut stream = connect(&environment, gateway.address, Some(&jane), &["http/1.1"]).await;
         // More than the sockets hold: a connection that was reset would not take it.
         let body = vec![b'x'; 8 << 20];
         let head = format!("POST {THINGS} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
         stream.write_all(head.as_bytes()).await.unwrap();
         stream.write_all(&body).await.unwrap();
-        let mut answer = Vec::new();
-        while !answer.ends_with(br#"{"kind":"Status"}"#) {
-            let read = stream.read_buf(&mut answer).await.unwrap();
-            assert!(read > 0, "the end after {}", String::from_utf8_lossy(&answer));
+        let mut reply = Vec::new();
+        while !reply.ends_with(br#"{"kind":"Status"}"#) {
+            let read = stream.read_buf(&mut reply).await.unwrap();
+            assert!(read > 0, "the end after {}", String::from_utf8_lossy(&reply));
         }
-        assert!(answer.starts_with(b"HTTP/1.1 413 "), "{}", String::from_utf8_lossy(&answer));
+        assert!(reply.starts_with(b"HTTP/1.1 413 "), "{}", String::from_utf8_lossy(&reply));
     }
 }

@@ -25,7 +25,7 @@ const CASES: [(&str, &str); 10] = [
         "limit=5&limit=500&timeoutSeconds=1&timeoutSeconds=999&timeout=9s&timeout=99s",
         "limit=5&timeoutSeconds=1&timeout=9s",
     ),
-    // What nobody judges repeats as it likes.
+    // Parameters without meaning for authorization may repeat.
     ("command=a&command=b&container=c&tty=0&tty=1", "command=a&command=b&container=c&tty=0&tty=1"),
     ("a&&a&=b&=c", "a&&a&=b&=c"),
     // Once is as it came.
@@ -36,10 +36,10 @@ const CASES: [(&str, &str); 10] = [
 
 #[tokio::test(flavor = "multi_thread")]
 async fn duplicate_query_parameters_reduced_to_authorized_value() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::default(), ok_response).await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
-    for client in scene.both_protocols().await {
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::default(), ok_response).await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+    for client in fixture.both_protocols().await {
         for (sent, arrived) in CASES {
             assert_eq!(client.get(&format!("{THINGS}?{sent}")).await.status, 200, "{sent}");
             assert_eq!(backend.last_request().uri.query(), Some(arrived), "{sent}");
@@ -50,10 +50,10 @@ async fn duplicate_query_parameters_reduced_to_authorized_value() {
 /// A sidecar judges Kubernetes requests in the same way, and queries of others not at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn duplicate_query_parameters_of_other_requests_kept() {
-    let world = TestEnvironment::new();
-    let server = PlaintextServer::http1(ListenAddress::socket(&world), ok_response).await;
-    let guard = SidecarFixture::new(world, &server.url(), &[]).await;
-    let client = guard.http2().await;
+    let environment = TestEnvironment::new();
+    let server = PlaintextServer::http1(ListenAddress::socket(&environment), ok_response).await;
+    let sidecar_fixture = SidecarFixture::new(environment, &server.url(), &[]).await;
+    let client = sidecar_fixture.http2().await;
     for (sent, arrived) in [
         ("/apis/a.example.com/v1/books?watch=0&watch=1", "watch=0"),
         ("/books?watch=0&watch=1&timeout=1&timeout=2", "watch=0&watch=1&timeout=1&timeout=2"),

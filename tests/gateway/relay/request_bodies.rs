@@ -19,38 +19,37 @@ use crate::support::raw_backend::{self, RawConnection};
 #[tokio::test(flavor = "multi_thread")]
 async fn request_body_early_response_reaches_client() {
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let world = TestEnvironment::new();
-        let backend = Backend::start(&world, settings, async |_| json_response(413, "too much")).await;
-        let scene = GatewayFixture::new(world, &[&backend], &[]);
+        let environment = TestEnvironment::new();
+        let backend = Backend::start(&environment, settings, async |_| json_response(413, "too much")).await;
+        let fixture = GatewayFixture::new(environment, &[&backend], &[]);
         for _ in 0..5 {
-            for client in scene.both_protocols().await {
-                let asked = Arc::new(AtomicUsize::new(0));
-                let post = Request::post(THINGS).body(counted_body(10_000, &asked)).unwrap();
-                let answer = client.send_and_read(post).await;
+            for client in fixture.both_protocols().await {
+                let recorded = Arc::new(AtomicUsize::new(0));
+                let post = Request::post(THINGS).body(counted_body(10_000, &recorded)).unwrap();
+                let response = client.send_and_read(post).await;
                 assert_eq!(
-                    (answer.status.as_u16(), answer.text().as_str(), answer.is_complete),
+                    (response.status.as_u16(), response.text().as_str(), response.is_complete),
                     (413, "too much", true)
                 );
-                assert!(asked.load(Ordering::SeqCst) < 10_000, "the rest was not wanted");
+                assert!(recorded.load(Ordering::SeqCst) < 10_000, "the rest was not wanted");
             }
         }
         // One that stops in the middle of its body, waiting, gets it as well.
-        for client in scene.both_protocols().await {
+        for client in fixture.both_protocols().await {
             let (sender, body) = channel_body();
             sender.send(data_frame("a beginning")).unwrap();
-            let answer = client.send_and_read(Request::post(THINGS).body(body).unwrap()).await;
-            assert_eq!((answer.status.as_u16(), answer.is_complete), (413, true));
+            let response = client.send_and_read(Request::post(THINGS).body(body).unwrap()).await;
+            assert_eq!((response.status.as_u16(), response.is_complete), (413, true));
             drop(sender);
         }
     }
 }
 
-/// The connection on which a body is still going out after its answer came serves nobody else, and nobody waits
-/// for it.
+/// A connection with an unfinished request body is not reused, and no request waits for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn request_body_still_sending_after_response_blocks_reuse() {
-    let world = TestEnvironment::new();
-    let backend = raw_backend::http1(&world, BackendSettings::http1(), |mut talk: RawConnection| async move {
+    let environment = TestEnvironment::new();
+    let backend = raw_backend::http1(&environment, BackendSettings::http1(), |mut talk: RawConnection| async move {
         talk.write("HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\n\r\nno!").await;
         // One without a body is over; the next may come.
         while talk.head.starts_with("GET") {
@@ -68,14 +67,14 @@ async fn request_body_still_sending_after_response_blocks_reuse() {
         }
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
-    let client = scene.http2().await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+    let client = fixture.http2().await;
     let mut kept = Vec::new();
     for _ in 0..5 {
         let (sender, body) = channel_body();
         sender.send(data_frame("a beginning")).unwrap();
-        let answer = client.send_and_read(Request::post(THINGS).body(body).unwrap()).await;
-        assert_eq!((answer.status.as_u16(), answer.text().as_str()), (413, "no!"));
+        let response = client.send_and_read(Request::post(THINGS).body(body).unwrap()).await;
+        assert_eq!((response.status.as_u16(), response.text().as_str()), (413, "no!"));
         kept.push(sender);
         assert_eq!(client.get(THINGS).await.status, 413);
     }
@@ -84,37 +83,37 @@ async fn request_body_still_sending_after_response_blocks_reuse() {
 #[tokio::test(flavor = "multi_thread")]
 async fn request_body_too_large_is_413() {
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let world = TestEnvironment::new();
+        let environment = TestEnvironment::new();
         let whole = Arc::new(AtomicUsize::new(0));
-        let counted = whole.clone();
-        let backend = Backend::start(&world, settings, move |request| {
-            let counted = counted.clone();
+        let counter = whole.clone();
+        let backend = Backend::start(&environment, settings, move |request| {
+            let counter = counter.clone();
             async move {
                 if let Ok(body) = request.into_body().collect().await {
-                    counted.fetch_add(1, Ordering::SeqCst);
+                    counter.fetch_add(1, Ordering::SeqCst);
                     return json_response(200, &body.to_bytes().len().to_string());
                 }
                 json_response(500, "")
             }
         })
         .await;
-        let scene = GatewayFixture::new(world, &[&backend], &[("max-request-bytes", "1000")]);
-        for client in scene.both_protocols().await {
+        let fixture = GatewayFixture::new(environment, &[&backend], &[("max-request-bytes", "1000")]);
+        for client in fixture.both_protocols().await {
             assert_eq!(
                 client.send_and_read(request(Method::POST, THINGS, &[], &"x".repeat(1_000))).await.text(),
                 "1000"
             );
             let before = whole.load(Ordering::SeqCst);
-            let answer = client.send_and_read(request(Method::POST, THINGS, &[], &"x".repeat(1_001))).await;
-            answer.assert_failure(413, "RequestEntityTooLarge");
+            let response = client.send_and_read(request(Method::POST, THINGS, &[], &"x".repeat(1_001))).await;
+            response.assert_failure(413, "RequestEntityTooLarge");
             // Without a length it shows only on the way.
-            let client = scene.http2().await;
+            let client = fixture.http2().await;
             let (sender, body) = channel_body();
             sender.send(data_frame(&"x".repeat(600))).unwrap();
             sender.send(data_frame(&"x".repeat(600))).unwrap();
             drop(sender);
-            let answer = client.send_and_read(Request::post(THINGS).body(body).unwrap()).await;
-            answer.assert_failure(413, "RequestEntityTooLarge");
+            let response = client.send_and_read(Request::post(THINGS).body(body).unwrap()).await;
+            response.assert_failure(413, "RequestEntityTooLarge");
             assert_eq!(whole.load(Ordering::SeqCst), before, "the backend never had a whole body");
         }
     }
@@ -125,17 +124,17 @@ async fn request_body_too_large_is_413() {
 #[tokio::test(flavor = "multi_thread")]
 async fn request_body_truncated_is_never_complete_at_backend() {
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let world = TestEnvironment::new();
+        let environment = TestEnvironment::new();
         let ends = Arc::new(Mutex::new(Vec::new()));
-        let begun = Arc::new(AtomicUsize::new(0));
-        let (kept, counted) = (ends.clone(), begun.clone());
-        let backend = Backend::start(&world, settings, move |request| {
-            let (kept, counted) = (kept.clone(), counted.clone());
+        let started = Arc::new(AtomicUsize::new(0));
+        let (kept, counter) = (ends.clone(), started.clone());
+        let backend = Backend::start(&environment, settings, move |request| {
+            let (kept, counter) = (kept.clone(), counter.clone());
             async move {
                 let mut body = request.into_body();
                 let first = body.frame().await;
                 assert!(first.is_some());
-                counted.fetch_add(1, Ordering::SeqCst);
+                counter.fetch_add(1, Ordering::SeqCst);
                 // Not canceled with the request: what would be stored is what counts.
                 let ended = tokio::spawn(async move { body.collect().await.is_ok() });
                 kept.lock().push(ended);
@@ -143,30 +142,31 @@ async fn request_body_truncated_is_never_complete_at_backend() {
             }
         })
         .await;
-        let scene = GatewayFixture::new(world, &[&backend], &[]);
+        let fixture = GatewayFixture::new(environment, &[&backend], &[]);
         let mut sent = 0;
         for reason in [h2::Reason::NO_ERROR, h2::Reason::CANCEL, h2::Reason::INTERNAL_ERROR, h2::Reason::NO_ERROR] {
-            let stream = connect(&scene.world, scene.gateway.address, Some(&scene.jane), &["h2"]).await;
+            let stream = connect(&fixture.environment, fixture.gateway.address, Some(&fixture.jane), &["h2"]).await;
             let (sender, connection) = h2::client::handshake(stream).await.unwrap();
             tokio::spawn(connection);
             let uri = format!("https://localhost{THINGS}");
             let mut sender = sender.ready().await.unwrap();
-            let (answer, mut body) = sender.send_request(Request::post(uri).body(()).unwrap(), false).unwrap();
+            let (response, mut body) = sender.send_request(Request::post(uri).body(()).unwrap(), false).unwrap();
             body.send_data("{\"half\":".into(), false).unwrap();
             sent += 1;
-            eventually("the backend to begin", async || (begun.load(Ordering::SeqCst) == sent).then_some(())).await;
+            eventually("the backend to begin", async || (started.load(Ordering::SeqCst) == sent).then_some(())).await;
             body.send_reset(reason);
-            drop(answer);
+            drop(response);
         }
         // HTTP/1.1: cut within a chunked body, with and without TLS's goodbye.
         for goodbye in [true, false] {
-            let mut stream = connect(&scene.world, scene.gateway.address, Some(&scene.jane), &["http/1.1"]).await;
+            let mut stream =
+                connect(&fixture.environment, fixture.gateway.address, Some(&fixture.jane), &["http/1.1"]).await;
             let head =
                 format!("POST {THINGS} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n8\r\n{{\"half\":\r\n");
             stream.write_all(head.as_bytes()).await.unwrap();
             stream.flush().await.unwrap();
             sent += 1;
-            eventually("the backend to begin", async || (begun.load(Ordering::SeqCst) == sent).then_some(())).await;
+            eventually("the backend to begin", async || (started.load(Ordering::SeqCst) == sent).then_some(())).await;
             if goodbye {
                 stream.shutdown().await.unwrap();
             }
@@ -183,25 +183,26 @@ async fn request_body_truncated_is_never_complete_at_backend() {
 /// A client of the door that never says more than a head.
 #[tokio::test(flavor = "multi_thread")]
 async fn request_body_never_sent_releases_permits_on_disconnect() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::http2(), async |request| {
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::http2(), async |request| {
         let whole = request.into_body().collect().await.is_ok();
         json_response(200, &whole.to_string())
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[("max-inflight", "2")]);
+    let fixture = GatewayFixture::new(environment, &[&backend], &[("max-inflight", "2")]);
     for _ in 0..6 {
-        let mut stream = connect(&scene.world, scene.gateway.address, Some(&scene.jane), &["http/1.1"]).await;
+        let mut stream =
+            connect(&fixture.environment, fixture.gateway.address, Some(&fixture.jane), &["http/1.1"]).await;
         stream
             .write_all(format!("POST {THINGS} HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n").as_bytes())
             .await
             .unwrap();
         drop(stream);
     }
-    let client: Client = scene.http2().await;
+    let client: Client = fixture.http2().await;
     eventually("the places to be free", async || {
-        let answer = client.send_and_read(request(Method::POST, THINGS, &[], "{}")).await;
-        (answer.text() == "true").then_some(())
+        let response = client.send_and_read(request(Method::POST, THINGS, &[], "{}")).await;
+        (response.text() == "true").then_some(())
     })
     .await;
 }
@@ -209,28 +210,29 @@ async fn request_body_never_sent_releases_permits_on_disconnect() {
 #[tokio::test(flavor = "multi_thread")]
 async fn expect_100_continue_sent_only_when_body_is_read() {
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let world = TestEnvironment::new();
-        let backend = Backend::start(&world, settings, async |request| {
+        let environment = TestEnvironment::new();
+        let backend = Backend::start(&environment, settings, async |request| {
             let body = request.into_body().collect().await.unwrap().to_bytes();
             json_response(200, std::str::from_utf8(&body).unwrap())
         })
         .await;
-        let scene = GatewayFixture::new(world, &[&backend], &[("max-request-bytes", "100")]);
+        let fixture = GatewayFixture::new(environment, &[&backend], &[("max-request-bytes", "100")]);
         let head = |length: usize| {
             format!("POST {THINGS} HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {length}\r\n\r\n")
         };
-        let mut stream = connect(&scene.world, scene.gateway.address, Some(&scene.jane), &["http/1.1"]).await;
+        let mut stream =
+            connect(&fixture.environment, fixture.gateway.address, Some(&fixture.jane), &["http/1.1"]).await;
         stream.write_all(head(5).as_bytes()).await.unwrap();
         assert!(read_until(&mut stream, "\r\n\r\n").await.starts_with("HTTP/1.1 100 "));
         stream.write_all(b"hello").await.unwrap();
-        let answer = read_until(&mut stream, "hello").await;
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-        // Refused before the body was wanted: nobody says 100.
-        for (pair, length, status) in [(None, 5, "401"), (Some(&scene.jane), 500, "413")] {
-            let mut stream = connect(&scene.world, scene.gateway.address, pair, &["http/1.1"]).await;
+        let response = read_until(&mut stream, "hello").await;
+        assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+        // Rejected before the body was read: no `100 Continue`.
+        for (pair, length, status) in [(None, 5, "401"), (Some(&fixture.jane), 500, "413")] {
+            let mut stream = connect(&fixture.environment, fixture.gateway.address, pair, &["http/1.1"]).await;
             stream.write_all(head(length).as_bytes()).await.unwrap();
-            let answer = read_until(&mut stream, "\r\n\r\n").await;
-            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+            let response = read_until(&mut stream, "\r\n\r\n").await;
+            assert!(response.starts_with(&format!("HTTP/1.1 {status} ")), "{response}");
         }
     }
 }

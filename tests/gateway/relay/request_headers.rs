@@ -28,10 +28,10 @@ async fn forwarded_headers_with_underscores_removed() {
         ("x.forwarded.for", "evil"),
         ("audit_id", "evil"),
     ];
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::default(), ok_response).await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
-    for client in scene.both_protocols().await {
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::default(), ok_response).await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+    for client in fixture.both_protocols().await {
         assert_eq!(client.send_and_read(get(THINGS, &FORGED)).await.status, 200);
         let seen = backend.last_request();
         for (name, _) in FORGED {
@@ -46,7 +46,7 @@ async fn forwarded_headers_with_underscores_removed() {
     }
 }
 
-/// By these names reverse proxies tell servers who asks, and from where.
+/// Headers by which reverse proxies forward identity and address of the client.
 const IDENTITY_CLAIM_HEADERS: [&str; 20] = [
     "x-forwarded-user",
     "x_forwarded_user",
@@ -73,10 +73,10 @@ const IDENTITY_CLAIM_HEADERS: [&str; 20] = [
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_claims_removed_unless_allowed() {
     let claims = IDENTITY_CLAIM_HEADERS.map(|name| (name, "evil"));
-    let world = TestEnvironment::new();
-    let server = PlaintextServer::http1(ListenAddress::socket(&world), ok_response).await;
-    let guard = SidecarFixture::new(world, &server.url(), &["--ignore-paths=/open"]).await;
-    for client in guard.both_protocols().await {
+    let environment = TestEnvironment::new();
+    let server = PlaintextServer::http1(ListenAddress::socket(&environment), ok_response).await;
+    let sidecar_fixture = SidecarFixture::new(environment, &server.url(), &["--ignore-paths=/open"]).await;
+    for client in sidecar_fixture.both_protocols().await {
         for path in ["/books", "/open"] {
             assert_eq!(client.send_and_read(get(path, &claims)).await.status, 200);
             let seen = server.last_request();
@@ -86,10 +86,11 @@ async fn proxy_claims_removed_unless_allowed() {
         }
     }
     // An ingress in front that is trusted with these two.
-    let world = TestEnvironment::new();
-    let server = PlaintextServer::http1(ListenAddress::socket(&world), ok_response).await;
-    let guard = SidecarFixture::new(world, &server.url(), &["--allow-request-headers=X-Real-IP,Forwarded"]).await;
-    for client in guard.both_protocols().await {
+    let environment = TestEnvironment::new();
+    let server = PlaintextServer::http1(ListenAddress::socket(&environment), ok_response).await;
+    let sidecar_fixture =
+        SidecarFixture::new(environment, &server.url(), &["--allow-request-headers=X-Real-IP,Forwarded"]).await;
+    for client in sidecar_fixture.both_protocols().await {
         assert_eq!(client.send_and_read(get("/books", &claims)).await.status, 200);
         let seen = server.last_request();
         let arrived: Vec<_> =
@@ -97,36 +98,36 @@ async fn proxy_claims_removed_unless_allowed() {
         assert_eq!(arrived, ["x-real-ip", "forwarded"]);
     }
     // Aggregated API servers believe X-Remote-* alone; they are told none of these either.
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::default(), ok_response).await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
-    assert_eq!(scene.http2().await.send_and_read(get(THINGS, &claims)).await.status, 200);
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::default(), ok_response).await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+    assert_eq!(fixture.http2().await.send_and_read(get(THINGS, &claims)).await.status, 200);
     let seen = backend.last_request();
     assert!(IDENTITY_CLAIM_HEADERS.into_iter().all(|name| !seen.headers.contains_key(name)), "{:?}", seen.headers);
 }
 
 #[test]
 fn allow_request_headers_checked() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let check = |value: &str| {
         let mut line =
             ["check", "sidecar", "--upstream=http://127.0.0.1:1", "--kubeconfig=/nowhere"].map(str::to_owned).to_vec();
-        line.push(format!("--data-dir={}", world.path("data").display()));
+        line.push(format!("--data-dir={}", environment.path("data").display()));
         line.push(format!("--allow-request-headers={value}"));
         String::from_utf8(run_narthex(&line).stderr).unwrap()
     };
     assert!(!check("X-Real-Ip,remote-user").contains("allow-request-headers"));
-    let said = check("X-Real-Ip,Accept");
-    assert!(said.contains("--allow-request-headers: Accept is not stripped"), "{said}");
-    let said = check("a b");
-    assert!(said.contains("--allow-request-headers: \"a b\" is not a valid header name"), "{said}");
+    let output = check("X-Real-Ip,Accept");
+    assert!(output.contains("--allow-request-headers: Accept is not stripped"), "{output}");
+    let output = check("a b");
+    assert!(output.contains("--allow-request-headers: \"a b\" is not a valid header name"), "{output}");
 }
 
 /// Everything that is no claim, and no name a rule reads, may stand behind a body.
 #[tokio::test(flavor = "multi_thread")]
 async fn request_trailers_cannot_repeat_authorized_headers() {
-    let world = TestEnvironment::new();
-    let server = PlaintextServer::http1(ListenAddress::socket(&world), async |request: Request<Incoming>| {
+    let environment = TestEnvironment::new();
+    let server = PlaintextServer::http1(ListenAddress::socket(&environment), async |request: Request<Incoming>| {
         let body = request.into_body().collect().await.unwrap();
         let trailers = body.trailers().cloned().unwrap_or_default();
         let mut names: Vec<_> = trailers.keys().map(http::HeaderName::as_str).collect();
@@ -136,10 +137,10 @@ async fn request_trailers_cannot_repeat_authorized_headers() {
     .await;
     let rules = "authorization:\n  rewrites: {byHttpHeader: {name: X-Namespace}}\n  resourceAttributes: {resource: books, \
                  namespace: '{{ .Value }}'}\n";
-    std::fs::write(world.path("rules.yaml"), rules).unwrap();
-    let flag = format!("--config-file={}", world.path("rules.yaml").display());
-    let guard = SidecarFixture::new(world, &server.url(), &[&flag]).await;
-    for client in guard.both_protocols().await {
+    std::fs::write(environment.path("rules.yaml"), rules).unwrap();
+    let flag = format!("--config-file={}", environment.path("rules.yaml").display());
+    let sidecar_fixture = SidecarFixture::new(environment, &server.url(), &[&flag]).await;
+    for client in sidecar_fixture.both_protocols().await {
         let mut behind = HeaderMap::new();
         for name in ["x-namespace", "x_namespace", "x-real-ip", "x-checksum"] {
             behind.insert(name, HeaderValue::from_static("evil"));
@@ -148,36 +149,40 @@ async fn request_trailers_cannot_repeat_authorized_headers() {
         let frames = [Ok(Frame::data("{}".into())), Ok(Frame::trailers(behind))];
         let body: RequestBody = BodyExt::boxed(StreamBody::new(futures_util::stream::iter(frames)));
         let headers = [("trailer", names), ("te", "trailers"), ("x-namespace", "shop")];
-        let said = client.send_and_read(request(Method::POST, "/books", &headers, "").map(|_| body)).await;
-        assert_eq!((said.status.as_u16(), said.text().as_str()), (200, "x-checksum"));
+        let output = client.send_and_read(request(Method::POST, "/books", &headers, "").map(|_| body)).await;
+        assert_eq!((output.status.as_u16(), output.text().as_str()), (200, "x-checksum"));
         assert_eq!(server.last_request().header_values("x-namespace"), ["shop"]);
     }
-    let asked = guard.reviewer.reviews("SubjectAccessReview");
-    assert!(asked.iter().all(|asked| asked["spec"]["resourceAttributes"]["namespace"] == "shop"), "{asked:?}");
+    let recorded = sidecar_fixture.reviewer.reviews("SubjectAccessReview");
+    assert!(
+        recorded.iter().all(|recorded| recorded["spec"]["resourceAttributes"]["namespace"] == "shop"),
+        "{recorded:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn transfer_coding_other_than_chunked_refused() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::default(), ok_response).await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::default(), ok_response).await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
     for coding in [
         "Transfer-Encoding: gzip, chunked",
         "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked",
         "Transfer-Encoding: chunked, chunked",
         "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
     ] {
-        let mut stream = connect(&scene.world, scene.gateway.address, Some(&scene.jane), &["http/1.1"]).await;
+        let mut stream =
+            connect(&fixture.environment, fixture.gateway.address, Some(&fixture.jane), &["http/1.1"]).await;
         let body = "3\r\nabc\r\n0\r\n\r\n";
         let text =
             format!("POST {THINGS} HTTP/1.1\r\nHost: localhost\r\n{coding}\r\n\r\n{body}GET {THINGS} HTTP/1.1\r\n\r\n");
         stream.write_all(text.as_bytes()).await.unwrap();
-        let mut said = Vec::new();
-        let _ = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut said)).await.expect("the end in time");
-        let said = String::from_utf8_lossy(&said).into_owned();
-        assert!(said.starts_with("HTTP/1.1 501 Not Implemented\r\n"), "{coding}: {said}");
-        assert!(said.ends_with("Unsupported transfer encoding"), "{coding}: {said}");
-        assert_eq!(said.matches("HTTP/1.1").count(), 1, "{coding}: {said}");
+        let mut output = Vec::new();
+        let _ = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut output)).await.expect("the end in time");
+        let output = String::from_utf8_lossy(&output).into_owned();
+        assert!(output.starts_with("HTTP/1.1 501 Not Implemented\r\n"), "{coding}: {output}");
+        assert!(output.ends_with("Unsupported transfer encoding"), "{coding}: {output}");
+        assert_eq!(output.matches("HTTP/1.1").count(), 1, "{coding}: {output}");
     }
     assert!(backend.received().is_empty());
 }

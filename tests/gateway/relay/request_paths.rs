@@ -12,7 +12,7 @@ const GREETINGS: &str = "/apis/greetings.example.com/v1/greetings";
 
 /// A gateway with two APIs of two backends behind it.
 struct PathFixture {
-    world: TestEnvironment,
+    environment: TestEnvironment,
     things: Backend,
     greetings: Backend,
     gateway: GatewayProcess,
@@ -21,36 +21,36 @@ struct PathFixture {
 
 impl PathFixture {
     async fn new(more: &[&str]) -> PathFixture {
-        let world = TestEnvironment::new();
+        let environment = TestEnvironment::new();
         let backend = |name: &'static str| {
             let settings = BackendSettings { names: vec![name], ..BackendSettings::default() };
-            Backend::start(&world, settings, async |_| json_response(200, "{}"))
+            Backend::start(&environment, settings, async |_| json_response(200, "{}"))
         };
         let (things, greetings) = (backend("things-v1.things.svc").await, backend("greetings-v1.greetings.svc").await);
-        world.register_apiservice("things.example.com", "v1", &[&things]);
-        world.register_apiservice("greetings.example.com", "v1", &[&greetings]);
-        let gateway = world.start_gateway(more);
-        let jane = world.issue_user("jane", &[]);
-        PathFixture { things, greetings, gateway, jane, world }
+        environment.register_apiservice("things.example.com", "v1", &[&things]);
+        environment.register_apiservice("greetings.example.com", "v1", &[&greetings]);
+        let gateway = environment.start_gateway(more);
+        let jane = environment.issue_user("jane", &[]);
+        PathFixture { things, greetings, gateway, jane, environment }
     }
 
     /// Asks over HTTP/1.1 for exactly this target; the status.
     async fn http1(&self, pair: Option<&CertKeyPair>, method: &str, target: &[u8]) -> u16 {
-        let mut stream = connect(&self.world, self.gateway.address, pair, &["http/1.1"]).await;
+        let mut stream = connect(&self.environment, self.gateway.address, pair, &["http/1.1"]).await;
         let request = [method.as_bytes(), b" ", target, b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"];
         stream.write_all(&request.concat()).await.unwrap();
-        let mut answer = Vec::new();
+        let mut response = Vec::new();
         let reading = async {
-            let _ = stream.read_to_end(&mut answer).await;
+            let _ = stream.read_to_end(&mut response).await;
         };
         tokio::time::timeout(TEST_TIMEOUT, reading).await.expect("an answer in time");
-        let answer = String::from_utf8_lossy(&answer).into_owned();
-        answer.strip_prefix("HTTP/1.1 ").map_or(0, |rest| rest[..3].parse().unwrap())
+        let response = String::from_utf8_lossy(&response).into_owned();
+        response.strip_prefix("HTTP/1.1 ").map_or(0, |rest| rest[..3].parse().unwrap())
     }
 
     /// The same over HTTP/2; 0 for a stream or connection that was reset.
     async fn http2(&self, pair: Option<&CertKeyPair>, method: &str, target: &str) -> u16 {
-        let mut frames = RawH2Client::open(&self.world, &self.gateway, pair, &[]).await;
+        let mut frames = RawH2Client::open(&self.environment, &self.gateway, pair, &[]).await;
         let lines = [(":method", method), (":scheme", "https"), (":authority", "localhost"), (":path", target)];
         assert!(frames.send(&headers_frames(1, END_STREAM, &header_block(&lines))).await);
         match frames.stream_outcome(1).await {
@@ -77,7 +77,7 @@ impl PathFixture {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn path_and_query_forwarded_unchanged() {
-    let crossing = PathFixture::new(&[]).await;
+    let exchange = PathFixture::new(&[]).await;
     for rest in [
         "",
         "/",
@@ -106,26 +106,26 @@ async fn path_and_query_forwarded_unchanged() {
         "?x=a+b%20c",
     ] {
         let target = format!("{THINGS}{rest}");
-        crossing.assert_arrives(&target, &target).await;
+        exchange.assert_arrives(&target, &target).await;
         assert_eq!(
-            crossing.things.last_request().header_values("x-forwarded-uri"),
+            exchange.things.last_request().header_values("x-forwarded-uri"),
             [target.split('?').next().unwrap()]
         );
     }
     for target in ["/apis/things.example.com/v1", "/apis/things.example.com/v1/", "/apis/things.example.com/v1/things"]
     {
-        crossing.assert_arrives(target, target).await;
+        exchange.assert_arrives(target, target).await;
     }
-    assert_eq!(crossing.http1(Some(&crossing.jane), "GET", GREETINGS.as_bytes()).await, 200);
-    assert_eq!(crossing.greetings.last_request().uri.path(), GREETINGS);
-    // Odd spellings of what nobody doubts.
+    assert_eq!(exchange.http1(Some(&exchange.jane), "GET", GREETINGS.as_bytes()).await, 200);
+    assert_eq!(exchange.greetings.last_request().uri.path(), GREETINGS);
+    // Unusual spellings of unambiguous paths.
     for target in ["/%61pis/things.example.com/v1/things", "/apis/things%2Eexample.com/%761/things"] {
-        let (before, _) = crossing.received_counts();
-        assert_eq!(crossing.http1(Some(&crossing.jane), "GET", target.as_bytes()).await, 200, "{target}");
-        let arrived = crossing.things.last_request().uri.path().to_owned();
+        let (before, _) = exchange.received_counts();
+        assert_eq!(exchange.http1(Some(&exchange.jane), "GET", target.as_bytes()).await, 200, "{target}");
+        let arrived = exchange.things.last_request().uri.path().to_owned();
         let decoded = percent_encoding::percent_decode_str(&arrived).decode_utf8().unwrap().into_owned();
         assert_eq!(
-            (decoded.as_str(), crossing.received_counts().0),
+            (decoded.as_str(), exchange.received_counts().0),
             ("/apis/things.example.com/v1/things", before + 1)
         );
     }
@@ -133,7 +133,7 @@ async fn path_and_query_forwarded_unchanged() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn path_ambiguous_refused_with_400() {
-    let crossing = PathFixture::new(&[]).await;
+    let exchange = PathFixture::new(&[]).await;
     let below = [
         "/a%2Fb",
         "/a%2fb",
@@ -181,26 +181,26 @@ async fn path_ambiguous_refused_with_400() {
         .map(str::to_owned),
     );
     for target in &targets {
-        assert_eq!(crossing.http1(Some(&crossing.jane), "GET", target.as_bytes()).await, 400, "{target}");
-        assert_eq!(crossing.http2(Some(&crossing.jane), "GET", target).await, 400, "{target}");
-        // The same to those who have no business here at all.
-        let status = crossing.http1(None, "GET", target.as_bytes()).await;
+        assert_eq!(exchange.http1(Some(&exchange.jane), "GET", target.as_bytes()).await, 400, "{target}");
+        assert_eq!(exchange.http2(Some(&exchange.jane), "GET", target).await, 400, "{target}");
+        // The same for unauthenticated clients.
+        let status = exchange.http1(None, "GET", target.as_bytes()).await;
         assert!(matches!(status, 400 | 401), "{target}: {status}");
     }
     // Bytes that are not even text: refused, or escaped, never anything else.
     for target in [&b"/apis/things.example.com/v1/\xff"[..], b"/apis/things.example.com/v1/\xc3\xbc"] {
-        let status = crossing.http1(Some(&crossing.jane), "GET", target).await;
+        let status = exchange.http1(Some(&exchange.jane), "GET", target).await;
         assert!(matches!(status, 200 | 400), "{status}");
     }
-    let seen = crossing.things.received();
+    let seen = exchange.things.received();
     assert!(seen.iter().all(|seen| seen.uri.path() == "/apis/things.example.com/v1/%C3%BC"), "{seen:?}");
-    assert!(crossing.greetings.received().is_empty());
+    assert!(exchange.greetings.received().is_empty());
 }
 
 /// What stands behind a `proxy` subresource is another server's path.
 #[tokio::test(flavor = "multi_thread")]
 async fn path_below_proxy_subresource_forwarded_unchanged() {
-    let crossing = PathFixture::new(&[]).await;
+    let exchange = PathFixture::new(&[]).await;
     for rest in [
         "",
         "/",
@@ -214,21 +214,21 @@ async fn path_below_proxy_subresource_forwarded_unchanged() {
         "/%00%0a",
     ] {
         let target = format!("{THINGS}/one/proxy{rest}");
-        crossing.assert_arrives(&target, &target).await;
+        exchange.assert_arrives(&target, &target).await;
     }
     // Not a subresource: an object or a namespace of that name.
     for target in
         [format!("{THINGS}/proxy/../one"), "/apis/things.example.com/v1/namespaces/proxy/../things".to_owned()]
     {
-        assert_eq!(crossing.http1(Some(&crossing.jane), "GET", target.as_bytes()).await, 400, "{target}");
+        assert_eq!(exchange.http1(Some(&exchange.jane), "GET", target.as_bytes()).await, 400, "{target}");
     }
 }
 
-/// Pairs that Go's parser drops: a backend must not see what nobody judged.
+/// Pairs that Go's parser drops: a backend must not see what was not authorized.
 #[tokio::test(flavor = "multi_thread")]
 async fn query_pairs_dropped_by_go_removed() {
-    let crossing = PathFixture::new(&[]).await;
-    for (asked, expected) in [
+    let exchange = PathFixture::new(&[]).await;
+    for (recorded, expected) in [
         ("?a=1;watch=true", ""),
         ("?a=1&b=2;c=3&d=4", "?a=1&d=4"),
         ("?a=%zz&b=2", "?b=2"),
@@ -236,25 +236,25 @@ async fn query_pairs_dropped_by_go_removed() {
         ("?;", ""),
         ("?watch=true;&limit=1", "?limit=1"),
     ] {
-        crossing.assert_arrives(&format!("{THINGS}{asked}"), &format!("{THINGS}{expected}")).await;
+        exchange.assert_arrives(&format!("{THINGS}{recorded}"), &format!("{THINGS}{expected}")).await;
         // A document of the backend's goes there by another way.
-        let target = format!("/openapi/v3/apis/things.example.com/v1{asked}");
+        let target = format!("/openapi/v3/apis/things.example.com/v1{recorded}");
         crate::support::fixtures::eventually("the document to be known", async || {
-            (crossing.http1(Some(&crossing.jane), "GET", target.as_bytes()).await == 200).then_some(())
+            (exchange.http1(Some(&exchange.jane), "GET", target.as_bytes()).await == 200).then_some(())
         })
         .await;
-        let arrived = crossing.things.last_request().uri.to_string();
+        let arrived = exchange.things.last_request().uri.to_string();
         assert!(arrived.ends_with(&format!("/openapi/v3/apis/things.example.com/v1{expected}")), "{target}: {arrived}");
     }
     // A fragment is the client's own affair.
-    assert_eq!(crossing.http1(Some(&crossing.jane), "GET", format!("{THINGS}?a=b#c").as_bytes()).await, 200);
-    assert_eq!(crossing.things.last_request().uri.query(), Some("a=b"));
+    assert_eq!(exchange.http1(Some(&exchange.jane), "GET", format!("{THINGS}?a=b#c").as_bytes()).await, 200);
+    assert_eq!(exchange.things.last_request().uri.query(), Some("a=b"));
 }
 
 /// Health is open to all; nothing that only looks like it.
 #[tokio::test(flavor = "multi_thread")]
 async fn path_lookalikes_of_health_require_authentication() {
-    let crossing = PathFixture::new(&["--authorization-mode=AlwaysDeny"]).await;
+    let exchange = PathFixture::new(&["--authorization-mode=AlwaysDeny"]).await;
     for target in [
         THINGS.to_owned(),
         format!("{THINGS}?/version"),
@@ -272,38 +272,38 @@ async fn path_lookalikes_of_health_require_authentication() {
         "/version".to_owned(),
         "/".to_owned(),
     ] {
-        let status = crossing.http1(Some(&crossing.jane), "GET", target.as_bytes()).await;
+        let status = exchange.http1(Some(&exchange.jane), "GET", target.as_bytes()).await;
         assert!(matches!(status, 400 | 403) || target.contains("/livez/apis") && status == 404, "{target}: {status}");
     }
-    assert_eq!(crossing.http1(None, "GET", b"/livez").await, 200);
+    assert_eq!(exchange.http1(None, "GET", b"/livez").await, 200);
     for target in ["/livez/../version", "/livez%2f..%2fversion", "/livezx", "/livez/nothing", "/livez;x", "/LIVEZ"] {
-        let status = crossing.http1(None, "GET", target.as_bytes()).await;
+        let status = exchange.http1(None, "GET", target.as_bytes()).await;
         assert!(matches!(status, 400 | 401 | 404), "{target}: {status}");
     }
-    assert_eq!(crossing.received_counts(), (0, 0));
+    assert_eq!(exchange.received_counts(), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn methods_forwarded_unchanged() {
-    let crossing = PathFixture::new(&[]).await;
+    let exchange = PathFixture::new(&[]).await;
     for method in ["GET", "HEAD", "OPTIONS", "DELETE", "PROPFIND", "get", "X-ODD"] {
-        assert_eq!(crossing.http1(Some(&crossing.jane), method, THINGS.as_bytes()).await, 200, "{method}");
-        assert_eq!(crossing.things.last_request().method.as_str(), method);
-        assert_eq!(crossing.http2(Some(&crossing.jane), method, THINGS).await, 200, "{method}");
-        assert_eq!(crossing.things.last_request().method.as_str(), method);
+        assert_eq!(exchange.http1(Some(&exchange.jane), method, THINGS.as_bytes()).await, 200, "{method}");
+        assert_eq!(exchange.things.last_request().method.as_str(), method);
+        assert_eq!(exchange.http2(Some(&exchange.jane), method, THINGS).await, 200, "{method}");
+        assert_eq!(exchange.things.last_request().method.as_str(), method);
     }
     // An answer to HEAD is a header, which says how long the body would be.
     for (path, length) in [(THINGS, "2"), ("/version", ""), ("/nowhere", ""), ("/apis", ""), ("/livez", "2")] {
         let head = |client: Client| async move {
             client.send_and_read(crate::support::client::request(http::Method::HEAD, path, &[], "")).await
         };
-        for answer in [
-            head(Client::http1(&crossing.world, &crossing.gateway, Some(&crossing.jane)).await).await,
-            head(Client::http2(&crossing.world, &crossing.gateway, Some(&crossing.jane)).await).await,
+        for response in [
+            head(Client::http1(&exchange.environment, &exchange.gateway, Some(&exchange.jane)).await).await,
+            head(Client::http2(&exchange.environment, &exchange.gateway, Some(&exchange.jane)).await).await,
         ] {
-            assert!(answer.is_complete && answer.body.is_empty(), "{path}");
-            let told = answer.headers["content-length"].to_str().unwrap();
-            assert!(told == length || length.is_empty() && told != "0", "{path}: {told}");
+            assert!(response.is_complete && response.body.is_empty(), "{path}");
+            let message = response.headers["content-length"].to_str().unwrap();
+            assert!(message == length || length.is_empty() && message != "0", "{path}: {message}");
         }
     }
     // Our own paths.
@@ -318,21 +318,21 @@ async fn methods_forwarded_unchanged() {
         ("GET", "/apis/", 200),
         ("GET", "/apis/nothing.example.com/v1/things", 404),
     ] {
-        assert_eq!(crossing.http1(Some(&crossing.jane), method, target.as_bytes()).await, status, "{method} {target}");
-        assert_eq!(crossing.http2(Some(&crossing.jane), method, target).await, status, "{method} {target}");
+        assert_eq!(exchange.http1(Some(&exchange.jane), method, target.as_bytes()).await, status, "{method} {target}");
+        assert_eq!(exchange.http2(Some(&exchange.jane), method, target).await, status, "{method} {target}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn audit_id_of_client_kept_if_valid() {
-    let crossing = PathFixture::new(&[]).await;
+    let exchange = PathFixture::new(&[]).await;
     let made = |id: &str| uuid::Uuid::parse_str(id).is_ok_and(|id| id.get_version_num() == 4);
     let clients = [
-        Client::http1(&crossing.world, &crossing.gateway, Some(&crossing.jane)).await,
-        Client::http2(&crossing.world, &crossing.gateway, Some(&crossing.jane)).await,
+        Client::http1(&exchange.environment, &exchange.gateway, Some(&exchange.jane)).await,
+        Client::http2(&exchange.environment, &exchange.gateway, Some(&exchange.jane)).await,
     ];
     for client in clients {
-        for (theirs, kept) in [
+        for (upstream, kept) in [
             (&["0a1b-2c.3d_4e"][..], true),
             (&["first", "second"], true),
             (&[], false),
@@ -342,14 +342,14 @@ async fn audit_id_of_client_kept_if_valid() {
             (&["<script>"], false),
             (&[&*"x".repeat(65)], false),
         ] {
-            let lines: Vec<(&str, &str)> = theirs.iter().map(|id| ("audit-id", *id)).collect();
+            let lines: Vec<(&str, &str)> = upstream.iter().map(|id| ("audit-id", *id)).collect();
             for path in [THINGS, "/nowhere"] {
-                let answer = client.send_and_read(get(path, &lines)).await;
-                let ids: Vec<_> = answer.headers.get_all("audit-id").iter().map(|id| id.to_str().unwrap()).collect();
-                assert_eq!(ids.len(), 1, "{theirs:?}");
-                assert!(if kept { ids[0] == theirs[0] } else { made(ids[0]) }, "{theirs:?}: {ids:?}");
+                let response = client.send_and_read(get(path, &lines)).await;
+                let ids: Vec<_> = response.headers.get_all("audit-id").iter().map(|id| id.to_str().unwrap()).collect();
+                assert_eq!(ids.len(), 1, "{upstream:?}");
+                assert!(if kept { ids[0] == upstream[0] } else { made(ids[0]) }, "{upstream:?}: {ids:?}");
                 if path == THINGS {
-                    assert_eq!(crossing.things.last_request().header_values("audit-id"), ids);
+                    assert_eq!(exchange.things.last_request().header_values("audit-id"), ids);
                 }
             }
         }

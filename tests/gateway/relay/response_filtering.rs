@@ -8,43 +8,43 @@ use crate::support::gateway_fixture::{GatewayFixture, THINGS};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redirect_responses_rejected_and_other_3xx_passed() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::default(), async |request| {
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::default(), async |request| {
         let query = request.uri().query().unwrap_or_default().to_owned();
         let (status, location) = query.split_once(',').unwrap();
-        let mut answer = json_response(status.parse().unwrap(), "");
+        let mut response = json_response(status.parse().unwrap(), "");
         if !location.is_empty() {
-            answer.headers_mut().insert("location", location.parse().unwrap());
-            answer.headers_mut().insert("x-inside", "secret".parse().unwrap());
+            response.headers_mut().insert("location", location.parse().unwrap());
+            response.headers_mut().insert("x-inside", "secret".parse().unwrap());
         }
-        answer
+        response
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
-    for client in scene.both_protocols().await {
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+    for client in fixture.both_protocols().await {
         for status in [300, 301, 302, 303, 304, 307, 308, 399] {
             for location in ["https://10.0.0.1/", "/apis", "//evil"] {
-                let answer = client.get(&format!("{THINGS}?{status},{location}")).await;
-                let refused = answer.assert_failure(502, "InternalError");
+                let response = client.get(&format!("{THINGS}?{status},{location}")).await;
+                let refused = response.assert_failure(502, "InternalError");
                 assert_eq!(first_cause(&refused), "RedirectRejected");
-                assert!(!answer.headers.contains_key("location") && !answer.headers.contains_key("x-inside"));
+                assert!(!response.headers.contains_key("location") && !response.headers.contains_key("x-inside"));
                 let expected = "the backend attempted to redirect this request, which is not permitted";
                 assert_eq!(refused["message"], expected);
             }
-            let answer = client.get(&format!("{THINGS}?{status},")).await;
-            assert_eq!(answer.status, status);
+            let response = client.get(&format!("{THINGS}?{status},")).await;
+            assert_eq!(response.status, status);
         }
         // 201 with a Location is no redirect.
-        let answer = client.get(&format!("{THINGS}?201,/apis/x")).await;
-        assert_eq!((answer.status.as_u16(), answer.headers["location"].to_str().unwrap()), (201, "/apis/x"));
+        let response = client.get(&format!("{THINGS}?201,/apis/x")).await;
+        assert_eq!((response.status.as_u16(), response.headers["location"].to_str().unwrap()), (201, "/apis/x"));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn response_headers_affecting_shared_origin_removed() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::default(), async |_| {
-        let mut answer = json_response(200, "{}");
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::default(), async |_| {
+        let mut response = json_response(200, "{}");
         for (name, value) in [
             ("set-cookie", "session=stolen"),
             ("strict-transport-security", "max-age=1"),
@@ -61,14 +61,14 @@ async fn response_headers_affecting_shared_origin_removed() {
             ("retry-after", "7"),
             ("x-kubernetes-pf-flowschema-uid", "abc"),
         ] {
-            answer.headers_mut().append(name, value.parse().unwrap());
+            response.headers_mut().append(name, value.parse().unwrap());
         }
-        answer
+        response
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
-    for client in scene.both_protocols().await {
-        let answer = client.send_and_read(get(THINGS, &[("audit-id", "mine-1")])).await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+    for client in fixture.both_protocols().await {
+        let response = client.send_and_read(get(THINGS, &[("audit-id", "mine-1")])).await;
         for gone in [
             "set-cookie",
             "strict-transport-security",
@@ -80,14 +80,14 @@ async fn response_headers_affecting_shared_origin_removed() {
             "keep-alive",
             "connection",
         ] {
-            assert!(!answer.headers.contains_key(gone), "{gone}");
+            assert!(!response.headers.contains_key(gone), "{gone}");
         }
-        let ids: Vec<_> = answer.headers.get_all("audit-id").iter().collect();
+        let ids: Vec<_> = response.headers.get_all("audit-id").iter().collect();
         assert_eq!(ids, ["mine-1"]);
-        let sniff: Vec<_> = answer.headers.get_all("x-content-type-options").iter().collect();
+        let sniff: Vec<_> = response.headers.get_all("x-content-type-options").iter().collect();
         assert_eq!(sniff, ["nosniff"]);
-        assert_eq!(answer.headers["warning"], "299 - \"deprecated\"");
-        assert_eq!(answer.headers["retry-after"], "7");
-        assert_eq!(answer.headers["x-kubernetes-pf-flowschema-uid"], "abc");
+        assert_eq!(response.headers["warning"], "299 - \"deprecated\"");
+        assert_eq!(response.headers["retry-after"], "7");
+        assert_eq!(response.headers["x-kubernetes-pf-flowschema-uid"], "abc");
     }
 }

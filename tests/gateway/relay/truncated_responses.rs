@@ -20,39 +20,39 @@ const EJECTED_MESSAGE: &str = "endpoint ejected after repeated failures";
 
 /// A good beginning, and no end.
 fn truncated_response() -> BackendResponse {
-    let (writer, answer) = streamed_response(200);
+    let (writer, response) = streamed_response(200);
     writer.send(data_frame("{\"items\":[")).unwrap();
     tokio::spawn(async move {
         // What is reset at once is never seen.
         tokio::time::sleep(Duration::from_millis(5)).await;
         let _ = writer.send(Err(std::io::Error::other("no more of it")));
     });
-    answer
+    response
 }
 
 /// One of two truncates every list: by its heads alone it would serve as well as the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn outlier_detection_ejects_endpoint_truncating_responses() {
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let world = TestEnvironment::new();
-        let (breaks, begun) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
-        let fine = Backend::start(&world, settings.clone(), async |_| json_response(200, "{}")).await;
-        let (says, counted) = (breaks.clone(), begun.clone());
-        let broken = Backend::start(&world, settings, move |_| {
-            counted.fetch_add(1, Ordering::SeqCst);
+        let environment = TestEnvironment::new();
+        let (breaks, started) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+        let fine = Backend::start(&environment, settings.clone(), async |_| json_response(200, "{}")).await;
+        let (says, counter) = (breaks.clone(), started.clone());
+        let broken = Backend::start(&environment, settings, move |_| {
+            counter.fetch_add(1, Ordering::SeqCst);
             let breaks = says.load(Ordering::SeqCst);
             async move { if breaks { truncated_response() } else { json_response(200, "{}") } }
         })
         .await;
-        let scene = GatewayFixture::new(world, &[&fine, &broken], &[]);
-        let client = scene.http2().await;
+        let fixture = GatewayFixture::new(environment, &[&fine, &broken], &[]);
+        let client = fixture.http2().await;
         let ask = async || match client.send(get(THINGS, &[])).await {
-            Ok(answer) => read_response(answer).await.is_complete,
+            Ok(response) => read_response(response).await.is_complete,
             Err(_) => false,
         };
         eventually("it to be left", async || {
             ask().await;
-            scene
+            fixture
                 .gateway
                 .log_lines()
                 .iter()
@@ -60,17 +60,17 @@ async fn outlier_detection_ejects_endpoint_truncating_responses() {
                 .then_some(())
         })
         .await;
-        let then = begun.load(Ordering::SeqCst);
+        let then = started.load(Ordering::SeqCst);
         assert!((5..=7).contains(&then), "{then}");
         for _ in 0..100 {
             ask().await;
         }
-        let during = begun.load(Ordering::SeqCst) - then;
+        let during = started.load(Ordering::SeqCst) - then;
         assert!(during < 10, "of 100 requests {during} went to the one that breaks its answers off");
         breaks.store(false, Ordering::SeqCst);
         eventually("it to be used again", async || {
             ask().await;
-            (begun.load(Ordering::SeqCst) > then + during + 20).then_some(())
+            (started.load(Ordering::SeqCst) > then + during + 20).then_some(())
         })
         .await;
     }
@@ -79,11 +79,11 @@ async fn outlier_detection_ejects_endpoint_truncating_responses() {
 /// What was not begun costs its backend nothing, and nothing of what may be begun twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_streams_retried_without_limit() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let streams = Arc::new(AtomicUsize::new(0));
-    let counted = streams.clone();
-    let backend = raw_backend::http2(&world, move |mut stream: raw_backend::H2Exchange| {
-        let number = counted.fetch_add(1, Ordering::SeqCst);
+    let counter = streams.clone();
+    let backend = raw_backend::http2(&environment, move |mut stream: raw_backend::H2Exchange| {
+        let number = counter.fetch_add(1, Ordering::SeqCst);
         async move {
             match number % 2 {
                 0 => stream.respond.send_reset(h2::Reason::REFUSED_STREAM),
@@ -92,12 +92,12 @@ async fn refused_streams_retried_without_limit() {
         }
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
-    let client = scene.http2().await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+    let client = fixture.http2().await;
     // More than could be saved up for what was begun.
     for number in 0..800 {
-        let answer = client.get(THINGS).await;
-        assert_eq!((answer.status.as_u16(), answer.is_complete), (200, true), "{number}: {}", answer.text());
+        let response = client.get(THINGS).await;
+        assert_eq!((response.status.as_u16(), response.is_complete), (200, true), "{number}: {}", response.text());
     }
     assert_eq!(streams.load(Ordering::SeqCst), 1600);
 }
@@ -106,28 +106,28 @@ async fn refused_streams_retried_without_limit() {
 /// endpoint.
 #[tokio::test(flavor = "multi_thread")]
 async fn outlier_detection_ignores_client_aborts_and_broken_watches() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let both = [BackendSettings::http2(), BackendSettings::http2()].map(|settings| {
-        Backend::start(&world, settings, async |request| {
+        Backend::start(&environment, settings, async |request| {
             if request.uri().query() == Some("fine=1") {
                 return json_response(200, "{}");
             }
             if request.uri().query() == Some("watch=1") {
                 return truncated_response();
             }
-            let (writer, answer) = streamed_response(200);
+            let (writer, response) = streamed_response(200);
             writer.send(data_frame("a beginning")).unwrap();
             tokio::spawn(async move {
                 // Never ends of itself.
                 let _request = request;
                 writer.closed().await;
             });
-            answer
+            response
         })
     });
     let both = futures_util::future::join_all(both).await;
-    let scene = GatewayFixture::new(world, &[&both[0], &both[1]], &[("max-request-bytes", "1000")]);
-    let client = scene.http2().await;
+    let fixture = GatewayFixture::new(environment, &[&both[0], &both[1]], &[("max-request-bytes", "1000")]);
+    let client = fixture.http2().await;
     for _ in 0..20 {
         let mut left = client.send(get(THINGS, &[])).await.unwrap().into_body();
         assert_eq!(next_chunk(&mut left).await.unwrap().unwrap(), "a beginning");
@@ -141,7 +141,7 @@ async fn outlier_detection_ignores_client_aborts_and_broken_watches() {
             assert!(!read_response(watch).await.is_complete);
         }
     }
-    let said = |word: &str| scene.gateway.log_lines().iter().filter(|line| line.contains(word)).count();
+    let output = |word: &str| fixture.gateway.log_lines().iter().filter(|line| line.contains(word)).count();
     assert!(client.get(&format!("{THINGS}?fine=1")).await.is_complete);
-    assert_eq!(said(EJECTED_MESSAGE), 0, "{:?}", scene.gateway.log_lines());
+    assert_eq!(output(EJECTED_MESSAGE), 0, "{:?}", fixture.gateway.log_lines());
 }

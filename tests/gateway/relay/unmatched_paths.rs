@@ -5,10 +5,10 @@ use crate::support::fixtures::TestEnvironment;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unmatched_namespace_is_403_as_kubectl_expects() {
-    let world = TestEnvironment::new();
-    let gateway = world.start_gateway(&[]);
-    let jane = world.issue_user("jane", &["devs"]);
-    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    let environment = TestEnvironment::new();
+    let gateway = environment.start_gateway(&[]);
+    let jane = environment.issue_user("jane", &["devs"]);
+    let client = Client::http2(&environment, &gateway, Some(&jane)).await;
     // kubectl asks this when an object is not there; a 404 would make it deny the kind.
     let status = client.get("/api/v1/namespaces/garden").await.assert_failure(403, "Forbidden");
     let message = status["message"].as_str().unwrap();
@@ -23,10 +23,10 @@ async fn unmatched_namespace_is_403_as_kubectl_expects() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn unmatched_path_404_names_missing_apiservice() {
-    let world = TestEnvironment::new();
-    let gateway = world.start_gateway(&["--access-log=errors"]);
-    let jane = world.issue_user("jane", &["devs"]);
-    let client = Client::http2(&world, &gateway, Some(&jane)).await;
+    let environment = TestEnvironment::new();
+    let gateway = environment.start_gateway(&["--access-log=errors"]);
+    let jane = environment.issue_user("jane", &["devs"]);
+    let client = Client::http2(&environment, &gateway, Some(&jane)).await;
     for (path, named) in [
         ("/api/v1/namespaces", "v1"),
         ("/api/v1/namespaces/garden/pods", "v1"),
@@ -51,10 +51,10 @@ async fn unmatched_path_404_names_missing_apiservice() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn version_reports_kubernetes_release() {
-    let world = TestEnvironment::new();
-    let gateway = world.start_gateway(&[]);
-    let jane = world.issue_user("jane", &[]);
-    let client = Client::http1(&world, &gateway, Some(&jane)).await;
+    let environment = TestEnvironment::new();
+    let gateway = environment.start_gateway(&[]);
+    let jane = environment.issue_user("jane", &[]);
+    let client = Client::http1(&environment, &gateway, Some(&jane)).await;
     for path in ["/version", "/version/"] {
         let version = client.get(path).await.json();
         assert_eq!((&version["major"], &version["minor"]), (&"1".into(), &"36".into()), "{version}");
@@ -65,13 +65,13 @@ async fn version_reports_kubernetes_release() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn openapi_v2_empty_without_apiservices() {
-    let world = TestEnvironment::new();
-    let gateway = world.start_gateway(&[]);
-    let jane = world.issue_user("jane", &[]);
-    let client = Client::http1(&world, &gateway, Some(&jane)).await;
+    let environment = TestEnvironment::new();
+    let gateway = environment.start_gateway(&[]);
+    let jane = environment.issue_user("jane", &[]);
+    let client = Client::http1(&environment, &gateway, Some(&jane)).await;
     let accept = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
-    let answer = client.send_and_read(get("/openapi/v2", &[("accept", accept)])).await;
-    assert_eq!(answer.status, 200);
-    assert_eq!(answer.headers["content-type"], "application/com.github.proto-openapi.spec.v2.v1.0+protobuf");
+    let response = client.send_and_read(get("/openapi/v2", &[("accept", accept)])).await;
+    assert_eq!(response.status, 200);
+    assert_eq!(response.headers["content-type"], "application/com.github.proto-openapi.spec.v2.v1.0+protobuf");
     assert_eq!(client.get("/openapi/v2").await.json()["paths"], serde_json::json!({}));
 }

@@ -27,12 +27,18 @@ pub(crate) struct RawUpgrade {
 
 impl RawUpgrade {
     /// Sends the head of a request, and `more` in the same breath.
-    async fn start(scene: &GatewayFixture, headers: &str, more: &str) -> RawUpgrade {
-        RawUpgrade::start_request(scene, "GET", &format!("{THINGS}/one/exec?command=sh"), headers, more).await
+    async fn start(fixture: &GatewayFixture, headers: &str, more: &str) -> RawUpgrade {
+        RawUpgrade::start_request(fixture, "GET", &format!("{THINGS}/one/exec?command=sh"), headers, more).await
     }
 
-    async fn start_request(scene: &GatewayFixture, method: &str, path: &str, headers: &str, more: &str) -> RawUpgrade {
-        let stream = connect(&scene.world, scene.gateway.address, Some(&scene.jane), &["http/1.1"]).await;
+    async fn start_request(
+        fixture: &GatewayFixture,
+        method: &str,
+        path: &str,
+        headers: &str,
+        more: &str,
+    ) -> RawUpgrade {
+        let stream = connect(&fixture.environment, fixture.gateway.address, Some(&fixture.jane), &["http/1.1"]).await;
         RawUpgrade::start_on(
             stream,
             &format!("{method} {path} HTTP/1.1\r\nhost: api.example.com\r\n{headers}\r\n{more}"),
@@ -86,13 +92,13 @@ const SWITCH: &str = "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\
 
 /// A backend that opens a tunnel and echoes; the heads it saw.
 async fn start_echo_backend(
-    world: &TestEnvironment,
+    environment: &TestEnvironment,
     settings: BackendSettings,
     first: &'static str,
 ) -> (Backend, Arc<Mutex<Vec<String>>>) {
     let heads = Arc::new(Mutex::new(Vec::new()));
     let kept = heads.clone();
-    let backend = raw_backend::http1(world, settings, move |mut talk: RawConnection| {
+    let backend = raw_backend::http1(environment, settings, move |mut talk: RawConnection| {
         kept.lock().push(talk.head.clone());
         async move {
             talk.write(format!("{SWITCH}{first}")).await;
@@ -113,13 +119,13 @@ async fn start_echo_backend(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upgrade_tunnel_copies_all_bytes_both_ways() {
-    let world = TestEnvironment::new();
-    let (backend, heads) = start_echo_backend(&world, BackendSettings::http1(), "with the 101;").await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
+    let environment = TestEnvironment::new();
+    let (backend, heads) = start_echo_backend(&environment, BackendSettings::http1(), "with the 101;").await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
     for (method, headers) in [("GET", WEBSOCKET), ("POST", SPDY)] {
         let path = format!("{THINGS}/one/exec?command=sh");
         // What the client sends before it has seen the 101 belongs to the tunnel.
-        let mut client = RawUpgrade::start_request(&scene, method, &path, headers, "before the 101;").await;
+        let mut client = RawUpgrade::start_request(&fixture, method, &path, headers, "before the 101;").await;
         let head = client.read_head().await;
         assert!(head.starts_with("http/1.1 101 "), "{head}");
         assert!(head.contains("\r\nconnection: upgrade\r\n") && head.contains("\r\nupgrade: websocket\r\n"), "{head}");
@@ -143,10 +149,10 @@ async fn upgrade_tunnel_copies_all_bytes_both_ways() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upgrade_tunnel_half_closed_by_backend_delivers_client_data() {
-    let world = TestEnvironment::new();
-    let heard = Arc::new(Mutex::new(None));
-    let kept = heard.clone();
-    let backend = raw_backend::http1(&world, BackendSettings::http1(), move |mut talk: RawConnection| {
+    let environment = TestEnvironment::new();
+    let received = Arc::new(Mutex::new(None));
+    let kept = received.clone();
+    let backend = raw_backend::http1(&environment, BackendSettings::http1(), move |mut talk: RawConnection| {
         let kept = kept.clone();
         async move {
             talk.write(format!("{SWITCH}all I have")).await;
@@ -156,28 +162,28 @@ async fn upgrade_tunnel_half_closed_by_backend_delivers_client_data() {
         }
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
-    let mut client = RawUpgrade::start(&scene, WEBSOCKET, "").await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+    let mut client = RawUpgrade::start(&fixture, WEBSOCKET, "").await;
     assert!(client.read_head().await.starts_with("http/1.1 101 "));
     client.expect_text("all I have").await;
     assert_eq!(client.read_more().await, 0, "its half is closed");
     client.write("but I have more").await;
     client.stream.shutdown().await.unwrap();
-    let all = eventually("the backend to have heard it", async || heard.lock().clone()).await;
+    let all = eventually("the backend to have heard it", async || received.lock().clone()).await;
     assert_eq!(all, "but I have more");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upgrade_has_identity_headers_and_forged_ones_removed() {
-    let world = TestEnvironment::new();
-    let (backend, heads) = start_echo_backend(&world, BackendSettings::http1(), "").await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
+    let environment = TestEnvironment::new();
+    let (backend, heads) = start_echo_backend(&environment, BackendSettings::http1(), "").await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
     let forged = format!(
         "connection: X-Remote-Group, keep-alive\r\n{WEBSOCKET}x-remote-user: root\r\nX-Remote-Group: system:masters\r\n\
          x-remote-extra-scopes: all\r\nx_remote_user: root\r\nauthorization: Bearer secret\r\ncookie: a=b\r\n\
          x-remote-uid: 0\r\nx-forwarded-for: 10.9.9.9\r\n"
     );
-    let mut client = RawUpgrade::start(&scene, &forged, "").await;
+    let mut client = RawUpgrade::start(&fixture, &forged, "").await;
     assert!(client.read_head().await.starts_with("http/1.1 101 "));
     let head = heads.lock()[0].to_lowercase();
     assert!(head.contains("\r\nx-remote-user: jane\r\n"), "{head}");
@@ -194,28 +200,28 @@ async fn upgrade_has_identity_headers_and_forged_ones_removed() {
 /// CVE-2018-1002105: an answer that is no 101 never leaves a way through to the backend.
 #[tokio::test(flavor = "multi_thread")]
 async fn upgrade_response_other_than_101_opens_no_tunnel() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let smuggled = Arc::new(AtomicUsize::new(0));
-    let counted = smuggled.clone();
-    let backend = raw_backend::http1(&world, BackendSettings::http1(), move |mut talk: RawConnection| {
-        let counted = counted.clone();
+    let counter = smuggled.clone();
+    let backend = raw_backend::http1(&environment, BackendSettings::http1(), move |mut talk: RawConnection| {
+        let counter = counter.clone();
         async move {
             let status = talk.head.split("what=").nth(1).unwrap()[..3].to_owned();
             let location = if status == "302" { "location: https://127.0.0.1:1/\r\n" } else { "" };
             talk.write(format!("HTTP/1.1 {status} Whatever\r\n{location}content-length: 7\r\n\r\nits say")).await;
             while talk.read_more().await.is_some() {}
             if !talk.buffered.is_empty() {
-                counted.fetch_add(1, Ordering::SeqCst);
+                counter.fetch_add(1, Ordering::SeqCst);
             }
         }
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
     const SMUGGLED: &str = "GET /apis/things.example.com/v1/secrets HTTP/1.1\r\nhost: x\r\nx-remote-user: root\r\n\r\n";
     for status in [200, 201, 204, 300, 302, 304, 400, 401, 403, 404, 500, 503] {
         for (method, headers) in [("GET", WEBSOCKET), ("POST", SPDY)] {
             let path = format!("{THINGS}/one/exec?what={status}");
-            let mut client = RawUpgrade::start_request(&scene, method, &path, headers, SMUGGLED).await;
+            let mut client = RawUpgrade::start_request(&fixture, method, &path, headers, SMUGGLED).await;
             let head = client.read_head().await;
             if status < 400 {
                 assert!(head.starts_with("http/1.1 502 "), "{status}: {head}");
@@ -240,20 +246,20 @@ async fn upgrade_protocols_annotation_enforced() {
         (Some(""), vec![], vec!["websocket", "SPDY/3.1"]),
         (Some("tcp"), vec!["tcp"], vec!["websocket"]),
     ] {
-        let world = TestEnvironment::new();
-        let (backend, heads) = start_echo_backend(&world, BackendSettings::http1(), "").await;
+        let environment = TestEnvironment::new();
+        let (backend, heads) = start_echo_backend(&environment, BackendSettings::http1(), "").await;
         let annotations: Vec<_> = allowed.map(|allowed| ("upgrade-protocols", allowed)).into_iter().collect();
-        let scene = GatewayFixture::new(world, &[&backend], &annotations);
+        let fixture = GatewayFixture::new(environment, &[&backend], &annotations);
         for protocol in pass {
             let mut client =
-                RawUpgrade::start(&scene, &format!("connection: upgrade\r\nupgrade: {protocol}\r\n"), "").await;
+                RawUpgrade::start(&fixture, &format!("connection: upgrade\r\nupgrade: {protocol}\r\n"), "").await;
             let head = client.read_head().await;
             assert!(head.starts_with("http/1.1 101 "), "{allowed:?} {protocol}: {head}");
         }
         let before = heads.lock().len();
         for protocol in refused {
             let headers = format!("connection: upgrade\r\nupgrade: {protocol}\r\n");
-            let mut client = RawUpgrade::start(&scene, &headers, "").await;
+            let mut client = RawUpgrade::start(&fixture, &headers, "").await;
             let head = client.read_head().await;
             assert!(head.starts_with("http/1.1 403 "), "{allowed:?} {protocol}: {head}");
             while !String::from_utf8_lossy(&client.buffered).contains("\"code\":403") {
@@ -269,13 +275,13 @@ async fn upgrade_protocols_annotation_enforced() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upgrade_incomplete_is_ordinary_request() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::default(), async |_| json_response(200, "plain")).await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::default(), async |_| json_response(200, "plain")).await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
     for headers in
         ["upgrade: websocket\r\n", "connection: keep-alive\r\nupgrade: websocket\r\n", "connection: upgrade\r\n"]
     {
-        let mut client = RawUpgrade::start(&scene, headers, "").await;
+        let mut client = RawUpgrade::start(&fixture, headers, "").await;
         let head = client.read_head().await;
         assert!(head.starts_with("http/1.1 200 "), "{headers:?}: {head}");
         client.expect_text("plain").await;
@@ -283,11 +289,11 @@ async fn upgrade_incomplete_is_ordinary_request() {
         assert!(!seen.headers.contains_key("upgrade") && !seen.headers.contains_key("connection"), "{seen:?}");
     }
     // HTTP/2 carries neither; what it carries all the same is no upgrade.
-    let answer = scene.http2().await.send_and_read(get(THINGS, &[("upgrade", "websocket")])).await;
-    assert!(matches!(answer.status.as_u16(), 200 | 400), "{}", answer.text());
+    let response = fixture.http2().await.send_and_read(get(THINGS, &[("upgrade", "websocket")])).await;
+    assert!(matches!(response.status.as_u16(), 200 | 400), "{}", response.text());
     // h2c is never spoken on.
     let h2c = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n";
-    let mut client = RawUpgrade::start(&scene, h2c, "").await;
+    let mut client = RawUpgrade::start(&fixture, h2c, "").await;
     let head = client.read_head().await;
     assert!(head.starts_with("http/1.1 200 "), "{head}");
     let seen = backend.last_request();
@@ -297,10 +303,10 @@ async fn upgrade_incomplete_is_ordinary_request() {
 /// A backend that would rather speak HTTP/2 is asked for HTTP/1.1, which alone can upgrade.
 #[tokio::test(flavor = "multi_thread")]
 async fn upgrade_dialed_over_http1_beside_http2_requests() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let versions = Arc::new(Mutex::new(Vec::new()));
     let kept = versions.clone();
-    let backend = Backend::start(&world, BackendSettings::default(), move |mut request| {
+    let backend = Backend::start(&environment, BackendSettings::default(), move |mut request| {
         kept.lock().push(request.version());
         async move {
             if !request.headers().contains_key("upgrade") {
@@ -314,27 +320,27 @@ async fn upgrade_dialed_over_http1_beside_http2_requests() {
                 stream.write_all(&some).await.unwrap();
                 stream.shutdown().await.unwrap();
             });
-            let mut answer = json_response(101, "");
-            answer.headers_mut().insert("connection", "Upgrade".parse().unwrap());
-            answer.headers_mut().insert("upgrade", "websocket".parse().unwrap());
-            answer
+            let mut response = json_response(101, "");
+            response.headers_mut().insert("connection", "Upgrade".parse().unwrap());
+            response.headers_mut().insert("upgrade", "websocket".parse().unwrap());
+            response
         }
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
-    assert_eq!(scene.http2().await.get(THINGS).await.status, 200);
-    let mut client = RawUpgrade::start(&scene, WEBSOCKET, "").await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+    assert_eq!(fixture.http2().await.get(THINGS).await.status, 200);
+    let mut client = RawUpgrade::start(&fixture, WEBSOCKET, "").await;
     assert!(client.read_head().await.starts_with("http/1.1 101 "));
     client.write("hello").await;
     client.expect_text("hello").await;
-    assert_eq!(scene.http2().await.get(THINGS).await.status, 200);
+    assert_eq!(fixture.http2().await.get(THINGS).await.status, 200);
     assert_eq!(*versions.lock(), [http::Version::HTTP_2, http::Version::HTTP_11, http::Version::HTTP_2]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upgrade_timeout_applies_until_101_only() {
-    let world = TestEnvironment::new();
-    let backend = raw_backend::http1(&world, BackendSettings::http1(), |mut talk: RawConnection| async move {
+    let environment = TestEnvironment::new();
+    let backend = raw_backend::http1(&environment, BackendSettings::http1(), |mut talk: RawConnection| async move {
         if talk.head.contains("what=silence") {
             while talk.read_more().await.is_some() {}
             return;
@@ -346,22 +352,22 @@ async fn upgrade_timeout_applies_until_101_only() {
         talk.close().await;
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[("request-timeout", "600ms")]);
+    let fixture = GatewayFixture::new(environment, &[&backend], &[("request-timeout", "600ms")]);
     let path = format!("{THINGS}/one/exec?what=silence");
-    let mut client = RawUpgrade::start_request(&scene, "GET", &path, WEBSOCKET, "").await;
+    let mut client = RawUpgrade::start_request(&fixture, "GET", &path, WEBSOCKET, "").await;
     assert!(client.read_head().await.starts_with("http/1.1 504 "));
-    let mut client = RawUpgrade::start(&scene, WEBSOCKET, "").await;
+    let mut client = RawUpgrade::start(&fixture, WEBSOCKET, "").await;
     assert!(client.read_head().await.starts_with("http/1.1 101 "));
     client.expect_text("still here").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upgrade_tunnel_closed_when_either_side_disconnects() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let gone = Arc::new(AtomicUsize::new(0));
-    let counted = gone.clone();
-    let backend = raw_backend::http1(&world, BackendSettings::http1(), move |mut talk: RawConnection| {
-        let counted = counted.clone();
+    let counter = gone.clone();
+    let backend = raw_backend::http1(&environment, BackendSettings::http1(), move |mut talk: RawConnection| {
+        let counter = counter.clone();
         async move {
             talk.write(SWITCH).await;
             if talk.head.contains("what=reset") {
@@ -369,17 +375,17 @@ async fn upgrade_tunnel_closed_when_either_side_disconnects() {
                 return;
             }
             while talk.read_more().await.is_some() {}
-            counted.fetch_add(1, Ordering::SeqCst);
+            counter.fetch_add(1, Ordering::SeqCst);
         }
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
-    let mut client = RawUpgrade::start(&scene, WEBSOCKET, "").await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+    let mut client = RawUpgrade::start(&fixture, WEBSOCKET, "").await;
     assert!(client.read_head().await.starts_with("http/1.1 101 "));
     drop(client);
     eventually("the backend to notice", async || (gone.load(Ordering::SeqCst) == 1).then_some(())).await;
     let path = format!("{THINGS}/one/exec?what=reset");
-    let mut client = RawUpgrade::start_request(&scene, "GET", &path, WEBSOCKET, "").await;
+    let mut client = RawUpgrade::start_request(&fixture, "GET", &path, WEBSOCKET, "").await;
     assert!(client.read_head().await.starts_with("http/1.1 101 "));
     assert_eq!(client.read_to_end().await, "");
 }

@@ -23,39 +23,39 @@ async fn try_request(client: &Client, method: Method, body: &str) -> Option<Clie
 async fn truncated_http1_response_at_any_byte_is_never_complete() {
     const COUNTED: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 11\r\n\r\nhello world";
     const CHUNKED: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n6\r\nhello \r\n5\r\nworld\r\n0\r\n\r\n";
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let case = Arc::new(AtomicUsize::new(0));
-    let told = case.clone();
+    let message = case.clone();
     // The case: the answer by the lowest bit, the way of closing by the next, then the length.
-    let backend = raw_backend::http1(&world, BackendSettings::http1(), move |mut talk: RawConnection| {
-        let case = told.load(Ordering::SeqCst);
+    let backend = raw_backend::http1(&environment, BackendSettings::http1(), move |mut talk: RawConnection| {
+        let case = message.load(Ordering::SeqCst);
         async move {
-            let answer = [COUNTED, CHUNKED][case & 1];
-            talk.write(&answer[..case >> 2]).await;
+            let reply = [COUNTED, CHUNKED][case & 1];
+            talk.write(&reply[..case >> 2]).await;
             if case & 2 == 0 { talk.close().await } else { drop(talk) }
         }
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
-    let http2 = scene.http2().await;
-    for (number, answer) in [COUNTED, CHUNKED].into_iter().enumerate() {
-        let head = answer.find("\r\n\r\n").unwrap() + 4;
-        for length in 0..=answer.len() {
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+    let http2 = fixture.http2().await;
+    for (number, reply) in [COUNTED, CHUNKED].into_iter().enumerate() {
+        let head = reply.find("\r\n\r\n").unwrap() + 4;
+        for length in 0..=reply.len() {
             // All the ways at each length would take minutes; every byte meets one of them at least.
             let way = length % 2;
             // Nothing but broken answers for a second would open the circuit.
-            case.store(number | answer.len() << 2, Ordering::SeqCst);
+            case.store(number | reply.len() << 2, Ordering::SeqCst);
             assert!(try_request(&http2, Method::GET, "").await.is_some_and(|whole| whole.is_complete));
             case.store(number | way << 1 | length << 2, Ordering::SeqCst);
             let old = length % 3 == 0;
-            let client = if old { scene.http1().await } else { http2.clone() };
+            let client = if old { fixture.http1().await } else { http2.clone() };
             let method = if length % 5 < 2 { Method::POST } else { Method::GET };
             let body = if method == Method::POST { "{}" } else { "" };
             let answered = try_request(&client, method.clone(), body).await;
-            let at = &answer[..length];
+            let at = &reply[..length];
             let Some(answered) = answered else {
                 // The stream may break before its client has seen the head.
-                assert!((head..answer.len()).contains(&length), "{at:?}");
+                assert!((head..reply.len()).contains(&length), "{at:?}");
                 continue;
             };
             if length < head {
@@ -63,7 +63,7 @@ async fn truncated_http1_response_at_any_byte_is_never_complete() {
                 assert_no_internals(&answered, &backend);
                 let again = retry_after_seconds(&answered).is_some();
                 assert_eq!(again, method == Method::GET, "a POST may have been carried out: {at:?} {status}");
-            } else if length < answer.len() {
+            } else if length < reply.len() {
                 assert_eq!(answered.status, 200, "{at:?}");
                 assert!(!answered.is_complete, "{at:?} looked whole: {:?}", answered.text());
             } else {
@@ -75,28 +75,28 @@ async fn truncated_http1_response_at_any_byte_is_never_complete() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn http1_response_without_length_complete_only_after_tls_close() {
-    let world = TestEnvironment::new();
-    let backend = raw_backend::http1(&world, BackendSettings::http1(), |mut talk: RawConnection| async move {
+    let environment = TestEnvironment::new();
+    let backend = raw_backend::http1(&environment, BackendSettings::http1(), |mut talk: RawConnection| async move {
         talk.write("HTTP/1.1 200 OK\r\n\r\nall of it").await;
         if talk.head.starts_with("POST") { drop(talk) } else { talk.close().await }
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
-    for client in scene.both_protocols().await {
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+    for client in fixture.both_protocols().await {
         let whole = try_request(&client, Method::GET, "").await.unwrap();
         assert_eq!((whole.text().as_str(), whole.is_complete), ("all of it", true));
         let cut = try_request(&client, Method::POST, "{}").await.unwrap();
-        assert!(!cut.is_complete, "without TLS's goodbye nobody knows that this was all");
+        assert!(!cut.is_complete, "without close_notify the body is not complete");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_reset_response_is_never_complete() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let reason = Arc::new(AtomicUsize::new(0));
-    let told = reason.clone();
-    let backend = raw_backend::http2(&world, move |mut stream: raw_backend::H2Exchange| {
-        let reason = h2::Reason::from(told.load(Ordering::SeqCst) as u32);
+    let message = reason.clone();
+    let backend = raw_backend::http2(&environment, move |mut stream: raw_backend::H2Exchange| {
+        let reason = h2::Reason::from(message.load(Ordering::SeqCst) as u32);
         async move {
             let early = stream.request.uri().query() == Some("early=1");
             if early {
@@ -111,36 +111,36 @@ async fn http2_reset_response_is_never_complete() {
         }
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
     for code in 0..=13 {
         reason.store(code, Ordering::SeqCst);
-        for client in scene.both_protocols().await {
-            let answer = try_request(&client, Method::GET, "").await.expect("a head");
-            assert_eq!(answer.status, 200);
-            assert!(!answer.is_complete, "reset with {:?}: {:?}", h2::Reason::from(code as u32), answer.text());
+        for client in fixture.both_protocols().await {
+            let reply = try_request(&client, Method::GET, "").await.expect("a head");
+            assert_eq!(reply.status, 200);
+            assert!(!reply.is_complete, "reset with {:?}: {:?}", h2::Reason::from(code as u32), reply.text());
         }
-        let client = scene.http2().await;
-        let answer = client.send_and_read(request(Method::POST, &format!("{THINGS}?early=1"), &[], "{}")).await;
-        answer.assert_failure(503, "ServiceUnavailable");
-        assert_no_internals(&answer, &backend);
+        let client = fixture.http2().await;
+        let reply = client.send_and_read(request(Method::POST, &format!("{THINGS}?early=1"), &[], "{}")).await;
+        reply.assert_failure(503, "ServiceUnavailable");
+        assert_no_internals(&reply, &backend);
         // Only REFUSED_STREAM says that nothing was done.
-        assert_eq!(retry_after_seconds(&answer).is_some(), code == 7, "{code}: {}", answer.text());
+        assert_eq!(retry_after_seconds(&reply).is_some(), code == 7, "{code}: {}", reply.text());
     }
 }
 
 /// A client must not learn from us that a request which was half answered could be sent again.
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_reset_mid_response_reaches_client_as_internal_error() {
-    let world = TestEnvironment::new();
-    let backend = raw_backend::http2(&world, |mut stream: raw_backend::H2Exchange| async move {
+    let environment = TestEnvironment::new();
+    let backend = raw_backend::http2(&environment, |mut stream: raw_backend::H2Exchange| async move {
         let mut body = stream.begin_response(200, &[]);
         body.send_data("half of".into(), false).unwrap();
         tokio::time::sleep(std::time::Duration::from_millis(30)).await;
         body.send_reset(h2::Reason::REFUSED_STREAM);
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
-    let response = scene.http2().await.send(get(THINGS, &[])).await.unwrap();
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+    let response = fixture.http2().await.send(get(THINGS, &[])).await.unwrap();
     let error = http_body_util::BodyExt::collect(response.into_body()).await.unwrap_err();
     let h2 = std::error::Error::source(&error).unwrap().downcast_ref::<h2::Error>().unwrap();
     assert_eq!(h2.reason(), Some(h2::Reason::INTERNAL_ERROR), "{h2:?}");
@@ -164,7 +164,7 @@ async fn http1_invalid_backend_response_is_502_or_503() {
         "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\nabc".to_owned(),
         "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n".to_owned(),
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 9\r\n\r\n3\r\nabc\r\n0\r\n\r\n".to_owned(),
-        // A switch nobody asked for.
+        // A protocol switch that was not requested.
         "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n".to_owned(),
         format!("HTTP/1.1 200 OK\r\n{}\r\n", endless("x-line: y\r\n", 5_000)),
         format!("HTTP/1.1 200 OK\r\nx-line: {}\r\n\r\n", endless("y", 2 << 20)),
@@ -172,36 +172,36 @@ async fn http1_invalid_backend_response_is_502_or_503() {
         // HTTP/2 without having agreed on it.
         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(),
     ]);
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let which = Arc::new(AtomicUsize::new(0));
-    let (told, answers) = (which.clone(), cases.clone());
-    let backend = raw_backend::http1(&world, BackendSettings::http1(), move |mut talk: RawConnection| {
-        let answer = answers[told.load(Ordering::SeqCst)].clone();
+    let (message, responses) = (which.clone(), cases.clone());
+    let backend = raw_backend::http1(&environment, BackendSettings::http1(), move |mut talk: RawConnection| {
+        let reply = responses[message.load(Ordering::SeqCst)].clone();
         async move {
-            talk.write(answer).await;
+            talk.write(reply).await;
             // Were the connection closed at once, that would be the fault that is seen.
             while talk.read_more().await.is_some() {}
         }
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
-    let clients = scene.both_protocols().await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+    let clients = fixture.both_protocols().await;
     for (number, case) in cases.iter().enumerate() {
         which.store(number, Ordering::SeqCst);
         let client = &clients[number % 2];
         let what = &case[..case.len().min(60)];
-        let answer = try_request(client, Method::GET, "").await.expect("a head");
-        assert!(matches!(answer.status.as_u16(), 502 | 503), "{what:?}: {} {}", answer.status, answer.text());
-        let code = answer.status.as_u16();
-        answer.assert_failure(code, if code == 502 { "InternalError" } else { "ServiceUnavailable" });
-        assert_no_internals(&answer, &backend);
+        let reply = try_request(client, Method::GET, "").await.expect("a head");
+        assert!(matches!(reply.status.as_u16(), 502 | 503), "{what:?}: {} {}", reply.status, reply.text());
+        let code = reply.status.as_u16();
+        reply.assert_failure(code, if code == 502 { "InternalError" } else { "ServiceUnavailable" });
+        assert_no_internals(&reply, &backend);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn endless_response_head_ends_with_request_timeout() {
-    let world = TestEnvironment::new();
-    let backend = raw_backend::http1(&world, BackendSettings::http1(), |mut talk: RawConnection| async move {
+    let environment = TestEnvironment::new();
+    let backend = raw_backend::http1(&environment, BackendSettings::http1(), |mut talk: RawConnection| async move {
         let line = match &talk.head {
             head if head.contains("what=informational") => "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n",
             head if head.contains("what=silence") => "",
@@ -219,34 +219,34 @@ async fn endless_response_head_ends_with_request_timeout() {
         }
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[("request-timeout", "500ms"), ("retry", "never")]);
-    for client in scene.both_protocols().await {
+    let fixture = GatewayFixture::new(environment, &[&backend], &[("request-timeout", "500ms"), ("retry", "never")]);
+    for client in fixture.both_protocols().await {
         for what in ["informational", "silence", "half"] {
-            let answer = client.get(&format!("{THINGS}?what={what}")).await;
-            let status = answer.assert_failure(504, "Timeout");
+            let reply = client.get(&format!("{THINGS}?what={what}")).await;
+            let status = reply.assert_failure(504, "Timeout");
             assert_eq!(first_cause(&status), "RequestTimeout", "{status}");
-            assert_eq!(retry_after_seconds(&answer), Some(1));
-            assert_no_internals(&answer, &backend);
+            assert_eq!(retry_after_seconds(&reply), Some(1));
+            assert_no_internals(&reply, &backend);
         }
-        let answer = client.send_and_read(request(Method::POST, &format!("{THINGS}?what=silence"), &[], "{}")).await;
-        answer.assert_failure(504, "Timeout");
-        assert_eq!(retry_after_seconds(&answer), None, "the POST may have been carried out");
+        let reply = client.send_and_read(request(Method::POST, &format!("{THINGS}?what=silence"), &[], "{}")).await;
+        reply.assert_failure(504, "Timeout");
+        assert_eq!(retry_after_seconds(&reply), None, "the POST may have been carried out");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stalled_response_body_aborted_by_request_timeout() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     for http2 in [false, true] {
         let backend = if http2 {
-            raw_backend::http2(&world, |mut stream: raw_backend::H2Exchange| async move {
+            raw_backend::http2(&environment, |mut stream: raw_backend::H2Exchange| async move {
                 let mut body = stream.begin_response(200, &[("content-length", "100")]);
                 body.send_data("a part".into(), false).unwrap();
                 std::future::pending::<()>().await;
             })
             .await
         } else {
-            raw_backend::http1(&world, BackendSettings::http1(), |mut talk: RawConnection| async move {
+            raw_backend::http1(&environment, BackendSettings::http1(), |mut talk: RawConnection| async move {
                 talk.write("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\na part").await;
                 while talk.read_more().await.is_some() {}
             })
@@ -254,10 +254,10 @@ async fn stalled_response_body_aborted_by_request_timeout() {
         };
         let folder = TestEnvironment::new();
         let addresses = [backend.address];
-        // The backend's authority is the first world's.
-        std::fs::copy(world.path("backend-ca.crt"), folder.path("backend-ca.crt")).unwrap();
-        std::fs::copy(world.path("front-proxy.crt"), folder.path("front-proxy.crt")).unwrap();
-        std::fs::copy(world.path("front-proxy.key"), folder.path("front-proxy.key")).unwrap();
+        // The backend's CA is the first environment's.
+        std::fs::copy(environment.path("backend-ca.crt"), folder.path("backend-ca.crt")).unwrap();
+        std::fs::copy(environment.path("front-proxy.crt"), folder.path("front-proxy.crt")).unwrap();
+        std::fs::copy(environment.path("front-proxy.key"), folder.path("front-proxy.key")).unwrap();
         let annotations = crate::support::gateway_fixture::annotations_yaml(&[("request-timeout", "1s")]);
         folder.write_registry(
             "things.yaml",
@@ -265,33 +265,33 @@ async fn stalled_response_body_aborted_by_request_timeout() {
         );
         let gateway = folder.start_gateway(&[]);
         let jane = folder.issue_user("jane", &[]);
-        let scene = GatewayFixture { world: folder, gateway, jane };
-        for client in scene.both_protocols().await {
-            let answer = client.get(THINGS).await;
-            assert_eq!((answer.status.as_u16(), answer.text().as_str(), answer.is_complete), (200, "a part", false));
+        let fixture = GatewayFixture { environment: folder, gateway, jane };
+        for client in fixture.both_protocols().await {
+            let reply = client.get(THINGS).await;
+            assert_eq!((reply.status.as_u16(), reply.text().as_str(), reply.is_complete), (200, "a part", false));
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn request_timeout_zero_is_unlimited() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::http1(), async |_| {
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::http1(), async |_| {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
         json_response(200, "{}")
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[("request-timeout", "0")]);
-    let answer = scene.http2().await.get(THINGS).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let fixture = GatewayFixture::new(environment, &[&backend], &[("request-timeout", "0")]);
+    let reply = fixture.http2().await.get(THINGS).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
 }
 
-/// Bytes behind an answer are nobody's, least of all the next caller's.
+/// Bytes after a response are dropped and never reach the next request.
 #[tokio::test(flavor = "multi_thread")]
 async fn excess_response_bytes_never_become_next_response() {
     const FORGED: &str = "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged";
-    let world = TestEnvironment::new();
-    let backend = raw_backend::http1(&world, BackendSettings::http1(), |mut talk: RawConnection| async move {
+    let environment = TestEnvironment::new();
+    let backend = raw_backend::http1(&environment, BackendSettings::http1(), |mut talk: RawConnection| async move {
         loop {
             if talk.head.contains("what=chunked") {
                 talk.write(format!(
@@ -312,19 +312,19 @@ async fn excess_response_bytes_never_become_next_response() {
         }
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
-    for client in scene.both_protocols().await {
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+    for client in fixture.both_protocols().await {
         for what in ["counted", "chunked", "late", "nobody"].into_iter().cycle().take(24) {
-            let answer = client.get(&format!("{THINGS}?what={what}")).await;
+            let reply = client.get(&format!("{THINGS}?what={what}")).await;
             let expected = if what == "nobody" { "" } else { "mine" };
-            assert_eq!(answer.text(), expected, "{what}");
+            assert_eq!(reply.text(), expected, "{what}");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_response_chunks_abort_response() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let chunks = [
         "zz\r\nhello\r\n",
         "5\nhello\n0\n\n",
@@ -333,30 +333,30 @@ async fn invalid_response_chunks_abort_response() {
         "-5\r\nhello\r\n",
     ];
     let which = Arc::new(AtomicUsize::new(0));
-    let told = which.clone();
-    let backend = raw_backend::http1(&world, BackendSettings::http1(), move |mut talk: RawConnection| {
-        let chunk = chunks[told.load(Ordering::SeqCst)];
+    let message = which.clone();
+    let backend = raw_backend::http1(&environment, BackendSettings::http1(), move |mut talk: RawConnection| {
+        let chunk = chunks[message.load(Ordering::SeqCst)];
         async move {
             talk.write(format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{chunk}")).await;
             while talk.read_more().await.is_some() {}
         }
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[("request-timeout", "2s")]);
+    let fixture = GatewayFixture::new(environment, &[&backend], &[("request-timeout", "2s")]);
     for (number, chunk) in chunks.into_iter().enumerate() {
         which.store(number, Ordering::SeqCst);
-        for client in scene.both_protocols().await {
+        for client in fixture.both_protocols().await {
             // The stream may break before its client has seen the head.
-            let Some(answer) = try_request(&client, Method::GET, "").await else { continue };
-            assert!(!answer.is_complete, "{chunk:?} {} {:?}", answer.status, answer.text());
+            let Some(reply) = try_request(&client, Method::GET, "").await else { continue };
+            assert!(!reply.is_complete, "{chunk:?} {} {:?}", reply.status, reply.text());
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_backend_crash_or_garbage_is_503_or_aborted_response() {
-    let world = TestEnvironment::new();
-    let backend = raw_backend::http2(&world, |mut stream: raw_backend::H2Exchange| async move {
+    let environment = TestEnvironment::new();
+    let backend = raw_backend::http2(&environment, |mut stream: raw_backend::H2Exchange| async move {
         let query = stream.request.uri().query().unwrap_or_default().to_owned();
         let whole = match query.as_str() {
             "cut-before" => ConnectionEnd::Cut,
@@ -378,20 +378,20 @@ async fn http2_backend_crash_or_garbage_is_503_or_aborted_response() {
         std::future::pending::<()>().await;
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
-    for client in scene.both_protocols().await {
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+    for client in fixture.both_protocols().await {
         for what in ["cut-before", "abort-before"] {
-            let answer = client.send_and_read(request(Method::POST, &format!("{THINGS}?{what}"), &[], "{}")).await;
-            let status = answer.assert_failure(503, "ServiceUnavailable");
+            let reply = client.send_and_read(request(Method::POST, &format!("{THINGS}?{what}"), &[], "{}")).await;
+            let status = reply.assert_failure(503, "ServiceUnavailable");
             assert_eq!(first_cause(&status), "ConnectionBroken");
-            assert_eq!(retry_after_seconds(&answer), None, "{what}: it may have been carried out");
-            assert_no_internals(&answer, &backend);
+            assert_eq!(retry_after_seconds(&reply), None, "{what}: it may have been carried out");
+            assert_no_internals(&reply, &backend);
         }
     }
     for what in ["cut-within", "abort-within"] {
-        for client in scene.both_protocols().await {
-            let answer = read_response(client.send(get(&format!("{THINGS}?{what}"), &[])).await.unwrap()).await;
-            assert_eq!((answer.status.as_u16(), answer.is_complete), (200, false), "{what}");
+        for client in fixture.both_protocols().await {
+            let reply = read_response(client.send(get(&format!("{THINGS}?{what}"), &[])).await.unwrap()).await;
+            assert_eq!((reply.status.as_u16(), reply.is_complete), (200, false), "{what}");
         }
     }
 }
@@ -439,33 +439,33 @@ async fn http2_malformed_backend_frames_are_502_or_503() {
             bytes
         }),
     ];
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let which = Arc::new(AtomicUsize::new(0));
-    let (told, bytes) = (which.clone(), cases.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>());
+    let (message, bytes) = (which.clone(), cases.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>());
     let bytes = Arc::new(bytes);
-    let backend = Backend::start_raw(&world, BackendSettings::http2(), move |stream| {
-        let (told, bytes) = (told.clone(), bytes.clone());
+    let backend = Backend::start_raw(&environment, BackendSettings::http2(), move |stream| {
+        let (message, bytes) = (message.clone(), bytes.clone());
         async move {
             let Some(mut frames) = RawH2Connection::accept(stream).await else { return };
             while let Some(frame) = frames.next_frame().await {
-                // Whoever asks without a body is the gateway itself.
+                // Requests without a body are the gateway's own.
                 if frame.kind == RawFrame::HEADERS && frame.ends_stream() {
                     frames.respond_ok(frame.stream).await;
                 } else if frame.ends_stream() {
-                    let malformed = bytes[told.load(Ordering::SeqCst)](frame.stream);
+                    let malformed = bytes[message.load(Ordering::SeqCst)](frame.stream);
                     frames.write(&malformed).await;
                 }
             }
         }
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[("request-timeout", "3s")]);
-    let clients = scene.both_protocols().await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[("request-timeout", "3s")]);
+    let clients = fixture.both_protocols().await;
     for (number, (what, _)) in cases.iter().enumerate() {
         which.store(number, Ordering::SeqCst);
-        let answer = try_request(&clients[number % 2], Method::POST, "{}").await.expect("a head");
-        assert!(matches!(answer.status.as_u16(), 502 | 503), "{what}: {} {}", answer.status, answer.text());
-        assert_eq!(retry_after_seconds(&answer), None, "{what}");
-        assert_no_internals(&answer, &backend);
+        let reply = try_request(&clients[number % 2], Method::POST, "{}").await.expect("a head");
+        assert!(matches!(reply.status.as_u16(), 502 | 503), "{what}: {} {}", reply.status, reply.text());
+        assert_eq!(retry_after_seconds(&reply), None, "{what}");
+        assert_no_internals(&reply, &backend);
     }
 }

@@ -29,7 +29,7 @@ fn things_path(group: &str) -> String {
 
 /// A gateway before five backends; the first is the test's to maltreat.
 struct FiveBackends {
-    world: TestEnvironment,
+    environment: TestEnvironment,
     gateway: GatewayProcess,
     jane: CertKeyPair,
     _others: Vec<Backend>,
@@ -37,23 +37,23 @@ struct FiveBackends {
 
 impl FiveBackends {
     /// `victim` is where the first group is served, as `settings` say.
-    async fn new(world: TestEnvironment, victim: SocketAddr, annotations: &[(&str, &str)]) -> FiveBackends {
+    async fn new(environment: TestEnvironment, victim: SocketAddr, annotations: &[(&str, &str)]) -> FiveBackends {
         let mut others = Vec::new();
         for (group, name) in GROUPS.into_iter().zip(NAMES).skip(1) {
             let settings = BackendSettings { names: vec![name], ..BackendSettings::default() };
-            others.push(Backend::start(&world, settings, move |request| signed_response(group, request)).await);
+            others.push(Backend::start(&environment, settings, move |request| signed_response(group, request)).await);
         }
         let addresses = std::iter::once(victim).chain(others.iter().map(|other| other.address));
         for (group, address) in GROUPS.into_iter().zip(addresses) {
             let annotations = if group == GROUPS[0] { annotations_yaml(annotations) } else { String::new() };
-            world.write_registry(
+            environment.write_registry(
                 &format!("{group}.yaml"),
-                &world.apiservice_manifests(group, "v1", &[address], &annotations),
+                &environment.apiservice_manifests(group, "v1", &[address], &annotations),
             );
         }
-        let gateway = world.start_gateway(&["--access-log=off"]);
-        let jane = world.issue_user("jane", &["devs"]);
-        let five = FiveBackends { world, gateway, jane, _others: others };
+        let gateway = environment.start_gateway(&["--access-log=off"]);
+        let jane = environment.issue_user("jane", &["devs"]);
+        let five = FiveBackends { environment, gateway, jane, _others: others };
         let client = five.client().await;
         eventually("all five to be known", async || (five.discovered_groups(&client).await.len() == 5).then_some(()))
             .await;
@@ -61,7 +61,7 @@ impl FiveBackends {
     }
 
     async fn client(&self) -> Client {
-        Client::http2(&self.world, &self.gateway, Some(&self.jane)).await
+        Client::http2(&self.environment, &self.gateway, Some(&self.jane)).await
     }
 
     /// The groups in discovery that have a resource.
@@ -73,16 +73,16 @@ impl FiveBackends {
         groups.map(|group| group["metadata"]["name"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Everything but the victim, asked over a connection that the victim's requests are on too: which requests are
-    /// answered and by whom is as it is without any fault.
+    /// Requests to the other backends, over a connection shared with requests to the faulty backend: status and
+    /// backend are as without the fault.
     async fn assert_others_unaffected(&self, client: &Client) {
         for group in GROUPS.into_iter().skip(1) {
             for method in [Method::GET, Method::POST] {
-                let answer = client.send_and_read(request(method, &things_path(group), &[], "{}")).await;
-                assert_eq!((answer.status.as_u16(), answer.text()), (200, format!("{{\"by\":\"{group}\"}}")));
+                let response = client.send_and_read(request(method, &things_path(group), &[], "{}")).await;
+                assert_eq!((response.status.as_u16(), response.text()), (200, format!("{{\"by\":\"{group}\"}}")));
             }
-            let answer = client.get(&format!("/apis/{group}/v1")).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            let response = client.get(&format!("/apis/{group}/v1")).await;
+            assert_eq!(response.status, 200, "{}", response.text());
         }
         assert_eq!(self.discovered_groups(client).await, GROUPS.map(str::to_owned).into());
         let openapi = client.get("/openapi/v3").await;
@@ -117,13 +117,13 @@ impl FiveBackends {
     /// The victim's requests come to be refused with a Status that says why, and when to come again.
     async fn wait_until_refused(&self, client: &Client, reasons: &[&str]) {
         eventually("the victim's requests to be refused", async || {
-            let answer = client.get(&things_path(GROUPS[0])).await;
-            if answer.status != 503 {
+            let response = client.get(&things_path(GROUPS[0])).await;
+            if response.status != 503 {
                 return None;
             }
-            let status = answer.assert_failure(503, "ServiceUnavailable");
+            let status = response.assert_failure(503, "ServiceUnavailable");
             let reason = status["details"]["causes"][0]["reason"].as_str().unwrap();
-            assert!(retry_after_seconds(&answer).is_some(), "{status}");
+            assert!(retry_after_seconds(&response).is_some(), "{status}");
             reasons.contains(&reason).then_some(())
         })
         .await;
@@ -144,9 +144,9 @@ fn victim_settings(settings: BackendSettings) -> BackendSettings {
 #[tokio::test(flavor = "multi_thread")]
 async fn isolation_backend_killed_does_not_affect_others() {
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let world = TestEnvironment::new();
-        let process = BackendProcess::start(&world, GROUPS[0], &victim_settings(settings.clone()));
-        let five = FiveBackends::new(world, process.address, &[]).await;
+        let environment = TestEnvironment::new();
+        let process = BackendProcess::start(&environment, GROUPS[0], &victim_settings(settings.clone()));
+        let five = FiveBackends::new(environment, process.address, &[]).await;
         let client = five.client().await;
         five.run_under_load(async {
             five.assert_others_unaffected(&client).await;
@@ -156,7 +156,7 @@ async fn isolation_backend_killed_does_not_affect_others() {
             }
             five.wait_until_refused(&client, &["ConnectionRefused"]).await;
             let _again = BackendProcess::start(
-                &five.world,
+                &five.environment,
                 GROUPS[0],
                 &BackendSettings { address, ..victim_settings(settings) },
             );
@@ -167,22 +167,23 @@ async fn isolation_backend_killed_does_not_affect_others() {
     }
 }
 
-/// Nobody waits for three probes in turn, a minute and a half.
+/// Must not take three sequential probes, a minute and a half.
 #[tokio::test(flavor = "multi_thread")]
 async fn apiservice_unavailable_soon_after_failed_requests() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::default(), |request| signed_response("a", request)).await;
+    let environment = TestEnvironment::new();
+    let backend =
+        Backend::start(&environment, BackendSettings::default(), |request| signed_response("a", request)).await;
     let annotations = annotations_yaml(&[]).replace("1000", "3");
-    world.write_registry(
+    environment.write_registry(
         "things.yaml",
-        &world.apiservice_manifests("things.example.com", "v1", &[backend.address], &annotations),
+        &environment.apiservice_manifests("things.example.com", "v1", &[backend.address], &annotations),
     );
-    let scene = GatewayFixture::from_registry(world, &[]);
-    let client = scene.http2().await;
+    let fixture = GatewayFixture::from_registry(environment, &[]);
+    let client = fixture.http2().await;
     let unavailable = "aggregator_unavailable_apiservice{name=\"v1.things.example.com\"}";
     let is = async |expected| {
         eventually("the verdict", async || {
-            (metric_value(&scene.gateway, unavailable).await == Some(expected)).then_some(())
+            (metric_value(&fixture.gateway, unavailable).await == Some(expected)).then_some(())
         })
         .await;
     };
@@ -191,19 +192,20 @@ async fn apiservice_unavailable_soon_after_failed_requests() {
     let address = backend.stop().await;
     eventually("a request to fail", async || (client.get(THINGS).await.status != 200).then_some(())).await;
     is(1.0).await;
-    let _back = Backend::start(&scene.world, BackendSettings { address, ..BackendSettings::default() }, |request| {
-        signed_response("a", request)
-    })
-    .await;
+    let _back =
+        Backend::start(&fixture.environment, BackendSettings { address, ..BackendSettings::default() }, |request| {
+            signed_response("a", request)
+        })
+        .await;
     is(0.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn isolation_backend_stalled_does_not_affect_others() {
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let world = TestEnvironment::new();
-        let process = BackendProcess::start(&world, GROUPS[0], &victim_settings(settings));
-        let five = FiveBackends::new(world, process.address, &[]).await;
+        let environment = TestEnvironment::new();
+        let process = BackendProcess::start(&environment, GROUPS[0], &victim_settings(settings));
+        let five = FiveBackends::new(environment, process.address, &[]).await;
         let client = five.client().await;
         five.run_under_load(async {
             five.assert_others_unaffected(&client).await;
@@ -224,27 +226,27 @@ async fn isolation_backend_stalled_does_not_affect_others() {
 /// Slow is not dead: its requests take their time, and are answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn isolation_slow_backend_does_not_affect_others() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let slow = Arc::new(AtomicBool::new(false));
-    let told = slow.clone();
+    let message = slow.clone();
     let settings = victim_settings(BackendSettings::default());
-    let backend = Backend::start(&world, settings, move |request| {
-        let wait = if told.load(Ordering::SeqCst) { 10_000 } else { 0 };
+    let backend = Backend::start(&environment, settings, move |request| {
+        let wait = if message.load(Ordering::SeqCst) { 10_000 } else { 0 };
         async move {
             tokio::time::sleep(Duration::from_millis(wait)).await;
             signed_response(GROUPS[0], request).await
         }
     })
     .await;
-    let five = FiveBackends::new(world, backend.address, &[]).await;
+    let five = FiveBackends::new(environment, backend.address, &[]).await;
     let client = five.client().await;
     five.run_under_load(async {
         slow.store(true, Ordering::SeqCst);
         for _ in 0..20 {
             five.assert_others_unaffected(&client).await;
         }
-        let answer = client.get(&things_path(GROUPS[0])).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        let response = client.get(&things_path(GROUPS[0])).await;
+        assert_eq!(response.status, 200, "{}", response.text());
     })
     .await;
     assert_eq!(
@@ -256,39 +258,40 @@ async fn isolation_slow_backend_does_not_affect_others() {
 /// An open circuit lets one request through to see how the backend is. One that we refuse ourselves was not that one.
 #[tokio::test(flavor = "multi_thread")]
 async fn circuit_breaker_trial_not_consumed_by_refused_request() {
-    let world = TestEnvironment::new();
-    let mad = Arc::new(AtomicBool::new(false));
-    let told = mad.clone();
-    let backend = raw_backend::http1(&world, BackendSettings::http1(), move |mut talk: RawConnection| {
-        let mad = told.load(Ordering::SeqCst);
+    let environment = TestEnvironment::new();
+    let malformed = Arc::new(AtomicBool::new(false));
+    let message = malformed.clone();
+    let backend = raw_backend::http1(&environment, BackendSettings::http1(), move |mut talk: RawConnection| {
+        let malformed = message.load(Ordering::SeqCst);
         async move {
             let sane = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
-            talk.write(if mad { "\0\u{1}\r\n\r\n" } else { sane }).await;
+            talk.write(if malformed { "\0\u{1}\r\n\r\n" } else { sane }).await;
             talk.close().await;
         }
     })
     .await;
     // No question of our own finds it well again.
     let annotations = [("probe-interval", "24h"), ("max-request-bytes", "10")];
-    let scene = GatewayFixture::new(world, &[&backend], &annotations);
-    let client = scene.http2().await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &annotations);
+    let client = fixture.http2().await;
     assert_eq!(client.get(THINGS).await.status, 200);
-    mad.store(true, Ordering::SeqCst);
+    malformed.store(true, Ordering::SeqCst);
     for refused in ["too large", "an upgrade"] {
         eventually("the circuit to open", async || {
-            let answer = client.get(THINGS).await;
-            (answer.json()["details"]["causes"][0]["reason"] == "CircuitOpen").then_some(())
+            let response = client.get(THINGS).await;
+            (response.json()["details"]["causes"][0]["reason"] == "CircuitOpen").then_some(())
         })
         .await;
-        mad.store(refused == "too large", Ordering::SeqCst);
-        let http1 = scene.http1().await;
+        malformed.store(refused == "too large", Ordering::SeqCst);
+        let http1 = fixture.http1().await;
         eventually("the trial to be taken", async || {
             let request = match refused {
                 "too large" => request(Method::POST, THINGS, &[], "more than ten bytes"),
                 _ => get(THINGS, &[("connection", "upgrade"), ("upgrade", "nonsense")]),
             };
-            let answer = http1.send_and_read(request).await;
-            (answer.status != 503).then(|| assert!(matches!(answer.status.as_u16(), 403 | 413), "{}", answer.text()))
+            let response = http1.send_and_read(request).await;
+            (response.status != 503)
+                .then(|| assert!(matches!(response.status.as_u16(), 403 | 413), "{}", response.text()))
         })
         .await;
         // It is the next one's, which the backend answers, or does not.
@@ -297,28 +300,32 @@ async fn circuit_breaker_trial_not_consumed_by_refused_request() {
     }
 }
 
-/// A backend that is slow for everybody leaves places at the gateway to all others, readers and writers, although it
-/// has no limit of its own; nor does it matter how many ask.
+/// A backend that is slow for all users does not use up the gateway's inflight permits, readonly and mutating, even
+/// without a limit of its own and for any number of users.
 #[tokio::test(flavor = "multi_thread")]
 async fn inflight_limit_leaves_capacity_beside_slow_apiservice() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let settings = |name| BackendSettings { names: vec![name], ..BackendSettings::default() };
-    let slow = Backend::start(&world, settings(NAMES[0]), |request| async move {
+    let slow = Backend::start(&environment, settings(NAMES[0]), |request| async move {
         if request.uri().path().ends_with("/things") {
             std::future::pending::<()>().await;
         }
         json_response(200, "{}")
     })
     .await;
-    let other = Backend::start(&world, settings(NAMES[1]), |request| signed_response(GROUPS[1], request)).await;
+    let other = Backend::start(&environment, settings(NAMES[1]), |request| signed_response(GROUPS[1], request)).await;
     let unlimited = annotations_yaml(&[("max-inflight", "0")]);
-    world.write_registry("slow.yaml", &world.apiservice_manifests(GROUPS[0], "v1", &[slow.address], &unlimited));
-    world.write_registry("other.yaml", &world.apiservice_manifests(GROUPS[1], "v1", &[other.address], &unlimited));
+    environment
+        .write_registry("slow.yaml", &environment.apiservice_manifests(GROUPS[0], "v1", &[slow.address], &unlimited));
+    environment
+        .write_registry("other.yaml", &environment.apiservice_manifests(GROUPS[1], "v1", &[other.address], &unlimited));
     let flags = ["--max-requests-inflight=18", "--max-mutating-requests-inflight=9", "--access-log=off"];
-    let gateway = world.start_gateway(&flags);
+    let gateway = environment.start_gateway(&flags);
     let mut clients = Vec::new();
     for number in 0..30 {
-        clients.push(Client::http2(&world, &gateway, Some(&world.issue_user(&format!("user-{number}"), &[]))).await);
+        clients.push(
+            Client::http2(&environment, &gateway, Some(&environment.issue_user(&format!("user-{number}"), &[]))).await,
+        );
     }
     let last = clients.pop().unwrap();
     let mut waiting = JoinSet::new();
@@ -334,37 +341,36 @@ async fn inflight_limit_leaves_capacity_beside_slow_apiservice() {
     }
     for client in clients.iter().chain([&last]) {
         for method in [Method::GET, Method::POST] {
-            let answer = client.send_and_read(request(method, &things_path(GROUPS[1]), &[], "{}")).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            let response = client.send_and_read(request(method, &things_path(GROUPS[1]), &[], "{}")).await;
+            assert_eq!(response.status, 200, "{}", response.text());
         }
     }
     assert!(waiting.try_join_next().is_none(), "as many wait as may");
 }
 
-/// Those who waited for a backend to come back do not end it by coming all at once: each user's first are sixteen, and
-/// then as many more as it has answered.
+/// Recovery is gradual: each user's first sixteen requests are admitted, then as many more as were answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn recovery_limits_concurrency_to_returning_backend() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let address = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let scene = GatewayFixture::with_addresses(world, &[address], &[]);
-    let client = scene.http2().await;
+    let fixture = GatewayFixture::with_addresses(environment, &[address], &[]);
+    let client = fixture.http2().await;
     eventually("the backend to be known as away", async || {
-        let answer = client.get(THINGS).await;
-        (answer.json()["details"]["causes"][0]["reason"] == "FailedDiscoveryCheck").then_some(())
+        let response = client.get(THINGS).await;
+        (response.json()["details"]["causes"][0]["reason"] == "FailedDiscoveryCheck").then_some(())
     })
     .await;
     let over = Arc::new(AtomicBool::new(false));
     let mut crowd = JoinSet::new();
     for _ in 0..100 {
         // Several connections, so that all workers have a part in it.
-        let (client, over) = (scene.http2().await, over.clone());
+        let (client, over) = (fixture.http2().await, over.clone());
         crowd.spawn(async move {
             while !over.load(Ordering::SeqCst) {
-                let answer = client.get(THINGS).await;
-                if answer.status != 200 {
-                    answer.assert_failure(503, "ServiceUnavailable");
-                    assert!(retry_after_seconds(&answer).is_some());
+                let response = client.get(THINGS).await;
+                if response.status != 200 {
+                    response.assert_failure(503, "ServiceUnavailable");
+                    assert!(retry_after_seconds(&response).is_some());
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             }
@@ -372,11 +378,13 @@ async fn recovery_limits_concurrency_to_returning_backend() {
     }
     // Under way, answered, and the most there ever were more than that and what each second brings.
     let counts = Arc::new(std::sync::Mutex::new((0_usize, 0_usize, 0_usize)));
-    let counted = counts.clone();
+    let counter = counts.clone();
     let began = std::time::Instant::now();
-    let _back =
-        Backend::start(&scene.world, BackendSettings { address, ..BackendSettings::default() }, move |request| {
-            let counts = counted.clone();
+    let _back = Backend::start(
+        &fixture.environment,
+        BackendSettings { address, ..BackendSettings::default() },
+        move |request| {
+            let counts = counter.clone();
             {
                 let (running, answered, most) = &mut *counts.lock().unwrap();
                 *running += 1;
@@ -392,8 +400,9 @@ async fn recovery_limits_concurrency_to_returning_backend() {
                 }
                 signed_response("back", request).await
             }
-        })
-        .await;
+        },
+    )
+    .await;
     eventually("all to be served", async || (counts.lock().unwrap().1 > 1000).then_some(())).await;
     over.store(true, Ordering::SeqCst);
     crowd.join_all().await;
@@ -405,24 +414,28 @@ async fn recovery_limits_concurrency_to_returning_backend() {
 /// While a backend comes back, one user's watches and requests that it does not answer do not keep others from it.
 #[tokio::test(flavor = "multi_thread")]
 async fn recovery_is_shared_fairly_between_users() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let address = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let scene = GatewayFixture::with_addresses(world, &[address], &[]);
-    let [jane, again] = [scene.http2().await, scene.http2().await];
-    let tom = Client::http2(&scene.world, &scene.gateway, Some(&scene.world.issue_user("tom", &[]))).await;
+    let fixture = GatewayFixture::with_addresses(environment, &[address], &[]);
+    let [jane, again] = [fixture.http2().await, fixture.http2().await];
+    let tom =
+        Client::http2(&fixture.environment, &fixture.gateway, Some(&fixture.environment.issue_user("tom", &[]))).await;
     eventually("the backend to be known as away", async || {
-        let answer = jane.get(THINGS).await;
-        (answer.json()["details"]["causes"][0]["reason"] == "FailedDiscoveryCheck").then_some(())
+        let response = jane.get(THINGS).await;
+        (response.json()["details"]["causes"][0]["reason"] == "FailedDiscoveryCheck").then_some(())
     })
     .await;
-    let back =
-        Backend::start(&scene.world, BackendSettings { address, ..BackendSettings::default() }, |request| async move {
+    let back = Backend::start(
+        &fixture.environment,
+        BackendSettings { address, ..BackendSettings::default() },
+        |request| async move {
             if request.headers()["x-remote-user"] == "jane" {
                 std::future::pending::<()>().await;
             }
             json_response(200, "{}")
-        })
-        .await;
+        },
+    )
+    .await;
     let mut noise = JoinSet::new();
     eventually("jane to be held back", async || {
         for query in ["watch=1", "timeout=60s"] {
@@ -444,11 +457,11 @@ async fn recovery_is_shared_fairly_between_users() {
     }
 }
 
-/// Whoever is turned away reads why, and when to come again, in the encoding they accept.
+/// Rejected requests get the reason and Retry-After in the encoding they accept.
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_encoded_as_client_accepts() {
-    let world = TestEnvironment::new();
-    let backend = raw_backend::http1(&world, BackendSettings::http1(), |mut talk: RawConnection| async move {
+    let environment = TestEnvironment::new();
+    let backend = raw_backend::http1(&environment, BackendSettings::http1(), |mut talk: RawConnection| async move {
         if talk.head.contains("mad=1") {
             talk.write("\0\u{1}\r\n\r\n").await;
         } else {
@@ -458,11 +471,11 @@ async fn refusals_encoded_as_client_accepts() {
     })
     .await;
     let dead = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    register_things(&world, &[backend.address], &[("request-timeout", "1s"), ("max-inflight", "1")]);
-    let text = world.apiservice_manifests("dead.example.com", "v1", &[dead], &annotations_yaml(&[]));
-    world.write_registry("dead.yaml", &text);
-    let scene = GatewayFixture::from_registry(world, &[]);
-    let client = scene.http2().await;
+    register_things(&environment, &[backend.address], &[("request-timeout", "1s"), ("max-inflight", "1")]);
+    let text = environment.apiservice_manifests("dead.example.com", "v1", &[dead], &annotations_yaml(&[]));
+    environment.write_registry("dead.yaml", &text);
+    let fixture = GatewayFixture::from_registry(environment, &[]);
+    let client = fixture.http2().await;
     for (accept, kind, begins) in [
         ("application/json", "application/json", "{".as_bytes()),
         ("application/yaml", "application/yaml", b""),
@@ -470,21 +483,21 @@ async fn refusals_encoded_as_client_accepts() {
         ("application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf", b"k8s\0"),
     ] {
         let ask = async |path: String| client.send_and_read(get(&path, &[("accept", accept)])).await;
-        let [mad, stalled] = ["mad=1", "mad=0"].map(|query| format!("{THINGS}?{query}"));
-        let mad = ask(mad).await;
+        let [malformed, stalled] = ["mad=1", "mad=0"].map(|query| format!("{THINGS}?{query}"));
+        let malformed = ask(malformed).await;
         // One place, taken by whichever comes first.
         let (timeout, crowded) = tokio::join!(ask(stalled.clone()), ask(stalled.clone()));
         let mut codes = [timeout.status.as_u16(), crowded.status.as_u16()];
         codes.sort();
         assert_eq!(codes, [429, 504]);
         let dead = ask(things_path("dead.example.com")).await;
-        assert_eq!((mad.status.as_u16(), dead.status.as_u16()), (502, 503));
-        for answer in [mad, timeout, crowded, dead] {
-            assert_eq!(answer.headers["content-type"], kind);
-            let header = answer.headers.contains_key("retry-after");
-            assert_eq!(header, answer.status == 429, "{} {:?}", answer.status, answer.text());
-            assert!(answer.body.starts_with(begins), "{:?}", answer.text());
-            let whole = answer.text();
+        assert_eq!((malformed.status.as_u16(), dead.status.as_u16()), (502, 503));
+        for response in [malformed, timeout, crowded, dead] {
+            assert_eq!(response.headers["content-type"], kind);
+            let header = response.headers.contains_key("retry-after");
+            assert_eq!(header, response.status == 429, "{} {:?}", response.status, response.text());
+            assert!(response.body.starts_with(begins), "{:?}", response.text());
+            let whole = response.text();
             assert!(whole.contains("Failure") && whole.contains("v1.") && whole.contains("example.com"), "{whole:?}");
         }
     }
@@ -493,15 +506,15 @@ async fn refusals_encoded_as_client_accepts() {
 /// Whatever it is asked, what it says is no HTTP.
 #[tokio::test(flavor = "multi_thread")]
 async fn isolation_backend_sending_garbage_does_not_affect_others() {
-    let world = TestEnvironment::new();
-    let mad = Arc::new(AtomicBool::new(false));
-    let told = mad.clone();
+    let environment = TestEnvironment::new();
+    let malformed = Arc::new(AtomicBool::new(false));
+    let message = malformed.clone();
     let backend =
-        raw_backend::http1(&world, victim_settings(BackendSettings::http1()), move |mut talk: RawConnection| {
-            let mad = told.load(Ordering::SeqCst);
+        raw_backend::http1(&environment, victim_settings(BackendSettings::http1()), move |mut talk: RawConnection| {
+            let malformed = message.load(Ordering::SeqCst);
             async move {
                 let text = format!("{{\"by\":\"{}\"}}", GROUPS[0]);
-                let answer = if mad {
+                let response = if malformed {
                     "\0\u{1}\u{2}\u{3}\r\n\r\n".to_owned()
                 } else {
                     format!(
@@ -509,16 +522,16 @@ async fn isolation_backend_sending_garbage_does_not_affect_others() {
                         text.len()
                     )
                 };
-                talk.write(answer).await;
+                talk.write(response).await;
                 talk.close().await;
             }
         })
         .await;
-    let five = FiveBackends::new(world, backend.address, &[]).await;
+    let five = FiveBackends::new(environment, backend.address, &[]).await;
     let client = five.client().await;
     let circuit = "narthex_circuit_state{apiservice=\"v1.one.example.com\"}";
     five.run_under_load(async {
-        mad.store(true, Ordering::SeqCst);
+        malformed.store(true, Ordering::SeqCst);
         for _ in 0..20 {
             five.assert_others_unaffected(&client).await;
         }
@@ -528,7 +541,7 @@ async fn isolation_backend_sending_garbage_does_not_affect_others() {
         })
         .await;
         five.assert_others_unaffected(&client).await;
-        mad.store(false, Ordering::SeqCst);
+        malformed.store(false, Ordering::SeqCst);
         five.wait_until_available(&client).await;
         five.assert_others_unaffected(&client).await;
         eventually("the circuit to be closed", async || {

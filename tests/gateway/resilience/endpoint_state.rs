@@ -31,16 +31,16 @@ async fn closed_port() -> SocketAddr {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn apiservice_unavailable_while_idle_when_endpoint_port_is_closed() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start(&world, BackendSettings::default(), async |_| json_response(200, "{}")).await;
-    world.register_apiservice("things.example.com", "v1", &[&backend]);
-    let gateway = world.start_gateway(&[]);
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(&environment, BackendSettings::default(), async |_| json_response(200, "{}")).await;
+    environment.register_apiservice("things.example.com", "v1", &[&backend]);
+    let gateway = environment.start_gateway(&[]);
     let before = wait_for_availability(&gateway, "v1.things.example.com", true).await;
     assert_eq!((&before["message"], &before["endpoints"][0]["state"]), (&"all checks passed".into(), &"ready".into()));
     let dead = closed_port().await;
-    world.write_registry(
+    environment.write_registry(
         "v1.things.example.com.yaml",
-        &world.apiservice_manifests("things.example.com", "v1", &[dead], ""),
+        &environment.apiservice_manifests("things.example.com", "v1", &[dead], ""),
     );
     // By turns it would take more than a minute, which is longer than this waits.
     let after = wait_for_availability(&gateway, "v1.things.example.com", false).await;
@@ -48,32 +48,33 @@ async fn apiservice_unavailable_while_idle_when_endpoint_port_is_closed() {
     let endpoint = &after["endpoints"][0];
     assert_eq!((&endpoint["state"], &endpoint["reason"]), (&"unreachable".into(), &"ConnectionRefused".into()));
     assert_eq!(endpoint["address"], dead.to_string());
-    world.register_apiservice("things.example.com", "v1", &[&backend]);
+    environment.register_apiservice("things.example.com", "v1", &[&backend]);
     let back = wait_for_availability(&gateway, "v1.things.example.com", true).await;
     assert_eq!(back["endpoints"][0]["state"], "ready");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn endpoint_shared_by_two_apiservices_unreachable_for_both() {
-    let world = TestEnvironment::new();
-    let backend =
-        Backend::start(&world, BackendSettings { handles_probes: true, ..BackendSettings::default() }, async |_| {
-            json_response(200, "{}")
-        })
-        .await;
+    let environment = TestEnvironment::new();
+    let backend = Backend::start(
+        &environment,
+        BackendSettings { handles_probes: true, ..BackendSettings::default() },
+        async |_| json_response(200, "{}"),
+    )
+    .await;
     for version in ["v1", "v2"] {
-        let text = world.apiservice_manifests("things.example.com", version, &[backend.address], "");
+        let text = environment.apiservice_manifests("things.example.com", version, &[backend.address], "");
         // Both are versions of one server.
         let text = text.replace(&format!("things-{version}"), "things-v1");
         let text = if version == "v1" { text } else { text.split("---").next().unwrap().to_owned() };
-        world.write_registry(&format!("{version}.yaml"), &text);
+        environment.write_registry(&format!("{version}.yaml"), &text);
     }
-    let gateway = world.start_gateway(&[]);
+    let gateway = environment.start_gateway(&[]);
     let names = ["v1.things.example.com", "v2.things.example.com"];
     for name in names {
         wait_for_availability(&gateway, name, true).await;
     }
-    let jane = Client::http1(&world, &gateway, Some(&world.issue_user("jane", &[]))).await;
+    let jane = Client::http1(&environment, &gateway, Some(&environment.issue_user("jane", &[]))).await;
     let address = backend.stop().await;
     // Requests for one of them find it out.
     let states = eventually("both to be unavailable", async || {
@@ -91,22 +92,23 @@ async fn endpoint_shared_by_two_apiservices_unreachable_for_both() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn circuit_open_shown_in_condition_of_available_apiservice() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let backend =
-        raw_backend::http1(&world, BackendSettings::http1(), |talk: RawConnection| async move { drop(talk) }).await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
-    let jane = scene.http1().await;
+        raw_backend::http1(&environment, BackendSettings::http1(), |talk: RawConnection| async move { drop(talk) })
+            .await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+    let jane = fixture.http1().await;
     let status = eventually("the circuit to open", async || {
         for _ in 0..5 {
             jane.get(THINGS).await;
         }
-        let status = apiservice_status(&scene.gateway, "v1.things.example.com").await;
+        let status = apiservice_status(&fixture.gateway, "v1.things.example.com").await;
         (status["circuit"] == "open" && status["message"] != "all checks passed").then_some(status)
     })
     .await;
     assert_eq!(status["available"], true);
     let message = status["message"].as_str().unwrap();
     assert!(message.contains("ConnectionBroken") && message.contains("circuit open"), "{message}");
-    let said = scene.gateway.wait_for_log(&["circuit open"]).await;
-    assert!(said.contains("\"ConnectionBroken\"") && !said.contains("Passed"), "{said}");
+    let output = fixture.gateway.wait_for_log(&["circuit open"]).await;
+    assert!(output.contains("\"ConnectionBroken\"") && !output.contains("Passed"), "{output}");
 }

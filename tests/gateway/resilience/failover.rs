@@ -15,8 +15,8 @@ use crate::support::fixtures::{TestEnvironment, eventually};
 use crate::support::gateway_fixture::{GatewayFixture, THINGS, annotations_yaml, open_watch, register_things};
 use crate::support::raw_backend::{self, RawConnection};
 
-async fn start_ok_backend(world: &TestEnvironment, settings: BackendSettings) -> Backend {
-    Backend::start(world, settings, async |_| json_response(200, "{}")).await
+async fn start_ok_backend(environment: &TestEnvironment, settings: BackendSettings) -> Backend {
+    Backend::start(environment, settings, async |_| json_response(200, "{}")).await
 }
 
 /// A port where nothing listens.
@@ -38,20 +38,20 @@ async fn stalling_port() -> SocketAddr {
 }
 
 async fn post_ok(client: &Client) {
-    let answer = client.send_and_read(request(Method::POST, THINGS, &[], "{}")).await;
-    assert_eq!(answer.status, 200, "{}", answer.text());
+    let reply = client.send_and_read(request(Method::POST, THINGS, &[], "{}")).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn load_balancing_prefers_endpoint_with_fewest_requests() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let go = Arc::new(Semaphore::new(0));
     let counts: [Arc<AtomicUsize>; 3] = Default::default();
     let mut backends = Vec::new();
     for count in &counts {
         let (go, count) = (go.clone(), count.clone());
         backends.push(
-            Backend::start(&world, BackendSettings::default(), move |_| {
+            Backend::start(&environment, BackendSettings::default(), move |_| {
                 let go = go.clone();
                 count.fetch_add(1, Ordering::SeqCst);
                 async move {
@@ -62,9 +62,9 @@ async fn load_balancing_prefers_endpoint_with_fewest_requests() {
             .await,
         );
     }
-    let scene = GatewayFixture::new(world, &backends.iter().collect::<Vec<_>>(), &[]);
+    let fixture = GatewayFixture::new(environment, &backends.iter().collect::<Vec<_>>(), &[]);
     // One connection is one worker, and each worker balances by what it sees.
-    let client = scene.http2().await;
+    let client = fixture.http2().await;
     let all = join_all((0..30).map(|_| post_ok(&client)));
     let release = async {
         eventually("all to be under way", async || {
@@ -82,20 +82,20 @@ async fn load_balancing_prefers_endpoint_with_fewest_requests() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failover_endpoint_refusing_connections_loses_no_request_and_is_reused() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let (one, two) = (
-        start_ok_backend(&world, BackendSettings::http1()).await,
-        start_ok_backend(&world, BackendSettings::http2()).await,
+        start_ok_backend(&environment, BackendSettings::http1()).await,
+        start_ok_backend(&environment, BackendSettings::http2()).await,
     );
     let address = closed_port().await;
-    let scene = GatewayFixture::with_addresses(world, &[one.address, two.address, address], &[]);
-    let clients = scene.both_protocols().await;
+    let fixture = GatewayFixture::with_addresses(environment, &[one.address, two.address, address], &[]);
+    let clients = fixture.both_protocols().await;
     for _ in 0..10 {
         for client in &clients {
             post_ok(client).await;
         }
     }
-    let back = start_ok_backend(&scene.world, BackendSettings { address, ..BackendSettings::default() }).await;
+    let back = start_ok_backend(&fixture.environment, BackendSettings { address, ..BackendSettings::default() }).await;
     eventually("the third to be used", async || {
         for client in &clients {
             post_ok(client).await;
@@ -110,16 +110,19 @@ async fn failover_endpoint_refusing_connections_loses_no_request_and_is_reused()
             assert_eq!(client.get(THINGS).await.status, 200);
         }
     }
-    drop(start_ok_backend(&scene.world, BackendSettings { address, ..BackendSettings::default() }).await);
+    drop(start_ok_backend(&fixture.environment, BackendSettings { address, ..BackendSettings::default() }).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failover_endpoint_stalled_in_handshake_loses_no_request() {
-    let world = TestEnvironment::new();
-    let good = start_ok_backend(&world, BackendSettings::default()).await;
-    let scene =
-        GatewayFixture::with_addresses(world, &[stalling_port().await, good.address], &[("connect-timeout", "300ms")]);
-    for client in scene.both_protocols().await {
+    let environment = TestEnvironment::new();
+    let good = start_ok_backend(&environment, BackendSettings::default()).await;
+    let fixture = GatewayFixture::with_addresses(
+        environment,
+        &[stalling_port().await, good.address],
+        &[("connect-timeout", "300ms")],
+    );
+    for client in fixture.both_protocols().await {
         for _ in 0..10 {
             post_ok(&client).await;
         }
@@ -129,15 +132,16 @@ async fn failover_endpoint_stalled_in_handshake_loses_no_request() {
 /// TLS is done, HTTP/2 agreed on, and then nothing: what was not greeted back is not given a request.
 #[tokio::test(flavor = "multi_thread")]
 async fn failover_endpoint_without_http2_settings_gets_no_request() {
-    let world = TestEnvironment::new();
-    let good = start_ok_backend(&world, BackendSettings::default()).await;
-    let mute = Backend::start_raw(&world, BackendSettings::http2(), async |mut stream| {
+    let environment = TestEnvironment::new();
+    let good = start_ok_backend(&environment, BackendSettings::default()).await;
+    let mute = Backend::start_raw(&environment, BackendSettings::http2(), async |mut stream| {
         let mut some = [0; 1024];
         while let Ok(1..) = tokio::io::AsyncReadExt::read(&mut stream, &mut some).await {}
     })
     .await;
-    let scene = GatewayFixture::with_addresses(world, &[mute.address, good.address], &[("connect-timeout", "400ms")]);
-    for client in scene.both_protocols().await {
+    let fixture =
+        GatewayFixture::with_addresses(environment, &[mute.address, good.address], &[("connect-timeout", "400ms")]);
+    for client in fixture.both_protocols().await {
         for _ in 0..10 {
             post_ok(&client).await;
         }
@@ -146,39 +150,39 @@ async fn failover_endpoint_without_http2_settings_gets_no_request() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failover_upgrade_uses_reachable_endpoint() {
-    let world = TestEnvironment::new();
-    let backend = raw_backend::http1(&world, BackendSettings::http1(), |mut talk: RawConnection| async move {
+    let environment = TestEnvironment::new();
+    let backend = raw_backend::http1(&environment, BackendSettings::http1(), |mut talk: RawConnection| async move {
         talk.write("HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\n\r\nhello").await;
         talk.close().await;
     })
     .await;
-    let scene = GatewayFixture::with_addresses(
-        world,
+    let fixture = GatewayFixture::with_addresses(
+        environment,
         &[closed_port().await, stalling_port().await, backend.address],
         &[("connect-timeout", "300ms")],
     );
     for _ in 0..4 {
         let mut request = get(THINGS, &[("connection", "Upgrade"), ("upgrade", "websocket")]);
         request.headers_mut().insert("sec-websocket-version", "13".parse().unwrap());
-        let response = scene.http1().await.send(request).await.unwrap();
+        let response = fixture.http1().await.send(request).await.unwrap();
         assert_eq!(response.status(), 101);
         let mut tunnel = hyper_util::rt::TokioIo::new(hyper::upgrade::on(response).await.unwrap());
-        let mut said = String::new();
-        tokio::io::AsyncReadExt::read_to_string(&mut tunnel, &mut said).await.unwrap();
-        assert_eq!(said, "hello");
+        let mut output = String::new();
+        tokio::io::AsyncReadExt::read_to_string(&mut tunnel, &mut output).await.unwrap();
+        assert_eq!(output, "hello");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failover_first_request_finds_only_live_endpoint() {
-    let world = TestEnvironment::new();
-    let good = start_ok_backend(&world, BackendSettings::default()).await;
+    let environment = TestEnvironment::new();
+    let good = start_ok_backend(&environment, BackendSettings::default()).await;
     let mut addresses = vec![good.address];
     for _ in 0..6 {
         addresses.push(closed_port().await);
     }
-    let scene = GatewayFixture::with_addresses(world, &addresses, &[]);
-    for client in scene.both_protocols().await {
+    let fixture = GatewayFixture::with_addresses(environment, &addresses, &[]);
+    for client in fixture.both_protocols().await {
         post_ok(&client).await;
     }
 }
@@ -186,82 +190,85 @@ async fn failover_first_request_finds_only_live_endpoint() {
 /// An endpoint that takes every connection and breaks every request.
 #[tokio::test(flavor = "multi_thread")]
 async fn failover_endpoint_breaking_every_request_loses_no_get() {
-    let world = TestEnvironment::new();
-    let good = start_ok_backend(&world, BackendSettings::http1()).await;
+    let environment = TestEnvironment::new();
+    let good = start_ok_backend(&environment, BackendSettings::http1()).await;
     let rotten =
-        raw_backend::http1(&world, BackendSettings::http1(), |talk: RawConnection| async move { talk.reset() }).await;
-    let scene = GatewayFixture::with_addresses(world, &[good.address, rotten.address], &[]);
-    for client in scene.both_protocols().await {
+        raw_backend::http1(&environment, BackendSettings::http1(), |talk: RawConnection| async move { talk.reset() })
+            .await;
+    let fixture = GatewayFixture::with_addresses(environment, &[good.address, rotten.address], &[]);
+    for client in fixture.both_protocols().await {
         for _ in 0..20 {
-            let answer = client.get(THINGS).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            let reply = client.get(THINGS).await;
+            assert_eq!(reply.status, 200, "{}", reply.text());
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_annotation_never_disables_retries() {
-    let world = TestEnvironment::new();
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counted = asked.clone();
-    let backend = raw_backend::http1(&world, BackendSettings::http1(), move |talk: RawConnection| {
-        counted.fetch_add(1, Ordering::SeqCst);
+    let environment = TestEnvironment::new();
+    let recorded = Arc::new(AtomicUsize::new(0));
+    let counter = recorded.clone();
+    let backend = raw_backend::http1(&environment, BackendSettings::http1(), move |talk: RawConnection| {
+        counter.fetch_add(1, Ordering::SeqCst);
         async move { talk.close().await }
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[("retry", "never")]);
-    for (number, client) in scene.both_protocols().await.into_iter().enumerate() {
+    let fixture = GatewayFixture::new(environment, &[&backend], &[("retry", "never")]);
+    for (number, client) in fixture.both_protocols().await.into_iter().enumerate() {
         client.get(THINGS).await.assert_failure(503, "ServiceUnavailable");
-        assert_eq!(asked.load(Ordering::SeqCst), number + 1);
+        assert_eq!(recorded.load(Ordering::SeqCst), number + 1);
     }
 }
 
 /// A backend that closes kept connections says nothing about its health.
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_on_stale_connection_is_no_endpoint_failure() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     // Each connection serves one request and is closed when the next one comes.
-    let backend = raw_backend::http1(&world, BackendSettings::http1(), |mut talk: RawConnection| async move {
+    let backend = raw_backend::http1(&environment, BackendSettings::http1(), |mut talk: RawConnection| async move {
         talk.write("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await;
         talk.next_head().await;
         talk.close().await;
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
-    for client in scene.both_protocols().await {
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
+    for client in fixture.both_protocols().await {
         for _ in 0..20 {
-            let answer = client.get(THINGS).await;
-            assert_eq!(answer.status, 200, "{}", answer.text());
+            let reply = client.get(THINGS).await;
+            assert_eq!(reply.status, 200, "{}", reply.text());
         }
     }
     let retries = |reason: &str| {
         format!("narthex_backend_retries_total{{apiservice=\"v1.things.example.com\",reason=\"{reason}\"}}")
     };
-    assert!(metric_value(&scene.gateway, &retries("stale-connection")).await.is_some_and(|count| count >= 10.0));
-    assert_eq!(metric_value(&scene.gateway, &retries("broken-connection")).await.unwrap_or(0.0), 0.0);
+    assert!(metric_value(&fixture.gateway, &retries("stale-connection")).await.is_some_and(|count| count >= 10.0));
+    assert_eq!(metric_value(&fixture.gateway, &retries("broken-connection")).await.unwrap_or(0.0), 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn service_dual_stack_prefers_first_address_family() {
-    let world = TestEnvironment::new();
-    let four = start_ok_backend(&world, BackendSettings::default()).await;
-    let six =
-        start_ok_backend(&world, BackendSettings { address: "[::1]:0".parse().unwrap(), ..BackendSettings::default() })
-            .await;
+    let environment = TestEnvironment::new();
+    let four = start_ok_backend(&environment, BackendSettings::default()).await;
+    let six = start_ok_backend(
+        &environment,
+        BackendSettings { address: "[::1]:0".parse().unwrap(), ..BackendSettings::default() },
+    )
+    .await;
     let both = |first: &str, four: SocketAddr, six: SocketAddr| {
-        let text = world.apiservice_manifests("things.example.com", "v1", &[four, six], &annotations_yaml(&[]));
+        let text = environment.apiservice_manifests("things.example.com", "v1", &[four, six], &annotations_yaml(&[]));
         let (head, tail) = text.rsplit_once("addressType: IPv4").unwrap();
         let families = if first == "IPv6" { "IPv6, IPv4" } else { "IPv4, IPv6" };
         format!("{head}addressType: IPv6{tail}")
             .replace("addresses: [::1]", "addresses: ['::1']")
             .replace("clusterIP: 10.0.0.1,", &format!("clusterIP: 10.0.0.1, ipFamilies: [{families}],"))
     };
-    world.write_registry("things.yaml", &both("IPv6", four.address, six.address));
+    environment.write_registry("things.yaml", &both("IPv6", four.address, six.address));
     let refused: SocketAddr = format!("[::1]:{}", closed_port().await.port()).parse().unwrap();
     let second = both("IPv6", four.address, refused).replace("things.example.com", "others.example.com");
-    world.write_registry("others.yaml", &second.replace("name: things-v1", "name: others-v1"));
-    let scene = GatewayFixture::from_registry(world, &[]);
-    let client = scene.http2().await;
+    environment.write_registry("others.yaml", &second.replace("name: things-v1", "name: others-v1"));
+    let fixture = GatewayFixture::from_registry(environment, &[]);
+    let client = fixture.http2().await;
     for _ in 0..5 {
         post_ok(&client).await;
     }
@@ -269,60 +276,61 @@ async fn service_dual_stack_prefers_first_address_family() {
     assert_eq!(six.last_request().header_values("host").len() + six.last_request().uri.authority().map_or(0, |_| 1), 1);
     let path = THINGS.replace("things.example.com", "others.example.com");
     for _ in 0..5 {
-        let answer = client.send_and_read(request(Method::POST, &path, &[], "{}")).await;
+        let reply = client.send_and_read(request(Method::POST, &path, &[], "{}")).await;
         // The certificate is for the other Service's name: what counts is that the second family was asked.
-        assert!(answer.status == 200 || answer.text().contains("NameMismatch"), "{}", answer.text());
+        assert!(reply.status == 200 || reply.text().contains("NameMismatch"), "{}", reply.text());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn service_external_name_cluster_ip_and_server_name_annotation() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let names = vec!["things-v1.things.svc", "api.example.com"];
-    let backend = start_ok_backend(&world, BackendSettings { names, ..BackendSettings::default() }).await;
+    let backend = start_ok_backend(&environment, BackendSettings { names, ..BackendSettings::default() }).await;
     let port = backend.address.port();
     let base = |version: &str, annotations: &[(&str, &str)]| {
-        world
+        environment
             .apiservice_manifests("things.example.com", version, &[], &annotations_yaml(annotations))
             .replace("port: 443", &format!("port: {port}"))
             .replace("things-v2}", "things-v1}")
     };
     let name = ("server-name", "things-v1.things.svc");
-    world.write_registry("v1.yaml", &base("v1", &[]).replace("clusterIP: 10.0.0.1", "clusterIP: 127.0.0.1"));
+    environment.write_registry("v1.yaml", &base("v1", &[]).replace("clusterIP: 10.0.0.1", "clusterIP: 127.0.0.1"));
     let external = base("v2", &[name])
         .replace("type: ClusterIP, clusterIP: 10.0.0.1", "type: ExternalName, externalName: localhost")
         .replace("name: things-v1", "name: things-v2");
-    world.write_registry("v2.yaml", &external);
+    environment.write_registry("v2.yaml", &external);
     let named = base("v3", &[("server-name", "api.example.com")]);
-    world.write_registry("v3.yaml", &named.replace("clusterIP: 10.0.0.1", "clusterIP: 127.0.0.1"));
+    environment.write_registry("v3.yaml", &named.replace("clusterIP: 10.0.0.1", "clusterIP: 127.0.0.1"));
     let wrong = base("v4", &[("server-name", "wrong.example.com")]);
-    world.write_registry("v4.yaml", &wrong.replace("clusterIP: 10.0.0.1", "clusterIP: 127.0.0.1"));
-    let scene = GatewayFixture::from_registry(world, &[]);
-    let client = scene.http2().await;
+    environment.write_registry("v4.yaml", &wrong.replace("clusterIP: 10.0.0.1", "clusterIP: 127.0.0.1"));
+    let fixture = GatewayFixture::from_registry(environment, &[]);
+    let client = fixture.http2().await;
     for version in ["v1", "v2", "v3"] {
-        let answer = client.get(&format!("/apis/things.example.com/{version}/things")).await;
-        assert_eq!(answer.status, 200, "{version} {}", answer.text());
+        let reply = client.get(&format!("/apis/things.example.com/{version}/things")).await;
+        assert_eq!(reply.status, 200, "{version} {}", reply.text());
     }
-    let answer = client.get("/apis/things.example.com/v4/things").await;
-    answer.assert_failure(503, "ServiceUnavailable");
-    assert!(answer.text().contains("NameMismatch"), "{}", answer.text());
+    let reply = client.get("/apis/things.example.com/v4/things").await;
+    reply.assert_failure(503, "ServiceUnavailable");
+    assert!(reply.text().contains("NameMismatch"), "{}", reply.text());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn url_backend_with_path_prefix() {
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let world = TestEnvironment::new();
-        let backend = start_ok_backend(&world, BackendSettings { names: vec!["localhost"], ..settings }).await;
+        let environment = TestEnvironment::new();
+        let backend = start_ok_backend(&environment, BackendSettings { names: vec!["localhost"], ..settings }).await;
         let url = format!("https://localhost:{}/behind/a-prefix", backend.address.port());
-        let text = world.apiservice_manifests("things.example.com", "v1", &[], &annotations_yaml(&[("url", &url)]));
+        let text =
+            environment.apiservice_manifests("things.example.com", "v1", &[], &annotations_yaml(&[("url", &url)]));
         // A URL stands instead of a Service.
         let text = text.split("---\n").next().unwrap();
         let text: String =
             text.lines().filter(|line| !line.starts_with("  service:")).map(|line| format!("{line}\n")).collect();
-        world.write_registry("things.yaml", &text);
-        let scene = GatewayFixture::from_registry(world, &["--allow-url-backends"]);
-        let answer = scene.http2().await.get(&format!("{THINGS}?limit=1")).await;
-        assert_eq!(answer.status, 200, "{}", answer.text());
+        environment.write_registry("things.yaml", &text);
+        let fixture = GatewayFixture::from_registry(environment, &["--allow-url-backends"]);
+        let reply = fixture.http2().await.get(&format!("{THINGS}?limit=1")).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
         // Probes go behind the prefix, too.
         let seen = backend.received().into_iter().find(|seen| seen.header_values("x-remote-user") == ["jane"]).unwrap();
         let expected = format!("/behind/a-prefix{THINGS}?limit=1");
@@ -333,13 +341,13 @@ async fn url_backend_with_path_prefix() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn endpoint_change_loses_no_request_and_keeps_watches() {
-    let world = TestEnvironment::new();
-    let (old, writers) = start_watch_backend(&world, BackendSettings::default()).await;
-    let new = start_ok_backend(&world, BackendSettings::default()).await;
-    let scene = GatewayFixture::with_addresses(world, &[old.address], &[]);
-    let client = scene.http2().await;
+    let environment = TestEnvironment::new();
+    let (old, writers) = start_watch_backend(&environment, BackendSettings::default()).await;
+    let new = start_ok_backend(&environment, BackendSettings::default()).await;
+    let fixture = GatewayFixture::with_addresses(environment, &[old.address], &[]);
+    let client = fixture.http2().await;
     let mut watch = open_watch(&client).await;
-    register_things(&scene.world, &[new.address], &[]);
+    register_things(&fixture.environment, &[new.address], &[]);
     eventually("the new endpoint to be used", async || {
         post_ok(&client).await;
         (!new.received().is_empty()).then_some(())
@@ -353,14 +361,15 @@ async fn endpoint_change_loses_no_request_and_keeps_watches() {
     writers.lock().unwrap()[0].send(data_frame("second\n")).unwrap();
     assert_eq!(next_chunk(&mut watch).await.unwrap().unwrap(), "second\n");
     // None ready: that is said, with its reason.
-    let text = scene.world.apiservice_manifests("things.example.com", "v1", &[new.address], &annotations_yaml(&[]));
-    scene.world.write_registry("things.yaml", &text.replace("ready: true", "ready: false"));
-    let answer = eventually("no endpoint to be left", async || {
-        let answer = client.send_and_read(request(Method::POST, THINGS, &[], "{}")).await;
-        (answer.status != 200).then_some(answer)
+    let text =
+        fixture.environment.apiservice_manifests("things.example.com", "v1", &[new.address], &annotations_yaml(&[]));
+    fixture.environment.write_registry("things.yaml", &text.replace("ready: true", "ready: false"));
+    let reply = eventually("no endpoint to be left", async || {
+        let reply = client.send_and_read(request(Method::POST, THINGS, &[], "{}")).await;
+        (reply.status != 200).then_some(reply)
     })
     .await;
-    let status = answer.assert_failure(503, "ServiceUnavailable");
+    let status = reply.assert_failure(503, "ServiceUnavailable");
     assert_eq!(status["details"]["causes"][0]["reason"], "MissingEndpoints", "{status}");
-    assert!(retry_after_seconds(&answer).is_some());
+    assert!(retry_after_seconds(&reply).is_some());
 }

@@ -15,9 +15,9 @@ const CONNECTIONS: usize = 5;
 /// A thousand requests for what a backend does not answer, of which `held` find a place; others go on asking one
 /// thing after another.
 async fn assert_fair_share(annotations: &[(&str, &str)], held: usize, limit: &str) {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let (release, released) = tokio::sync::watch::channel(false);
-    let backend = Backend::start(&world, BackendSettings::default(), move |request| {
+    let backend = Backend::start(&environment, BackendSettings::default(), move |request| {
         let mut released = released.clone();
         async move {
             if request.uri().path().ends_with("/stall") {
@@ -28,30 +28,32 @@ async fn assert_fair_share(annotations: &[(&str, &str)], held: usize, limit: &st
     })
     .await;
     let flags = ["--max-requests-inflight=20", "--max-mutating-requests-inflight=20", "--access-log=off"];
-    let scene = GatewayFixture::with_flags(world, &[&backend], annotations, &flags);
+    let fixture = GatewayFixture::with_flags(environment, &[&backend], annotations, &flags);
     let stalled = format!("{THINGS}/stall?timeout=60s");
     let mut noise = JoinSet::new();
     for _ in 0..CONNECTIONS {
-        let client = scene.http2().await;
+        let client = fixture.http2().await;
         for _ in 0..NOISY_REQUESTS / CONNECTIONS {
             let (client, request) = (client.clone(), get(&stalled, &[]));
             noise.spawn(async move { client.send_and_read(request).await });
         }
     }
     for _ in held..NOISY_REQUESTS {
-        let answer = noise.join_next().await.unwrap().unwrap();
-        answer.assert_failure(429, "TooManyRequests");
-        assert_eq!(answer.headers["retry-after"], "1");
+        let response = noise.join_next().await.unwrap().unwrap();
+        response.assert_failure(429, "TooManyRequests");
+        assert_eq!(response.headers["retry-after"], "1");
     }
-    let jane = scene.http2().await;
-    let tom = Client::http2(&scene.world, &scene.gateway, Some(&scene.world.issue_user("tom", &[]))).await;
-    let anna = Client::http1(&scene.world, &scene.gateway, Some(&scene.world.issue_user("anna", &[]))).await;
+    let jane = fixture.http2().await;
+    let tom =
+        Client::http2(&fixture.environment, &fixture.gateway, Some(&fixture.environment.issue_user("tom", &[]))).await;
+    let anna =
+        Client::http1(&fixture.environment, &fixture.gateway, Some(&fixture.environment.issue_user("anna", &[]))).await;
     for client in [&tom, &anna, &tom, &anna] {
         for _ in 0..5 {
             jane.get(&stalled).await.assert_failure(429, "TooManyRequests");
             for (method, path) in [(Method::GET, THINGS), (Method::POST, THINGS), (Method::GET, "/version")] {
-                let answer = client.send_and_read(request(method, path, &[], "")).await;
-                assert_eq!(answer.status, 200, "{}", answer.text());
+                let response = client.send_and_read(request(method, path, &[], "")).await;
+                assert_eq!(response.status, 200, "{}", response.text());
             }
         }
     }
@@ -59,10 +61,10 @@ async fn assert_fair_share(annotations: &[(&str, &str)], held: usize, limit: &st
     let rejected = format!(
         "apiserver_flowcontrol_rejected_requests_total{{flow_schema=\"\",priority_level=\"{limit}\",reason=\"fair-share\"}}"
     );
-    assert_eq!(metric_value(&scene.gateway, &rejected).await, Some((NOISY_REQUESTS - held + 20) as f64));
-    // Whoever was noisy is not locked out.
+    assert_eq!(metric_value(&fixture.gateway, &rejected).await, Some((NOISY_REQUESTS - held + 20) as f64));
+    // The noisy user is served again.
     release.send(true).unwrap();
-    assert!(noise.join_all().await.iter().all(|answer| answer.status == StatusCode::OK));
+    assert!(noise.join_all().await.iter().all(|response| response.status == StatusCode::OK));
     assert_eq!(jane.get(&stalled).await.status, 200);
 }
 

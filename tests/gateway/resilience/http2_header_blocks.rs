@@ -10,10 +10,10 @@ use crate::support::raw_h2_client::{
 /// Nothing else may come before the rest of a header block, for any stream: its sender cannot go on, ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn unfinished_header_block_bounded_while_streams_run() {
-    let world = TestEnvironment::new();
-    let (backend, mut writers) = start_scripted_backend(&world, BackendSettings::http2()).await;
-    let scene = GatewayFixture::with_flags(world, &[&backend], &[], &["--read-header-timeout=2s"]);
-    let open = async || RawH2Client::open(&scene.world, &scene.gateway, Some(&scene.jane), &[]).await;
+    let environment = TestEnvironment::new();
+    let (backend, mut writers) = start_scripted_backend(&environment, BackendSettings::http2()).await;
+    let fixture = GatewayFixture::with_flags(environment, &[&backend], &[], &["--read-header-timeout=2s"]);
+    let open = async || RawH2Client::open(&fixture.environment, &fixture.gateway, Some(&fixture.jane), &[]).await;
     let mut watch = async |frames: &mut RawH2Client| {
         assert!(frames.send(&raw_h2_client::get_frames(1, &format!("{THINGS}?watch=1"), &[])).await);
         let writer = writers.recv().await.unwrap();
@@ -31,7 +31,7 @@ async fn unfinished_header_block_bounded_while_streams_run() {
         move |frame: &raw_h2_client::H2Frame| frame.kind == DATA && frame.payload == wanted.as_bytes()
     };
     assert!(unfinished.next_matching(event("one\n")).await.is_some());
-    // Not for ever: nobody could tell it from one who is gone.
+    // Limited in time: a silent client cannot be told from a dead one.
     assert_eq!(unfinished.next_matching(|_| false).await, None);
     // One that owes nothing stays.
     quiet_writer.send(data_frame("two\n")).unwrap();

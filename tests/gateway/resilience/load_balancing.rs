@@ -19,7 +19,7 @@ use crate::support::raw_backend::{self, RawConnection};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// Who answered how often, and what was not answered as it should be.
+/// Responses per endpoint, and failures.
 #[derive(Default)]
 struct ResponseTally {
     answered_by: Mutex<BTreeMap<String, usize>>,
@@ -48,22 +48,26 @@ impl ResponseTally {
 }
 
 /// Asks without end, over connections of both kinds, until `scenario` is over.
-async fn run_under_load<T>(scene: &GatewayFixture, tally: &Arc<ResponseTally>, scenario: impl Future<Output = T>) -> T {
+async fn run_under_load<T>(
+    fixture: &GatewayFixture,
+    tally: &Arc<ResponseTally>,
+    scenario: impl Future<Output = T>,
+) -> T {
     let mut load = JoinSet::new();
     for number in 0..12 {
-        let client = if number % 3 == 0 { scene.http1().await } else { scene.http2().await };
+        let client = if number % 3 == 0 { fixture.http1().await } else { fixture.http2().await };
         let tally = tally.clone();
         load.spawn(async move {
             while !tally.is_finished.load(Ordering::SeqCst) {
                 for method in [Method::GET, Method::GET, Method::POST] {
                     let body = if method == Method::GET { "" } else { "{}" };
                     let path = format!("{THINGS}?wait={}", fastrand::u8(0..10));
-                    let answer = client.send_and_read(request(method.clone(), &path, &[], body)).await;
-                    if answer.status == 200 && answer.is_complete {
-                        let by = answer.json()["by"].as_str().unwrap().to_owned();
+                    let reply = client.send_and_read(request(method.clone(), &path, &[], body)).await;
+                    if reply.status == 200 && reply.is_complete {
+                        let by = reply.json()["by"].as_str().unwrap().to_owned();
                         *tally.answered_by.lock().unwrap().entry(by).or_default() += 1;
                     } else {
-                        tally.failures.lock().unwrap().push((method, answer));
+                        tally.failures.lock().unwrap().push((method, reply));
                     }
                 }
             }
@@ -75,30 +79,30 @@ async fn run_under_load<T>(scene: &GatewayFixture, tally: &Arc<ResponseTally>, s
     result
 }
 
-fn start_processes(world: &TestEnvironment, settings: &BackendSettings) -> Vec<BackendProcess> {
-    NAMES.iter().map(|name| BackendProcess::start(world, name, settings)).collect()
+fn start_processes(environment: &TestEnvironment, settings: &BackendSettings) -> Vec<BackendProcess> {
+    NAMES.iter().map(|name| BackendProcess::start(environment, name, settings)).collect()
 }
 
 /// What may be lost when an endpoint dies or stalls: a POST that may have been carried out, and is said to be.
 fn assert_only_ambiguous_posts_failed(refused: &[(Method, ClientResponse)]) {
-    for (method, answer) in refused {
-        assert_eq!(method, Method::POST, "{} {}", answer.status, answer.text());
-        let status = answer.assert_failure(503, "ServiceUnavailable");
+    for (method, reply) in refused {
+        assert_eq!(method, Method::POST, "{} {}", reply.status, reply.text());
+        let status = reply.assert_failure(503, "ServiceUnavailable");
         let reason = status["details"]["causes"][0]["reason"].as_str();
         assert!(matches!(reason, Some("ConnectionBroken" | "NoAnswer")), "{status}");
-        assert_eq!(retry_after_seconds(answer), None, "it may have been carried out: {status}");
+        assert_eq!(retry_after_seconds(reply), None, "it may have been carried out: {status}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn load_balancing_endpoint_killed_under_load_and_restarted() {
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let world = TestEnvironment::new();
-        let mut all = start_processes(&world, &settings);
+        let environment = TestEnvironment::new();
+        let mut all = start_processes(&environment, &settings);
         let addresses: Vec<SocketAddr> = all.iter().map(|one| one.address).collect();
-        let scene = GatewayFixture::with_addresses(world, &addresses, &[]);
+        let fixture = GatewayFixture::with_addresses(environment, &addresses, &[]);
         let tally = Arc::new(ResponseTally::default());
-        run_under_load(&scene, &tally, async {
+        run_under_load(&fixture, &tally, async {
             tally.wait_for_more(300).await;
             for name in NAMES {
                 assert!(tally.count_by(name) > 30, "{:?}", tally.answered_by.lock().unwrap());
@@ -109,14 +113,18 @@ async fn load_balancing_endpoint_killed_under_load_and_restarted() {
             let before = tally.count_by("c");
             tally.wait_for_more(300).await;
             assert_eq!(tally.count_by("c"), before);
-            assert!(tally.take_failures().is_empty(), "once it is known, nobody feels it");
+            assert!(tally.take_failures().is_empty(), "no failures once the endpoint is ejected");
             let ejected =
                 format!("narthex_endpoint_ejected{{apiservice=\"v1.things.example.com\",endpoint=\"{address}\"}}");
             eventually("the operator to see it", async || {
-                (metric_value(&scene.gateway, &ejected).await == Some(1.0)).then_some(())
+                (metric_value(&fixture.gateway, &ejected).await == Some(1.0)).then_some(())
             })
             .await;
-            all.push(BackendProcess::start(&scene.world, "c", &BackendSettings { address, ..settings.clone() }));
+            all.push(BackendProcess::start(
+                &fixture.environment,
+                "c",
+                &BackendSettings { address, ..settings.clone() },
+            ));
             eventually("it to be used again", async || (tally.count_by("c") > before + 30).then_some(())).await;
             assert!(tally.take_failures().is_empty());
         })
@@ -127,17 +135,17 @@ async fn load_balancing_endpoint_killed_under_load_and_restarted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn load_balancing_endpoint_stalled_under_load_and_resumed() {
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let world = TestEnvironment::new();
-        let all = start_processes(&world, &settings);
+        let environment = TestEnvironment::new();
+        let all = start_processes(&environment, &settings);
         let addresses: Vec<SocketAddr> = all.iter().map(|one| one.address).collect();
-        let scene = GatewayFixture::with_addresses(world, &addresses, &[]);
+        let fixture = GatewayFixture::with_addresses(environment, &addresses, &[]);
         let tally = Arc::new(ResponseTally::default());
-        run_under_load(&scene, &tally, async {
+        run_under_load(&fixture, &tally, async {
             tally.wait_for_more(300).await;
             all[2].pause();
-            // What it had is given up only after a while; whoever asks a connection that stalls waits with it.
+            // Requests on a stalled connection wait until it is closed by its timeout.
             let state = eventually("it to be left", async || {
-                let report = admin_request(&scene.gateway, get("/status.json", &[])).await.json();
+                let report = admin_request(&fixture.gateway, get("/status.json", &[])).await.json();
                 let endpoints = report["apiservices"][0]["endpoints"].as_array().unwrap().clone();
                 endpoints.into_iter().find(|one| one["state"] == "unreachable")
             })
@@ -146,65 +154,66 @@ async fn load_balancing_endpoint_stalled_under_load_and_resumed() {
             let before = tally.count_by("c");
             tally.wait_for_more(600).await;
             assert_eq!(tally.count_by("c"), before);
-            let said =
-                || scene.gateway.log_lines().iter().filter(|line| line.contains("does not answer; not used")).count();
-            eventually("it to be said", async || (said() > 0).then_some(())).await;
+            let output =
+                || fixture.gateway.log_lines().iter().filter(|line| line.contains("does not answer; not used")).count();
+            eventually("it to be said", async || (output() > 0).then_some(())).await;
             all[2].resume();
             eventually("it to be used again", async || (tally.count_by("c") > before + 30).then_some(())).await;
-            // Nobody goes on about what is over.
-            let before = said();
+            // The recovered state is no longer reported.
+            let before = output();
             tally.wait_for_more(300).await;
-            assert_eq!(said(), before);
+            assert_eq!(output(), before);
         })
         .await;
         assert_only_ambiguous_posts_failed(&tally.take_failures());
     }
 }
 
-/// Endpoints whose hints are for our zone get everything, as long as they are there; so do those that end and still
-/// serve when none is ready.
+/// Endpoints with hints for the gateway's zone get all requests while they exist; so do terminating endpoints that
+/// still serve when none is ready.
 #[tokio::test(flavor = "multi_thread")]
 async fn endpoint_topology_hints_and_conditions_honored() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let mut backends = Vec::new();
     for name in NAMES {
         backends.push(
-            Backend::start(&world, BackendSettings::default(), move |request| signed_response(name, request)).await,
+            Backend::start(&environment, BackendSettings::default(), move |request| signed_response(name, request))
+                .await,
         );
     }
     let addresses: Vec<SocketAddr> = backends.iter().map(|backend| backend.address).collect();
     let listed = |of: [(&str, bool); 3]| {
-        let text = world.apiservice_manifests("things.example.com", "v1", &addresses, &annotations_yaml(&[]));
+        let text = environment.apiservice_manifests("things.example.com", "v1", &addresses, &annotations_yaml(&[]));
         let mut slices = text.split("conditions: {ready: true}");
         let mut all = slices.next().unwrap().to_owned();
         for ((zone, ready), rest) in of.into_iter().zip(slices) {
             let conditions = if ready { "ready: true" } else { "ready: false, serving: true, terminating: true" };
             all += &format!("conditions: {{{conditions}}}, hints: {{forZones: [{{name: {zone}}}]}}{rest}");
         }
-        world.write_registry("things.yaml", &all);
+        environment.write_registry("things.yaml", &all);
     };
     listed([("there", true), ("here", true), ("there", true)]);
-    let gateway = world.start_gateway(&["--zone=here"]);
-    let jane = world.issue_user("jane", &[]);
-    let client = Client::http2(&world, &gateway, Some(&jane)).await;
-    let asked = async || {
+    let gateway = environment.start_gateway(&["--zone=here"]);
+    let jane = environment.issue_user("jane", &[]);
+    let client = Client::http2(&environment, &gateway, Some(&jane)).await;
+    let recorded = async || {
         let mut by = std::collections::BTreeSet::new();
         for _ in 0..30 {
             by.insert(client.get(THINGS).await.json()["by"].as_str().unwrap().to_owned());
         }
         by.into_iter().collect::<String>()
     };
-    assert_eq!(asked().await, "b");
+    assert_eq!(recorded().await, "b");
     listed([("here", true), ("here", false), ("there", true)]);
-    eventually("the next to take over", async || (asked().await == "a").then_some(())).await;
+    eventually("the next to take over", async || (recorded().await == "a").then_some(())).await;
     listed([("here", false), ("here", false), ("here", false)]);
-    eventually("those that end to serve", async || (asked().await == "abc").then_some(())).await;
+    eventually("those that end to serve", async || (recorded().await == "abc").then_some(())).await;
     listed([("there", true), ("there", true), ("there", false)]);
-    eventually("hints for others to be no hints", async || (asked().await == "ab").then_some(())).await;
+    eventually("hints for others to be no hints", async || (recorded().await == "ab").then_some(())).await;
     listed([("here", true), ("there", true), ("there", true)]);
-    eventually("the hint to be heeded", async || (asked().await == "a").then_some(())).await;
+    eventually("the hint to be heeded", async || (recorded().await == "a").then_some(())).await;
     backends.remove(0).stop().await;
-    eventually("the others to serve when none of the zone is left", async || (asked().await == "bc").then_some(()))
+    eventually("the others to serve when none of the zone is left", async || (recorded().await == "bc").then_some(()))
         .await;
 }
 
@@ -228,14 +237,14 @@ async fn assert_ends_cleanly(mut body: hyper::body::Incoming) {
 #[tokio::test(flavor = "multi_thread")]
 async fn watch_ends_cleanly_when_endpoint_dies_and_resumes_elsewhere() {
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let world = TestEnvironment::new();
+        let environment = TestEnvironment::new();
         let mut all: BTreeMap<String, BackendProcess> =
-            NAMES.iter().map(|name| (name.to_string(), BackendProcess::start(&world, name, &settings))).collect();
+            NAMES.iter().map(|name| (name.to_string(), BackendProcess::start(&environment, name, &settings))).collect();
         let addresses: Vec<SocketAddr> = all.values().map(|one| one.address).collect();
-        let scene = GatewayFixture::with_addresses(world, &addresses, &[]);
-        for client in scene.both_protocols().await {
+        let fixture = GatewayFixture::with_addresses(environment, &addresses, &[]);
+        for client in fixture.both_protocols().await {
             let (body, by) = open_watch(&client, THINGS).await;
-            all.remove(&by).expect("a watch goes where somebody is").kill();
+            all.remove(&by).expect("the endpoint of the watch").kill();
             assert_ends_cleanly(body).await;
             let (_, elsewhere) = open_watch(&client, THINGS).await;
             assert_ne!(elsewhere, by);
@@ -246,26 +255,26 @@ async fn watch_ends_cleanly_when_endpoint_dies_and_resumes_elsewhere() {
 /// Each event of a protobuf watch stands behind its length; only after a whole one is the watch whole.
 #[tokio::test(flavor = "multi_thread")]
 async fn protobuf_watch_ends_cleanly_only_between_events() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let (send, mut writers) = tokio::sync::mpsc::unbounded_channel();
-    let backend = Backend::start(&world, BackendSettings::default(), move |_| {
-        let (writer, mut answer) = streamed_response(200);
+    let backend = Backend::start(&environment, BackendSettings::default(), move |_| {
+        let (writer, mut reply) = streamed_response(200);
         let kind = "application/vnd.kubernetes.protobuf;stream=watch";
-        answer.headers_mut().insert("content-type", kind.parse().unwrap());
+        reply.headers_mut().insert("content-type", kind.parse().unwrap());
         send.send(writer).unwrap();
-        async { answer }
+        async { reply }
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[]);
+    let fixture = GatewayFixture::new(environment, &[&backend], &[]);
     for (last, whole) in [("\0\0\0\u{3}two", true), ("\0\0\0\u{9}half", false), ("\0\0", false)] {
-        for client in scene.both_protocols().await {
-            let asking = client.send(get(&format!("{THINGS}?watch=1"), &[]));
+        for client in fixture.both_protocols().await {
+            let pending = client.send(get(&format!("{THINGS}?watch=1"), &[]));
             let writing = async {
                 let writer = writers.recv().await.unwrap();
                 writer.send(data_frame("\0\0\0\u{3}one")).unwrap();
                 writer
             };
-            let (response, writer) = tokio::join!(asking, writing);
+            let (response, writer) = tokio::join!(pending, writing);
             let mut body = response.unwrap().into_body();
             assert_eq!(next_chunk(&mut body).await.unwrap().unwrap(), "\0\0\0\u{3}one");
             writer.send(data_frame(last)).unwrap();
@@ -280,10 +289,10 @@ async fn protobuf_watch_ends_cleanly_only_between_events() {
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_per_endpoint_limited() {
     use narthex::egress::{Address, BackendTls, EndpointKey, Host, Pool, Resolver, SendError, TransportSecurity};
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let (go, hold) = (Arc::new(tokio::sync::Semaphore::new(0)), Arc::new(AtomicBool::new(true)));
     let (gone, holds) = (go.clone(), hold.clone());
-    let backend = Backend::start(&world, BackendSettings::http1(), move |_| {
+    let backend = Backend::start(&environment, BackendSettings::http1(), move |_| {
         let (go, hold) = (gone.clone(), holds.load(Ordering::SeqCst));
         async move {
             if hold {
@@ -293,7 +302,7 @@ async fn connections_per_endpoint_limited() {
         }
     })
     .await;
-    let pair = narthex::tls::PairFiles::new(world.path("front-proxy.crt"), world.path("front-proxy.key"));
+    let pair = narthex::tls::PairFiles::new(environment.path("front-proxy.crt"), environment.path("front-proxy.key"));
     let identity = Some(Arc::new(narthex::tls::KeyPair::load(&pair).unwrap()));
     let settings = narthex::tls::client::ClientSettings {
         ca_bundle: None,
@@ -344,17 +353,17 @@ async fn connections_per_endpoint_limited() {
 /// The pod is gone from the slices, and its process does not say so: its watches move on, those of others do not.
 #[tokio::test(flavor = "multi_thread")]
 async fn watches_drained_from_endpoint_removed_from_slice() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let start = async |name: &'static str| {
-        Backend::start(&world, BackendSettings::default(), move |request| signed_response(name, request)).await
+        Backend::start(&environment, BackendSettings::default(), move |request| signed_response(name, request)).await
     };
     let (a, b) = (start("a").await, start("b").await);
-    let scene = GatewayFixture::with_addresses(world, &[a.address], &[]);
-    let [one, two] = scene.both_protocols().await;
+    let fixture = GatewayFixture::with_addresses(environment, &[a.address], &[]);
+    let [one, two] = fixture.both_protocols().await;
     let leaving = [open_watch(&one, THINGS).await.0, open_watch(&two, THINGS).await.0];
-    register_things(&scene.world, &[b.address], &[]);
+    register_things(&fixture.environment, &[b.address], &[]);
     let staying = eventually("the new one to be used", async || {
-        let (body, by) = open_watch(&scene.http2().await, THINGS).await;
+        let (body, by) = open_watch(&fixture.http2().await, THINGS).await;
         (by == "b").then_some(body)
     })
     .await;
@@ -370,16 +379,18 @@ async fn watches_drained_from_endpoint_removed_from_slice() {
 /// watches do.
 #[tokio::test(flavor = "multi_thread")]
 async fn watches_of_other_version_kept_when_one_version_moves() {
-    let world = TestEnvironment::new();
-    let shared = Backend::start(&world, BackendSettings::http2(), |request| signed_response("shared", request)).await;
+    let environment = TestEnvironment::new();
+    let shared =
+        Backend::start(&environment, BackendSettings::http2(), |request| signed_response("shared", request)).await;
     let others = BackendSettings { names: vec!["others-v1.others.svc"], ..BackendSettings::http2() };
-    let own = Backend::start(&world, others, |request| signed_response("own", request)).await;
-    let second = world.apiservice_manifests("things.example.com", "v2", &[shared.address], &annotations_yaml(&[]));
-    world.write_registry("second.yaml", &second.replace("things-v2", "things-v1"));
-    let first = world.apiservice_manifests("things.example.com", "v1", &[], &annotations_yaml(&[]));
-    world.write_registry("first.yaml", first.split("---").next().unwrap());
-    let scene = GatewayFixture::from_registry(world, &[]);
-    let client = scene.http2().await;
+    let own = Backend::start(&environment, others, |request| signed_response("own", request)).await;
+    let second =
+        environment.apiservice_manifests("things.example.com", "v2", &[shared.address], &annotations_yaml(&[]));
+    environment.write_registry("second.yaml", &second.replace("things-v2", "things-v1"));
+    let first = environment.apiservice_manifests("things.example.com", "v1", &[], &annotations_yaml(&[]));
+    environment.write_registry("first.yaml", first.split("---").next().unwrap());
+    let fixture = GatewayFixture::from_registry(environment, &[]);
+    let client = fixture.http2().await;
     let [mut leaving, mut staying] = [JoinSet::new(), JoinSet::new()];
     for _ in 0..10 {
         for (version, watches) in [("v1", &mut leaving), ("v2", &mut staying)] {
@@ -389,9 +400,10 @@ async fn watches_of_other_version_kept_when_one_version_moves() {
             watches.spawn(assert_ends_cleanly(body));
         }
     }
-    let moved = scene.world.apiservice_manifests("others.example.com", "v1", &[own.address], &annotations_yaml(&[]));
+    let moved =
+        fixture.environment.apiservice_manifests("others.example.com", "v1", &[own.address], &annotations_yaml(&[]));
     let moved = moved.replace("name: v1.others.", "name: v1.things.").replace("group: others.", "group: things.");
-    scene.world.write_registry("first.yaml", &moved);
+    fixture.environment.write_registry("first.yaml", &moved);
     leaving.join_all().await;
     assert!(staying.try_join_next().is_none() && staying.len() == 10);
     assert_eq!(open_watch(&client, THINGS).await.1, "own");
@@ -401,17 +413,17 @@ async fn watches_of_other_version_kept_when_one_version_moves() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rolling_update_under_load_loses_no_request() {
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let world = TestEnvironment::new();
-        let start = async |world: &TestEnvironment, name: String| {
+        let environment = TestEnvironment::new();
+        let start = async |environment: &TestEnvironment, name: String| {
             let running = Arc::new(AtomicUsize::new(0));
-            let counted = running.clone();
-            let backend = Backend::start(world, settings.clone(), move |request| {
-                let (name, running) = (name.clone(), counted.clone());
+            let counter = running.clone();
+            let backend = Backend::start(environment, settings.clone(), move |request| {
+                let (name, running) = (name.clone(), counter.clone());
                 running.fetch_add(1, Ordering::SeqCst);
                 async move {
-                    let answer = signed_response(&name, request).await;
+                    let reply = signed_response(&name, request).await;
                     running.fetch_sub(1, Ordering::SeqCst);
-                    answer
+                    reply
                 }
             })
             .await;
@@ -419,19 +431,19 @@ async fn rolling_update_under_load_loses_no_request() {
         };
         let mut listed = Vec::new();
         for name in NAMES {
-            listed.push(start(&world, name.to_owned()).await);
+            listed.push(start(&environment, name.to_owned()).await);
         }
         let addresses = |listed: &[(Backend, Arc<AtomicUsize>)]| -> Vec<SocketAddr> {
             listed.iter().map(|(backend, _)| backend.address).collect()
         };
-        let scene = GatewayFixture::with_addresses(world, &addresses(&listed), &[]);
+        let fixture = GatewayFixture::with_addresses(environment, &addresses(&listed), &[]);
         let tally = Arc::new(ResponseTally::default());
-        run_under_load(&scene, &tally, async {
+        run_under_load(&fixture, &tally, async {
             for round in 0..6 {
                 tally.wait_for_more(100).await;
-                listed.push(start(&scene.world, format!("new-{round}")).await);
+                listed.push(start(&fixture.environment, format!("new-{round}")).await);
                 let (old, running) = listed.remove(0);
-                register_things(&scene.world, &addresses(&listed), &[]);
+                register_things(&fixture.environment, &addresses(&listed), &[]);
                 // As a pod that waits in its preStop hook, and then finishes what it has.
                 let new = format!("new-{round}");
                 eventually("the new one to be used", async || (tally.count_by(&new) > 0).then_some(())).await;
@@ -453,18 +465,18 @@ async fn rolling_update_under_load_loses_no_request() {
 /// One of three answers 500 to everything, at once: it does not draw all requests, and is left for a while.
 #[tokio::test(flavor = "multi_thread")]
 async fn outlier_detection_ejects_endpoint_returning_500_and_readmits_it() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let broken = Arc::new(AtomicBool::new(false));
-    let asked = Arc::new(AtomicUsize::new(0));
+    let recorded = Arc::new(AtomicUsize::new(0));
     let mut backends = Vec::new();
     for name in NAMES {
-        let (broken, asked) = (broken.clone(), asked.clone());
+        let (broken, recorded) = (broken.clone(), recorded.clone());
         backends.push(
-            Backend::start(&world, BackendSettings::default(), move |request| {
-                let (broken, asked) = (broken.clone(), asked.clone());
+            Backend::start(&environment, BackendSettings::default(), move |request| {
+                let (broken, recorded) = (broken.clone(), recorded.clone());
                 async move {
                     if name == "c" && broken.load(Ordering::SeqCst) {
-                        asked.fetch_add(1, Ordering::SeqCst);
+                        recorded.fetch_add(1, Ordering::SeqCst);
                         return json_response(500, "{}");
                     }
                     signed_response(name, request).await
@@ -473,21 +485,21 @@ async fn outlier_detection_ejects_endpoint_returning_500_and_readmits_it() {
             .await,
         );
     }
-    let scene = GatewayFixture::new(world, &backends.iter().collect::<Vec<_>>(), &[]);
+    let fixture = GatewayFixture::new(environment, &backends.iter().collect::<Vec<_>>(), &[]);
     let tally = Arc::new(ResponseTally::default());
-    run_under_load(&scene, &tally, async {
+    run_under_load(&fixture, &tally, async {
         tally.wait_for_more(200).await;
         broken.store(true, Ordering::SeqCst);
         tally.wait_for_more(600).await;
-        let during = asked.load(Ordering::SeqCst);
+        let during = recorded.load(Ordering::SeqCst);
         assert!(during < 100, "of 600 requests {during} went to the one that fails");
         broken.store(false, Ordering::SeqCst);
         let before = tally.count_by("c");
         eventually("it to be used again", async || (tally.count_by("c") > before + 20).then_some(())).await;
     })
     .await;
-    for (_, answer) in tally.take_failures() {
-        assert_eq!(answer.status, 500, "{}", answer.text());
+    for (_, reply) in tally.take_failures() {
+        assert_eq!(reply.status, 500, "{}", reply.text());
     }
 }
 
@@ -495,13 +507,13 @@ async fn outlier_detection_ejects_endpoint_returning_500_and_readmits_it() {
 /// under way: not three times as many, and no more for every change of its endpoints.
 #[tokio::test(flavor = "multi_thread")]
 async fn retry_budget_limits_extra_requests() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let mut backends = Vec::new();
     for _ in NAMES {
         let broken = Arc::new(AtomicUsize::new(0));
-        let counted = broken.clone();
-        let backend = raw_backend::http1(&world, BackendSettings::http1(), move |mut talk: RawConnection| {
-            let broken = counted.clone();
+        let counter = broken.clone();
+        let backend = raw_backend::http1(&environment, BackendSettings::http1(), move |mut talk: RawConnection| {
+            let broken = counter.clone();
             async move {
                 if talk.head.contains("fine=1") {
                     talk.write("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await;
@@ -515,28 +527,28 @@ async fn retry_budget_limits_extra_requests() {
         backends.push((backend, broken));
     }
     let count = |number: usize| backends[number % 3].1.load(Ordering::SeqCst);
-    let scene = GatewayFixture::new(world, &[&backends[0].0, &backends[1].0], &[]);
-    let client = scene.http2().await;
-    let mut asked = 0;
+    let fixture = GatewayFixture::new(environment, &[&backends[0].0, &backends[1].0], &[]);
+    let client = fixture.http2().await;
+    let mut recorded = 0;
     for round in 0..6 {
         if round > 0 {
             let listed = [round, round + 1].map(|number| backends[number % 3].0.address);
-            register_things(&scene.world, &listed, &[]);
+            register_things(&fixture.environment, &listed, &[]);
         }
-        let (enough, before) = (asked + 300, count(round + 1));
+        let (enough, before) = (recorded + 300, count(round + 1));
         eventually("those that are listed to be used", async || {
             let all = futures_util::future::join_all((0..20).map(|_| client.get(THINGS))).await;
-            for answer in all {
-                assert_eq!(answer.status, 503, "{}", answer.text());
+            for reply in all {
+                assert_eq!(reply.status, 503, "{}", reply.text());
             }
-            asked += 20;
+            recorded += 20;
             // Or its circuit would open.
             let fine = client.get(&format!("{THINGS}?fine=1")).await;
             assert_eq!(fine.status, 200, "{}", fine.text());
-            (asked >= enough && count(round + 1) > before).then_some(())
+            (recorded >= enough && count(round + 1) > before).then_some(())
         })
         .await;
     }
-    let begun: usize = (0..3).map(count).sum();
-    assert!(begun > asked && begun <= asked + asked / 5 + 600, "{begun} of {asked}");
+    let started: usize = (0..3).map(count).sum();
+    assert!(started > recorded && started <= recorded + recorded / 5 + 600, "{started} of {recorded}");
 }

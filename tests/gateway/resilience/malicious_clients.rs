@@ -15,9 +15,9 @@ use crate::support::raw_h2_client::{
 const STALL: &str = "/apis/things.example.com/v1/namespaces/default/things/stall";
 const EVIL: &str = "/apis/things.example.com/v1/namespaces/default/evil";
 
-/// A gateway with things behind it, an attacker who may in, and somebody who only wants to be served.
+/// A gateway with a backend, an authenticated attacker and a regular client.
 struct AttackFixture {
-    world: TestEnvironment,
+    environment: TestEnvironment,
     backend: Backend,
     gateway: GatewayProcess,
     attacker: CertKeyPair,
@@ -32,36 +32,36 @@ impl AttackFixture {
     }
 
     async fn with_settings(settings: BackendSettings, more: &[&str]) -> AttackFixture {
-        let world = TestEnvironment::new();
-        // Never reads what it is sent, and never answers who asks for `…/stall`.
-        let backend = Backend::start(&world, settings, async |request| {
+        let environment = TestEnvironment::new();
+        // Never reads request bodies, and never responds to `…/stall`.
+        let backend = Backend::start(&environment, settings, async |request| {
             if request.uri().path().ends_with("/stall") {
                 std::future::pending::<()>().await;
             }
             json_response(200, "{}")
         })
         .await;
-        AttackFixture::with_backend(world, backend, more).await
+        AttackFixture::with_backend(environment, backend, more).await
     }
 
-    async fn with_backend(world: TestEnvironment, backend: Backend, more: &[&str]) -> AttackFixture {
-        world.register_apiservice("things.example.com", "v1", &[&backend]);
-        let gateway = world.start_gateway(more);
-        let attacker = world.issue_user("mallory", &[]);
-        let bystander = Client::http2(&world, &gateway, Some(&world.issue_user("jane", &[]))).await;
+    async fn with_backend(environment: TestEnvironment, backend: Backend, more: &[&str]) -> AttackFixture {
+        environment.register_apiservice("things.example.com", "v1", &[&backend]);
+        let gateway = environment.start_gateway(more);
+        let attacker = environment.issue_user("mallory", &[]);
+        let bystander = Client::http2(&environment, &gateway, Some(&environment.issue_user("jane", &[]))).await;
         assert_eq!(bystander.get(THINGS).await.status, 200);
         let before = gateway.resident_kilobytes();
-        AttackFixture { world, backend, gateway, attacker, bystander, resident_before: before }
+        AttackFixture { environment, backend, gateway, attacker, bystander, resident_before: before }
     }
 
     async fn open_h2_client(&self) -> RawH2Client {
-        RawH2Client::open(&self.world, &self.gateway, Some(&self.attacker), &[]).await
+        RawH2Client::open(&self.environment, &self.gateway, Some(&self.attacker), &[]).await
     }
 
     /// Sends `bytes` and reads what comes until the gateway closes. The end must come from the gateway.
     async fn send_until_closed(&self, bytes: &[u8]) -> String {
-        let mut stream = connect(&self.world, self.gateway.address, Some(&self.attacker), &["http/1.1"]).await;
-        let mut answer = Vec::new();
+        let mut stream = connect(&self.environment, self.gateway.address, Some(&self.attacker), &["http/1.1"]).await;
+        let mut response = Vec::new();
         let talk = async {
             let (mut read, mut write) = tokio::io::split(&mut stream);
             let sending = async {
@@ -69,13 +69,13 @@ impl AttackFixture {
                 let _ = write.write_all(bytes).await;
                 let _ = write.flush().await;
             };
-            let _ = tokio::join!(sending, read.read_to_end(&mut answer));
+            let _ = tokio::join!(sending, read.read_to_end(&mut response));
         };
         tokio::time::timeout(TEST_TIMEOUT, talk).await.unwrap_or_else(|_| panic!("not closed: {}", excerpt(bytes)));
-        String::from_utf8_lossy(&answer).into_owned()
+        String::from_utf8_lossy(&response).into_owned()
     }
 
-    /// Nobody noticed.
+    /// Asserts that other clients were not affected.
     async fn assert_unharmed(&self, kilobytes: u64) {
         assert_eq!(self.bystander.get(THINGS).await.status, 200);
         let now = self.gateway.resident_kilobytes();
@@ -98,7 +98,7 @@ fn smuggled_request() -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn http1_ambiguous_framing_refused() {
-    let siege = AttackFixture::new(&[]).await;
+    let attack = AttackFixture::new(&[]).await;
     let line = format!("POST {THINGS} HTTP/1.1\r\n");
     let refused: &[(&str, &[u8])] = &[
         ("lengths that differ", b"Host: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}"),
@@ -134,17 +134,17 @@ async fn http1_ambiguous_framing_refused() {
     for (what, head) in refused {
         let bytes = [line.as_bytes(), b"Connection: close\r\n", head, smuggled_request().as_bytes()].concat();
         let bytes = if head.starts_with(b" ") { [line.as_bytes(), head].concat() } else { bytes };
-        let answer = siege.send_until_closed(&bytes).await;
-        assert!(answer.starts_with("HTTP/1.1 400 ") || answer.is_empty(), "{what}: {answer}");
-        assert_eq!(answer.matches("HTTP/1.1").count().max(1), 1, "{what}: {answer}");
+        let response = attack.send_until_closed(&bytes).await;
+        assert!(response.starts_with("HTTP/1.1 400 ") || response.is_empty(), "{what}: {response}");
+        assert_eq!(response.matches("HTTP/1.1").count().max(1), 1, "{what}: {response}");
     }
-    assert_eq!(siege.backend.received().len(), 1, "only the bystander's: {:?}", siege.backend.received());
-    siege.assert_unharmed(64 << 10).await;
+    assert_eq!(attack.backend.received().len(), 1, "only the bystander's: {:?}", attack.backend.received());
+    attack.assert_unharmed(64 << 10).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn http1_malformed_request_line_refused() {
-    let siege = AttackFixture::new(&[]).await;
+    let attack = AttackFixture::new(&[]).await;
     for line in [
         "GET",
         "GET  / HTTP/1.1",
@@ -162,9 +162,10 @@ async fn http1_malformed_request_line_refused() {
         "PRI * HTTP/2.0",
         "\u{16}\u{3}\u{1}",
     ] {
-        let answer =
-            siege.send_until_closed(format!("{line}\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes()).await;
-        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{line:?}: {answer}");
+        let response = attack
+            .send_until_closed(format!("{line}\r\nHost: localhost\r\nConnection: close\r\n\r\n").as_bytes())
+            .await;
+        assert!(response.is_empty() || response.starts_with("HTTP/1.1 4"), "{line:?}: {response}");
     }
     for (line, status) in [
         ("OPTIONS * HTTP/1.1", "400"),
@@ -173,16 +174,16 @@ async fn http1_malformed_request_line_refused() {
     ] {
         let host = if line.starts_with("CONNECT") { "evil.example.com:443" } else { "localhost" };
         let bytes = format!("{line}\r\nHost: {host}\r\nConnection: close\r\n\r\n{}", smuggled_request());
-        let answer = siege.send_until_closed(bytes.as_bytes()).await;
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{line:?}: {answer}");
+        let response = attack.send_until_closed(bytes.as_bytes()).await;
+        assert!(response.starts_with(&format!("HTTP/1.1 {status} ")), "{line:?}: {response}");
     }
-    siege.assert_unharmed(64 << 10).await;
+    attack.assert_unharmed(64 << 10).await;
 }
 
 /// RFC 9112 lets a server take the coding and forget the length, if it closes afterwards.
 #[tokio::test(flavor = "multi_thread")]
 async fn http1_content_length_with_transfer_encoding_closes_connection() {
-    let siege = AttackFixture::new(&[]).await;
+    let attack = AttackFixture::new(&[]).await;
     for framing in [
         "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
         "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n",
@@ -192,23 +193,23 @@ async fn http1_content_length_with_transfer_encoding_closes_connection() {
             "POST {THINGS} HTTP/1.1\r\nHost: localhost\r\n{framing}\r\n2\r\n{{}}\r\n0\r\n\r\n{}",
             smuggled_request()
         );
-        let answer = siege.send_until_closed(bytes.as_bytes()).await;
-        assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
-        assert!(siege.backend.last_request().header_values("content-length").is_empty());
+        let response = attack.send_until_closed(bytes.as_bytes()).await;
+        assert_eq!(response.matches("HTTP/1.1 ").count(), 1, "{response}");
+        assert!(attack.backend.last_request().header_values("content-length").is_empty());
     }
     // The same length twice is one length.
     let bytes = format!(
         "POST {THINGS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{{}}{}",
         smuggled_request()
     );
-    assert!(siege.send_until_closed(bytes.as_bytes()).await.starts_with("HTTP/1.1 200 "));
-    assert_eq!(siege.backend.last_request().header_values("content-length"), ["2"]);
-    siege.assert_unharmed(64 << 10).await;
+    assert!(attack.send_until_closed(bytes.as_bytes()).await.starts_with("HTTP/1.1 200 "));
+    assert_eq!(attack.backend.last_request().header_values("content-length"), ["2"]);
+    attack.assert_unharmed(64 << 10).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn http1_malformed_chunks_close_connection() {
-    let siege = AttackFixture::new(&[]).await;
+    let attack = AttackFixture::new(&[]).await;
     for chunks in [
         "x\r\n{}\r\n0\r\n\r\n",
         "-2\r\n{}\r\n0\r\n\r\n",
@@ -225,26 +226,26 @@ async fn http1_malformed_chunks_close_connection() {
             "POST {THINGS} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}{}",
             smuggled_request()
         );
-        let answer = siege.send_until_closed(bytes.as_bytes()).await;
-        assert!(answer.matches("HTTP/1.1 ").count() <= 1, "{chunks:?}: {answer}");
+        let response = attack.send_until_closed(bytes.as_bytes()).await;
+        assert!(response.matches("HTTP/1.1 ").count() <= 1, "{chunks:?}: {response}");
     }
-    siege.assert_unharmed(64 << 10).await;
+    attack.assert_unharmed(64 << 10).await;
 }
 
 /// A proxy in front of us may judge by the target's host what it then sends to us.
 #[tokio::test(flavor = "multi_thread")]
 async fn http1_absolute_target_host_overrides_host_header() {
-    let siege = AttackFixture::new(&[]).await;
+    let attack = AttackFixture::new(&[]).await;
     let bytes =
         format!("GET https://localhost{THINGS} HTTP/1.1\r\nHost: evil.example.com\r\nConnection: close\r\n\r\n");
-    assert!(siege.send_until_closed(bytes.as_bytes()).await.starts_with("HTTP/1.1 200 "));
-    assert_eq!(siege.backend.last_request().header_values("x-forwarded-host"), ["localhost"]);
-    siege.assert_unharmed(64 << 10).await;
+    assert!(attack.send_until_closed(bytes.as_bytes()).await.starts_with("HTTP/1.1 200 "));
+    assert_eq!(attack.backend.last_request().header_values("x-forwarded-host"), ["localhost"]);
+    attack.assert_unharmed(64 << 10).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn http1_oversized_head_line_or_trailer_refused() {
-    let siege = AttackFixture::new(&[]).await;
+    let attack = AttackFixture::new(&[]).await;
     let megabytes = "e".repeat(10 << 20);
     let lines: String = (0..100_000).map(|number| format!("X-{number}: evil\r\n")).collect();
     for (what, bytes) in [
@@ -264,19 +265,19 @@ async fn http1_oversized_head_line_or_trailer_refused() {
             ),
         ),
     ] {
-        let answer = siege.send_until_closed(bytes.as_bytes()).await;
-        let clear = answer.is_empty()
-            || answer.starts_with("HTTP/1.1 4")
-            || answer.starts_with("HTTP/1.1 200 ") && what.starts_with(['c', 't']);
-        assert!(clear, "{what}: {}", excerpt(answer.as_bytes()));
+        let response = attack.send_until_closed(bytes.as_bytes()).await;
+        let clear = response.is_empty()
+            || response.starts_with("HTTP/1.1 4")
+            || response.starts_with("HTTP/1.1 200 ") && what.starts_with(['c', 't']);
+        assert!(clear, "{what}: {}", excerpt(response.as_bytes()));
     }
-    siege.assert_unharmed(64 << 10).await;
+    attack.assert_unharmed(64 << 10).await;
 }
 
 /// HTTP/2 over cleartext is asked for by upgrade; behind TLS that is a trick to get past a proxy.
 #[tokio::test(flavor = "multi_thread")]
 async fn h2c_upgrade_ignored() {
-    let siege = AttackFixture::new(&[]).await;
+    let attack = AttackFixture::new(&[]).await;
     for (upgrade, connection) in [
         ("h2c", "Upgrade, HTTP2-Settings, close"),
         ("h2c, websocket", "upgrade, http2-settings, close"),
@@ -285,29 +286,30 @@ async fn h2c_upgrade_ignored() {
         let bytes = format!(
             "GET {THINGS} HTTP/1.1\r\nHost: localhost\r\nUpgrade: {upgrade}\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\nConnection: {connection}\r\n\r\n"
         );
-        let answer = siege.send_until_closed(bytes.as_bytes()).await;
-        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-        let seen = siege.backend.last_request();
+        let response = attack.send_until_closed(bytes.as_bytes()).await;
+        assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+        let seen = attack.backend.last_request();
         assert!(
             ["upgrade", "http2-settings", "connection"].iter().all(|name| seen.header_values(name).is_empty()),
             "{seen:?}"
         );
     }
-    siege.assert_unharmed(64 << 10).await;
+    attack.assert_unharmed(64 << 10).await;
 }
 
 /// An answer to a request that is not over, however little of it came: its sender is not waited for.
 #[tokio::test(flavor = "multi_thread")]
 async fn http1_client_disconnect_at_any_byte_leaks_nothing() {
-    let siege = AttackFixture::new(&[]).await;
+    let attack = AttackFixture::new(&[]).await;
     let bytes = format!("POST {THINGS} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n{{}}");
     for end in (0..bytes.len()).step_by(7).chain([bytes.len()]) {
-        let mut stream = connect(&siege.world, siege.gateway.address, Some(&siege.attacker), &["http/1.1"]).await;
+        let mut stream =
+            connect(&attack.environment, attack.gateway.address, Some(&attack.attacker), &["http/1.1"]).await;
         stream.write_all(&bytes.as_bytes()[..end]).await.unwrap();
         stream.flush().await.unwrap();
         stream.get_mut().0.shutdown().await.unwrap();
     }
-    siege.assert_unharmed(64 << 10).await;
+    attack.assert_unharmed(64 << 10).await;
 }
 
 // HTTP/2
@@ -332,30 +334,30 @@ fn post_frames(stream: u32, path: &str) -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_rapid_reset_bounded() {
     for settings in [BackendSettings::http1(), BackendSettings::http2()] {
-        let siege = AttackFixture::with_settings(settings, &[]).await;
-        let mut frames = siege.open_h2_client().await;
+        let attack = AttackFixture::with_settings(settings, &[]).await;
+        let mut frames = attack.open_h2_client().await;
         frames.flood(request_bursts(|stream| encode_frame(raw_h2_client::RST_STREAM, 0, stream, &CANCEL))).await;
-        siege.assert_unharmed(64 << 10).await;
-        assert!(siege.backend.connections() < 500, "{} connections to the backend", siege.backend.connections());
+        attack.assert_unharmed(64 << 10).await;
+        assert!(attack.backend.connections() < 500, "{} connections to the backend", attack.backend.connections());
     }
 }
 
 /// The same, with resets that the gateway itself is made to send ("MadeYouReset").
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_provoked_resets_end_with_goaway() {
-    let siege = AttackFixture::new(&[]).await;
-    let mut frames = siege.open_h2_client().await;
+    let attack = AttackFixture::new(&[]).await;
+    let mut frames = attack.open_h2_client().await;
     frames.flood(request_bursts(|stream| encode_frame(raw_h2_client::WINDOW_UPDATE, 0, stream, &[0; 4]))).await;
     assert!(frames.next_matching(|frame| frame.kind == raw_h2_client::GOAWAY).await.is_some());
-    siege.assert_unharmed(64 << 10).await;
+    attack.assert_unharmed(64 << 10).await;
 }
 
 /// CVE-2024-27316 and its kin.
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_continuation_flood_ends_connection() {
-    let siege = AttackFixture::new(&[]).await;
+    let attack = AttackFixture::new(&[]).await;
     for piece in [&[][..], &header_block(&[("x-a", "b")]), &header_block(&[("x-a", &"e".repeat(16_000))])] {
-        let mut frames = siege.open_h2_client().await;
+        let mut frames = attack.open_h2_client().await;
         let mut bytes = get_frames(1, THINGS, &[]);
         bytes[4] = raw_h2_client::END_STREAM;
         let flood = encode_frame(raw_h2_client::CONTINUATION, 0, 1, piece).repeat(1 + (100_000 / (9 + piece.len())));
@@ -363,13 +365,13 @@ async fn http2_continuation_flood_ends_connection() {
         assert!(!frames.flood(vec![flood; 200]).await, "taken without end");
         assert!(matches!(frames.stream_outcome(1).await, StreamOutcome::GoAway(_) | StreamOutcome::Closed));
     }
-    siege.assert_unharmed(64 << 10).await;
+    attack.assert_unharmed(64 << 10).await;
 }
 
-/// Frames that want an answer each, from somebody who does not listen.
+/// Frames that require a reply each, from a client that does not read.
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_settings_and_ping_flood_bounded() {
-    let siege = AttackFixture::new(&[]).await;
+    let attack = AttackFixture::new(&[]).await;
     for one in [
         encode_frame(raw_h2_client::SETTINGS, 0, 0, &[]),
         encode_frame(raw_h2_client::SETTINGS, 0, 0, &[0, 4, 0, 0, 255, 255].repeat(100)),
@@ -378,52 +380,53 @@ async fn http2_settings_and_ping_flood_bounded() {
         encode_frame(0xee, 0, 0, &[7; 100]),
         encode_frame(raw_h2_client::WINDOW_UPDATE, 0, 99, &[0, 0, 0, 1]),
     ] {
-        let mut frames = siege.open_h2_client().await;
+        let mut frames = attack.open_h2_client().await;
         frames.stop_reading();
         frames.flood(vec![one.repeat(50_000 / one.len()); 100]).await;
     }
-    siege.assert_unharmed(64 << 10).await;
+    attack.assert_unharmed(64 << 10).await;
 }
 
 /// CVE-2019-9518: frames of data without data cost their sender no window.
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_empty_data_frames_bounded() {
-    let siege = AttackFixture::with_settings(BackendSettings { window: 10, ..BackendSettings::http2() }, &[]).await;
+    let attack = AttackFixture::with_settings(BackendSettings { window: 10, ..BackendSettings::http2() }, &[]).await;
     for one in [encode_frame(raw_h2_client::DATA, 0, 1, &[]), encode_frame(raw_h2_client::DATA, 8, 1, &[0])] {
-        let mut frames = siege.open_h2_client().await;
+        let mut frames = attack.open_h2_client().await;
         assert!(frames.send(&post_frames(1, STALL)).await);
         // More than the backend takes: from here on the body waits in the gateway.
         assert!(frames.send(&encode_frame(raw_h2_client::DATA, 0, 1, &[b'x'; 1000])).await);
         frames.flood(vec![one.repeat(5_000); 200]).await;
     }
-    siege.assert_unharmed(64 << 10).await;
+    attack.assert_unharmed(64 << 10).await;
 }
 
-/// Somebody who asks for much and takes nothing.
+/// A client that requests much and reads nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_unread_responses_wait_at_backend() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let body = "x".repeat(8 << 20);
-    let backend = Backend::start(&world, BackendSettings::default(), move |_| {
-        let answer = json_response(200, &body);
-        async { answer }
+    let backend = Backend::start(&environment, BackendSettings::default(), move |_| {
+        let response = json_response(200, &body);
+        async { response }
     })
     .await;
-    let siege = AttackFixture::with_backend(world, backend, &[]).await;
+    let attack = AttackFixture::with_backend(environment, backend, &[]).await;
     // SETTINGS_INITIAL_WINDOW_SIZE: none, and as much as there is.
     for window in [0, 0x7fff_ffff] {
-        let mut frames = RawH2Client::open(&siege.world, &siege.gateway, Some(&siege.attacker), &[(4, window)]).await;
+        let mut frames =
+            RawH2Client::open(&attack.environment, &attack.gateway, Some(&attack.attacker), &[(4, window)]).await;
         assert!(frames.flood((0..50).map(|number| get_frames(2 * number + 1, THINGS, &[]))).await);
         assert_eq!(frames.stream_outcome(1).await, StreamOutcome::Status(200));
         frames.stop_reading();
-        assert_eq!(siege.bystander.get(THINGS).await.body.len(), 8 << 20);
-        siege.assert_unharmed(128 << 10).await;
+        assert_eq!(attack.bystander.get(THINGS).await.body.len(), 8 << 20);
+        attack.assert_unharmed(128 << 10).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_protocol_violations_end_connection() {
-    let siege = AttackFixture::new(&[]).await;
+    let attack = AttackFixture::new(&[]).await;
     let cases: &[(&str, Vec<u8>)] = &[
         ("a window that overflows", encode_frame(raw_h2_client::WINDOW_UPDATE, 0, 0, &[0x7f, 255, 255, 255])),
         ("no window at all", encode_frame(raw_h2_client::WINDOW_UPDATE, 0, 0, &[0; 4])),
@@ -471,7 +474,7 @@ async fn http2_protocol_violations_end_connection() {
         ("broken Huffman", headers_frames(1, 1, &[0x00, 0x84, 0xff, 0xff, 0xff, 0xff, 0x00])),
     ];
     for (what, bytes) in cases {
-        let mut frames = siege.open_h2_client().await;
+        let mut frames = attack.open_h2_client().await;
         frames.send(bytes).await;
         let end =
             frames.next_matching(|frame| frame.kind == raw_h2_client::GOAWAY && frame.payload[4..8] != [0; 4]).await;
@@ -481,7 +484,7 @@ async fn http2_protocol_violations_end_connection() {
         }
     }
     // Another beginning than HTTP/2's.
-    let mut stream = connect(&siege.world, siege.gateway.address, Some(&siege.attacker), &["h2"]).await;
+    let mut stream = connect(&attack.environment, attack.gateway.address, Some(&attack.attacker), &["h2"]).await;
     stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let mut rest = Vec::new();
     tokio::time::timeout(TEST_TIMEOUT, async {
@@ -489,12 +492,12 @@ async fn http2_protocol_violations_end_connection() {
     })
     .await
     .expect("closed");
-    siege.assert_unharmed(64 << 10).await;
+    attack.assert_unharmed(64 << 10).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_malformed_requests_refused_per_stream() {
-    let siege = AttackFixture::new(&[]).await;
+    let attack = AttackFixture::new(&[]).await;
     let ordinary = [(":method", "GET"), (":scheme", "https"), (":authority", "localhost"), (":path", EVIL)];
     let with = |more: &[(&'static str, &'static str)]| [&ordinary[..], more].concat();
     let without = |name: &str| ordinary.iter().filter(|line| line.0 != name).copied().collect::<Vec<_>>();
@@ -539,20 +542,20 @@ async fn http2_malformed_requests_refused_per_stream() {
         ("a protocol", with(&[(":protocol", "websocket")])),
     ];
     for (what, lines) in cases {
-        let mut frames = siege.open_h2_client().await;
+        let mut frames = attack.open_h2_client().await;
         assert!(frames.send(&headers_frames(1, raw_h2_client::END_STREAM, &header_block(lines))).await);
         match frames.stream_outcome(1).await {
             StreamOutcome::Status(status) => assert!((400..500).contains(&status), "{what}: {status}"),
             StreamOutcome::Reset(_) | StreamOutcome::GoAway(_) | StreamOutcome::Closed => {}
         }
     }
-    siege.assert_unharmed(64 << 10).await;
+    attack.assert_unharmed(64 << 10).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_unknown_frames_ignored() {
-    let siege = AttackFixture::new(&[]).await;
-    let mut frames = siege.open_h2_client().await;
+    let attack = AttackFixture::new(&[]).await;
+    let mut frames = attack.open_h2_client().await;
     let bytes = [
         encode_frame(0xee, 0xff, 0, b"whatever"),
         encode_frame(raw_h2_client::PRIORITY, 0, 5, &[0, 0, 0, 3, 16]),
@@ -563,14 +566,14 @@ async fn http2_unknown_frames_ignored() {
     ];
     assert!(frames.send(&bytes.concat()).await);
     assert_eq!(frames.stream_outcome(1).await, StreamOutcome::Status(200));
-    siege.assert_unharmed(64 << 10).await;
+    attack.assert_unharmed(64 << 10).await;
 }
 
 /// A small block that stands for a large header, by the table of what was said before.
 #[tokio::test(flavor = "multi_thread")]
 async fn http2_hpack_bomb_refused() {
-    let siege = AttackFixture::new(&[]).await;
-    let mut frames = siege.open_h2_client().await;
+    let attack = AttackFixture::new(&[]).await;
+    let mut frames = attack.open_h2_client().await;
     let mut bomb =
         header_block(&[(":method", "GET"), (":scheme", "https"), (":authority", "localhost"), (":path", THINGS)]);
     // Remembered once (literal with incremental indexing), then named sixteen thousand times.
@@ -585,13 +588,13 @@ async fn http2_hpack_bomb_refused() {
         StreamOutcome::Status(status) => assert_eq!(status, 431),
         StreamOutcome::Reset(_) | StreamOutcome::GoAway(_) | StreamOutcome::Closed => {}
     }
-    siege.assert_unharmed(64 << 10).await;
+    attack.assert_unharmed(64 << 10).await;
 }
 
 /// As many lines as the size of a header allows, and every one of them of a kind that we take out.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_small_header_lines_bounded() {
-    let siege = AttackFixture::new(&["--max-request-header-bytes=8388608"]).await;
+    let attack = AttackFixture::new(&["--max-request-header-bytes=8388608"]).await;
     for (what, count, prefix) in [
         ("few", 2_000, "x-"),
         ("most", 24_570, ""),
@@ -600,31 +603,31 @@ async fn many_small_header_lines_bounded() {
     ] {
         let names: Vec<String> = (0..count).map(|number| format!("{prefix}{number:x}")).collect();
         let lines: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "b")).collect();
-        let mut frames = siege.open_h2_client().await;
+        let mut frames = attack.open_h2_client().await;
         frames.flood((0..3).map(|number| get_frames(2 * number + 1, THINGS, &lines))).await;
         match frames.stream_outcome(1).await {
             StreamOutcome::Status(status) => assert!(status == 431 || status == 200, "{what}: {status}"),
             StreamOutcome::Reset(_) | StreamOutcome::GoAway(_) | StreamOutcome::Closed => {}
         }
     }
-    siege.assert_unharmed(128 << 10).await;
+    attack.assert_unharmed(128 << 10).await;
 }
 
 /// The handler's own patience: a body that never comes holds a stream, not the gateway.
 #[tokio::test(flavor = "multi_thread")]
 async fn request_bodies_never_sent_do_not_block_others() {
-    let siege = AttackFixture::new(&["--max-requests-inflight=1000", "--max-mutating-requests-inflight=1000"]).await;
-    let mut frames = siege.open_h2_client().await;
+    let attack = AttackFixture::new(&["--max-requests-inflight=1000", "--max-mutating-requests-inflight=1000"]).await;
+    let mut frames = attack.open_h2_client().await;
     assert!(frames.flood((0..200).map(|number| post_frames(2 * number + 1, THINGS))).await);
     let post = request(Method::POST, THINGS, &[], "{}");
-    assert_eq!(siege.bystander.send_and_read(post).await.status, 200);
-    siege.assert_unharmed(64 << 10).await;
+    assert_eq!(attack.bystander.send_and_read(post).await.status, 200);
+    attack.assert_unharmed(64 << 10).await;
 }
 
 /// Lists that are read to find one word in them, as long as a header may be.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_header_lists_and_queries_parsed_in_bounded_time() {
-    let siege = AttackFixture::new(&[]).await;
+    let attack = AttackFixture::new(&[]).await;
     let list = |word: &str| word.repeat(900_000 / word.len());
     let cases = [
         ("accept", list("application/json;q=0.1,")),
@@ -645,8 +648,8 @@ async fn long_header_lists_and_queries_parsed_in_bounded_time() {
         let bytes = format!(
             "GET {THINGS} HTTP/1.1\r\nHost: localhost\r\n{name}: {value}\r\nConnection: close, upgrade\r\n\r\n"
         );
-        let answer = siege.send_until_closed(bytes.as_bytes()).await;
-        assert!(answer.starts_with("HTTP/1.1 "), "{name}");
+        let response = attack.send_until_closed(bytes.as_bytes()).await;
+        assert!(response.starts_with("HTTP/1.1 "), "{name}");
     }
     for query in [
         format!("fieldSelector={long}"),
@@ -657,23 +660,23 @@ async fn long_header_lists_and_queries_parsed_in_bounded_time() {
         "%26;".repeat(15_000),
     ] {
         let bytes = format!("GET {THINGS}?{query} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-        let answer = siege.send_until_closed(bytes.as_bytes()).await;
-        assert!(answer.starts_with("HTTP/1.1 "), "{}", excerpt(query.as_bytes()));
+        let response = attack.send_until_closed(bytes.as_bytes()).await;
+        assert!(response.starts_with("HTTP/1.1 "), "{}", excerpt(query.as_bytes()));
     }
     for path in ["/a".repeat(30_000), "/%61".repeat(15_000), format!("{THINGS}{}", "/x".repeat(30_000))] {
         let bytes = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-        assert!(siege.send_until_closed(bytes.as_bytes()).await.starts_with("HTTP/1.1 "));
+        assert!(attack.send_until_closed(bytes.as_bytes()).await.starts_with("HTTP/1.1 "));
     }
-    siege.assert_unharmed(64 << 10).await;
+    attack.assert_unharmed(64 << 10).await;
 }
 
 /// A line of the log is one event, whatever a client calls itself; and no client makes up a metric.
 #[tokio::test(flavor = "multi_thread")]
 async fn log_and_metrics_injection_by_client_prevented() {
-    let siege = AttackFixture::new(&["--access-log=all", "--access-log-format=json"]).await;
-    let proxy = siege.world.issue_front_proxy("outer-proxy");
-    let client = Client::http1(&siege.world, &siege.gateway, Some(&proxy)).await;
-    let metrics = async || siege.bystander.get("/metrics").await.text();
+    let attack = AttackFixture::new(&["--access-log=all", "--access-log-format=json"]).await;
+    let proxy = attack.environment.issue_front_proxy("outer-proxy");
+    let client = Client::http1(&attack.environment, &attack.gateway, Some(&proxy)).await;
+    let metrics = async || attack.bystander.get("/metrics").await.text();
     for number in 0..40 {
         let name = format!("wicked{number}\"}} \\n \u{1b}[31m{{evil=\"x\"");
         let name = name.replace('\u{1b}', "\u{9b}");
@@ -694,13 +697,13 @@ async fn log_and_metrics_injection_by_client_prevented() {
             (Method::GET, &format!("{THINGS}/wicked{number}/wicked{number}?dryRun=wicked{number}")),
             (Method::GET, &format!("/wicked{number}/%22%0a%1b[31m")),
         ] {
-            let answer = client.send_and_read(request(method, path, &lines, "")).await;
-            assert!(answer.status.as_u16() < 500, "{}", answer.text());
+            let response = client.send_and_read(request(method, path, &lines, "")).await;
+            assert!(response.status.as_u16() < 500, "{}", response.text());
         }
     }
     // The access record of the last is written.
-    siege.gateway.wait_for_log(&["wicked39/%22%0a%1b[31m"]).await;
-    for line in siege.gateway.log_lines() {
+    attack.gateway.wait_for_log(&["wicked39/%22%0a%1b[31m"]).await;
+    for line in attack.gateway.log_lines() {
         let parsed: Result<serde_json::Value, _> = serde_json::from_str(&line);
         assert!(parsed.is_ok_and(|it| it.is_object()), "{line}");
         assert!(!line.chars().any(char::is_control), "{line:?}");
@@ -708,20 +711,20 @@ async fn log_and_metrics_injection_by_client_prevented() {
     let metrics = metrics().await;
     let made_up = metrics.lines().find(|line| line.to_lowercase().contains("wicked"));
     assert!(made_up.is_none(), "{made_up:?}");
-    siege.assert_unharmed(64 << 10).await;
+    attack.assert_unharmed(64 << 10).await;
 }
 
 /// Requests in one breath are answered one after another, and no faster than their answers are taken.
 #[tokio::test(flavor = "multi_thread")]
 async fn http1_pipelined_requests_answered_in_order_with_backpressure() {
-    let siege = AttackFixture::new(&[]).await;
+    let attack = AttackFixture::new(&[]).await;
     let one = format!("GET {THINGS} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     let last = format!("GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n{}", smuggled_request());
-    let answers = siege.send_until_closed((one.repeat(50) + &last).as_bytes()).await;
-    assert_eq!(answers.matches("HTTP/1.1 200 ").count(), 51);
-    assert!(answers.ends_with("\r\n\r\nok"), "what came behind the last request was answered");
-    // Nobody listens.
-    let mut deaf = connect(&siege.world, siege.gateway.address, Some(&siege.attacker), &["http/1.1"]).await;
+    let responses = attack.send_until_closed((one.repeat(50) + &last).as_bytes()).await;
+    assert_eq!(responses.matches("HTTP/1.1 200 ").count(), 51);
+    assert!(responses.ends_with("\r\n\r\nok"), "what came behind the last request was answered");
+    // Without a listener.
+    let mut deaf = connect(&attack.environment, attack.gateway.address, Some(&attack.attacker), &["http/1.1"]).await;
     let flood = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(1_000);
     let push = async {
         for _ in 0..200 {
@@ -732,5 +735,5 @@ async fn http1_pipelined_requests_answered_in_order_with_backpressure() {
     };
     // Either all of it fits into what the kernel holds, or we are held back.
     let _ = tokio::time::timeout(std::time::Duration::from_secs(1), push).await;
-    siege.assert_unharmed(64 << 10).await;
+    attack.assert_unharmed(64 << 10).await;
 }

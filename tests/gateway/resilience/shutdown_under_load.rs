@@ -32,7 +32,7 @@ struct ConnectionKind {
 
 /// Asks without a pause until the port is closed, and writes down what became of each request.
 async fn generate_load(
-    world: &TestEnvironment,
+    environment: &TestEnvironment,
     gateway: &GatewayProcess,
     pair: &CertKeyPair,
     kind: ConnectionKind,
@@ -43,7 +43,7 @@ async fn generate_load(
     'connections: loop {
         let Ok(socket) = TcpStream::connect(gateway.address).await else { break };
         let protocols = if kind.is_http1 { ["http/1.1"] } else { ["h2"] };
-        let Ok(stream) = tls_handshake(world, socket, Some(pair), &protocols).await else {
+        let Ok(stream) = tls_handshake(environment, socket, Some(pair), &protocols).await else {
             // The kernel took it in the instant the port closed: no request was on it.
             continue;
         };
@@ -57,11 +57,11 @@ async fn generate_load(
             match client.send(request(method, THINGS, &[("audit-id", &id)], body)).await {
                 Ok(response) => {
                     let closing = response.headers().get("connection").is_some_and(|value| value == "close");
-                    let answer = read_response(response).await;
-                    if answer.status == 200 && answer.is_complete && answer.text() == id {
+                    let reply = read_response(response).await;
+                    if reply.status == 200 && reply.is_complete && reply.text() == id {
                         tally.answered.lock().unwrap().insert(id);
                     } else {
-                        tally.lost.lock().unwrap().push(format!("{id}: {} {:?}", answer.status, answer.text()));
+                        tally.lost.lock().unwrap().push(format!("{id}: {} {:?}", reply.status, reply.text()));
                     }
                     if !kind.is_kept_alive || closing {
                         continue 'connections;
@@ -93,12 +93,12 @@ async fn shutdown_under_load_answers_every_request_taken() {
         (BackendSettings::http1(), "--shutdown-delay-duration=0s"),
         (BackendSettings::http2(), "--shutdown-delay-duration=300ms"),
     ] {
-        let world = Arc::new(TestEnvironment::new());
+        let environment = Arc::new(TestEnvironment::new());
         let reached = Arc::new(Mutex::new(BTreeMap::<String, usize>::new()));
-        let counted = reached.clone();
-        let backend = Backend::start(&world, behind, move |request| {
+        let counter = reached.clone();
+        let backend = Backend::start(&environment, behind, move |request| {
             let id = request.headers()["audit-id"].to_str().unwrap().to_owned();
-            *counted.lock().unwrap().entry(id.clone()).or_default() += 1;
+            *counter.lock().unwrap().entry(id.clone()).or_default() += 1;
             async move {
                 // Requests are always on their way when the end comes.
                 tokio::time::sleep(std::time::Duration::from_millis(fastrand::u64(0..20))).await;
@@ -106,17 +106,18 @@ async fn shutdown_under_load_answers_every_request_taken() {
             }
         })
         .await;
-        world.register_apiservice("things.example.com", "v1", &[&backend]);
-        let gateway = Arc::new(world.start_gateway(&["--access-log=all", "--access-log-format=json", arguments]));
-        let jane = world.issue_user("jane", &[]);
+        environment.register_apiservice("things.example.com", "v1", &[&backend]);
+        let gateway = Arc::new(environment.start_gateway(&["--access-log=all", "--access-log-format=json", arguments]));
+        let jane = environment.issue_user("jane", &[]);
         let tally = Arc::new(ShutdownTally::default());
         let mut clients = tokio::task::JoinSet::new();
         for number in 0..12 {
             let kind = ConnectionKind { is_http1: number % 2 == 0, is_kept_alive: number % 4 < 2 };
-            let (world, gateway, jane, tally) = (world.clone(), gateway.clone(), jane.clone(), tally.clone());
-            clients.spawn(
-                async move { generate_load(&world, &gateway, &jane, kind, &format!("c{number}"), &tally).await },
-            );
+            let (environment, gateway, jane, tally) =
+                (environment.clone(), gateway.clone(), jane.clone(), tally.clone());
+            clients.spawn(async move {
+                generate_load(&environment, &gateway, &jane, kind, &format!("c{number}"), &tally).await
+            });
         }
         eventually("load", async || (tally.answered.lock().unwrap().len() > 300).then_some(())).await;
         gateway.signal("TERM");

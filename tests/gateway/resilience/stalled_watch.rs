@@ -8,7 +8,7 @@ use narthex::kubeclient::{Client, Kubeconfig};
 use serde_json::json;
 use serde_json::value::RawValue;
 
-use crate::support::backend::{Backend, BackendSettings, data_frame, json_response as answer, streamed_response};
+use crate::support::backend::{Backend, BackendSettings, data_frame, json_response as response, streamed_response};
 use crate::support::fixtures::{TEST_TIMEOUT, TestEnvironment, eventually};
 
 /// A watch on which nothing comes, not even a bookmark, is given up; the next one goes on where it stood.
@@ -24,27 +24,27 @@ async fn reflector_silent_watch_restarted_from_last_resource_version() {
             self.0.send(object.get().to_owned()).unwrap();
         }
         fn on_delete(&self, _: &RawValue) {}
-        fn on_healthy(&self) {}
+        fn on_healthy(&self, _: Duration) {}
         fn on_error(&self, why: &WatchFailure) {
             panic!("{why:?}");
         }
     }
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let (send, mut watches) = tokio::sync::mpsc::unbounded_channel();
     let settings = BackendSettings { handles_probes: true, ..BackendSettings::http2() };
-    let server = Backend::start(&world, settings, move |request| {
+    let server = Backend::start(&environment, settings, move |request| {
         let query = request.uri().query().unwrap_or_default().to_owned();
-        let answer = if query.contains("watch=true") {
-            let (writer, answer) = streamed_response(200);
+        let response = if query.contains("watch=true") {
+            let (writer, response) = streamed_response(200);
             send.send((query, writer)).unwrap();
-            answer
+            response
         } else {
-            answer(200, r#"{"metadata":{"resourceVersion":"5"},"items":[]}"#)
+            response(200, r#"{"metadata":{"resourceVersion":"5"},"items":[]}"#)
         };
-        async { answer }
+        async { response }
     })
     .await;
-    let file = |name: &str| world.path(name).display().to_string();
+    let file = |name: &str| environment.path(name).display().to_string();
     let kubeconfig = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "it",
         "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
@@ -58,17 +58,17 @@ async fn reflector_silent_watch_restarted_from_last_resource_version() {
             "client-key": file("front-proxy.key"),
         }}],
     });
-    let path = world.path("it.kubeconfig");
+    let path = environment.path("it.kubeconfig");
     std::fs::write(&path, kubeconfig.to_string()).unwrap();
     let scenario = async {
         let client = Client::new(path.clone(), Kubeconfig::load(&path).unwrap(), Resolver::System.into());
-        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let (tell, mut message) = tokio::sync::mpsc::unbounded_channel();
         tokio::task::spawn_local(async move { list_and_watch(client, "/api/v1/things", &WatchRecorder(tell)).await });
         let (query, silent) = watches.recv().await.unwrap();
         assert!(query.contains("resourceVersion=5&"), "{query}");
         let event = r#"{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"7"}}}"#;
         silent.send(data_frame(&format!("{event}\n"))).unwrap();
-        assert!(told.recv().await.unwrap().contains("\"a\""));
+        assert!(message.recv().await.unwrap().contains("\"a\""));
         // Its two minutes and a half go by.
         tokio::time::pause();
         tokio::time::advance(Duration::from_secs(151)).await;

@@ -16,50 +16,51 @@ use crate::support::raw_backend::{RawFrame, RawH2Connection};
 const DETECTION_LIMIT: Duration = Duration::from_millis(6500);
 
 /// A gateway and one client, which has been answered by each of `processes`.
-async fn connect_to_processes(world: TestEnvironment, processes: &[&BackendProcess]) -> (GatewayFixture, Client) {
+async fn connect_to_processes(environment: TestEnvironment, processes: &[&BackendProcess]) -> (GatewayFixture, Client) {
     let addresses: Vec<_> = processes.iter().map(|process| process.address).collect();
-    let scene = GatewayFixture::with_addresses(world, &addresses, &[]);
-    let client = scene.http2().await;
+    let fixture = GatewayFixture::with_addresses(environment, &addresses, &[]);
+    let client = fixture.http2().await;
     for _ in 0..20 * processes.len() {
         assert_eq!(client.get(THINGS).await.status, 200);
     }
-    (scene, client)
+    (fixture, client)
 }
 
-async fn state(scene: &GatewayFixture) -> String {
-    let report = admin_request(&scene.gateway, get("/status.json", &[])).await.json();
+async fn state(fixture: &GatewayFixture) -> String {
+    let report = admin_request(&fixture.gateway, get("/status.json", &[])).await.json();
     report["apiservices"][0]["endpoints"][0]["state"].as_str().unwrap().to_owned()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stopped_endpoint_get_on_open_connection_is_503_with_reason() {
-    let world = TestEnvironment::new();
-    let process = BackendProcess::start(&world, "a", &BackendSettings::http2());
-    let (scene, client) = connect_to_processes(world, &[&process]).await;
+    let environment = TestEnvironment::new();
+    let process = BackendProcess::start(&environment, "a", &BackendSettings::http2());
+    let (fixture, client) = connect_to_processes(environment, &[&process]).await;
     process.pause();
     let began = Instant::now();
-    let answer = client.get(THINGS).await;
+    let response = client.get(THINGS).await;
     let waited = began.elapsed();
-    let status = answer.assert_failure(503, "ServiceUnavailable");
+    let status = response.assert_failure(503, "ServiceUnavailable");
     assert!(waited < DETECTION_LIMIT, "{waited:?} {status}");
     let message = status["message"].as_str().unwrap();
     assert!(message.contains("NoAnswer, its endpoint did not answer within "), "{message}");
     assert!(!message.contains("127.0.0.1"), "{message}");
     assert_eq!(status["details"]["causes"][0]["reason"], "NoAnswer");
-    assert_eq!(retry_after_seconds(&answer), Some(1));
-    scene.gateway.wait_for_log(&[&format!("endpoint {} did not answer within ", process.address)]).await;
+    assert_eq!(retry_after_seconds(&response), Some(1));
+    fixture.gateway.wait_for_log(&[&format!("endpoint {} did not answer within ", process.address)]).await;
     // The next need not find it out, nor another thread's.
     let began = Instant::now();
-    scene.http1().await.get(THINGS).await.assert_failure(503, "ServiceUnavailable");
+    fixture.http1().await.get(THINGS).await.assert_failure(503, "ServiceUnavailable");
     client.get(THINGS).await.assert_failure(503, "ServiceUnavailable");
     assert!(began.elapsed() < DETECTION_LIMIT);
-    let said = || scene.gateway.log_lines().iter().filter(|line| line.contains("does not answer; not used")).count();
+    let output =
+        || fixture.gateway.log_lines().iter().filter(|line| line.contains("does not answer; not used")).count();
     for times in 1..=2 {
-        eventually("it to be said", async || (said() >= times).then_some(())).await;
-        assert_eq!(said(), times, "once for each time");
+        eventually("it to be said", async || (output() >= times).then_some(())).await;
+        assert_eq!(output(), times, "once for each time");
         process.resume();
         eventually("it to be used again", async || (client.get(THINGS).await.status == 200).then_some(())).await;
-        eventually("it to be shown", async || (state(&scene).await == "ready").then_some(())).await;
+        eventually("it to be shown", async || (state(&fixture).await == "ready").then_some(())).await;
         process.pause();
         client.get(THINGS).await.assert_failure(503, "ServiceUnavailable");
     }
@@ -67,14 +68,14 @@ async fn stopped_endpoint_get_on_open_connection_is_503_with_reason() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stopped_endpoint_get_is_sent_to_another() {
-    let world = TestEnvironment::new();
-    let [a, b] = ["a", "b"].map(|name| BackendProcess::start(&world, name, &BackendSettings::http2()));
-    let (_scene, client) = connect_to_processes(world, &[&a, &b]).await;
+    let environment = TestEnvironment::new();
+    let [a, b] = ["a", "b"].map(|name| BackendProcess::start(&environment, name, &BackendSettings::http2()));
+    let (_scene, client) = connect_to_processes(environment, &[&a, &b]).await;
     a.pause();
     let began = Instant::now();
     for _ in 0..20 {
-        let answer = client.get(THINGS).await;
-        assert_eq!((answer.status.as_u16(), answer.text()), (200, "{\"by\":\"b\"}".to_owned()));
+        let response = client.get(THINGS).await;
+        assert_eq!((response.status.as_u16(), response.text()), (200, "{\"by\":\"b\"}".to_owned()));
     }
     assert!(began.elapsed() < DETECTION_LIMIT, "{:?}", began.elapsed());
 }
@@ -82,22 +83,22 @@ async fn stopped_endpoint_get_is_sent_to_another() {
 /// client-go sends its own limit, `kubectl --request-timeout=5s`: an answer that comes at its end is not read.
 #[tokio::test(flavor = "multi_thread")]
 async fn stopped_endpoint_write_is_504_with_reason_before_client_timeout() {
-    let world = TestEnvironment::new();
-    let process = BackendProcess::start(&world, "a", &BackendSettings::http2());
-    let (_scene, client) = connect_to_processes(world, &[&process]).await;
+    let environment = TestEnvironment::new();
+    let process = BackendProcess::start(&environment, "a", &BackendSettings::http2());
+    let (_scene, client) = connect_to_processes(environment, &[&process]).await;
     process.pause();
     let post = client.send_and_read(request(Method::POST, &format!("{THINGS}?timeout=5s"), &[], "{}"));
-    let answer = tokio::time::timeout(Duration::from_secs(5), post).await.expect("an answer that the client reads");
-    let status = answer.assert_failure(504, "Timeout");
+    let response = tokio::time::timeout(Duration::from_secs(5), post).await.expect("an answer that the client reads");
+    let status = response.assert_failure(504, "Timeout");
     let message = status["message"].as_str().unwrap();
     assert!(message.contains("its endpoint does not answer"), "{message}");
 }
 
-/// A ping may be missed by a server that is there: who completes a handshake meanwhile keeps its requests.
+/// A busy server may miss a ping: an endpoint that completes a TLS handshake meanwhile keeps its requests.
 #[tokio::test(flavor = "multi_thread")]
 async fn busy_endpoint_that_misses_a_ping_keeps_its_requests() {
-    let world = TestEnvironment::new();
-    let backend = Backend::start_raw(&world, BackendSettings::http2(), move |stream| async move {
+    let environment = TestEnvironment::new();
+    let backend = Backend::start_raw(&environment, BackendSettings::http2(), move |stream| async move {
         let Some(mut frames) = RawH2Connection::accept(stream).await else { return };
         while let Some(frame) = frames.next_frame().await {
             if frame.kind == RawFrame::HEADERS {
@@ -108,10 +109,10 @@ async fn busy_endpoint_that_misses_a_ping_keeps_its_requests() {
         }
     })
     .await;
-    let scene = GatewayFixture::new(world, &[&backend], &[("probe-interval", "24h")]);
-    let client = scene.http2().await;
+    let fixture = GatewayFixture::new(environment, &[&backend], &[("probe-interval", "24h")]);
+    let client = fixture.http2().await;
     for _ in 0..2 {
         assert_eq!(client.get(THINGS).await.status, 200);
     }
-    assert!(!scene.gateway.log_lines().iter().any(|line| line.contains("does not answer")));
+    assert!(!fixture.gateway.log_lines().iter().any(|line| line.contains("does not answer")));
 }

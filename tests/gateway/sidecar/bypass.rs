@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::authn::identity::{CUSTOM_HEADER_FLAGS, FORGED_HEADERS};
 use crate::sidecar::upstream_relay::SidecarFixture;
-use crate::support::backend::{BackendResponse, ReceivedRequest, json_response as answer};
+use crate::support::backend::{BackendResponse, ReceivedRequest, json_response as response};
 use crate::support::client::{Client, RequestBody, connect, get, request};
 use crate::support::fake_review_server::{access_review_reply, default_reply};
 use crate::support::fixtures::{TEST_TIMEOUT, TestEnvironment};
@@ -16,13 +16,13 @@ use crate::support::plaintext_backend::{ListenAddress, PlaintextServer};
 use crate::support::raw_h2_client::{END_STREAM, RawH2Client, StreamOutcome, header_block, headers_frames};
 
 async fn ok_response(_: Request<Incoming>) -> BackendResponse {
-    answer(200, "{}")
+    response(200, "{}")
 }
 
 /// Asks over HTTP/1.1 in exactly these words; the statuses of what is answered until the connection ends.
-async fn send_http1(guard: &SidecarFixture, text: &[u8]) -> Vec<u16> {
-    let mut stream = connect(&guard.world, guard.sidecar.address, Some(&guard.jane), &["http/1.1"]).await;
-    let mut said = Vec::new();
+async fn send_http1(fixture: &SidecarFixture, text: &[u8]) -> Vec<u16> {
+    let mut stream = connect(&fixture.environment, fixture.sidecar.address, Some(&fixture.jane), &["http/1.1"]).await;
+    let mut output = Vec::new();
     let talk = async {
         let (mut read, mut write) = tokio::io::split(&mut stream);
         let sending = async {
@@ -30,30 +30,30 @@ async fn send_http1(guard: &SidecarFixture, text: &[u8]) -> Vec<u16> {
             let _ = write.write_all(text).await;
             let _ = write.flush().await;
         };
-        let _ = tokio::join!(sending, read.read_to_end(&mut said));
+        let _ = tokio::join!(sending, read.read_to_end(&mut output));
     };
     tokio::time::timeout(TEST_TIMEOUT, talk).await.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(text)));
-    let said = String::from_utf8_lossy(&said).into_owned();
-    said.split("HTTP/1.1 ").skip(1).map(|answer| answer[..3].parse().unwrap()).collect()
+    let output = String::from_utf8_lossy(&output).into_owned();
+    output.split("HTTP/1.1 ").skip(1).map(|response| response[..3].parse().unwrap()).collect()
 }
 
 /// A GET of this target over HTTP/1.1; 0 for no answer.
-async fn get_http1(guard: &SidecarFixture, target: &str, lines: &str) -> u16 {
+async fn get_http1(fixture: &SidecarFixture, target: &str, lines: &str) -> u16 {
     let text = format!("GET {target} HTTP/1.1\r\n{lines}Connection: close\r\n\r\n");
-    send_http1(guard, text.as_bytes()).await.first().copied().unwrap_or(0)
+    send_http1(fixture, text.as_bytes()).await.first().copied().unwrap_or(0)
 }
 
 /// The same over HTTP/2; 0 for a stream or connection that was reset.
-async fn get_http2(guard: &SidecarFixture, target: &str) -> u16 {
+async fn get_http2(fixture: &SidecarFixture, target: &str) -> u16 {
     send_http2_headers(
-        guard,
+        fixture,
         &[(":method", "GET"), (":scheme", "https"), (":authority", "localhost"), (":path", target)],
     )
     .await
 }
 
-async fn send_http2_headers(guard: &SidecarFixture, lines: &[(&str, &str)]) -> u16 {
-    let mut frames = RawH2Client::open(&guard.world, &guard.sidecar, Some(&guard.jane), &[]).await;
+async fn send_http2_headers(fixture: &SidecarFixture, lines: &[(&str, &str)]) -> u16 {
+    let mut frames = RawH2Client::open(&fixture.environment, &fixture.sidecar, Some(&fixture.jane), &[]).await;
     assert!(frames.send(&headers_frames(1, END_STREAM, &header_block(lines))).await);
     match frames.stream_outcome(1).await {
         StreamOutcome::Status(status) => status,
@@ -72,7 +72,7 @@ fn decoded_path(seen: &ReceivedRequest) -> String {
     percent_encoding::percent_decode_str(seen.uri.path()).decode_utf8().unwrap().into_owned()
 }
 
-/// Spellings by which one hopes to be taken for somebody who asks for `/open`, or not to be understood at all.
+/// Spellings of paths that try to be authorized as `/open`, or to be misparsed.
 const TARGETS: &[&str] = &[
     "/secret",
     "/open/../secret",
@@ -134,15 +134,15 @@ const TARGETS: &[&str] = &[
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sidecar_forwards_exactly_the_authorized_path() {
-    let world = TestEnvironment::new();
-    let server = PlaintextServer::http1(ListenAddress::socket(&world), ok_response).await;
-    let guard = SidecarFixture::new(world, &server.url(), &[]).await;
+    let environment = TestEnvironment::new();
+    let server = PlaintextServer::http1(ListenAddress::socket(&environment), ok_response).await;
+    let fixture = SidecarFixture::new(environment, &server.url(), &[]).await;
     let mut arrived = 0;
     for target in TARGETS {
         for http2 in [false, true] {
             let status = match http2 {
-                false => get_http1(&guard, target, "Host: localhost\r\n").await,
-                true => get_http2(&guard, target).await,
+                false => get_http1(&fixture, target, "Host: localhost\r\n").await,
+                true => get_http2(&fixture, target).await,
             };
             let seen = server.received();
             assert_eq!(status == 200, seen.len() > arrived, "{target}: {status}");
@@ -150,8 +150,9 @@ async fn sidecar_forwards_exactly_the_authorized_path() {
             arrived = seen.len();
         }
     }
-    let judged = guard.reviewer.reviews("SubjectAccessReview");
-    let judged: Vec<_> = judged.iter().map(|asked| asked["spec"]["nonResourceAttributes"]["path"].clone()).collect();
+    let judged = fixture.reviewer.reviews("SubjectAccessReview");
+    let judged: Vec<_> =
+        judged.iter().map(|recorded| recorded["spec"]["nonResourceAttributes"]["path"].clone()).collect();
     for seen in server.received() {
         let path = decoded_path(&seen);
         assert!(judged.contains(&json!(path)), "{path} was not judged: {judged:?}");
@@ -162,24 +163,24 @@ async fn sidecar_forwards_exactly_the_authorized_path() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sidecar_always_allow_and_ignore_paths_do_not_open_others() {
-    let world = TestEnvironment::new();
-    let server = PlaintextServer::http1(ListenAddress::socket(&world), ok_response).await;
+    let environment = TestEnvironment::new();
+    let server = PlaintextServer::http1(ListenAddress::socket(&environment), ok_response).await;
     let more = ["--authorization-always-allow-paths=/open,/open/*", "--ignore-paths=/free,/free/*"];
-    let guard = SidecarFixture::new(world, &server.url(), &more).await;
-    guard.reviewer.set_behavior(|question| match question["kind"].as_str() {
+    let fixture = SidecarFixture::new(environment, &server.url(), &more).await;
+    fixture.reviewer.set_behavior(|question| match question["kind"].as_str() {
         Some("SubjectAccessReview") => access_review_reply(json!({"allowed": false})),
         _ => default_reply(question),
     });
     for target in TARGETS {
-        for status in [get_http1(&guard, target, "Host: localhost\r\n").await, get_http2(&guard, target).await] {
+        for status in [get_http1(&fixture, target, "Host: localhost\r\n").await, get_http2(&fixture, target).await] {
             assert!(matches!(status, 0 | 200 | 400 | 403 | 404 | 405), "{target}: {status}");
         }
-        // Where nobody is asked, nobody is anybody.
+        // Paths without authentication have no identity.
         let target = target.replace("open", "free").replace("OPEN", "FREE").replace("Open", "Free");
-        let status = get_http1(&guard, &target, "Host: localhost\r\nX-Remote-User: root\r\n").await;
+        let status = get_http1(&fixture, &target, "Host: localhost\r\nX-Remote-User: root\r\n").await;
         assert!(matches!(status, 0 | 200 | 400 | 403 | 404 | 405), "{target}: {status}");
     }
-    assert_eq!(get_http1(&guard, "/free/a", "Host: localhost\r\nX-Remote-User: root\r\n").await, 200);
+    assert_eq!(get_http1(&fixture, "/free/a", "Host: localhost\r\nX-Remote-User: root\r\n").await, 200);
     assert_eq!(server.last_request().header_values("x-remote-user"), [""; 0]);
     // Other ways to name a path, or a method, than the request's own.
     for lines in [
@@ -187,7 +188,7 @@ async fn sidecar_always_allow_and_ignore_paths_do_not_open_others() {
         "Host: localhost\r\nX-Forwarded-Uri: /secret\r\nX-Original-Uri: /secret\r\n",
         "Host: localhost\r\nX-HTTP-Method-Override: DELETE\r\nX-HTTP-Method: DELETE\r\nX-Method-Override: DELETE\r\n",
     ] {
-        assert_eq!(get_http1(&guard, "/open/a", lines).await, 200, "{lines}");
+        assert_eq!(get_http1(&fixture, "/open/a", lines).await, 200, "{lines}");
         let seen = server.last_request();
         for (name, value) in &seen.headers {
             let value = String::from_utf8_lossy(value.as_bytes());
@@ -195,9 +196,9 @@ async fn sidecar_always_allow_and_ignore_paths_do_not_open_others() {
         }
     }
     for lines in ["Host: localhost/open\r\n", "Host: localhost\r\nHost: open\r\n", "Host: open/\r\n", ""] {
-        assert_eq!(get_http1(&guard, "/secret", lines).await, 400, "{lines}");
+        assert_eq!(get_http1(&fixture, "/secret", lines).await, 400, "{lines}");
     }
-    assert_eq!(get_http1(&guard, "/secret", "Host: open\r\n").await, 403);
+    assert_eq!(get_http1(&fixture, "/secret", "Host: open\r\n").await, 403);
     assert!(!server.received().is_empty());
     for seen in server.received() {
         let path = decoded_path(&seen);
@@ -208,14 +209,14 @@ async fn sidecar_always_allow_and_ignore_paths_do_not_open_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sidecar_request_smuggling_refused() {
-    let world = TestEnvironment::new();
-    let server = PlaintextServer::http1(ListenAddress::socket(&world), async |request: Request<Incoming>| {
+    let environment = TestEnvironment::new();
+    let server = PlaintextServer::http1(ListenAddress::socket(&environment), async |request: Request<Incoming>| {
         // Whatever follows the head is read, so that what is left would be taken for a request.
         let _ = request.into_body().collect().await;
-        answer(200, "{}")
+        response(200, "{}")
     })
     .await;
-    let guard = SidecarFixture::new(world, &server.url(), &[]).await;
+    let fixture = SidecarFixture::new(environment, &server.url(), &[]).await;
     let hidden = "GET /evil HTTP/1.1\r\nHost: localhost\r\nX-Remote-User: root\r\n\r\n";
     for (what, lines, body) in [
         ("a length beside a coding", "Content-Length: 5\r\nTransfer-Encoding: chunked", "0\r\n\r\n"),
@@ -241,12 +242,12 @@ async fn sidecar_request_smuggling_refused() {
             let text = format!("POST /books HTTP/1.1\r\nHost: localhost\r\n{connection}{lines}\r\n\r\n{body}{hidden}");
             // Where all is in order there are two requests, and the second says when to close.
             let text = text + "GET /end HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-            let statuses = send_http1(&guard, text.as_bytes()).await;
+            let statuses = send_http1(&fixture, text.as_bytes()).await;
             assert!(statuses.iter().all(|status| matches!(status, 200 | 400 | 501)), "{what}: {statuses:?}");
         }
     }
     for seen in server.received() {
-        // Behind a message whose end is clear comes an honest one: that is jane's, whatever it says of itself.
+        // A valid request after a well-framed message: it is jane's, whatever headers it has.
         assert_eq!(seen.header_values("x-remote-user"), ["jane"], "{seen:?}");
         assert!(seen.header_values("x-remote-group").contains(&"devs".to_owned()), "{seen:?}");
         assert!(["/books", "/evil", "/end"].contains(&seen.uri.path()), "{seen:?}");
@@ -271,7 +272,7 @@ async fn sidecar_request_smuggling_refused() {
         with("X-Remote-User", "root"),
         with("host", "evil"),
     ] {
-        let status = send_http2_headers(&guard, &lines).await;
+        let status = send_http2_headers(&fixture, &lines).await;
         assert!(matches!(status, 0 | 400), "{lines:?}: {status}");
     }
     assert_eq!(server.received().len(), before);
@@ -283,7 +284,7 @@ async fn trailer_names(request: Request<Incoming>) -> BackendResponse {
     let trailers = body.trailers().cloned().unwrap_or_default();
     let mut names: Vec<_> = trailers.keys().map(http::HeaderName::as_str).collect();
     names.sort_unstable();
-    answer(200, &names.join(","))
+    response(200, &names.join(","))
 }
 
 /// An ordinary server may believe any of these names; one behind CGI or WSGI reads `_` and `-` alike.
@@ -291,13 +292,13 @@ async fn trailer_names(request: Request<Incoming>) -> BackendResponse {
 async fn sidecar_forged_identity_headers_removed() {
     let forgeries: Vec<&str> = FORGED_HEADERS.iter().copied().filter(|name| *name != "Cookie").collect();
     for h2c in [false, true] {
-        let world = TestEnvironment::new();
+        let environment = TestEnvironment::new();
         let server = match h2c {
-            false => PlaintextServer::http1(ListenAddress::socket(&world), trailer_names).await,
-            true => PlaintextServer::http2(ListenAddress::socket(&world), trailer_names).await,
+            false => PlaintextServer::http1(ListenAddress::socket(&environment), trailer_names).await,
+            true => PlaintextServer::http2(ListenAddress::socket(&environment), trailer_names).await,
         };
         let h2c: &[&str] = if h2c { &["--upstream-force-h2c"] } else { &[] };
-        let guard = SidecarFixture::new(world, &server.url(), &[CUSTOM_HEADER_FLAGS, h2c].concat()).await;
+        let fixture = SidecarFixture::new(environment, &server.url(), &[CUSTOM_HEADER_FLAGS, h2c].concat()).await;
         let only_jane = |what: &str| {
             let seen = server.last_request();
             assert_eq!(
@@ -310,7 +311,7 @@ async fn sidecar_forged_identity_headers_removed() {
                 assert!(!String::from_utf8_lossy(value.as_bytes()).contains("evil"), "{what}: {name} arrived");
             }
         };
-        for client in guard.both_protocols().await {
+        for client in fixture.both_protocols().await {
             for name in &forgeries {
                 let mut forged = get("/books", &[(name, "evil"), (name, "also evil")]);
                 if matches!(client, Client::Http1(_)) {
@@ -340,43 +341,44 @@ async fn sidecar_thousand_unfinished_requests_do_not_block_others() {
     // In this process there are as many sockets as in the sidecar.
     let descriptors = narthex::listen::raise_descriptor_limit();
     assert!(descriptors.is_none_or(|most| most > 2 * ALL as u64), "{descriptors:?} descriptors are too few");
-    let world = TestEnvironment::new();
-    let server = PlaintextServer::http1(ListenAddress::socket(&world), ok_response).await;
-    let guard = SidecarFixture::new(world, &server.url(), &["--read-header-timeout=10s", "--idle-timeout=1h"]).await;
-    assert_eq!(guard.http2().await.get("/books").await.status, 200);
-    let before = guard.sidecar.resident_kilobytes();
+    let environment = TestEnvironment::new();
+    let server = PlaintextServer::http1(ListenAddress::socket(&environment), ok_response).await;
+    let fixture =
+        SidecarFixture::new(environment, &server.url(), &["--read-header-timeout=10s", "--idle-timeout=1h"]).await;
+    assert_eq!(fixture.http2().await.get("/books").await.status, 200);
+    let before = fixture.sidecar.resident_kilobytes();
     let mut stuck = Vec::new();
     for number in 0..ALL {
         let protocol = if number % 2 == 0 { "http/1.1" } else { "h2" };
-        let mut stream = connect(&guard.world, guard.sidecar.address, None, &[protocol]).await;
-        let begun = match protocol {
+        let mut stream = connect(&fixture.environment, fixture.sidecar.address, None, &[protocol]).await;
+        let started = match protocol {
             "h2" => {
-                let mut begun = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+                let mut started = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
                 // A header that a continuation would have to end.
-                begun.extend(crate::support::raw_h2_client::encode_frame(
+                started.extend(crate::support::raw_h2_client::encode_frame(
                     crate::support::raw_h2_client::HEADERS,
                     END_STREAM,
                     1,
                     &[0x82],
                 ));
-                begun
+                started
             }
             _ => b"GET /evil HTTP/1.1\r\nHost: localhost\r\nX-A: ".to_vec(),
         };
-        stream.write_all(&begun).await.unwrap();
+        stream.write_all(&started).await.unwrap();
         stream.flush().await.unwrap();
         stuck.push(stream);
         if number % 100 == 0 {
-            assert_eq!(guard.http2().await.get("/books").await.status, 200);
+            assert_eq!(fixture.http2().await.get("/books").await.status, 200);
         }
     }
-    assert_eq!(guard.http1().await.get("/books").await.status, 200);
-    let each = guard.sidecar.resident_kilobytes().saturating_sub(before) / ALL as u64;
+    assert_eq!(fixture.http1().await.get("/books").await.status, 200);
+    let each = fixture.sidecar.resident_kilobytes().saturating_sub(before) / ALL as u64;
     assert!(each < 100, "{each} kB for each of them");
     for mut stream in stuck {
         let end = tokio::time::timeout(TEST_TIMEOUT, stream.read_to_end(&mut Vec::new())).await;
         assert!(end.is_ok(), "it is left standing");
     }
-    assert_eq!(guard.http2().await.get("/books").await.status, 200);
+    assert_eq!(fixture.http2().await.get("/books").await.status, 200);
     assert!(server.received().iter().all(|seen| seen.uri.path() == "/books"));
 }

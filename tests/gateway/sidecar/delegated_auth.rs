@@ -2,20 +2,24 @@
 
 use serde_json::json;
 
-use crate::support::backend::{Backend, BackendSettings, json_response as answer};
+use crate::support::backend::{Backend, BackendSettings, json_response as response};
 use crate::support::client::{Client, ClientResponse, admin_request, get};
 use crate::support::fake_review_server::{FakeReviewServer, access_review_reply, default_reply};
 use crate::support::fixtures::{GatewayProcess, TestEnvironment, eventually, run_narthex};
 
 pub(crate) struct SidecarStage {
-    pub(crate) world: TestEnvironment,
+    pub(crate) environment: TestEnvironment,
     pub(crate) reviewer: FakeReviewServer,
     pub(crate) sidecar: GatewayProcess,
 }
 
-/// A sidecar's command line: `upstreams` by path, trusted as the world's backends are.
-pub(crate) fn sidecar_arguments(world: &TestEnvironment, upstreams: &[(&str, &Backend)], more: &[&str]) -> Vec<String> {
-    let file = |name: &str| world.path(name).display().to_string();
+/// A sidecar's command line: `upstreams` by path, trusted as the environment's backends are.
+pub(crate) fn sidecar_arguments(
+    environment: &TestEnvironment,
+    upstreams: &[(&str, &Backend)],
+    more: &[&str],
+) -> Vec<String> {
+    let file = |name: &str| environment.path(name).display().to_string();
     let mut arguments = vec![
         "--secure-listen-address=127.0.0.1:0".to_owned(),
         "--admin-address=127.0.0.1:0".to_owned(),
@@ -39,30 +43,30 @@ pub(crate) fn sidecar_arguments(world: &TestEnvironment, upstreams: &[(&str, &Ba
 }
 
 /// A server that says which of several it is.
-pub(crate) async fn start_named_server(world: &TestEnvironment, name: &'static str) -> Backend {
+pub(crate) async fn start_named_server(environment: &TestEnvironment, name: &'static str) -> Backend {
     let settings = BackendSettings { names: vec!["127.0.0.1"], handles_probes: true, ..BackendSettings::default() };
-    Backend::start(world, settings, move |_| async move { answer(200, name) }).await
+    Backend::start(environment, settings, move |_| async move { response(200, name) }).await
 }
 
 impl SidecarStage {
-    async fn new(upstreams: &[(&str, &Backend)], world: TestEnvironment, more: &[&str]) -> SidecarStage {
-        SidecarStage::with_command("sidecar", upstreams, world, more).await
+    async fn new(upstreams: &[(&str, &Backend)], environment: TestEnvironment, more: &[&str]) -> SidecarStage {
+        SidecarStage::with_command("sidecar", upstreams, environment, more).await
     }
 
     /// The same under another name.
     pub(crate) async fn with_command(
         name: &str,
         upstreams: &[(&str, &Backend)],
-        world: TestEnvironment,
+        environment: TestEnvironment,
         more: &[&str],
     ) -> SidecarStage {
-        let reviewer = FakeReviewServer::start(&world).await;
-        let sidecar = GatewayProcess::start_as(name, &sidecar_arguments(&world, upstreams, more));
-        SidecarStage { world, reviewer, sidecar }
+        let reviewer = FakeReviewServer::start(&environment).await;
+        let sidecar = GatewayProcess::start_as(name, &sidecar_arguments(&environment, upstreams, more));
+        SidecarStage { environment, reviewer, sidecar }
     }
 
     pub(crate) async fn get(&self, path: &str, headers: &[(&str, &str)]) -> ClientResponse {
-        Client::http1(&self.world, &self.sidecar, None).await.send_and_read(get(path, headers)).await
+        Client::http1(&self.environment, &self.sidecar, None).await.send_and_read(get(path, headers)).await
     }
 }
 
@@ -70,12 +74,12 @@ pub(crate) const TINA: (&str, &str) = ("authorization", "Bearer good");
 
 #[tokio::test]
 async fn sidecar_relays_authorized_request_with_identity_headers() {
-    let world = TestEnvironment::new();
-    let server = start_named_server(&world, "{}").await;
-    let stage = SidecarStage::new(&[("/", &server)], world, &[]).await;
+    let environment = TestEnvironment::new();
+    let server = start_named_server(&environment, "{}").await;
+    let fixture = SidecarStage::new(&[("/", &server)], environment, &[]).await;
     let forged = [TINA, ("x-remote-user", "root"), ("x-remote-group", "system:masters"), ("x_remote_user", "root")];
-    let said = stage.get("/apis/example.com/v1/namespaces/shop/things?limit=5", &forged).await;
-    assert_eq!(said.status, 200, "{}", said.text());
+    let reply = fixture.get("/apis/example.com/v1/namespaces/shop/things?limit=5", &forged).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
     let seen = server.last_request();
     assert_eq!(seen.uri.path_and_query().unwrap(), "/apis/example.com/v1/namespaces/shop/things?limit=5");
     assert_eq!(seen.header_values("x-remote-user"), ["tina"]);
@@ -83,24 +87,24 @@ async fn sidecar_relays_authorized_request_with_identity_headers() {
     assert_eq!(seen.header_values("x-remote-group"), ["devs", "system:authenticated"]);
     assert_eq!((seen.header_values("x_remote_user"), seen.header_values("authorization")), (vec![], vec![]));
     assert_eq!(seen.peer, "narthex-front-proxy");
-    let asked = stage.reviewer.reviews("SubjectAccessReview").pop().unwrap();
+    let recorded = fixture.reviewer.reviews("SubjectAccessReview").pop().unwrap();
     let expected = json!({"namespace": "shop", "verb": "list", "group": "example.com", "version": "v1",
         "resource": "things"});
-    assert_eq!(asked["spec"]["resourceAttributes"], expected);
+    assert_eq!(recorded["spec"]["resourceAttributes"], expected);
 }
 
 #[tokio::test]
 async fn sidecar_refuses_unauthenticated_and_unauthorized_requests() {
-    let world = TestEnvironment::new();
-    let server = start_named_server(&world, "{}").await;
-    let stage = SidecarStage::new(&[("/", &server)], world, &[]).await;
-    stage.get("/metrics", &[]).await.assert_failure(401, "Unauthorized");
-    stage.get("/metrics", &[("authorization", "Bearer wrong")]).await.assert_failure(401, "Unauthorized");
-    stage.reviewer.set_behavior(|question| match question["kind"].as_str() {
+    let environment = TestEnvironment::new();
+    let server = start_named_server(&environment, "{}").await;
+    let fixture = SidecarStage::new(&[("/", &server)], environment, &[]).await;
+    fixture.get("/metrics", &[]).await.assert_failure(401, "Unauthorized");
+    fixture.get("/metrics", &[("authorization", "Bearer wrong")]).await.assert_failure(401, "Unauthorized");
+    fixture.reviewer.set_behavior(|question| match question["kind"].as_str() {
         Some("SubjectAccessReview") => access_review_reply(json!({"allowed": false, "reason": "not hers"})),
         _ => default_reply(question),
     });
-    let status = stage.get("/metrics", &[TINA]).await.assert_failure(403, "Forbidden");
+    let status = fixture.get("/metrics", &[TINA]).await.assert_failure(403, "Forbidden");
     let message = status["message"].as_str().unwrap();
     assert!(
         message.contains("User \"tina\" cannot get path \"/metrics\"") && message.contains("not hers"),
@@ -111,30 +115,30 @@ async fn sidecar_refuses_unauthenticated_and_unauthorized_requests() {
 
 #[tokio::test]
 async fn sidecar_accepts_request_header_identity_of_front_proxy() {
-    let world = TestEnvironment::new();
-    let server = start_named_server(&world, "{}").await;
-    let outer = world.issue_front_proxy("outer-proxy");
-    let stage = SidecarStage::new(&[("/", &server)], world, &[]).await;
-    let client = Client::http2(&stage.world, &stage.sidecar, Some(&outer)).await;
-    let said = client
+    let environment = TestEnvironment::new();
+    let server = start_named_server(&environment, "{}").await;
+    let outer = environment.issue_front_proxy("outer-proxy");
+    let fixture = SidecarStage::new(&[("/", &server)], environment, &[]).await;
+    let client = Client::http2(&fixture.environment, &fixture.sidecar, Some(&outer)).await;
+    let reply = client
         .send_and_read(get("/apis/example.com/v1", &[("x-remote-user", "jane"), ("x-remote-group", "devs")]))
         .await;
-    assert_eq!(said.status, 200, "{}", said.text());
+    assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(server.last_request().header_values("x-remote-user"), ["jane"]);
-    assert_eq!(stage.reviewer.reviews("TokenReview").len(), 0);
+    assert_eq!(fixture.reviewer.reviews("TokenReview").len(), 0);
 }
 
 #[tokio::test]
 async fn sidecar_upstream_chosen_by_longest_path_prefix() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let (all, metrics, deep) = (
-        start_named_server(&world, "all").await,
-        start_named_server(&world, "metrics").await,
-        start_named_server(&world, "deep").await,
+        start_named_server(&environment, "all").await,
+        start_named_server(&environment, "metrics").await,
+        start_named_server(&environment, "deep").await,
     );
     let upstreams = [("/", &all), ("/metrics/deep", &deep), ("/metrics/", &metrics)];
-    let stage = SidecarStage::new(&upstreams, world, &[]).await;
-    for (path, whose) in [
+    let fixture = SidecarStage::new(&upstreams, environment, &[]).await;
+    for (path, owner) in [
         ("/", "all"),
         ("/metric", "all"),
         ("/metricsx", "all"),
@@ -148,115 +152,121 @@ async fn sidecar_upstream_chosen_by_longest_path_prefix() {
         ("/version", "all"),
         ("/apis/apiregistration.k8s.io/v1/apiservices", "all"),
     ] {
-        let said = stage.get(path, &[TINA]).await;
-        assert_eq!((said.status.as_u16(), &*said.text()), (200, whose), "{path}");
+        let reply = fixture.get(path, &[TINA]).await;
+        assert_eq!((reply.status.as_u16(), &*reply.text()), (200, owner), "{path}");
     }
 }
 
 #[tokio::test]
 async fn sidecar_writes_no_files_with_given_certificate() {
-    let world = TestEnvironment::new();
-    let server = start_named_server(&world, "{}").await;
-    let reviewer = FakeReviewServer::start(&world).await;
-    let mut line = sidecar_arguments(&world, &[("/", &server)], &[]);
+    let environment = TestEnvironment::new();
+    let server = start_named_server(&environment, "{}").await;
+    let reviewer = FakeReviewServer::start(&environment).await;
+    let mut line = sidecar_arguments(&environment, &[("/", &server)], &[]);
     line.retain(|argument| !argument.starts_with("--data-dir"));
     // Nowhere to write to is known, either.
     let sidecar = GatewayProcess::start_with_environment("sidecar", &line, &[]);
-    let stage = SidecarStage { world, reviewer, sidecar };
-    assert_eq!(stage.get("/books", &[TINA]).await.status, 200);
-    assert!(!stage.world.path("data").exists());
-    assert_eq!(stage.reviewer.reviews("TokenReview").len(), 1);
+    let fixture = SidecarStage { environment, reviewer, sidecar };
+    assert_eq!(fixture.get("/books", &[TINA]).await.status, 200);
+    assert!(!fixture.environment.path("data").exists());
+    assert_eq!(fixture.reviewer.reviews("TokenReview").len(), 1);
 }
 
 #[tokio::test]
 async fn sidecar_path_without_upstream_is_404() {
-    let world = TestEnvironment::new();
-    let server = start_named_server(&world, "{}").await;
-    let stage = SidecarStage::new(&[("/metrics", &server)], world, &[]).await;
+    let environment = TestEnvironment::new();
+    let server = start_named_server(&environment, "{}").await;
+    let fixture = SidecarStage::new(&[("/metrics", &server)], environment, &[]).await;
     for path in ["/", "/apis", "/version", "/api/v1/pods", "/openapi/v3"] {
-        stage.get(path, &[TINA]).await.assert_failure(404, "NotFound");
+        fixture.get(path, &[TINA]).await.assert_failure(404, "NotFound");
     }
-    assert_eq!(stage.get("/metrics", &[TINA]).await.status, 200);
+    assert_eq!(fixture.get("/metrics", &[TINA]).await.status, 200);
 }
 
 #[tokio::test]
 async fn sidecar_health_served_without_authentication() {
-    let world = TestEnvironment::new();
-    let server = start_named_server(&world, "{}").await;
-    let stage = SidecarStage::new(&[("/", &server)], world, &[]).await;
-    eventually("readiness", async || (stage.get("/readyz", &[]).await.status == 200).then_some(())).await;
-    assert_eq!(stage.get("/livez", &[]).await.text(), "ok");
+    let environment = TestEnvironment::new();
+    let server = start_named_server(&environment, "{}").await;
+    let fixture = SidecarStage::new(&[("/", &server)], environment, &[]).await;
+    eventually("readiness", async || (fixture.get("/readyz", &[]).await.status == 200).then_some(())).await;
+    assert_eq!(fixture.get("/livez", &[]).await.text(), "ok");
     assert!(server.received().is_empty());
 }
 
 #[tokio::test]
 async fn sidecar_stays_live_while_upstream_is_down() {
-    let world = TestEnvironment::new();
-    let first = start_named_server(&world, "first").await;
-    let stage = SidecarStage::new(&[("/", &first)], world, &[]).await;
+    let environment = TestEnvironment::new();
+    let first = start_named_server(&environment, "first").await;
+    let fixture = SidecarStage::new(&[("/", &first)], environment, &[]).await;
     let ready = async |code: u16| {
         eventually("what /readyz says", async || {
-            let said = stage.get("/readyz", &[]).await;
-            (said.status == code).then(|| said.text())
+            let reply = fixture.get("/readyz", &[]).await;
+            (reply.status == code).then(|| reply.text())
         })
         .await
     };
     assert_eq!(ready(200).await, "ok");
     let address = first.stop().await;
-    let said = ready(500).await;
-    assert!(said.contains("[-]upstream failed"), "{said}");
-    assert_eq!(stage.get("/livez", &[]).await.status, 200);
-    let status = stage.get("/books", &[TINA]).await.assert_failure(503, "ServiceUnavailable");
+    let reply = ready(500).await;
+    assert!(reply.contains("[-]upstream failed"), "{reply}");
+    assert_eq!(fixture.get("/livez", &[]).await.status, 200);
+    let status = fixture.get("/books", &[TINA]).await.assert_failure(503, "ServiceUnavailable");
     assert_eq!(status["details"]["causes"][0]["reason"], "ConnectionRefused", "{status}");
     let message = status["message"].as_str().unwrap();
     assert!(message.contains("(upstream /: ConnectionRefused)"), "{message}");
-    let told: serde_json::Value = admin_request(&stage.sidecar, get("/status.json", &[])).await.json();
+    let error_text: serde_json::Value = admin_request(&fixture.sidecar, get("/status.json", &[])).await.json();
     assert_eq!(
-        (&told["apiservices"][0]["name"], &told["apiservices"][0]["available"]),
+        (&error_text["apiservices"][0]["name"], &error_text["apiservices"][0]["available"]),
         (&json!("/"), &json!(false)),
-        "{told}"
+        "{error_text}"
     );
-    assert_eq!(told["notReady"], json!(["upstream: /: ConnectionRefused (it accepts no connections)"]), "{told}");
+    assert_eq!(
+        error_text["notReady"],
+        json!(["upstream: /: ConnectionRefused (it accepts no connections)"]),
+        "{error_text}"
+    );
     let settings =
         BackendSettings { names: vec!["127.0.0.1"], handles_probes: true, address, ..BackendSettings::default() };
-    let _again = Backend::start(&stage.world, settings, |_| async { answer(200, "again") }).await;
+    let _again = Backend::start(&fixture.environment, settings, |_| async { response(200, "again") }).await;
     ready(200).await;
-    let said = stage.get("/books", &[TINA]).await;
-    assert_eq!((said.status.as_u16(), &*said.text()), (200, "again"));
+    let reply = fixture.get("/books", &[TINA]).await;
+    assert_eq!((reply.status.as_u16(), &*reply.text()), (200, "again"));
 }
 
-/// Who follows what is said comes to a sidecar that knows who asks.
+/// The documented steps give a sidecar that authenticates requests.
 #[test]
 fn sidecar_missing_kubeconfig_reported_with_flag() {
-    let world = TestEnvironment::new();
-    std::fs::write(world.path("a.sock"), "").unwrap();
+    let environment = TestEnvironment::new();
+    std::fs::write(environment.path("a.sock"), "").unwrap();
     let check = |more: &[&str]| {
         let mut line = ["check", "sidecar"].map(str::to_owned).to_vec();
-        line.push(format!("--upstream=unix:{}", world.path("a.sock").display()));
-        line.push(format!("--data-dir={}", world.path("data").display()));
+        line.push(format!("--upstream=unix:{}", environment.path("a.sock").display()));
+        line.push(format!("--data-dir={}", environment.path("data").display()));
         line.extend(more.iter().map(|more| (*more).to_owned()));
         let output = run_narthex(&line);
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
-    let (status, said) = check(&[]);
-    assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("--kubeconfig: required outside a pod") && said.lines().count() == 1, "{said}");
-    let cluster = world.path("cluster.kubeconfig");
+    let (status, reply) = check(&[]);
+    assert_eq!(status, Some(1), "{reply}");
+    assert!(reply.contains("--kubeconfig: required outside a pod") && reply.lines().count() == 1, "{reply}");
+    let cluster = environment.path("cluster.kubeconfig");
     let text = "{current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}], clusters: [{name: a, cluster: \
                 {server: 'https://127.0.0.1:1'}}], users: [{name: a, user: {token: secret}}]}";
     std::fs::write(&cluster, text).unwrap();
-    let asked = |flag: &str| format!("--{flag}={}", cluster.display());
-    // Nobody could say who they are.
-    let (status, said) = check(&[&asked("authorization-kubeconfig")]);
-    assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("--kubeconfig: required for authentication") && said.lines().count() == 1, "{said}");
-    // Somebody can, but nobody of that cluster.
-    let authority = format!("--client-ca-file={}", world.path("client-ca.crt").display());
-    let (status, said) = check(&[&asked("authorization-kubeconfig"), &authority]);
-    assert_eq!(status, Some(0), "{said}");
-    assert!(said.contains("warning: --authorization-kubeconfig: tokens of that cluster are refused"), "{said}");
-    for more in [vec![asked("kubeconfig")], vec![asked("authorization-kubeconfig"), asked("authentication-kubeconfig")]]
-    {
+    let recorded = |flag: &str| format!("--{flag}={}", cluster.display());
+    // Authentication is unavailable.
+    let (status, reply) = check(&[&recorded("authorization-kubeconfig")]);
+    assert_eq!(status, Some(1), "{reply}");
+    assert!(reply.contains("--kubeconfig: required for authentication") && reply.lines().count() == 1, "{reply}");
+    // A webhook is available, but it is not of that cluster.
+    let authority = format!("--client-ca-file={}", environment.path("client-ca.crt").display());
+    let (status, reply) = check(&[&recorded("authorization-kubeconfig"), &authority]);
+    assert_eq!(status, Some(0), "{reply}");
+    assert!(reply.contains("warning: --authorization-kubeconfig: tokens of that cluster are refused"), "{reply}");
+    for more in [
+        vec![recorded("kubeconfig")],
+        vec![recorded("authorization-kubeconfig"), recorded("authentication-kubeconfig")],
+    ] {
         let more: Vec<_> = more.iter().map(String::as_str).collect();
         assert_eq!(check(&more), (Some(0), String::new()));
     }
@@ -264,7 +274,7 @@ fn sidecar_missing_kubeconfig_reported_with_flag() {
 
 #[test]
 fn sidecar_configuration_errors_all_reported() {
-    let world = TestEnvironment::new();
+    let environment = TestEnvironment::new();
     let line: Vec<String> = [
         "check",
         "sidecar",
@@ -280,10 +290,10 @@ fn sidecar_configuration_errors_all_reported() {
     ]
     .iter()
     .map(|word| (*word).to_owned())
-    .chain([format!("--data-dir={}", world.path("data").display())])
+    .chain([format!("--data-dir={}", environment.path("data").display())])
     .collect();
     let output = run_narthex(&line);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let reply = String::from_utf8_lossy(&output.stderr).into_owned();
     for words in [
         "--upstream: \"ftp://a\"",
         "--upstream: \"/a/../b=https://a\"",
@@ -295,7 +305,7 @@ fn sidecar_configuration_errors_all_reported() {
         "--secure-listen-address: \"here\"",
         "--kubeconfig: required outside a pod",
     ] {
-        assert!(said.contains(words), "{words} is not in\n{said}");
+        assert!(reply.contains(words), "{words} is not in\n{reply}");
     }
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(output.status.code(), Some(1), "{reply}");
 }

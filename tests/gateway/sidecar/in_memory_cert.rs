@@ -20,7 +20,7 @@ pub(crate) fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// The chain that is shown at `address` to whoever believes everybody, and a client there.
+/// The certificate chain presented at `address`, and a client there, without verification.
 async fn served_chain(address: SocketAddr) -> (Vec<CertificateDer<'static>>, Client) {
     let config = rustls::ClientConfig::builder_with_provider(narthex::tls::provider())
         .with_safe_default_protocol_versions()
@@ -37,12 +37,12 @@ async fn served_chain(address: SocketAddr) -> (Vec<CertificateDer<'static>>, Cli
 
 #[tokio::test]
 async fn rbac_proxy_generates_certificate_in_memory() {
-    let world = TestEnvironment::new();
-    let server = start_named_server(&world, "{}").await;
-    let _reviewer = FakeReviewServer::start(&world).await;
-    let mut line = sidecar_arguments(&world, &[("/", &server)], &[]);
+    let environment = TestEnvironment::new();
+    let server = start_named_server(&environment, "{}").await;
+    let _reviewer = FakeReviewServer::start(&environment).await;
+    let mut line = sidecar_arguments(&environment, &[("/", &server)], &[]);
     line.retain(|argument| !argument.starts_with("--data-dir") && !argument.starts_with("--tls-"));
-    let home = world.path("home");
+    let home = environment.path("home");
     std::fs::create_dir(&home).unwrap();
     let sidecar = GatewayProcess::start_with_environment(NAME, &line, &[("HOME", home.to_str().unwrap())]);
     let (chain, client) = served_chain(sidecar.address).await;
@@ -56,23 +56,23 @@ async fn rbac_proxy_generates_certificate_in_memory() {
 
 #[tokio::test]
 async fn rbac_proxy_proxy_endpoints_port_serves_health() {
-    let world = TestEnvironment::new();
-    let server = start_named_server(&world, "{}").await;
-    let _reviewer = FakeReviewServer::start(&world).await;
+    let environment = TestEnvironment::new();
+    let server = start_named_server(&environment, "{}").await;
+    let _reviewer = FakeReviewServer::start(&environment).await;
     let port = free_port();
-    let line = sidecar_arguments(&world, &[("/", &server)], &[&format!("--proxy-endpoints-port={port}")]);
+    let line = sidecar_arguments(&environment, &[("/", &server)], &[&format!("--proxy-endpoints-port={port}")]);
     let sidecar = GatewayProcess::start_as(NAME, &line);
     let address = SocketAddr::new(sidecar.address.ip(), port);
     let ask = async |path: &str| {
-        let stream = connect(&world, address, None, &["http/1.1"]).await;
+        let stream = connect(&environment, address, None, &["http/1.1"]).await;
         Client::from_stream(stream, true).await.send_and_read(get(path, &[])).await
     };
-    let said = ask("/healthz").await;
-    assert_eq!((said.status.as_u16(), &*said.text()), (200, "ok"));
-    assert_eq!(said.headers["content-type"], "text/plain; charset=utf-8");
+    let output = ask("/healthz").await;
+    assert_eq!((output.status.as_u16(), &*output.text()), (200, "ok"));
+    assert_eq!(output.headers["content-type"], "text/plain; charset=utf-8");
     for path in ["/", "/metrics", "/healthz/", "/books"] {
-        let said = ask(path).await;
-        assert_eq!((said.status.as_u16(), &*said.text()), (404, "404 page not found\n"), "{path}");
+        let output = ask(path).await;
+        assert_eq!((output.status.as_u16(), &*output.text()), (404, "404 page not found\n"), "{path}");
     }
     eventually("readiness", async || (ask("/readyz").await.status == 200).then_some(())).await;
     assert_eq!(ask("/livez").await.text(), "ok");
@@ -80,6 +80,6 @@ async fn rbac_proxy_proxy_endpoints_port_serves_health() {
     eventually("its end", async || (ask("/readyz").await.status == 500).then_some(())).await;
     assert_eq!(ask("/healthz").await.text(), "ok");
     // At the first port all of it is the server's behind.
-    let client = Client::http1(&world, &sidecar, None).await;
+    let client = Client::http1(&environment, &sidecar, None).await;
     assert_eq!(client.send_and_read(get("/healthz", &[])).await.status, 401);
 }

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::sidecar::delegated_auth::TINA;
 use crate::sidecar::in_memory_cert::free_port;
-use crate::support::backend::json_response as answer;
+use crate::support::backend::json_response as response;
 use crate::support::client::{Client, get};
 use crate::support::fake_review_server::FakeReviewServer;
 use crate::support::fixtures::{GatewayProcess, TestEnvironment, eventually};
@@ -13,10 +13,10 @@ use crate::support::plaintext_backend::{ListenAddress, PlaintextServer};
 const DEPLOYMENT: &str = include_str!("../../../deploy/sidecar/deployment.yaml");
 
 /// The sidecar's arguments, with what is this machine's in place of what is a pod's.
-fn arguments(world: &TestEnvironment, socket: &str, admin: u16) -> Vec<String> {
+fn arguments(environment: &TestEnvironment, socket: &str, admin: u16) -> Vec<String> {
     let lines = DEPLOYMENT.lines().map(str::trim_start).filter_map(|line| line.strip_prefix("- --"));
-    let file = |name: &str| world.path(name).display().to_string();
-    let theirs = lines.map(|line| {
+    let file = |name: &str| environment.path(name).display().to_string();
+    let expected = lines.map(|line| {
         format!("--{line}")
             .replace("/run/library/library.sock", socket)
             .replace("0.0.0.0:8443", "127.0.0.1:0")
@@ -25,14 +25,14 @@ fn arguments(world: &TestEnvironment, socket: &str, admin: u16) -> Vec<String> {
             .replace("127.0.0.1:6480", &format!("127.0.0.1:{admin}"))
     });
     // What a pod's own service account would be.
-    let ours = [
+    let actual = [
         format!("--kubeconfig={}", file("reviewer.kubeconfig")),
         format!("--client-ca-file={}", file("client-ca.crt")),
         "--authentication-skip-lookup".to_owned(),
         format!("--admin-address=127.0.0.1:{admin}"),
         "--log-format=json".to_owned(),
     ];
-    theirs.chain(ours).collect()
+    expected.chain(actual).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -41,29 +41,29 @@ async fn sidecar_manifest_serves_unauthenticated_health_only() {
     let probes = DEPLOYMENT.matches("port: https, scheme: HTTPS}").count();
     assert_eq!((probes, DEPLOYMENT.matches("containerPort").count()), (2, 1), "all ways in are the sidecar's own");
 
-    let world = TestEnvironment::new();
-    let library = PlaintextServer::http1(ListenAddress::socket(&world), |_| async { answer(200, "{}") }).await;
-    let reviewer = FakeReviewServer::start(&world).await;
+    let environment = TestEnvironment::new();
+    let library = PlaintextServer::http1(ListenAddress::socket(&environment), |_| async { response(200, "{}") }).await;
+    let reviewer = FakeReviewServer::start(&environment).await;
     let socket = library.url().replace("unix:", "");
-    let sidecar = GatewayProcess::start_as("sidecar", &arguments(&world, &socket, free_port()));
-    let client = Client::http1(&world, &sidecar, None).await;
+    let sidecar = GatewayProcess::start_as("sidecar", &arguments(&environment, &socket, free_port()));
+    let client = Client::http1(&environment, &sidecar, None).await;
     // The kubelet has no credentials.
     for path in ["/livez", "/readyz"] {
         eventually("health", async || (client.send_and_read(get(path, &[])).await.status == 200).then_some(())).await;
     }
     for path in ["/metrics", "/status.json", "/log-level", "/debug/connections", "/"] {
-        Client::http1(&world, &sidecar, None)
+        Client::http1(&environment, &sidecar, None)
             .await
             .send_and_read(get(path, &[]))
             .await
             .assert_failure(401, "Unauthorized");
     }
-    // Prometheus is somebody whom RBAC lets read this path.
-    let client = Client::http1(&world, &sidecar, None).await;
+    // Prometheus has RBAC permission to read this path.
+    let client = Client::http1(&environment, &sidecar, None).await;
     let metrics = client.send_and_read(get("/metrics", &[TINA])).await;
     assert!(metrics.status == 200 && metrics.text().contains("\napiserver_request_total{"), "{}", metrics.text());
-    let asked = reviewer.reviews("SubjectAccessReview").pop().unwrap();
-    assert_eq!(asked["spec"]["nonResourceAttributes"], json!({"path": "/metrics", "verb": "get"}));
+    let recorded = reviewer.reviews("SubjectAccessReview").pop().unwrap();
+    assert_eq!(recorded["spec"]["nonResourceAttributes"], json!({"path": "/metrics", "verb": "get"}));
     // All else of the same names is the library's.
     for path in ["/status.json", "/log-level", "/debug/connections"] {
         assert_eq!(client.send_and_read(get(path, &[TINA])).await.text(), "{}");

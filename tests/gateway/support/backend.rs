@@ -56,7 +56,7 @@ pub(crate) struct BackendSettings {
     /// Bytes of an HTTP/2 request's body that it takes before it is read.
     pub(crate) window: u32,
     pub(crate) names: Vec<&'static str>,
-    /// Authorities of front proxies that it believes instead of the world's; none for that one.
+    /// Authorities of front proxies that it believes instead of the environment's; `None` for that one.
     pub(crate) front_proxies: Vec<CertificateDer<'static>>,
     /// A certificate of the test's own making instead of one for `names`.
     pub(crate) pair: Option<CertKeyPair>,
@@ -93,19 +93,19 @@ impl BackendSettings {
 impl Backend {
     /// Serves `handler`; discovery and probes of `things.example.com/v1` are answered before it is asked.
     pub(crate) async fn start<F>(
-        world: &TestEnvironment,
+        environment: &TestEnvironment,
         settings: BackendSettings,
         handler: impl Fn(Request<Incoming>) -> F + Send + Sync + 'static,
     ) -> Backend
     where
         F: Future<Output = BackendResponse> + Send + 'static,
     {
-        let pair = settings.pair.clone().unwrap_or_else(|| world.issue_backend(&settings.names));
-        Backend::start_as(world.request_header_ca.certificate(), &pair, settings, handler).await
+        let pair = settings.pair.clone().unwrap_or_else(|| environment.issue_backend(&settings.names));
+        Backend::start_as(environment.request_header_ca.certificate(), &pair, settings, handler).await
     }
 
-    /// As [`Backend::start`], where there is no world: `pair` is its certificate, `front_proxies` the authority of
-    /// those whom it believes.
+    /// Like [`Backend::start`], without a test environment: `pair` is its certificate, `front_proxies` the CA of
+    /// accepted front proxies.
     pub(crate) async fn start_as<F>(
         front_proxies: &CertificateDer<'static>,
         pair: &CertKeyPair,
@@ -128,15 +128,15 @@ impl Backend {
 
     /// Hands every connection, its TLS handshake done, to `handler`.
     pub(crate) async fn start_raw<F>(
-        world: &TestEnvironment,
+        environment: &TestEnvironment,
         settings: BackendSettings,
         handler: impl Fn(TlsStream<TcpStream>) -> F + Send + Sync + 'static,
     ) -> Backend
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let pair = settings.pair.clone().unwrap_or_else(|| world.issue_backend(&settings.names));
-        Backend::listen(world.request_header_ca.certificate(), &pair, settings, Arc::default(), handler).await
+        let pair = settings.pair.clone().unwrap_or_else(|| environment.issue_backend(&settings.names));
+        Backend::listen(environment.request_header_ca.certificate(), &pair, settings, Arc::default(), handler).await
     }
 
     async fn listen<F>(
@@ -157,17 +157,17 @@ impl Backend {
         let listener = tokio::net::TcpListener::bind(settings.address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let connections = Arc::new(Mutex::new(0));
-        let counted = connections.clone();
+        let counter = connections.clone();
         let handler = Arc::new(handler);
         let tasks = tokio::spawn(async move {
             // Dropping the set ends every connection with the backend.
             let mut running = tokio::task::JoinSet::new();
             while let Ok((socket, _)) = listener.accept().await {
-                let (tls, handler, counted) = (tls.clone(), handler.clone(), counted.clone());
+                let (tls, handler, counter) = (tls.clone(), handler.clone(), counter.clone());
                 running.spawn(async move {
                     socket.set_nodelay(true).unwrap();
                     if let Ok(stream) = tls.accept(socket).await {
-                        *counted.lock().unwrap() += 1;
+                        *counter.lock().unwrap() += 1;
                         handler(stream).await;
                     }
                 });
@@ -225,9 +225,9 @@ async fn serve(
             let system = request.headers().get("x-remote-user").is_some_and(|user| user == "system:kube-aggregator");
             if system
                 && !all
-                && let Some(answer) = discovery_response(request.uri().path())
+                && let Some(response) = discovery_response(request.uri().path())
             {
-                return Ok::<_, Infallible>(answer);
+                return Ok::<_, Infallible>(response);
             }
             seen.lock().unwrap().push(ReceivedRequest {
                 method: request.method().clone(),
@@ -236,9 +236,9 @@ async fn serve(
                 peer,
             });
             let head = request.method() == Method::HEAD;
-            let answer = handler(request).await;
+            let response = handler(request).await;
             // Over HTTP/2 hyper would send the body to HEAD, too.
-            Ok(if head { drop_body(answer).await } else { answer })
+            Ok(if head { drop_body(response).await } else { response })
         }
     });
     if http2 {
@@ -254,8 +254,8 @@ async fn serve(
     }
 }
 
-async fn drop_body(answer: BackendResponse) -> BackendResponse {
-    let (mut parts, body) = answer.into_parts();
+async fn drop_body(response: BackendResponse) -> BackendResponse {
+    let (mut parts, body) = response.into_parts();
     let length = body.collect().await.unwrap().to_bytes().len();
     parts.headers.insert("content-length", length.into());
     Response::from_parts(parts, BodyExt::boxed(http_body_util::Empty::new().map_err(|never| match never {})))
@@ -308,7 +308,7 @@ pub(crate) fn json_response(status: u16, text: &str) -> BackendResponse {
     Response::builder().status(status).header("content-type", "application/json").body(body).unwrap()
 }
 
-/// An answer whose body the test writes; an error breaks it off.
+/// A response whose body the test writes; an error aborts it.
 pub(crate) fn streamed_response(status: u16) -> (BodyWriter, BackendResponse) {
     let (sender, mut receiver) = mpsc::unbounded_channel();
     let stream = futures_util::stream::poll_fn(move |cx| receiver.poll_recv(cx));
@@ -319,40 +319,40 @@ pub(crate) fn streamed_response(status: u16) -> (BodyWriter, BackendResponse) {
 /// What a test writes an answer with.
 pub(crate) type BodyWriter = mpsc::UnboundedSender<Result<Frame<Bytes>, std::io::Error>>;
 
-/// A backend whose answers the test writes, in the order in which they are asked for.
+/// A backend with responses written by the test, in the order of requests.
 pub(crate) async fn start_scripted_backend(
-    world: &TestEnvironment,
+    environment: &TestEnvironment,
     settings: BackendSettings,
 ) -> (Backend, mpsc::UnboundedReceiver<BodyWriter>) {
     let (send, writers) = mpsc::unbounded_channel();
-    let backend = Backend::start(world, settings, move |_| {
-        let (sender, answer) = streamed_response(200);
+    let backend = Backend::start(environment, settings, move |_| {
+        let (sender, response) = streamed_response(200);
         // A test that is over takes no more writers.
         let _ = send.send(sender);
-        async { answer }
+        async { response }
     })
     .await;
     (backend, writers)
 }
 
-/// A backend whose watches begin with a line `first` and then are the test's to write, in the order in which they
-/// began; everything else is answered with `{}`.
+/// A backend whose watches begin with the line `first` and are then written by the test, in the order of requests;
+/// all other responses are `{}`.
 pub(crate) async fn start_watch_backend(
-    world: &TestEnvironment,
+    environment: &TestEnvironment,
     settings: BackendSettings,
 ) -> (Backend, Arc<Mutex<Vec<BodyWriter>>>) {
     let writers = Arc::new(Mutex::new(Vec::new()));
     let kept = writers.clone();
-    let backend = Backend::start(world, settings, move |request| {
-        let answer = if request.uri().query() == Some("watch=1") {
-            let (writer, answer) = streamed_response(200);
+    let backend = Backend::start(environment, settings, move |request| {
+        let response = if request.uri().query() == Some("watch=1") {
+            let (writer, response) = streamed_response(200);
             writer.send(data_frame("first\n")).unwrap();
             kept.lock().unwrap().push(writer);
-            answer
+            response
         } else {
             json_response(200, "{}")
         };
-        async { answer }
+        async { response }
     })
     .await;
     (backend, writers)

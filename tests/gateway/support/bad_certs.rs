@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use crate::support::fixtures::{CertKeyPair, TestEnvironment};
 
-/// An authority whose certificates may say anything.
+/// A certificate authority for malformed certificates.
 pub(crate) struct BadCertIssuer(rcgen::CertifiedIssuer<'static, rcgen::KeyPair>);
 
 impl BadCertIssuer {
     /// An authority that the file `bundle` names from now on, too.
-    pub(crate) fn new_trusted(world: &TestEnvironment, bundle: &str) -> BadCertIssuer {
+    pub(crate) fn new_trusted(environment: &TestEnvironment, bundle: &str) -> BadCertIssuer {
         let mut params = rcgen::CertificateParams::default();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign, rcgen::KeyUsagePurpose::CrlSign];
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(rcgen::DnType::CommonName, "forger");
         let key = rcgen::KeyPair::generate().unwrap();
-        let forger = BadCertIssuer(rcgen::CertifiedIssuer::self_signed(params, key).unwrap());
-        let both = world.read_file(bundle) + &forger.0.pem();
-        std::fs::write(world.path(bundle), both).unwrap();
-        forger
+        let bad_issuer = BadCertIssuer(rcgen::CertifiedIssuer::self_signed(params, key).unwrap());
+        let both = environment.read_file(bundle) + &bad_issuer.0.pem();
+        std::fs::write(environment.path(bundle), both).unwrap();
+        bad_issuer
     }
 
     /// A client certificate with this subject.

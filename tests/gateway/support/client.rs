@@ -56,14 +56,14 @@ impl ClientResponse {
 
 /// A TLS connection to the gateway that offers `protocols`.
 pub(crate) async fn connect(
-    world: &TestEnvironment,
+    environment: &TestEnvironment,
     address: SocketAddr,
     pair: Option<&CertKeyPair>,
     protocols: &[&str],
 ) -> TlsStream<TcpStream> {
     let socket = TcpStream::connect(address).await.unwrap();
     socket.set_nodelay(true).unwrap();
-    tls_handshake(world, socket, pair, protocols).await.unwrap()
+    tls_handshake(environment, socket, pair, protocols).await.unwrap()
 }
 
 /// The same over a connection that stands.
@@ -71,13 +71,13 @@ pub(crate) async fn connect(
 /// # Errors
 /// The handshake's.
 pub(crate) async fn tls_handshake(
-    world: &TestEnvironment,
+    environment: &TestEnvironment,
     socket: TcpStream,
     pair: Option<&CertKeyPair>,
     protocols: &[&str],
 ) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = rustls::RootCertStore::empty();
-    roots.add(world.serving_ca.certificate().clone()).unwrap();
+    roots.add(environment.serving_ca.certificate().clone()).unwrap();
     let builder = rustls::ClientConfig::builder_with_provider(narthex::tls::provider())
         .with_safe_default_protocol_versions()
         .unwrap()
@@ -91,12 +91,20 @@ pub(crate) async fn tls_handshake(
 }
 
 impl Client {
-    pub(crate) async fn http1(world: &TestEnvironment, gateway: &GatewayProcess, pair: Option<&CertKeyPair>) -> Client {
-        Client::from_stream(connect(world, gateway.address, pair, &["http/1.1"]).await, true).await
+    pub(crate) async fn http1(
+        environment: &TestEnvironment,
+        gateway: &GatewayProcess,
+        pair: Option<&CertKeyPair>,
+    ) -> Client {
+        Client::from_stream(connect(environment, gateway.address, pair, &["http/1.1"]).await, true).await
     }
 
-    pub(crate) async fn http2(world: &TestEnvironment, gateway: &GatewayProcess, pair: Option<&CertKeyPair>) -> Client {
-        Client::from_stream(connect(world, gateway.address, pair, &["h2"]).await, false).await
+    pub(crate) async fn http2(
+        environment: &TestEnvironment,
+        gateway: &GatewayProcess,
+        pair: Option<&CertKeyPair>,
+    ) -> Client {
+        Client::from_stream(connect(environment, gateway.address, pair, &["h2"]).await, false).await
     }
 
     /// A client over a connection whose TLS handshake is done.

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::support::backend::{
-    Backend, BackendResponse, BackendSettings, data_frame, json_response as answer, streamed_response,
+    Backend, BackendResponse, BackendSettings, data_frame, json_response as response, streamed_response,
 };
 use crate::support::fixtures::TestEnvironment;
 
@@ -56,30 +56,31 @@ struct FakeObjectChange {
 
 impl FakeApiServer {
     /// Listens, and writes `apiserver_response.kubeconfig`, which names it.
-    pub(crate) async fn start(world: &TestEnvironment) -> FakeApiServer {
+    pub(crate) async fn start(environment: &TestEnvironment) -> FakeApiServer {
         let shared = Arc::new(FakeApiServerState {
             store: Mutex::default(),
             changes: watch::channel(0).0,
             bookmarks: AtomicBool::new(true),
         });
-        FakeApiServer::start_with(world, shared, "127.0.0.1:0".parse().unwrap()).await
+        FakeApiServer::start_with(environment, shared, "127.0.0.1:0".parse().unwrap()).await
     }
 
     async fn start_with(
-        world: &TestEnvironment,
+        environment: &TestEnvironment,
         shared: Arc<FakeApiServerState>,
         address: SocketAddr,
     ) -> FakeApiServer {
         let serving = shared.clone();
         let settings =
             BackendSettings { names: vec!["127.0.0.1"], address, handles_probes: true, ..BackendSettings::http2() };
-        let backend = Backend::start(world, settings, move |request| {
+        let backend = Backend::start(environment, settings, move |request| {
             let shared = serving.clone();
             async move { shared.serve(request).await }
         })
         .await;
         let identity = CertificateRequest::client("narthex", &[]);
-        world.write_pair("cluster-client", &world.request_header_ca.issue(&identity, SystemTime::now()).unwrap());
+        environment
+            .write_pair("cluster-client", &environment.request_header_ca.issue(&identity, SystemTime::now()).unwrap());
         let document = json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -94,13 +95,13 @@ impl FakeApiServer {
             "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
             "current-context": "x",
         });
-        std::fs::write(world.path("cluster.kubeconfig"), document.to_string()).unwrap();
+        std::fs::write(environment.path("cluster.kubeconfig"), document.to_string()).unwrap();
         FakeApiServer { backend, shared }
     }
 
     /// The flag that names it.
-    pub(crate) fn kubeconfig_flag(world: &TestEnvironment) -> String {
-        format!("--kubeconfig={}", world.path("cluster.kubeconfig").display())
+    pub(crate) fn kubeconfig_flag(environment: &TestEnvironment) -> String {
+        format!("--kubeconfig={}", environment.path("cluster.kubeconfig").display())
     }
 
     /// Puts the objects of a YAML stream there; what is the same already stays as it is.
@@ -113,7 +114,7 @@ impl FakeApiServer {
         self.shared.store.lock().unwrap().objects.get(path).cloned()
     }
 
-    /// Changes an object, as somebody else would.
+    /// Changes an object as another client would.
     pub(crate) fn edit(&self, path: &str, edit: impl FnOnce(&mut Value)) {
         let mut object = self.get(path).unwrap();
         object["metadata"].as_object_mut().unwrap().remove("resourceVersion");
@@ -156,7 +157,7 @@ impl FakeApiServer {
         self.shared.changes.send_modify(|cuts| *cuts += 1);
     }
 
-    /// Forgets all history: who watches from before is told to list again.
+    /// Compacts the history: watches from older versions get 410.
     pub(crate) fn compact(&self) {
         let mut store = self.shared.store.lock().unwrap();
         store.history.clear();
@@ -180,8 +181,8 @@ pub(crate) struct StoppedApiServer {
 
 impl StoppedApiServer {
     /// Comes back where it was.
-    pub(crate) async fn start(self, world: &TestEnvironment) -> FakeApiServer {
-        FakeApiServer::start_with(world, self.shared, self.address).await
+    pub(crate) async fn start(self, environment: &TestEnvironment) -> FakeApiServer {
+        FakeApiServer::start_with(environment, self.shared, self.address).await
     }
 
     /// What happens meanwhile.
@@ -232,7 +233,7 @@ impl FakeApiServerState {
             Method::GET => {
                 let store = self.store.lock().unwrap();
                 match store.objects.get(&path) {
-                    Some(object) => answer(200, &object.to_string()),
+                    Some(object) => response(200, &object.to_string()),
                     None if is_collection(&path) => store.list(&path, &query),
                     None => failure_response(404, "there is no such object"),
                 }
@@ -247,31 +248,31 @@ impl FakeApiServerState {
     }
 
     fn watch(self: Arc<Self>, path: &str, query: &str) -> BackendResponse {
-        let mut told: u64 = query_parameter(query, "resourceVersion").unwrap().parse().unwrap();
+        let mut error_text: u64 = query_parameter(query, "resourceVersion").unwrap().parse().unwrap();
         let prefix = format!("{path}/");
-        let (writer, answer) = streamed_response(200);
+        let (writer, response) = streamed_response(200);
         let mut news = self.changes.subscribe();
         let cuts = *news.borrow();
         tokio::spawn(async move {
             loop {
                 let changes = {
                     let store = self.store.lock().unwrap();
-                    if told < store.compacted_version {
+                    if error_text < store.compacted_version {
                         let status = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"});
                         let _ = writer.send(data_frame(&format!("{}\n", json!({"type": "ERROR", "object": status}))));
                         return;
                     }
-                    let from = store.history.partition_point(|change| change.version <= told);
+                    let from = store.history.partition_point(|change| change.version <= error_text);
                     store.history[from..].to_vec()
                 };
                 for change in changes {
-                    told = change.version;
+                    error_text = change.version;
                     let event = json!({"type": change.kind, "object": change.object});
                     if change.path.starts_with(&prefix) && writer.send(data_frame(&format!("{event}\n"))).is_err() {
                         return;
                     }
                 }
-                let bookmark = json!({"metadata": {"resourceVersion": told.to_string()}});
+                let bookmark = json!({"metadata": {"resourceVersion": error_text.to_string()}});
                 let bookmark = json!({"type": "BOOKMARK", "object": bookmark});
                 if self.bookmarks.load(Ordering::Relaxed) && writer.send(data_frame(&format!("{bookmark}\n"))).is_err()
                 {
@@ -286,7 +287,7 @@ impl FakeApiServerState {
                 }
             }
         });
-        answer
+        response
     }
 }
 
@@ -320,9 +321,9 @@ impl FakeObjectStore {
         let prefix = format!("{path}/");
         let all: Vec<&Value> =
             self.objects.iter().filter(|(path, _)| path.starts_with(&prefix)).map(|(_, object)| object).collect();
-        let asked = query_parameter(query, "limit").map(|limit| limit.parse().unwrap());
+        let recorded = query_parameter(query, "limit").map(|limit| limit.parse().unwrap());
         let from: usize = query_parameter(query, "continue").map_or(0, |from| from.parse().unwrap());
-        let limit: usize = asked.map_or(usize::MAX, |asked: usize| self.page_size.unwrap_or(asked));
+        let limit: usize = recorded.map_or(usize::MAX, |recorded: usize| self.page_size.unwrap_or(recorded));
         let rest = all.len().saturating_sub(from);
         let mut metadata = json!({"resourceVersion": self.version.to_string()});
         if rest > limit {
@@ -341,7 +342,7 @@ impl FakeObjectStore {
                 object
             })
             .collect();
-        answer(200, &json!({"kind": "List", "metadata": metadata, "items": items}).to_string())
+        response(200, &json!({"kind": "List", "metadata": metadata, "items": items}).to_string())
     }
 
     /// Creates or updates as a kube-apiserver does, as far as versions and the status go.
@@ -357,8 +358,8 @@ impl FakeObjectStore {
             (Some(_), &Method::POST) => return failure_response(409, "it exists already"),
             (None, &Method::PUT) => return failure_response(404, "there is no such object"),
             (Some(known), _) => {
-                let (now, theirs) = (&known["metadata"]["resourceVersion"], &object["metadata"]["resourceVersion"]);
-                if now != theirs {
+                let (now, expected) = (&known["metadata"]["resourceVersion"], &object["metadata"]["resourceVersion"]);
+                if now != expected {
                     return failure_response(409, "the object has been modified");
                 }
                 if status {
@@ -371,7 +372,7 @@ impl FakeObjectStore {
         }
         object["metadata"].as_object_mut().unwrap().remove("resourceVersion");
         self.put(&path, object);
-        answer(if *method == Method::POST { 201 } else { 200 }, &self.objects[&path].to_string())
+        response(if *method == Method::POST { 201 } else { 200 }, &self.objects[&path].to_string())
     }
 }
 
@@ -384,5 +385,5 @@ fn query_parameter<'q>(query: &'q str, name: &str) -> Option<&'q str> {
 }
 
 fn failure_response(status: u16, message: &str) -> BackendResponse {
-    answer(status, &json!({"kind": "Status", "code": status, "message": message}).to_string())
+    response(status, &json!({"kind": "Status", "code": status, "message": message}).to_string())
 }

@@ -12,7 +12,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use crate::egress::konnectivity;
 use crate::support::fixtures::{CertKeyPair, TestEnvironment};
 
-/// What a proxy is asked, and by whom.
+/// A request to a proxy: target and credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EgressProxyRequest {
     /// `host:port`, as it was said.
@@ -82,69 +82,70 @@ impl ProxyListener {
 }
 
 impl FakeEgressProxy {
-    /// A SOCKS5 proxy on TCP. It wants user and password from who offers to tell them.
+    /// A SOCKS5 proxy on TCP. It requires user and password from clients that offer that method.
     pub(crate) async fn start_socks5(
-        judge: impl Fn(&EgressProxyRequest) -> ProxyAction + Send + Sync + 'static,
+        policy: impl Fn(&EgressProxyRequest) -> ProxyAction + Send + Sync + 'static,
     ) -> FakeEgressProxy {
-        FakeEgressProxy::start_tcp(ProxyProtocol::Socks5, None, "127.0.0.1:0".parse().unwrap(), judge).await
+        FakeEgressProxy::start_tcp(ProxyProtocol::Socks5, None, "127.0.0.1:0".parse().unwrap(), policy).await
     }
 
     /// A proxy for CONNECT on TCP.
     pub(crate) async fn start_connect(
-        judge: impl Fn(&EgressProxyRequest) -> ProxyAction + Send + Sync + 'static,
+        policy: impl Fn(&EgressProxyRequest) -> ProxyAction + Send + Sync + 'static,
     ) -> FakeEgressProxy {
-        FakeEgressProxy::start_tcp(ProxyProtocol::HttpConnect, None, "127.0.0.1:0".parse().unwrap(), judge).await
+        FakeEgressProxy::start_tcp(ProxyProtocol::HttpConnect, None, "127.0.0.1:0".parse().unwrap(), policy).await
     }
 
     /// A proxy at an address; over TLS where there is a certificate for it, and then only for clients with one of the
-    /// world's client authority.
+    /// environment's client CA.
     pub(crate) async fn start_tcp(
         kind: ProxyProtocol,
         tls: Option<(&TestEnvironment, &CertKeyPair)>,
         address: SocketAddr,
-        judge: impl Fn(&EgressProxyRequest) -> ProxyAction + Send + Sync + 'static,
+        policy: impl Fn(&EgressProxyRequest) -> ProxyAction + Send + Sync + 'static,
     ) -> FakeEgressProxy {
         let listener = TcpListener::bind(address).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let tls = tls.map(|(world, pair)| tokio_rustls::TlsAcceptor::from(Arc::new(server_config(world, pair))));
-        FakeEgressProxy::serve(kind, address, ProxyListener::Tcp(listener, tls), judge)
+        let tls =
+            tls.map(|(environment, pair)| tokio_rustls::TlsAcceptor::from(Arc::new(server_config(environment, pair))));
+        FakeEgressProxy::serve(kind, address, ProxyListener::Tcp(listener, tls), policy)
     }
 
     /// A proxy on a Unix socket.
     pub(crate) fn start_unix(
         kind: ProxyProtocol,
         path: &Path,
-        judge: impl Fn(&EgressProxyRequest) -> ProxyAction + Send + Sync + 'static,
+        policy: impl Fn(&EgressProxyRequest) -> ProxyAction + Send + Sync + 'static,
     ) -> FakeEgressProxy {
         let listener = ProxyListener::Unix(UnixListener::bind(path).unwrap());
-        FakeEgressProxy::serve(kind, "0.0.0.0:0".parse().unwrap(), listener, judge)
+        FakeEgressProxy::serve(kind, "0.0.0.0:0".parse().unwrap(), listener, policy)
     }
 
     fn serve(
         kind: ProxyProtocol,
         address: SocketAddr,
         listener: ProxyListener,
-        judge: impl Fn(&EgressProxyRequest) -> ProxyAction + Send + Sync + 'static,
+        policy: impl Fn(&EgressProxyRequest) -> ProxyAction + Send + Sync + 'static,
     ) -> FakeEgressProxy {
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let kept = asked.clone();
-        let judge: ProxyPolicy = Arc::new(judge);
+        let recorded = Arc::new(Mutex::new(Vec::new()));
+        let kept = recorded.clone();
+        let policy: ProxyPolicy = Arc::new(policy);
         let task = tokio::spawn(async move {
             // Dropping the set ends all that is carried with the proxy.
             let mut running = JoinSet::new();
             while let Some(stream) = listener.accept().await {
-                let (judge, kept) = (judge.clone(), kept.clone());
+                let (policy, kept) = (policy.clone(), kept.clone());
                 running.spawn(async move {
                     match kind {
-                        ProxyProtocol::Socks5 => serve_socks5(stream, &judge, &kept).await,
-                        ProxyProtocol::HttpConnect => serve_connect(stream, &judge, &kept).await,
-                        ProxyProtocol::Konnectivity => konnectivity::serve_grpc(stream, judge, kept).await,
+                        ProxyProtocol::Socks5 => serve_socks5(stream, &policy, &kept).await,
+                        ProxyProtocol::HttpConnect => serve_connect(stream, &policy, &kept).await,
+                        ProxyProtocol::Konnectivity => konnectivity::serve_grpc(stream, policy, kept).await,
                     }
                 });
                 while running.try_join_next().is_some() {}
             }
         });
-        FakeEgressProxy { address, requests: asked, task }
+        FakeEgressProxy { address, requests: recorded, task }
     }
 
     /// All that was asked so far.
@@ -154,7 +155,7 @@ impl FakeEgressProxy {
 
     /// The targets so far, each once.
     pub(crate) fn targets(&self) -> Vec<String> {
-        let mut targets: Vec<String> = self.requests().into_iter().map(|asked| asked.target).collect();
+        let mut targets: Vec<String> = self.requests().into_iter().map(|recorded| recorded.target).collect();
         targets.sort();
         targets.dedup();
         targets
@@ -181,7 +182,7 @@ pub(crate) fn socks5_reply(code: u8) -> Vec<u8> {
 
 async fn serve_socks5(
     mut stream: Box<dyn ProxyClientStream>,
-    judge: &ProxyPolicy,
+    policy: &ProxyPolicy,
     kept: &Mutex<Vec<EgressProxyRequest>>,
 ) -> Option<()> {
     let text = async |stream: &mut Box<dyn ProxyClientStream>| {
@@ -210,15 +211,15 @@ async fn serve_socks5(
         _ => String::from_utf8(text(&mut stream).await?).ok()?,
     };
     let target = format!("{host}:{}", stream.read_u16().await.ok()?);
-    let asked = EgressProxyRequest { target, credentials, head: String::new() };
-    let deed = judge(&asked);
-    kept.lock().unwrap().push(asked);
+    let recorded = EgressProxyRequest { target, credentials, head: String::new() };
+    let deed = policy(&recorded);
+    kept.lock().unwrap().push(recorded);
     perform_action(stream, deed, socks5_reply(0), socks5_reply(5)).await
 }
 
 async fn serve_connect(
     mut stream: Box<dyn ProxyClientStream>,
-    judge: &ProxyPolicy,
+    policy: &ProxyPolicy,
     kept: &Mutex<Vec<EgressProxyRequest>>,
 ) -> Option<()> {
     let mut head = Vec::new();
@@ -231,9 +232,9 @@ async fn serve_connect(
     let credentials = credentials.map_or(Some(String::new()), |text| {
         String::from_utf8(base64::engine::general_purpose::STANDARD.decode(text).ok()?).ok()
     })?;
-    let asked = EgressProxyRequest { target, credentials, head };
-    let deed = judge(&asked);
-    kept.lock().unwrap().push(asked);
+    let recorded = EgressProxyRequest { target, credentials, head };
+    let deed = policy(&recorded);
+    kept.lock().unwrap().push(recorded);
     let yes = b"HTTP/1.1 200 Connection Established\r\n\r\n".to_vec();
     perform_action(stream, deed, yes, b"HTTP/1.1 502 Bad Gateway\r\nConnection: close\r\n\r\nrefused".to_vec()).await
 }
@@ -270,9 +271,9 @@ async fn perform_action(
     Some(())
 }
 
-fn server_config(world: &TestEnvironment, pair: &CertKeyPair) -> rustls::ServerConfig {
+fn server_config(environment: &TestEnvironment, pair: &CertKeyPair) -> rustls::ServerConfig {
     let mut roots = rustls::RootCertStore::empty();
-    roots.add(world.client_ca.certificate().clone()).unwrap();
+    roots.add(environment.client_ca.certificate().clone()).unwrap();
     let verifier =
         rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), narthex::tls::provider())
             .build()

@@ -36,13 +36,13 @@ pub(crate) struct FakeOidcIssuer {
 
 impl FakeOidcIssuer {
     /// An issuer with these keys, whose certificate is of the backends' authority.
-    pub(crate) async fn start(world: &TestEnvironment, keys: &[(&str, &SigningKey)]) -> FakeOidcIssuer {
+    pub(crate) async fn start(environment: &TestEnvironment, keys: &[(&str, &SigningKey)]) -> FakeOidcIssuer {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let tls = tokio_rustls::TlsAcceptor::from(Arc::new(server_config(&world.issue_backend(&["127.0.0.1"]))));
+        let tls = tokio_rustls::TlsAcceptor::from(Arc::new(server_config(&environment.issue_backend(&["127.0.0.1"]))));
         let documents = Arc::<Mutex<HashMap<String, IssuerDocument>>>::default();
-        let asked = Arc::<Mutex<Vec<String>>>::default();
-        let (served, noted) = (documents.clone(), asked.clone());
+        let recorded = Arc::<Mutex<Vec<String>>>::default();
+        let (served, noted) = (documents.clone(), recorded.clone());
         let task = tokio::spawn(async move {
             let mut running = tokio::task::JoinSet::new();
             while let Ok((socket, _)) = listener.accept().await {
@@ -66,7 +66,7 @@ impl FakeOidcIssuer {
             }
         });
         let issuer =
-            FakeOidcIssuer { url: format!("https://{}", address_text(address)), documents, requests: asked, task };
+            FakeOidcIssuer { url: format!("https://{}", address_text(address)), documents, requests: recorded, task };
         issuer.publish(keys);
         issuer
     }
@@ -86,7 +86,7 @@ impl FakeOidcIssuer {
 
     /// How often a document was asked for.
     pub(crate) fn request_count(&self, path: &str) -> usize {
-        self.requests.lock().unwrap().iter().filter(|asked| *asked == path).count()
+        self.requests.lock().unwrap().iter().filter(|recorded| *recorded == path).count()
     }
 
     /// Claims of jane that are good for an hour; `more` besides.
@@ -100,10 +100,10 @@ impl FakeOidcIssuer {
     }
 
     /// An `AuthenticationConfiguration` of this issuer; `jwt` replaces fields of its entry.
-    pub(crate) fn single_issuer_configuration(&self, world: &TestEnvironment, jwt: &Value) -> Value {
+    pub(crate) fn single_issuer_configuration(&self, environment: &TestEnvironment, jwt: &Value) -> Value {
         let mut entry = json!({
             "issuer": {
-                "url": self.url, "audiences": ["narthex"], "certificateAuthority": world.read_file("backend-ca.crt"),
+                "url": self.url, "audiences": ["narthex"], "certificateAuthority": environment.read_file("backend-ca.crt"),
             },
             "claimMappings": {
                 "username": {"claim": "sub", "prefix": "oidc:"}, "groups": {"claim": "groups", "prefix": "oidc:"},

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::support::backend::{
-    Backend, BackendResponse, BackendSettings, data_frame, json_response as answer, streamed_response,
+    Backend, BackendResponse, BackendSettings, data_frame, json_response as response, streamed_response,
 };
 use crate::support::fixtures::TestEnvironment;
 
@@ -51,21 +51,21 @@ pub(crate) enum AuthConfigMapState {
 }
 
 impl FakeReviewServer {
-    /// Listens, and writes `reviewer.kubeconfig`, which names it. Knows the token `start_things_backend` as tina, and allows her and
-    /// everybody else everything.
-    pub(crate) async fn start(world: &TestEnvironment) -> FakeReviewServer {
-        FakeReviewServer::start_at(world, "127.0.0.1:0".parse().unwrap()).await
+    /// Listens, and writes `reviewer.kubeconfig`, which names it. Knows the token `good` as tina and allows all
+    /// requests.
+    pub(crate) async fn start(environment: &TestEnvironment) -> FakeReviewServer {
+        FakeReviewServer::start_at(environment, "127.0.0.1:0".parse().unwrap()).await
     }
 
-    pub(crate) async fn start_at(world: &TestEnvironment, address: SocketAddr) -> FakeReviewServer {
+    pub(crate) async fn start_at(environment: &TestEnvironment, address: SocketAddr) -> FakeReviewServer {
         let behavior: Arc<Mutex<ReviewBehavior>> = Arc::new(Mutex::new(Arc::new(default_reply)));
-        let asked: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
-        let (behaving, asking) = (behavior.clone(), asked.clone());
+        let recorded: Arc<Mutex<Vec<(String, Value)>>> = Arc::default();
+        let (behaving, pending_request) = (behavior.clone(), recorded.clone());
         let (config_map, telling) = watch::channel((1, AuthConfigMapState::Absent));
         let settings =
             BackendSettings { names: vec!["127.0.0.1"], address, handles_probes: true, ..BackendSettings::http2() };
-        let backend = Backend::start(world, settings, move |request| {
-            let (behaving, asking, telling) = (behaving.clone(), asking.clone(), telling.clone());
+        let backend = Backend::start(environment, settings, move |request| {
+            let (behaving, pending_request, telling) = (behaving.clone(), pending_request.clone(), telling.clone());
             async move {
                 if request.method() == http::Method::GET {
                     return config_map_response(request.uri(), telling);
@@ -80,17 +80,18 @@ impl FakeReviewServer {
                 );
                 // The API, or a webhook's own URL.
                 assert!(target == of.to_ascii_lowercase() || !target.starts_with("/apis"), "{target}");
-                asking.lock().unwrap().push((target, question.clone()));
+                pending_request.lock().unwrap().push((target, question.clone()));
                 let reply = behaving.lock().unwrap().clone()(&question);
                 send_reply(reply).await
             }
         })
         .await;
         let identity = CertificateRequest::client("narthex", &[]);
-        world.write_pair("reviewer-client", &world.request_header_ca.issue(&identity, SystemTime::now()).unwrap());
-        std::fs::write(world.path("reviewer.token"), "first\n").unwrap();
-        let reviewer = FakeReviewServer { backend, behavior, reviews: asked, config_map };
-        reviewer.write_kubeconfig(world, "reviewer", "");
+        environment
+            .write_pair("reviewer-client", &environment.request_header_ca.issue(&identity, SystemTime::now()).unwrap());
+        std::fs::write(environment.path("reviewer.token"), "first\n").unwrap();
+        let reviewer = FakeReviewServer { backend, behavior, reviews: recorded, config_map };
+        reviewer.write_kubeconfig(environment, "reviewer", "");
         reviewer
     }
 
@@ -100,7 +101,7 @@ impl FakeReviewServer {
     }
 
     /// Writes `NAME.kubeconfig`, which names the reviewer, with `path` behind its address; says where that file is.
-    pub(crate) fn write_kubeconfig(&self, world: &TestEnvironment, name: &str, path: &str) -> String {
+    pub(crate) fn write_kubeconfig(&self, environment: &TestEnvironment, name: &str, path: &str) -> String {
         let document = json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -116,7 +117,7 @@ impl FakeReviewServer {
             "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
             "current-context": "x",
         });
-        let file = world.path(&format!("{name}.kubeconfig"));
+        let file = environment.path(&format!("{name}.kubeconfig"));
         std::fs::write(&file, document.to_string()).unwrap();
         file.display().to_string()
     }
@@ -136,8 +137,8 @@ impl FakeReviewServer {
 
     /// The reviews of a kind so far.
     pub(crate) fn reviews(&self, kind: &str) -> Vec<Value> {
-        let asked = self.reviews.lock().unwrap();
-        asked.iter().filter(|(_, question)| question["kind"] == kind).map(|(_, question)| question.clone()).collect()
+        let recorded = self.reviews.lock().unwrap();
+        recorded.iter().filter(|(_, question)| question["kind"] == kind).map(|(_, question)| question.clone()).collect()
     }
 
     /// Where the latest review was sent, and what it was.
@@ -166,7 +167,7 @@ impl FakeReviewServer {
     }
 }
 
-/// `good` is tina's; everybody may everything.
+/// Token `good` is tina's; all requests are allowed.
 pub(crate) fn default_reply(question: &Value) -> ReviewReply {
     if question["kind"] == "SubjectAccessReview" {
         return access_review_reply(json!({"allowed": true}));
@@ -211,7 +212,7 @@ fn config_map_response(uri: &http::Uri, mut telling: watch::Receiver<(u64, AuthC
     assert!(query.contains("fieldSelector=metadata.name%3Dextension-apiserver-authentication"), "{query}");
     let (version, now) = telling.borrow_and_update().clone();
     if matches!(now, AuthConfigMapState::Forbidden) {
-        return answer(403, r#"{"kind":"Status","message":"secret words"}"#);
+        return response(403, r#"{"kind":"Status","message":"secret words"}"#);
     }
     let document =
         |version: u64, data: Value| json!({"metadata": {"resourceVersion": version.to_string()}, "data": data});
@@ -222,16 +223,16 @@ fn config_map_response(uri: &http::Uri, mut telling: watch::Receiver<(u64, AuthC
         };
         let list =
             json!({"kind": "ConfigMapList", "metadata": {"resourceVersion": version.to_string()}, "items": items});
-        return answer(200, &list.to_string());
+        return response(200, &list.to_string());
     }
     let from: u64 = query.split("resourceVersion=").nth(1).unwrap().split('&').next().unwrap().parse().unwrap();
-    let (writer, answer) = streamed_response(200);
+    let (writer, response) = streamed_response(200);
     tokio::spawn(async move {
-        let mut told = from;
+        let mut error_text = from;
         loop {
             let (version, now) = telling.borrow_and_update().clone();
-            if version > told {
-                told = version;
+            if version > error_text {
+                error_text = version;
                 let event = match now {
                     AuthConfigMapState::Present(data) => json!({"type": "MODIFIED", "object": document(version, data)}),
                     AuthConfigMapState::Absent | AuthConfigMapState::Forbidden => {
@@ -247,20 +248,20 @@ fn config_map_response(uri: &http::Uri, mut telling: watch::Receiver<(u64, AuthC
             }
         }
     });
-    answer
+    response
 }
 
 async fn send_reply(mut reply: ReviewReply) -> BackendResponse {
     loop {
         reply = match reply {
-            ReviewReply::Json(status, document) => return answer(status, &document.to_string()),
-            ReviewReply::Text(status, text) => return answer(status, text),
+            ReviewReply::Json(status, document) => return response(status, &document.to_string()),
+            ReviewReply::Text(status, text) => return response(status, text),
             ReviewReply::Hang => std::future::pending().await,
             ReviewReply::Break => {
-                let (writer, answer) = streamed_response(201);
+                let (writer, response) = streamed_response(201);
                 writer.send(data_frame("{\"kind\":")).unwrap();
                 writer.send(Err(std::io::Error::other("broken"))).unwrap();
-                return answer;
+                return response;
             }
             ReviewReply::Delay(mut until, then) => {
                 while until.changed().await.is_ok() {}

@@ -56,7 +56,7 @@ impl TestEnvironment {
         };
         let (serving, client) = (authority("serving-ca"), authority("client-ca"));
         let (request_header, backend) = (authority("requestheader-ca"), authority("backend-ca"));
-        let world = TestEnvironment {
+        let environment = TestEnvironment {
             serving_ca: serving,
             client_ca: client,
             request_header_ca: request_header,
@@ -64,14 +64,15 @@ impl TestEnvironment {
             folder,
         };
         let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
-        world.write_pair(
+        environment.write_pair(
             "serving",
-            &world.serving_ca.issue(&CertificateRequest::serving(&names), SystemTime::now()).unwrap(),
+            &environment.serving_ca.issue(&CertificateRequest::serving(&names), SystemTime::now()).unwrap(),
         );
         let front_proxy = CertificateRequest::client("narthex-front-proxy", &[]);
-        world.write_pair("front-proxy", &world.request_header_ca.issue(&front_proxy, SystemTime::now()).unwrap());
-        fs::create_dir(world.path("registry")).unwrap();
-        world
+        environment
+            .write_pair("front-proxy", &environment.request_header_ca.issue(&front_proxy, SystemTime::now()).unwrap());
+        fs::create_dir(environment.path("registry")).unwrap();
+        environment
     }
 
     /// A path in the folder.
@@ -182,7 +183,7 @@ impl TestEnvironment {
         arguments
     }
 
-    /// Flags of a gateway that lets in whoever shows no credentials, and allows everybody everything.
+    /// Flags of a gateway with anonymous authentication and a policy that allows all users everything.
     pub(crate) fn anonymous_flags(&self) -> [String; 3] {
         let policy = "kind: ClusterRole\napiVersion: rbac.authorization.k8s.io/v1\nmetadata: {name: all}\nrules:\n\
              - {verbs: ['*'], apiGroups: ['*'], resources: ['*']}\n- {verbs: ['*'], nonResourceURLs: ['*']}\n---\n\
@@ -237,7 +238,7 @@ impl GatewayProcess {
     pub(crate) fn start_with_environment(
         command: &str,
         arguments: &[String],
-        environment: &[(&str, &str)],
+        env_vars: &[(&str, &str)],
     ) -> GatewayProcess {
         let mut program = Command::new(env!("CARGO_BIN_EXE_narthex"));
         // Under this name it is a command of itself.
@@ -245,7 +246,7 @@ impl GatewayProcess {
             "kube-rbac-proxy" => program.arg0(command),
             _ => program.arg(command),
         };
-        GatewayProcess::spawn(program, arguments, environment)
+        GatewayProcess::spawn(program, arguments, env_vars)
     }
 
     /// A gateway that can have so many descriptors open.
@@ -256,11 +257,11 @@ impl GatewayProcess {
         GatewayProcess::spawn(program, arguments, &[])
     }
 
-    fn spawn(mut program: Command, arguments: &[String], environment: &[(&str, &str)]) -> GatewayProcess {
+    fn spawn(mut program: Command, arguments: &[String], env_vars: &[(&str, &str)]) -> GatewayProcess {
         let mut child = program
             .args(arguments)
             .env_clear()
-            .envs(environment.iter().copied())
+            .envs(env_vars.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -360,8 +361,13 @@ fn parse_listen_address(line: &str, what: &str) -> Option<SocketAddr> {
 }
 
 /// Runs `look` until it finds something.
-pub(crate) async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let until = Instant::now() + TEST_TIMEOUT;
+pub(crate) async fn eventually<T>(what: &str, look: impl AsyncFnMut() -> Option<T>) -> T {
+    eventually_within(TEST_TIMEOUT, what, look).await
+}
+
+/// Runs `look` until it finds something, at most for `limit`.
+pub(crate) async fn eventually_within<T>(limit: Duration, what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let until = Instant::now() + limit;
     loop {
         if let Some(found) = look().await {
             return found;

@@ -14,57 +14,61 @@ pub(crate) const THINGS: &str = "/apis/things.example.com/v1/namespaces/default/
 
 /// One test's stage. The gateway ends with it.
 pub(crate) struct GatewayFixture {
-    pub(crate) world: TestEnvironment,
+    pub(crate) environment: TestEnvironment,
     pub(crate) gateway: GatewayProcess,
     pub(crate) jane: CertKeyPair,
 }
 
 impl GatewayFixture {
     /// `things.example.com/v1` served by `backends`; `annotations` are as [`register`] takes them.
-    pub(crate) fn new(world: TestEnvironment, backends: &[&Backend], annotations: &[(&str, &str)]) -> GatewayFixture {
-        GatewayFixture::with_flags(world, backends, annotations, &[])
+    pub(crate) fn new(
+        environment: TestEnvironment,
+        backends: &[&Backend],
+        annotations: &[(&str, &str)],
+    ) -> GatewayFixture {
+        GatewayFixture::with_flags(environment, backends, annotations, &[])
     }
 
     /// As [`Scene::new`], with more flags for the gateway.
     pub(crate) fn with_flags(
-        world: TestEnvironment,
+        environment: TestEnvironment,
         backends: &[&Backend],
         annotations: &[(&str, &str)],
         flags: &[&str],
     ) -> GatewayFixture {
         let addresses: Vec<_> = backends.iter().map(|backend| backend.address).collect();
-        register_things(&world, &addresses, annotations);
-        GatewayFixture::from_registry(world, flags)
+        register_things(&environment, &addresses, annotations);
+        GatewayFixture::from_registry(environment, flags)
     }
 
     /// As [`Scene::new`], for places where there may be no backend.
     pub(crate) fn with_addresses(
-        world: TestEnvironment,
+        environment: TestEnvironment,
         addresses: &[SocketAddr],
         annotations: &[(&str, &str)],
     ) -> GatewayFixture {
-        register_things(&world, addresses, annotations);
-        GatewayFixture::from_registry(world, &[])
+        register_things(&environment, addresses, annotations);
+        GatewayFixture::from_registry(environment, &[])
     }
 
     /// Whatever is registered already.
-    pub(crate) fn from_registry(world: TestEnvironment, flags: &[&str]) -> GatewayFixture {
-        let gateway = world.start_gateway(flags);
-        let jane = world.issue_user("jane", &["devs"]);
-        GatewayFixture { world, gateway, jane }
+    pub(crate) fn from_registry(environment: TestEnvironment, flags: &[&str]) -> GatewayFixture {
+        let gateway = environment.start_gateway(flags);
+        let jane = environment.issue_user("jane", &["devs"]);
+        GatewayFixture { environment, gateway, jane }
     }
 
     /// A connection on which nothing was said yet.
     pub(crate) async fn connect(&self, protocol: &str) -> TlsStream<TcpStream> {
-        connect(&self.world, self.gateway.address, Some(&self.jane), &[protocol]).await
+        connect(&self.environment, self.gateway.address, Some(&self.jane), &[protocol]).await
     }
 
     pub(crate) async fn http1(&self) -> Client {
-        Client::http1(&self.world, &self.gateway, Some(&self.jane)).await
+        Client::http1(&self.environment, &self.gateway, Some(&self.jane)).await
     }
 
     pub(crate) async fn http2(&self) -> Client {
-        Client::http2(&self.world, &self.gateway, Some(&self.jane)).await
+        Client::http2(&self.environment, &self.gateway, Some(&self.jane)).await
     }
 
     pub(crate) async fn both_protocols(&self) -> [Client; 2] {
@@ -74,9 +78,9 @@ impl GatewayFixture {
 
 /// Registers `things.example.com/v1` at `addresses`; `annotations` are names behind `run_narthex.dev/` and values.
 /// However often the test's faults fail a probe, the APIService stays available.
-pub(crate) fn register_things(world: &TestEnvironment, addresses: &[SocketAddr], annotations: &[(&str, &str)]) {
-    let text = world.apiservice_manifests("things.example.com", "v1", addresses, &annotations_yaml(annotations));
-    world.write_registry("things.yaml", &text);
+pub(crate) fn register_things(environment: &TestEnvironment, addresses: &[SocketAddr], annotations: &[(&str, &str)]) {
+    let text = environment.apiservice_manifests("things.example.com", "v1", addresses, &annotations_yaml(annotations));
+    environment.write_registry("things.yaml", &text);
 }
 
 /// Begins to watch things at a backend that [`crate::support::backend::start_watch_backend`] gave.

@@ -23,8 +23,8 @@ pub(crate) enum ListenAddress {
 }
 
 impl ListenAddress {
-    pub(crate) fn socket(world: &TestEnvironment) -> ListenAddress {
-        ListenAddress::Socket(world.path("app.sock"))
+    pub(crate) fn socket(environment: &TestEnvironment) -> ListenAddress {
+        ListenAddress::Socket(environment.path("app.sock"))
     }
 
     /// As `--upstream` has it.
@@ -89,8 +89,8 @@ impl PlaintextServer {
                     headers: request.headers().clone(),
                     peer: String::new(),
                 });
-                let answer = handler(request);
-                async move { Ok::<_, Infallible>(answer.await) }
+                let response = handler(request);
+                async move { Ok::<_, Infallible>(response.await) }
             });
             async move {
                 let io = TokioIo::new(carrier);
@@ -213,7 +213,7 @@ impl PlaintextConnection {
         }
     }
 
-    /// Writes; whether anybody still listens is not asked.
+    /// Writes; errors are ignored.
     pub(crate) async fn write(&mut self, text: impl AsRef<[u8]>) {
         let _ = self.stream.write_all(text.as_ref()).await;
         let _ = self.stream.flush().await;

@@ -30,15 +30,15 @@ const ADDRESS: &str = "NARTHEX_TEST_BACKEND_ADDRESS";
 
 impl BackendProcess {
     /// Begins to serve at `settings.address`; `name` is what it signs its answers with.
-    pub(crate) fn start(world: &TestEnvironment, name: &str, settings: &BackendSettings) -> BackendProcess {
+    pub(crate) fn start(environment: &TestEnvironment, name: &str, settings: &BackendSettings) -> BackendProcess {
         let names: Vec<String> = settings.names.iter().map(|name| (*name).to_owned()).collect();
-        world.write_pair(
+        environment.write_pair(
             name,
-            &world.backend_ca.issue(&CertificateRequest::serving(&names), SystemTime::now()).unwrap(),
+            &environment.backend_ca.issue(&CertificateRequest::serving(&names), SystemTime::now()).unwrap(),
         );
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "process::serves", "--ignored", "--nocapture", "--test-threads=1"])
-            .env(FOLDER, world.folder.path())
+            .args(["--exact", "support::process::serves", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(FOLDER, environment.folder.path())
             .env(NAME, name)
             .env(PROTOCOL, settings.protocols.join(","))
             .env(ADDRESS, settings.address.to_string())
@@ -82,11 +82,11 @@ impl Drop for BackendProcess {
     }
 }
 
-/// What every backend of these tests answers: who it is, after `?wait=` milliseconds; a watch says it every 50 ms.
+/// Response of every backend in these tests: its name, after `?wait=` milliseconds; a watch sends it every 50 ms.
 pub(crate) async fn signed_response(name: &str, request: Request<Incoming>) -> BackendResponse {
     let query = request.uri().query().unwrap_or_default().to_owned();
     if query.contains("watch=1") {
-        let (writer, answer) = streamed_response(200);
+        let (writer, response) = streamed_response(200);
         let name = name.to_owned();
         tokio::spawn(async move {
             for number in 0.. {
@@ -96,7 +96,7 @@ pub(crate) async fn signed_response(name: &str, request: Request<Incoming>) -> B
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         });
-        return answer;
+        return response;
     }
     if let Some(wait) = query.split('&').find_map(|pair| pair.strip_prefix("wait=")?.parse().ok()) {
         tokio::time::sleep(Duration::from_millis(wait)).await;
@@ -110,8 +110,10 @@ fn serves() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
     let value = |name| std::env::var(name).unwrap();
     let name = value(NAME);
-    let protocols: Vec<&'static str> =
-        ["h2", "http/1.1"].into_iter().filter(|one| value(PROTOCOL).split(',').any(|asked| asked == *one)).collect();
+    let protocols: Vec<&'static str> = ["h2", "http/1.1"]
+        .into_iter()
+        .filter(|one| value(PROTOCOL).split(',').any(|recorded| recorded == *one))
+        .collect();
     let file = |name: &str| format!("{folder}/{name}");
     let front_proxies = CertificateDer::from_pem_file(file("requestheader-ca.crt")).unwrap();
     let pair = CertKeyPair::from_files(&file(&name));

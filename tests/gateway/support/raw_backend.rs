@@ -15,7 +15,7 @@ use tokio_rustls::server::TlsStream;
 use crate::support::backend::{Backend, BackendSettings, api_resource_list};
 use crate::support::fixtures::TestEnvironment;
 
-/// Who the gateway's own questions come from.
+/// User of the gateway's own requests.
 const GATEWAY_USER: &str = "system:kube-aggregator";
 
 /// An HTTP/1.1 connection after the head of a request was read.
@@ -81,21 +81,21 @@ impl RawConnection {
     }
 }
 
-/// A backend that speaks HTTP/1.1 in `answer`'s own words; the connection ends with it.
+/// A backend that speaks HTTP/1.1 in `reply`'s own words; the connection ends with it.
 pub(crate) async fn http1<F>(
-    world: &TestEnvironment,
+    environment: &TestEnvironment,
     settings: BackendSettings,
-    answer: impl Fn(RawConnection) -> F + Send + Sync + 'static,
+    reply: impl Fn(RawConnection) -> F + Send + Sync + 'static,
 ) -> Backend
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let answer = Arc::new(answer);
-    Backend::start_raw(world, settings, move |stream| {
-        let answer = answer.clone();
+    let reply = Arc::new(reply);
+    Backend::start_raw(environment, settings, move |stream| {
+        let reply = reply.clone();
         async move {
             if let Some(talk) = RawConnection::accept(stream).await {
-                answer(talk).await;
+                reply(talk).await;
             }
         }
     })
@@ -131,10 +131,10 @@ impl H2Exchange {
         bytes.into()
     }
 
-    /// Answers with `body`, if anybody still listens.
+    /// Responds with `body`; errors are ignored.
     pub(crate) fn respond(&mut self, body: Bytes) {
-        if let Ok(mut answer) = self.respond.send_response(Response::new(()), false) {
-            let _ = answer.send_data(body, true);
+        if let Ok(mut reply) = self.respond.send_response(Response::new(()), false) {
+            let _ = reply.send_data(body, true);
         }
     }
 
@@ -150,29 +150,29 @@ impl H2Exchange {
 
 /// A backend that speaks HTTP/2 stream by stream.
 pub(crate) async fn http2<F>(
-    world: &TestEnvironment,
-    answer: impl Fn(H2Exchange) -> F + Send + Sync + 'static,
+    environment: &TestEnvironment,
+    reply: impl Fn(H2Exchange) -> F + Send + Sync + 'static,
 ) -> Backend
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    http2_with(world, 250, answer).await
+    http2_with(environment, 250, reply).await
 }
 
 /// As [`http2`], with so many streams on a connection.
 pub(crate) async fn http2_with<F>(
-    world: &TestEnvironment,
+    environment: &TestEnvironment,
     streams: u32,
-    answer: impl Fn(H2Exchange) -> F + Send + Sync + 'static,
+    reply: impl Fn(H2Exchange) -> F + Send + Sync + 'static,
 ) -> Backend
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let answer = Arc::new(answer);
-    Backend::start_raw(world, BackendSettings::http2(), move |stream| serve(stream, streams, answer.clone())).await
+    let reply = Arc::new(reply);
+    Backend::start_raw(environment, BackendSettings::http2(), move |stream| serve(stream, streams, reply.clone())).await
 }
 
-async fn serve<F>(stream: TlsStream<TcpStream>, streams: u32, answer: Arc<impl Fn(H2Exchange) -> F>)
+async fn serve<F>(stream: TlsStream<TcpStream>, streams: u32, reply: Arc<impl Fn(H2Exchange) -> F>)
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -203,7 +203,7 @@ where
             let _ = respond.send_response(Response::new(()), true);
             continue;
         }
-        running.spawn(answer(H2Exchange { request, respond, connection: sender.clone() }));
+        running.spawn(reply(H2Exchange { request, respond, connection: sender.clone() }));
     }
 }
 

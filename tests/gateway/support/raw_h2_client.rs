@@ -44,12 +44,12 @@ pub(crate) struct RawH2Client {
 impl RawH2Client {
     /// Connects, sends the preface and these settings.
     pub(crate) async fn open(
-        world: &TestEnvironment,
+        environment: &TestEnvironment,
         gateway: &GatewayProcess,
         pair: Option<&CertKeyPair>,
         settings: &[(u16, u32)],
     ) -> RawH2Client {
-        let stream = connect(world, gateway.address, pair, &["h2"]).await;
+        let stream = connect(environment, gateway.address, pair, &["h2"]).await;
         let (read, write) = tokio::io::split(stream);
         let (sender, receiver) = mpsc::unbounded_channel();
         let mut frames = RawH2Client { write, read: receiver, reading: tokio::spawn(read_frames(read, sender)) };

@@ -106,7 +106,12 @@ impl ControlThread {
     pub(super) async fn run(self, ready: Sender<Documents>) {
         let identity_headers = match UserHeaders::new(&BackendClient::user(), false) {
             Ok(headers) => headers,
-            Err(error) => return tracing::error!(why = error.0, "own user name is no valid header value"),
+            Err(error) => {
+                return tracing::error!(
+                    why = error.0,
+                    "the gateway's own user name cannot be sent in an identity header; the control thread ends"
+                );
+            }
         };
         let dialer = self.egress.dialer();
         let client = Rc::new(BackendClient {

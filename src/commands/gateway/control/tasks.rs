@@ -20,8 +20,10 @@ pub(in crate::commands::gateway) struct ControlTasks {
 
 struct ControlTask {
     name: &'static str,
-    start: Box<dyn FnOnce(TaskContext) -> Pin<Box<dyn Future<Output = ()>>> + Send>,
+    start: Box<dyn FnOnce(TaskContext) -> TaskFuture + Send>,
 }
+
+type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 /// What a task gets on its thread. It ends when the process does.
 pub(in crate::commands::gateway) struct TaskContext {

@@ -18,7 +18,7 @@ const CHECK_INTERVALS: (Duration, Duration) = (Duration::from_secs(5), Duration:
 pub(in crate::commands::gateway) type UpstreamReadiness = BTreeMap<String, AvailabilityCondition>;
 
 /// Opens a connection to each upstream every few seconds and publishes the results, until the process ends. No request
-/// is sent: the upstream's health has its own path. Requests do not wait for this check.
+/// is sent: the upstream's own health checks are relayed like any path. Requests do not wait for this check.
 pub(super) async fn follow(
     table: Published<RouteTable>,
     dialer: Dialer,
@@ -28,11 +28,11 @@ pub(super) async fn follow(
     let mut known = UpstreamReadiness::new();
     loop {
         let now = table.get();
-        let looks = now
+        let checks = now
             .upstreams()
             .iter()
             .map(async |route| (route.api_service.name.clone(), check_upstream(route, &dialer).await));
-        let found = futures_util::future::join_all(looks).await;
+        let found = futures_util::future::join_all(checks).await;
         let mut next = UpstreamReadiness::new();
         for (name, result) in found {
             let condition = match (known.remove(&name), &result) {
@@ -54,11 +54,11 @@ pub(super) async fn follow(
             };
             next.insert(name, condition);
         }
-        let fine = next.values().all(|condition| condition.status == ConditionStatus::True);
+        let all_ready = next.values().all(|condition| condition.status == ConditionStatus::True);
         known.clone_from(&next);
         publisher.publish(Arc::new(next));
         tokio::select! {
-            () = tokio::time::sleep(if fine { CHECK_INTERVALS.0 } else { CHECK_INTERVALS.1 }) => {}
+            () = tokio::time::sleep(if all_ready { CHECK_INTERVALS.0 } else { CHECK_INTERVALS.1 }) => {}
             () = drain.wait_for(ShutdownPhase::Ending) => return,
         }
     }
@@ -88,13 +88,13 @@ async fn check_upstream(route: &Route, dialer: &Dialer) -> Result<(), (&'static 
 }
 
 /// The readiness check: every upstream accepts connections.
-pub(in crate::commands::gateway) fn readiness_check(reached: Published<UpstreamReadiness>) -> HealthCheck {
+pub(in crate::commands::gateway) fn readiness_check(readiness: Published<UpstreamReadiness>) -> HealthCheck {
     HealthCheck::new("upstream", move || {
-        let reached = reached.load();
-        if reached.is_empty() {
+        let readiness = readiness.load();
+        if readiness.is_empty() {
             return Err("upstreams not checked yet".to_owned());
         }
-        let gone = reached.iter().find(|(_, condition)| condition.status != ConditionStatus::True);
+        let gone = readiness.iter().find(|(_, condition)| condition.status != ConditionStatus::True);
         gone.map_or(Ok(()), |(name, condition)| Err(format!("{name}: {} ({})", condition.reason, condition.message)))
     })
 }

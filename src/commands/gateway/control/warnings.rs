@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::observe::metrics::Metrics;
-use crate::process::{Drain, Problem, Published, Publisher, ShardedMap, ShutdownPhase};
+use crate::process::{Drain, HelpTopic, Problem, Published, Publisher, ShardedMap, ShutdownPhase};
 use crate::registry::{ApiService, ApiServiceBackend, Registry, Revision};
 use crate::tls::server::ClientTrust;
 
-/// The current warnings, as text lines.
+/// The current warnings.
 #[derive(Clone, Default)]
 pub(in crate::commands::gateway) struct RegistryWarnings {
     /// By name of the APIService.
-    by_name: ShardedMap<Arc<[String]>>,
+    by_name: ShardedMap<Arc<[Problem]>>,
     count: usize,
 }
 
@@ -21,18 +21,18 @@ impl RegistryWarnings {
     pub(in crate::commands::gateway) fn lines(&self) -> Vec<String> {
         let mut names: Vec<&str> = self.by_name.names().collect();
         names.sort_unstable();
-        names.into_iter().flat_map(|name| self.get(name)).cloned().collect()
+        names.into_iter().flat_map(|name| self.get(name)).map(ToString::to_string).collect()
     }
 
-    fn get(&self, name: &str) -> &[String] {
+    fn get(&self, name: &str) -> &[Problem] {
         self.by_name.get(name).map(AsRef::as_ref).unwrap_or_default()
     }
 
-    fn set(&mut self, name: &str, lines: Vec<String>) {
-        self.count = self.count + lines.len() - self.get(name).len();
-        match lines.is_empty() {
+    fn set(&mut self, name: &str, warnings: Vec<Problem>) {
+        self.count = self.count + warnings.len() - self.get(name).len();
+        match warnings.is_empty() {
             true => self.by_name.remove(name),
-            false => self.by_name.insert(name, lines.into()),
+            false => self.by_name.insert(name, warnings.into()),
         }
     }
 }
@@ -106,7 +106,7 @@ impl WarningTracker {
             // The registry logs its own warnings itself.
             let own = registry.warnings_of(&name).len();
             for doubt in lines.iter().skip(own).filter(|doubt| !before.contains(doubt)) {
-                tracing::warn!("registry: {doubt}");
+                tracing::warn!(help = doubt.help_link(), "registry: {doubt}");
             }
             self.warnings.set(&name, lines);
             changed = true;
@@ -114,11 +114,11 @@ impl WarningTracker {
         changed.then(|| self.warnings.clone())
     }
 
-    fn lines(&self, one: &ApiService, registry: &Registry, trust: &ClientTrust) -> Vec<String> {
-        let own = registry.warnings_of(&one.name).iter().map(ToString::to_string);
+    fn lines(&self, one: &ApiService, registry: &Registry, trust: &ClientTrust) -> Vec<Problem> {
+        let own = registry.warnings_of(&one.name).iter().cloned();
         let versions = self.groups.get(&one.group).into_iter().flatten();
         let versions = versions.filter_map(|name| registry.api_service(name)).map(AsRef::as_ref);
-        own.chain(apiservice_warnings(one, versions, trust).iter().map(ToString::to_string)).collect()
+        own.chain(apiservice_warnings(one, versions, trust)).collect()
     }
 }
 
@@ -137,7 +137,8 @@ fn apiservice_warnings<'r>(
                     "it contains a CA that is trusted for {whose}, too: a holder of such a certificate could pose as \
                      the backend; use a separate CA for backends"
                 );
-                doubts.push(Problem::at_field(problem_place(one), "spec.caBundle", message));
+                let doubt = Problem::at_field(problem_place(one), "spec.caBundle", message);
+                doubts.push(doubt.with_help(HelpTopic::AuthorityShared));
             }
         }
     }
@@ -145,10 +146,10 @@ fn apiservice_warnings<'r>(
         && let Some(local) = versions.find(|other| other.backend == ApiServiceBackend::Local)
     {
         let message = format!(
-            "takes over a part of {}, which {} has from the API server itself: these objects go to another server",
+            "claims part of group {}, but {} is served by the API server itself (Local): the group is split between two servers",
             one.group, local.name
         );
-        doubts.push(Problem::at_field(problem_place(one), "spec.group", message));
+        doubts.push(Problem::at_field(problem_place(one), "spec.group", message).with_help(HelpTopic::GroupSplit));
     }
     doubts
 }
@@ -200,7 +201,9 @@ mod tests {
         let doubts = doubts_of(&registry, trust);
         assert_eq!(doubts.len(), 2, "{doubts:#?}");
         assert!(doubts[0].starts_with("APIService v1.careless.io: spec.caBundle: "), "{doubts:#?}");
-        assert!(doubts[1].starts_with("APIService v2.apps: spec.group: takes over a part of apps, which v1.apps has"));
+        assert!(doubts[1].starts_with(
+            "APIService v2.apps: spec.group: claims part of group apps, but v1.apps is served by the API server itself"
+        ));
         let nobody =
             ClientTrust { client: None, request_header: bundle(&backends), front_proxies: None, generation: 0 };
         assert_eq!(doubts_of(&registry, nobody).len(), 4);

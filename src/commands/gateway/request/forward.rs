@@ -100,7 +100,7 @@ fn backend_path(path: &CanonicalPath<'_>, query: &str, uri: &Uri, is_openapi: bo
 }
 
 /// Adds what the gateway itself says about the response of a backend.
-pub(super) fn complete_response(
+pub(super) fn add_gateway_headers(
     parsed: &ParsedRequest<'_>,
     route: &Route,
     mut response: Response<ForwardedBody>,

@@ -13,6 +13,7 @@ mod reviews;
 mod target;
 mod timeouts;
 
+use std::convert::Infallible;
 use std::rc::Rc;
 
 use http::header::CONNECTION;
@@ -34,7 +35,10 @@ use crate::observe::access::AccessRecord;
 ///
 /// The request is boxed: it passes through many futures, each of which would hold a copy, and moving such futures was a
 /// seventh of all CPU.
-pub(super) async fn handle(connection: Rc<ClientConnection>, request: Box<Request<IncomingBody>>) -> Response<Body> {
+pub(super) async fn handle(
+    connection: Rc<ClientConnection>,
+    request: Box<Request<IncomingBody>>,
+) -> Result<Response<Body>, Infallible> {
     let mut record = connection.worker.reports.begin(connection.remote, &request);
     let accept = Accept::from_headers(request.headers());
     let audit_id = audit_id(request.headers());
@@ -53,7 +57,7 @@ pub(super) async fn handle(connection: Rc<ClientConnection>, request: Box<Reques
     if connection.is_closing() {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
-    if is_head { strip_body(response) } else { response }
+    Ok(if is_head { strip_body(response) } else { response })
 }
 
 /// Handles one request. Its response has no access record yet.
@@ -71,7 +75,7 @@ async fn process(
     let parsed = ParsedRequest::new(connection, &target, &info, request.headers(), audit_id);
     parsed.set_labels(&info, request.headers(), record);
 
-    // Serve what needs no authentication.
+    // Serve what needs no authentication: health checks, with those of the delegate if the caller may see them.
     let delegate_checks = match health::includes_delegate_checks(&parsed) {
         true => Box::pin(health::delegate_checks(&parsed, &info, request.headers_mut())).await,
         false => String::new(),
@@ -100,7 +104,7 @@ async fn process(
     };
     let (backend, outbound) = forward::prepare(&parsed, &access, route, admission, request, record)?;
     let response = send(&access.permit, &backend, outbound, record).await?;
-    let response = forward::complete_response(&parsed, route, response);
+    let response = forward::add_gateway_headers(&parsed, route, response);
     Ok(add_warning(response, access.warning).map(ResponseBody::Forwarded))
 }
 

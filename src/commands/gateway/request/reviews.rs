@@ -30,11 +30,11 @@ pub(super) async fn self_review(
     review: SelfReview,
     permit: &Permit<'_>,
     request: Request<IncomingBody>,
-    receipt: &BodyCounter,
+    counter: &BodyCounter,
 ) -> Result<Response<Body>, Refusal> {
-    let body = read_review_body(permit, review.review_body(), request, receipt).await?;
-    let answer = review.answer(&shared.access.authorizer, permit.user(), &body).await;
-    answer.map(|answer| created_response(&answer)).map_err(client_error)
+    let body = read_review_body(permit, review.review_body(), request, counter).await?;
+    let review = review.answer(&shared.access.authorizer, permit.user(), &body).await;
+    review.map(|review| created_response(&review)).map_err(client_error)
 }
 
 /// The response to a backend's TokenReview, SubjectAccessReview or ConfigMap request (`--serve-delegation`).
@@ -48,49 +48,49 @@ pub(super) async fn delegation_review(
     permit: &Permit<'_>,
     query: &Query<'_>,
     request: Request<IncomingBody>,
-    receipt: &BodyCounter,
+    counter: &BodyCounter,
 ) -> Result<Response<Body>, Refusal> {
-    let Some(form) = request_kind.review_body() else {
+    let Some(review_body) = request_kind.review_body() else {
         return delegation_server::handle_config_map(server, permit.request(), query, request.headers());
     };
-    let body = read_review_body(permit, form, request, receipt).await?;
-    let answer = match request_kind {
+    let body = read_review_body(permit, review_body, request, counter).await?;
+    let review = match request_kind {
         DelegationRequest::TokenReview => delegation_server::token_review(&shared.access.authenticator, &body).await,
         DelegationRequest::SubjectAccessReview | DelegationRequest::ConfigMap => {
             authorize::subject_access_review(&shared.access.authorizer, shared.access.authenticator.groups(), &body)
                 .await
         }
     };
-    answer.map(|answer| created_response(&answer)).map_err(client_error)
+    review.map(|review| created_response(&review)).map_err(client_error)
 }
 
 /// Reads the body of a review, as JSON.
 async fn read_review_body(
     permit: &Permit<'_>,
-    form: ReviewBody,
+    review_body: ReviewBody,
     request: Request<IncomingBody>,
-    receipt: &BodyCounter,
+    counter: &BodyCounter,
 ) -> Result<Vec<u8>, Refusal> {
     if permit.request().verb != "create" {
         let message = "the server does not allow this method on the requested resource";
         return Err(client_error(Status::method_not_allowed(message)));
     }
     let (head, body) = request.into_parts();
-    let most = form.max_bytes();
-    let read = tokio::time::timeout(REVIEW_BODY_TIMEOUT, Limited::new(body, most).collect()).await;
+    let max_bytes = review_body.max_bytes();
+    let read = tokio::time::timeout(REVIEW_BODY_TIMEOUT, Limited::new(body, max_bytes).collect()).await;
     let read = read.map_err(|_| client_error(Status::request_timeout("the body did not arrive in time")))?;
     let body = read.map_err(|error| {
         if error.is::<LengthLimitError>() {
-            client_error(Status::request_entity_too_large(format_args!("limit is {most}")))
+            client_error(Status::request_entity_too_large(format_args!("limit is {max_bytes}")))
         } else {
             client_error(Status::bad_request("the request body is incomplete")).with_cause(error)
         }
     })?;
-    let kind = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let body = body.to_bytes();
-    receipt.record(&body);
-    if !ReviewBody::is_slow(kind, body.len()) {
-        return form.read(kind, &body).map_err(client_error);
+    counter.record(&body);
+    if !ReviewBody::is_slow(content_type, body.len()) {
+        return review_body.read(content_type, &body).map_err(client_error);
     }
     // On a blocking thread, so that other requests of this worker do not wait.
     let turn = SLOW_READ_SLOTS.wait(&permit.user().name);
@@ -100,14 +100,14 @@ async fn read_review_body(
             RetryAfter::Overloaded,
         )));
     };
-    let kind = kind.to_owned();
-    let read = tokio::task::spawn_blocking(move || form.read(&kind, &body)).await;
+    let content_type = content_type.to_owned();
+    let read = tokio::task::spawn_blocking(move || review_body.read(&content_type, &body)).await;
     read.map_err(|error| client_error(Status::internal_error("the body could not be read")).with_cause(error))?
         .map_err(client_error)
 }
 
-fn created_response(answer: &serde_json::Value) -> Response<Body> {
-    let mut response = Response::new(format!("{answer}\n").into());
+fn created_response(review: &serde_json::Value) -> Response<Body> {
+    let mut response = Response::new(format!("{review}\n").into());
     *response.status_mut() = StatusCode::CREATED;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -70,7 +70,7 @@ impl ReadableFiles<'_> {
 fn backend_findings(backend: &ApiService, place: Option<&str>, now: UnixTime, found: &mut Vec<Problem>) {
     let bundle = backend.ca_bundle.iter().flat_map(|bundle| bundle.validity_problems(now));
     found.extend(bundle.map(|problem| match place {
-        Some(place) => Problem::at_field(place, "spec.caBundle", problem.message),
+        Some(place) => Problem { location: place.to_owned(), field: "spec.caBundle".to_owned(), ..problem },
         None => problem,
     }));
     if let ClientCertificate::Dedicated(pair) = &backend.client_certificate {

@@ -44,17 +44,17 @@ use crate::process::{Drain, Problem, Problems, Published};
 use crate::tls::ManagedCertificate;
 use crate::tls::server::ServingReaders;
 
-/// Options for commands that contain a gateway.
+/// Options for commands that embed a gateway.
 #[derive(Default)]
 pub struct StartOptions {
     /// Further generated certificates to maintain.
     pub certificates: Vec<ManagedCertificate>,
 }
 
-/// Starts the gateway with the files read. When this returns, it listens.
+/// Starts the gateway with the files read. Once this has returned, clients can connect.
 ///
 /// # Errors
-/// Other start failures, for example a port in use or certificates that cannot be generated.
+/// Failures after the files are read, for example a port in use or certificates that cannot be generated.
 pub fn start(
     config: &GatewayConfig,
     mut files: GatewayFiles,
@@ -73,11 +73,11 @@ pub fn start(
     let audit = files.audit.map(|files| files.start(egress.clone(), &metrics, &mut tasks)).transpose()?;
     let (auditor, audit_shutdown) = audit.unzip();
     let (authorization, chain_watcher) = files.authorization.publish(config, &metrics, &mut tasks)?;
-    let request = certificates.request.take();
+    let signing_request = certificates.request.take();
     let mut delegated =
-        DelegatedAuth::start(files.kubeconfigs, request, chain_watcher, config, &egress, &metrics, &drain)?;
+        DelegatedAuth::start(files.kubeconfigs, signing_request, chain_watcher, config, &egress, &metrics, &drain)?;
     let serving = publish_serving(files.serving, delegated.cluster_trust.take(), &mut tasks)?;
-    let policy = RequestPolicy::new(config, authorization.rules.clone());
+    let request_policy = RequestPolicy::new(config, authorization.rules.clone());
     let access = access_control(
         config,
         files.authentication,
@@ -108,7 +108,7 @@ pub fn start(
         delegate,
         health: if config.sidecar.serves_health { health.clone() } else { Vec::new() },
         relay: RelaySettings::new(config),
-        policy,
+        policy: request_policy,
         inflight: InflightPools::new(config),
         metrics,
         drain,
@@ -131,11 +131,12 @@ pub fn start(
     };
     let admin = start_admin(config, &shared, inputs, files.admin_token)?;
     log_addresses(config, address, admin.as_ref().map(|admin| admin.local_addr), certificates.kubeconfig.as_deref());
-    let logs = ShutdownHandles { access: access_log, audit: audit_shutdown, lease_release: routing.lease_release };
-    Ok(GatewayHandle::new(address, admin, drainer, config, workers.threads, shared, logs))
+    let shutdown_handles =
+        ShutdownHandles { access: access_log, audit: audit_shutdown, lease_release: routing.lease_release };
+    Ok(GatewayHandle::new(address, admin, drainer, config, workers.threads, shared, shutdown_handles))
 }
 
-/// Publishes the routes to backends and API servers.
+/// Publishes the egress routes to backends and API servers.
 fn publish_egress(
     config: &GatewayConfig,
     (file, routes): (Option<EgressConfigFile>, EgressRoutes),
@@ -149,7 +150,7 @@ fn publish_egress(
     EgressSettings { resolver: config.backends.resolver, routes, metrics: metrics.clone() }
 }
 
-/// Starts the control thread, which creates the documents.
+/// Starts the control thread, which creates the discovery and OpenAPI documents.
 fn start_control(
     config: &GatewayConfig,
     tasks: ControlTasks,
@@ -183,8 +184,8 @@ fn start_control(
         metrics: egress.metrics.clone(),
         drain: drain.clone(),
     };
-    let (ready, documents) = std::sync::mpsc::channel();
-    spawn_thread("control", move || control.run(ready))?;
+    let (documents_sender, documents) = std::sync::mpsc::channel();
+    spawn_thread("control", move || control.run(documents_sender))?;
     documents.recv().map_err(|_| Problem::new("control", "the control thread ended early"))
 }
 

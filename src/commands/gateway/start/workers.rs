@@ -10,7 +10,9 @@ use crate::commands::gateway::state::GatewayState;
 use crate::commands::gateway::worker::{ConnectionLimits, GatewayWorker};
 use crate::commands::threads::spawn_thread;
 use crate::config::GatewayConfig;
-use crate::listen::{Acceptor, Connections, ServerLimits, accept, bind, raise_descriptor_limit};
+use crate::listen::{
+    Acceptor, Connections, ServerLimits, accept, bind, proxied_connections_within, raise_descriptor_limit,
+};
 use crate::observe::access::{self, AccessLog};
 use crate::observe::health::HealthChecks;
 use crate::process::Problem;
@@ -93,11 +95,10 @@ impl Listeners {
     }
 }
 
-/// The limit of client connections. Some descriptors stay free for files and the admin listener; a proxied connection
-/// takes up to two.
+/// The limit of client connections.
 fn max_connections(limits: &ServerLimits, descriptors: Option<u64>) -> usize {
     if limits.max_connections != usize::MAX {
         return limits.max_connections;
     }
-    descriptors.map_or(usize::MAX, |all| usize::try_from(all.saturating_sub(64) / 2).unwrap_or(usize::MAX).max(16))
+    proxied_connections_within(descriptors).max(16)
 }

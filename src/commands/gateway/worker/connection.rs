@@ -6,13 +6,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use http::{HeaderValue, Request};
+use tower::service_fn;
 
 use super::GatewayWorker;
 use crate::authenticate::Peer;
 use crate::commands::gateway::request;
 use crate::forward::ConnectionHeaders;
 use crate::kubeapi::{Status, User};
-use crate::listen::{AcceptedConnection, ConnectionHandle, Handler, HandlerFuture, HttpProtocol};
+use crate::listen::{AcceptedConnection, ConnectionHandle, HttpProtocol, RequestService, ResponseFuture};
 use crate::message::{IncomingBody, Refusal};
 
 /// State shared by the requests of one client connection.
@@ -93,7 +94,7 @@ impl ClientConnection {
     /// The requested host of `request`, as a header value.
     ///
     /// # Errors
-    /// As [`host::requested_host`]: the request must be rejected.
+    /// As `request::requested_host`: the request must be rejected.
     pub(in crate::commands::gateway) fn requested_host(
         &self,
         request: &Request<IncomingBody>,
@@ -122,11 +123,12 @@ impl ClientConnection {
     }
 }
 
-impl Handler for ClientConnection {
-    fn handle(self: Rc<Self>, request: Request<IncomingBody>) -> HandlerFuture {
+/// The service of a connection's requests.
+pub(super) fn request_service(connection: Rc<ClientConnection>) -> impl RequestService {
+    service_fn(move |request| -> ResponseFuture {
         // Allocated first: a future built on the stack would be moved to the heap with all its kilobytes.
         let (room, request) = (Box::new_uninit(), Box::new(request));
-        let answering = Box::write(room, request::handle(self, request));
+        let answering = Box::write(room, request::handle(connection.clone(), request));
         Box::into_pin(answering)
-    }
+    })
 }

@@ -6,24 +6,27 @@ mod header_cache;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::ready;
 use std::io;
-use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
+use tokio::task::spawn_local;
+use tower::service_fn;
 
 pub(super) use self::connection::ClientConnection;
+use self::connection::request_service;
 pub(super) use self::handshake_log::HandshakeLog;
 use self::header_cache::HeaderCache;
 use super::state::GatewayState;
 use crate::egress::{self, Dialer, Pool};
 use crate::forward::{ApiServiceState, LongRunningResponses, UserHeaders, WorkerBackend};
 use crate::kubeapi::{Status, User};
-use crate::listen::{AcceptedConnection, Connections, HandlerFactory, IncomingConnection, ServerLimits, serve};
+use crate::listen::{Connections, IncomingConnection, ServerLimits, serve};
 use crate::message::{Blame, Refusal};
-use crate::observe::metrics::HandshakeFailure;
 use crate::observe::{access, metrics};
 use crate::process::{Published, ShutdownPhase};
 use crate::registry::DisplayName;
@@ -175,7 +178,7 @@ impl GatewayWorker {
     ) {
         let limits = Rc::new(limits);
         if let Some(notifier) = self.notifier.clone() {
-            tokio::task::spawn_local(async move { notifier.run().await });
+            spawn_local(async move { notifier.run().await });
         }
         let mut round = tokio::time::interval(SWEEP_INTERVAL);
         let [mut drain, mut end, mut over] = std::array::from_fn(|_| self.shared.drain.clone());
@@ -185,8 +188,17 @@ impl GatewayWorker {
                 arrived = incoming.recv(), if open => match arrived {
                     Some(arrived) => {
                         let tls = self.shared.serving.config.load().as_ref().clone();
-                        let service = Rc::new(ConnectionFactory(self.clone()));
-                        tokio::task::spawn_local(serve(arrived, tls, service, limits.clone(), connections.clone()));
+                        let (worker, shared) = (self.clone(), self.shared.clone());
+                        let make_service = service_fn(move |accepted| {
+                            let connection = ClientConnection::new(worker.clone(), accepted);
+                            ready(Ok::<_, Infallible>(request_service(connection)))
+                        });
+                        let report_failure = move |remote, failure, error: &io::Error| {
+                            shared.metrics.record_tls_handshake_failure(failure);
+                            shared.handshake_log.log(remote, failure, error);
+                        };
+                        let (limits, connections) = (limits.clone(), connections.clone());
+                        spawn_local(serve(arrived, tls, make_service, report_failure, limits, connections));
                     }
                     None => open = false,
                 },
@@ -300,20 +312,4 @@ impl GatewayWorker {
 fn can_serve(route: &Arc<Route>, backends: &BackendCache) -> bool {
     let known = backends.by_route.get(&Arc::as_ptr(route)).map(|(_, backend)| backend);
     route.is_serving() && known.is_none_or(|backend| backend.endpoints().any(|(_, _, out)| !out))
-}
-
-/// Creates the [`Connection`] of each accepted connection.
-struct ConnectionFactory(Rc<GatewayWorker>);
-
-impl HandlerFactory for ConnectionFactory {
-    type Connection = ClientConnection;
-
-    fn new_handler(&self, accepted: AcceptedConnection) -> Rc<ClientConnection> {
-        ClientConnection::new(self.0.clone(), accepted)
-    }
-
-    fn handshake_failed(&self, remote: SocketAddr, failure: HandshakeFailure, error: &io::Error) {
-        self.0.shared.metrics.record_tls_handshake_failure(failure);
-        self.0.shared.handshake_log.log(remote, failure, error);
-    }
 }

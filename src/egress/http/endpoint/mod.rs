@@ -52,7 +52,7 @@ pub struct Endpoint {
     became_unresponsive: Cell<bool>,
     /// Whether a liveness check is running.
     liveness_check_running: Cell<bool>,
-    /// Why the endpoint is ejected; a background dial that succeeds brings it back.
+    /// Why the endpoint is unreachable; a background dial that succeeds brings it back.
     failure: RefCell<Option<DialError>>,
     /// Requests in flight that are expected to end soon.
     pub(in crate::egress) short_lived: Cell<usize>,

@@ -37,8 +37,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for ActivityStream<T> {
 }
 
 impl<T: AsyncRead + Unpin> ActivityStream<T> {
-    /// When a write fails the peer has closed, and may have sent the reason (a TLS alert) just before: it is read
-    /// first, which takes no time on a closed socket.
+    /// After a failed write, first reads the reason that the closing peer may have sent (a TLS alert); that takes no
+    /// time on a closed socket.
     fn record_write_error<R>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if let Poll::Ready(Err(error)) = &written
             && self.activity.failure.get().is_none()

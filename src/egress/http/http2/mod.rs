@@ -70,7 +70,7 @@ pub(in crate::egress) struct Http2Connection {
     awaited_responses: Cell<u32>,
     liveness: Cell<LivenessTracker>,
     ping: RefCell<Option<PingPong>>,
-    /// [`Http2Connection::read_count`] when a request had waited in vain; the connection is usable again once it grows.
+    /// [`Http2Connection::read_count`] when a request got no response in time; no new requests until the count grows.
     doubted_at: Cell<Option<u64>>,
     /// [`Http2Connection::read_count`] when the endpoint was found unresponsive.
     unresponsive_at: Cell<Option<u64>>,

@@ -5,20 +5,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::Instant;
 
-use super::fake_server::{FakeServer, FakeStream, ServerCommand, with_server};
+use super::fake_server::{DIAL_TIMEOUT, FakeStream, ServerCommand, with_server};
 use super::{failure, pattern, read_all};
-use crate::egress::proxy::konnectivity::{KonnectivityTunnel, Packet, TunnelFailure};
-
-const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
-
-async fn open(fake: &FakeServer, connection: i64) -> (KonnectivityTunnel, FakeStream) {
-    let (tunnel, call) = tokio::join!(fake.client.dial("a:1", DIAL_TIMEOUT), async {
-        let mut call = fake.accept().await;
-        call.open(connection).await;
-        call
-    });
-    (tunnel.unwrap(), call)
-}
+use crate::egress::proxy::konnectivity::{Packet, TunnelFailure};
 
 fn closed(connection: i64) -> Packet {
     Packet::CloseResponse { error: String::new(), connection }
@@ -27,7 +16,7 @@ fn closed(connection: i64) -> Packet {
 #[tokio::test(start_paused = true)]
 async fn konnectivity_tunnel_reads_all_before_remote_close() {
     with_server(async |fake| {
-        let (mut tunnel, mut call) = open(&fake, 1).await;
+        let (mut tunnel, mut call) = fake.open_tunnel(1).await;
         let sent = pattern(300_000);
         for piece in sent.chunks(4096) {
             call.send_data_packet(1, piece);
@@ -46,7 +35,7 @@ async fn konnectivity_tunnel_reads_all_before_remote_close() {
 #[tokio::test(start_paused = true)]
 async fn konnectivity_tunnel_write_fails_after_remote_close() {
     with_server(async |fake| {
-        let (mut tunnel, mut call) = open(&fake, 1).await;
+        let (mut tunnel, mut call) = fake.open_tunnel(1).await;
         call.send_packet(&closed(1));
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(tunnel.write(b"x").await.unwrap_err().kind(), std::io::ErrorKind::BrokenPipe);
@@ -69,7 +58,7 @@ async fn konnectivity_tunnel_abrupt_end_is_an_error() {
             (&|_| fake.command(ServerCommand::Exit), TunnelFailure::Lost),
         ];
         for (end, expected) in ends {
-            let (mut tunnel, mut call) = open(&fake, 1).await;
+            let (mut tunnel, mut call) = fake.open_tunnel(1).await;
             call.send_data_packet(1, b"half an ans");
             let mut begun = [0; 11];
             tunnel.read_exact(&mut begun).await.unwrap();
@@ -89,7 +78,7 @@ async fn konnectivity_tunnel_abrupt_end_is_an_error() {
 async fn konnectivity_tunnel_close_lingers_after_write() {
     with_server(async |fake| {
         for shut in [false, true] {
-            let (mut tunnel, mut call) = open(&fake, 1).await;
+            let (mut tunnel, mut call) = fake.open_tunnel(1).await;
             let sent = pattern(2 << 20);
             let (written, (received, next)) = tokio::join!(
                 async {
@@ -116,7 +105,7 @@ async fn konnectivity_tunnel_close_lingers_after_write() {
 #[tokio::test(start_paused = true)]
 async fn konnectivity_tunnel_without_recent_write_closes_at_once() {
     with_server(async |fake| {
-        let (mut tunnel, mut call) = open(&fake, 1).await;
+        let (mut tunnel, mut call) = fake.open_tunnel(1).await;
         tunnel.write_all(b"x").await.unwrap();
         assert!(matches!(call.packet().await, Some(Packet::Data { .. })));
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -134,7 +123,7 @@ async fn konnectivity_tunnel_without_recent_write_closes_at_once() {
 #[tokio::test(start_paused = true)]
 async fn konnectivity_tunnel_half_close_delivers_response() {
     with_server(async |fake| {
-        let (tunnel, mut call) = open(&fake, 1).await;
+        let (tunnel, mut call) = fake.open_tunnel(1).await;
         let (mut reader, mut writer) = tokio::io::split(tunnel);
         writer.write_all(b"GET /").await.unwrap();
         let far = async {
@@ -161,7 +150,7 @@ async fn konnectivity_tunnel_half_close_delivers_response() {
 #[tokio::test(start_paused = true)]
 async fn konnectivity_tunnel_close_does_not_linger_when_remote_closes() {
     with_server(async |fake| {
-        let (mut tunnel, mut call) = open(&fake, 1).await;
+        let (mut tunnel, mut call) = fake.open_tunnel(1).await;
         tunnel.write_all(b"close_notify").await.unwrap();
         let begun = Instant::now();
         let (shut, ()) = tokio::join!(tunnel.shutdown(), async {
@@ -179,7 +168,7 @@ async fn konnectivity_tunnel_close_does_not_linger_when_remote_closes() {
 #[tokio::test(start_paused = true)]
 async fn konnectivity_tunnel_close_times_out() {
     with_server(async |fake| {
-        let (mut tunnel, mut call) = open(&fake, 1).await;
+        let (mut tunnel, mut call) = fake.open_tunnel(1).await;
         tunnel.shutdown().await.unwrap();
         call.send_data_packet(1, b"late");
         let begun = Instant::now();
@@ -189,7 +178,7 @@ async fn konnectivity_tunnel_close_times_out() {
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(fake.client.streams(), 0);
 
-        let (tunnel, mut call) = open(&fake, 2).await;
+        let (tunnel, mut call) = fake.open_tunnel(2).await;
         drop(tunnel);
         assert_eq!(call.packet().await, Some(Packet::CloseRequest { connection: 2 }));
         assert!(call.try_packet().await.is_err(), "it is reset in the end");
@@ -201,7 +190,7 @@ async fn konnectivity_tunnel_close_times_out() {
 #[tokio::test(start_paused = true)]
 async fn konnectivity_tunnel_reset_wakes_waiting_writer() {
     with_server(async |fake| {
-        let (mut tunnel, mut call) = open(&fake, 1).await;
+        let (mut tunnel, mut call) = fake.open_tunnel(1).await;
         let words = pattern(1 << 20);
         let (written, ()) = tokio::join!(tunnel.write_all(&words), async {
             tokio::time::sleep(Duration::from_secs(1)).await;

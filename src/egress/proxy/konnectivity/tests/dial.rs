@@ -6,11 +6,9 @@ use http::Response;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::{LocalSet, spawn_local};
 
-use super::fake_server::{ServerCommand, with_limit, with_server};
+use super::fake_server::{DIAL_TIMEOUT, ServerCommand, with_limit, with_server};
 use super::{pattern, read_all};
 use crate::egress::proxy::konnectivity::{KonnectivityClient, Packet, TunnelFailure};
-
-const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[tokio::test(start_paused = true)]
 async fn konnectivity_tunnel_carries_bytes_both_ways_and_closes() {
@@ -177,12 +175,7 @@ async fn konnectivity_dial_fails_when_server_rejects_stream() {
 #[tokio::test(start_paused = true)]
 async fn konnectivity_goaway_stops_dials_and_keeps_tunnels() {
     with_server(async |fake| {
-        let (tunnel, mut call) = tokio::join!(fake.client.dial("a:1", DIAL_TIMEOUT), async {
-            let mut call = fake.accept().await;
-            call.open(1).await;
-            call
-        });
-        let mut tunnel = tunnel.unwrap();
+        let (mut tunnel, mut call) = fake.open_tunnel(1).await;
         fake.command(ServerCommand::GoAway);
         tokio::time::sleep(Duration::from_millis(10)).await;
         assert!(!fake.client.is_accepting_dials());
@@ -210,12 +203,7 @@ async fn konnectivity_dial_waits_at_stream_limit() {
         assert_eq!(fake.client.free_streams(), 2);
         let mut tunnels = Vec::new();
         for number in 1..=2 {
-            let (tunnel, call) = tokio::join!(fake.client.dial("a:1", DIAL_TIMEOUT), async {
-                let mut call = fake.accept().await;
-                call.open(number).await;
-                call
-            });
-            tunnels.push((tunnel.unwrap(), call));
+            tunnels.push(fake.open_tunnel(number).await);
         }
         assert!(!fake.client.is_accepting_dials());
         let (third, _call) = tokio::join!(fake.client.dial("a:1", DIAL_TIMEOUT), async {
@@ -258,12 +246,7 @@ async fn konnectivity_connect_fails_without_http2() {
 #[tokio::test(start_paused = true)]
 async fn konnectivity_connection_closes_after_last_handle_and_tunnel() {
     with_server(async |fake| {
-        let (tunnel, mut call) = tokio::join!(fake.client.dial("a:1", DIAL_TIMEOUT), async {
-            let mut call = fake.accept().await;
-            call.open(1).await;
-            call
-        });
-        let mut tunnel = tunnel.unwrap();
+        let (mut tunnel, mut call) = fake.open_tunnel(1).await;
         let over = std::rc::Rc::into_inner(fake).unwrap().into_task();
         let words = pattern(100_000);
         let (received, ()) = tokio::join!(call.data(1), async {

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -12,7 +13,10 @@ use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, LocalSet};
 
-use crate::egress::proxy::konnectivity::{KonnectivityClient, Packet, PacketDecoder};
+use crate::egress::proxy::konnectivity::{KonnectivityClient, KonnectivityTunnel, Packet, PacketDecoder};
+
+/// Timeout of a dial.
+pub(super) const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A client and the server it is connected to.
 pub(super) struct FakeServer {
@@ -107,6 +111,16 @@ impl FakeServer {
     #[allow(clippy::await_holding_refcell_ref, reason = "only one test task waits at a time")]
     pub(super) async fn accept(&self) -> FakeStream {
         self.calls.borrow_mut().recv().await.unwrap()
+    }
+
+    /// Opens a tunnel as the connection with this number; returns both of its ends.
+    pub(super) async fn open_tunnel(&self, connection: i64) -> (KonnectivityTunnel, FakeStream) {
+        let (tunnel, call) = tokio::join!(self.client.dial("a:1", DIAL_TIMEOUT), async {
+            let mut call = self.accept().await;
+            call.open(connection).await;
+            call
+        });
+        (tunnel.unwrap(), call)
     }
 
     /// Drops the client; the task ends with its connection.

@@ -1,29 +1,16 @@
 //! Packets that no server should send: ignored where possible, otherwise the end of one tunnel only.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use tokio::io::AsyncReadExt as _;
 
-use super::fake_server::{FakeServer, FakeStream, with_server};
+use super::fake_server::with_server;
 use super::read_all;
-use crate::egress::proxy::konnectivity::{KonnectivityTunnel, Packet, TunnelFailure};
-
-const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
-
-async fn open(fake: &FakeServer) -> (KonnectivityTunnel, FakeStream) {
-    let (tunnel, call) = tokio::join!(fake.client.dial("a:1", DIAL_TIMEOUT), async {
-        let mut call = fake.accept().await;
-        call.open(1).await;
-        call
-    });
-    (tunnel.unwrap(), call)
-}
+use crate::egress::proxy::konnectivity::{Packet, TunnelFailure};
 
 #[tokio::test(start_paused = true)]
 async fn konnectivity_unexpected_packets_are_ignored() {
     with_server(async |fake| {
-        let (mut tunnel, mut call) = open(&fake).await;
+        let (mut tunnel, mut call) = fake.open_tunnel(1).await;
         let nothing = || {
             [
                 Packet::Unknown(64),
@@ -56,7 +43,7 @@ async fn konnectivity_unexpected_packets_are_ignored() {
 #[tokio::test(start_paused = true)]
 async fn konnectivity_invalid_packet_ends_only_its_tunnel() {
     with_server(async |fake| {
-        let (mut other, mut others_call) = open(&fake).await;
+        let (mut other, mut others_call) = fake.open_tunnel(1).await;
         let cut = || Packet::Data { connection: 1, data: Bytes::from_static(b"hello") }.encode_frame().slice(..9);
         for (words, ends) in [
             (Bytes::from_static(b"\x01\0\0\0\x02\x08\x06"), false),
@@ -66,7 +53,7 @@ async fn konnectivity_invalid_packet_ends_only_its_tunnel() {
             (Bytes::from_static(b"HTTP/1.1 200 OK\r\n\r\n"), false),
             (cut(), true),
         ] {
-            let (mut tunnel, mut call) = open(&fake).await;
+            let (mut tunnel, mut call) = fake.open_tunnel(1).await;
             call.send_raw(words.clone());
             if ends {
                 call.end("0", "");
@@ -89,7 +76,7 @@ async fn konnectivity_invalid_packet_ends_only_its_tunnel() {
 #[tokio::test(start_paused = true)]
 async fn konnectivity_longest_message_is_delivered() {
     with_server(async |fake| {
-        let (mut tunnel, mut call) = open(&fake).await;
+        let (mut tunnel, mut call) = fake.open_tunnel(1).await;
         let sent = super::pattern((4 << 20) - 14);
         let packet = Packet::Data { connection: 1, data: Bytes::copy_from_slice(&sent) };
         let (all, ()) = tokio::join!(read_all(&mut tunnel), async {

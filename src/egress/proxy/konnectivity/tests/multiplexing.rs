@@ -8,20 +8,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::spawn_local;
 use tokio::time::{Instant, timeout};
 
-use super::fake_server::{FakeServer, FakeStream, with_server};
+use super::fake_server::{DIAL_TIMEOUT, FakeStream, with_server};
 use super::{failure, pattern, read_all};
 use crate::egress::proxy::konnectivity::{KonnectivityTunnel, Packet, TunnelFailure};
-
-const DIAL_TIMEOUT: Duration = Duration::from_secs(30);
-
-async fn open(fake: &FakeServer, connection: i64) -> (KonnectivityTunnel, FakeStream) {
-    let (tunnel, call) = tokio::join!(fake.client.dial("a:1", DIAL_TIMEOUT), async {
-        let mut call = fake.accept().await;
-        call.open(connection).await;
-        call
-    });
-    (tunnel.unwrap(), call)
-}
 
 /// Echoes data until asked to close.
 async fn echo(mut call: FakeStream, connection: i64) {
@@ -75,11 +64,11 @@ async fn konnectivity_thousand_tunnels_share_one_connection() {
 #[tokio::test(start_paused = true)]
 async fn konnectivity_slow_reader_loses_only_its_tunnel() {
     with_server(async |fake| {
-        let (mut stopped, mut pouring) = open(&fake, 1).await;
-        let (mut paused, mut few) = open(&fake, 2).await;
+        let (mut stopped, mut pouring) = fake.open_tunnel(1).await;
+        let (mut paused, mut few) = fake.open_tunnel(2).await;
         let mut others = Vec::new();
         for connection in 3..103 {
-            let (tunnel, call) = open(&fake, connection).await;
+            let (tunnel, call) = fake.open_tunnel(connection).await;
             spawn_local(echo(call, connection));
             others.push(tunnel);
         }
@@ -119,7 +108,7 @@ async fn konnectivity_unread_bytes_of_all_tunnels_are_bounded() {
     with_server(async |fake| {
         let mut stopped = Vec::new();
         for connection in 1..=80 {
-            let (tunnel, mut call) = open(&fake, connection).await;
+            let (tunnel, mut call) = fake.open_tunnel(connection).await;
             stopped.push(tunnel);
             spawn_local(async move {
                 let packet = Packet::Data { connection, data: Bytes::from(pattern(65_000)) };
@@ -143,7 +132,7 @@ async fn konnectivity_unread_bytes_bounded_with_many_small_tunnels() {
         let mut stopped = Vec::new();
         // 324 MB together, each far from a window.
         for connection in 1..=400 {
-            let (tunnel, mut call) = open(&fake, connection).await;
+            let (tunnel, mut call) = fake.open_tunnel(connection).await;
             stopped.push(tunnel);
             spawn_local(async move {
                 let packet = Packet::Data { connection, data: Bytes::from(pattern(90_000)) };
@@ -153,7 +142,7 @@ async fn konnectivity_unread_bytes_bounded_with_many_small_tunnels() {
                 while let Ok(Some(_)) = call.try_packet().await {}
             });
         }
-        let (mut other, call) = open(&fake, 1000).await;
+        let (mut other, call) = fake.open_tunnel(1000).await;
         spawn_local(echo(call, 1000));
         for _ in 0..30 {
             echo_round_trip(&mut other, &pattern(10_000)).await;
@@ -180,7 +169,7 @@ async fn konnectivity_stopped_readers_do_not_block_connection() {
     with_server(async |fake| {
         let mut stopped = Vec::new();
         for connection in 1..=40 {
-            let (tunnel, mut call) = open(&fake, connection).await;
+            let (tunnel, mut call) = fake.open_tunnel(connection).await;
             stopped.push(tunnel);
             spawn_local(async move {
                 let packet = Packet::Data { connection, data: Bytes::from(pattern(65_000)) };
@@ -188,7 +177,7 @@ async fn konnectivity_stopped_readers_do_not_block_connection() {
             });
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let (mut other, call) = open(&fake, 100).await;
+        let (mut other, call) = fake.open_tunnel(100).await;
         spawn_local(echo(call, 100));
         timeout(Duration::from_millis(100), echo_round_trip(&mut other, &pattern(1 << 20))).await.unwrap();
     })
@@ -198,8 +187,8 @@ async fn konnectivity_stopped_readers_do_not_block_connection() {
 #[tokio::test(start_paused = true)]
 async fn konnectivity_stuck_tunnel_is_counted_and_others_continue() {
     with_server(async |fake| {
-        let (mut stuck, call) = open(&fake, 1).await;
-        let (mut other, others_call) = open(&fake, 2).await;
+        let (mut stuck, call) = fake.open_tunnel(1).await;
+        let (mut other, others_call) = fake.open_tunnel(2).await;
         spawn_local(echo(others_call, 2));
         let writing = spawn_local(async move {
             let written = timeout(Duration::from_secs(60), stuck.write_all(&pattern(10 << 20))).await;

@@ -1,0 +1,11 @@
+//! Metric families by subject.
+
+pub(super) mod audit;
+pub(super) mod authorization;
+pub(super) mod calls;
+pub(super) mod egress;
+pub(super) mod impersonation;
+pub(super) mod peer_certificates;
+pub(super) mod rejections;
+pub(super) mod reviews;
+pub(super) mod socks5;

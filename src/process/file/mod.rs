@@ -1,0 +1,7 @@
+//! Files: reading, atomic writing, watching, reloading.
+
+pub(super) mod atomic_write;
+pub(crate) mod csv;
+pub(super) mod document;
+pub(super) mod file_watcher;
+pub(super) mod watched_file;

@@ -1,0 +1,287 @@
+//! The real Konnectivity server and agents.
+
+use std::path::{Path, PathBuf};
+
+use narthex::egress::proxy::konnectivity::KonnectivityClient;
+use tokio::net::{TcpStream, UnixStream};
+
+use super::certificates::{Authority, Identity};
+use super::cluster::Cluster;
+use super::http::{plain_get, tls};
+use super::network::{self, Network};
+use super::process::Process;
+use super::{eventually, free_port, kubeconfig, peer};
+
+const READY: &str = "konnectivity_network_proxy_server_ready_backends";
+
+/// Protocol and transport of the server's frontend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KonnectivityMode {
+    GrpcUnix,
+    GrpcTls,
+    ConnectUnix,
+    ConnectTls,
+}
+
+impl KonnectivityMode {
+    pub(crate) fn is_unix(self) -> bool {
+        matches!(self, KonnectivityMode::GrpcUnix | KonnectivityMode::ConnectUnix)
+    }
+
+    fn mode_flag(self) -> &'static str {
+        match self {
+            KonnectivityMode::GrpcUnix | KonnectivityMode::GrpcTls => "grpc",
+            KonnectivityMode::ConnectUnix | KonnectivityMode::ConnectTls => "http-connect",
+        }
+    }
+}
+
+/// Namespace of the agent's service account in the Kubernetes task.
+pub(crate) const AGENT_NAMESPACE: &str = "kube-system";
+pub(crate) const AGENT: &str = "konnectivity-agent";
+pub(crate) const AUDIENCE: &str = "system:konnectivity-server";
+
+/// Authentication of agents by service account tokens: the server's kubeconfig for TokenReviews and the agents'
+/// token.
+pub(crate) struct Tokens {
+    pub(crate) kubeconfig: PathBuf,
+    pub(crate) token: PathBuf,
+}
+
+impl Tokens {
+    /// Creates the objects of the Kubernetes task "Set up Konnectivity service".
+    pub(crate) fn make(cluster: &Cluster, directory: &Path) -> Tokens {
+        let (endpoint, admin) = (&cluster.endpoint, cluster.admin());
+        let binding = serde_json::json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": AUDIENCE},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:auth-delegator"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": AUDIENCE}],
+        });
+        endpoint.create(admin, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding);
+        let accounts = format!("/api/v1/namespaces/{AGENT_NAMESPACE}/serviceaccounts");
+        let account = serde_json::json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": AGENT}});
+        endpoint.create(admin, &accounts, &account);
+        let request = serde_json::json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+            "spec": {"audiences": [AUDIENCE], "expirationSeconds": 3600},
+        });
+        let (path, headers) = (format!("{accounts}/{AGENT}/token"), [("content-type", "application/json")]);
+        let response = endpoint.send(Some(admin), "POST", &path, &headers, request.to_string().as_bytes()).unwrap();
+        assert_eq!(response.status, 201, "{}", response.text());
+        let token = directory.join("agent.token");
+        std::fs::write(&token, response.json()["status"]["token"].as_str().unwrap()).unwrap();
+        let identity = cluster.authorities.client.client("konnectivity-asks", AUDIENCE, &[], None);
+        let kubeconfig =
+            kubeconfig::write(directory, "konnectivity", &endpoint.url(), &endpoint.authority, Some(&identity));
+        Tokens { kubeconfig, token }
+    }
+}
+
+/// A running server and its agents.
+pub(crate) struct Konnectivity {
+    pub(crate) server: Process,
+    pub(crate) agents: Vec<Agent>,
+    pub(crate) mode: KonnectivityMode,
+    /// The frontend's Unix socket or TCP port, by mode.
+    pub(crate) socket: PathBuf,
+    pub(crate) port: u16,
+    /// Client certificate for the TCP frontend, and the CA of the frontend's certificate.
+    pub(crate) client: Identity,
+    pub(crate) frontend_authority: PathBuf,
+    cluster_authority: Authority,
+    tokens: Option<Tokens>,
+    arguments: Vec<String>,
+    agent_port: u16,
+    health: u16,
+    directory: PathBuf,
+}
+
+/// A running agent.
+pub(crate) struct Agent {
+    pub(crate) process: Process,
+    health: u16,
+}
+
+impl Konnectivity {
+    /// Starts a server without agents that authenticates agents by certificates.
+    pub(crate) fn start(directory: &Path, mode: KonnectivityMode) -> Konnectivity {
+        Konnectivity::start_with(directory, mode, None)
+    }
+
+    /// Starts a server that authenticates agents by `tokens`, or by certificates without.
+    pub(crate) fn start_with(directory: &Path, mode: KonnectivityMode, tokens: Option<Tokens>) -> Konnectivity {
+        let certificates = directory.join("konnectivity-certificates");
+        std::fs::create_dir_all(&certificates).unwrap();
+        let frontend_authority = Authority::new("front", &certificates);
+        let cluster_authority = Authority::new("konnectivity", &certificates);
+        let hosts: Vec<String> = (0..network::MAX_NETWORKS).map(network::host_address).collect();
+        let names: Vec<&str> = ["127.0.0.1", "localhost"].into_iter().chain(hosts.iter().map(String::as_str)).collect();
+        let frontend_server = frontend_authority.server("front-server", &names);
+        let cluster_server = cluster_authority.server("konnectivity-server", &names);
+        let client = frontend_authority.client("gateway", "gateway", &[], None);
+        let (port, agent_port, health) = (free_port(), free_port(), free_port());
+        // The path of a Unix socket is limited to 108 bytes.
+        let socket = tempfile::Builder::new().prefix("konnectivity-").tempdir().unwrap().keep().join("front.sock");
+        let mut arguments = vec![
+            format!("--mode={}", mode.mode_flag()),
+            format!("--cluster-cert={}", cluster_server.certificate.display()),
+            format!("--cluster-key={}", cluster_server.key.display()),
+            format!("--agent-port={agent_port}"),
+            "--agent-bind-address=0.0.0.0".to_owned(),
+            format!("--health-port={health}"),
+            "--health-bind-address=127.0.0.1".to_owned(),
+            format!("--admin-port={}", free_port()),
+            "--admin-bind-address=127.0.0.1".to_owned(),
+            "--server-id=server".to_owned(),
+            "--server-count=1".to_owned(),
+            "--v=0".to_owned(),
+        ];
+        match &tokens {
+            None => arguments.push(format!("--cluster-ca-cert={}", cluster_authority.file.display())),
+            Some(tokens) => arguments.extend([
+                format!("--agent-namespace={AGENT_NAMESPACE}"),
+                format!("--agent-service-account={AGENT}"),
+                format!("--authentication-audience={AUDIENCE}"),
+                format!("--kubeconfig={}", tokens.kubeconfig.display()),
+            ]),
+        }
+        if mode.is_unix() {
+            arguments.extend([format!("--uds-name={}", socket.display()), "--server-port=0".to_owned()]);
+        } else {
+            arguments.extend([
+                format!("--server-port={port}"),
+                "--server-bind-address=127.0.0.1".to_owned(),
+                format!("--server-cert={}", frontend_server.certificate.display()),
+                format!("--server-key={}", frontend_server.key.display()),
+                format!("--server-ca-cert={}", frontend_authority.file.display()),
+            ]);
+        }
+        let mut konnectivity = Konnectivity {
+            server: Process::start("konnectivity-server", &peer("konnectivity-server"), &arguments, directory),
+            agents: Vec::new(),
+            mode,
+            socket,
+            port,
+            client,
+            frontend_authority: frontend_authority.file,
+            cluster_authority,
+            tokens,
+            arguments,
+            agent_port,
+            health,
+            directory: directory.to_owned(),
+        };
+        konnectivity.wait_until_it_listens();
+        konnectivity
+    }
+
+    /// Starts a server with one connected agent.
+    pub(crate) fn with_agent(directory: &Path, mode: KonnectivityMode) -> Konnectivity {
+        let mut konnectivity = Konnectivity::start(directory, mode);
+        konnectivity.start_agent("agent-a", None);
+        konnectivity
+    }
+
+    fn wait_until_it_listens(&mut self) {
+        let Konnectivity { server, health, .. } = self;
+        server.wait_until(|| plain_get(*health, "/healthz").map(drop));
+    }
+
+    /// Starts an agent, in `network` if given, and waits until it is connected.
+    pub(crate) fn start_agent(&mut self, name: &str, network: Option<&Network>) -> &mut Agent {
+        let health = free_port();
+        let host = network.map_or("127.0.0.1", |network| &network.host);
+        let mut arguments = vec![
+            format!("--ca-cert={}", self.cluster_authority.file.display()),
+            format!("--proxy-server-host={host}"),
+            format!("--proxy-server-port={}", self.agent_port),
+            "--health-server-host=127.0.0.1".to_owned(),
+            format!("--health-server-port={health}"),
+            "--admin-bind-address=127.0.0.1".to_owned(),
+            format!("--admin-server-port={}", free_port()),
+            format!("--agent-id={name}"),
+            "--v=0".to_owned(),
+        ];
+        match &self.tokens {
+            Some(tokens) => arguments.push(format!("--service-account-token-path={}", tokens.token.display())),
+            None => {
+                let identity = self.cluster_authority.client(name, name, &[], None);
+                arguments.extend([
+                    format!("--agent-cert={}", identity.certificate.display()),
+                    format!("--agent-key={}", identity.key.display()),
+                ]);
+            }
+        }
+        let before = self.count(READY);
+        let program = peer("konnectivity-agent");
+        let process = match network {
+            None => Process::start(name, &program, arguments, &self.directory),
+            Some(network) => network.start(name, &program, arguments, &self.directory),
+        };
+        self.agents.push(Agent { process, health });
+        eventually(&format!("{name} connected"), || {
+            let now = self.count(READY);
+            if now > before { Ok(()) } else { Err(format!("{now} agents")) }
+        });
+        self.agents.last_mut().unwrap()
+    }
+
+    /// Starts the server again after it was killed.
+    pub(crate) fn restart(&mut self) {
+        let program = peer("konnectivity-server");
+        self.server = Process::start("konnectivity-server", &program, &self.arguments, &self.directory);
+        self.wait_until_it_listens();
+    }
+
+    /// Connects narthex's client, within a `LocalSet`. Only for the gRPC modes.
+    pub(crate) async fn client(&self) -> KonnectivityClient {
+        if self.mode.is_unix() {
+            return KonnectivityClient::connect(UnixStream::connect(&self.socket).await.unwrap(), "localhost")
+                .await
+                .unwrap();
+        }
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
+        let stream = tls(stream, &self.frontend_authority, Some(&self.client), b"h2").await.unwrap();
+        KonnectivityClient::connect(stream, &format!("https://127.0.0.1:{}", self.port)).await.unwrap()
+    }
+
+    /// Waits until `wanted` agents are connected.
+    pub(crate) fn wait_for_agents(&self, wanted: usize) {
+        eventually("connected agents", || {
+            let now = self.count(READY);
+            if now == wanted as f64 { Ok(()) } else { Err(format!("{now} agents")) }
+        });
+    }
+
+    /// Sum of the server's series of a metric; 0 without any.
+    pub(crate) fn count(&self, metric: &str) -> f64 {
+        sum(&plain_get(self.health, "/metrics").unwrap(), metric)
+    }
+
+    /// Open connections by the server's metric.
+    pub(crate) fn established(&self) -> f64 {
+        self.count("konnectivity_network_proxy_server_established_connections")
+    }
+}
+
+impl Drop for Konnectivity {
+    fn drop(&mut self) {
+        if let Some(directory) = self.socket.parent() {
+            let _ = std::fs::remove_dir_all(directory);
+        }
+    }
+}
+
+impl Agent {
+    /// Sum of the agent's series of a metric.
+    pub(crate) fn count(&self, metric: &str) -> f64 {
+        sum(&plain_get(self.health, "/metrics").unwrap(), metric)
+    }
+}
+
+fn sum(metrics: &str, name: &str) -> f64 {
+    let series = metrics.lines().filter(|line| line.starts_with(name));
+    let values = series.filter(|line| line[name.len()..].starts_with(['{', ' ']));
+    values.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+}

@@ -1,0 +1,100 @@
+//! Tests with the real Konnectivity server and agent.
+
+mod client;
+mod faults;
+mod gateway;
+mod interrupted_transfer;
+mod target_server;
+mod upgrade;
+mod upload;
+
+use std::time::Duration;
+
+use narthex::egress::proxy::konnectivity::{KonnectivityClient, KonnectivityTunnel, TunnelFailure};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::LocalSet;
+
+use super::{KubectlTestFn, TestFn};
+use crate::environment::{KonnectivityMode, runtime};
+
+/// Tests of the Konnectivity client alone.
+pub(super) const CLIENT_TESTS: &[(&str, TestFn)] = &[
+    ("konnectivity: client over a Unix socket and over TLS", client::tunnels_over_both_transports),
+    (
+        "konnectivity: client receives the banner of a target that sends first, 400 of 400 times",
+        client::target_speaks_first,
+    ),
+    ("konnectivity: client upload complete when closed at once", client::upload_and_close),
+    ("konnectivity: client with 1000 tunnels on one connection", client::thousand_tunnels),
+    ("konnectivity: client leaks nothing in 10000 dials", client::ten_thousand_dials),
+    ("konnectivity: agent killed during a transfer", faults::agent_killed),
+    ("konnectivity: agent stopped during dials", faults::agent_stopped),
+    ("konnectivity: server restarted", faults::server_restarted),
+    ("konnectivity: one client stops reading, 100 others unaffected", faults::reader_stops),
+    ("konnectivity: one target never reads, beside 100 others", faults::target_never_reads),
+];
+
+/// Tests of narthex with Konnectivity.
+pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
+    ("konnectivity: upgraded connection through an agent", upgrade::echoes),
+    ("konnectivity: agent with a service account token, as in the Kubernetes task", gateway::agent_with_token),
+    ("konnectivity: unread HTTP/2 upload does not block the agent", upload::unread_upload_isolated),
+    ("konnectivity: 500 watches, agent replaced, server restarted, GRPC", |environment| {
+        gateway::watches_and_faults(environment, KonnectivityMode::GrpcUnix);
+    }),
+    ("konnectivity: 500 watches, agent replaced, server restarted, http-connect", |environment| {
+        gateway::watches_and_faults(environment, KonnectivityMode::ConnectUnix);
+    }),
+    ("konnectivity: 500 watches, agent replaced, server restarted, http-connect over TLS", |environment| {
+        gateway::watches_and_faults(environment, KonnectivityMode::ConnectTls);
+    }),
+    ("konnectivity: interrupted transfer reported as an error, GRPC", |environment| {
+        interrupted_transfer::transfer_fails(environment, KonnectivityMode::GrpcUnix)
+    }),
+    ("konnectivity: interrupted transfer reported as an error, http-connect", |environment| {
+        interrupted_transfer::transfer_fails(environment, KonnectivityMode::ConnectUnix);
+    }),
+    ("konnectivity: interrupted transfer reported as an error, http-connect over TLS", |environment| {
+        interrupted_transfer::transfer_fails(environment, KonnectivityMode::ConnectTls);
+    }),
+    ("konnectivity: interrupted HTTP/2 download reported as an error", interrupted_transfer::http2_download_fails),
+    ("konnectivity: socks5 leaks nothing in 10000 dials, http-connect", client::ten_thousand_connects),
+];
+
+pub(super) const KUBECTL_TESTS: &[(&str, KubectlTestFn)] = &[
+    ("konnectivity: all scenarios, GRPC over a Unix socket", gateway::all_scenarios),
+    ("konnectivity: read scenarios, the other three modes", gateway::every_mode),
+];
+
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Runs a future on one thread with a timeout.
+fn run_local<T>(future: impl Future<Output = T>) -> T {
+    let local = LocalSet::new();
+    runtime().block_on(
+        local.run_until(async {
+            tokio::time::timeout(Duration::from_secs(180), future).await.expect("the test to end")
+        }),
+    )
+}
+
+async fn dial(client: &KonnectivityClient, port: u16) -> Result<KonnectivityTunnel, TunnelFailure> {
+    client.dial(&format!("127.0.0.1:{port}"), TIMEOUT).await.map_err(|error| {
+        println!("{error}");
+        error.failure
+    })
+}
+
+/// Sends `bytes` to an echo target and asserts that they come back.
+async fn assert_echo(tunnel: &mut KonnectivityTunnel, bytes: &[u8]) {
+    let mut back = vec![0; bytes.len()];
+    let (mut reader, mut writer) = tokio::io::split(tunnel);
+    let (read, written) = tokio::join!(reader.read_exact(&mut back), writer.write_all(bytes));
+    written.unwrap();
+    read.unwrap();
+    assert!(back == bytes);
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length as u32).map(|at| (at % 251) as u8).collect()
+}
