@@ -12,9 +12,8 @@ use super::update::stored_object;
 use super::{ApiRequest, ApiServer, WriteReply, cache_error, metadata, namespace, object_bytes, read};
 use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::list_options::ListOptions;
-use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
+use crate::kubeapi::object_meta::change_metadata;
 use crate::kubeapi::{Status, StatusDetails, StatusEncoding, encode};
-use crate::resources::Resource;
 use crate::watch_cache::{Error, ResourceCollection, Stored, StoredList};
 
 /// Deletes an object, or marks it if finalizers remain.
@@ -95,7 +94,7 @@ async fn remove(
         check_preconditions(target, &current, options)?;
         let mut object = stored_object(&current)?;
         let is_marked = current.metadata().deletion_timestamp.is_some();
-        let is_gone = !has_finalizers(target.resource, &object);
+        let is_gone = !metadata::has_finalizers(target.resource, &object);
         if options.is_dry_run || (is_marked && !is_gone) {
             return Ok(if is_gone { Removed::Gone(current) } else { Removed::Marked(object_bytes(&current)) });
         }
@@ -127,17 +126,6 @@ fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>) {
     if target.resource.plural == "namespaces" {
         object.insert("status".to_owned(), json!({"phase": "Terminating"}));
     }
-}
-
-fn has_finalizers(resource: &Resource, object: &Map<String, Value>) -> bool {
-    let of_namespace = resource.plural == "namespaces"
-        && object.get("spec").and_then(|spec| spec["finalizers"].as_array()).is_some_and(|all| !all.is_empty());
-    ObjectMetaView::of_map(object).has_finalizers() || of_namespace
-}
-
-/// Whether an object is marked for deletion and has no finalizers.
-pub(super) fn is_removable(resource: &Resource, object: &Map<String, Value>) -> bool {
-    ObjectMetaView::of_map(object).deletion_timestamp().is_some() && !has_finalizers(resource, object)
 }
 
 /// 409 if a precondition does not hold, with upstream's text (`storage.Preconditions.Check`).

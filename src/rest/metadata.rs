@@ -9,6 +9,7 @@ use crate::kubeapi::field_error::{FieldPath, invalid_fields_status};
 use crate::kubeapi::object_meta::{
     ObjectMetaView, change_metadata, generate_object_name, validate_object_meta, validate_object_meta_update,
 };
+use crate::resources::Resource;
 use crate::rest::strategy;
 
 /// The current time in the format of `metav1.Time`: UTC, whole seconds.
@@ -119,4 +120,16 @@ pub(super) fn validate_replacement(
         return Ok(());
     }
     Err(invalid_fields_status(resource.group, resource.kind, meta.name(), &errors))
+}
+
+/// Whether finalizers keep an object, also those in `spec` of a namespace.
+pub(super) fn has_finalizers(resource: &Resource, object: &Map<String, Value>) -> bool {
+    let of_namespace = resource.plural == "namespaces"
+        && object.get("spec").and_then(|spec| spec["finalizers"].as_array()).is_some_and(|all| !all.is_empty());
+    ObjectMetaView::of_map(object).has_finalizers() || of_namespace
+}
+
+/// Whether an object is marked for deletion and has no finalizers.
+pub(super) fn is_removable(resource: &Resource, object: &Map<String, Value>) -> bool {
+    ObjectMetaView::of_map(object).deletion_timestamp().is_some() && !has_finalizers(resource, object)
 }

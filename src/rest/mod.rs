@@ -28,6 +28,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 pub use self::bootstrap::create_initial_objects;
 pub use self::target::{SERVED_RESOURCES, served_resources};
+pub use self::write_options::FieldValidation;
 
 use self::errors::status_of;
 use self::target::ObjectTarget;

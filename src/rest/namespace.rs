@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::delete::is_removable;
+use super::metadata::is_removable;
 use super::target::{ObjectTarget, served_resources};
 use super::update::stored_object;
 use super::{ApiServer, cache_error};

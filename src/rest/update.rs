@@ -9,9 +9,7 @@ use serde_json::{Map, Value, json};
 use super::create::{dry_run_bytes, store_new, time_to_live};
 use super::target::ObjectTarget;
 use super::write_options::WriteOptions;
-use super::{
-    ApiRequest, ApiServer, WriteReply, cache_error, delete, errors, metadata, object_bytes, request_body, strategy,
-};
+use super::{ApiRequest, ApiServer, WriteReply, cache_error, errors, metadata, object_bytes, request_body, strategy};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
@@ -81,7 +79,7 @@ pub(super) async fn replace(
     let value = write_stored_json(&object).bytes;
     let key = target.key(collection)?;
     // The last finalizer was removed.
-    let is_removed = delete::is_removable(target.resource, &object);
+    let is_removed = metadata::is_removable(target.resource, &object);
     if is_dry_run {
         return Ok(Replaced::Done(dry_run_bytes(object)));
     }

@@ -5,7 +5,7 @@ use crate::kubeapi::{Query, Status};
 
 /// What becomes of unknown and duplicate fields (`fieldValidation`, KEP-2885).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum FieldValidation {
+pub enum FieldValidation {
     /// They are dropped.
     Ignore,
     /// They are dropped with a warning; upstream's default.
@@ -13,6 +13,21 @@ pub(super) enum FieldValidation {
     Warn,
     /// The request is refused.
     Strict,
+}
+
+impl FieldValidation {
+    /// The values, for errors.
+    pub const SUPPORTED: [&str; 3] = ["Ignore", "Strict", "Warn"];
+
+    /// Reads the parameter; an empty value is the default.
+    pub fn parse(text: &str) -> Option<FieldValidation> {
+        Some(match text {
+            "Ignore" => FieldValidation::Ignore,
+            "" | "Warn" => FieldValidation::Warn,
+            "Strict" => FieldValidation::Strict,
+            _ => return None,
+        })
+    }
 }
 
 /// Options of a write.
@@ -30,17 +45,11 @@ impl WriteOptions {
     pub(super) fn parse(query: &Query<'_>, kind: &str) -> Result<WriteOptions, Status> {
         let mut errors = Vec::new();
         let is_dry_run = dry_run(query, &mut errors);
-        let validation = match query.get("fieldValidation").as_deref() {
-            None | Some("") => FieldValidation::Warn,
-            Some("Ignore") => FieldValidation::Ignore,
-            Some("Warn") => FieldValidation::Warn,
-            Some("Strict") => FieldValidation::Strict,
-            Some(other) => {
-                let supported = ["Ignore", "Strict", "Warn"];
-                errors.push(FieldError::not_supported("fieldValidation", other, &supported));
-                FieldValidation::Warn
-            }
-        };
+        let validation = query.get("fieldValidation").unwrap_or_default();
+        let validation = FieldValidation::parse(&validation).unwrap_or_else(|| {
+            errors.push(FieldError::not_supported("fieldValidation", &*validation, &FieldValidation::SUPPORTED));
+            FieldValidation::Warn
+        });
         if errors.is_empty() {
             return Ok(WriteOptions { is_dry_run, validation });
         }

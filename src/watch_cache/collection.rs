@@ -13,8 +13,8 @@ use super::Error;
 use super::change_log::{ChangeRing, StoredChange};
 use super::collections::{CacheContext, CollectionSettings};
 use super::cursor::{WatchCursor, WatchQuery};
+use super::declared_field::DeclaredField;
 use super::notify::Notifier;
-use super::select::DeclaredField;
 use super::snapshot::Snapshot;
 use super::stored::Stored;
 use crate::storage::{

@@ -8,8 +8,8 @@ use parking_lot::RwLock;
 
 use super::change_log::HistoryLimits;
 use super::collection::ResourceCollection;
+use super::declared_field::DeclaredField;
 use super::notify::{Notifier, NotifierSet};
-use super::select::DeclaredField;
 use crate::storage::{self, Clock, Prefix, Revision, Store};
 
 /// What a collection is of.

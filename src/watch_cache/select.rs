@@ -3,29 +3,9 @@
 use super::Error;
 use super::change_log::StoredChange;
 use super::cursor::WatchEventKind;
-use super::stored::{Stored, value_at};
+use super::declared_field::DeclaredField;
+use super::stored::Stored;
 use crate::kubeapi::{FieldSelector, LabelSelector};
-
-/// A field that field selectors of a resource may name, besides `metadata.name` and `metadata.namespace`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeclaredField {
-    name: Box<str>,
-    /// Paths in the object; the first with a value counts.
-    paths: Box<[Box<[Box<str>]>]>,
-}
-
-impl DeclaredField {
-    /// A field, with the dotted paths at which its value is looked for.
-    pub fn new(name: &str, paths: &[&str]) -> DeclaredField {
-        let path = |path: &&str| path.split('.').map(Box::from).collect();
-        DeclaredField { name: name.into(), paths: paths.iter().map(path).collect() }
-    }
-
-    /// The value in the bytes of an object.
-    pub(super) fn value(&self, bytes: &[u8]) -> Option<String> {
-        self.paths.iter().find_map(|path| value_at(bytes, path).filter(|value| !value.is_empty()))
-    }
-}
 
 /// A label selector and a field selector, resolved for one resource.
 #[derive(Clone, Debug, Default)]

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::select::DeclaredField;
+use super::declared_field::DeclaredField;
 use crate::storage::{Key, KeyValue, Prefix, Revision};
 
 /// An object as it is stored. Immutable and shared.
@@ -276,44 +276,6 @@ fn null_as_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(des
 fn sorted_pairs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SortedPairs, D::Error> {
     let pairs: Option<std::collections::BTreeMap<Box<str>, Box<str>>> = Option::deserialize(deserializer)?;
     Ok(pairs.unwrap_or_default().into_iter().collect())
-}
-
-/// The value at a path of JSON bytes as text: texts without quotes, numbers and booleans as written, none else.
-pub(super) fn value_at(bytes: &[u8], path: &[Box<str>]) -> Option<String> {
-    let mut at: &RawValue = serde_json::from_slice(bytes).ok()?;
-    for name in path {
-        let mut deserializer = serde_json::Deserializer::from_str(at.get());
-        at = deserializer.deserialize_map(Member(name)).ok()??;
-    }
-    let text = at.get();
-    match text.as_bytes().first()? {
-        b'"' => serde_json::from_str(text).ok(),
-        b'{' | b'[' | b'n' => None,
-        _ => Some(text.to_owned()),
-    }
-}
-
-/// Takes one member of an object.
-struct Member<'n>(&'n str);
-
-impl<'de> Visitor<'de> for Member<'_> {
-    type Value = Option<&'de RawValue>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut found = None;
-        while let Some(key) = map.next_key::<std::borrow::Cow<'de, str>>()? {
-            if key == self.0 {
-                found = Some(map.next_value()?);
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(found)
-    }
 }
 
 #[cfg(test)]

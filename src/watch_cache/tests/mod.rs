@@ -1,7 +1,7 @@
 //! Tests of the watch cache: the tables of lists and watches, and random histories.
 
-mod history;
 mod lists;
+mod random_operations;
 mod watches;
 
 use std::sync::atomic::AtomicU64;

@@ -8,21 +8,21 @@ use super::api_errors;
 use super::object;
 use super::options::{ExampleListOptions, dry_run};
 use super::representation::Representation;
-use super::request::{ExampleRequest, ObjectTarget, read_body};
+use super::request::{ExampleRequest, ExampleTarget, read_body};
 use super::resource::{ExampleResource, GROUP};
 use super::store::StoreAction;
 use crate::kubeapi::Status;
 
 /// `metav1.DeleteOptions`, from the body or the query. Without a garbage collector all propagation policies are equal.
-struct DeleteOptions {
+struct ExampleDeleteOptions {
     dry_run: bool,
     uid: Option<String>,
     version: Option<String>,
 }
 
 /// `delete`: returns a Status of success if the object was removed, or the object if finalizers remain.
-pub(super) fn delete(call: &ExampleRequest<'_>, target: &ObjectTarget, name: &str) -> Result<Value, Status> {
-    let options = DeleteOptions::read(call, target)?;
+pub(super) fn delete(call: &ExampleRequest<'_>, target: &ExampleTarget, name: &str) -> Result<Value, Status> {
+    let options = ExampleDeleteOptions::read(call, target)?;
     let last = remove(call, target, name, &options)?;
     if has_finalizers(&last) {
         return Ok(last.as_ref().clone());
@@ -35,10 +35,10 @@ pub(super) fn delete(call: &ExampleRequest<'_>, target: &ObjectTarget, name: &st
 /// `deletecollection`: returns the list of deleted objects.
 pub(super) fn delete_collection(
     call: &ExampleRequest<'_>,
-    target: &ObjectTarget,
+    target: &ExampleTarget,
     list: &ExampleListOptions,
 ) -> Result<Value, Status> {
-    let options = DeleteOptions::read(call, target)?;
+    let options = ExampleDeleteOptions::read(call, target)?;
     let snapshot = call.api.store.list(target.resource.plural, target.namespace.as_deref(), None);
     let snapshot = snapshot.map_err(|_| Status::expired("The resourceVersion for the provided list is too old."))?;
     let mut deleted: Vec<Arc<Value>> = Vec::new();
@@ -54,8 +54,8 @@ pub(super) fn delete_collection(
     Ok(Representation::Whole.render_list(target.resource, &deleted, &metadata))
 }
 
-impl DeleteOptions {
-    fn read(call: &ExampleRequest<'_>, target: &ObjectTarget) -> Result<DeleteOptions, Status> {
+impl ExampleDeleteOptions {
+    fn read(call: &ExampleRequest<'_>, target: &ExampleTarget) -> Result<ExampleDeleteOptions, Status> {
         let body = if call.body.is_empty() { Value::Null } else { read_body(call, target)? };
         let text = |pointer: &str| body.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
         let said = body.get("dryRun").and_then(Value::as_array).into_iter().flatten();
@@ -66,7 +66,7 @@ impl DeleteOptions {
             return Err(api_errors::invalid_options("DeleteOptions", errors));
         }
         let (uid, version) = (text("/preconditions/uid"), text("/preconditions/resourceVersion"));
-        Ok(DeleteOptions { dry_run, uid, version })
+        Ok(ExampleDeleteOptions { dry_run, uid, version })
     }
 
     fn check(&self, resource: &ExampleResource, name: &str, before: &Value) -> Result<(), Status> {
@@ -91,9 +91,9 @@ impl DeleteOptions {
 
 fn remove(
     call: &ExampleRequest<'_>,
-    target: &ObjectTarget,
+    target: &ExampleTarget,
     name: &str,
-    options: &DeleteOptions,
+    options: &ExampleDeleteOptions,
 ) -> Result<Arc<Value>, Status> {
     call.api.store.change(&target.key(name), options.dry_run, |before| {
         let before = before.ok_or_else(|| api_errors::not_found(target.resource, name))?;

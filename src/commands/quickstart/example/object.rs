@@ -14,7 +14,7 @@ const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
 
 /// A decoded object: only known fields, of the right types.
 #[derive(Debug)]
-pub(super) struct DecodedObject {
+pub(super) struct DecodedExample {
     pub(super) object: Value,
     /// Paths of unknown fields, for example `spec.volume`.
     pub(super) unknown: Vec<String>,
@@ -22,7 +22,7 @@ pub(super) struct DecodedObject {
 
 /// Decodes `body` as an object of `resource`. Fields of a wrong type, another kind or another version are rejected with
 /// 400; `null` counts as absent; a missing kind and version are filled in.
-pub(super) fn decode(resource: &ExampleResource, body: Value) -> Result<DecodedObject, Status> {
+pub(super) fn decode(resource: &ExampleResource, body: Value) -> Result<DecodedExample, Status> {
     let kind = resource.kind;
     let unfit = |kind: &str, why: String| {
         let version = resource.version;
@@ -66,7 +66,7 @@ pub(super) fn decode(resource: &ExampleResource, body: Value) -> Result<DecodedO
     object.insert("apiVersion".into(), resource.group_version().into());
     object.insert("kind".into(), kind.into());
     object.entry("metadata").or_insert_with(|| json!({}));
-    Ok(DecodedObject { object: Value::Object(object), unknown: reader.unknown })
+    Ok(DecodedExample { object: Value::Object(object), unknown: reader.unknown })
 }
 
 struct ObjectDecoder {

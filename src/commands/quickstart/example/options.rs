@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::api_errors;
 use super::selector::ObjectSelector;
 use crate::kubeapi::{self, Status, StatusCause};
+use crate::rest::FieldValidation;
 
 /// The parameters of a query string, in order.
 pub(super) struct Parameters(Vec<(String, String)>);
@@ -158,25 +159,22 @@ pub(super) fn parse_version(text: &str) -> Result<u64, Status> {
 }
 
 /// `metav1.CreateOptions`, `UpdateOptions` and `PatchOptions`.
-pub(super) struct WriteOptions {
+pub(super) struct ExampleWriteOptions {
     pub(super) dry_run: bool,
     pub(super) manager: String,
     pub(super) validation: FieldValidation,
     pub(super) force: bool,
 }
 
-/// Handling of unknown fields.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FieldValidation {
-    Ignore,
-    Warn,
-    Strict,
-}
-
-impl WriteOptions {
+impl ExampleWriteOptions {
     /// Parses the options. `kind` is the name in errors, for example `CreateOptions`. Server-side apply (`apply`)
     /// requires a field manager and is the only one that may use force.
-    pub(super) fn read(query: &Parameters, kind: &str, user_agent: &str, apply: bool) -> Result<WriteOptions, Status> {
+    pub(super) fn read(
+        query: &Parameters,
+        kind: &str,
+        user_agent: &str,
+        apply: bool,
+    ) -> Result<ExampleWriteOptions, Status> {
         let mut errors = Vec::new();
         let mut manager = query.get("fieldManager").to_owned();
         if manager.is_empty() && apply {
@@ -189,15 +187,11 @@ impl WriteOptions {
         if force.is_some() && !apply {
             errors.push(api_errors::forbidden_field("force", "may not be specified for non-apply patch"));
         }
-        let validation = match query.get("fieldValidation") {
-            "Ignore" => FieldValidation::Ignore,
-            "" | "Warn" => FieldValidation::Warn,
-            "Strict" => FieldValidation::Strict,
-            other => {
-                errors.push(api_errors::unsupported_field("fieldValidation", other, &["Ignore", "Strict", "Warn"]));
-                FieldValidation::Warn
-            }
-        };
+        let validation = FieldValidation::parse(query.get("fieldValidation")).unwrap_or_else(|| {
+            let supported = FieldValidation::SUPPORTED;
+            errors.push(api_errors::unsupported_field("fieldValidation", query.get("fieldValidation"), &supported));
+            FieldValidation::Warn
+        });
         let dry_run = dry_run(query.all("dryRun"), &mut errors);
         if !errors.is_empty() {
             return Err(api_errors::invalid_options(kind, errors));
@@ -206,7 +200,7 @@ impl WriteOptions {
             // As upstream: the program's name, from the beginning of its User-Agent.
             manager = user_agent.split('/').next().unwrap_or_default().chars().take(32).collect();
         }
-        Ok(WriteOptions { dry_run, manager, validation, force: force.unwrap_or(false) })
+        Ok(ExampleWriteOptions { dry_run, manager, validation, force: force.unwrap_or(false) })
     }
 }
 
@@ -255,8 +249,9 @@ mod tests {
 
     #[test]
     fn write_options_manager_defaults_to_user_agent() {
-        let read =
-            |query: &str, apply| WriteOptions::read(&Parameters::parse(query), "PatchOptions", "kubectl/v1.36", apply);
+        let read = |query: &str, apply| {
+            ExampleWriteOptions::read(&Parameters::parse(query), "PatchOptions", "kubectl/v1.36", apply)
+        };
         assert_eq!(read("", false).unwrap().manager, "kubectl");
         assert_eq!(read("fieldManager=ann", true).unwrap().manager, "ann");
         let status = read("", true).err().unwrap();

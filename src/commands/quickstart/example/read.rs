@@ -8,13 +8,13 @@ use super::api_errors;
 use super::object;
 use super::options::{ExampleListOptions, ExampleListVersion};
 use super::representation::Representation;
-use super::request::{ExampleRequest, ObjectTarget};
+use super::request::{ExampleRequest, ExampleTarget};
 use super::store::RevisionError;
 use super::watch::ObjectWatch;
 use crate::kubeapi::Status;
 
 /// `get`.
-pub(super) fn get(call: &ExampleRequest<'_>, target: &ObjectTarget, name: &str) -> Result<Value, Status> {
+pub(super) fn get(call: &ExampleRequest<'_>, target: &ExampleTarget, name: &str) -> Result<Value, Status> {
     let view = Representation::negotiate(call.headers, &call.query, false)?;
     if !matches!(call.query.get("resourceVersion"), "" | "0") {
         let asked = super::options::parse_version(call.query.get("resourceVersion"))?;
@@ -31,7 +31,7 @@ pub(super) fn get(call: &ExampleRequest<'_>, target: &ObjectTarget, name: &str) 
 /// `list` of one or all namespaces, in pages if requested.
 pub(super) fn list(
     call: &ExampleRequest<'_>,
-    target: &ObjectTarget,
+    target: &ExampleTarget,
     options: &ExampleListOptions,
 ) -> Result<Value, Status> {
     let view = Representation::negotiate(call.headers, &call.query, true)?;
@@ -82,7 +82,7 @@ pub(super) fn list(
 /// `watch`: starts the event stream.
 pub(super) fn watch(
     call: &ExampleRequest<'_>,
-    target: &ObjectTarget,
+    target: &ExampleTarget,
     options: ExampleListOptions,
 ) -> Result<ObjectWatch, Status> {
     let view = Representation::negotiate(call.headers, &call.query, false)?;

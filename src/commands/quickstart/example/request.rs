@@ -54,21 +54,21 @@ impl ExampleRequest<'_> {
 }
 
 /// The objects that a path names.
-pub(super) struct ObjectTarget {
+pub(super) struct ExampleTarget {
     pub(super) resource: &'static ExampleResource,
     /// `None` for cluster-scoped objects, and for all namespaces.
     pub(super) namespace: Option<String>,
     pub(super) name: Option<String>,
 }
 
-impl ObjectTarget {
+impl ExampleTarget {
     /// The store key of the object `name`.
     pub(super) fn key(&self, name: &str) -> ObjectKey {
         (self.resource.plural, self.namespace.clone().unwrap_or_default(), name.to_owned())
     }
 
     /// Parses `namespaces/<ns>/greetings[/<name>]`, `greetings`, `doors[/<name>]` below the version.
-    fn parse(version: &str, rest: &[&str]) -> Option<ObjectTarget> {
+    fn parse(version: &str, rest: &[&str]) -> Option<ExampleTarget> {
         let (namespace, rest) = match rest {
             ["namespaces", namespace, rest @ ..] if !namespace.is_empty() => (Some((*namespace).to_owned()), rest),
             rest => (None, rest),
@@ -80,7 +80,7 @@ impl ObjectTarget {
         };
         let resource = RESOURCES.iter().find(|one| one.version == version && one.plural == *plural)?;
         let placed = namespace.is_some() == resource.namespaced || (name.is_none() && namespace.is_none());
-        placed.then_some(ObjectTarget { resource, namespace, name })
+        placed.then_some(ExampleTarget { resource, namespace, name })
     }
 }
 
@@ -102,7 +102,7 @@ where
     let (["apis", GROUP, version, objects @ ..], false) = (&path[..], path.len() < 4) else {
         return document(api, &head.method, &path, &head.headers);
     };
-    let Some(target) = ObjectTarget::parse(version, objects) else {
+    let Some(target) = ExampleTarget::parse(version, objects) else {
         return error_response(&Status::not_found(), &head.headers);
     };
     let Some(user) = user(&head.headers) else { return error_response(&Status::unauthorized(), &head.headers) };
@@ -115,7 +115,11 @@ where
 }
 
 /// Dispatches to the verb.
-fn dispatch_verb(call: &ExampleRequest<'_>, target: &ObjectTarget, method: &Method) -> Result<ExampleResponse, Status> {
+fn dispatch_verb(
+    call: &ExampleRequest<'_>,
+    target: &ExampleTarget,
+    method: &Method,
+) -> Result<ExampleResponse, Status> {
     let everywhere = target.resource.namespaced && target.namespace.is_none();
     match (method, &target.name) {
         (&Method::GET | &Method::HEAD, Some(name)) => {
@@ -209,7 +213,7 @@ where
 }
 
 /// Parses the body as JSON or YAML; 415 for other content types.
-pub(super) fn read_body(call: &ExampleRequest<'_>, target: &ObjectTarget) -> Result<Value, Status> {
+pub(super) fn read_body(call: &ExampleRequest<'_>, target: &ExampleTarget) -> Result<Value, Status> {
     match call.content_type().split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
         "" | "application/json" => read_json(call, target),
         "application/yaml" => read_yaml(call, target),
@@ -218,20 +222,20 @@ pub(super) fn read_body(call: &ExampleRequest<'_>, target: &ObjectTarget) -> Res
 }
 
 /// Parses the body of an apply patch. JSON is valid YAML, and kubectl sends it: the faster JSON parser comes first.
-pub(super) fn read_apply(call: &ExampleRequest<'_>, target: &ObjectTarget) -> Result<Value, Status> {
+pub(super) fn read_apply(call: &ExampleRequest<'_>, target: &ExampleTarget) -> Result<Value, Status> {
     read_json(call, target).or_else(|_| read_yaml(call, target))
 }
 
-fn read_json(call: &ExampleRequest<'_>, target: &ObjectTarget) -> Result<Value, Status> {
+fn read_json(call: &ExampleRequest<'_>, target: &ExampleTarget) -> Result<Value, Status> {
     serde_json::from_slice(&call.body).map_err(|error| unrecognized(target, "json", &error.to_string()))
 }
 
-fn read_yaml(call: &ExampleRequest<'_>, target: &ObjectTarget) -> Result<Value, Status> {
+fn read_yaml(call: &ExampleRequest<'_>, target: &ExampleTarget) -> Result<Value, Status> {
     let text = std::str::from_utf8(&call.body).map_err(|error| unrecognized(target, "yaml", &error.to_string()))?;
     read_bounded_yaml(text).map_err(|error| unrecognized(target, "yaml", &error.to_string()))
 }
 
-fn unrecognized(target: &ObjectTarget, form: &str, why: &str) -> Status {
+fn unrecognized(target: &ExampleTarget, form: &str, why: &str) -> Status {
     let kind = target.resource.kind;
     Status::bad_request(format!(
         "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; {form} parse error: \
@@ -241,7 +245,7 @@ fn unrecognized(target: &ObjectTarget, form: &str, why: &str) -> Status {
 
 fn write_response(
     call: &ExampleRequest<'_>,
-    target: &ObjectTarget,
+    target: &ExampleTarget,
     written: &WriteResult,
 ) -> Result<ExampleResponse, Status> {
     let view = Representation::negotiate(call.headers, &call.query, false)?;

@@ -6,12 +6,13 @@ use serde_json::{Value, json};
 
 use super::api_errors;
 use super::object;
-use super::options::{FieldValidation, WriteOptions};
+use super::options::ExampleWriteOptions;
 use super::ownership::Ownership;
 use super::patch::{self, PatchKind};
-use super::request::{ExampleRequest, ObjectTarget, read_apply, read_body};
+use super::request::{ExampleRequest, ExampleTarget, read_apply, read_body};
 use super::store::StoreAction;
 use crate::kubeapi::Status;
+use crate::rest::FieldValidation;
 
 /// The result of a write, and warnings for the client.
 pub(super) struct WriteResult {
@@ -21,8 +22,8 @@ pub(super) struct WriteResult {
 }
 
 /// Handles the verb create: stores the object in the request body as a new object.
-pub(super) fn create(call: &ExampleRequest<'_>, target: &ObjectTarget) -> Result<WriteResult, Status> {
-    let options = WriteOptions::read(&call.query, "CreateOptions", call.user_agent(), false)?;
+pub(super) fn create(call: &ExampleRequest<'_>, target: &ExampleTarget) -> Result<WriteResult, Status> {
+    let options = ExampleWriteOptions::read(&call.query, "CreateOptions", call.user_agent(), false)?;
     let mut warnings = Vec::new();
     let mut wished =
         decode_validated(target, read_body(call, target)?, options.validation, &mut warnings, BodySource::Object)?;
@@ -56,8 +57,8 @@ pub(super) fn create(call: &ExampleRequest<'_>, target: &ObjectTarget) -> Result
 }
 
 /// `update`.
-pub(super) fn update(call: &ExampleRequest<'_>, target: &ObjectTarget, name: &str) -> Result<WriteResult, Status> {
-    let options = WriteOptions::read(&call.query, "UpdateOptions", call.user_agent(), false)?;
+pub(super) fn update(call: &ExampleRequest<'_>, target: &ExampleTarget, name: &str) -> Result<WriteResult, Status> {
+    let options = ExampleWriteOptions::read(&call.query, "UpdateOptions", call.user_agent(), false)?;
     let mut warnings = Vec::new();
     let mut wished =
         decode_validated(target, read_body(call, target)?, options.validation, &mut warnings, BodySource::Object)?;
@@ -70,10 +71,10 @@ pub(super) fn update(call: &ExampleRequest<'_>, target: &ObjectTarget, name: &st
 }
 
 /// `patch`, in all formats.
-pub(super) fn patch(call: &ExampleRequest<'_>, target: &ObjectTarget, name: &str) -> Result<WriteResult, Status> {
+pub(super) fn patch(call: &ExampleRequest<'_>, target: &ExampleTarget, name: &str) -> Result<WriteResult, Status> {
     let kind = PatchKind::from_content_type(call.content_type())?;
     let apply = kind == PatchKind::Apply;
-    let options = WriteOptions::read(&call.query, "PatchOptions", call.user_agent(), apply)?;
+    let options = ExampleWriteOptions::read(&call.query, "PatchOptions", call.user_agent(), apply)?;
     if apply {
         return server_side_apply(call, target, name, &options);
     }
@@ -93,9 +94,9 @@ pub(super) fn patch(call: &ExampleRequest<'_>, target: &ObjectTarget, name: &str
 
 fn server_side_apply(
     call: &ExampleRequest<'_>,
-    target: &ObjectTarget,
+    target: &ExampleTarget,
     name: &str,
-    options: &WriteOptions,
+    options: &ExampleWriteOptions,
 ) -> Result<WriteResult, Status> {
     let resource = target.resource;
     let body = read_apply(call, target)?;
@@ -147,7 +148,7 @@ enum BodySource {
 }
 
 fn decode_validated(
-    target: &ObjectTarget,
+    target: &ExampleTarget,
     body: Value,
     validation: FieldValidation,
     warnings: &mut Vec<String>,
@@ -178,7 +179,7 @@ fn decode_validated(
 }
 
 /// Sets the namespace of the path, or rejects a different one.
-fn set_namespace(target: &ObjectTarget, wished: &mut Value) -> Result<(), Status> {
+fn set_namespace(target: &ExampleTarget, wished: &mut Value) -> Result<(), Status> {
     let (own, of_path) = (object::namespace(wished), target.namespace.as_deref());
     match of_path {
         Some(of_path) if own.is_empty() => {
@@ -210,7 +211,7 @@ fn check_name(wished: &Value, name: &str) -> Result<(), Status> {
 /// Completes a new object with the fields set by the server, and validates it.
 fn complete_new_object(
     call: &ExampleRequest<'_>,
-    target: &ObjectTarget,
+    target: &ExampleTarget,
     mut wished: Value,
     owners: &Ownership,
 ) -> Result<Value, Status> {
@@ -228,11 +229,11 @@ fn complete_new_object(
 
 /// Applies `wished`, sent by an update or produced by a patch, to `before`.
 fn apply_update(
-    target: &ObjectTarget,
+    target: &ExampleTarget,
     name: &str,
     before: &Arc<Value>,
     wished: Value,
-    options: &WriteOptions,
+    options: &ExampleWriteOptions,
 ) -> Result<StoreAction, Status> {
     // Without managedFields in the request the managers stay as they are.
     let said = wished.pointer("/metadata/managedFields").and_then(Value::as_array).is_some_and(|all| !all.is_empty());
@@ -243,7 +244,7 @@ fn apply_update(
 
 /// Completes `wished` with the fields set by the server and checks that it may replace `before`.
 fn prepare_replacement(
-    target: &ObjectTarget,
+    target: &ExampleTarget,
     name: &str,
     before: &Value,
     mut wished: Value,
