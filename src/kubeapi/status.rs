@@ -50,8 +50,8 @@ impl Status {
         Status::new(200, "", "").with_details(details)
     }
 
-    /// 422, or another code of a patch or a storage that failed without naming a field, with client-go's text for it
-    /// and without a cause (`NewGenericServerResponse`).
+    /// 422: the object or patch is invalid. Of a patch that failed without naming a field, with client-go's text for it
+    /// (`NewGenericServerResponse`).
     pub fn request_rejected() -> Status {
         Status::new(422, "Invalid", "the server rejected our request due to an error in our request")
             .with_details(StatusDetails::default())

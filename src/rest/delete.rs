@@ -8,8 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::delete_options::DeleteOptions;
 use super::target::ObjectTarget;
-use super::update::stored_object;
-use super::{ApiRequest, ApiServer, WriteReply, cache_error, metadata, namespace, object_bytes, read};
+use super::{ApiRequest, ApiServer, WriteReply, cache_error, metadata, namespace, object_bytes, read, stored_object};
 use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::list_options::ListOptions;
 use crate::kubeapi::object_meta::change_metadata;

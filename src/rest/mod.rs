@@ -25,6 +25,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, WARNING};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use serde_json::{Map, Value};
 
 pub use self::bootstrap::create_initial_objects;
 pub use self::target::{SERVED_RESOURCES, served_resources};
@@ -131,6 +132,15 @@ impl ApiServer {
 /// The object as JSON with its resourceVersion.
 fn object_bytes(stored: &Stored) -> Bytes {
     stored.versioned().concat().into()
+}
+
+/// The stored object with its resourceVersion as a value.
+///
+/// # Errors
+/// 500 for a value that cannot be read.
+fn stored_object(stored: &Stored) -> Result<Map<String, Value>, Status> {
+    let object = serde_json::from_slice(&stored.versioned().concat());
+    object.map_err(|error| Status::internal_error(format_args!("{} cannot be read: {error}", stored.key())))
 }
 
 fn json_response(body: Bytes) -> Response<Body> {

@@ -7,8 +7,7 @@ use serde_json::json;
 
 use super::metadata::is_removable;
 use super::target::{ObjectTarget, served_resources};
-use super::update::stored_object;
-use super::{ApiServer, cache_error};
+use super::{ApiServer, cache_error, stored_object};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
 use crate::resources::Resource;

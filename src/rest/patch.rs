@@ -4,9 +4,9 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::target::ObjectTarget;
-use super::update::{Replaced, replace, stored_object};
+use super::update::{Replaced, replace};
 use super::write_options::WriteOptions;
-use super::{ApiRequest, ApiServer, WriteReply, cache_error, metadata, request_body};
+use super::{ApiRequest, ApiServer, WriteReply, cache_error, metadata, request_body, stored_object};
 use crate::kubeapi::Status;
 use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::patch::{JsonPatch, MergePatch, PatchError, StrategicPatch};

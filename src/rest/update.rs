@@ -9,7 +9,10 @@ use serde_json::{Map, Value, json};
 use super::create::{dry_run_bytes, store_new, time_to_live};
 use super::target::ObjectTarget;
 use super::write_options::WriteOptions;
-use super::{ApiRequest, ApiServer, WriteReply, cache_error, errors, metadata, object_bytes, request_body, strategy};
+use super::{
+    ApiRequest, ApiServer, WriteReply, cache_error, errors, metadata, object_bytes, request_body, stored_object,
+    strategy,
+};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
@@ -140,13 +143,4 @@ fn check_name(target: &ObjectTarget<'_>, object: &Map<String, Value>) -> Result<
     }
     let name = &target.name;
     Err(Status::bad_request(format!("the name of the object ({own}) does not match the name on the URL ({name})")))
-}
-
-/// The stored object with its resourceVersion as a value.
-///
-/// # Errors
-/// 500 for a value that cannot be read.
-pub(super) fn stored_object(stored: &Stored) -> Result<Map<String, Value>, Status> {
-    let object = serde_json::from_slice(&stored.versioned().concat());
-    object.map_err(|error| Status::internal_error(format_args!("{} cannot be read: {error}", stored.key())))
 }

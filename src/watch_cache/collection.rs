@@ -10,15 +10,14 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 
 use super::Error;
-use super::change_log::{ChangeRing, StoredChange};
-use super::collections::{CacheContext, CollectionSettings};
-use super::cursor::{WatchCursor, WatchQuery};
+use super::change_log::{ChangeRing, HistoryLimits, StoredChange};
 use super::declared_field::DeclaredField;
-use super::notify::Notifier;
+use super::notify::NotifierSet;
 use super::snapshot::Snapshot;
 use super::stored::Stored;
 use crate::storage::{
-    self, ChangeSink, CommitOutcome, Expect, Key, KeyValue, Mutation, Prefix, Progress, RecordChange, Revision, Store,
+    self, ChangeSink, Clock, CommitOutcome, Expect, Key, KeyValue, Mutation, Prefix, Progress, RecordChange, Revision,
+    Store,
 };
 
 /// Records that a load parses before other tasks of the thread run.
@@ -26,6 +25,24 @@ const RECORDS_AT_ONCE: usize = 256;
 
 /// How often a load is tried whose feed ends at once; the last time without history.
 const LOAD_ATTEMPTS: usize = 4;
+
+/// What a collection is of.
+#[derive(Clone, Debug)]
+pub struct CollectionSettings {
+    /// Prefix of the keys of the resource.
+    pub prefix: Prefix,
+    /// Fields that field selectors may name, besides name and namespace.
+    pub fields: Arc<[DeclaredField]>,
+}
+
+/// What all collections use.
+#[derive(Clone)]
+pub(super) struct CacheContext {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) notifiers: NotifierSet,
+    pub(super) limits: HistoryLimits,
+    pub(super) clock: Clock,
+}
 
 /// The objects of one resource. Cheap to clone.
 #[derive(Clone)]
@@ -160,14 +177,6 @@ impl ResourceCollection {
                 Err(Error::Conflict { current })
             }
         }
-    }
-
-    /// Begins a watch. Its cursor belongs to the worker thread of `notifier`.
-    ///
-    /// # Errors
-    /// [`Error::Expired`], [`Error::TooLargeResourceVersion`], [`Error::InvalidKey`], [`Error::Store`].
-    pub async fn watch(&self, query: WatchQuery, notifier: &Notifier) -> Result<WatchCursor, Error> {
-        WatchCursor::open(self, query, notifier).await
     }
 
     pub(super) fn id(&self) -> u64 {

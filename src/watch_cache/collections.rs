@@ -7,28 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::RwLock;
 
 use super::change_log::HistoryLimits;
-use super::collection::ResourceCollection;
-use super::declared_field::DeclaredField;
+use super::collection::{CacheContext, CollectionSettings, ResourceCollection};
 use super::notify::{Notifier, NotifierSet};
 use crate::storage::{self, Clock, Prefix, Revision, Store};
-
-/// What a collection is of.
-#[derive(Clone, Debug)]
-pub struct CollectionSettings {
-    /// Prefix of the keys of the resource.
-    pub prefix: Prefix,
-    /// Fields that field selectors may name, besides name and namespace.
-    pub fields: Arc<[DeclaredField]>,
-}
-
-/// What all collections use.
-#[derive(Clone)]
-pub(super) struct CacheContext {
-    pub(super) store: Arc<dyn Store>,
-    pub(super) notifiers: NotifierSet,
-    pub(super) limits: HistoryLimits,
-    pub(super) clock: Clock,
-}
 
 /// The watch cache of the process. Cheap to clone; usable from any thread.
 #[derive(Clone)]

@@ -9,7 +9,7 @@ use super::Error;
 use super::change_log::{Scan, StoredChange};
 use super::collection::ResourceCollection;
 use super::notify::{Interest, Notifier};
-use super::select::Selection;
+use super::select::{Selection, WatchEventKind};
 use super::snapshot::Snapshot;
 use super::stored::Stored;
 use crate::storage::{Prefix, Revision};
@@ -62,21 +62,6 @@ pub enum WatchStart {
     After(Revision),
 }
 
-/// Type of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum WatchEventKind {
-    /// ADDED: created, entered the selection, or exists at the start.
-    Added,
-    /// MODIFIED.
-    Modified,
-    /// DELETED: deleted, or left the selection.
-    Deleted,
-    /// BOOKMARK.
-    Bookmark,
-    /// BOOKMARK with the annotation `k8s.io/initial-events-end`.
-    InitialEventsEnd,
-}
-
 /// An event of a watch.
 #[derive(Clone, Debug)]
 pub struct WatchEvent {
@@ -115,6 +100,16 @@ struct InitialEvents {
     /// First key that was not examined.
     from: String,
     marks_end: bool,
+}
+
+impl ResourceCollection {
+    /// Begins a watch. Its cursor belongs to the worker thread of `notifier`.
+    ///
+    /// # Errors
+    /// [`Error::Expired`], [`Error::TooLargeResourceVersion`], [`Error::InvalidKey`], [`Error::Store`].
+    pub async fn watch(&self, query: WatchQuery, notifier: &Notifier) -> Result<WatchCursor, Error> {
+        WatchCursor::open(self, query, notifier).await
+    }
 }
 
 impl WatchCursor {

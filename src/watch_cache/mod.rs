@@ -22,13 +22,13 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use change_log::{HistoryLimits, StoredChange};
-pub use collection::ResourceCollection;
-pub use collections::{CollectionSettings, Collections};
-pub use cursor::{WatchCursor, WatchEvent, WatchEventKind, WatchQuery, WatchStart};
+pub use collection::{CollectionSettings, ResourceCollection};
+pub use collections::Collections;
+pub use cursor::{WatchCursor, WatchEvent, WatchQuery, WatchStart};
 pub use declared_field::DeclaredField;
 pub use list::{ContinuePosition, ListQuery, ListRevision, StoredList};
 pub use notify::Notifier;
-pub use select::Selection;
+pub use select::{Selection, WatchEventKind};
 pub use snapshot::Snapshot;
 pub use stored::{ObjectMetadata, OwnerReference, SortedPairs, Stored, Views};
 

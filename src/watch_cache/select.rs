@@ -2,10 +2,24 @@
 
 use super::Error;
 use super::change_log::StoredChange;
-use super::cursor::WatchEventKind;
 use super::declared_field::DeclaredField;
 use super::stored::Stored;
 use crate::kubeapi::{FieldSelector, LabelSelector};
+
+/// Type of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WatchEventKind {
+    /// ADDED: created, entered the selection, or exists at the start.
+    Added,
+    /// MODIFIED.
+    Modified,
+    /// DELETED: deleted, or left the selection.
+    Deleted,
+    /// BOOKMARK.
+    Bookmark,
+    /// BOOKMARK with the annotation `k8s.io/initial-events-end`.
+    InitialEventsEnd,
+}
 
 /// A label selector and a field selector, resolved for one resource.
 #[derive(Clone, Debug, Default)]
