@@ -30,7 +30,7 @@ pub(super) async fn create(
     request: &ApiRequest<'_>,
 ) -> Result<WriteReply, Status> {
     let options = WriteOptions::parse(request.query, "CreateOptions")?;
-    let decoded = request_body::decode(request, target, options.validation)?;
+    let decoded = request_body::decode(request, target, options.validation).await?;
     let mut object = decoded.object;
     metadata::set_namespace(target, &mut object)?;
     if !ObjectMetaView::of_map(&object).resource_version().is_empty() {

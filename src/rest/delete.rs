@@ -25,7 +25,7 @@ pub(super) async fn delete(
     target: &ObjectTarget<'_>,
     request: &ApiRequest<'_>,
 ) -> Result<WriteReply, Status> {
-    let options = DeleteOptions::parse(request)?;
+    let options = DeleteOptions::parse(request).await?;
     namespace::check_deletable(target)?;
     let key = target.key(collection)?;
     let current = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
@@ -52,7 +52,7 @@ pub(super) async fn delete_collection(
     target: &ObjectTarget<'_>,
     request: &ApiRequest<'_>,
 ) -> Result<WriteReply, Status> {
-    let options = DeleteOptions::parse(request)?;
+    let options = DeleteOptions::parse(request).await?;
     let list_options = ListOptions::parse(request.query)?;
     let query = read::list_query(collection, target, &list_options)?;
     let list = collection.list(&query).await.map_err(|error| cache_error(target, error))?;
@@ -91,7 +91,7 @@ async fn remove(
     let key = target.key(collection)?;
     loop {
         check_preconditions(target, &current, options)?;
-        let mut object = stored_object(&current)?;
+        let mut object = stored_object(&current).await?;
         let is_marked = current.metadata().deletion_timestamp.is_some();
         let is_gone = !metadata::has_finalizers(target.resource, &object);
         if options.is_dry_run || (is_marked && !is_gone) {

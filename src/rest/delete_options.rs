@@ -3,12 +3,14 @@
 use serde_json::Value;
 
 use super::ApiRequest;
+use super::compute::run_sized;
 use super::request_body::media_type;
 use super::write_options::dry_run;
+use crate::kubeapi::Status;
 use crate::kubeapi::field_error::{FieldError, invalid_options_status};
 use crate::kubeapi::json::read_json;
 use crate::kubeapi::protobuf::decode::{decode_object, read_envelope};
-use crate::kubeapi::{Status, YamlError, read_bounded_yaml};
+use crate::kubeapi::yaml::read_yaml;
 use crate::resources::builtin::builtin_kinds;
 
 /// Options of a deletion.
@@ -27,8 +29,9 @@ impl DeleteOptions {
     /// # Errors
     /// 400 for a malformed body; 422 for values that are not supported. `Foreground` and `Orphan` are refused by name:
     /// there is no garbage collector.
-    pub(super) fn parse(request: &ApiRequest<'_>) -> Result<DeleteOptions, Status> {
-        let body = body_value(request)?;
+    pub(super) async fn parse(request: &ApiRequest<'_>) -> Result<DeleteOptions, Status> {
+        let (media_type, body) = (media_type(request.headers), request.body.clone());
+        let body = run_sized(body.len(), move || read_body(&media_type, &body)).await??;
         let mut errors = Vec::new();
         let mut options = DeleteOptions { is_dry_run: dry_run(request.query, &mut errors), ..DeleteOptions::default() };
         let mut propagation = request.query.get("propagationPolicy").map(std::borrow::Cow::into_owned);
@@ -65,26 +68,24 @@ fn unsupported_propagation(policy: &str) -> Status {
     invalid_options_status("DeleteOptions", &[FieldError::invalid("propagationPolicy", policy, why)])
 }
 
-fn body_value(request: &ApiRequest<'_>) -> Result<Option<Value>, Status> {
-    if request.body.is_empty() {
+fn read_body(media_type: &str, body: &[u8]) -> Result<Option<Value>, Status> {
+    if body.is_empty() {
         return Ok(None);
     }
     let malformed =
         |why: &dyn std::fmt::Display| Status::bad_request(format!("DeleteOptions in the body cannot be read: {why}"));
-    let value = match &*media_type(request.headers) {
+    let value = match media_type {
         "application/vnd.kubernetes.protobuf" => {
             let kinds = builtin_kinds();
             let message = kinds.meta_message("DeleteOptions").ok_or_else(|| malformed(&"unknown type"))?;
-            let envelope = read_envelope(&request.body).map_err(|error| malformed(&error))?;
+            let envelope = read_envelope(body).map_err(|error| malformed(&error))?;
             decode_object(&kinds.messages, message, &envelope).map_err(|error| malformed(&error))?
         }
         "application/yaml" => {
-            let text = std::str::from_utf8(&request.body).map_err(|error| malformed(&error))?;
-            read_bounded_yaml(text).map_err(|error| match error {
-                YamlError::Invalid(why) | YamlError::TooExpensive(why) => malformed(&why),
-            })?
+            let text = std::str::from_utf8(body).map_err(|error| malformed(&error))?;
+            read_yaml(text).map_err(|error| malformed(&error))?.value
         }
-        _ => read_json(&request.body).map_err(|error| malformed(&error))?.0,
+        _ => read_json(body).map_err(|error| malformed(&error))?.0,
     };
     Ok(value.is_object().then_some(value))
 }

@@ -4,6 +4,7 @@
 //! `pkg/registry/generic/registry/store.go`) and is what clients see.
 
 mod bootstrap;
+mod compute;
 mod create;
 mod delete;
 mod delete_options;
@@ -16,6 +17,7 @@ mod request_body;
 mod strategy;
 mod target;
 mod update;
+mod warnings;
 mod watch;
 mod write_options;
 
@@ -23,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, WARNING};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use serde_json::{Map, Value};
 
@@ -134,13 +136,17 @@ fn object_bytes(stored: &Stored) -> Bytes {
     stored.versioned().concat().into()
 }
 
-/// The stored object with its resourceVersion as a value.
+/// The stored object with its resourceVersion as a value, parsed on a compute thread if it is large.
 ///
 /// # Errors
 /// 500 for a value that cannot be read.
-fn stored_object(stored: &Stored) -> Result<Map<String, Value>, Status> {
-    let object = serde_json::from_slice(&stored.versioned().concat());
-    object.map_err(|error| Status::internal_error(format_args!("{} cannot be read: {error}", stored.key())))
+async fn stored_object(stored: &Arc<Stored>) -> Result<Map<String, Value>, Status> {
+    let (size, stored) = (stored.bytes().len(), stored.clone());
+    let parse = move || {
+        let object = serde_json::from_slice(&stored.versioned().concat());
+        object.map_err(|error| Status::internal_error(format_args!("{} cannot be read: {error}", stored.key())))
+    };
+    compute::run_sized(size, parse).await?
 }
 
 fn json_response(body: Bytes) -> Response<Body> {
@@ -157,13 +163,7 @@ fn set_headers(headers: &mut HeaderMap) {
 fn write_response(reply: WriteReply) -> Response<Body> {
     let mut response = json_response(reply.body);
     *response.status_mut() = reply.code;
-    for warning in &reply.warnings {
-        // 299 and an agent of `-`, as upstream; the text is quoted (RFC 7234, section 5.5).
-        let text = warning.replace('\\', "\\\\").replace('"', "\\\"");
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
-            response.headers_mut().append(WARNING, value);
-        }
-    }
+    warnings::add_warnings(response.headers_mut(), &reply.warnings);
     response
 }
 

@@ -97,7 +97,7 @@ async fn finalize(api: &ApiServer, name: &str) -> Result<(), Status> {
     let key = namespaces.prefix().key("", name).map_err(|error| Status::bad_request(error.to_string()))?;
     let unavailable = |error: Error| Status::service_unavailable(error.to_string());
     let Some(current) = namespaces.get_latest(&key).await.map_err(unavailable)? else { return Ok(()) };
-    let mut object = stored_object(&current)?;
+    let mut object = stored_object(&current).await?;
     let mut finalizers = object.get("spec").map(|spec| spec["finalizers"].clone()).unwrap_or_default();
     if let Some(finalizers) = finalizers.as_array_mut() {
         finalizers.retain(|finalizer| finalizer != "kubernetes");

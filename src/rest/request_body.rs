@@ -5,12 +5,14 @@ use http::header::CONTENT_TYPE;
 use serde_json::{Map, Value};
 
 use super::ApiRequest;
-use super::target::ObjectTarget;
+use super::compute::run_sized;
+use super::target::{ObjectTarget, ServedKind};
 use super::write_options::FieldValidation;
+use crate::kubeapi::Status;
 use crate::kubeapi::json::{read_json, write_json};
 use crate::kubeapi::protobuf::decode::{decode_object, read_envelope};
 use crate::kubeapi::protobuf::normalize::normalize;
-use crate::kubeapi::{Status, YamlError, read_bounded_yaml};
+use crate::kubeapi::yaml::read_yaml;
 use crate::resources::builtin::{builtin_kinds, set_defaults};
 
 /// A decoded object, and warnings about its fields.
@@ -25,43 +27,47 @@ pub(super) fn media_type(headers: &HeaderMap) -> String {
     text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// Decodes the object of a create or update.
+/// Decodes the object of a create or update, on a compute thread if it is large.
 ///
 /// # Errors
 /// 415 for another media type, 400 for what is no object of the kind, or with strict field validation for unknown or
 /// duplicate fields.
-pub(super) fn decode(
+pub(super) async fn decode(
     request: &ApiRequest<'_>,
     target: &ObjectTarget<'_>,
     validation: FieldValidation,
 ) -> Result<DecodedObject, Status> {
-    let (value, duplicates) = match &*media_type(request.headers) {
+    let (kind, media_type, body) = (target.kind(), media_type(request.headers), request.body.clone());
+    run_sized(body.len(), move || {
+        let (value, duplicates) = read_value(&media_type, &body, kind)?;
+        check_object(kind, value, duplicates, validation, None)
+    })
+    .await?
+}
+
+/// Reads a body as a value, with texts about duplicate fields.
+fn read_value(media_type: &str, body: &[u8], kind: ServedKind) -> Result<(Value, Vec<String>), Status> {
+    match media_type {
         "" | "application/json" => {
-            let (value, findings) = read_json(&request.body).map_err(|error| malformed(target, &error))?;
-            (value, findings.messages().collect())
+            let (value, findings) = read_json(body).map_err(|error| malformed(kind, &error))?;
+            Ok((value, findings.messages().collect()))
         }
         "application/yaml" => {
-            let text = std::str::from_utf8(&request.body).map_err(|error| malformed(target, &error))?;
-            let value = read_bounded_yaml(text).map_err(|error| match error {
-                YamlError::Invalid(why) => malformed(target, &why),
-                YamlError::TooExpensive(why) => malformed(target, &why),
-            })?;
-            (value, Vec::new())
+            let text = std::str::from_utf8(body).map_err(|error| malformed(kind, &error))?;
+            let document = read_yaml(text).map_err(|error| malformed(kind, &error))?;
+            let duplicates = document.strict_error().into_iter().collect();
+            Ok((document.value, duplicates))
         }
         "application/vnd.kubernetes.protobuf" => {
-            let envelope = read_envelope(&request.body).map_err(|error| malformed(target, &error))?;
-            let kinds = builtin_kinds();
-            let value = decode_object(&kinds.messages, target.version.message, &envelope);
-            (value.map_err(|error| malformed(target, &error))?, Vec::new())
+            let envelope = read_envelope(body).map_err(|error| malformed(kind, &error))?;
+            let value = decode_object(&builtin_kinds().messages, kind.version.message, &envelope);
+            Ok((value.map_err(|error| malformed(kind, &error))?, Vec::new()))
         }
-        _ => {
-            return Err(Status::unsupported_media_type(
-                "the body of the request was in an unknown format - accepted media types include: application/json, \
-                 application/yaml, application/vnd.kubernetes.protobuf",
-            ));
-        }
-    };
-    check_object(target, value, duplicates, validation, None)
+        _ => Err(Status::unsupported_media_type(
+            "the body of the request was in an unknown format - accepted media types include: application/json, \
+             application/yaml, application/vnd.kubernetes.protobuf",
+        )),
+    }
 }
 
 /// Checks the type of an object and its fields, and removes unknown fields. `patched` is set for the result of a patch.
@@ -69,30 +75,29 @@ pub(super) fn decode(
 /// # Errors
 /// 400, or 422 for a patch, for another kind, a value of the wrong type or, with strict validation, unknown fields.
 pub(super) fn check_object(
-    target: &ObjectTarget<'_>,
+    kind: ServedKind,
     mut value: Value,
     mut findings: Vec<String>,
     validation: FieldValidation,
     patched: Option<&Value>,
 ) -> Result<DecodedObject, Status> {
     if let Some(object) = value.as_object_mut() {
-        let (api_version, kind) = (target.api_version(), target.resource.kind);
-        check_type(object, "apiVersion", &api_version, target)?;
-        check_type(object, "kind", kind, target)?;
+        check_type(object, "apiVersion", &kind.api_version(), kind)?;
+        check_type(object, "kind", kind.resource.kind, kind)?;
     }
-    let unknown = normalize(&builtin_kinds().messages, target.version.message, &mut value);
-    let unknown = unknown.map_err(|error| malformed(target, &error))?;
+    let unknown = normalize(&builtin_kinds().messages, kind.version.message, &mut value);
+    let unknown = unknown.map_err(|error| malformed(kind, &error))?;
     findings.extend(unknown.iter().map(|path| format!("unknown field {path:?}")));
-    set_defaults(&builtin_kinds().messages, target.version.message, &mut value);
+    set_defaults(&builtin_kinds().messages, kind.version.message, &mut value);
     let Value::Object(object) = value else {
-        return Err(malformed(target, &"the body is not an object"));
+        return Err(malformed(kind, &"the body is not an object"));
     };
     let warnings = match validation {
         FieldValidation::Strict if !findings.is_empty() => {
             let why = format!("strict decoding error: {}", findings.join(", "));
             return Err(match patched {
                 Some(patched) => strict_patch_error(patched, &why),
-                None => malformed(target, &why),
+                None => malformed(kind, &why),
             });
         }
         FieldValidation::Ignore | FieldValidation::Strict => Vec::new(),
@@ -107,19 +112,14 @@ fn strict_patch_error(patched: &Value, why: &str) -> Status {
 }
 
 /// Sets `apiVersion` or `kind` if it is missing, else compares it with the path.
-fn check_type(
-    object: &mut Map<String, Value>,
-    field: &str,
-    expected: &str,
-    target: &ObjectTarget<'_>,
-) -> Result<(), Status> {
+fn check_type(object: &mut Map<String, Value>, field: &str, expected: &str, kind: ServedKind) -> Result<(), Status> {
     match object.get(field).and_then(Value::as_str) {
         None | Some("") => {
             object.insert(field.to_owned(), expected.into());
             Ok(())
         }
         Some(found) if found == expected => Ok(()),
-        Some(found) if field == "kind" => Err(malformed(target, &format_args!("the kind of the object is {found}"))),
+        Some(found) if field == "kind" => Err(malformed(kind, &format_args!("the kind of the object is {found}"))),
         Some(found) => Err(Status::bad_request(format!(
             "the API version in the data ({found}) does not match the expected API version ({expected})"
         ))),
@@ -127,7 +127,7 @@ fn check_type(
 }
 
 /// 400 with upstream's text for a body that cannot be decoded.
-fn malformed(target: &ObjectTarget<'_>, why: &dyn std::fmt::Display) -> Status {
-    let (kind, version) = (target.resource.kind, target.version.version);
+fn malformed(kind: ServedKind, why: &dyn std::fmt::Display) -> Status {
+    let (kind, version) = (kind.resource.kind, kind.version.version);
     Status::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
 }

@@ -43,6 +43,23 @@ pub(super) fn find(info: &RequestInfo<'_>) -> Option<(&'static Resource, &'stati
     })
 }
 
+/// A served resource in one version.
+#[derive(Clone, Copy)]
+pub(super) struct ServedKind {
+    pub(super) resource: &'static Resource,
+    pub(super) version: &'static ResourceVersion,
+}
+
+impl ServedKind {
+    /// `v1` or `group/version`.
+    pub(super) fn api_version(self) -> String {
+        match self.resource.group {
+            "" => self.version.version.to_owned(),
+            group => format!("{group}/{}", self.version.version),
+        }
+    }
+}
+
 /// What a request is for.
 pub(super) struct ObjectTarget<'r> {
     pub(super) resource: &'static Resource,
@@ -105,12 +122,14 @@ impl<'r> ObjectTarget<'r> {
         Status::object_not_found(self.resource.group, self.resource.plural, &self.name)
     }
 
+    /// The resource and version.
+    pub(super) fn kind(&self) -> ServedKind {
+        ServedKind { resource: self.resource, version: self.version }
+    }
+
     /// `v1` or `group/version`.
     pub(super) fn api_version(&self) -> String {
-        match self.resource.group {
-            "" => self.version.version.to_owned(),
-            group => format!("{group}/{}", self.version.version),
-        }
+        self.kind().api_version()
     }
 
     /// The key of the object `name` in `namespace`.

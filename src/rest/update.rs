@@ -29,7 +29,7 @@ pub(super) async fn update(
     request: &ApiRequest<'_>,
 ) -> Result<WriteReply, Status> {
     let options = WriteOptions::parse(request.query, "UpdateOptions")?;
-    let decoded = request_body::decode(request, target, options.validation)?;
+    let decoded = request_body::decode(request, target, options.validation).await?;
     let mut object = decoded.object;
     metadata::set_namespace(target, &mut object)?;
     check_name(target, &object)?;
@@ -70,11 +70,11 @@ pub(super) async fn replace(
     api: &ApiServer,
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
-    old: &Stored,
+    old: &Arc<Stored>,
     mut object: Map<String, Value>,
     is_dry_run: bool,
 ) -> Result<Replaced, Status> {
-    let old_object = stored_object(old)?;
+    let old_object = stored_object(old).await?;
     let is_conditional = check_preconditions(target, old, &mut object)?;
     metadata::fill_replacement(target, &old_object, &mut object);
     strategy::prepare_replacement(target.resource, target.subresource, &old_object, &mut object);

@@ -1,0 +1,58 @@
+//! `Warning` headers of a response, bounded as upstream's (`k8s.io/apiserver/pkg/endpoints/filters/warning.go`).
+
+use http::HeaderMap;
+use http::header::WARNING;
+
+use crate::message::warning;
+
+/// Characters of all warnings together; beyond, each is cut off.
+const MAX_TOTAL_CHARACTERS: usize = 4 << 10;
+
+/// Length of a warning that is cut off.
+const CUT_CHARACTERS: usize = 256;
+
+/// Adds the warnings, each once. If they are too long together, each is cut off, and further ones are left out.
+pub(super) fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
+    let total: usize = warnings.iter().map(|text| text.chars().count()).sum();
+    let most = if total > MAX_TOTAL_CHARACTERS { CUT_CHARACTERS } else { usize::MAX };
+    let mut written = 0;
+    for (place, text) in warnings.iter().enumerate() {
+        if written >= MAX_TOTAL_CHARACTERS {
+            return;
+        }
+        if warnings[..place].contains(text) {
+            continue;
+        }
+        let text: String = text.chars().take(most).collect();
+        if let Some(value) = warning(&text) {
+            written += text.chars().count();
+            headers.append(WARNING, value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn added(warnings: &[String]) -> Vec<String> {
+        let mut headers = HeaderMap::new();
+        add_warnings(&mut headers, warnings);
+        headers.get_all(WARNING).iter().map(|value| value.to_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn warnings_are_quoted_and_unique() {
+        let warnings = ["unknown field \"a\"".to_owned(), "b\\".to_owned(), "unknown field \"a\"".to_owned()];
+        assert_eq!(added(&warnings), [r#"299 - "unknown field \"a\"""#, r#"299 - "b\\""#]);
+        assert_eq!(added(&["line\nline".to_owned()]), [""; 0], "a line end cannot be in a header");
+    }
+
+    #[test]
+    fn warnings_are_cut_off_when_too_long_together() {
+        let long: Vec<String> = (0..100).map(|number| format!("{number:03}{}", "x".repeat(1000))).collect();
+        let headers = added(&long);
+        assert_eq!((headers.len(), headers[0].len()), (16, 256 + 8));
+        assert_eq!(added(&long[..4])[0].len(), 1003 + 8);
+    }
+}
