@@ -7,6 +7,7 @@ mod authn;
 mod authz;
 mod discovery;
 mod egress;
+mod embedded_api;
 mod local_proxy;
 mod observability;
 mod registry;

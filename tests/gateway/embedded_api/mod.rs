@@ -1,0 +1,3 @@
+//! The embedded API server (`--embedded-api`).
+
+mod representations;
