@@ -96,9 +96,9 @@ impl std::error::Error for Problem {}
 pub struct Problems(pub Vec<Problem>);
 
 impl Problems {
-    /// Returns the value of `result`, or adds its problem.
-    pub fn collect<T>(&mut self, result: Result<T, Problem>) -> Option<T> {
-        result.map_err(|problem| self.0.push(problem)).ok()
+    /// Returns the value of `result`, or adds its problems.
+    pub fn collect<T>(&mut self, result: Result<T, impl Into<Problems>>) -> Option<T> {
+        result.map_err(|problems| self.0.extend(problems.into().0)).ok()
     }
 
     /// Logs each problem as an error with `consequence` as the message.

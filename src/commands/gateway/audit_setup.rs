@@ -36,10 +36,10 @@ impl AuditFiles {
     /// All errors in these files.
     pub(super) fn read(settings: &Settings) -> Result<AuditFiles, Problems> {
         let mut problems = Problems::default();
-        let policy = AuditPolicyFile::open(&settings.policy_file).map_err(|more| problems.0.extend(more.0)).ok();
+        let policy = problems.collect(AuditPolicyFile::open(&settings.policy_file));
         let read = |source: KubeconfigSource| source.load().map(|kubeconfig| (source, kubeconfig));
         let webhook = settings.webhook.as_ref().map(|webhook| KubeconfigSource::EventSink(webhook.config_file.clone()));
-        let webhook = webhook.map(read).transpose().map_err(|more| problems.0.extend(more.0)).ok();
+        let webhook = problems.collect(webhook.map(read).transpose());
         match (policy, webhook) {
             (Some((file, policy)), Some(webhook)) => {
                 Ok(AuditFiles { settings: settings.clone(), file, policy, webhook })

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::control::{CertificateSources, FileErrors, RegistryWarnings, UpstreamReadiness};
+use super::control::{CertificateSources, FileErrors, RegistryWarnings, UpstreamReadiness, delegate_condition};
 use super::registry_thread::ClusterStatus;
 use super::state::GatewayState;
 use crate::admin::{
@@ -13,12 +13,12 @@ use crate::admin::{
     EndpointReport, RefusalReport, RemoteCallReport, StatusReport, VerdictReport, timestamp,
 };
 use crate::availability::{AvailabilityCondition, AvailabilityMap, ConditionStatus};
-use crate::discovery::{DiscoverySnapshot, SourceStatus, with_last_good};
+use crate::discovery::{SourceStatus, with_last_good};
 use crate::egress::{EgressProxy, EgressRoute, EgressRoutes, ProxyFault, ProxyState, STANDARD_CALLS};
 use crate::listen::Connections;
 use crate::observe::access::{AccessLog, RefusedRequest};
 use crate::observe::audit::AuditSinkStatus;
-use crate::observe::health::{HealthCheck, HealthChecks};
+use crate::observe::health::HealthChecks;
 use crate::observe::log::LogLevel;
 use crate::observe::metrics::{CallStatus, Metrics};
 use crate::process::Published;
@@ -40,8 +40,7 @@ pub(super) struct StatusInputs {
     pub(super) connections: Vec<Connections>,
     pub(super) log_level: LogLevel,
     pub(super) access_log: Arc<AccessLog>,
-    /// Readiness checks that depend on the configuration.
-    pub(super) readiness_checks: Vec<HealthCheck>,
+    pub(super) health: Vec<HealthChecks>,
 }
 
 pub(super) fn admin_state(
@@ -51,12 +50,7 @@ pub(super) fn admin_state(
 ) -> AdminState {
     let started = SystemTime::now();
     let (log_level, connections) = (inputs.log_level.clone(), inputs.connections.clone());
-    let health = super::start::health_endpoints(
-        &shared.drain,
-        &inputs.access_log,
-        (&shared.table, &shared.documents.discovery),
-        &inputs.readiness_checks,
-    );
+    let health = inputs.health.clone();
     let (reporting, tasks) = (shared.clone(), (shared.clone(), connections.clone()));
     AdminState {
         report: Box::new(move || report(&reporting, &inputs, started)),
@@ -250,25 +244,6 @@ impl From<AuditSinkStatus> for AuditSinkReport {
     fn from(of: AuditSinkStatus) -> AuditSinkReport {
         AuditSinkReport { name: of.name.to_owned(), waiting: of.waiting as u64, dropped: of.dropped }
     }
-}
-
-/// The condition of the delegate. It is not probed; its condition follows from fetching its discovery.
-pub(super) fn delegate_condition(documents: &DiscoverySnapshot) -> Arc<AvailabilityCondition> {
-    let unknown = || AvailabilityCondition::unknown(SystemTime::now());
-    let heard = documents.source(DELEGATE).filter(|source| source.asked);
-    let since = heard.and_then(|source| source.since).unwrap_or_else(SystemTime::now);
-    Arc::new(match heard {
-        None => unknown(),
-        Some(source) if source.problem.is_empty() => {
-            let (reason, message) = ("Delegate".into(), "serves all paths that no APIService claims".into());
-            AvailabilityCondition { status: ConditionStatus::True, reason, message, since, ..unknown() }
-        }
-        Some(source) => {
-            let (reason, message) = ("DiscoveryFailed".into(), "its discovery cannot be fetched".into());
-            let detail = source.problem.clone();
-            AvailabilityCondition { status: ConditionStatus::False, reason, message, detail, since }
-        }
-    })
 }
 
 fn discovery_report(source: &SourceStatus) -> DiscoveryReport {

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use crate::availability::ConditionStatus;
-use crate::commands::gateway::status::delegate_condition;
+use crate::availability::{AvailabilityCondition, ConditionStatus};
 use crate::discovery::DiscoverySnapshot;
 use crate::observe::metrics::{CircuitState, Metrics};
 use crate::process::Published;
@@ -35,6 +35,25 @@ impl DelegateAvailability {
             metrics.set_apiservice_availability(DELEGATE, (!available).then_some(&*condition.reason));
         }
     }
+}
+
+/// The condition of the delegate. It is not probed; its condition follows from fetching its discovery.
+pub(in crate::commands::gateway) fn delegate_condition(documents: &DiscoverySnapshot) -> Arc<AvailabilityCondition> {
+    let unknown = || AvailabilityCondition::unknown(SystemTime::now());
+    let source = documents.source(DELEGATE).filter(|source| source.asked);
+    let since = source.and_then(|source| source.since).unwrap_or_else(SystemTime::now);
+    Arc::new(match source {
+        None => unknown(),
+        Some(source) if source.problem.is_empty() => {
+            let (reason, message) = ("Delegate".into(), "serves all paths that no APIService claims".into());
+            AvailabilityCondition { status: ConditionStatus::True, reason, message, since, ..unknown() }
+        }
+        Some(source) => {
+            let (reason, message) = ("DiscoveryFailed".into(), "its discovery cannot be fetched".into());
+            let detail = source.problem.clone();
+            AvailabilityCondition { status: ConditionStatus::False, reason, message, detail, since }
+        }
+    })
 }
 
 /// The last observed availability and circuit state of APIServices, by name.

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use rustls_pki_types::UnixTime;
 
+use super::backend_files::{BackendFiles, ReadPurpose};
 use super::findings::ReadableFiles;
 use crate::admin::{AdminToken, AdminTokenFile};
 use crate::authenticate::jwt::AuthenticationConfigFile;
@@ -16,14 +17,10 @@ use crate::commands::gateway::settings;
 use crate::commands::{print_warnings, report_problems};
 use crate::config::gateway::AttributeSource;
 use crate::config::{Diagnostics, GatewayConfig, egress};
-use crate::delegation_server;
 use crate::egress::{EgressConfigFile, EgressRoutes, STANDARD_CALLS};
 use crate::observe::log::{self, LogLevel};
-use crate::process::{Problem, Problems, Published};
-use crate::registry::{
-    ApiService, ClusterSource, Delegate, Registry, RegistryDirectory, SidecarUpstreams, UpstreamFiles,
-};
-use crate::tls::{self, Bundle, ClientIdentity, KeyPair};
+use crate::process::{Problem, Problems};
+use crate::tls;
 
 /// The validated files of the configuration, to be watched from here on. Reading them has no side effects.
 pub struct GatewayFiles {
@@ -56,17 +53,6 @@ pub(super) struct AuthorizationFiles {
     pub(super) rules: Option<(RulesFile, RbacProxyRules)>,
 }
 
-/// Files about backends.
-pub(super) struct BackendFiles {
-    pub(super) identity: Option<(ClientIdentity, Published<KeyPair>)>,
-    pub(super) registry: Option<(RegistryDirectory, Registry)>,
-    pub(super) delegate: Option<(Delegate, ApiService)>,
-    /// The upstreams of a sidecar.
-    pub(super) upstreams: Option<(UpstreamFiles, SidecarUpstreams)>,
-    /// The kube-apiserver with the watched registry.
-    pub(super) cluster: Option<ClusterSource>,
-}
-
 fn egress_routes(config: &GatewayConfig) -> Result<(Option<EgressConfigFile>, EgressRoutes), Problems> {
     let environment = config.backends.environment_proxies.clone();
     match config.backends.egress.clone() {
@@ -80,15 +66,6 @@ fn egress_routes(config: &GatewayConfig) -> Result<(Option<EgressConfigFile>, Eg
             Ok((Some(file), ways))
         }
     }
-}
-
-/// The purpose of reading the files.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::commands) enum ReadPurpose {
-    /// To start the gateway.
-    Start,
-    /// To find errors only.
-    Check,
 }
 
 impl GatewayFiles {
@@ -114,17 +91,17 @@ impl GatewayFiles {
         let mut problems = Problems::default();
         let (serving, untimely) =
             tls::server::ServingFiles::open_for_check(config.serving.tls.clone(), UnixTime::now());
-        let serving = read(&mut problems, Some(serving));
+        let serving = problems.collect(serving);
         let authentication = AuthenticationFiles::read(config, &mut problems);
         let authorization = AuthorizationFiles::read(config, &mut problems);
         let backends = BackendFiles::read(purpose, config, &mut problems);
-        let request_headers = read(&mut problems, Some(settings::request_headers(config)));
+        let request_headers = problems.collect(settings::request_headers(config));
         let (kubeconfigs, invalid) = Kubeconfigs::read_some(config);
         problems.0.extend(invalid.0);
-        let audit = read(&mut problems, config.observability.audit.as_ref().map(AuditFiles::read));
+        let audit = problems.collect(config.observability.audit.as_ref().map(AuditFiles::read).transpose()).flatten();
         let admin_token = config.observability.admin_token_file.as_deref().map(AdminTokenFile::open);
-        let admin_token = read(&mut problems, admin_token);
-        let egress = read(&mut problems, Some(egress_routes(config)));
+        let admin_token = problems.collect(admin_token.transpose()).flatten();
+        let egress = problems.collect(egress_routes(config));
         let egress_routes = egress.as_ref().map(|(_, routes)| routes);
         if let (Some(configuration), Some(routes)) = (&authentication.configuration, egress_routes) {
             problems.0.extend(configuration.check_egress(routes).0);
@@ -161,8 +138,10 @@ impl GatewayFiles {
 impl AuthenticationFiles {
     fn read(config: &GatewayConfig, problems: &mut Problems) -> AuthenticationFiles {
         AuthenticationFiles {
-            tokens: read(problems, config.authentication.token_file.as_deref().map(TokenFile::open)),
-            configuration: read(problems, authentication(config).transpose()),
+            tokens: problems
+                .collect(config.authentication.token_file.as_deref().map(TokenFile::open).transpose())
+                .flatten(),
+            configuration: problems.collect(authentication(config)).flatten(),
         }
     }
 }
@@ -170,33 +149,10 @@ impl AuthenticationFiles {
 impl AuthorizationFiles {
     fn read(config: &GatewayConfig, problems: &mut Problems) -> AuthorizationFiles {
         AuthorizationFiles {
-            policy: read(problems, config.policy_file.as_deref().map(PolicyFile::open)),
-            chain: read(problems, authorization(config).transpose()),
-            rules: read(problems, rules(config).transpose()),
+            policy: problems.collect(config.policy_file.as_deref().map(PolicyFile::open).transpose()).flatten(),
+            chain: problems.collect(authorization(config)).flatten(),
+            rules: problems.collect(rules(config)).flatten(),
         }
-    }
-}
-
-impl BackendFiles {
-    fn read(purpose: ReadPurpose, config: &GatewayConfig, problems: &mut Problems) -> BackendFiles {
-        let backends = &config.backends;
-        let identity = problems.collect(backends.proxy_client.clone().map(ClientIdentity::load).transpose()).flatten();
-        if let Some((_, identity)) = &identity {
-            problems.collect(check_front_proxy_trust(config, &identity.get()));
-        }
-        let registry = match purpose {
-            ReadPurpose::Start => read(problems, backends.registry.clone().map(RegistryDirectory::open)),
-            ReadPurpose::Check => backends.registry.clone().map(|settings| {
-                let (directory, registry, invalid) = RegistryDirectory::check(settings);
-                problems.0.extend(invalid.0);
-                (directory, registry)
-            }),
-        };
-        let delegate = read(problems, backends.delegate.clone().map(Delegate::open));
-        let upstreams = Some(backends.upstreams.clone()).filter(|upstreams| !upstreams.is_empty());
-        let upstreams = read(problems, upstreams.map(UpstreamFiles::open));
-        let cluster = backends.cluster.clone().map(|cluster| ClusterSource::open(cluster.source, cluster.settings));
-        BackendFiles { identity, registry, delegate, upstreams, cluster: read(problems, cluster) }
     }
 }
 
@@ -228,23 +184,6 @@ fn rules(config: &GatewayConfig) -> Result<Option<(RulesFile, RbacProxyRules)>, 
     }
 }
 
-/// With `--serve-delegation` backends get the front-proxy CAs from the gateway; they must include the CA of its own
-/// front-proxy certificate. If the CAs come from a cluster, this is checked when they are known.
-fn check_front_proxy_trust(config: &GatewayConfig, ours: &KeyPair) -> Result<(), Problem> {
-    if !config.serve_delegation || config.delegated_auth.lookup_auth_configmap {
-        return Ok(());
-    }
-    let authorities = match config.serving.tls.request_header_ca.as_deref() {
-        None => None,
-        // Errors in the file are reported where the gateway reads it for its own use.
-        Some(path) => match std::fs::read(path).map(|pem| Bundle::from_pem(&pem, path.display())) {
-            Ok(Ok(bundle)) => Some(bundle),
-            Ok(Err(_)) | Err(_) => return Ok(()),
-        },
-    };
-    delegation_server::who_vouches(authorities, ours).map(|_| ())
-}
-
 /// Installs the log and reads the files. If there is any error, reports all of them and returns the exit status.
 pub(in crate::commands) fn prepare(
     config: &GatewayConfig,
@@ -264,9 +203,4 @@ pub(in crate::commands) fn prepare(
         (Some(log_level), Some(files)) if mistakes.problems.0.is_empty() => Ok((log_level, files)),
         _ => Err(report_problems(role, &mistakes.problems)),
     }
-}
-
-/// The value of a file; none without one, and for an invalid one, whose problems are collected.
-fn read<T>(problems: &mut Problems, file: Option<Result<T, Problems>>) -> Option<T> {
-    file.transpose().map_err(|more| problems.0.extend(more.0)).ok().flatten()
 }

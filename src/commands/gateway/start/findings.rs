@@ -2,7 +2,7 @@
 
 use rustls_pki_types::UnixTime;
 
-use super::files::BackendFiles;
+use super::backend_files::BackendFiles;
 use crate::authorize;
 use crate::commands::gateway::audit_setup::AuditFiles;
 use crate::commands::gateway::review_thread::Kubeconfigs;

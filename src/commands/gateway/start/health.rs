@@ -33,7 +33,7 @@ pub(super) fn readiness_checks(
 }
 
 /// The health endpoints `/livez`, `/readyz` and `/healthz`; `more` are further readiness checks.
-pub(in crate::commands::gateway) fn health_endpoints(
+pub(super) fn health_endpoints(
     drain: &Drain,
     access_log: &AccessLog,
     (table, documents): (&Published<RouteTable>, &Published<DiscoverySnapshot>),

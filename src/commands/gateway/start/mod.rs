@@ -1,6 +1,7 @@
 //! Starts a gateway from its files: generate missing certificates, listen, spawn the threads.
 
 mod access;
+mod backend_files;
 mod certificates;
 mod embedded_api;
 mod files;
@@ -13,14 +14,14 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+pub(in crate::commands) use self::backend_files::ReadPurpose;
 pub use self::files::GatewayFiles;
-pub(in crate::commands) use self::files::{ReadPurpose, prepare};
-pub(super) use self::health::health_endpoints;
+pub(in crate::commands) use self::files::prepare;
 
 use self::access::access_control;
 use self::certificates::{Certificates, publish_serving};
 use self::embedded_api::start_embedded_api;
-use self::health::readiness_checks;
+use self::health::{health_endpoints, readiness_checks};
 use self::routing::Routing;
 use self::workers::Listeners;
 use super::control::{ControlTasks, ControlThread};
@@ -113,7 +114,7 @@ pub fn start(
         metrics,
         drain,
     });
-    let mut workers = listeners.serve(config, &shared, &access_log, &egress, health)?;
+    let mut workers = listeners.serve(config, &shared, &access_log, &egress, health.clone())?;
     workers.threads.extend(store_thread);
     let inputs = status::StatusInputs {
         warnings: routing.warnings,
@@ -127,7 +128,7 @@ pub fn start(
         connections: workers.connections,
         log_level,
         access_log: access_log.clone(),
-        readiness_checks,
+        health,
     };
     let admin = start_admin(config, &shared, inputs, files.admin_token)?;
     log_addresses(config, address, admin.as_ref().map(|admin| admin.local_addr), certificates.kubeconfig.as_deref());

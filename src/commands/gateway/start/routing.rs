@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::files::BackendFiles;
+use super::backend_files::BackendFiles;
 use crate::availability::AvailabilityMap;
 use crate::availability::apiservice_api::ApiServiceView;
 use crate::commands::gateway::control::{ControlTasks, RegistryViews, RegistryWarnings, UpstreamReadiness};
