@@ -9,15 +9,18 @@
 mod audit_setup;
 mod control;
 mod gateway_handle;
+mod handshake_log;
 mod health_listener;
 mod registry_thread;
 mod request;
+mod request_policy;
 mod review_thread;
 mod settings;
 mod start;
 mod state;
 mod status;
 mod worker;
+mod worker_thread;
 
 use std::process::ExitCode;
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::request::RequestPolicy;
-use super::worker::HandshakeLog;
+use super::handshake_log::HandshakeLog;
+use super::request_policy::RequestPolicy;
 use crate::authenticate::Authenticator;
 use crate::authorize::{Authorizer, Impersonator};
 use crate::availability::apiservice_api::ApiServiceHandler;

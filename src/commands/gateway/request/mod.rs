@@ -7,7 +7,6 @@ mod labels;
 mod limits;
 mod local;
 mod objects;
-mod policy;
 mod response;
 mod reviews;
 mod target;
@@ -19,9 +18,7 @@ use std::rc::Rc;
 use http::header::CONNECTION;
 use http::{HeaderValue, Method, Request, Response};
 
-pub(super) use self::policy::RequestPolicy;
 pub(super) use self::response::strip_body;
-pub(super) use self::target::{requested_host, validate_host};
 
 use self::labels::{AUDIT_ID, audit_id};
 use self::response::{ResponseBody, add_warning, finish_response, record_response};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::policy::RequestPolicy;
+use crate::commands::gateway::request_policy::RequestPolicy;
 use crate::kubeapi::{Query, RequestInfo, Status, duration};
 use crate::message::{Blame, Refusal};
 use crate::process::with_deadline;

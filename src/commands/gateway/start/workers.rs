@@ -8,6 +8,7 @@ use crate::commands::gateway::health_listener::HealthListener;
 use crate::commands::gateway::settings::{self, EgressSettings};
 use crate::commands::gateway::state::GatewayState;
 use crate::commands::gateway::worker::{ConnectionLimits, GatewayWorker};
+use crate::commands::gateway::worker_thread::serve_connections;
 use crate::commands::threads::spawn_thread;
 use crate::config::GatewayConfig;
 use crate::listen::{
@@ -80,7 +81,7 @@ impl Listeners {
             let work = async move || {
                 let reports = access::WorkerRecorder::new(&shared.metrics, &access_log, recording);
                 let worker = GatewayWorker::new(shared, reports, egress.dialer(), connection_limits);
-                worker.run(incoming, limits, connections).await;
+                serve_connections(worker, incoming, limits, connections).await;
             };
             workers.threads.push(spawn_thread(&format!("worker-{number}"), work)?);
         }

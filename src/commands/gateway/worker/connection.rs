@@ -5,16 +5,14 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::{HeaderValue, Request};
-use tower::service_fn;
-
 use super::GatewayWorker;
+use super::requested_host::{requested_host, validate_host};
 use crate::authenticate::Peer;
-use crate::commands::gateway::request;
 use crate::forward::ConnectionHeaders;
 use crate::kubeapi::{Status, User};
-use crate::listen::{AcceptedConnection, ConnectionHandle, HttpProtocol, RequestService, ResponseFuture};
+use crate::listen::{AcceptedConnection, ConnectionHandle, HttpProtocol};
 use crate::message::{IncomingBody, Refusal};
+use http::{HeaderValue, Request};
 
 /// State shared by the requests of one client connection.
 pub(in crate::commands::gateway) struct ClientConnection {
@@ -94,15 +92,15 @@ impl ClientConnection {
     /// The requested host of `request`, as a header value.
     ///
     /// # Errors
-    /// As `request::requested_host`: the request must be rejected.
+    /// The request must be rejected: its host is missing, ambiguous or malformed.
     pub(in crate::commands::gateway) fn requested_host(
         &self,
         request: &Request<IncomingBody>,
     ) -> Result<Option<HeaderValue>, Status> {
-        let Some(asked) = request::requested_host(request)? else { return Ok(None) };
+        let Some(asked) = requested_host(request)? else { return Ok(None) };
         let mut last = self.last_host.borrow_mut();
         if last.as_ref().is_none_or(|last| last != asked) {
-            request::validate_host(asked)?;
+            validate_host(asked)?;
             *last = HeaderValue::from_str(asked).ok();
         }
         Ok(last.clone())
@@ -121,14 +119,4 @@ impl ClientConnection {
             Ok(ConnectionHeaders::new(&*self.worker.identity_headers(user)?, &self.remote_header, host))
         })
     }
-}
-
-/// The service of a connection's requests.
-pub(super) fn request_service(connection: Rc<ClientConnection>) -> impl RequestService {
-    service_fn(move |request| -> ResponseFuture {
-        // Allocated first: a future built on the stack would be moved to the heap with all its kilobytes.
-        let (room, request) = (Box::new_uninit(), Box::new(request));
-        let answering = Box::write(room, request::handle(connection.clone(), request));
-        Box::into_pin(answering)
-    })
 }

@@ -1,43 +1,29 @@
-//! A worker thread: its share of the client connections and its own connection pools.
+//! The state of a worker thread: its share of the client connections and its own connection pools.
 
 mod connection;
-mod handshake_log;
 mod header_cache;
+mod requested_host;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::convert::Infallible;
-use std::future::ready;
-use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-use tokio::sync::mpsc;
-use tokio::task::spawn_local;
-use tower::service_fn;
+use std::time::Instant;
 
 pub(super) use self::connection::ClientConnection;
-use self::connection::request_service;
-pub(super) use self::handshake_log::HandshakeLog;
 use self::header_cache::HeaderCache;
 use super::state::GatewayState;
 use crate::egress::{self, Dialer, Pool};
 use crate::forward::{ApiServiceState, LongRunningResponses, UserHeaders, WorkerBackend};
 use crate::kubeapi::{Status, User};
-use crate::listen::{Connections, IncomingConnection, ServerLimits, serve};
 use crate::message::{Blame, Refusal};
 use crate::observe::{access, metrics};
-use crate::process::{Published, ShutdownPhase};
+use crate::process::Published;
 use crate::registry::DisplayName;
 use crate::route::{Route, RouteTable, RouteTarget};
 use crate::tls::KeyPair;
 use crate::watch_cache::Notifier;
 
-/// Interval of sweeping connections, pools and caches, and of checking trust.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Time for handshakes to finish once the process drains.
-const HANDSHAKE_GRACE: Duration = Duration::from_secs(2);
 /// Limit of users with cached identity headers; when it is reached, the cache is cleared.
 const MAX_CACHED_IDENTITIES: usize = 1024;
 
@@ -169,69 +155,8 @@ impl GatewayWorker {
         self.connections.borrow_mut().push(Rc::downgrade(connection));
     }
 
-    /// Serves connections until the process drains, then until all of them have ended.
-    pub(super) async fn run(
-        self: Rc<Self>,
-        mut incoming: mpsc::UnboundedReceiver<IncomingConnection>,
-        limits: ServerLimits,
-        connections: Connections,
-    ) {
-        let limits = Rc::new(limits);
-        if let Some(notifier) = self.notifier.clone() {
-            spawn_local(async move { notifier.run().await });
-        }
-        let mut round = tokio::time::interval(SWEEP_INTERVAL);
-        let [mut drain, mut end, mut over] = std::array::from_fn(|_| self.shared.drain.clone());
-        let (mut draining, mut ending, mut cut, mut open) = (None, false, false, true);
-        loop {
-            tokio::select! {
-                arrived = incoming.recv(), if open => match arrived {
-                    Some(arrived) => {
-                        let tls = self.shared.serving.config.load().as_ref().clone();
-                        let (worker, shared) = (self.clone(), self.shared.clone());
-                        let make_service = service_fn(move |accepted| {
-                            let connection = ClientConnection::new(worker.clone(), accepted);
-                            ready(Ok::<_, Infallible>(request_service(connection)))
-                        });
-                        let report_failure = move |remote, failure, error: &io::Error| {
-                            shared.metrics.record_tls_handshake_failure(failure);
-                            shared.handshake_log.log(remote, failure, error);
-                        };
-                        let (limits, connections) = (limits.clone(), connections.clone());
-                        spawn_local(serve(arrived, tls, make_service, report_failure, limits, connections));
-                    }
-                    None => open = false,
-                },
-                _ = round.tick() => {
-                    connections.sweep(&limits);
-                    self.sweep();
-                }
-                () = drain.wait_for(ShutdownPhase::Draining), if draining.is_none() => {
-                    draining = Some(Instant::now());
-                    connections.close_gracefully();
-                    self.streams.drain();
-                }
-                () = end.wait_for(ShutdownPhase::Ending), if !ending => {
-                    ending = true;
-                    self.streams.stop();
-                }
-                () = over.wait_for(ShutdownPhase::TimedOut), if !cut => {
-                    cut = true;
-                    self.reports.start_cutting();
-                    connections.close_now();
-                }
-            }
-            // Handshakes begun before the port closed may finish, within `ARRIVAL`.
-            let arrived = connections.pending_handshakes() == 0
-                || draining.is_some_and(|since| since.elapsed() > HANDSHAKE_GRACE);
-            if !open && draining.is_some() && arrived && connections.is_empty() && self.streams.is_empty() {
-                return;
-            }
-        }
-    }
-
     /// Removes unused cache entries and closes connections with a client certificate that is no longer trusted.
-    fn sweep(&self) {
+    pub(super) fn sweep(&self) {
         self.pool.sweep();
         let table = self.shared.table.get();
         let known =

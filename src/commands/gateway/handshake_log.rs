@@ -11,7 +11,7 @@ use crate::observe::metrics::HandshakeFailure;
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Logs handshakes that fail because of a misconfiguration, rate limited.
-pub(in crate::commands::gateway) struct HandshakeLog {
+pub(super) struct HandshakeLog {
     certificate_refused: LogThrottle,
     plain_http: LogThrottle,
 }

@@ -4,25 +4,24 @@ use std::sync::Arc;
 
 use http::Method;
 
-use super::target::client_error;
 use crate::authenticate::ANONYMOUS;
 use crate::authorize::rbac_proxy::{PathFilter, RbacProxyRules};
 use crate::config::GatewayConfig;
 use crate::forward::IdentityHeaderFormat;
 use crate::kubeapi::{CanonicalPath, Query, RequestInfo, Status, User};
-use crate::message::Refusal;
+use crate::message::{Blame, Refusal};
 use crate::process::Published;
 
 /// How requests are interpreted and served.
-pub(in crate::commands::gateway) struct RequestPolicy {
+pub(super) struct RequestPolicy {
     backend_api: BackendApi,
     /// kube-rbac-proxy rules that define the attributes, instead of the request itself.
     pub(super) rules: Option<Published<RbacProxyRules>>,
     /// Paths of a sidecar may be hidden, or served without authentication and authorization.
     pub(super) paths: PathFilter,
-    pub(in crate::commands::gateway) identity_header_format: IdentityHeaderFormat,
+    pub(super) identity_header_format: IdentityHeaderFormat,
     /// The user of requests to paths served without authentication and authorization.
-    pub(in crate::commands::gateway) open_path_user: Arc<User>,
+    pub(super) open_path_user: Arc<User>,
 }
 
 /// The API of the backends.
@@ -37,10 +36,7 @@ enum BackendApi {
 
 impl RequestPolicy {
     /// The policy of the gateway or sidecar that `config` describes.
-    pub(in crate::commands::gateway) fn new(
-        config: &GatewayConfig,
-        rules: Option<Published<RbacProxyRules>>,
-    ) -> RequestPolicy {
+    pub(super) fn new(config: &GatewayConfig, rules: Option<Published<RbacProxyRules>>) -> RequestPolicy {
         RequestPolicy {
             backend_api: if config.is_sidecar() { BackendApi::Any } else { BackendApi::Kubernetes },
             rules,
@@ -106,7 +102,10 @@ impl RequestPolicy {
     pub(super) fn check_serves_locally(&self) -> Result<(), Refusal> {
         match self.backend_api {
             BackendApi::Kubernetes => Ok(()),
-            BackendApi::Any => Err(client_error(Status::not_found()).with_cause("no upstream owns the path")),
+            BackendApi::Any => {
+                let refusal = Refusal::new(Blame::Client, Status::not_found());
+                Err(refusal.with_cause("no upstream owns the path"))
+            }
         }
     }
 }
