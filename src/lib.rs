@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Each stage returns a value that only it can create and that the next stage requires: `forward` cannot be
-//! called without a permit and a target.
+//! called without a `Permit` and a target.
 //!
 //! The blank lines between the declarations keep rustfmt from sorting them by name.
 
@@ -56,7 +56,7 @@ pub mod listen;
 // Authentication: client certificate, request headers, tokens, OIDC, webhook, anonymous.
 pub mod authenticate;
 
-// Authorization: attributes, authorizer chain, impersonation, and the permit that proves a decision.
+// Authorization: attributes, authorizer chain, impersonation, and the `Permit` that proves a decision.
 pub mod authorize;
 
 // Delegation server for backends: TokenReview, SubjectAccessReview, ConfigMap extension-apiserver-authentication.
@@ -68,7 +68,7 @@ pub mod registry;
 // Availability of backends: probes, hysteresis, circuit breaker, status conditions.
 pub mod availability;
 
-// Routing: from a permit and a path to a target.
+// Routing: from a `Permit` and a path to a target.
 pub mod route;
 
 // Forwarding: rewrite, identity headers, streaming, upgrade, retry, failure.

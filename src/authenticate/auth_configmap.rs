@@ -1,8 +1,8 @@
 //! Watches ConfigMap `kube-system/extension-apiserver-authentication` for client and request-header CAs.
 //!
 //! Parsed like `k8s.io/apiserver/pkg/server/options` and `pkg/authentication/request/headerrequest`, except that trust
-//! can shrink: a CA removed from the ConfigMap is untrusted at once, and after [`DELETION_GRACE`] when the ConfigMap is deleted.
-//! Upstream keeps the last CAs for the life of the process.
+//! can shrink: a CA removed from the ConfigMap is untrusted at once, and after [`DELETION_GRACE`] when the ConfigMap is
+//! deleted. Kubernetes keeps the last CAs for the life of the process.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -296,7 +296,7 @@ fn parse_data(data: &ConfigMapData, before: &ClusterTrust) -> (ClusterTrust, Pro
     let (Some(allowed_names), Some(username_headers), Some(uid_headers), Some(group_headers), Some(extra_prefixes)) =
         lists
     else {
-        // As upstream: one invalid list keeps all of them. A CA that was removed is untrusted all the same.
+        // As in Kubernetes: one invalid list keeps all of them. A CA that was removed is untrusted all the same.
         let front_proxies = authorities.and(before.front_proxies.clone());
         return (ClusterTrust { client, front_proxies }, problems);
     };

@@ -72,7 +72,7 @@ pub struct AuthenticatedUser {
     warning: Option<&'static str>,
 }
 
-/// A failed authentication. Becomes upstream's 401; the reason goes to the log only.
+/// A failed authentication. Becomes Kubernetes' 401; the reason goes to the log only.
 #[derive(Debug)]
 pub struct AuthenticationError {
     result: Authentication,
@@ -302,7 +302,7 @@ impl RequestHeaderAuthenticator {
     }
 }
 
-/// Authenticates by the client certificate and, if it is a front proxy's, by the request headers. As upstream's union:
+/// Authenticates by the client certificate and, if it is a front proxy's, by the request headers. As Kubernetes' union:
 /// the first success wins; errors are kept in case no authenticator succeeds.
 fn authenticate_connection(
     peer: &Peer,

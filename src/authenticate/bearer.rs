@@ -5,13 +5,13 @@
 pub enum Bearer<'a> {
     /// No bearer token: absent, another scheme, or malformed.
     None,
-    /// Two spaces before the token: upstream ignores it and warns.
+    /// Two spaces before the token: Kubernetes ignores it and warns.
     ExtraSpace,
     /// A token.
     Token(&'a str),
 }
 
-/// Upstream's warning for [`Bearer::ExtraSpace`].
+/// Kubernetes' warning for [`Bearer::ExtraSpace`].
 pub(super) const EXTRA_SPACE_WARNING: &str =
     "the provided Authorization header contains extra space before the bearer token, and is ignored";
 

@@ -1,13 +1,14 @@
 //! Authentication of requests.
 //!
-//! The authenticators run in upstream's order: request headers of a front proxy, client certificate, bearer token,
+//! The authenticators run in Kubernetes' order: request headers of a front proxy, client certificate, bearer token,
 //! token in the WebSocket protocols, anonymous (if enabled). The first that identifies a user wins. If none does and
 //! one of them failed, the response is 401, never anonymous
 //! (`k8s.io/apiserver/pkg/authentication/authenticatorfactory/delegating.go`).
 //!
 //! Credentials and front-proxy headers are always removed from the request, in any spelling.
 //!
-//! Tokens are verified by [`StaticTokens`], [`JwtAuthenticator`] and [`TokenReviewClient`], wherever in the request they were found.
+//! Tokens are verified by [`StaticTokens`], [`JwtAuthenticator`] and [`TokenReviewClient`], wherever in the request
+//! they were found.
 
 mod auth_configmap;
 mod authenticator;
@@ -49,7 +50,7 @@ pub mod parsers {
 pub const AUTHENTICATED: &str = "system:authenticated";
 /// The group of all unauthenticated users.
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
-/// Extra key that identifies the credential (`user.CredentialIDKey` upstream).
+/// Extra key that identifies the credential (Kubernetes' `user.CredentialIDKey`).
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 /// The name of the anonymous user.
 pub const ANONYMOUS: &str = "system:anonymous";

@@ -36,8 +36,8 @@ pub struct RequestHeaderConfig {
 }
 
 impl RequestHeaderNames {
-    /// Parses the names given by flags. Reports all errors at once, in upstream's words where it has any. UID headers
-    /// have no default, as upstream.
+    /// Parses the names given by flags. Reports all errors at once, in Kubernetes' words where it has any. UID headers
+    /// have no default, as in Kubernetes.
     pub fn new(
         usernames: &[String],
         uids: &[String],
@@ -60,7 +60,7 @@ impl RequestHeaderNames {
         problems.into_result(names)
     }
 
-    /// Returns the defaults of upstream's flags: `X-Remote-User`, `X-Remote-Group` and `X-Remote-Extra-`.
+    /// Returns the defaults of Kubernetes' flags: `X-Remote-User`, `X-Remote-Group` and `X-Remote-Extra-`.
     pub fn standard() -> RequestHeaderNames {
         RequestHeaderNames {
             usernames: vec![HeaderName::from_static("x-remote-user")],
@@ -81,8 +81,8 @@ impl RequestHeaderNames {
     /// Returns the user in the headers, like `k8s.io/apiserver/pkg/authentication/request/headerrequest`. Call it only
     /// after the sender was verified as a front proxy.
     ///
-    /// None without any of the headers. An error if they name no user: upstream continues then, and may take the front
-    /// proxy itself for the caller.
+    /// None without any of the headers. An error if they name no user: Kubernetes continues then, and may take the
+    /// front proxy itself for the caller.
     pub(super) fn authenticate(&self, headers: &HeaderMap) -> Result<Option<User>, String> {
         let mut user = User {
             name: self.first(headers, &self.usernames)?.unwrap_or_default(),
@@ -136,7 +136,7 @@ impl RequestHeaderConfig {
         RequestHeaderConfig { names: names.unwrap_or_default(), allowed_names: said.allowed_names.clone() }
     }
 
-    /// Checks that the common name is allowed for a front proxy. The error is upstream's.
+    /// Checks that the common name is allowed for a front proxy. The error is Kubernetes'.
     pub(super) fn check_name(&self, common_name: Option<&str>) -> Result<(), String> {
         let name = common_name.unwrap_or_default();
         if self.allowed_names.is_empty() || self.allowed_names.iter().any(|allowed| allowed == name) {

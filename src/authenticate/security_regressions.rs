@@ -211,7 +211,7 @@ fn request_headers_require_proxy_certificate_and_allowed_name() {
 
 #[test]
 fn request_headers_without_user_do_not_authenticate_the_proxy() {
-    // One CA for both: the case in which upstream takes the proxy for the caller.
+    // One CA for both: the case in which Kubernetes takes the proxy for the caller.
     let mut shared = None;
     let world = fixture(|settings| {
         let both = ca("both");

@@ -37,8 +37,8 @@ impl StaticTokens {
 
     /// Parses lines of `token,user,uid[,"group1,group2"]`; `place` is the file name in problems.
     ///
-    /// As upstream, a record without a token is skipped, and of two records with the same token the later counts. Both
-    /// cases log a warning.
+    /// As in Kubernetes, a record without a token is skipped, and of two records with the same token the later counts.
+    /// Both cases log a warning.
     pub fn parse(text: &str, place: &str) -> Result<StaticTokens, Problems> {
         let mut problems = Problems::default();
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())

@@ -21,7 +21,7 @@ use crate::kubeclient::{ApiResponse, CallError, CallPolicy, Client, ClientHandle
 use crate::observe::metrics::{self, CacheResult, CallHealth, CallKind, Metrics, ReviewKind};
 use crate::process::Problem;
 
-/// Limits of the cache of authenticated tokens: twice what upstream says its largest clusters need.
+/// Limits of the cache of authenticated tokens: twice what Kubernetes says its largest clusters need.
 const TOKEN_CACHE_LIMITS: CacheLimits = CacheLimits { entries: 32_768, bytes: 32 << 20 };
 /// Limits of the negative cache. It is separate, so that a flood of invalid tokens evicts no valid one.
 const UNKNOWN_TOKEN_CACHE_LIMITS: CacheLimits = CacheLimits { entries: 8_192, bytes: 2 << 20 };
@@ -78,7 +78,7 @@ impl fmt::Display for TokenReviewError {
     }
 }
 
-/// The request object, with its fields in upstream's order.
+/// The request object, with its fields in Kubernetes' order.
 #[derive(Serialize)]
 struct TokenReviewRequest<'q> {
     kind: &'static str,
@@ -353,7 +353,7 @@ fn parse_response(answer: &[u8]) -> Result<TokenReviewResponse, String> {
     }
 }
 
-/// Evaluates a response: the user, and the requested audiences for which the token is valid. Upstream accepts a user
+/// Evaluates a response: the user, and the requested audiences for which the token is valid. Kubernetes accepts a user
 /// without a name; here it is an error, because no backend could be told the identity.
 ///
 /// A response without audiences means `ours`.
@@ -458,7 +458,7 @@ mod tests {
         assert_eq!(judge(r#"{"authenticated":false}"#, &[]), Ok(None));
         assert_eq!(judge("{}", &[]), Ok(None));
         assert_eq!(judge(r#"{"error":"expired"}"#, &[]), Err("expired".to_owned()));
-        // Authenticated with an error: accepted, as upstream.
+        // Authenticated with an error: accepted, as in Kubernetes.
         assert!(judge(&format!(r#"{{"authenticated":true,"error":"odd",{jane}}}"#), &[]).unwrap().is_some());
     }
 

@@ -28,7 +28,7 @@ impl Authenticator {
     /// Authenticates `token` by the token authenticators, in their order. Without `audiences`, those of
     /// `--api-audiences` are used.
     ///
-    /// As in upstream's `WrapAudienceAgnosticToken`, a token accepted by the token file or a JWT issuer is valid for
+    /// As in Kubernetes' `WrapAudienceAgnosticToken`, a token accepted by the token file or a JWT issuer is valid for
     /// the audiences of `--api-audiences`. For other tokens the TokenReview response names the audiences.
     ///
     /// # Errors

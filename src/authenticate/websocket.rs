@@ -21,7 +21,7 @@ const RAW_URL: GeneralPurpose = GeneralPurpose::new(
 /// The parsed `Sec-WebSocket-Protocol`.
 #[derive(PartialEq, Eq)]
 pub struct WebSocketProtocols<'a> {
-    /// The token, if there is one; the error is upstream's.
+    /// The token, if there is one; the error is Kubernetes'.
     pub token: Result<Option<String>, &'static str>,
     /// The other protocols, in order, for the backend.
     pub others: Vec<&'a str>,
@@ -51,7 +51,7 @@ pub fn parse<'a>(lines: impl IntoIterator<Item = &'a str>) -> WebSocketProtocols
     protocols
 }
 
-/// Whether a request is a WebSocket upgrade: only then upstream looks for a token in the protocols.
+/// Whether a request is a WebSocket upgrade: only then Kubernetes looks for a token in the protocols.
 pub(super) fn is_websocket_upgrade(headers: &HeaderMap) -> bool {
     headers.contains_key(UPGRADE)
         && upgrade_protocol(headers).is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket"))

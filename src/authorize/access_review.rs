@@ -26,7 +26,7 @@ pub(super) enum ReviewVerdict {
     Excluded,
 }
 
-/// The request object, with its fields in upstream's order and empty fields omitted.
+/// The request object, with its fields in Kubernetes' order and empty fields omitted.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct AccessReviewRequest<'q> {
@@ -225,7 +225,7 @@ pub(super) fn is_cacheable(attributes: Attributes<'_>) -> bool {
         &request.name,
         request.path,
     ];
-    // Upstream does not count the selectors, so that a client can fill its cache with them.
+    // Kubernetes does not count the selectors, so that a client can fill its cache with them.
     let selectors = request.field_selector.len() + request.label_selector.len();
     parts.iter().map(|part| part.len()).sum::<usize>() + selectors < MAX_CACHEABLE_BYTES
 }
@@ -275,7 +275,7 @@ impl From<ReviewVerdict> for Decision {
     fn from(said: ReviewVerdict) -> Decision {
         match said {
             ReviewVerdict::Allowed(reason) => Decision::Allow(reason),
-            // Upstream's text.
+            // Kubernetes' text.
             ReviewVerdict::Conflict => {
                 Decision::FatalError("webhook subject access review returned both allow and deny response".to_owned())
             }

@@ -138,7 +138,7 @@ impl AccessSpec {
 
 impl SelectorSpec {
     /// Returns the selector in text form. Requirements that cannot be expressed are omitted, which reviews the broader
-    /// request, as upstream (`pkg/registry/authorization/util`).
+    /// request, as in Kubernetes (`pkg/registry/authorization/util`).
     fn to_text(&self, term: fn(&RequirementSpec) -> Option<String>) -> String {
         let terms: Vec<String> = self.requirements.iter().flatten().filter_map(term).collect();
         if terms.is_empty() { self.raw_selector.clone() } else { terms.join(",") }

@@ -1,4 +1,4 @@
-//! The authorizer chain, and the permit that proves authorization.
+//! The authorizer chain, and the [`Permit`] that proves authorization.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ pub struct ReviewStatus {
 /// Authorizes requests by the chain of modes.
 #[derive(Clone, Debug)]
 pub struct Authorizer {
-    /// Groups that are allowed everything; `system:masters` upstream.
+    /// Groups that are allowed everything; `system:masters` in Kubernetes.
     pub privileged_groups: Vec<String>,
     /// Paths that need no authorization.
     pub always_allow_paths: AlwaysAllowPaths,
@@ -342,7 +342,7 @@ impl Authorizer {
         user.groups.iter().any(|group| self.privileged_groups.contains(group))
     }
 
-    /// Evaluates the chain like upstream's union: an error counts only if no other authorizer allows or denies. Modes
+    /// Evaluates the chain like Kubernetes' union: an error counts only if no other authorizer allows or denies. Modes
     /// that do not `count` are skipped.
     async fn decide(
         &self,
@@ -366,7 +366,7 @@ impl Authorizer {
             return Err(DenyReason::Unknown(errors.join("; ")));
         }
         reasons.retain(|reason| !reason.is_empty());
-        // Upstream's union joins with a newline.
+        // Kubernetes' union joins with a newline.
         Err(DenyReason::Forbidden(reasons.join("\n")))
     }
 }
@@ -393,7 +393,7 @@ impl<'r> Permit<'r> {
     }
 }
 
-/// The Status for a failed authorizer. Upstream's filter sends plain text with the error; here the error stays in the
+/// The Status for a failed authorizer. Kubernetes' filter sends plain text with the error; here the error stays in the
 /// log.
 fn authorization_unknown(request: &RequestInfo<'_>) -> Status {
     let path = crate::kubeapi::GoQuoted(request.path);

@@ -1,6 +1,6 @@
 //! Authorization of requests.
 //!
-//! A chain of authorizers in upstream's order: privileged groups, paths that are always allowed, then the configured
+//! A chain of authorizers in Kubernetes' order: privileged groups, paths that are always allowed, then the configured
 //! modes. The first decision counts; without one the request is denied. `authorizer.rs` is the only caller of the
 //! modes.
 

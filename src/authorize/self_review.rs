@@ -77,7 +77,7 @@ impl SelfReview {
         let (group, kind) = self.kind();
         let spec =
             serde_json::from_slice::<Value>(body).ok().and_then(|mut body| body.get_mut("spec").map(Value::take));
-        // Upstream returns the spec, but not for rules.
+        // Kubernetes returns the spec, but not for rules.
         let spec = spec.filter(|_| self == SelfReview::Access).unwrap_or_else(|| json!({}));
         Ok(json!({"kind": kind, "apiVersion": format!("{group}/v1"), "metadata": {}, "spec": spec, "status": status}))
     }
@@ -141,7 +141,7 @@ struct UserRules {
 }
 
 impl UserRules {
-    /// Adds upstream's error for an authorizer that cannot list rules.
+    /// Adds Kubernetes' error for an authorizer that cannot list rules.
     fn mark_unsupported(&mut self, authorizer: &str) {
         self.incomplete = true;
         self.errors.push(format!("{authorizer} authorizer does not support user rule resolution"));

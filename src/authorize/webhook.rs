@@ -19,7 +19,7 @@ use crate::kubeclient::{ApiResponse, CallError, CallPolicy, Client, ClientHandle
 use crate::observe::metrics::{self, CacheResult, CallHealth, CallKind, Metrics, ReviewKind, RoundTrip};
 use crate::process::Problem;
 
-/// Limits of the decision cache: four times upstream's; entries are small.
+/// Limits of the decision cache: four times Kubernetes'; entries are small.
 const CACHE_LIMITS: CacheLimits = CacheLimits { entries: 32_768, bytes: 16 << 20 };
 /// Cache TTL of requests excluded by match conditions. These depend on the request alone, so a long TTL is safe.
 const EXCLUDED_TTL: Duration = Duration::from_secs(300);

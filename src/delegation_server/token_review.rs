@@ -41,7 +41,7 @@ pub async fn token_review(authenticator: &Authenticator, body: &[u8]) -> Result<
 fn status(holder: Result<AuthenticatedToken, TokenError>) -> Value {
     let AuthenticatedToken { user, audiences } = match holder {
         Ok(holder) => holder,
-        // In upstream's words, which extension API servers turn into a 401.
+        // In Kubernetes' words, which extension API servers turn into a 401.
         Err(TokenError::Unknown) => return json!({"user": {}, "error": "invalid bearer token"}),
         Err(TokenError::Failed(why)) => {
             tracing::debug!(why, "reviewed token could not be verified");

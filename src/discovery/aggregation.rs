@@ -23,8 +23,8 @@ use super::snapshot::{DiscoverySnapshot, LastFetched, SourceStatus};
 use crate::process::{Published, Publisher};
 use crate::registry::DELEGATE;
 
-/// `Accept` for `/apis`. Both versions are listed: backends before Kubernetes 1.30 know only the second. Upstream sends
-/// only the first.
+/// `Accept` for `/apis`. Both versions are listed: backends before Kubernetes 1.30 know only the second. Kubernetes
+/// sends only the first.
 const ACCEPT_AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
     application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 /// Number of versions of one backend fetched concurrently in the legacy format.

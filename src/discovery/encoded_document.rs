@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::protobuf;
 
-/// Minimum size for gzip (upstream's `defaultGzipThresholdBytes`).
+/// Minimum size for gzip (Kubernetes' `defaultGzipThresholdBytes`).
 const GZIP_THRESHOLD: usize = 128 << 10;
 
 /// One document in several encodings.
@@ -18,7 +18,7 @@ const GZIP_THRESHOLD: usize = 128 << 10;
 pub(crate) struct EncodedDocument {
     /// JSON, with a newline at the end.
     pub(crate) json: Bytes,
-    /// Entity tag with quotes: upper-case hexadecimal SHA-512 of the JSON, as upstream.
+    /// Entity tag with quotes: upper-case hexadecimal SHA-512 of the JSON, as in Kubernetes.
     pub(crate) etag: HeaderValue,
     gzip: OnceLock<Option<Bytes>>,
     yaml: OnceLock<Option<AlternateEncoding>>,

@@ -18,7 +18,7 @@ pub(super) enum DiscoveryFormat {
 
 impl DiscoveryFormat {
     /// The format named by a media type; `None` for an unknown one (`as=Table`, `v=v3`). Other parameters (`foo=bar`,
-    /// `profile=nopeer`) are ignored, as upstream does.
+    /// `profile=nopeer`) are ignored, as Kubernetes does.
     pub(super) fn from_clause(media: &MediaRange<'_>) -> Option<DiscoveryFormat> {
         match ["g", "v", "as"].map(|name| media.parameter(name).unwrap_or_default()) {
             ["apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList"] => Some(DiscoveryFormat::V2),
@@ -45,7 +45,7 @@ pub(crate) fn accepted(headers: &HeaderMap) -> Option<Vec<MediaRange<'_>>> {
 
 /// Whether `If-None-Match` names `etag` (with its quotes).
 ///
-/// Upstream compares one exact tag. Here lists, `*` and weak tags count, too (RFC 9110, 13.1.2).
+/// Kubernetes compares one exact tag. Here lists, `*` and weak tags count, too (RFC 9110, 13.1.2).
 pub(crate) fn matches_etag(headers: &HeaderMap, etag: &str) -> bool {
     headers
         .get_all(IF_NONE_MATCH)

@@ -1,4 +1,4 @@
-//! The types of `apidiscovery.k8s.io/v2`, in upstream's field order. `v2beta1` differs only in its name.
+//! The types of `apidiscovery.k8s.io/v2`, in Kubernetes' field order. `v2beta1` differs only in its name.
 
 use std::marker::PhantomData;
 

@@ -149,7 +149,7 @@ pub(super) fn aggregated(
 /// Parses an `APIResourceList` (legacy) for the group and version of `claim`.
 ///
 /// Subresources, which it lists as `pods/log` beside their resource, are nested into it. Where the resource itself is
-/// not listed (custom metrics: `pods/cpu_usage`) it is added with an empty kind and no verbs, as upstream does.
+/// not listed (custom metrics: `pods/cpu_usage`) it is added with an empty kind and no verbs, as Kubernetes does.
 pub(super) fn legacy(body: &[u8], claim: &ApiServiceClaim) -> Result<ResourceListing, FetchError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]

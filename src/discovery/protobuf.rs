@@ -117,7 +117,7 @@ pub(super) fn encode(json: &[u8]) -> Option<Vec<u8>> {
         "APIGroupDiscoveryList" => &AGGREGATED,
         _ => return None,
     };
-    // Upstream omits it for APIVersions, here as there.
+    // Kubernetes omits it for APIVersions, here as there.
     let api_version = document["apiVersion"].as_str().unwrap_or_default();
     Some(wrap_unknown(api_version, kind, &message.write(document.as_object()?)))
 }

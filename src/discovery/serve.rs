@@ -71,7 +71,7 @@ impl<'d> DiscoveryPage<'d> {
         })
     }
 
-    /// The first supported clause wins, as in upstream's `NegotiateOutputMediaType`.
+    /// The first supported clause wins, as in Kubernetes' `NegotiateOutputMediaType`.
     fn negotiate(
         &self,
         clauses: Option<Vec<MediaRange<'_>>>,
@@ -136,7 +136,7 @@ fn respond(
         }
         (DocumentEncoding::Protobuf, DiscoveryFormat::Plain) => "application/vnd.kubernetes.protobuf",
     };
-    // Aggregated formats as upstream. Upstream sends the plain ones without a tag, and they are never cached.
+    // Aggregated formats as in Kubernetes. Kubernetes sends the plain ones without a tag, and they are never cached.
     let cache = if form == DiscoveryFormat::Plain { "no-cache, private" } else { "public" };
     DocumentReply { content_type, cache, document, alternate: other }.into_response(method, headers)
 }

@@ -327,7 +327,7 @@ fn item(group: &MergedGroup) -> Box<RawValue> {
     }
     #[derive(Serialize)]
     struct Metadata<'g> {
-        // The core group has no name, and upstream omits it.
+        // The core group has no name, and Kubernetes omits it.
         #[serde(skip_serializing_if = "str::is_empty")]
         name: &'g str,
     }

@@ -86,7 +86,7 @@ fn expression_compile_errors() {
         let why = Expression::compile(source, &CLAIMS).map(|_| ()).expect_err(&short);
         assert!(why.contains(words), "{short}: {why}");
     }
-    // Like upstream's parser, this one removes signs in pairs.
+    // Like Kubernetes' parser, this one removes signs in pairs.
     for sign in ["!", "-"] {
         let _ = Expression::compile(&format!("{}1", sign.repeat(10_001)), &CLAIMS);
     }

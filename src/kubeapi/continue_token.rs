@@ -46,7 +46,7 @@ impl ContinueToken {
     /// Reads the text of a client.
     ///
     /// # Errors
-    /// 400 with upstream's text.
+    /// 400 with Kubernetes' text.
     pub fn decode(text: &str) -> Result<ContinueToken, Status> {
         decode(text)
             .map_err(|why| Status::bad_request(format!("invalid continue token: continue key is not valid{why}")))

@@ -25,7 +25,7 @@ pub fn escape(key: &str) -> Cow<'_, str> {
 
 /// Unescapes the part of a header name after the prefix: lower case, `%XX` decoded.
 ///
-/// A malformed escape, or bytes that are not UTF-8, leave the whole text as it is. Upstream does so for malformed
+/// A malformed escape, or bytes that are not UTF-8, leave the whole text as it is. Kubernetes does so for malformed
 /// escapes.
 pub fn unescape(name: &str) -> String {
     let lower = name.to_ascii_lowercase();

@@ -23,7 +23,7 @@ enum FieldElement<'p> {
 }
 
 impl<'p> FieldPath<'p> {
-    /// Path of a field of the root. Upstream's path of the root itself has an empty name, too.
+    /// Path of a field of the root. Kubernetes' path of the root itself has an empty name, too.
     pub const fn root(name: &'p str) -> FieldPath<'p> {
         FieldPath { parent: None, element: FieldElement::Name(name) }
     }
@@ -301,7 +301,7 @@ impl From<&FieldError> for StatusCause {
     }
 }
 
-/// 422 for an object with invalid fields (`errors.NewInvalid`). `kind` is the kind, or the resource where upstream
+/// 422 for an object with invalid fields (`errors.NewInvalid`). `kind` is the kind, or the resource where Kubernetes
 /// says so.
 pub fn invalid_fields_status(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Status {
     Status::invalid(group, kind, name, errors.iter().map(StatusCause::from).collect())

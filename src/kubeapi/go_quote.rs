@@ -1,4 +1,4 @@
-//! Quotes strings as Go's `%q`, which upstream's messages use.
+//! Quotes strings as Go's `%q`, which Kubernetes' messages use.
 
 use std::fmt::{self, Write};
 

@@ -63,7 +63,7 @@ impl JsonPath {
     /// Parses a path without braces, such as `.status.conditions[?(@.type=="Ready")].status`.
     ///
     /// # Errors
-    /// Upstream's text; also for a path that is too long or nested too deep.
+    /// Kubernetes' text; also for a path that is too long or nested too deep.
     pub fn parse(text: &str) -> Result<JsonPath, JsonPathError> {
         parse::parse(text).map(|steps| JsonPath { steps })
     }
@@ -116,7 +116,7 @@ fn evaluate<'v>(
                     let Value::Array(items) = value else { return error("value is not array or slice") };
                     match bounds.resolve(items.len())? {
                         Some((start, end, step)) => results.extend(items[start..end].iter().step_by(step)),
-                        // As upstream, an empty range ends the step.
+                        // As in Kubernetes, an empty range ends the step.
                         None => break,
                     }
                 }
@@ -218,7 +218,7 @@ fn is_selected(
 ) -> Result<bool, JsonPathError> {
     let lefts = evaluate(&left.steps, vec![item], remaining);
     let Some((operator, right)) = comparison else {
-        // Upstream takes an item for existing whose path has an error.
+        // Kubernetes takes an item for existing whose path has an error.
         return match lefts {
             Ok(values) => Ok(!values.is_empty()),
             Err(_) => spend(remaining, 0).map(|()| true),

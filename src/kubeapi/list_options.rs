@@ -28,7 +28,7 @@ pub struct ListOptions {
     pub limit: u64,
     /// `continue` as given, or empty.
     pub continue_token: String,
-    /// `sendInitialEvents`. As upstream, true by default for a watch without a resource version or from `0`.
+    /// `sendInitialEvents`. As in Kubernetes, true by default for a watch without a resource version or from `0`.
     pub sends_initial_events: Option<bool>,
 }
 
@@ -128,7 +128,7 @@ impl ListOptions {
     /// Version after which a watch sends changes; 0 if none is given.
     ///
     /// # Errors
-    /// 500 without a reason for a version that is not a number, as upstream.
+    /// 500 without a reason for a version that is not a number, as in Kubernetes.
     pub fn watch_version(&self) -> Result<u64, Status> {
         match &*self.resource_version {
             "" => Ok(0),
@@ -136,8 +136,8 @@ impl ListOptions {
         }
     }
 
-    /// Refuses a resource version beside `continue` (`ValidateListOptions` in `k8s.io/apiserver/pkg/storage`). Upstream
-    /// reads the token first.
+    /// Refuses a resource version beside `continue` (`ValidateListOptions` in `k8s.io/apiserver/pkg/storage`).
+    /// Kubernetes reads the token first.
     ///
     /// # Errors
     /// 400.
@@ -162,7 +162,7 @@ impl ListOptions {
     }
 
     /// Refuses fields that are not selectable. `has_own_fields` is true for custom resources, and for built-in ones
-    /// with other selectable fields than `metadata.name` and `metadata.namespace`: upstream's texts differ.
+    /// with other selectable fields than `metadata.name` and `metadata.namespace`: Kubernetes' texts differ.
     ///
     /// # Errors
     /// 400.
@@ -235,7 +235,7 @@ pub fn parse_int64(text: &str) -> Result<i64, Status> {
 /// Reads a resource version.
 ///
 /// # Errors
-/// Upstream's text, which begins with `resourceVersion: Invalid value:`.
+/// Kubernetes' text, which begins with `resourceVersion: Invalid value:`.
 pub fn parse_resource_version(text: &str) -> Result<u64, String> {
     // Go's ParseUint takes no sign.
     let parsed = if text.starts_with('+') { "".parse() } else { text.parse() };

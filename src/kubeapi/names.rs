@@ -1,4 +1,4 @@
-//! Rules for names, labels and keys, with upstream's sentences (`apimachinery/pkg/util/validation/validation.go` and
+//! Rules for names, labels and keys, with Kubernetes' sentences (`apimachinery/pkg/util/validation/validation.go` and
 //! `pkg/api/validate/content`). A function returns one sentence for each broken rule, none if the text is valid.
 
 use super::{is_dns_subdomain, is_label_value};
@@ -43,7 +43,7 @@ impl NameRule {
     }
 }
 
-/// As upstream, the character before the dash goes, too.
+/// As in Kubernetes, the character before the dash goes, too.
 fn mask_trailing_dash(name: &str) -> String {
     match name.strip_suffix('-') {
         Some(start) if !start.is_empty() => {
@@ -234,7 +234,7 @@ fn too_many_bytes(limit: usize) -> String {
     format!("must be no more than {limit} bytes")
 }
 
-/// Upstream's `RegexError`.
+/// Kubernetes' `RegexError`.
 fn pattern_error(rule: &str, pattern: &str, examples: &[&str]) -> String {
     let examples = examples.iter().map(|one| format!("'{one}', ")).collect::<Vec<_>>().join(" or ");
     format!("{rule} (e.g. {examples}regex used for validation is '{pattern}')")

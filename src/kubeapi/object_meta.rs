@@ -1,4 +1,4 @@
-//! `metadata` of an object as a view of its value, generated names, and what upstream validates
+//! `metadata` of an object as a view of its value, generated names, and what Kubernetes validates
 //! (`apimachinery/pkg/api/validation/objectmeta.go`).
 
 mod validate;

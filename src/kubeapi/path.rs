@@ -1,6 +1,6 @@
 //! Request paths: the same segments for authorization, routing and forwarding.
 //!
-//! Upstream authorizes and forwards the decoded path, so that a `%2F` inside a name changes the number of segments.
+//! Kubernetes authorizes and forwards the decoded path, so that a `%2F` inside a name changes the number of segments.
 //! Other proxies authorize a normalized path and forward the raw one. Here an ambiguous path is refused.
 
 use std::borrow::Cow;

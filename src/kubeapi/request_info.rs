@@ -19,7 +19,7 @@ pub struct RequestInfo<'r> {
     /// `get`, `list`, `watch`, `create`, …; for non-resource requests the method in lower case. Empty for a resource
     /// request with a method that has no verb.
     pub verb: Cow<'r, str>,
-    /// `api` or `apis`. As upstream, also set for `/apis/<group>/<version>`, which is no resource request.
+    /// `api` or `apis`. As in Kubernetes, also set for `/apis/<group>/<version>`, which is no resource request.
     pub api_prefix: &'r str,
     /// Empty for the core group.
     pub api_group: &'r str,

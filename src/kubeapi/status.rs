@@ -22,8 +22,8 @@ pub struct Status {
     pub message: String,
     /// Details of the failure.
     pub details: Option<Box<StatusDetails>>,
-    /// Whether the header `Retry-After` repeats [`StatusDetails::retry_after_seconds`]. Set by constructors of this file
-    /// only.
+    /// Whether the header `Retry-After` repeats [`StatusDetails::retry_after_seconds`]. Set by constructors of this
+    /// file only.
     pub(super) sends_retry_after: bool,
     /// `metadata.continue`: with an expired page, the token that goes on at the latest version.
     pub continue_token: Option<Box<str>>,
@@ -45,7 +45,7 @@ impl Status {
         }
     }
 
-    /// 200 without an object, as after a deletion. Upstream sends no `code` in its body.
+    /// 200 without an object, as after a deletion. Kubernetes sends no `code` in its body.
     pub fn success(details: StatusDetails) -> Status {
         Status::new(200, "", "").with_details(details)
     }
@@ -62,7 +62,7 @@ impl Status {
         Status::new(400, "BadRequest", message)
     }
 
-    /// 401: credentials are missing or invalid, with upstream's exact text.
+    /// 401: credentials are missing or invalid, with Kubernetes' exact text.
     pub fn unauthorized() -> Status {
         Status::new(401, "Unauthorized", "Unauthorized")
     }
@@ -72,7 +72,7 @@ impl Status {
         Status::new(403, "Forbidden", format!("forbidden: {message}")).with_details(StatusDetails::default())
     }
 
-    /// 403 for a missing permission, with upstream's exact text (`ForbiddenStatusError` in
+    /// 403 for a missing permission, with Kubernetes' exact text (`ForbiddenStatusError` in
     /// `k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go`). `reason` is the authorizer's and may be
     /// empty.
     pub fn forbidden_to(user: &str, info: &RequestInfo<'_>, reason: &str) -> Status {
@@ -96,7 +96,7 @@ impl Status {
             .with_details(StatusDetails::default())
     }
 
-    /// 404 for one object, with upstream's exact text.
+    /// 404 for one object, with Kubernetes' exact text.
     pub fn object_not_found(group: &str, resource: &str, name: &str) -> Status {
         Status::new(404, "NotFound", format!("{} {} not found", qualified(group, resource), GoQuoted(name)))
             .with_details(StatusDetails::for_resource(group, resource, name))
@@ -117,7 +117,7 @@ impl Status {
         Status::new(408, "Timeout", message)
     }
 
-    /// 409: the object was changed meanwhile, with upstream's text.
+    /// 409: the object was changed meanwhile, with Kubernetes' text.
     pub fn conflict(group: &str, resource: &str, name: &str, why: impl fmt::Display) -> Status {
         let resource_of = qualified(group, resource);
         Status::new(
@@ -128,7 +128,7 @@ impl Status {
         .with_details(StatusDetails::for_resource(group, resource, name))
     }
 
-    /// 409: the object already exists, with upstream's exact text.
+    /// 409: the object already exists, with Kubernetes' exact text.
     pub fn already_exists(group: &str, resource: &str, name: &str) -> Status {
         Status::new(409, "AlreadyExists", format!("{} {} already exists", qualified(group, resource), GoQuoted(name)))
             .with_details(StatusDetails::for_resource(group, resource, name))
@@ -139,7 +139,7 @@ impl Status {
         Status::new(410, "Expired", message)
     }
 
-    /// 413: the request body is too large, with upstream's text.
+    /// 413: the request body is too large, with Kubernetes' text.
     pub fn request_entity_too_large(message: impl fmt::Display) -> Status {
         Status::new(413, "RequestEntityTooLarge", format!("Request entity too large: {message}"))
     }
@@ -203,7 +203,7 @@ impl Status {
         Status::new(503, "ServiceUnavailable", message)
     }
 
-    /// 503 while not all registered APIServices are known, with upstream's text and delay, also in the header
+    /// 503 while not all registered APIServices are known, with Kubernetes' text and delay, also in the header
     /// (`k8s.io/apiserver/pkg/util/notfoundhandler`).
     pub fn paths_not_installed() -> Status {
         const MESSAGE: &str =
@@ -211,7 +211,7 @@ impl Status {
         Status::service_unavailable(MESSAGE).with_retry_after(RetryAfter::PathsNotInstalled)
     }
 
-    /// 504 for a resource version that is newer than the `current` one, with upstream's text and the header
+    /// 504 for a resource version that is newer than the `current` one, with Kubernetes' text and the header
     /// (`NewTooLargeResourceVersionError` in `k8s.io/apiserver/pkg/storage/errors.go`).
     pub fn resource_version_too_large(requested: u64, current: u64) -> Status {
         Status::timeout(format_args!("Too large resource version: {requested}, current: {current}"))
@@ -219,7 +219,7 @@ impl Status {
             .with_retry_after(RetryAfter::ResourceVersionTooLarge)
     }
 
-    /// 504: no response in time, with upstream's text.
+    /// 504: no response in time, with Kubernetes' text.
     pub fn timeout(message: impl fmt::Display) -> Status {
         Status::new(504, "Timeout", format!("Timeout: {message}")).with_details(StatusDetails::default())
     }
@@ -323,7 +323,7 @@ pub struct StatusDetails {
     /// Group of the resource, or empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub group: String,
-    /// Resource (upstream puts the plural here), or empty.
+    /// Resource (Kubernetes puts the plural here), or empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub kind: String,
     /// UID of the object, or empty.
@@ -394,7 +394,7 @@ mod tests {
         Status::forbidden_to(user, &RequestInfo::parse(method, &path, &query).unwrap(), reason)
     }
 
-    /// Upstream's cases (`errors_test.go` beside `errors.go`).
+    /// Kubernetes' cases (`errors_test.go` beside `errors.go`).
     #[test]
     fn status_forbidden_matches_upstream() {
         for (user, method, path, reason, message, details) in [

@@ -38,7 +38,7 @@ impl WatchOptions {
             })
             .transpose()?
             .unwrap_or(0);
-        // Random, as upstream, so that clients that connected together do not reconnect together.
+        // Random, as in Kubernetes, so that clients that connected together do not reconnect together.
         let lasts = if seconds == 0 { 1800.0 * (1.0 + fastrand::f64()) } else { seconds.min(86_400) as f64 };
         Ok(WatchOptions {
             sends_initial_events: initial.unwrap_or(since == 0),

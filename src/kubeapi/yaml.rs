@@ -1,5 +1,5 @@
-//! YAML bodies as `sigs.k8s.io/yaml` reads them: the first document, scalars by YAML 1.1, merge keys, and duplicate keys
-//! with their lines. What aliases and merge keys add is bounded.
+//! YAML bodies as `sigs.k8s.io/yaml` reads them: the first document, scalars by YAML 1.1, merge keys, and duplicate
+//! keys with their lines. What aliases and merge keys add is bounded.
 
 mod resolve;
 
@@ -55,7 +55,7 @@ fn fail<T>(why: impl fmt::Display) -> Result<T, YamlReadError> {
 ///
 /// # Errors
 /// For what is no YAML or has no form in JSON, for more than 128 levels, and for aliases that expand too far. Texts of
-/// syntax differ from upstream's.
+/// syntax differ from Kubernetes'.
 pub fn read_yaml(text: &str) -> Result<YamlDocument, YamlReadError> {
     let mut builder = YamlBuilder::default();
     let mut parser = Parser::new_from_str(text);
@@ -245,8 +245,8 @@ impl YamlBuilder {
     }
 }
 
-/// Sets the entries of a `<<`. As upstream, they replace earlier keys of the mapping; of a list of mappings, the first
-/// wins.
+/// Sets the entries of a `<<`. As in Kubernetes, they replace earlier keys of the mapping; of a list of mappings, the
+/// first wins.
 fn merge_entries(
     map: &mut Map<String, Value>,
     value: Value,

@@ -1,4 +1,4 @@
-//! Results of calls, and when a call is retried (upstream's rules).
+//! Results of calls, and when a call is retried (Kubernetes' rules).
 
 use std::fmt;
 use std::time::Duration;

@@ -1,8 +1,8 @@
-//! Client of a kube-apiserver: kubeconfig (reloaded when it changes), calls with upstream's retry policy, list and
+//! Client of a kube-apiserver: kubeconfig (reloaded when it changes), calls with Kubernetes' retry policy, list and
 //! watch, leader election.
 //!
-//! A [`Client`] belongs to one thread. Other threads send it jobs through a [`ClientHandle`], so that each control plane has
-//! one connection pool, however many workers there are.
+//! A [`Client`] belongs to one thread. Other threads send it jobs through a [`ClientHandle`], so that each control
+//! plane has one connection pool, however many workers there are.
 
 mod call;
 pub mod certificate_request;

@@ -12,7 +12,7 @@ const ALLOWED_METHODS: HeaderValue = HeaderValue::from_static("POST, GET, OPTION
 const ALLOWED_HEADERS: HeaderValue = HeaderValue::from_static(
     "Content-Type, Content-Length, Accept-Encoding, X-CSRF-Token, Authorization, X-Requested-With, If-Modified-Since",
 );
-/// `Date` as upstream, and headers that are useful for debugging and retries.
+/// `Date` as in Kubernetes, and headers that are useful for debugging and retries.
 const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static("Date, Audit-Id, Retry-After, Warning");
 
 /// The allowed origins, and the HSTS header.
@@ -86,7 +86,7 @@ pub fn check_cors_origin(expression: &str) -> Result<(), String> {
     Regex::new(expression).map_err(|error| format!("{expression:?}: {error}"))?;
     let begins = ["^", "//"].iter().any(|mark| expression.contains(mark));
     let ends = ["$", ":"].iter().any(|mark| expression.contains(mark));
-    // The colon after the scheme does not end the host; upstream accepts it.
+    // The colon after the scheme does not end the host; Kubernetes accepts it.
     if begins && ends && (expression.contains('$') || expression.replace("://", "").contains(':')) {
         return Ok(());
     }

@@ -21,7 +21,7 @@ pub fn strip_response(headers: &mut HeaderMap, also: impl Fn(&str) -> bool) {
 }
 
 /// Whether a response header or trailer of an aggregated backend affects the origin that all APIs share, or a proxy in
-/// front of the gateway: CORS (upstream removes it, too), cookies, authentication challenges, HSTS, service workers,
+/// front of the gateway: CORS (Kubernetes removes it, too), cookies, authentication challenges, HSTS, service workers,
 /// reporting, files for a proxy to send. Not used for a backend that owns its origin.
 pub fn is_untrusted_response_header(name: &str) -> bool {
     // By first letter: this runs for every header of every response.
@@ -61,8 +61,8 @@ pub fn is_untrusted_response_header(name: &str) -> bool {
 
 /// Whether a request header names the user or the client address, like headers of a reverse proxy: `X-Forwarded-User`,
 /// `X-Auth-Request-*`, `Remote-*`, `X-Real-Ip`, `Forwarded` and similar, and those of cloud proxies (Google IAP, Amazon
-/// ALB, Azure App Service, Cloudflare Access). Headers that the gateway sets itself (`X-Remote-*`, `X-Forwarded-For`) are
-/// not included. Any character except letters and digits counts as `-`.
+/// ALB, Azure App Service, Cloudflare Access). Headers that the gateway sets itself (`X-Remote-*`, `X-Forwarded-For`)
+/// are not included. Any character except letters and digits counts as `-`.
 pub fn is_proxy_identity_header(name: &str) -> bool {
     // By first letter: this runs for every header of every request.
     match name.as_bytes().first() {

@@ -16,7 +16,7 @@ pub struct Accept {
 }
 
 impl Accept {
-    /// Reads the first `Accept`, as upstream, and `User-Agent`: curl, wget and browsers get indented JSON.
+    /// Reads the first `Accept`, as in Kubernetes, and `User-Agent`: curl, wget and browsers get indented JSON.
     pub fn from_headers(headers: &HeaderMap) -> Accept {
         let agent = headers.get(USER_AGENT).map_or(&b""[..], HeaderValue::as_bytes);
         let for_people = [&b"curl"[..], b"Wget", b"Mozilla/5.0"].iter().any(|name| agent.starts_with(name));
@@ -68,8 +68,8 @@ const MAX_MEDIA_RANGES: usize = 64;
 /// The maximum number of parsed parameters of an entry.
 const MAX_PARAMETERS: usize = 16;
 
-/// Parses the first [`MAX_MEDIA_RANGES`] entries of an `Accept` header, sorted by preference: by quality, then specificity,
-/// then order. Invalid entries and those with a quality of zero are skipped.
+/// Parses the first [`MAX_MEDIA_RANGES`] entries of an `Accept` header, sorted by preference: by quality, then
+/// specificity, then order. Invalid entries and those with a quality of zero are skipped.
 pub fn parse_accept(accept: &str) -> Vec<MediaRange<'_>> {
     let wanted = split_unquoted(accept, ',').filter_map(parse_media_range).filter(|clause| clause.quality > 0.0);
     let mut clauses: Vec<_> = wanted.take(MAX_MEDIA_RANGES).collect();

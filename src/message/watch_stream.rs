@@ -15,7 +15,7 @@ use super::BodyError;
 use crate::kubeapi::{Status, StatusEncoding, WatchOptions, encode};
 use crate::process::{Drain, Published, ShutdownPhase};
 
-/// Interval of bookmarks, as in upstream's watch cache.
+/// Interval of bookmarks, as in Kubernetes' watch cache.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The objects of a watch.

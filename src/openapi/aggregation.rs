@@ -242,7 +242,7 @@ async fn fetch_index<F: Fetch>(
     }
 }
 
-/// Fetches the OpenAPI v2 document and converts it to v3 (upstream's `openapiv2converter`).
+/// Fetches the OpenAPI v2 document and converts it to v3 (Kubernetes' `openapiv2converter`).
 async fn fetch_converted<F: Fetch>(
     fetch: &F,
     claims: &[ApiServiceClaim],

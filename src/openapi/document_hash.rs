@@ -2,7 +2,7 @@
 //!
 //! A backend that is asked for an outdated hash answers 301 to the current one. A gateway that relays no redirects
 //! turns that into 502, as kube-aggregator does. So the hash is removed, and the backend returns the current document.
-//! If its entity tag equals the hash, the response is marked immutable, as upstream's handler would mark it.
+//! If its entity tag equals the hash, the response is marked immutable, as Kubernetes' handler would mark it.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
@@ -22,7 +22,7 @@ pub fn split_hash(query: Option<&str>) -> (Option<Cow<'_, str>>, Option<&str>) {
     ((!rest.is_empty()).then(|| Cow::Owned(rest.join("&"))), hash)
 }
 
-/// Marks a backend's response (status 200 or 304) as immutable if its entity tag is `hash`. Upstream's tag is the hash
+/// Marks a backend's response (status 200 or 304) as immutable if its entity tag is `hash`. Kubernetes' tag is the hash
 /// in quotes.
 pub fn mark_immutable(headers: &mut HeaderMap, hash: Option<&str>, now: SystemTime) {
     let its = headers.get(ETAG).and_then(|etag| etag.to_str().ok()).map(|etag| etag.trim_matches('"'));

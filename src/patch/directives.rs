@@ -124,7 +124,7 @@ pub(super) fn check_element_order(patch: &[Value], order: &[Value], merge_key: O
     for item in patch {
         match item.get(PATCH) {
             Some(directive) if directive == "delete" => continue,
-            // As upstream, a directive after the last of the ordered items does not fit.
+            // As in Kubernetes, a directive after the last of the ordered items does not fit.
             Some(_) if rest.as_slice().is_empty() => return Err(mismatch()),
             Some(_) => continue,
             None => {}

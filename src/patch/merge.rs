@@ -44,7 +44,7 @@ fn merge_objects(document: &mut Map<String, Value>, patch: &Map<String, Value>) 
         match (document.get_mut(key), value) {
             (_, Value::Null) => drop(document.remove(key)),
             (Some(Value::Object(current)), Value::Object(changes)) => merge_objects(current, changes),
-            // Upstream keeps the nulls in a list that replaces an object.
+            // Kubernetes keeps the nulls in a list that replaces an object.
             (Some(current @ Value::Object(_)), other) => *current = other.clone(),
             (_, other) => drop(document.insert(key.clone(), without_nulls(other))),
         }

@@ -19,7 +19,7 @@ pub use limits::{MAX_COPIED_BYTES, MAX_JSON_PATCH_OPERATIONS};
 pub use merge::MergePatch;
 pub use strategic::{FieldMerge, MergeSchema, StrategicPatch};
 
-/// A patch that cannot be read or applied. Its text is upstream's.
+/// A patch that cannot be read or applied. Its text is Kubernetes'.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PatchError {
     /// 400: the body is no patch.
@@ -28,7 +28,7 @@ pub enum PatchError {
     TooLarge(String),
     /// 422: the patch does not apply. Clients are not told why; the text is for the log.
     Rejected(String),
-    /// 500 without a reason, as upstream: directives that do not fit the object.
+    /// 500 without a reason, as in Kubernetes: directives that do not fit the object.
     Unmergeable(String),
 }
 
@@ -56,7 +56,7 @@ impl fmt::Display for PatchError {
 
 impl std::error::Error for PatchError {}
 
-/// A value as Go's `%v` prints it, which upstream's messages about patches contain: `map[a:1 b:[x <nil>]]`.
+/// A value as Go's `%v` prints it, which Kubernetes' messages about patches contain: `map[a:1 b:[x <nil>]]`.
 pub fn format_go_value(value: &Value) -> String {
     let mut out = String::new();
     write_go_value(&mut out, value);

@@ -70,8 +70,8 @@ fn delegate_api_service(server: KubeconfigServer, settings: &Settings) -> ApiSer
         prefix: server.prefix.clone(),
         way: server.proxy.clone(),
     };
-    // No limit per APIService: the delegate has its own limits, and serves nearly all requests. Half of ours
-    // (`--max-requests-inflight`) would only halve the throughput.
+    // No limit per APIService: the delegate has its own limits, and serves nearly all requests. Half of the
+    // gateway's limit (`--max-requests-inflight`) would only halve the throughput.
     let unbounded = Settings { default_max_inflight: 0, ..settings.clone() };
     let trust = BackendTrust { authorities: server.authorities, insecure_skip_verify: server.insecure_skip_verify };
     let mut delegate = static_backend::static_api_service(

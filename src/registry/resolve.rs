@@ -169,7 +169,7 @@ fn service_addresses(
     };
     let slices = registry.endpoint_slices_of(namespace, name);
     // A Service of the directory may have no slices. In a cluster, controllers write slices for each ClusterIP Service
-    // with endpoints; NodePort and LoadBalancer Services are left to external balancing, as upstream.
+    // with endpoints; NodePort and LoadBalancer Services are left to external balancing, as in Kubernetes.
     if slices.is_empty() && service.source == ObjectSource::Cluster && service.kind == ServiceType::ClusterIp {
         if let Some(why) = registry.lookup_error(namespace, name) {
             return unknown(why);
@@ -219,7 +219,7 @@ fn endpoints_matching<'r, S: AsRef<EndpointSlice>>(
     for subset in slices.iter().flat_map(|slice| &slice.as_ref().subsets) {
         let Some(port) = subset.ports.iter().find(|port| port.name == port_name) else { continue };
         for one in subset.endpoints.iter().filter(|one| of(one)) {
-            // As upstream: only the first address of an endpoint is used.
+            // As in Kubernetes: only the first address of an endpoint is used.
             let Some(address) = one.addresses.first() else { continue };
             let endpoint = Destination { host: Host::Ip(*address), port: port.port };
             if seen.insert(endpoint.clone()) {

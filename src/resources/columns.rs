@@ -264,7 +264,7 @@ fn with_more(listed: &[String], count: usize) -> String {
     }
 }
 
-/// `listWithMoreString` of upstream.
+/// `listWithMoreString` of Kubernetes.
 fn list_or_unset(listed: &[String], count: usize) -> String {
     match with_more(listed, count) {
         none if none.is_empty() => "<unset>".to_owned(),

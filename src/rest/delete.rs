@@ -127,7 +127,7 @@ fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>) {
     }
 }
 
-/// 409 if a precondition does not hold, with upstream's text (`storage.Preconditions.Check`).
+/// 409 if a precondition does not hold, with Kubernetes' text (`storage.Preconditions.Check`).
 fn check_preconditions(target: &ObjectTarget<'_>, current: &Stored, options: &DeleteOptions) -> Result<(), Status> {
     let conflict = |what: &str, wanted: &str, found: &str| {
         let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}");

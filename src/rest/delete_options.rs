@@ -24,7 +24,7 @@ pub(super) struct DeleteOptions {
 }
 
 impl DeleteOptions {
-    /// Reads the options. As upstream, a body replaces the query.
+    /// Reads the options. As in Kubernetes, a body replaces the query.
     ///
     /// # Errors
     /// 400 for a malformed body; 422 for values that are not supported. `Foreground` and `Orphan` are refused by name:

@@ -21,7 +21,8 @@ pub(super) fn status_of(target: &ObjectTarget<'_>, error: Error) -> Status {
     }
 }
 
-/// 409: another writer was faster. Upstream's text (`pkg/registry/generic/registry/store.go`, `OptimisticLockErrorMsg`).
+/// 409: another writer was faster. Kubernetes' text (`pkg/registry/generic/registry/store.go`,
+/// `OptimisticLockErrorMsg`).
 pub(super) fn modified(target: &ObjectTarget<'_>, name: &str) -> Status {
     let why = "the object has been modified; please apply your changes to the latest version and try again";
     Status::conflict(target.resource.group, target.resource.plural, name, why)

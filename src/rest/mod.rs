@@ -1,6 +1,6 @@
 //! The embedded API server: objects of built-in kinds are created, read, watched, changed and deleted in the store.
 //!
-//! One function per verb. The order of the checks is upstream's (`k8s.io/apiserver/pkg/endpoints/handlers` and
+//! One function per verb. The order of the checks is Kubernetes' (`k8s.io/apiserver/pkg/endpoints/handlers` and
 //! `pkg/registry/generic/registry/store.go`) and is what clients see.
 
 mod bootstrap;
@@ -103,7 +103,7 @@ impl ApiServer {
     /// The response to a request that [`claims`](ApiServer::claims) accepts.
     ///
     /// # Errors
-    /// A Status with upstream's reason and text.
+    /// A Status with Kubernetes' reason and text.
     pub async fn respond(&self, request: &ApiRequest<'_>, notifier: &Notifier) -> Result<Response<Body>, Status> {
         let target = ObjectTarget::parse(request.info)?;
         let collection = self.collection(target.resource)?;

@@ -109,7 +109,7 @@ impl ObjectPatch {
     }
 }
 
-/// 415 with upstream's text; for server-side apply also what to do instead.
+/// 415 with Kubernetes' text; for server-side apply also what to do instead.
 fn unsupported_patch(media_type: &str) -> Status {
     let mut message = String::from(
         "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, \

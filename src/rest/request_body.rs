@@ -126,7 +126,7 @@ fn check_type(object: &mut Map<String, Value>, field: &str, expected: &str, kind
     }
 }
 
-/// 400 with upstream's text for a body that cannot be decoded.
+/// 400 with Kubernetes' text for a body that cannot be decoded.
 fn malformed(kind: ServedKind, why: &dyn std::fmt::Display) -> Status {
     let (kind, version) = (kind.resource.kind, kind.version.version);
     Status::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))

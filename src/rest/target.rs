@@ -112,7 +112,7 @@ impl<'r> ObjectTarget<'r> {
         }
     }
 
-    /// 405 with upstream's text.
+    /// 405 with Kubernetes' text.
     pub(super) fn method_not_allowed(&self) -> Status {
         Status::method_not_allowed("the server does not allow this method on the requested resource")
     }

@@ -1,4 +1,4 @@
-//! `Warning` headers of a response, bounded as upstream's (`k8s.io/apiserver/pkg/endpoints/filters/warning.go`).
+//! `Warning` headers of a response, bounded as Kubernetes' (`k8s.io/apiserver/pkg/endpoints/filters/warning.go`).
 
 use http::HeaderMap;
 use http::header::WARNING;

@@ -23,7 +23,7 @@ use crate::watch_cache::{
 ///
 /// # Errors
 /// 400 and 422 for invalid options, 504 for a version from the future. A version that is too old is an event of type
-/// ERROR, as upstream.
+/// ERROR, as in Kubernetes.
 pub(super) async fn watch(
     api: &ApiServer,
     collection: &ResourceCollection,

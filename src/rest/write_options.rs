@@ -8,7 +8,7 @@ use crate::kubeapi::{Query, Status};
 pub enum FieldValidation {
     /// They are dropped.
     Ignore,
-    /// They are dropped with a warning; upstream's default.
+    /// They are dropped with a warning; Kubernetes' default.
     #[default]
     Warn,
     /// The request is refused.

@@ -1,9 +1,9 @@
 //! Limits of requests in flight, in total and per user.
 //!
-//! A user may take another permit while holding fewer than [`USER_SHARE_FACTOR`] times the permits that are still free
-//! (dynamic thresholds, as in switches that share a buffer among ports). A single user gets at most three quarters of
-//! all permits, two greedy users three sevenths each, three users three tenths; some are always left for a user without
-//! any. There is no queue, and no state is kept of users without requests.
+//! A user may take another in-flight permit while holding fewer than [`USER_SHARE_FACTOR`] times the permits that are
+//! still free (dynamic thresholds, as in switches that share a buffer among ports). A single user gets at most three
+//! quarters of all permits, two greedy users three sevenths each, three users three tenths; some are always left for a
+//! user without any. There is no queue, and no state is kept of users without requests.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -89,9 +89,9 @@ impl Inflight {
         if most == 0 || before < most { Ok(place) } else { Err(RejectReason::LimitReached) }
     }
 
-    /// As [`Inflight::try_acquire`], for a request that already has a permit of a gateway's limit, for `mutating` requests or
-    /// the others, of which `free` are left: this APIService may hold only its share of those. A slow backend must not
-    /// use up the permits that all share.
+    /// As [`Inflight::try_acquire`], for a request that already has a permit of a gateway's limit, for `mutating`
+    /// requests or the others, of which `free` are left: this APIService may hold only its share of those. A slow
+    /// backend must not use up the permits that all share.
     pub(super) fn try_acquire_shared(
         &self,
         hand: Hand,

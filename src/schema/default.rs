@@ -83,7 +83,7 @@ mod tests {
         shaped
     }
 
-    /// Cases of upstream's `algorithm_test.go`.
+    /// Cases of Kubernetes' `algorithm_test.go`.
     #[test]
     fn defaults_set_in_objects_maps_and_arrays() {
         let leaf = || Schema::of_object([("a", text().with_default(json!("A"))), ("b", text())]);

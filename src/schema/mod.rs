@@ -141,7 +141,7 @@ impl Schema {
         Schema { additional_properties, ..Schema::of_type(ValueType::Object) }
     }
 
-    /// A schema with a default. Null is none, as upstream.
+    /// A schema with a default. Null is none, as in Kubernetes.
     #[must_use]
     pub fn with_default(mut self, default: Value) -> Schema {
         self.default = Some(default).filter(|value| !value.is_null());

@@ -69,7 +69,7 @@ impl Key {
 
 impl Prefix {
     /// Prefix of a built-in resource below the root (`/registry`, `--etcd-prefix`): the plural without its group, save
-    /// where upstream has another name.
+    /// where Kubernetes has another name.
     ///
     /// # Errors
     /// Root, group or plural cannot be part of a key.
@@ -144,7 +144,7 @@ impl Prefix {
     }
 }
 
-/// As upstream's `IsValidPathSegmentName`, and no NUL, which ends a continue token's start.
+/// As Kubernetes' `IsValidPathSegmentName`, and no NUL, which ends a continue token's start.
 fn check_segment(segment: &str) -> Result<(), KeyError> {
     if segment.is_empty() || segment == "." || segment == ".." || segment.contains(['/', '%', '\0']) {
         return Err(KeyError(format!("{segment:?} cannot be a segment of a key")));

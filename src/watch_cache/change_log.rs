@@ -62,7 +62,7 @@ impl fmt::Debug for StoredChange {
     }
 }
 
-/// Bounds of the history of one resource. Upstream keeps 100 to 102,400 events for at least 75 s
+/// Bounds of the history of one resource. Kubernetes keeps 100 to 102,400 events for at least 75 s
 /// (`cacher/watch_cache.go`): the period of bookmarks and a quarter.
 #[derive(Clone, Copy, Debug)]
 pub struct HistoryLimits {

@@ -1,6 +1,6 @@
 //! The watch cache: the objects of each resource in memory, their recent history, and watches as positions in it.
 //!
-//! It answers every read of the API server (upstream: `k8s.io/apiserver/pkg/storage/cacher`). A collection is fed by the
+//! It answers every read of the API server (like `k8s.io/apiserver/pkg/storage/cacher`). A collection is fed by the
 //! store; readers take its snapshot without waiting.
 
 mod change_log;

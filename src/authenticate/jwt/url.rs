@@ -15,7 +15,7 @@ pub(super) struct HttpsUrl {
 }
 
 impl HttpsUrl {
-    /// Parses a URL like upstream's `validateURL`, and returns all its errors.
+    /// Parses a URL like Kubernetes' `validateURL`, and returns all its errors.
     pub(super) fn parse(url: &str) -> Result<HttpsUrl, Vec<String>> {
         let mut mistakes = Vec::new();
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));

@@ -69,7 +69,7 @@ impl ImpersonationCheck<'_> {
             let verb = format!("impersonate-on:{}:{}", way.name(), self.request.verb);
             self.authorize(way, who, &RequestInfo { verb: verb.into(), ..self.request.clone() }).await?;
         }
-        // Concurrent; the first denial in upstream's order is returned.
+        // Concurrent; the first denial in Kubernetes' order is returned.
         let steps = stream::iter(check_steps(way, self.requested_user)).map(Ok);
         steps.map_ok(|step| self.run_step(way, who, step)).try_buffered(MAX_CONCURRENT_CHECKS).try_collect().await
     }
@@ -117,7 +117,7 @@ impl ImpersonationDenial {
         ImpersonationDenial { status: Status::forbidden_to(&who.name, question, reason), error: None }
     }
 
-    /// Upstream returns 403 then, too, with the error for the client.
+    /// Kubernetes returns 403 then, too, with the error for the client.
     fn unknown(who: &User, question: &RequestInfo<'_>, why: impl Into<String>) -> ImpersonationDenial {
         let status = Status::forbidden_to(&who.name, question, "an authorizer failed");
         ImpersonationDenial { status, error: Some(why.into()) }
@@ -133,7 +133,7 @@ pub(super) fn timed_out(who: &User, wanted: &User) -> ImpersonationDenial {
     )
 }
 
-/// Returns the required checks in upstream's order: name, UID, groups, extra (`impersonationModeState.check`).
+/// Returns the required checks in Kubernetes' order: name, UID, groups, extra (`impersonationModeState.check`).
 fn check_steps(way: ImpersonationMode, wanted: &User) -> Vec<CheckStep<'_>> {
     let (verb, constrained) = (way.verb(), way.constraint().is_some());
     let group = if constrained { AUTHENTICATION } else { "" };

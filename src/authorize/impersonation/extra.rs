@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::kubeapi::{GoQuoted, is_dns_subdomain};
 
-/// Returns upstream's error for an invalid extra (`validateExtra` in `mode.go`, `IsDomainPrefixedPath` in
+/// Returns Kubernetes' error for an invalid extra (`validateExtra` in `mode.go`, `IsDomainPrefixedPath` in
 /// `k8s.io/apimachinery/pkg/util/validation`).
 pub(super) fn validate(extra: &BTreeMap<String, Vec<String>>) -> Option<String> {
     extra.iter().find_map(|(key, values)| {

@@ -1,8 +1,8 @@
 //! Impersonation: the `Impersonate-*` headers and their authorization.
 //!
-//! Like upstream's filter of kube-apiserver 1.36 (`k8s.io/apiserver/pkg/endpoints/filters/impersonation`, KEP-5284):
+//! Like the filter of kube-apiserver 1.36 (`k8s.io/apiserver/pkg/endpoints/filters/impersonation`, KEP-5284):
 //! impersonation modes are tried in order, each with several authorization checks; the mode that last succeeded for a
-//! user is tried first. Upstream caches the result of a mode for 10s. Here only the single decisions are cached, with
+//! user is tried first. Kubernetes caches the result of a mode for 10s. Here only the single decisions are cached, with
 //! the configured TTL, so that a revoked permission is not cached twice as long.
 
 mod check;
@@ -49,7 +49,7 @@ impl Impersonator {
     /// group filter `groups` is applied to the impersonated user.
     ///
     /// # Errors
-    /// 403 in upstream's words when `authorizer` denies it or fails; 403 when no mode can authorize impersonation; 400
+    /// 403 in Kubernetes' words when `authorizer` denies it or fails; 403 when no mode can authorize impersonation; 400
     /// for invalid headers.
     pub async fn impersonate<'w>(
         &self,

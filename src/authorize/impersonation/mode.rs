@@ -5,7 +5,7 @@ use crate::kubeapi::{User, is_dns_subdomain};
 /// The extra key with the node of a service account's pod.
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 
-/// An impersonation mode, in upstream's order (`allImpersonationModes` in `mode.go`).
+/// An impersonation mode, in Kubernetes' order (`allImpersonationModes` in `mode.go`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ImpersonationMode {
     /// A service account impersonates the node that its pod runs on.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::mode::ImpersonationMode;
 
-/// The number of slots; upstream's `modeIndexCache` has about as many.
+/// The number of slots; Kubernetes' `modeIndexCache` has about as many.
 const SLOTS: usize = 8192;
 /// The bits of an entry that contain the mode.
 const MODE_MASK: u64 = 0b111;

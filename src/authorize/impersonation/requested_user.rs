@@ -16,7 +16,7 @@ const EXTRA: &str = "impersonate-extra-";
 /// `Impersonate-Group` is a group, also an empty one.
 ///
 /// # Errors
-/// 400 for a group, UID or extra without a user name, in upstream's words, and for values that cannot be sent in
+/// 400 for a group, UID or extra without a user name, in Kubernetes' words, and for values that cannot be sent in
 /// headers unchanged.
 pub fn parse_headers(headers: &HeaderMap) -> Result<Option<User>, Status> {
     let first = |name| headers.get(name).map(|value| header_text(name, value)).transpose();

@@ -430,7 +430,7 @@ async fn impersonation_requires_mode_that_evaluates_users() {
         "AlwaysAllow cannot authorize impersonation"
     );
     assert_eq!(world.impersonate(&named("jane"), "/healthz", &[("user", "bob")]).await.unwrap_err().0, 403);
-    // As upstream: a privileged user may impersonate if a mode evaluates users.
+    // As in Kubernetes: a privileged user may impersonate if a mode evaluates users.
     assert!(world.impersonate(&root, PODS, &[("user", "bob"), ("group", "x")]).await.is_ok());
 }
 

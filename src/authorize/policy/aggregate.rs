@@ -7,9 +7,9 @@ use super::rule::PolicyRule;
 
 /// Sets the rules of every aggregated role.
 ///
-/// Computes the fixed point of upstream's controller (`pkg/controller/clusterroleaggregation`): the rules of all roles
+/// Computes the fixed point of Kubernetes' controller (`pkg/controller/clusterroleaggregation`): the rules of all roles
 /// that the selectors reach, also through aggregated roles. The own rules of an aggregated role are ignored, as they
-/// are overwritten upstream; so a cycle of aggregated roles grants nothing by itself.
+/// are overwritten in Kubernetes; so a cycle of aggregated roles grants nothing by itself.
 pub(super) fn aggregate(roles: &mut [ClusterRole]) {
     let gathered: Vec<Option<Vec<PolicyRule>>> =
         (0..roles.len()).map(|number| roles[number].aggregated.is_some().then(|| gather(roles, number))).collect();

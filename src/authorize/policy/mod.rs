@@ -41,9 +41,9 @@ struct Grants {
 /// One role, granted by one binding.
 #[derive(Clone, Debug)]
 struct Grant {
-    /// The role's rules; for a missing role, upstream's error.
+    /// The role's rules; for a missing role, Kubernetes' error.
     rules: Result<Arc<[PolicyRule]>, Arc<str>>,
-    /// The reason of an allowed decision, in upstream's words: binding, role and subject.
+    /// The reason of an allowed decision, in Kubernetes' words: binding, role and subject.
     reason: Arc<str>,
 }
 
@@ -66,7 +66,7 @@ impl RbacPolicy {
         Ok(policy)
     }
 
-    /// Returns the reason if the request is allowed: binding, role and subject, in upstream's words.
+    /// Returns the reason if the request is allowed: binding, role and subject, in Kubernetes' words.
     pub fn allows(&self, attributes: Attributes<'_>) -> Option<&Arc<str>> {
         self.grants(attributes.user, attributes.request.namespace)
             .find(|grant| grant.rules.iter().any(|rules| rules.iter().any(|rule| rule.allows(attributes.request))))
@@ -84,7 +84,7 @@ impl RbacPolicy {
         self.grants(user, namespace).filter_map(|grant| grant.rules.as_ref().ok()).flat_map(|rules| rules.iter())
     }
 
-    /// Returns the missing roles of a user, joined like upstream's errors; empty if there are none.
+    /// Returns the missing roles of a user, joined like Kubernetes' errors; empty if there are none.
     pub fn missing_roles(&self, user: &User, namespace: &str) -> String {
         let mut missing: Vec<&str> = Vec::new();
         for grant in self.grants(user, namespace) {
@@ -200,7 +200,7 @@ impl<'m> RoleIndex<'m> {
             RoleReference::Role(name) => ("role", name, self.namespaced.get(&(namespace, &**name))),
         };
         rules.cloned().ok_or_else(|| {
-            // The error of upstream's role lister.
+            // The error of Kubernetes' role lister.
             format!("{kind}.rbac.authorization.k8s.io {} not found", GoQuoted(name)).into()
         })
     }

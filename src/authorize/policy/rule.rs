@@ -18,7 +18,7 @@ pub struct PolicyRule {
 }
 
 impl PolicyRule {
-    /// Whether the rule allows `request`, like `RuleAllows` of upstream's RBAC authorizer.
+    /// Whether the rule allows `request`, like `RuleAllows` of Kubernetes' RBAC authorizer.
     pub fn allows(&self, request: &RequestInfo<'_>) -> bool {
         contains_or_star(&self.verbs, &request.verb)
             && if request.is_resource_request {
@@ -97,7 +97,7 @@ mod tests {
         }
     }
 
-    /// A transcription of upstream's code, with lengths and joined strings.
+    /// A transcription of Kubernetes' code, with lengths and joined strings.
     fn upstream(rule: &str, resource: &str, subresource: &str) -> bool {
         let combined = if subresource.is_empty() { resource.to_owned() } else { format!("{resource}/{subresource}") };
         rule == "*"

@@ -162,7 +162,7 @@ fn rbac_policy_accepts_kubectl_list() {
     assert!(RbacPolicy::parse("p.yaml", &text, false).is_ok());
 }
 
-/// Decides like upstream: all bindings in turn, all subjects, all rules.
+/// Decides like Kubernetes: all bindings in turn, all subjects, all rules.
 fn allows_by_scan(manifests: &Manifests, user: &User, request: &RequestInfo<'_>) -> bool {
     manifests.bindings.iter().any(|binding| {
         let here = binding.namespace.is_empty() || binding.namespace == request.namespace;

@@ -4,13 +4,13 @@
 //! [`Authorizer::authorize_all`](super::Authorizer::authorize_all). Behavior is that of kube-rbac-proxy v0.19.1
 //! (`pkg/proxy/proxy.go`, `pkg/authz/auth.go`). Intended differences:
 //!
-//! * `HEAD` is `get`; upstream it has no verb and becomes `*`.
-//! * `groups` of a static rule are compared; upstream they are parsed and ignored.
-//! * `parse_rules`: several resources by path and method; upstream one resource is used for all requests.
+//! * `HEAD` is `get`; in kube-rbac-proxy it has no verb and becomes `*`.
+//! * `groups` of a static rule are compared; kube-rbac-proxy has them parsed and ignored.
+//! * `parse_rules`: several resources by path and method; in kube-rbac-proxy one resource is used for all requests.
 //! * Values that the backend could parse differently are rejected, and no request requires more than
 //!   [`RequiredPermissions::MAX`] permissions.
-//! * An error in the file is reported at start, or keeps the last good file. Upstream skips an unknown field, fails
-//!   every request on an invalid template, and crashes on a file without `authorization`.
+//! * An error in the file is reported at start, or keeps the last good file. kube-rbac-proxy skips an unknown field,
+//!   fails every request on an invalid template, and crashes on a file without `authorization`.
 
 mod attributes;
 mod file;

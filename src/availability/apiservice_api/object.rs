@@ -39,7 +39,7 @@ impl ApiServiceObject {
         Value::Object(value)
     }
 
-    /// The object as an item of a list, without `apiVersion` and `kind`, as upstream's typed lists have it.
+    /// The object as an item of a list, without `apiVersion` and `kind`, as Kubernetes' typed lists have it.
     pub(super) fn list_item(&self, extent: Projection) -> Map<String, Value> {
         let written = &self.api_service.manifest;
         let mut metadata = written.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();

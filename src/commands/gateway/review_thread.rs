@@ -223,7 +223,7 @@ impl AuthConfigRequest {
         let found = match authenticate::load_auth_configmap(client.clone(), self.health.clone()).await {
             Ok(found) => found,
             Err(failure) if self.tolerate_failure => {
-                // Upstream's texts, which people search for; but the ConfigMap is watched from here on.
+                // Kubernetes' texts, which people search for; but the ConfigMap is watched from here on.
                 tracing::warn!("Error looking up in-cluster authentication configuration: {failure}");
                 tracing::warn!(
                     "Continuing without authentication configuration. This may treat all requests as anonymous."

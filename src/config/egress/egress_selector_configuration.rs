@@ -1,8 +1,8 @@
 //! kube-apiserver's `EgressSelectorConfiguration`, decoded and validated as by `ReadEgressSelectorConfiguration` and
 //! `ValidateEgressSelectorConfiguration`, with their messages.
 //!
-//! One difference: HTTPConnect over plain `http://` passes upstream's validation and then crashes kube-apiserver with a
-//! nil pointer; here it works.
+//! One difference: HTTPConnect over plain `http://` passes Kubernetes' validation and then crashes kube-apiserver with
+//! a nil pointer; here it works.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -39,7 +39,7 @@ pub(super) fn read(folder: &Path, text: &str, tree: &StrictYaml) -> Result<Vec<E
     services.into_iter().map(EgressSelectionEntry::into_settings).collect()
 }
 
-/// One entry, like upstream's internal type.
+/// One entry, like Kubernetes' internal type.
 #[derive(Default)]
 struct EgressSelectionEntry {
     name: String,

@@ -123,7 +123,7 @@ fn request_header(parser: &mut FlagParser<'_>) -> RequestHeaderSettings {
     }
 }
 
-/// Reads a list and refuses empty values, with upstream's message.
+/// Reads a list and refuses empty values, with Kubernetes' message.
 fn non_empty_values(parser: &mut FlagParser<'_>, name: &str) -> Vec<String> {
     let values = parser.list(name);
     if values.iter().any(|value| value.trim().is_empty()) {
@@ -211,8 +211,8 @@ pub(in crate::config) fn serve_delegation(
     serve
 }
 
-/// The authorization modes; none with an `AuthorizationConfiguration`. With `has_store` (`--embedded-api`) the default is
-/// the policy file, or to deny.
+/// The authorization modes; none with an `AuthorizationConfiguration`. With `has_store` (`--embedded-api`) the default
+/// is the policy file, or to deny.
 pub(in crate::config) fn authorization_modes(
     parser: &mut FlagParser<'_>,
     configured: bool,

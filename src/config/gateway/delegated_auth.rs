@@ -69,7 +69,7 @@ pub(in crate::config) fn delegated_auth(
     }
     let skip_lookup = parser.switch("authentication-skip-lookup");
     let named = who.client_ca_file.is_some() && who.request_header.ca_file.is_some();
-    // Upstream tolerates a failed lookup of client CAs; only the lookup of request-header CAs must succeed.
+    // Kubernetes tolerates a failed lookup of client CAs; only the lookup of request-header CAs must succeed.
     let tolerate = parser.switch("authentication-tolerate-lookup-failure") || who.request_header.ca_file.is_some();
     let (authorization_kubeconfig, target) = authorization_kubeconfig(parser, modes, otherwise);
     DelegatedAuthConfig {

@@ -118,18 +118,18 @@ impl Dialer {
         }
     }
 
-    /// Opens a connection to `upstream`, with the HTTP version that ALPN or the configuration selects, or HTTP/1.1 if
+    /// Opens a connection to `key`, with the HTTP version that ALPN or the configuration selects, or HTTP/1.1 if
     /// `only_http1`.
     pub(in crate::egress) async fn dial(
         &self,
-        upstream: &EndpointKey,
+        key: &EndpointKey,
         only_http1: bool,
     ) -> Result<DialedConnection, DialError> {
         let started = Instant::now();
-        let EndpointKey { address, connect_timeout, .. } = upstream;
+        let EndpointKey { address, connect_timeout, .. } = key;
         let OpenedStream { stream, mut timing } =
-            self.open_address(&upstream.egress_route, address, *connect_timeout).await?;
-        let (mut channel, protocol) = match &upstream.security {
+            self.open_address(&key.egress_route, address, *connect_timeout).await?;
+        let (mut channel, protocol) = match &key.security {
             // A server of HTTP/2 with prior knowledge also accepts HTTP/1.1.
             TransportSecurity::Plaintext(protocol) => {
                 (MaybeTlsStream::Plaintext(stream), if only_http1 { HttpVersion::Http1 } else { *protocol })
@@ -137,7 +137,7 @@ impl Dialer {
             TransportSecurity::Tls(tls) => {
                 let connected = Instant::now();
                 let handshake = TlsConnector::from(tls.config(only_http1)).connect(tls.server_name().clone(), stream);
-                let rest = upstream.dial_timeout().saturating_sub(connected - started).min(*connect_timeout);
+                let rest = key.dial_timeout().saturating_sub(connected - started).min(*connect_timeout);
                 let stream = match timeout(rest, handshake).await {
                     Ok(shaken) => shaken.map_err(|error| {
                         self.record_refused_peer(address, tls.server_name(), &error);
@@ -169,7 +169,8 @@ impl Dialer {
         }
     }
 
-    /// Records the certificate for which the handshake with the server at `address` ended with `error`, if it was refused.
+    /// Records the certificate for which the handshake with the server at `address` ended with `error`, if it was
+    /// refused.
     pub(in crate::egress) fn record_refused_peer(
         &self,
         address: &dyn std::fmt::Display,

@@ -119,14 +119,14 @@ mod tests {
 
     #[test]
     fn connection_guard_counts_long_running_requests_apart() {
-        let upstream = EndpointKey {
+        let key = EndpointKey {
             address: Address::tcp(Host::Name("a".to_owned()), 1),
             security: TransportSecurity::Plaintext(HttpVersion::Http1),
             connect_timeout: Duration::from_secs(1),
             egress_route: EgressRoute::Direct,
             preserve_host: false,
         };
-        let endpoint = Pool::new(Resolver::System).endpoint(&upstream);
+        let endpoint = Pool::new(Resolver::System).endpoint(&key);
         let lease = || ConnectionGuard {
             connection: GuardedConnection::Returned,
             pending: Some(PendingRequest::new(&endpoint)),

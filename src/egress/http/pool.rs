@@ -57,24 +57,24 @@ impl Pool {
         Pool { max_per_api_service: most, ..self }
     }
 
-    /// The endpoint for `upstream`; keep it to avoid repeated lookups.
-    pub fn endpoint(&self, upstream: &EndpointKey) -> Rc<Endpoint> {
-        self.endpoint_with_counter(upstream, &ConnectionCounter::default())
+    /// The endpoint for `key`; keep it to avoid repeated lookups.
+    pub fn endpoint(&self, key: &EndpointKey) -> Rc<Endpoint> {
+        self.endpoint_with_counter(key, &ConnectionCounter::default())
     }
 
     /// As [`Pool::endpoint`], counting connections with `allowance`; the first caller's counts.
-    pub fn endpoint_with_counter(&self, upstream: &EndpointKey, allowance: &ConnectionCounter) -> Rc<Endpoint> {
+    pub fn endpoint_with_counter(&self, key: &EndpointKey, allowance: &ConnectionCounter) -> Rc<Endpoint> {
         let mut endpoints = self.endpoints.borrow_mut();
-        if let Some(endpoint) = endpoints.get(upstream) {
+        if let Some(endpoint) = endpoints.get(key) {
             return endpoint.clone();
         }
         let endpoint = Endpoint::new(
-            upstream.clone(),
+            key.clone(),
             self.dialer.clone(),
             self.max_per_endpoint,
             (allowance.clone(), self.max_per_api_service),
         );
-        endpoints.insert(upstream.clone(), endpoint.clone());
+        endpoints.insert(key.clone(), endpoint.clone());
         endpoint
     }
 

@@ -1,4 +1,4 @@
-//! JSON as by Go's `encoding/json`: fields in upstream's order, empty ones omitted, `<`, `>` and `&` escaped.
+//! JSON as by Go's `encoding/json`: fields in Kubernetes' order, empty ones omitted, `<`, `>` and `&` escaped.
 
 use super::Status;
 use crate::kubeapi::json::quote_json_into;

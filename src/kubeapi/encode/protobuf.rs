@@ -1,6 +1,6 @@
 //! Protobuf as by Kubernetes (`k8s.io/apimachinery/pkg/runtime/serializer/protobuf`): four magic bytes, a
-//! `runtime.Unknown` with the type, and the `Status` in it. Every field that is no pointer upstream is written, even if
-//! it is empty.
+//! `runtime.Unknown` with the type, and the `Status` in it. Every field that is no pointer in Kubernetes is written,
+//! even if it is empty.
 
 use super::Status;
 use crate::kubeapi::protobuf::{wrap_unknown, write_bytes, write_number, write_text};

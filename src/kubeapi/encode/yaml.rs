@@ -1,4 +1,4 @@
-//! YAML as upstream converts it from JSON: keys sorted, empty ones omitted. Scalars are quoted unless they are
+//! YAML as Kubernetes converts it from JSON: keys sorted, empty ones omitted. Scalars are quoted unless they are
 //! unambiguous. Lines are not folded.
 
 use std::fmt::Write;

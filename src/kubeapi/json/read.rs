@@ -11,7 +11,7 @@ use crate::kubeapi::GoQuoted;
 
 /// Maximum nesting of objects and arrays in a document. Go's limit is 10,000.
 pub const MAX_JSON_DEPTH: usize = 128;
-/// Maximum number of reported duplicates, as upstream.
+/// Maximum number of reported duplicates, as in Kubernetes.
 const MAX_FINDINGS: usize = 100;
 /// Size of all reported paths in bytes beyond which no further one is reported: each may be as long as the document.
 const MAX_FINDINGS_SIZE: usize = 256 * 1024;

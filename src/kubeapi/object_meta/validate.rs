@@ -1,4 +1,4 @@
-//! Validation of `metadata` at creation and update, with upstream's texts and order.
+//! Validation of `metadata` at creation and update, with Kubernetes' texts and order.
 
 use super::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER, ObjectMetaView, OwnerReferenceView};
 use crate::kubeapi::GoQuoted;

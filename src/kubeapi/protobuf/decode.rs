@@ -10,7 +10,7 @@ use super::table::{GoType, MessageField, MessageId, MessageTable, Omission, Sche
 use super::timestamp::{TimeFormat, ZERO_SECONDS, format_time};
 use super::{MAGIC, MalformedProtobuf, ProtobufValue, read_fields};
 
-/// Bytes that are no object in protobuf. Displays as upstream's message where upstream has one.
+/// Bytes that are no object in protobuf. Displays as Kubernetes' message where it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProtobufError {
     /// No bytes at all.
@@ -90,7 +90,7 @@ pub fn read_envelope(body: &[u8]) -> Result<ProtobufEnvelope<'_>, ProtobufError>
 
 /// Decodes a message to the JSON that Go writes for it, with `apiVersion` and `kind` when they are not empty.
 ///
-/// Fields that the message type does not have are skipped, as upstream does.
+/// Fields that the message type does not have are skipped, as Kubernetes does.
 ///
 /// # Errors
 /// [`ProtobufError`], also for more values or levels than an object may have.

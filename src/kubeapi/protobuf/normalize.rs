@@ -56,7 +56,7 @@ impl std::error::Error for NormalizeError {}
 
 /// Makes an object what Go's decoder and encoder would make of it. Returns the paths of unknown fields, which are gone.
 ///
-/// A path is what upstream's strict decoding reports as `unknown field "spec.ports[0].foo"`; the order is that of the
+/// A path is what Kubernetes' strict decoding reports as `unknown field "spec.ports[0].foo"`; the order is that of the
 /// maps of `value`, at most 100.
 ///
 /// # Errors
@@ -86,7 +86,7 @@ struct Normalizer<'t> {
     /// Go's name of the scalar of the current field.
     scalar_name: &'static str,
     unknown_fields: Vec<String>,
-    /// Inside of a type that decodes itself, upstream does not look for unknown fields.
+    /// Inside of a type that decodes itself, Kubernetes does not look for unknown fields.
     is_muted: bool,
     values: usize,
 }

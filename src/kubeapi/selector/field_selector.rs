@@ -5,7 +5,7 @@ use std::fmt;
 /// A field selector. An object must satisfy all terms.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSelector {
-    /// Sorted by their text, as upstream.
+    /// Sorted by their text, as in Kubernetes.
     pub terms: Vec<FieldTerm>,
 }
 
@@ -42,7 +42,7 @@ impl FieldSelector {
             let (field, equal, value) = split_term(part)
                 .ok_or_else(|| SelectorError(format!("invalid selector: '{text}'; can't understand '{part}'")))?;
             let value = unescape(value)?;
-            // As upstream, a term that consists of an operator only is dropped.
+            // As in Kubernetes, a term that consists of an operator only is dropped.
             if !(field.is_empty() && value.is_empty()) {
                 terms.push(FieldTerm { field: field.to_owned(), equal, value });
             }

@@ -148,7 +148,7 @@ impl<'t> LabelSelectorParser<'t> {
             other => return Err(unexpected_token(&other, "identifier")),
         };
         check_key(key)?;
-        // What follows `!key` is the caller's to refuse, as upstream.
+        // What follows `!key` is the caller's to refuse, as in Kubernetes.
         if negated || matches!(self.peek(), SelectorToken::End | SelectorToken::Symbol(",")) {
             let operator = if negated { LabelOperator::DoesNotExist } else { LabelOperator::Exists };
             return Ok(LabelRequirement { key: key.to_owned(), operator, values: Vec::new() });
@@ -233,7 +233,7 @@ pub fn is_label_value(value: &str) -> bool {
     value.is_empty() || value.len() <= 63 && is_qualified(value)
 }
 
-/// Refuses an invalid key, with upstream's field error, whose path is missing.
+/// Refuses an invalid key, with Kubernetes' field error, whose path is missing.
 fn check_key(key: &str) -> Result<(), SelectorError> {
     if is_label_key(key) {
         return Ok(());
@@ -241,7 +241,7 @@ fn check_key(key: &str) -> Result<(), SelectorError> {
     Err(SelectorError(FieldError::invalid("<nil>", key, check_qualified_name(key).join("; ")).to_string()))
 }
 
-/// Refuses invalid values, with upstream's field errors.
+/// Refuses invalid values, with Kubernetes' field errors.
 fn check_values(key: &str, values: &[String], is_numeric: bool) -> Result<(), SelectorError> {
     let mut errors = Vec::new();
     for (index, value) in values.iter().enumerate().filter(|(_, value)| is_numeric && value.parse::<i64>().is_err()) {

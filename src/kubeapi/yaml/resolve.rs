@@ -81,7 +81,7 @@ fn as_json(scalar: YamlScalar, text: &str) -> Result<Value, YamlReadError> {
             };
             return Err(YamlReadError(format!("json: unsupported value: {name}")));
         }
-        // Upstream writes JSON and reads it again.
+        // Kubernetes writes JSON and reads it again.
         YamlScalar::Float(float) => match read_json(write_json(&float.into()).as_bytes()) {
             Ok((value, _)) => value,
             Err(_) => float.into(),

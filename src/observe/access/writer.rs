@@ -107,7 +107,7 @@ impl AccessLog {
         self.shared.drain();
     }
 
-    /// The health check `log`: fails with upstream's message when one write has been blocked for two minutes.
+    /// The health check `log`: fails with Kubernetes' message when one write has been blocked for two minutes.
     pub fn check(&self) -> HealthCheck {
         let shared = self.shared.clone();
         HealthCheck::new("log", move || {

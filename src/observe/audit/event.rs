@@ -1,4 +1,4 @@
-//! Audit events and their serialization: `audit.k8s.io/v1` JSON with fields in upstream's order, or a line in the
+//! Audit events and their serialization: `audit.k8s.io/v1` JSON with fields in Kubernetes' order, or a line in the
 //! format `legacy`.
 
 use std::borrow::Cow;
@@ -190,7 +190,7 @@ impl AuditEvent {
             {
                 Ok(object) => Some(object),
                 Err(OmitReason::TooLong) => {
-                    // As upstream's truncating backend marks an event without its objects.
+                    // As Kubernetes' truncating backend marks an event without its objects.
                     annotations.insert("audit.k8s.io/truncated", "true".to_owned());
                     None
                 }
@@ -404,7 +404,7 @@ impl AuditOutcome {
                 code: status.code,
                 ..ResponseStatus::default()
             },
-            // Upstream's message.
+            // Kubernetes' message.
             AuditOutcome::ConnectionClosed => ResponseStatus {
                 status: "Success".to_owned(),
                 message: "Connection closed early".to_owned(),

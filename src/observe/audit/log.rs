@@ -15,7 +15,7 @@ use super::{MAX_BATCH_BYTES, MAX_WAITING_BYTES};
 use crate::observe::metrics::{AuditLoss, Metrics};
 use crate::process::Problem;
 
-/// Maximum number of queued events; upstream's `--audit-log-batch-buffer-size`.
+/// Maximum number of queued events; Kubernetes' `--audit-log-batch-buffer-size`.
 const MAX_EVENTS: usize = 10_000;
 /// Time for which events are collected before they are written together.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(20);

@@ -1,4 +1,4 @@
-//! The audit webhook: sends events in batches, a few at a time, with upstream's retries.
+//! The audit webhook: sends events in batches, a few at a time, with Kubernetes' retries.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::observe::metrics::{AuditLoss, Metrics};
 
 /// Maximum attempts per batch (`DefaultRetryBackoffWithInitialDelay` in `k8s.io/apiserver/pkg/util/webhook`).
 const MAX_ATTEMPTS: i32 = 5;
-/// Maximum number of batches in flight. Upstream limits neither these nor their memory.
+/// Maximum number of batches in flight. Kubernetes limits neither these nor their memory.
 const MAX_BATCHES_IN_FLIGHT: usize = 4;
 
 /// Settings of the audit webhook.

@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A single-writer counter or, with [`LocalCounter::decrement`], gauge. Arithmetic wraps, so the values of single workers may be
-/// "negative" and the sum is still correct.
+/// A single-writer counter or, with [`LocalCounter::decrement`], gauge. Arithmetic wraps, so the values of single
+/// workers may be "negative" and the sum is still correct.
 #[derive(Default)]
 pub(super) struct LocalCounter(AtomicU64);
 
@@ -277,7 +277,7 @@ struct CodeCounter {
 }
 
 impl CodeCounters {
-    /// Counts `code`. Invalid codes count as 0, which upstream uses if nothing was written.
+    /// Counts `code`. Invalid codes count as 0, which Kubernetes uses if nothing was written.
     pub(super) fn increment(&self, code: u16) {
         let code = if (100..=599).contains(&code) { code } else { 0 };
         let mut list = self;

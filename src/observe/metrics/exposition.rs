@@ -13,7 +13,7 @@ pub enum ExpositionFormat {
 
 impl ExpositionFormat {
     /// OpenMetrics if the `Accept` header names it, else classic. Names and values are the same in both: a counter
-    /// without `_total` in its upstream name has type `unknown` in OpenMetrics, which would otherwise rename it.
+    /// without `_total` in its Kubernetes name has type `unknown` in OpenMetrics, which would otherwise rename it.
     pub fn negotiate(accept: &str) -> ExpositionFormat {
         if accept.contains("application/openmetrics-text") {
             ExpositionFormat::OpenMetrics
@@ -39,7 +39,7 @@ pub(super) enum MetricType {
     Histogram,
 }
 
-/// Renders metrics. A family without samples is omitted, as upstream.
+/// Renders metrics. A family without samples is omitted, as in Kubernetes.
 pub(super) struct MetricsText {
     out: String,
     format: ExpositionFormat,

@@ -74,8 +74,8 @@ impl Verb {
     }
 
     /// Verb of a resource request. `verb` is that of `RequestInfo` (`get`, `list`, `watch`, `create`, …); `apply` is
-    /// set for a patch with content type `application/apply-patch+yaml` or `+cbor`. As upstream, the five subresources
-    /// that hold a connection count as `CONNECT`.
+    /// set for a patch with content type `application/apply-patch+yaml` or `+cbor`. As in Kubernetes, the five
+    /// subresources that hold a connection count as `CONNECT`.
     pub fn from_resource_request(method: &Method, verb: &str, subresource: &str, apply: bool) -> Verb {
         if matches!(subresource, "log" | "exec" | "portforward" | "attach" | "proxy") {
             return Verb::Connect;
@@ -183,7 +183,7 @@ pub enum KnownLabels {
     Resource,
 }
 
-/// Well-known paths that may be the value of `subresource`, as upstream.
+/// Well-known paths that may be the value of `subresource`, as in Kubernetes.
 const WELL_KNOWN_PATHS: &[&str] =
     &["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"];
 

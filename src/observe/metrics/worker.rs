@@ -67,7 +67,7 @@ pub(super) struct RequestSeries {
     /// Watches ended because their client did not read them.
     pub(super) unread_watches: LocalCounter,
     pub(super) duration: Histogram,
-    /// Response sizes, only for GET and LIST, as upstream.
+    /// Response sizes, only for GET and LIST, as in Kubernetes.
     pub(super) sizes: Option<Histogram>,
     pub(super) long_running: LocalCounter,
 }

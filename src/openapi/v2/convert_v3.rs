@@ -22,7 +22,7 @@ pub(super) fn convert(part: &SourceDocument) -> Value {
     let mut components = JsonObject::new();
     components.insert("schemas".into(), each(&part.definitions, &schema));
     if !part.parameters.is_empty() {
-        // Upstream drops them, and leaves dangling references.
+        // Kubernetes drops them, and leaves dangling references.
         components.insert("parameters".into(), each(&part.parameters, &parameter));
     }
     if let Some(Value::Object(responses)) = head("responses") {

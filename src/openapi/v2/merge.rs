@@ -20,8 +20,8 @@ impl DocumentMerger {
     /// Adds `part`, except for paths that exist already. `may_describe` says which kinds its source may describe.
     ///
     /// Equal definitions are shared, whatever kinds they name. A different one of the same name is renamed:
-    /// `<name>_v2`, `_v3`, …. Upstream lets two definitions describe the same kind, and which of them `kubectl explain`
-    /// shows is left to chance; here it is the first.
+    /// `<name>_v2`, `_v3`, …. Kubernetes lets two definitions describe the same kind, and which of them `kubectl
+    /// explain` shows is left to chance; here it is the first.
     pub(super) fn add(&mut self, part: &SourceDocument, may_describe: impl Fn(&GroupVersionKind) -> bool) {
         let part = part.retain_paths(|path| !self.part.paths.contains_key(path));
         let definitions = find_renames(&self.part.definitions, &part.definitions);

@@ -19,7 +19,7 @@ use crate::discovery::{
 };
 use crate::kubeapi::compare_by_priority;
 
-/// Timeout of one fetch. Upstream allows a minute; a client that waits so long is better served without this part.
+/// Timeout of one fetch. Kubernetes allows a minute; a client that waits so long is better served without this part.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum document of the delegate. That of a kube-apiserver has 2 MiB, and some 40 KiB more for each
 /// CustomResourceDefinition.
@@ -162,7 +162,7 @@ impl<F: Fetch + 'static> PollSource for OpenApiV2PollSource<F> {
             let priority = priorities.entry(&one.group).or_insert(one.group_priority_minimum);
             *priority = one.group_priority_minimum.max(*priority);
         }
-        // As in discovery. Upstream means to compare the priorities of versions, too, but compares one with itself.
+        // As in discovery. Kubernetes means to compare the priorities of versions, too, but compares one with itself.
         sources.sort_by(|MergeSource { claim: a, .. }, MergeSource { claim: b, .. }| {
             let rank =
                 |one: &ApiServiceClaim| (!is_delegate(one), Reverse(priorities.get(one.group.as_str()).copied()));

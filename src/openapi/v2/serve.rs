@@ -133,7 +133,7 @@ impl MergedDocument {
     ) -> Option<Response<Body>> {
         let mut response = Response::new(Body::Empty);
         let to = response.headers_mut();
-        // One tag for all formats, as upstream; `Vary` distinguishes them.
+        // One tag for all formats, as in Kubernetes; `Vary` distinguishes them.
         to.insert(ETAG, self.json.etag.clone());
         to.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
         to.insert(VARY, HeaderValue::from_static("Accept, Accept-Encoding"));

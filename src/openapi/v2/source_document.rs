@@ -86,7 +86,7 @@ impl SourceDocument {
         }
         let kept = whole.reachable(part.paths.values().flat_map(|entry| entry.references.iter().cloned()).collect());
         let dropped = whole.reachable(others.iter().flat_map(|(_, text)| references(text)).collect());
-        // A definition that no path references stays, as upstream.
+        // A definition that no path references stays, as in Kubernetes.
         let stays = |name: String| kept.contains(&name) || !dropped.contains(&name);
         for (name, text) in &definitions.0 {
             if stays(format!("#/definitions/{name}")) {

@@ -1,4 +1,4 @@
-//! Defaults of built-in kinds: those of `kinds.json`, and those that upstream sets in code
+//! Defaults of built-in kinds: those of `kinds.json`, and those that Kubernetes sets in code
 //! (`pkg/apis/core/v1/defaults.go`, `pkg/apis/discovery/v1/defaults.go`, kube-aggregator's `defaults.go`).
 
 use serde_json::{Map, Value, json};
@@ -7,8 +7,8 @@ use crate::kubeapi::protobuf::table::{GoType, MessageId, MessageTable};
 
 /// Sets the defaults of an object that `normalize` has accepted, as a kube-apiserver does when it decodes one.
 ///
-/// Code exists for Namespace, Secret, Service, Endpoints, EndpointSlice and APIService. ConfigMap, ServiceAccount, Event
-/// and Lease have no default that is seen in JSON. Other kinds get the defaults that OpenAPI declares.
+/// Code exists for Namespace, Secret, Service, Endpoints, EndpointSlice and APIService. ConfigMap, ServiceAccount,
+/// Event and Lease have no default that is seen in JSON. Other kinds get the defaults that OpenAPI declares.
 pub fn set_defaults(table: &MessageTable, message: MessageId, object: &mut Value) {
     set_declared_defaults(table, &GoType::Message(message), object);
     let Some(map) = object.as_object_mut() else { return };

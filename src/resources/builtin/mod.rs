@@ -1,6 +1,6 @@
 //! Built-in resources: facts of `kinds.json`, which `tests/interop/kinds` writes, and the defaults of their kinds.
 
-/// Defaults that upstream sets in code.
+/// Defaults that Kubernetes sets in code.
 pub mod defaults;
 /// `kinds.json` as typed tables.
 pub mod load;

@@ -250,8 +250,8 @@ impl ServingMaterial {
         pairs.chain(bundles.flat_map(|bundle| bundle.validity_problems(now))).collect()
     }
 
-    /// Warns of what is used before its time. `narthex check` finds that itself, and ends are watched for all certificates
-    /// in one place.
+    /// Warns of what is used before its time. `narthex check` finds that itself, and ends are watched for all
+    /// certificates in one place.
     fn warn_of_early(&self, now: UnixTime) {
         for pair in self.pairs.values() {
             if let Some(why) = pair.info().early(now) {
@@ -327,7 +327,7 @@ fn load_ca_bundle(file: &PathBuf) -> Result<Bundle, Problem> {
     Err(Problem::new(file.display(), message))
 }
 
-/// Things that are allowed and hardly meant: upstream serves with such a certificate, and so do we.
+/// Warnings about a certificate that is allowed and probably a mistake; kube-apiserver serves with it, too.
 fn warn_unusable_serving_certificate(pair: &KeyPair) {
     let facts = pair.info();
     if facts.names.is_empty() {

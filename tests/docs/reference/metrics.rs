@@ -7,7 +7,7 @@ use narthex::observe::metrics::{ExpositionFormat, Metrics};
 use super::{code, escaped, table};
 use crate::source::SourceFile;
 
-/// Families that upstream describes by nothing but their stability.
+/// Families that Kubernetes describes by nothing but their stability.
 const WITHOUT_HELP: [(&str, &str); 4] = [
     ("authentication_token_cache_active_fetch_count", "Token lookups that run (in_flight) or wait for one (blocked)."),
     ("authentication_token_cache_fetch_total", "Token lookups that ran, by result."),
@@ -36,7 +36,7 @@ pub(super) fn regions(sources: &[SourceFile]) -> BTreeMap<String, String> {
     let own = |name: &str| name.starts_with("narthex_");
     let process = |name: &str| name.starts_with("process_");
     [
-        ("metrics with upstream names", rows(&families, |name| !own(name) && !process(name))),
+        ("metrics with Kubernetes names", rows(&families, |name| !own(name) && !process(name))),
         ("metrics of narthex", rows(&families, own)),
         ("metrics of the process", rows(&families, process)),
     ]

@@ -53,7 +53,7 @@ impl WebhookReviewFixture {
     }
 }
 
-/// Exactly what upstream says, and not a word more.
+/// The exact text of Kubernetes.
 #[track_caller]
 fn assert_unauthorized(response: &ClientResponse) {
     let status = response.assert_failure(401, "Unauthorized");
@@ -269,7 +269,7 @@ async fn access_review_denied_is_403_and_failed_is_500() {
     assert_eq!(fixture.reviewer.reviews("SubjectAccessReview").len(), recorded + 1);
 }
 
-/// As upstream's union: an error and no opinion leave it to the next mode, a denial and nonsense do not.
+/// As Kubernetes' union: an error and no opinion leave it to the next mode, a denial and nonsense do not.
 #[tokio::test]
 async fn authorization_mode_falls_through_only_without_decision() {
     let environment = TestEnvironment::new();

@@ -345,7 +345,7 @@ async fn audit_authorization_reason_from_deciding_authorizer() {
         ("bob", &["devs"], 200, value!("allow"), by_role),
         ("eve", &["devs"], 403, value!("forbid"), "never eve"),
         ("dan", &["ops"], 403, value!("forbid"), "first does not know\nlast does not know"),
-        // Upstream's filter says no more than that when it could not be found out.
+        // Kubernetes' filter says no more than that when it could not be found out.
         ("fay", &["devs"], 500, Value::Null, "internal error"),
         ("gus", &["ops"], 500, Value::Null, "internal error"),
         ("root", &["system:masters"], 200, value!("allow"), ""),

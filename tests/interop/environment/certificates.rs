@@ -56,7 +56,7 @@ impl Authority {
         self.sign(file, params, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// Signs a client certificate: the user is the common name, each group an organization, the uid upstream's
+    /// Signs a client certificate: the user is the common name, each group an organization, the uid Kubernetes'
     /// attribute (`AllowParsingUserUIDFromCertAuth`).
     pub(crate) fn client(&self, file: &str, user: &str, groups: &[&str], uid: Option<&str>) -> Identity {
         let mut params = CertificateParams::default();

@@ -50,7 +50,7 @@ impl Admission {
     }
 }
 
-/// A permit for a request in flight, or 429 if the limit is reached or the user exceeds a fair share.
+/// An in-flight permit for the request, or 429 if the limit is reached or the user exceeds a fair share.
 /// `system:masters` is exempt, so that an administrator is never locked out.
 pub(super) fn admit_request(
     shared: &GatewayState,
@@ -76,7 +76,7 @@ pub(super) fn admit_request(
     })
 }
 
-/// A permit for a request in flight at the APIService; `permit` is the request's gateway-wide permit, if it has one.
+/// An in-flight permit of the APIService for the request; `permit` is the request's gateway-wide permit, if it has one.
 pub(super) fn admit_to_apiservice(
     shared: &GatewayState,
     route: &Route,

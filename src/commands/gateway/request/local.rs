@@ -62,7 +62,7 @@ pub(super) fn delegation_request<'r>(
 /// 404 if no upstream of a sidecar owns the path.
 ///
 /// 503 until the registry is complete: an APIService that is not known yet may claim the path, so the request must
-/// neither go to the delegate nor get a 404. Upstream's text and delay (`k8s.io/apiserver/pkg/server/routes`,
+/// neither go to the delegate nor get a 404. Kubernetes' text and delay (`k8s.io/apiserver/pkg/server/routes`,
 /// `pkg/endpoints/handlers/not_found_handler.go`).
 pub(super) fn find_route<'r>(
     parsed: &ParsedRequest<'r>,

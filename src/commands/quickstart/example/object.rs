@@ -232,7 +232,7 @@ pub(super) fn now() -> String {
     Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
 }
 
-/// `prefix` and five random characters without vowels, as upstream.
+/// `prefix` and five random characters without vowels, as in Kubernetes.
 pub(super) fn generate_name(prefix: &str) -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut end = prefix.len().min(58);

@@ -86,7 +86,7 @@ impl ExampleListOptions {
             "0" => ExampleListVersion::Any,
             text => {
                 let revision = parse_version(text)?;
-                // Upstream reads a list with a limit at exactly the given version by default.
+                // Kubernetes reads a list with a limit at exactly the given version by default.
                 let exact = matching == "Exact" || (matching.is_empty() && limit > 0 && !watch);
                 if exact { ExampleListVersion::Exact(revision) } else { ExampleListVersion::NotOlderThan(revision) }
             }
@@ -197,7 +197,7 @@ impl ExampleWriteOptions {
             return Err(api_errors::invalid_options(kind, errors));
         }
         if manager.is_empty() {
-            // As upstream: the program's name, from the beginning of its User-Agent.
+            // As in Kubernetes: the program's name, from the beginning of its User-Agent.
             manager = user_agent.split('/').next().unwrap_or_default().chars().take(32).collect();
         }
         Ok(ExampleWriteOptions { dry_run, manager, validation, force: force.unwrap_or(false) })

@@ -109,7 +109,7 @@ impl ExampleContinueToken {
         ExampleContinueToken { revision, namespace: object::namespace(last).into(), name: object::name(last).into() }
     }
 
-    /// Encodes the token; opaque to clients, in upstream's format.
+    /// Encodes the token; opaque to clients, in Kubernetes' format.
     fn encode(&self) -> String {
         let start = format!("{}/{}\0", self.namespace, self.name);
         let token = json!({"v": "meta.k8s.io/v1", "rv": self.revision, "start": start});

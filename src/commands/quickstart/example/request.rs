@@ -165,7 +165,7 @@ fn document(api: &ExampleState, method: &Method, path: &[&str], headers: &Header
                     && wish.parameter("v") == Some("v2")
                     && wish.parameter("as") == Some("APIGroupDiscoveryList")
             };
-            // As upstream: the first supported entry decides, and anything but aggregated discovery means legacy.
+            // As in Kubernetes: the first supported entry decides, and anything but aggregated discovery means legacy.
             let accept = representation::accept_header(headers);
             let granted = |wish: &&MediaRange<'_>| aggregated(wish) || wish.parameter("as").is_none();
             match representation::json_clauses(&accept).iter().find(granted) {

@@ -38,7 +38,7 @@ pub(super) struct ObjectWatch {
 }
 
 impl ObjectWatch {
-    /// Starts a watch with the current objects or after a revision, depending on `options`. As in upstream's watch
+    /// Starts a watch with the current objects or after a revision, depending on `options`. As in Kubernetes' watch
     /// cache, a revision outside the history is reported in the stream, as an ERROR event.
     pub(super) fn start(
         store: Arc<ObjectStore>,

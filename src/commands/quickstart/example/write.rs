@@ -33,7 +33,7 @@ pub(super) fn create(call: &ExampleRequest<'_>, target: &ExampleTarget) -> Resul
     }
     let prefix = object::metadata_text(&wished, "generateName").to_owned();
     let generated = object::name(&wished).is_empty() && !prefix.is_empty();
-    // As upstream (KEP-4420): a generated name that exists is generated again, a few times.
+    // As in Kubernetes (KEP-4420): a generated name that exists is generated again, a few times.
     for attempt in 1..=8 {
         let mut wished = wished.clone();
         if generated {
@@ -140,7 +140,7 @@ fn server_side_apply(
     Ok(WriteResult { object, created, warnings: Vec::new() })
 }
 
-/// What a strict validation error refers to, as upstream: the body of a create or update, or the patched object.
+/// What a strict validation error refers to, as in Kubernetes: the body of a create or update, or the patched object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BodySource {
     Object,

@@ -121,19 +121,19 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Endpoint {
     pub(in crate::egress) fn new(
-        upstream: EndpointKey,
+        key: EndpointKey,
         dialer: Dialer,
         most: usize,
         allowance: (ConnectionCounter, usize),
     ) -> Rc<Endpoint> {
-        let host = match &upstream.address {
+        let host = match &key.address {
             Address::Tcp(destination) => destination.to_string(),
             // As Go's HTTP clients over a Unix socket.
             Address::Unix(_) => "localhost".to_owned(),
         };
         let host = HeaderValue::from_str(&host).ok().zip(Authority::try_from(host).ok());
         Rc::new(Endpoint {
-            key: upstream,
+            key,
             host,
             dialer,
             max_connections: most,

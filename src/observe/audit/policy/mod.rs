@@ -160,7 +160,7 @@ impl GroupResources {
     }
 }
 
-/// `pods`, `pods/log`, `pods/*`, `*/scale`, `*`. As upstream, `pods/*` matches `pods` itself, too.
+/// `pods`, `pods/log`, `pods/*`, `*/scale`, `*`. As in Kubernetes, `pods/*` matches `pods` itself, too.
 fn resource_matches(pattern: &str, request: &RequestInfo<'_>) -> bool {
     if pattern == "*" {
         return true;

@@ -14,7 +14,7 @@ pub(super) const MAX_POLICY_SIZE: u64 = 4 << 20;
 /// Parses the single document of a policy file.
 ///
 /// # Errors
-/// All problems. An unknown field is a problem: upstream only warns, and the policy then differs from what its author
+/// All problems. An unknown field is a problem: Kubernetes only warns, and the policy then differs from what its author
 /// meant.
 pub(super) fn parse_policy(place: &str, text: &str, json: bool) -> Result<AuditPolicy, Problems> {
     let (documents, problems) = parse_documents(place, text, json);

@@ -21,7 +21,7 @@ fn tim() -> User {
     User { name: "tim".into(), groups: vec!["humans".into(), "devs".into()], ..User::default() }
 }
 
-/// Rules and the requests that they match, including the cases of upstream's `checker_test.go`.
+/// Rules and the requests that they match, including the cases of Kubernetes' `checker_test.go`.
 #[test]
 fn audit_policy_rule_matches_like_upstream() {
     const POD: &str = "/api/v1/namespaces/default/pods/busybox";

@@ -1,4 +1,4 @@
-//! Metrics of the authorizers of `--authorization-config`, with upstream's names.
+//! Metrics of the authorizers of `--authorization-config`, with Kubernetes' names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -270,7 +270,7 @@ impl AuthorizationMetrics {
     }
 }
 
-/// Identity of this replica as upstream: a digest of the host name.
+/// Identity of this replica as in Kubernetes: a digest of the host name.
 fn identity() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     sha256(&format!("narthex-{}", name.trim()))

@@ -1,4 +1,4 @@
-//! Metrics of connections through egress proxies, with upstream's names
+//! Metrics of connections through egress proxies, with Kubernetes' names
 //! (`k8s.io/apiserver/pkg/server/egressselector/metrics`).
 
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use crate::observe::metrics::counters::{EGRESS_SECONDS, Histogram};
 use crate::observe::metrics::exposition::{MetricType, MetricsText};
 use crate::observe::metrics::families::reviews::render_histogram;
 
-/// Number, result and duration of dials through egress proxies. As upstream, direct connections are not counted.
+/// Number, result and duration of dials through egress proxies. As in Kubernetes, direct connections are not counted.
 #[derive(Default)]
 pub struct EgressMetrics {
     dials: Mutex<BTreeMap<DialLabels, DialCounts>>,

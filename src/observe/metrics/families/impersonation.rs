@@ -37,7 +37,7 @@ const FAMILIES: [(&str, &str, &str, &str); 2] = [
 ];
 
 impl ImpersonationMetrics {
-    /// Counts a decision. `mode` is upstream's impersonation mode; empty for an attempt that no mode allowed.
+    /// Counts a decision. `mode` is Kubernetes' impersonation mode; empty for an attempt that no mode allowed.
     pub fn record(&self, what: ImpersonationStep, mode: &'static str, allowed: bool, took: Duration) {
         let mut counted = self.0[what as usize].lock();
         counted.entry((mode, allowed)).or_insert_with(|| Histogram::new(&IMPERSONATION_SECONDS)).observe_duration(took);

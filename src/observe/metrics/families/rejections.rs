@@ -18,7 +18,7 @@ pub enum ExceededLimit {
 /// Why a request was rejected; value of the label `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectReason {
-    /// The limit is reached (`concurrency-limit`, as upstream).
+    /// The limit is reached (`concurrency-limit`, as in Kubernetes).
     LimitReached,
     /// The user holds more than a fair share (`fair-share`).
     FairShare,
@@ -37,7 +37,7 @@ impl Rejections {
         self.0[limit as usize][turned as usize].fetch_add(1, Relaxed);
     }
 
-    /// Family `apiserver_flowcontrol_rejected_requests_total`, if any request was rejected. The labels are upstream's.
+    /// Family `apiserver_flowcontrol_rejected_requests_total`, if any request was rejected. The labels are Kubernetes'.
     pub(in crate::observe::metrics) fn render(&self, text: &mut MetricsText) {
         let counted = self.0.each_ref().map(|reasons| reasons.each_ref().map(|count| count.load(Relaxed)));
         if counted.iter().flatten().all(|count| *count == 0) {
