@@ -54,7 +54,7 @@ pub(crate) fn render(panels: &[Panel]) -> String {
     }
     let height = top;
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height:.0}\" width=\"{WIDTH}\" height=\"{height:.0}\" \
          font-family=\"sans-serif\" font-size=\"13\" role=\"img\">\n\
          <title>Results of the benchmark; smaller is better</title>\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n{body}</svg>\n"

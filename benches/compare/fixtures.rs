@@ -30,6 +30,8 @@ pub(crate) enum Contender {
     NarthexDelegates,
     /// That, and the registry is that of a kube-apiserver.
     NarthexOfCluster,
+    /// kube-apiserver's own aggregation layer, with etcd.
+    KubeApiserver,
 }
 
 impl Contender {
@@ -43,6 +45,7 @@ impl Contender {
             Contender::KubeRbacProxy => "kube-rbac-proxy",
             Contender::NarthexDelegates => "narthex, delegate",
             Contender::NarthexOfCluster => "narthex, cluster",
+            Contender::KubeApiserver => "kube-apiserver",
         }
     }
 }
@@ -97,6 +100,10 @@ pub(crate) struct BenchEnvironment {
 pub(crate) struct ChildProcess(Child);
 
 impl ChildProcess {
+    pub(crate) fn spawn(command: &mut Command) -> ChildProcess {
+        ChildProcess(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
+    }
+
     /// Sends it a signal, by name.
     pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill").args([format!("-{name}"), self.0.id().to_string()]).status();
@@ -116,6 +123,8 @@ pub(crate) struct Proxy {
     process: ChildProcess,
     pub(crate) port: u16,
     log: PathBuf,
+    /// What it needs to run; not measured.
+    _beside: Option<ChildProcess>,
 }
 
 pub(crate) fn is_installed(tool: &str) -> bool {
@@ -123,13 +132,17 @@ pub(crate) fn is_installed(tool: &str) -> bool {
         || Path::new("/usr/sbin").join(tool).is_file()
 }
 
-/// Built by `tests/interop/peers/build kube-rbac-proxy`, or of this machine.
-pub(crate) fn kube_rbac_proxy() -> Option<PathBuf> {
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/bin/kube-rbac-proxy");
-    if built.is_file() { Some(built) } else { is_installed("kube-rbac-proxy").then(|| "kube-rbac-proxy".into()) }
+/// A program built by `tests/interop/peers/build`, or of this machine.
+pub(crate) fn interop_peer(name: &str) -> Option<PathBuf> {
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop/bin").join(name);
+    if built.is_file() { Some(built) } else { is_installed(name).then(|| name.into()) }
 }
 
-fn free_port() -> u16 {
+pub(crate) fn kube_rbac_proxy() -> Option<PathBuf> {
+    interop_peer("kube-rbac-proxy")
+}
+
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
 }
 
@@ -203,9 +216,18 @@ impl BenchEnvironment {
         self.write("registry/groups.yaml", &text);
     }
 
-    fn api_service(&self, group: &str) -> String {
+    pub(crate) fn backend_port(&self) -> u16 {
+        self.backend_port
+    }
+
+    /// The certificate authority, as for `caBundle`.
+    pub(crate) fn authority_base64(&self) -> String {
         let authority = fs::read_to_string(self.directory().join("ca.crt")).expect("the authority");
-        let bundle = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, authority);
+        base64::Engine::encode(&base64::engine::general_purpose::STANDARD, authority)
+    }
+
+    fn api_service(&self, group: &str) -> String {
+        let bundle = self.authority_base64();
         format!(
             "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {{name: v1.{group}}}\n\
              spec: {{group: {group}, version: v1, groupPriorityMinimum: 1000, versionPriority: 15, \
@@ -354,7 +376,7 @@ impl BenchEnvironment {
                 self.write("haproxy.cfg", &haproxy_config(self.directory(), port, &server, rules));
                 command.args(["haproxy", "-db", "-f", &file("haproxy.cfg")]).stdout(output()).stderr(Stdio::null());
                 let process = ChildProcess(command.spawn().expect("the proxy starts"));
-                return Proxy { process, port, log };
+                return Proxy::new(process, port, log);
             }
             SidecarKind::KubeRbacProxy => {
                 command.arg(kube_rbac_proxy().expect("kube-rbac-proxy is there"));
@@ -378,7 +400,7 @@ impl BenchEnvironment {
             }
         }
         command.args(flags.into_iter().map(|(flag, value)| format!("--{flag}={value}"))).stderr(output());
-        Proxy { process: ChildProcess(command.spawn().expect("the proxy starts")), port, log }
+        Proxy::new(ChildProcess::spawn(&mut command), port, log)
     }
 
     /// How many reviews the reviewer was asked for.
@@ -395,6 +417,7 @@ impl BenchEnvironment {
         let mut command = Command::new("taskset");
         command.args(["-c", "1"]).stdin(Stdio::null());
         match contender {
+            Contender::KubeApiserver => return crate::kube_apiserver::start(self),
             Contender::Haproxy | Contender::HaproxySameHeaders => {
                 let rules = match contender {
                     Contender::HaproxySameHeaders => haproxy_header_rules(&self.token),
@@ -466,7 +489,7 @@ impl BenchEnvironment {
                 command.stdout(Stdio::null()).stderr(output());
             }
         }
-        let proxy = Proxy { process: ChildProcess(command.spawn().expect("the proxy starts")), port, log };
+        let proxy = Proxy::new(ChildProcess::spawn(&mut command), port, log);
         wait_for(port, contender.name());
         // Let start-up (first probes and discovery) pass before anything is measured.
         std::thread::sleep(Duration::from_millis(300));
@@ -475,6 +498,15 @@ impl BenchEnvironment {
 }
 
 impl Proxy {
+    pub(crate) fn new(process: ChildProcess, port: u16, log: PathBuf) -> Proxy {
+        Proxy { process, port, log, _beside: None }
+    }
+
+    /// Ends `process` when the proxy ends.
+    pub(crate) fn beside(self, process: ChildProcess) -> Proxy {
+        Proxy { _beside: Some(process), ..self }
+    }
+
     /// User and system time of all threads so far.
     pub(crate) fn cpu_milliseconds(&self) -> f64 {
         let text = fs::read_to_string(format!("/proc/{}/stat", self.process.0.id())).expect("the proxy runs");
@@ -502,7 +534,7 @@ impl Proxy {
     /// Waits for the first good answer.
     pub(crate) fn wait_for_first_response(&self, environment: &BenchEnvironment) {
         let path = "/apis/bench.narthex.dev/v1/namespaces/default/small";
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(30);
         while get(environment.directory(), self.port, path, &environment.token).is_none() {
             assert!(Instant::now() < end, "no answer: {}", self.log());
             std::thread::sleep(Duration::from_millis(1));
@@ -516,21 +548,32 @@ impl Proxy {
 
 /// The body of a 200 over HTTP/1.1; None for anything else.
 fn get(directory: &Path, port: u16, path: &str, token: &str) -> Option<String> {
+    let head = format!("GET {path} HTTP/1.1\r\n");
+    let text = exchange(directory, port, &head, token, "")?;
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    head.starts_with("HTTP/1.1 200").then(|| body.to_owned())
+}
+
+/// Creates an object; the response with its head, or None when there was no connection.
+pub(crate) fn post(directory: &Path, port: u16, path: &str, token: &str, object: &serde_json::Value) -> Option<String> {
+    let body = object.to_string();
+    let head = format!("POST {path} HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+    exchange(directory, port, &head, token, &body)
+}
+
+fn exchange(directory: &Path, port: u16, head: &str, token: &str, body: &str) -> Option<String> {
     use std::io::{Read as _, Write as _};
     let mut config = client_config(directory);
     config.alpn_protocols.clear();
     let mut session = rustls::ClientConnection::new(Arc::new(config), "localhost".try_into().ok()?).ok()?;
     let mut socket = std::net::TcpStream::connect(("127.0.0.1", port)).ok()?;
     let mut stream = rustls::Stream::new(&mut session, &mut socket);
-    let request =
-        format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n");
+    let request = format!("{head}Host: localhost\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n{body}");
     stream.write_all(request.as_bytes()).ok()?;
     let mut response = Vec::new();
     // Some peers close without a TLS close_notify.
     let _ = stream.read_to_end(&mut response);
-    let text = String::from_utf8_lossy(&response).into_owned();
-    let (head, body) = text.split_once("\r\n\r\n")?;
-    head.starts_with("HTTP/1.1 200").then(|| body.to_owned())
+    Some(String::from_utf8_lossy(&response).into_owned())
 }
 
 fn wait_for(port: u16, user: &str) {

@@ -10,7 +10,8 @@
 //! cargo bench --bench compare -- --documents   # discovery, OpenAPI and the delegate, beside a plain request
 //! cargo bench --bench compare -- --cluster     # registry and delegate of a cluster, beside a registry directory
 //! cargo bench --bench compare -- --failover    # one of three backends is killed, or stopped, under load
-//! cargo bench --bench compare -- --chart F     # also draws CPU and memory into F, an SVG; also with --sidecar
+//! cargo bench --bench compare -- --peers       # beside HAProxy, kube-rbac-proxy and kube-apiserver
+//! cargo bench --bench compare -- --chart F     # also draws CPU and memory into F, an SVG; also with --sidecar and --peers
 //! cargo bench --bench compare -- --narthex P   # the program at P instead of the one built with the benchmark
 //! ```
 //!
@@ -35,8 +36,10 @@ mod discovery_documents;
 mod failover;
 mod fake_apiserver;
 mod fixtures;
+mod kube_apiserver;
 mod load;
 mod mtls_load;
+mod peers;
 mod reviews;
 mod server;
 mod sidecar;
@@ -124,6 +127,9 @@ fn main() {
         std::process::exit(1);
     }
     let environment = BenchEnvironment::new(narthex);
+    if arguments.iter().any(|argument| argument == "--peers") {
+        return peers::compare(&environment, &options);
+    }
     if arguments.iter().any(|argument| argument == "--reviews") {
         return reviews::compare(&environment, &options);
     }
