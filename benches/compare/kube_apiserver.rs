@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::fixtures::{BenchEnvironment, ChildProcess, Proxy, free_port, interop_peer, post};
 
-/// Whether both programs are there. `tests/interop/peers/build kube-apiserver etcd` builds them.
+/// Whether both programs are there. `tests/interop/peers/build kubernetes etcd` builds them.
 pub(crate) fn is_built() -> bool {
     interop_peer("kube-apiserver").is_some() && interop_peer("etcd").is_some()
 }

@@ -19,7 +19,7 @@ pub(crate) fn compare(environment: &BenchEnvironment, options: &Options) {
     }
     match kube_apiserver::is_built() {
         true => contenders.push(Contender::KubeApiserver),
-        false => println!("without kube-apiserver; build it with tests/interop/peers/build kube-apiserver etcd"),
+        false => println!("without kube-apiserver; build it with tests/interop/peers/build kubernetes etcd"),
     }
     let requests = requests(environment, options, &contenders);
     options.draw(&[requests, memory(environment, options, &contenders)]);
