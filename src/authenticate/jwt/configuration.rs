@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::jwks::Algorithm;
+use super::token::Algorithm;
 use super::url::HttpsUrl;
 use crate::egress::EgressRoutes;
 use crate::expression::{Expression, ExpressionType, ExpressionVariable};

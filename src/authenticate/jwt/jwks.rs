@@ -10,26 +10,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 
-use super::token::UnverifiedToken;
+use super::token::{Algorithm, UnverifiedToken};
 
 /// The maximum number of keys in a set: a token without a key ID is tried with each.
 const MAX_KEYS: usize = 128;
-
-/// A signing algorithm: those of kube-apiserver, and EdDSA. There are none for shared secrets, and no `none`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, clippy::upper_case_acronyms)]
-pub enum Algorithm {
-    RS256,
-    RS384,
-    RS512,
-    PS256,
-    PS384,
-    PS512,
-    ES256,
-    ES384,
-    ES512,
-    EdDSA,
-}
 
 /// A set of public keys.
 #[derive(Debug)]
@@ -91,37 +75,6 @@ struct RawJwk {
     x: String,
     #[serde(default)]
     y: String,
-}
-
-impl Algorithm {
-    /// Parses the algorithm name of a token's header.
-    pub fn parse(name: &str) -> Option<Algorithm> {
-        Some(match name {
-            "RS256" => Algorithm::RS256,
-            "RS384" => Algorithm::RS384,
-            "RS512" => Algorithm::RS512,
-            "PS256" => Algorithm::PS256,
-            "PS384" => Algorithm::PS384,
-            "PS512" => Algorithm::PS512,
-            "ES256" => Algorithm::ES256,
-            "ES384" => Algorithm::ES384,
-            "ES512" => Algorithm::ES512,
-            "EdDSA" => Algorithm::EdDSA,
-            _ => return None,
-        })
-    }
-
-    fn rsa(self) -> Option<&'static RsaParameters> {
-        Some(match self {
-            Algorithm::RS256 => &signature::RSA_PKCS1_2048_8192_SHA256,
-            Algorithm::RS384 => &signature::RSA_PKCS1_2048_8192_SHA384,
-            Algorithm::RS512 => &signature::RSA_PKCS1_2048_8192_SHA512,
-            Algorithm::PS256 => &signature::RSA_PSS_2048_8192_SHA256,
-            Algorithm::PS384 => &signature::RSA_PSS_2048_8192_SHA384,
-            Algorithm::PS512 => &signature::RSA_PSS_2048_8192_SHA512,
-            _ => return None,
-        })
-    }
 }
 
 impl Jwks {
@@ -197,7 +150,7 @@ impl Jwk {
 
     fn supports(&self, algorithm: Algorithm) -> bool {
         let kind = match &self.material {
-            KeyMaterial::Rsa { .. } => algorithm.rsa().is_some(),
+            KeyMaterial::Rsa { .. } => rsa_parameters(algorithm).is_some(),
             KeyMaterial::P256(_) => algorithm == Algorithm::ES256,
             KeyMaterial::P384(_) => algorithm == Algorithm::ES384,
             KeyMaterial::P521(_) => algorithm == Algorithm::ES512,
@@ -212,7 +165,7 @@ impl Jwk {
             UnparsedPublicKey::new(algorithm, point).verify(message, signature).is_ok()
         };
         match &self.material {
-            KeyMaterial::Rsa { modulus, exponent } => token.algorithm.rsa().is_some_and(|parameters| {
+            KeyMaterial::Rsa { modulus, exponent } => rsa_parameters(token.algorithm).is_some_and(|parameters| {
                 // A modulus may have leading zeros, which are not part of it.
                 let bare = |number: &[u8]| number.iter().copied().skip_while(|byte| *byte == 0).collect::<Vec<u8>>();
                 let key = RsaPublicKeyComponents { n: bare(modulus), e: bare(exponent) };
@@ -224,4 +177,17 @@ impl Jwk {
             KeyMaterial::Ed25519(key) => UnparsedPublicKey::new(&ED25519, key).verify(message, signature).is_ok(),
         }
     }
+}
+
+/// The parameters of an RSA algorithm; `None` for another.
+fn rsa_parameters(algorithm: Algorithm) -> Option<&'static RsaParameters> {
+    Some(match algorithm {
+        Algorithm::RS256 => &signature::RSA_PKCS1_2048_8192_SHA256,
+        Algorithm::RS384 => &signature::RSA_PKCS1_2048_8192_SHA384,
+        Algorithm::RS512 => &signature::RSA_PKCS1_2048_8192_SHA512,
+        Algorithm::PS256 => &signature::RSA_PSS_2048_8192_SHA256,
+        Algorithm::PS384 => &signature::RSA_PSS_2048_8192_SHA384,
+        Algorithm::PS512 => &signature::RSA_PSS_2048_8192_SHA512,
+        _ => return None,
+    })
 }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use super::configuration::{AuthenticationConfiguration, ClaimSource, JwtIssuer};
-use super::jwks::Algorithm;
+use super::token::Algorithm;
 use super::url::HttpsUrl;
 use crate::process::{Problem, Problems};
 use crate::tls::Bundle;

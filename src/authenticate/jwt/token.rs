@@ -4,10 +4,24 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 
-use super::jwks::Algorithm;
-
 /// The maximum length of a token; the longest in use have a few hundred groups.
 const MAX_TOKEN_BYTES: usize = 64 << 10;
+
+/// A signing algorithm: those of kube-apiserver, and EdDSA. There are none for shared secrets, and no `none`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, clippy::upper_case_acronyms)]
+pub enum Algorithm {
+    RS256,
+    RS384,
+    RS512,
+    PS256,
+    PS384,
+    PS512,
+    ES256,
+    ES384,
+    ES512,
+    EdDSA,
+}
 
 /// The claims of a token, by name.
 pub(super) type Claims = Map<String, Value>;
@@ -31,6 +45,25 @@ pub struct UnverifiedToken<'t> {
 pub fn claims(token: &str) -> Option<Claims> {
     let (_, payload, _) = split_parts(token)?;
     decode_object(payload)
+}
+
+impl Algorithm {
+    /// Parses the algorithm name of a token's header.
+    pub fn parse(name: &str) -> Option<Algorithm> {
+        Some(match name {
+            "RS256" => Algorithm::RS256,
+            "RS384" => Algorithm::RS384,
+            "RS512" => Algorithm::RS512,
+            "PS256" => Algorithm::PS256,
+            "PS384" => Algorithm::PS384,
+            "PS512" => Algorithm::PS512,
+            "ES256" => Algorithm::ES256,
+            "ES384" => Algorithm::ES384,
+            "ES512" => Algorithm::ES512,
+            "EdDSA" => Algorithm::EdDSA,
+            _ => return None,
+        })
+    }
 }
 
 impl<'t> UnverifiedToken<'t> {
