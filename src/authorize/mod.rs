@@ -11,6 +11,7 @@ mod attributes;
 mod authorizer;
 pub mod configuration;
 mod impersonation;
+mod match_conditions;
 pub mod policy;
 pub mod rbac_proxy;
 mod review_body;

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::Method;
 
 use super::access_review::{ReviewVerdict, is_cacheable, parse_verdict, request_body, write_digest};
-use super::configuration::MatchConditions;
+use super::match_conditions::MatchConditions;
 use super::{Attributes, Decision};
 use crate::decision_cache::{
     CacheLimits, CachedDecision, DecisionCache, DecisionKey, DigestSecret, FlightGuard, LogThrottle, ReviewTarget,

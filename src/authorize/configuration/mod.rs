@@ -3,12 +3,10 @@
 //! Supported types: `Webhook`, `AlwaysAllow`, `AlwaysDeny`, and `RBAC`, which uses the RBAC objects of
 //! `--authorization-policy-file`.
 
-mod conditions;
 mod follow;
 mod parse;
 #[cfg(test)]
 mod tests;
 
-pub(super) use conditions::MatchConditions;
 pub use follow::{AuthorizationConfigFile, AuthorizationConfigWatcher, AuthorizationWebhookSettings};
 pub use parse::{AuthorizationConfiguration, ConfigurationRequirements};

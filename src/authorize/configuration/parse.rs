@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::MatchConditions;
+use crate::authorize::match_conditions::MatchConditions;
 use crate::decision_cache::ReviewVersion;
 use crate::kubeapi::{duration, is_dns_subdomain};
 use crate::process::{FieldReader, Problem, Problems, is_json, parse_configuration, read_text_file};

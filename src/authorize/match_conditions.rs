@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::authorize::Attributes;
-use crate::authorize::access_review::SelectorRequirements;
+use super::Attributes;
+use super::access_review::SelectorRequirements;
 use crate::expression::{EvaluatedValue, Expression, ExpressionInput, ExpressionType, ExpressionVariable};
 
 /// A `SubjectAccessReviewSpec` of `authorization.k8s.io/v1`.
@@ -42,7 +42,7 @@ const TEXTS: ExpressionType = ExpressionType::ListOf(&ExpressionType::String);
 
 /// Match conditions; all must be true.
 #[derive(Clone, Debug, Default)]
-pub(in crate::authorize) struct MatchConditions(Vec<std::sync::Arc<Expression>>);
+pub(super) struct MatchConditions(Vec<std::sync::Arc<Expression>>);
 
 /// Compares the sources.
 impl PartialEq for MatchConditions {
@@ -76,7 +76,7 @@ impl MatchConditions {
     ///
     /// # Errors
     /// The evaluation errors.
-    pub(in crate::authorize) fn matches(&self, attributes: Attributes<'_>) -> Result<bool, String> {
+    pub(super) fn matches(&self, attributes: Attributes<'_>) -> Result<bool, String> {
         let input = ExpressionInput::from_json(&review_spec(attributes));
         let mut errors = Vec::new();
         for expression in &self.0 {
