@@ -4,6 +4,7 @@
 //! One task maintains a [`ApiServiceView`] of all objects and their latest changes; requests and watches only read it.
 
 mod object;
+mod object_filter;
 mod serve;
 mod table;
 mod view;

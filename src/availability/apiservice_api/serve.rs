@@ -7,10 +7,11 @@ use http::{HeaderMap, HeaderValue, Response};
 use serde_json::{Value, json};
 
 use super::object::{API_VERSION, ApiServiceObject, Projection};
-use super::table::{IncludeObjectPolicy, table};
+use super::object_filter::ObjectFilter;
+use super::table::{IncludeObjectPolicy, ResponseFormat, table};
 use super::view::ApiServiceView;
 use super::watch::{WatchRequest, watch_api_services};
-use crate::kubeapi::{FieldSelector, LabelSelector, Query, RequestInfo, Status, WatchOptions, resource_version};
+use crate::kubeapi::{Query, RequestInfo, Status, WatchOptions, resource_version};
 use crate::message::{Blame, Body, Refusal, negotiate};
 use crate::process::{Drain, Published};
 
@@ -19,22 +20,6 @@ use crate::process::{Drain, Published};
 pub struct ApiServiceHandler {
     view: Published<ApiServiceView>,
     drain: Drain,
-}
-
-/// Format of a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ResponseFormat {
-    Plain(Projection),
-    Table(IncludeObjectPolicy),
-}
-
-/// Selects objects by labels, fields and name.
-#[derive(Default)]
-pub(super) struct ObjectFilter {
-    labels: LabelSelector,
-    fields: FieldSelector,
-    /// Name in the path of a watch.
-    name: Option<String>,
 }
 
 const GROUP: &str = "apiregistration.k8s.io";
@@ -95,30 +80,6 @@ impl ApiServiceHandler {
                 Ok(respond("application/json", Body::stream(watch)))
             }
         }
-    }
-}
-
-impl ObjectFilter {
-    fn from_request(info: &RequestInfo<'_>) -> Result<ObjectFilter, Status> {
-        let bad = |error| Status::bad_request(format!("{error}"));
-        let fields = FieldSelector::parse(&info.field_selector).map_err(bad)?;
-        if let Some(term) = fields.terms.iter().find(|term| term.field != "metadata.name") {
-            return Err(Status::bad_request(format!("field label not supported: {}", term.field)));
-        }
-        let name = (!info.name.is_empty()).then(|| info.name.as_ref().to_owned());
-        Ok(ObjectFilter { labels: LabelSelector::parse(&info.label_selector).map_err(bad)?, fields, name })
-    }
-
-    #[cfg(test)]
-    pub(super) fn labels(text: &str) -> Option<ObjectFilter> {
-        Some(ObjectFilter { labels: LabelSelector::parse(text).ok()?, ..ObjectFilter::default() })
-    }
-
-    pub(super) fn matches(&self, object: &ApiServiceObject) -> bool {
-        let api_service = &object.api_service;
-        self.name.as_ref().is_none_or(|name| *name == api_service.name)
-            && self.labels.matches(|key| api_service.labels.get(key).map(String::as_str))
-            && self.fields.matches(|_| &api_service.name)
     }
 }
 

@@ -17,6 +17,13 @@ pub(super) enum IncludeObjectPolicy {
     Object,
 }
 
+/// Format of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ResponseFormat {
+    Plain(Projection),
+    Table(IncludeObjectPolicy),
+}
+
 impl IncludeObjectPolicy {
     pub(super) fn parse(text: &str) -> Option<IncludeObjectPolicy> {
         match text {

@@ -5,8 +5,8 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 
 use super::object::{API_VERSION, ApiServiceObject, Projection};
-use super::serve::{ObjectFilter, ResponseFormat};
-use super::table::table;
+use super::object_filter::ObjectFilter;
+use super::table::{ResponseFormat, table};
 use super::view::ApiServiceView;
 use crate::kubeapi::{Status, WatchOptions};
 use crate::message::{WatchEvents, WatchSource, WatchStream};
