@@ -2,21 +2,24 @@
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
-use super::Socks5Files;
+use tokio::sync::mpsc;
+
 use super::users::Users;
 use super::worker::Socks5Worker;
+use super::{Socks5Files, connection};
 use crate::admin::{self, AdminListener, AdminState, StatusReport, timestamp};
 use crate::commands::gateway::{EgressSettings, FileErrors, egress_report, remote_call_report};
 use crate::commands::signals::shut_down_on_signal;
 use crate::commands::threads::{join_all, spawn_thread};
 use crate::config::Socks5Config;
 use crate::egress::{EgressConfigFile, EgressRoutes};
-use crate::listen::{Acceptor, accept, bind, proxied_connections_within, raise_descriptor_limit};
+use crate::listen::{Acceptor, IncomingConnection, accept, bind, proxied_connections_within, raise_descriptor_limit};
 use crate::observe::access::{AccessLog, TunnelAccessLog};
 use crate::observe::health::{HealthCheck, HealthChecks};
 use crate::observe::log::LogLevel;
@@ -189,11 +192,39 @@ impl WorkerTemplate {
                     metrics: egress.metrics.clone(),
                     tunnels: TunnelAccessLog::new(&access_log, access),
                 };
-                worker.run(incoming, running, drain).await;
+                serve_connections(worker, incoming, running, drain).await;
             };
             threads.push(spawn_thread(&format!("worker-{number}"), work)?);
         }
         Ok((acceptor, threads))
+    }
+}
+
+/// Serves the connections of `worker` until the acceptor has closed and all connections have ended.
+async fn serve_connections(
+    worker: Socks5Worker,
+    mut incoming: mpsc::UnboundedReceiver<IncomingConnection>,
+    running: Arc<AtomicUsize>,
+    drain: Drain,
+) {
+    let worker = Rc::new(worker);
+    let mut tasks = tokio::task::JoinSet::new();
+    loop {
+        tokio::select! {
+            connection = incoming.recv() => match connection {
+                Some(connection) => {
+                    running.fetch_add(1, Ordering::Relaxed);
+                    tasks.spawn_local(connection::serve(worker.clone(), connection, drain.clone()));
+                }
+                None => break,
+            },
+            Some(_) = tasks.join_next() => {
+                running.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+    while tasks.join_next().await.is_some() {
+        running.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -1,19 +1,13 @@
-//! A worker thread: state shared by its connections, and serving them.
+//! The state that the connections of a worker thread share, and their dials.
 
-use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-
-use super::connection;
 use super::users::Users;
 use crate::egress::{DIAL_TIMEOUT, Destination, DestinationPattern, DialError, Dialer, EgressRoute, OpenedStream};
-use crate::listen::IncomingConnection;
 use crate::observe::Metrics;
 use crate::observe::access::TunnelAccessLog;
-use crate::process::{Drain, Published};
+use crate::process::Published;
 
 /// The state of one worker thread.
 pub(super) struct Socks5Worker {
@@ -37,33 +31,5 @@ impl Socks5Worker {
             Some(name) => self.dialer.routes().load().get_configured(name)?.clone(),
         };
         Some(self.dialer.open(&way, destination, DIAL_TIMEOUT).await)
-    }
-
-    /// Serves connections until the acceptor has closed and all connections have ended.
-    pub(super) async fn run(
-        self,
-        mut incoming: mpsc::UnboundedReceiver<IncomingConnection>,
-        running: Arc<AtomicUsize>,
-        drain: Drain,
-    ) {
-        let door = Rc::new(self);
-        let mut tasks = tokio::task::JoinSet::new();
-        loop {
-            tokio::select! {
-                connection = incoming.recv() => match connection {
-                    Some(connection) => {
-                        running.fetch_add(1, Ordering::Relaxed);
-                        tasks.spawn_local(connection::serve(door.clone(), connection, drain.clone()));
-                    }
-                    None => break,
-                },
-                Some(_) = tasks.join_next() => {
-                    running.fetch_sub(1, Ordering::Relaxed);
-                }
-            }
-        }
-        while tasks.join_next().await.is_some() {
-            running.fetch_sub(1, Ordering::Relaxed);
-        }
     }
 }
