@@ -5,9 +5,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
-use super::flag::{Flag, FlagGroup, FlagKind};
-use super::raw::{FlagValue, ValueSource, flags};
-use super::value;
+use super::flag::{Flag, FlagGroup, FlagKind, flags};
+use super::value::{self, FlagValue, ValueSource};
 use crate::process::{Problem, Problems};
 
 /// The supported `apiVersion`.

@@ -122,6 +122,11 @@ fn single_value(argument: Arg, name: &'static str) -> Arg {
     argument.action(ArgAction::Set).overrides_with(name)
 }
 
+/// All flags, including the reserved ones in `later`.
+pub(super) fn flags(groups: &[&'static FlagGroup], later: &'static [Flag]) -> impl Iterator<Item = &'static Flag> {
+    groups.iter().flat_map(|group| group.flags).chain(later)
+}
+
 /// Adds the flags of `groups` to a command; those of `later` are parsed but hidden.
 pub(super) fn augment(mut command: Command, groups: &[&'static FlagGroup], later: &'static [Flag]) -> Command {
     for group in groups {

@@ -11,6 +11,7 @@ pub mod gateway;
 mod host_port;
 mod kubeconfig_flags;
 mod observability;
+mod observability_flags;
 mod parser;
 pub mod proxy;
 mod quickstart;

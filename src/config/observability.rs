@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use super::arguments::{Arguments, CommandFlags};
 use super::flag::{Flag, FlagGroup};
-use super::gateway::flags;
 use super::host_port;
+use super::observability_flags::LOG;
 use super::parser::{Diagnostics, FlagParser};
 use crate::observe::{access, audit, log};
 
@@ -30,7 +30,7 @@ pub struct ObservabilityConfig {
 pub struct LogOnly;
 
 impl CommandFlags for LogOnly {
-    const FLAGS: &'static [&'static FlagGroup] = &[&flags::LOG];
+    const FLAGS: &'static [&'static FlagGroup] = &[&LOG];
     const UNIMPLEMENTED: &'static [Flag] = &[];
     const KIND: &'static str = "";
 }

@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::flag::{Flag, FlagGroup, FlagKind};
-use super::raw::{RawFlags, flags};
+use super::flag::{Flag, FlagGroup, FlagKind, flags};
+use super::raw::RawFlags;
 use super::value;
 use crate::kubeapi::duration::{self, DurationError};
 use crate::process::{Problem, Problems};

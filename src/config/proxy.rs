@@ -8,10 +8,10 @@ use regex::bytes::{Regex, RegexBuilder};
 
 use super::arguments::{Arguments, CommandFlags};
 use super::flag::{Flag, FlagGroup, FlagKind};
-use super::gateway::flags;
 use super::host_port;
 use super::kubeconfig_flags;
 use super::observability;
+use super::observability_flags;
 use super::parser::{Diagnostics, FlagParser};
 use crate::kubeclient::KubeconfigSource;
 use crate::observe::{access, log};
@@ -108,10 +108,10 @@ static OBSERVABILITY: FlagGroup = FlagGroup {
             "errors",
             "Requests to log: none; refused or failed ones; all",
         ),
-        flags::ACCESS_LOG_FORMAT,
-        flags::LOG_FORMAT,
-        flags::LOG_LEVEL,
-        flags::VERBOSITY,
+        observability_flags::ACCESS_LOG_FORMAT,
+        observability_flags::LOG_FORMAT,
+        observability_flags::LOG_LEVEL,
+        observability_flags::VERBOSITY,
     ],
 };
 

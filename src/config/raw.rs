@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::ArgMatches;
 
 use super::file;
-use super::flag::{Flag, FlagGroup, FlagKind};
-use super::value;
+use super::flag::{Flag, FlagGroup, FlagKind, flags};
+use super::value::{self, FlagValue, ValueSource};
 use crate::kubeclient::IN_CLUSTER;
 use crate::process::{Problem, Problems};
 
@@ -17,25 +17,6 @@ pub struct RawFlags {
     values: BTreeMap<&'static str, FlagValue>,
     /// The directory of the configuration file.
     folder: PathBuf,
-}
-
-/// The values of one flag; a list may have several.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct FlagValue {
-    pub(super) values: Vec<String>,
-    pub(super) source: ValueSource,
-}
-
-/// The source of a value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ValueSource {
-    CommandLine,
-    Environment,
-    /// The file with its line, and the field in it.
-    File {
-        place: String,
-        field: String,
-    },
 }
 
 impl RawFlags {
@@ -114,11 +95,6 @@ impl RawFlags {
             Some(ValueSource::File { place, field }) => (place.clone(), field.clone()),
         }
     }
-}
-
-/// All flags, including the reserved ones in `later`.
-pub(super) fn flags(groups: &[&'static FlagGroup], later: &'static [Flag]) -> impl Iterator<Item = &'static Flag> {
-    groups.iter().flat_map(|group| group.flags).chain(later)
 }
 
 fn split_values(flag: &Flag, values: impl Iterator<Item = String>) -> Vec<String> {

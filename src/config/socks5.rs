@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::arguments::{Arguments, CommandFlags};
 use super::flag::{Flag, FlagGroup, FlagKind};
-use super::gateway::{ResolverChoice, flags};
+use super::gateway::ResolverChoice;
 use super::parser::{Diagnostics, FlagParser};
-use super::{host_port, observability};
+use super::{host_port, observability, observability_flags};
 use crate::egress::{BareName, CLUSTER, DestinationPattern};
 use crate::observe::{access, log};
 
@@ -82,17 +82,17 @@ static OBSERVABILITY: FlagGroup = FlagGroup {
             "errors",
             "Connections to log when they end: none; refused or failed ones; all",
         ),
-        flags::ACCESS_LOG_FORMAT,
+        observability_flags::ACCESS_LOG_FORMAT,
         Flag::new(
             "admin-address",
             FlagKind::Text("HOST:PORT"),
             "",
             "Admin listener (plain HTTP: status page, metrics, health), such as 127.0.0.1:6481 (default: none)",
         ),
-        flags::ADMIN_TOKEN_FILE,
-        flags::LOG_FORMAT,
-        flags::LOG_LEVEL,
-        flags::VERBOSITY,
+        observability_flags::ADMIN_TOKEN_FILE,
+        observability_flags::LOG_FORMAT,
+        observability_flags::LOG_LEVEL,
+        observability_flags::VERBOSITY,
     ],
 };
 

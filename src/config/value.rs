@@ -1,6 +1,25 @@
-//! Parsers of flag values, compatible with Go's flag packages.
+//! Values of flags, and their parsers, compatible with Go's flag packages.
 
 use crate::process::csv::parse_quoted_field;
+
+/// The values of one flag; a list may have several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FlagValue {
+    pub(super) values: Vec<String>,
+    pub(super) source: ValueSource,
+}
+
+/// The source of a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ValueSource {
+    CommandLine,
+    Environment,
+    /// The file with its line, and the field in it.
+    File {
+        place: String,
+        field: String,
+    },
+}
 
 /// Splits a comma list. A part in double quotes may hold commas, and `""` inside it is one quote, as
 /// in CSV. An empty text is an empty list.

@@ -5,7 +5,6 @@ mod authentication;
 mod authorization;
 mod backends;
 mod embedded_api;
-mod observability;
 mod serving;
 
 pub use self::authentication::AUTHENTICATION;
@@ -13,13 +12,10 @@ pub use self::authorization::{AUTHORIZATION, AUTHORIZATION_MODE};
 pub use self::backends::BACKENDS;
 pub(in crate::config) use self::backends::RESOLVER;
 pub use self::embedded_api::EMBEDDED_API;
-pub(in crate::config) use self::observability::{
-    ACCESS_LOG_FORMAT, ADMIN_TOKEN_FILE, LOG_FORMAT, LOG_LEVEL, VERBOSITY,
-};
-pub use self::observability::{LOG, OBSERVABILITY, QUICKSTART_OBSERVABILITY};
 pub use self::serving::{PORT, SERVING};
 
 use crate::config::flag::{Flag, FlagGroup, FlagKind};
+use crate::config::observability_flags::{OBSERVABILITY, QUICKSTART_OBSERVABILITY};
 
 /// The configuration file and the data directory.
 pub static CONFIGURATION: FlagGroup = FlagGroup {

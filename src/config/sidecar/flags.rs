@@ -2,6 +2,7 @@
 
 use crate::config::flag::{Flag, FlagGroup, FlagKind};
 use crate::config::gateway::flags;
+use crate::config::observability_flags::OBSERVABILITY;
 
 /// The configuration file and the data directory.
 static CONFIGURATION: FlagGroup = FlagGroup {
@@ -193,5 +194,5 @@ pub static SIDECAR: &[&FlagGroup] = &[
     &IDENTITY_HEADERS,
     &flags::AUTHORIZATION,
     &super::kube_rbac_proxy_flags::KUBE_RBAC_PROXY,
-    &flags::OBSERVABILITY,
+    &OBSERVABILITY,
 ];

@@ -1,6 +1,6 @@
 //! Flags of the access log, audit, the admin listener and the log.
 
-use crate::config::flag::{Flag, FlagGroup, FlagKind};
+use super::flag::{Flag, FlagGroup, FlagKind};
 
 const ADMIN_ADDRESS: Flag = Flag::new(
     "admin-address",
@@ -9,24 +9,24 @@ const ADMIN_ADDRESS: Flag = Flag::new(
     "Admin listener: an address or a name, or :PORT for every address of this machine (plain HTTP: status page, metrics, health; other machines get metrics and health only); port 0 takes a free one, an empty value disables it",
 );
 
-pub(in crate::config) const ADMIN_TOKEN_FILE: Flag = Flag::new(
+pub(super) const ADMIN_TOKEN_FILE: Flag = Flag::new(
     "admin-token-file",
     FlagKind::File,
     "",
     "File with the token that --admin-address requires, except for metrics and health: as bearer token, or as password in a browser. Without it every process of this machine or pod has access, including a mesh's proxy. Followed on disk",
 );
 
-pub(in crate::config) const ACCESS_LOG_FORMAT: Flag =
+pub(super) const ACCESS_LOG_FORMAT: Flag =
     Flag::new("access-log-format", FlagKind::Choice(&["text", "json"]), "text", "Format of access log lines");
-pub(in crate::config) const LOG_FORMAT: Flag =
+pub(super) const LOG_FORMAT: Flag =
     Flag::new("log-format", FlagKind::Choice(&["text", "json"]), "text", "Format of log lines");
-pub(in crate::config) const LOG_LEVEL: Flag = Flag::new(
+pub(super) const LOG_LEVEL: Flag = Flag::new(
     "log-level",
     FlagKind::Text("LEVEL"),
     "info",
     "Lowest level to log: error, warn, info, debug or trace (debug including libraries). NARTHEX_LOG, a filter such as info,narthex::egress=debug, overrides it",
 );
-pub(in crate::config) const VERBOSITY: Flag = Flag::new(
+pub(super) const VERBOSITY: Flag = Flag::new(
     "v",
     FlagKind::Count,
     "0",
@@ -36,7 +36,7 @@ pub(in crate::config) const VERBOSITY: Flag = Flag::new(
 .with_letter('v');
 
 /// Access log, audit, admin listener and log.
-pub static OBSERVABILITY: FlagGroup = FlagGroup {
+pub(super) static OBSERVABILITY: FlagGroup = FlagGroup {
     heading: "Observability",
     flags: &[
         Flag::new(
@@ -125,8 +125,8 @@ pub static OBSERVABILITY: FlagGroup = FlagGroup {
 };
 
 /// Admin listener and log of a quickstart.
-pub static QUICKSTART_OBSERVABILITY: FlagGroup =
+pub(super) static QUICKSTART_OBSERVABILITY: FlagGroup =
     FlagGroup { heading: "Observability", flags: &[ADMIN_ADDRESS, LOG_FORMAT, LOG_LEVEL, VERBOSITY] };
 
 /// The log flags alone, for commands that do not serve.
-pub static LOG: FlagGroup = FlagGroup { heading: "Log", flags: &[LOG_FORMAT, LOG_LEVEL, VERBOSITY] };
+pub(super) static LOG: FlagGroup = FlagGroup { heading: "Log", flags: &[LOG_FORMAT, LOG_LEVEL, VERBOSITY] };
