@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::ServerLimits;
 use super::h2_frame_tracker::FrameProgress;
+use crate::process::Deadline;
 
 /// State of one connection, written by its own task and by the sweep of the same thread.
 ///
@@ -426,6 +427,14 @@ impl Drop for ConnectionRegistration {
             open.swap_remove(at);
         }
     }
+}
+
+/// Added to a response's deadline: the body's own timeout ends it more cleanly, if the body is polled.
+const DEADLINE_GRACE: Duration = Duration::from_secs(1);
+
+/// The deadline of a connection whose response is due `at`.
+pub(super) fn deadline_with_grace(at: Instant) -> Deadline {
+    Deadline::at(at + DEADLINE_GRACE)
 }
 
 #[cfg(test)]

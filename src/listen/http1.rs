@@ -16,8 +16,8 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::ServerLimits;
-use super::connections::{ActiveRequest, CloseMode, ConnectionTracker};
-use super::serve::{RequestService, ResponseFuture, call_when_ready, deadline_with_grace};
+use super::connections::{ActiveRequest, CloseMode, ConnectionTracker, deadline_with_grace};
+use super::request_service::{RequestService, ResponseFuture, call_when_ready};
 use super::tracked_stream::TrackedStream;
 use crate::message::{Body, BodyError, IncomingBody};
 use crate::process::Deadline;

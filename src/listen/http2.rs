@@ -21,8 +21,9 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body as _;
 
 use super::ServerLimits;
-use super::connections::{ActiveRequest, CloseMode, ConnectionTracker};
-use super::serve::{ClientStream, RequestService, ResponseFuture, call_when_ready, deadline_with_grace};
+use super::connections::{ActiveRequest, CloseMode, ConnectionTracker, deadline_with_grace};
+use super::request_service::{RequestService, ResponseFuture, call_when_ready};
+use super::tracked_stream::ClientStream;
 use super::write_coalescing::CorkedStream;
 use crate::message::{Body, IncomingBody, UnreadEnd};
 use crate::process::Deadline;

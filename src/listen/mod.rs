@@ -12,6 +12,7 @@ mod http1;
 mod http2;
 mod lingering_close;
 mod proxy_protocol;
+mod request_service;
 mod serve;
 mod tracked_stream;
 mod write_coalescing;
@@ -20,9 +21,8 @@ pub use accept::{Acceptor, IncomingConnection, accept};
 pub use bind::{bind, proxied_connections_within, raise_descriptor_limit};
 pub use connections::{ConnectionReport, Connections, UpgradedConnection};
 pub use proxy_protocol::ProxyProtocol;
-pub use serve::{
-    AcceptedConnection, ConnectionHandle, HttpProtocol, RequestService, ResponseFuture, serve, serve_plain,
-};
+pub use request_service::{RequestService, ResponseFuture};
+pub use serve::{AcceptedConnection, ConnectionHandle, HttpProtocol, serve, serve_plain};
 
 use std::time::Duration;
 

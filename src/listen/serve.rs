@@ -4,14 +4,11 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::future::Either;
-use http::{Request, Response};
 use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -25,11 +22,10 @@ use super::connections::{
 use super::handshake::{classify_handshake_error, is_plain_http, reject_plain_http};
 use super::http1::serve_http1;
 use super::http2::serve_http2;
+use super::request_service::RequestService;
 use super::tracked_stream::TrackedStream;
 use super::{IncomingConnection, ServerLimits};
-use crate::message::{Body, IncomingBody};
 use crate::observe::metrics::HandshakeFailure;
-use crate::process::Deadline;
 
 /// An accepted connection after its TLS handshake.
 pub struct AcceptedConnection {
@@ -79,31 +75,6 @@ pub enum HttpProtocol {
     Http1,
     /// HTTP/2.
     Http2,
-}
-
-/// The tower service of one connection's requests; a name for its bounds.
-pub trait RequestService:
-    Service<Request<IncomingBody>, Response = Response<Body>, Error = Infallible, Future = ResponseFuture> + Clone + 'static
-{
-}
-
-impl<S> RequestService for S where
-    S: Service<Request<IncomingBody>, Response = Response<Body>, Error = Infallible, Future = ResponseFuture>
-        + Clone
-        + 'static
-{
-}
-
-/// The future of a response, boxed to save memory for open watches.
-pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>>>>;
-
-/// Calls `service` when it is ready: at once, unless a layer around it holds requests back.
-pub(super) fn call_when_ready<S: RequestService>(service: &S, request: Request<IncomingBody>) -> ResponseFuture {
-    let mut service = service.clone();
-    match service.poll_ready(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Ok(())) => service.call(request),
-        Poll::Pending => Box::pin(service.oneshot(request)),
-    }
 }
 
 /// Serves `incoming` until the client closes it, it is closed by its handle, or a limit is exceeded. After the handshake
@@ -241,24 +212,17 @@ where
     }
 }
 
-/// A client's TLS connection, tracked.
-pub(super) type ClientStream = TrackedStream<TlsStream<TcpStream>>;
-
-/// Added to a response's deadline: the body's own timeout ends it more cleanly, if the body is polled.
-const DEADLINE_GRACE: Duration = Duration::from_secs(1);
-
-pub(super) fn deadline_with_grace(at: Instant) -> Deadline {
-    Deadline::at(at + DEADLINE_GRACE)
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
 
+    use http::Response;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tower::{ServiceBuilder, service_fn};
 
     use super::*;
+    use crate::listen::ResponseFuture;
+    use crate::message::Body;
 
     #[tokio::test]
     async fn tower_concurrency_limit_of_all_connections_holds_requests_back() {

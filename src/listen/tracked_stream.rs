@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
 
 use super::connections::{CloseMode, ConnectionTracker};
 use super::h2_frame_tracker::FrameTracker;
@@ -20,6 +22,9 @@ pub(super) struct TrackedStream<T> {
     /// Set once our half is closed.
     linger: Option<LingeringClose>,
 }
+
+/// A client's TLS connection, tracked.
+pub(super) type ClientStream = TrackedStream<TlsStream<TcpStream>>;
 
 impl<T> TrackedStream<T> {
     pub(super) fn new(stream: T, lifetime: Arc<ConnectionTracker>) -> TrackedStream<T> {
