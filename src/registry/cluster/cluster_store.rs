@@ -7,7 +7,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use serde_json::value::RawValue;
 
@@ -16,6 +15,7 @@ use super::namespace::{NamespaceStore, NamespacedResource};
 use super::object_parser;
 use super::reference_index::{ReferenceIndex, ReferrerSource};
 use super::statuses::ApiServiceStatuses;
+use super::watched_resource::WatchedResource;
 use crate::process::{Problem, Problems};
 use crate::registry::layered_sources::{DirtySet, RegistrySource};
 use crate::registry::objects::api_service::{ApiService, ApiServiceBackend};
@@ -23,17 +23,6 @@ use crate::registry::objects::endpoints::EndpointSlice;
 use crate::registry::objects::service::Service;
 use crate::registry::objects::service::{service_key, split_service_key};
 use crate::registry::settings::Settings;
-
-/// A watched collection.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::registry) enum WatchedResource {
-    /// All APIServices.
-    ApiServices,
-    /// The Services of a namespace.
-    Services(String),
-    /// The EndpointSlices of a namespace.
-    EndpointSlices(String),
-}
 
 /// Known objects of a kube-apiserver.
 pub(in crate::registry) struct ClusterStore {
@@ -408,7 +397,7 @@ impl ClusterStore {
 
 impl RegistrySource for ClusterStore {
     fn api_service(&self, name: &str) -> Option<(String, Arc<ApiService>)> {
-        self.published.get(name).map(|one| (object_location(&WatchedResource::ApiServices, name), one.clone()))
+        self.published.get(name).map(|one| (WatchedResource::ApiServices.location(name), one.clone()))
     }
 
     fn service(&self, key: &str) -> Option<Arc<Service>> {
@@ -450,20 +439,6 @@ fn referenced_service(one: &ApiService) -> Option<(&str, &str)> {
         ApiServiceBackend::Service(reference) => Some((&reference.namespace, &reference.name)),
         ApiServiceBackend::Local | ApiServiceBackend::Url(_) => None,
     }
-}
-
-/// Location of an object, for problems.
-pub(super) fn object_location(kind: &WatchedResource, name: &str) -> String {
-    match kind {
-        WatchedResource::ApiServices => format!("kube-apiserver, APIService {name:?}"),
-        WatchedResource::Services(namespace) => format!("kube-apiserver, Service \"{namespace}/{name}\""),
-        WatchedResource::EndpointSlices(namespace) => format!("kube-apiserver, EndpointSlice \"{namespace}/{name}\""),
-    }
-}
-
-/// Parses a `creationTimestamp`; the epoch if it is missing or invalid.
-pub(super) fn parse_creation_time(timestamp: &str) -> SystemTime {
-    timestamp.parse::<jiff::Timestamp>().map_or(SystemTime::UNIX_EPOCH, SystemTime::from)
 }
 
 #[cfg(test)]

@@ -13,8 +13,9 @@ use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-use super::cluster_store::{ClusterStore, WatchedResource};
+use super::cluster_store::ClusterStore;
 use super::statuses::ApiServiceStatuses;
+use super::watched_resource::WatchedResource;
 use crate::egress::Dialer;
 use crate::kubeclient::watch::{self, ReflectorHandler, WatchFailure};
 use crate::kubeclient::{Client, Kubeconfig, KubeconfigSource};

@@ -11,9 +11,12 @@ mod namespace;
 mod object_parser;
 mod reference_index;
 mod statuses;
+mod watched_resource;
 
 #[cfg(test)]
-pub(super) use cluster_store::{ClusterStore, WatchedResource};
+pub(super) use cluster_store::ClusterStore;
 pub(super) use follow::ClusterFollower;
 pub use follow::{ClusterClient, ClusterSource, ClusterState};
 pub use statuses::{ApiServiceStatuses, StoredStatus};
+#[cfg(test)]
+pub(super) use watched_resource::WatchedResource;

@@ -1,11 +1,13 @@
 //! Parses objects of a kube-apiserver by the rules of the registry directory. Unknown fields are dropped, not errors.
 
+use std::time::SystemTime;
+
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::cluster_store::{WatchedResource, object_location, parse_creation_time};
 use super::statuses::StoredStatus;
+use super::watched_resource::WatchedResource;
 use crate::process::{ManifestDocument, Problem, Problems};
 use crate::registry::objects::api_service::ApiService;
 use crate::registry::objects::endpoints::{EndpointSlice, SERVICE_NAME};
@@ -28,14 +30,14 @@ pub(super) fn parse_document(
     problems: &mut Problems,
 ) -> Option<ManifestDocument> {
     let value: Result<Value, _> = serde_json::from_str(text.get());
-    let value = value.map_err(|error| Problem::new(object_location(kind, ""), format_args!("not JSON: {error}")));
+    let value = value.map_err(|error| Problem::new(kind.location(""), format_args!("not JSON: {error}")));
     let value = problems.collect(value)?;
     let Some(name) = value.pointer("/metadata/name").and_then(Value::as_str).map(str::to_owned) else {
-        problems.0.push(Problem::at_field(object_location(kind, ""), "metadata.name", "required"));
+        problems.0.push(Problem::at_field(kind.location(""), "metadata.name", "required"));
         return None;
     };
     Some(ManifestDocument {
-        location: object_location(kind, &name),
+        location: kind.location(&name),
         api_version: String::new(),
         kind: String::new(),
         name,
@@ -74,6 +76,11 @@ pub(super) fn parse_api_service(
         }
     }
     (one, StoredStatus { version, conditions })
+}
+
+/// Parses a `creationTimestamp`; the epoch if it is missing or invalid.
+fn parse_creation_time(timestamp: &str) -> SystemTime {
+    timestamp.parse::<jiff::Timestamp>().map_or(SystemTime::UNIX_EPOCH, SystemTime::from)
 }
 
 /// Parses a Service.
