@@ -18,8 +18,8 @@ use http::{HeaderName, HeaderValue};
 use rustls_pki_types::UnixTime;
 
 pub use overrides::ConfigOverrides;
+pub(super) use raw::RawKubeconfig;
 use raw::{AuthInfo, Context, KubeconfigCluster, KubeconfigContent, NamedCluster, NamedContext, NamedUser};
-pub(super) use raw::{ExecConfig as ExecWritten, RawKubeconfig};
 pub(super) use resolve::{KubeconfigPurpose, KubeconfigResolver};
 
 use super::plugin::{CredentialPlugin, PluginCredentials};

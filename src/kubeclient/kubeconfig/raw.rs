@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::kubeclient::plugin::ExecConfig;
 use crate::process::{Problem, Problems};
 
 /// The raw kubeconfig files. There is at least one.
@@ -124,25 +125,6 @@ pub(super) struct AuthInfo {
 pub(super) struct AuthProviderConfig {
     pub(super) name: String,
     pub(super) config: BTreeMap<String, String>,
-}
-
-#[derive(Clone, Deserialize, Default)]
-#[serde(rename_all = "camelCase", default, expecting = "a mapping")]
-pub(in crate::kubeclient) struct ExecConfig {
-    pub(in crate::kubeclient) api_version: String,
-    pub(in crate::kubeclient) command: String,
-    pub(in crate::kubeclient) args: Vec<String>,
-    pub(in crate::kubeclient) env: Vec<ExecEnvVar>,
-    pub(in crate::kubeclient) install_hint: String,
-    pub(in crate::kubeclient) provide_cluster_info: bool,
-    pub(in crate::kubeclient) interactive_mode: String,
-}
-
-#[derive(Clone, Deserialize, Default)]
-#[serde(default, expecting = "a mapping")]
-pub(in crate::kubeclient) struct ExecEnvVar {
-    pub(in crate::kubeclient) name: String,
-    pub(in crate::kubeclient) value: String,
 }
 
 impl RawKubeconfig {

@@ -14,7 +14,6 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::{CredentialError, PluginCredentials, bearer_header, strip_control_characters};
-use crate::kubeclient::kubeconfig::ExecWritten;
 use crate::process::Problem;
 use crate::tls::KeyPair;
 
@@ -24,6 +23,27 @@ pub(super) const EXEC_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 const MAX_OUTPUT_BYTES: u64 = 1 << 20;
 /// Environment variable with the request to the program.
 const EXEC_INFO_VARIABLE: &str = "KUBERNETES_EXEC_INFO";
+
+/// The field `exec` of a kubeconfig's user.
+#[derive(Clone, Deserialize, Default)]
+#[serde(rename_all = "camelCase", default, expecting = "a mapping")]
+pub(in crate::kubeclient) struct ExecConfig {
+    api_version: String,
+    command: String,
+    args: Vec<String>,
+    env: Vec<ExecEnvVar>,
+    install_hint: String,
+    provide_cluster_info: bool,
+    interactive_mode: String,
+}
+
+/// A variable of the program's environment.
+#[derive(Clone, Deserialize, Default)]
+#[serde(default, expecting = "a mapping")]
+pub(in crate::kubeclient) struct ExecEnvVar {
+    name: String,
+    value: String,
+}
 
 /// A program and how it is run. Has no `Debug`: arguments and variables may hold secrets.
 #[derive(Clone, PartialEq, Eq)]
@@ -80,7 +100,7 @@ impl ExecPlugin {
         user: &str,
         folder: &Path,
         place: &str,
-        written: &ExecWritten,
+        written: &ExecConfig,
     ) -> Result<ExecPlugin, Vec<(&'static str, String)>> {
         let mut mistakes = Vec::new();
         let version = match written.api_version.as_str() {
@@ -294,7 +314,7 @@ mod tests {
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         let mut written = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "./program", "interactiveMode": "Never"});
         written.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let written: ExecWritten = serde_json::from_value(written).unwrap();
+        let written: ExecConfig = serde_json::from_value(written).unwrap();
         ExecPlugin::new("jane", folder, "/home/jane/.kube/config", &written).unwrap()
     }
 

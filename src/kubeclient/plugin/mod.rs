@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use http::HeaderValue;
 
 pub(super) use credential_cache::CredentialCache;
-pub(super) use exec::ExecPlugin;
+pub(super) use exec::{ExecConfig, ExecPlugin};
 pub(super) use oidc::OidcPlugin;
 
 use crate::egress::Dialer;
