@@ -135,7 +135,7 @@ impl KonnectivityClient {
         let mut sender = self.sender.clone().ready().await.map_err(not_begun)?;
         let (answer, send) = sender.send_request(request, false).map_err(not_begun)?;
         let mut dial = PendingDial {
-            call: Some(ProxyStream::new(answer, send, &self.shared)),
+            call: Some(ProxyStream::new(answer, send, &self.shared.streams)),
             random: random_dial_id(),
             shared: &self.shared,
         };
@@ -166,12 +166,12 @@ impl KonnectivityClient {
 
     /// Streams that could be opened now; most servers set no limit.
     pub fn free_streams(&self) -> usize {
-        self.shared.limit.load(Relaxed).saturating_sub(self.shared.streams.load(Relaxed))
+        self.shared.limit.load(Relaxed).saturating_sub(self.streams())
     }
 
     /// Open streams: tunnels, dials, and streams that are being closed.
     pub fn streams(&self) -> usize {
-        self.shared.streams.load(Relaxed)
+        self.shared.streams.open()
     }
 
     /// Tunnels with a writer that has waited for more than two seconds. An agent of the reference that is blocked on
@@ -182,7 +182,7 @@ impl KonnectivityClient {
 
     /// Number of messages from the server. If unchanged after an unanswered dial, server or agent may be gone.
     pub fn message_count(&self) -> u64 {
-        self.shared.message_count.load(Relaxed)
+        self.shared.streams.messages()
     }
 
     /// Number of reads from the server, HTTP/2's own frames included. If unchanged a moment after a dial, the

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::close::StreamClose;
 use super::proxy_stream::ProxyStreamHandle;
+use super::stream_counters::StreamCounters;
 
 /// Interval between sweeps over the tunnels.
 pub(super) const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -26,12 +27,9 @@ const MIN_LAG_TO_CLOSE: Duration = SWEEP_INTERVAL;
 pub(super) struct TunnelConnectionState {
     /// Why the connection ended, once it has.
     pub(super) ended: Mutex<Option<String>>,
-    /// Number of open streams.
-    pub(super) streams: AtomicUsize,
+    pub(super) streams: Arc<StreamCounters>,
     /// Limit of concurrent streams.
     pub(super) limit: AtomicUsize,
-    /// Number of messages from the server.
-    pub(super) message_count: AtomicU64,
     /// Number of reads from the server, HTTP/2's own frames included.
     pub(super) read_count: AtomicU64,
     /// Number of stuck tunnels.
@@ -47,9 +45,8 @@ impl TunnelConnectionState {
     pub(super) fn new(limit: usize, stall: Duration) -> TunnelConnectionState {
         TunnelConnectionState {
             ended: Mutex::default(),
-            streams: AtomicUsize::new(0),
+            streams: Arc::default(),
             limit: AtomicUsize::new(limit),
-            message_count: AtomicU64::new(0),
             read_count: AtomicU64::new(0),
             stuck_tunnels: AtomicUsize::new(0),
             slow_reader_timeout: stall,
@@ -156,26 +153,5 @@ fn close_slow_readers(all: usize, mut behind: Vec<(usize, Duration, Arc<ProxyStr
             "{gone} Konnectivity tunnels closed: readers of one connection left {} MiB unread, these the most",
             all >> 20
         );
-    }
-}
-
-/// Counts a stream of its connection until dropped.
-pub(super) struct StreamCountGuard(Arc<TunnelConnectionState>);
-
-impl StreamCountGuard {
-    pub(super) fn new(shared: &Arc<TunnelConnectionState>) -> StreamCountGuard {
-        shared.streams.fetch_add(1, Relaxed);
-        StreamCountGuard(shared.clone())
-    }
-
-    /// Counts a message from the server.
-    pub(super) fn record_message(&self) {
-        self.0.message_count.fetch_add(1, Relaxed);
-    }
-}
-
-impl Drop for StreamCountGuard {
-    fn drop(&mut self) {
-        self.0.streams.fetch_sub(1, Relaxed);
     }
 }

@@ -19,6 +19,7 @@ mod packet;
 mod pool;
 mod proxy_stream;
 mod slow_reader;
+mod stream_counters;
 #[cfg(test)]
 mod tests;
 mod tunnel;

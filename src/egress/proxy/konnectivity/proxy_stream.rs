@@ -14,10 +14,10 @@ use http::header::CONTENT_TYPE;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::connection_state::{StreamCountGuard, TunnelConnectionState};
 use super::failure::{TunnelError, TunnelFailure};
 use super::packet::{DecodedPacket, Packet, PacketDecoder};
 use super::slow_reader::SlowReaderTracker;
+use super::stream_counters::{StreamCountGuard, StreamCounters};
 
 /// Upper bound of a data packet's framing, in bytes.
 const OVERHEAD: usize = 32;
@@ -145,11 +145,7 @@ impl ProxyStreamHandle {
 }
 
 impl ProxyStream {
-    pub(super) fn new(
-        answer: ResponseFuture,
-        send: SendStream<Bytes>,
-        shared: &Arc<TunnelConnectionState>,
-    ) -> ProxyStream {
+    pub(super) fn new(answer: ResponseFuture, send: SendStream<Bytes>, counters: &Arc<StreamCounters>) -> ProxyStream {
         let line = Arc::new(ProxyStreamHandle {
             send: Mutex::new(send),
             incoming: Mutex::new(ReceiveState::Headers(answer)),
@@ -162,7 +158,7 @@ impl ProxyStream {
             handle: line,
             decoder: PacketDecoder::default(),
             piece: Bytes::new(),
-            count_guard: StreamCountGuard::new(shared),
+            count_guard: StreamCountGuard::new(counters),
         }
     }
 
