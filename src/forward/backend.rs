@@ -4,14 +4,17 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::StatusCode;
+use http::uri::PathAndQuery;
+use http::{StatusCode, Uri};
 
+use super::error_response::ForwardError;
 use super::header_rewrite::ResponseHeaderPolicy;
-use super::retry::ForwardError;
 use super::retry_budget::RetryBudget;
 use super::watch_drain::{ApiServiceState, EndpointWatches};
 use crate::availability::{Availability, BackendOutcome, EndpointHealth};
 use crate::egress::{Address, BackendTls, DialError, Endpoint, EndpointKey, Pool, TransportSecurity};
+use crate::kubeapi::Status;
+use crate::message::{Blame, Refusal};
 use crate::observe::metrics::{self, WorkerMetrics};
 use crate::process::Problem;
 use crate::registry::{ApiService, ClientCertificate, ResolvedBackend};
@@ -226,9 +229,17 @@ impl WorkerBackend {
         }
     }
 
-    /// Path prefix; empty except for URL backends.
-    pub(super) fn prefix(&self) -> &str {
-        &self.prefix
+    /// The URI of a request for `path_and_query`; URL backends have a path prefix.
+    ///
+    /// # Errors
+    /// 400 for a path that makes no valid URI with the prefix.
+    pub(super) fn uri(&self, path_and_query: PathAndQuery) -> Result<Uri, Refusal> {
+        if self.prefix.is_empty() {
+            return Ok(Uri::from(path_and_query));
+        }
+        Uri::try_from(format!("{}{path_and_query}", self.prefix)).map_err(|error| {
+            Refusal::new(Blame::Client, Status::bad_request("the request's path cannot be sent on")).with_cause(error)
+        })
     }
 
     /// Last error of the first endpoint, if no endpoint is usable.

@@ -1,8 +1,7 @@
-//! Status responses for requests without a backend response: cause, message, and whether to retry.
+//! Why a request got no response from its backend, and the Status for it: cause, message, and whether to retry.
 
 use std::fmt::Write as _;
 
-use super::retry::ForwardError;
 use crate::egress::{DialError, DialPhase, NoResponse, ProxyFault};
 use crate::kubeapi::{RequestInfo, RetryAfter, Status};
 use crate::message::{Blame, Refusal};
@@ -10,6 +9,21 @@ use crate::registry::DisplayName;
 
 /// Reason of an unresponsive endpoint.
 const NO_ANSWER_REASON: &str = "NoAnswer";
+
+/// Why a request got no response.
+#[derive(Debug)]
+pub(super) enum ForwardError {
+    /// No usable endpoint.
+    NoEndpoint,
+    /// No endpoint processed the request: any request can be retried.
+    Unreachable(DialError),
+    /// The response is not valid HTTP; the request may have been processed.
+    InvalidResponse(String),
+    /// The request was sent and got no response; it may have been processed.
+    Broken(String),
+    /// As [`ForwardError::Broken`], and the endpoint is unresponsive.
+    NoResponse(NoResponse),
+}
 
 /// The refusal for `failure` of APIService `name`. `safe` says that the request may be repeated even if it was
 /// processed: no other request gets `retryAfterSeconds` after that, which callers of client-go's `SuggestsClientDelay`

@@ -10,7 +10,6 @@ use http_body_util::{BodyExt, Limited};
 use super::backend::WorkerBackend;
 use super::forwarded_headers::ForwardedHeaders;
 use super::retry::{RequestReplay, RetryPlan, RetryScope, error_chain, send_with_retries};
-use super::send::backend_uri;
 use crate::egress::EndpointResponse;
 use crate::message::Body;
 
@@ -25,7 +24,7 @@ pub async fn fetch(
     forwarded_headers: &ForwardedHeaders<'_>,
     max_body: usize,
 ) -> Result<(StatusCode, Bytes), String> {
-    let uri = backend_uri(backend.prefix(), path_and_query).map_err(|refusal| refusal.cause().to_owned())?;
+    let uri = backend.uri(path_and_query).map_err(|refusal| refusal.cause().to_owned())?;
     let mut request = Box::new(Request::new(Body::Empty));
     *request.headers_mut() = forwarded_headers.build(&HeaderMap::new());
     *request.uri_mut() = uri.clone();

@@ -6,10 +6,11 @@ use std::time::Instant;
 use http::{HeaderMap, Method, Request, Uri};
 
 use super::backend::WorkerBackend;
+use super::error_response::ForwardError;
 use super::forwarded_headers::ForwardedHeaders;
 use super::load_balance::PickRequest;
 use super::request_body::RequestBodySource;
-use crate::egress::{DialError, DialPhase, EndpointResponse, NoResponse, SendError};
+use crate::egress::{DialPhase, EndpointResponse, NoResponse, SendError};
 use crate::message::Body;
 use crate::observe::metrics::Retry;
 
@@ -17,21 +18,6 @@ use crate::observe::metrics::Retry;
 const MAX_ATTEMPTS: usize = 3;
 /// Limit of stale connections met by one request: a backend that shuts down closes all its connections at once.
 const MAX_STALE_CONNECTIONS: usize = 10;
-
-/// Why a request got no response.
-#[derive(Debug)]
-pub(super) enum ForwardError {
-    /// No usable endpoint.
-    NoEndpoint,
-    /// No endpoint processed the request: any request can be retried.
-    Unreachable(DialError),
-    /// The response is not valid HTTP; the request may have been processed.
-    InvalidResponse(String),
-    /// The request was sent and got no response; it may have been processed.
-    Broken(String),
-    /// As [`ForwardError::Broken`], and the endpoint is unresponsive.
-    NoResponse(NoResponse),
-}
 
 /// Which requests may be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

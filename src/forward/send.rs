@@ -1,71 +1,31 @@
 //! Sends an authorized request to its backend and returns the response.
 
-use std::borrow::Cow;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::header::CONTENT_TYPE;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version, request, response};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version, request, response};
 use http_body::Body as _;
 
 use super::backend::WorkerBackend;
-use super::error_response::{bad_gateway_refusal, refusal_for, timeout_refusal, with_request_details};
+use super::error_response::{ForwardError, bad_gateway_refusal, refusal_for, timeout_refusal, with_request_details};
 use super::forwarded_headers::ForwardedHeaders;
 use super::header_rewrite;
-use super::long_running_responses::LongRunningResponses;
+use super::outbound_request::{OutboundRequest, RelayOptions};
 use super::request_body::{RequestBodyFault, RequestBodySource};
-use super::response_body::{EndCondition, ForwardedBody, InflightPermits, OutcomeReporter, RelaySource};
-use super::retry::{ForwardError, RequestReplay, RetryPlan, RetryScope, send_with_retries};
+use super::response_body::{EndCondition, ForwardedBody, OutcomeReporter, RelaySource};
+use super::retry::{RequestReplay, RetryPlan, RetryScope, send_with_retries};
 use super::upgrade::upgrade;
 use super::watch_framing::WatchFraming;
-use crate::authenticate::IdentityHeaderMatcher;
 use crate::authorize::Permit;
-use crate::authorize::rbac_proxy::RbacProxyRules;
-use crate::availability::CircuitPermit;
-use crate::egress::{DialTiming, EndpointResponse};
+use crate::egress::EndpointResponse;
 use crate::kubeapi::{RequestInfo, Status};
-use crate::listen::ConnectionHandle;
 use crate::message::{Blame, Body, IncomingBody, Refusal, hop_by_hop};
 use crate::observe::access::{AccessRecord, ConnectTimings};
 use crate::process::with_deadline;
 use crate::registry;
-
-/// A request to send, with everything that belongs to it.
-pub struct OutboundRequest<'o> {
-    /// The client's request; its headers are rewritten, its URI replaced.
-    pub request: Box<Request<IncomingBody>>,
-    /// Path and query to send: those that were authorized and routed.
-    pub path_and_query: PathAndQuery,
-    /// Identity and forwarding headers.
-    pub forwarded_headers: ForwardedHeaders<'o>,
-    /// Identity headers, which a client must not send as trailers either.
-    pub identity_headers: Cow<'o, Arc<IdentityHeaderMatcher>>,
-    /// Rules that authorized the request by headers, if any: those must not come as trailers.
-    pub rules: Option<Arc<RbacProxyRules>>,
-    /// Request timeout; none for a long-running request.
-    pub timeout: Option<Duration>,
-    /// Circuit permit; held until the response head.
-    pub circuit_permit: Option<Box<CircuitPermit>>,
-    /// How the response is relayed.
-    pub relay: RelayOptions<'o>,
-}
-
-/// How a response is relayed to the client.
-pub struct RelayOptions<'o> {
-    /// The client's connection.
-    pub connection: &'o ConnectionHandle,
-    /// The long-running responses of this worker.
-    pub streams: &'o LongRunningResponses,
-    /// Whether a response that is a stream by its type (gRPC, server-sent events) makes its request long-running.
-    pub streams_by_type: bool,
-    /// Whether a redirect of the backend becomes 502 instead of reaching the client.
-    pub reject_redirects: bool,
-    /// In-flight permits; held until the end of the response.
-    pub permits: InflightPermits,
-}
 
 /// A request as sent to the backend.
 struct PreparedRequest<'o> {
@@ -132,14 +92,9 @@ pub async fn send(
         None => return Err(timeout_refusal(name(backend), info, is_safe, backend.common_failure())),
     };
     let dialed = sent.timing.total() > Duration::ZERO;
-    record.record_backend_headers(dialed.then(|| connect_timing(&sent.timing)));
+    record.record_backend_headers(dialed.then(|| ConnectTimings::from(sent.timing)));
     record.set_endpoint(&backend.member(index).metrics);
     ResponseRelay { permit, backend, index, to_http2, is_head, deadline, options: outbound.relay }.relay(sent, record)
-}
-
-/// Timing of the dial for the access record.
-pub(super) fn connect_timing(timing: &DialTiming) -> ConnectTimings {
-    ConnectTimings { dial: timing.connect, proxy: timing.proxy, tls: timing.handshake }
 }
 
 fn name(backend: &WorkerBackend) -> &str {
@@ -179,7 +134,7 @@ fn prepare<'o>(
         registry::RetryMode::NotStarted if is_safe => RetryScope::StaleConnection,
         registry::RetryMode::Safe | registry::RetryMode::NotStarted => RetryScope::NotProcessed,
     };
-    let uri = backend_uri(backend.prefix(), path_and_query)?;
+    let uri = backend.uri(path_and_query)?;
     header_rewrite::clean(&mut parts.headers, settings.owns_origin, &settings.allowed_request_headers);
     if settings.keeps_host {
         forwarded_headers.set_host(&mut parts.headers);
@@ -306,15 +261,6 @@ fn is_stream(headers: &HeaderMap) -> bool {
 /// Whether a response is a redirect in the sense of CVE-2022-3172: a 3xx status with a Location.
 fn is_redirect(status: StatusCode, headers: &HeaderMap) -> bool {
     status.is_redirection() && headers.contains_key(http::header::LOCATION)
-}
-
-pub(super) fn backend_uri(prefix: &str, path_and_query: PathAndQuery) -> Result<Uri, Refusal> {
-    if prefix.is_empty() {
-        return Ok(Uri::from(path_and_query));
-    }
-    Uri::try_from(format!("{prefix}{path_and_query}")).map_err(|error| {
-        Refusal::new(Blame::Client, Status::bad_request("the request's path cannot be sent on")).with_cause(error)
-    })
 }
 
 /// The refusal for a fault of the client's request body.

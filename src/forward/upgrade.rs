@@ -11,14 +11,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::backend::WorkerBackend;
 use super::copy_bidirectional::{TunnelBytes, copy_bidirectional};
-use super::error_response::{bad_gateway_refusal, refusal_for, timeout_refusal, with_request_details};
+use super::error_response::{ForwardError, bad_gateway_refusal, refusal_for, timeout_refusal, with_request_details};
 use super::forwarded_headers::ForwardedHeaders;
 use super::header_rewrite;
 use super::load_balance::PickRequest;
 use super::long_running_responses::LongRunningSlot;
+use super::outbound_request::{OutboundRequest, RelayOptions};
 use super::response_body::{EndCondition, ForwardedBody, RelaySource};
-use super::retry::{ForwardError, error_chain};
-use super::send::{OutboundRequest, RelayOptions, backend_uri, connect_timing};
+use super::retry::error_chain;
 use crate::egress::http::http1::Http1Connection;
 use crate::egress::{self, ConnectionGuard, DialError, DialPhase, DialTiming};
 use crate::kubeapi::{RequestInfo, Status};
@@ -34,7 +34,7 @@ const HALF_CLOSE_LINGER: Duration = Duration::from_secs(30);
 /// an ordinary response, and everything else is refused (CVE-2018-1002105).
 ///
 /// # Errors
-/// As [`send`](super::send::send).
+/// A [`Refusal`] if there is no response to pass on.
 pub(super) async fn upgrade(
     backend: &WorkerBackend,
     mut outbound: OutboundRequest<'_>,
@@ -47,7 +47,7 @@ pub(super) async fn upgrade(
     let client = hyper::upgrade::on(&mut *outbound.request);
     let forwarded_headers = &outbound.forwarded_headers;
     let mut request = upgrade_request(backend, *outbound.request, forwarded_headers, protocol, info)?;
-    *request.uri_mut() = backend_uri(backend.prefix(), outbound.path_and_query)?;
+    *request.uri_mut() = backend.uri(outbound.path_and_query)?;
     if let Some(circuit_permit) = &outbound.circuit_permit {
         circuit_permit.mark_sent();
     }
@@ -59,7 +59,7 @@ pub(super) async fn upgrade(
     record.set_endpoint(&member.metrics);
     member.endpoint.set_origin_form(&mut request);
     let response = exchange_heads(backend, index, &mut connection, request, info).await?;
-    record.record_backend_headers(Some(connect_timing(&timing)));
+    record.record_backend_headers(Some(timing.into()));
     if backend.record_response(index, response.status()) {
         backend.record_success(index);
     }

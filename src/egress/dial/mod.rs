@@ -21,6 +21,7 @@ use tokio::net::TcpStream;
 use crate::egress::dial::connection_limit::ConnectionSlot;
 use crate::egress::dial::maybe_tls_stream::MaybeTlsStream;
 use crate::egress::proxy::fault::ProxyFault;
+use crate::observe::access::ConnectTimings;
 use crate::process;
 
 /// HTTP version of a backend connection.
@@ -83,6 +84,12 @@ impl DialTiming {
     /// Sum of all phases.
     pub fn total(&self) -> Duration {
         self.connect + self.proxy + self.handshake
+    }
+}
+
+impl From<DialTiming> for ConnectTimings {
+    fn from(timing: DialTiming) -> ConnectTimings {
+        ConnectTimings { dial: timing.connect, proxy: timing.proxy, tls: timing.handshake }
     }
 }
 
