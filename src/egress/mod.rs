@@ -3,26 +3,26 @@
 //! The [`Dialer`] opens all connections, whichever [`EgressRoute`] they take: direct, or through a SOCKS5 proxy, an HTTP proxy
 //! or Konnectivity. The code above it does not depend on that.
 
+mod connection_activity;
 mod dial;
+mod dial_result;
 pub mod http;
 pub mod proxy;
+mod proxy_fault;
 mod route;
 
-pub use dial::backend_tls::BackendTls;
 pub use dial::connection_limit::ConnectionCounter;
 pub use dial::dialer::{Dialer, OpenedStream};
 pub use dial::read_ahead::ReadAhead;
 pub use dial::resolve::Resolver;
-pub use dial::{DialError, DialPhase, DialTiming, HttpVersion};
+pub use dial_result::{DialError, DialPhase, DialTiming, HttpVersion};
 pub use http::connection_guard::ConnectionGuard;
 pub use http::endpoint::{BoxError, Endpoint, EndpointResponse, NoResponse, SendError};
 pub(crate) use http::error_classification::{is_invalid_http, unprocessed_error};
 pub use http::http2::STREAM_WINDOW;
 pub use http::pool::{Pool, PoolReport};
-pub use proxy::credentials::ProxyCredentials;
-pub use proxy::fault::ProxyFault;
-pub use proxy::health::ProxyState;
-pub use proxy::url::{ProxyScheme, ProxyUrl, ProxyUrlError, without_credentials};
+pub use proxy_fault::ProxyFault;
+pub use route::backend_tls::BackendTls;
 pub use route::destination::{Address, Destination, EndpointKey, Host, TransportSecurity};
 pub use route::destination_pattern::{BareName, DestinationPattern, parse_cidr};
 pub use route::egress_route::{
@@ -30,6 +30,9 @@ pub use route::egress_route::{
 };
 pub use route::environment::ProxyEnvironment;
 pub use route::no_proxy::NoProxy;
+pub use route::proxy_credentials::ProxyCredentials;
+pub use route::proxy_health::ProxyState;
+pub use route::proxy_url::{ProxyScheme, ProxyUrl, ProxyUrlError, without_credentials};
 pub use route::reload::EgressConfigFile;
 pub use route::settings::{
     CLUSTER, CONTROL_PLANE, DIAL_TIMEOUT, EgressRouteSettings, EgressSelectionSettings, ProxyAddress, ProxyKind,

@@ -1,27 +1,20 @@
-//! Opens all outbound connections of one thread, directly or through proxies.
+//! The dialer of one thread: its resolver, routes and Konnectivity connections, and direct TCP connections.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 
-use crate::egress::dial::maybe_tls_stream::MaybeTlsStream;
+use crate::egress::dial::connect;
 use crate::egress::dial::transport::TransportStream;
-use crate::egress::dial::unix;
-use crate::egress::dial::{DialError, DialPhase, DialTiming, DialedConnection, HttpVersion, connect};
+use crate::egress::dial_result::{DialError, DialPhase, DialTiming};
 use crate::egress::proxy::konnectivity::KonnectivityPool;
-use crate::egress::proxy::via_proxy;
-use crate::egress::{
-    Address, Destination, EgressProtocol, EgressProxy, EgressRoute, EgressRoutes, EndpointKey, ReadAhead, Resolver,
-    TransportSecurity,
-};
+use crate::egress::{Destination, EgressProtocol, EgressProxy, EgressRoute, EgressRoutes, ReadAhead, Resolver};
 use crate::observe::metrics::{Metrics, PeerCertificateInfo};
 use crate::process::Published;
 use crate::tls::CertificateInfo;
@@ -76,85 +69,6 @@ impl Dialer {
         let ways = self.0.routes.load();
         let way = if plain { ways.get_plaintext(standard) } else { ways.get(standard) };
         way.cloned().unwrap_or_default()
-    }
-
-    /// Opens a stream to `destination`, without the destination's TLS. `patience` limits direct dials; dials through a
-    /// proxy have the limit of their selection.
-    ///
-    /// # Errors
-    /// A [`DialError`]; time-out included.
-    pub async fn open(
-        &self,
-        way: &EgressRoute,
-        destination: &Destination,
-        patience: Duration,
-    ) -> Result<OpenedStream, DialError> {
-        match way.selection_for(destination) {
-            None => {
-                let (socket, connect) = self.connect(destination, patience).await?;
-                Ok(OpenedStream {
-                    stream: ReadAhead::new(socket),
-                    timing: DialTiming { connect, ..DialTiming::default() },
-                })
-            }
-            // Boxed: direct dials would pay for its size.
-            Some(selection) => Box::pin(via_proxy::open(self, selection, destination)).await,
-        }
-    }
-
-    /// As [`Dialer::open`], to an address. Unix domain sockets are always dialed directly.
-    ///
-    /// # Errors
-    /// A [`DialError`]; time-out included.
-    pub async fn open_address(
-        &self,
-        way: &EgressRoute,
-        address: &Address,
-        patience: Duration,
-    ) -> Result<OpenedStream, DialError> {
-        match address {
-            Address::Tcp(destination) => self.open(way, destination, patience).await,
-            Address::Unix(path) => open_unix(path, patience).await,
-        }
-    }
-
-    /// Opens a connection to `key`, with the HTTP version that ALPN or the configuration selects, or HTTP/1.1 if
-    /// `only_http1`.
-    pub(in crate::egress) async fn dial(
-        &self,
-        key: &EndpointKey,
-        only_http1: bool,
-    ) -> Result<DialedConnection, DialError> {
-        let started = Instant::now();
-        let EndpointKey { address, connect_timeout, .. } = key;
-        let OpenedStream { stream, mut timing } =
-            self.open_address(&key.egress_route, address, *connect_timeout).await?;
-        let (mut channel, protocol) = match &key.security {
-            // A server of HTTP/2 with prior knowledge also accepts HTTP/1.1.
-            TransportSecurity::Plaintext(protocol) => {
-                (MaybeTlsStream::Plaintext(stream), if only_http1 { HttpVersion::Http1 } else { *protocol })
-            }
-            TransportSecurity::Tls(tls) => {
-                let connected = Instant::now();
-                let handshake = TlsConnector::from(tls.config(only_http1)).connect(tls.server_name().clone(), stream);
-                let rest = key.dial_timeout().saturating_sub(connected - started).min(*connect_timeout);
-                let stream = match timeout(rest, handshake).await {
-                    Ok(shaken) => shaken.map_err(|error| {
-                        self.record_refused_peer(address, tls.server_name(), &error);
-                        DialError::from_io(DialPhase::Handshake, address, &error)
-                    })?,
-                    Err(_) => return Err(DialError::timed_out(DialPhase::Handshake, address, *connect_timeout)),
-                };
-                timing.handshake = connected.elapsed();
-                self.record_peer_certificate(address, tls.server_name(), stream.get_ref().1.peer_certificates());
-                let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                (MaybeTlsStream::Tls(Box::new(stream)), if http2 { HttpVersion::Http2 } else { HttpVersion::Http1 })
-            }
-        };
-        if protocol == HttpVersion::Http2 {
-            channel.enable_read_ahead();
-        }
-        Ok(DialedConnection { stream: channel, protocol, timing })
     }
 
     /// Records the certificate that the server at `address` presented for `name`.
@@ -257,37 +171,4 @@ fn record(
         let (not_before, not_after) = (facts.not_before.as_secs(), facts.not_after.as_secs());
         Some(PeerCertificateInfo { subject: facts.subject, not_before, not_after, refused })
     });
-}
-
-async fn open_unix(path: &Path, patience: Duration) -> Result<OpenedStream, DialError> {
-    let started = Instant::now();
-    let socket = match timeout(patience, unix::connect(path)).await {
-        Ok(socket) => socket.map_err(|error| unix::dial_error(path, &error))?,
-        Err(_) => {
-            let address = format_args!("unix:{}", path.display());
-            return Err(DialError::timed_out(DialPhase::Connect, &address, patience));
-        }
-    };
-    let timing = DialTiming { connect: started.elapsed(), ..DialTiming::default() };
-    Ok(OpenedStream { stream: ReadAhead::new(TransportStream::Unix(socket)), timing })
-}
-
-impl DialError {
-    /// An I/O error in `phase`, talking to `destination` or to a proxy there.
-    pub(in crate::egress) fn from_io(
-        phase: DialPhase,
-        destination: &dyn std::fmt::Display,
-        error: &io::Error,
-    ) -> DialError {
-        DialError {
-            phase,
-            reason: crate::tls::failure_reason(error),
-            cause: format!("{destination}: {}", crate::tls::describe_error(error)),
-        }
-    }
-
-    fn timed_out(phase: DialPhase, destination: &dyn std::fmt::Display, patience: Duration) -> DialError {
-        let cause = format!("{destination}: not connected within {patience:?}");
-        DialError { phase, reason: "ConnectTimeout", cause }
-    }
 }

@@ -1,14 +1,15 @@
-//! Results of a dial, and TCP dialing with happy eyeballs (RFC 8305).
+//! Opens connections: TCP dialing with happy eyeballs (RFC 8305), Unix sockets, proxies, TLS.
 
-pub(in crate::egress) mod backend_tls;
 pub(in crate::egress) mod connection_limit;
 pub(in crate::egress) mod dialer;
 pub(in crate::egress) mod maybe_tls_stream;
+mod open;
 pub(in crate::egress) mod read_ahead;
 pub(in crate::egress) mod resolve;
 pub(in crate::egress) mod streams;
 pub(in crate::egress) mod transport;
 pub(in crate::egress) mod unix;
+mod via_proxy;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -20,78 +21,8 @@ use tokio::net::TcpStream;
 
 use crate::egress::dial::connection_limit::ConnectionSlot;
 use crate::egress::dial::maybe_tls_stream::MaybeTlsStream;
-use crate::egress::proxy::fault::ProxyFault;
-use crate::observe::access::ConnectTimings;
+use crate::egress::dial_result::{DialTiming, HttpVersion};
 use crate::process;
-
-/// HTTP version of a backend connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum HttpVersion {
-    /// HTTP/1.1.
-    Http1,
-    /// HTTP/2.
-    Http2,
-}
-
-impl HttpVersion {
-    /// Value of the metric label `protocol`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            HttpVersion::Http1 => "http/1.1",
-            HttpVersion::Http2 => "h2",
-        }
-    }
-}
-
-/// The phase in which a dial failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DialPhase {
-    /// Name lookup: no address, or no answer of the resolver.
-    Resolve,
-    /// TCP or Unix connection.
-    Connect,
-    /// Connecting through a proxy.
-    Proxy(ProxyFault),
-    /// TLS handshake.
-    Handshake,
-    /// HTTP/2 connection preface and SETTINGS.
-    Http,
-}
-
-/// Why no connection could be opened. No request was sent.
-#[derive(Clone, Debug)]
-pub struct DialError {
-    /// Phase that failed.
-    pub phase: DialPhase,
-    /// Reason for clients and metrics, for example `ConnectionRefused` or `UnknownIssuer`.
-    pub reason: &'static str,
-    /// Detailed cause, for the log only.
-    pub cause: String,
-}
-
-/// Duration of each phase of a dial.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DialTiming {
-    /// Name lookup and TCP, to the backend or to the proxy; with a proxy also TLS to it.
-    pub connect: Duration,
-    /// From the connection to the proxy until the proxy has connected.
-    pub proxy: Duration,
-    /// TLS handshake with the backend.
-    pub handshake: Duration,
-}
-
-impl DialTiming {
-    /// Sum of all phases.
-    pub fn total(&self) -> Duration {
-        self.connect + self.proxy + self.handshake
-    }
-}
-
-impl From<DialTiming> for ConnectTimings {
-    fn from(timing: DialTiming) -> ConnectTimings {
-        ConnectTimings { dial: timing.connect, proxy: timing.proxy, tls: timing.handshake }
-    }
-}
 
 /// An open connection, before HTTP.
 pub(in crate::egress) struct DialedConnection {

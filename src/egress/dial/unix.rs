@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::net::UnixStream;
 
-use crate::egress::dial::{DialError, DialPhase};
+use crate::egress::dial_result::{DialError, DialPhase};
 
 /// Delay between tries while the server's accept queue is full, initial and maximum.
 const FULL_QUEUE_BACKOFF: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));

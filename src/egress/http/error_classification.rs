@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::io;
 
-use crate::egress::dial::{DialError, DialPhase};
+use crate::egress::dial_result::{DialError, DialPhase};
 use crate::egress::http::http1::Http1Error;
 use crate::tls::ConnectionFailure;
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Instant;
 
-use crate::egress::dial::HttpVersion;
+use crate::egress::dial_result::HttpVersion;
 use crate::egress::{Address, ConnectionCounter, Dialer, Endpoint, EndpointKey};
 
 /// Upper bound of the connection limit per endpoint.

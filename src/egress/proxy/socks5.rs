@@ -7,8 +7,8 @@ use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::egress::dial::DialError;
-use crate::egress::proxy::fault::ProxyFault;
+use crate::egress::dial_result::DialError;
+use crate::egress::proxy_fault::ProxyFault;
 use crate::egress::{Destination, Host, ProxyCredentials};
 
 /// Limit of a user name, password or host name: its length is one byte.

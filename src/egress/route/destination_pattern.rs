@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::egress::proxy::url::parse_host_port;
+use crate::egress::route::proxy_url::parse_host_port;
 use crate::egress::{Destination, Host};
 
 /// Pattern of a host and an optional port: `*`, an address, a network, a name, or all subdomains of a name

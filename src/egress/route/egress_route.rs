@@ -9,8 +9,8 @@ use std::time::Duration;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 
-use crate::egress::proxy::health::{ProxyHealth, ProxyState};
 use crate::egress::route::no_proxy::is_loopback;
+use crate::egress::route::proxy_health::{ProxyHealth, ProxyState};
 use crate::egress::{Address, CLUSTER, CONTROL_PLANE, Destination, NoProxy, ProxyCredentials};
 use crate::process::Problem;
 use crate::tls::KeyPair;

@@ -9,7 +9,7 @@ use futures_util::future::{LocalBoxFuture, Shared};
 use super::Endpoint;
 use crate::egress::TransportSecurity;
 use crate::egress::dial::connection_limit::ConnectionSlot;
-use crate::egress::dial::{DialError, DialPhase, DialTiming, HttpVersion};
+use crate::egress::dial_result::{DialError, DialPhase, DialTiming, HttpVersion};
 use crate::egress::http::http1::Http1Connection;
 use crate::egress::http::http2;
 use crate::egress::http::liveness::LivenessAction;

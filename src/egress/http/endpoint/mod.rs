@@ -17,7 +17,7 @@ use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Request, Response, Uri, Version};
 
 use self::lifecycle::{DialPurpose, MAX_CONNECTIONS, OpenedConnection, SharedDial};
-use crate::egress::dial::{DialError, DialPhase, DialTiming, HttpVersion};
+use crate::egress::dial_result::{DialError, DialPhase, DialTiming, HttpVersion};
 use crate::egress::http::connection_guard::{ActiveStream, ConnectionGuard, PendingRequest};
 use crate::egress::http::error_classification;
 use crate::egress::http::http1::{Http1Connection, Http1ConnectionSet, Http1Error, IdleConnections};

@@ -3,7 +3,6 @@
 //! Implemented on h2. hyper's client sends each request through a queue to one task and its response through another
 //! channel; that was a quarter of the cost of relaying a small response.
 
-pub(in crate::egress) mod activity;
 mod body_writer;
 
 use std::cell::{Cell, RefCell};
@@ -21,9 +20,9 @@ use http_body::Body as _;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::AbortHandle;
 
-use self::activity::{ActivityStream, ConnectionActivity};
 use self::body_writer::Http2BodyWriter;
-use crate::egress::dial::{DialError, DialPhase};
+use crate::egress::connection_activity::{ActivityStream, ConnectionActivity};
+use crate::egress::dial_result::{DialError, DialPhase};
 use crate::egress::http::has_payload;
 use crate::egress::http::liveness::{LivenessAction, LivenessTimeouts, LivenessTracker};
 use crate::egress::http::upload_task::UploadTask;

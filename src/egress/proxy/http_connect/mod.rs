@@ -8,8 +8,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 pub use response_head::{ConnectResponseError, ConnectResponseHead, ConnectResponseParser};
 
-use crate::egress::dial::DialError;
-use crate::egress::proxy::fault::ProxyFault;
+use crate::egress::dial_result::DialError;
+use crate::egress::proxy_fault::ProxyFault;
 use crate::egress::route::egress_route::ConnectDialect;
 use crate::egress::{Destination, ProxyCredentials};
 

@@ -24,7 +24,7 @@ use super::packet::Packet;
 use super::proxy_stream::ProxyStream;
 use super::slow_reader::WINDOW;
 use super::tunnel::KonnectivityTunnel;
-use crate::egress::http::http2::activity::{ActivityStream, ConnectionActivity};
+use crate::egress::connection_activity::{ActivityStream, ConnectionActivity};
 use crate::tls::ConnectionFailure;
 
 /// Connection window: HTTP/2's maximum, so that one tunnel's unread bytes do not block the others.

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io;
 
-use crate::egress::dial::DialError;
-use crate::egress::proxy::fault::ProxyFault;
+use crate::egress::dial_result::DialError;
+use crate::egress::proxy_fault::ProxyFault;
 
 /// Kind of a tunnel failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -12,8 +12,8 @@ use tokio::time::{Instant, timeout_at};
 use super::client::KonnectivityClient;
 use super::failure::{TunnelError, TunnelFailure};
 use super::tunnel::KonnectivityTunnel;
-use crate::egress::dial::DialError;
-use crate::egress::proxy::fault::ProxyFault;
+use crate::egress::dial_result::DialError;
+use crate::egress::proxy_fault::ProxyFault;
 
 /// Backoff after a failed connect, initial and maximum; each is jittered by up to half.
 const CONNECT_BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));

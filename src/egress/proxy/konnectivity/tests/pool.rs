@@ -8,7 +8,7 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, sleep};
 
 use super::fake_server::{FakeServer, ServerCommand, start};
-use crate::egress::dial::{DialError, DialPhase};
+use crate::egress::dial_result::{DialError, DialPhase};
 use crate::egress::proxy::konnectivity::{KonnectivityClient, KonnectivityPool, Packet};
 
 const DIAL_TIMEOUT: Duration = Duration::from_secs(8);

@@ -8,13 +8,14 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
 use crate::egress::dial::dialer::{Dialer, OpenedStream};
+use crate::egress::dial::happy_eyeballs;
 use crate::egress::dial::transport::TransportStream;
 use crate::egress::dial::unix;
-use crate::egress::dial::{DialError, DialPhase, DialTiming, happy_eyeballs};
-use crate::egress::proxy::fault::ProxyFault;
-use crate::egress::proxy::health::{ProxyHealthChange, ProxyState};
+use crate::egress::dial_result::{DialError, DialPhase, DialTiming};
 use crate::egress::proxy::{http_connect, konnectivity, socks5};
+use crate::egress::proxy_fault::ProxyFault;
 use crate::egress::route::egress_route::{EgressProtocol, EgressProxy, EgressSelection, NameResolution};
+use crate::egress::route::proxy_health::{ProxyHealthChange, ProxyState};
 use crate::egress::{Address, Destination, Host, ReadAhead};
 use crate::observe::metrics::CallKind;
 

@@ -1,10 +1,5 @@
 //! Faults of egress proxies, and their messages for clients.
 
-use std::io;
-
-use crate::egress::{DialError, DialPhase};
-use crate::tls::ConnectionFailure;
-
 /// Why a dial through a proxy failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyFault {
@@ -88,21 +83,6 @@ impl ProxyFault {
     /// Whether the proxy was asked to connect; otherwise the dial failed before.
     pub(in crate::egress) fn was_connect_sent(self) -> bool {
         !matches!(self, ProxyFault::Unreachable | ProxyFault::Untrusted)
-    }
-
-    /// Classifies an I/O error during the exchange with a proxy: under TLS 1.3 it refuses the client certificate only
-    /// then.
-    pub(in crate::egress) fn from_io_error(error: &io::Error) -> DialError {
-        match ConnectionFailure::from_io(error) {
-            ConnectionFailure::ClientCertificateRefused => {
-                ProxyFault::Credentials.with_cause(format!("it does not accept our client certificate: {error}"))
-            }
-            _ => ProxyFault::InvalidResponse.with_cause(format!("the connection broke: {error}")),
-        }
-    }
-
-    pub(in crate::egress) fn with_cause(self, cause: impl Into<String>) -> DialError {
-        DialError { phase: DialPhase::Proxy(self), reason: self.reason(), cause: cause.into() }
     }
 
     fn texts(self) -> (&'static str, &'static str) {

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use parking_lot::Mutex;
 
-use crate::egress::proxy::fault::ProxyFault;
+use crate::egress::proxy_fault::ProxyFault;
 use crate::observe::metrics::CallHealth;
 
 /// Health of a proxy.
