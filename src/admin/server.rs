@@ -46,17 +46,17 @@ const CHALLENGE: &str = "Basic realm=\"Narthex\", charset=\"UTF-8\"";
 /// Sources of what the admin listener serves, evaluated for every request on the admin thread. Remote peers get only
 /// metrics and health.
 pub struct AdminState {
-    /// `/status.json` and the status page.
+    /// Makes the report for `/status.json` and the status page.
     pub report: Box<dyn Fn() -> StatusReport + Send + Sync>,
-    /// `/metrics`.
+    /// Metrics served at `/metrics`.
     pub metrics: Arc<Metrics>,
-    /// `/livez`, `/readyz` and other health endpoints.
+    /// Checks of `/livez`, `/readyz` and other health endpoints.
     pub health: Vec<HealthChecks>,
-    /// `/log-level`.
+    /// Log level that `/log-level` shows and sets.
     pub log_level: LogLevel,
-    /// `/debug/connections`.
+    /// Makes the JSON of `/debug/connections`.
     pub connections: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
-    /// `/debug/tasks`.
+    /// Makes the JSON of `/debug/tasks`.
     pub tasks: Box<dyn Fn() -> serde_json::Value + Send + Sync>,
     /// With `--admin-token-file`: everything but metrics and health requires the token.
     pub token: Option<AdminTokenConfig>,

@@ -65,31 +65,31 @@ pub struct VerdictReport {
     pub ok: bool,
     /// The first line of `narthex status`.
     pub text: String,
-    /// What keeps requests from being served as they should be, each as a few words.
+    /// Conditions that affect requests, each in a few words.
     pub failures: Vec<String>,
-    /// What does not yet.
+    /// Conditions that do not affect requests yet, each in a few words.
     pub warnings: Vec<String>,
-    /// APIServices, or upstreams of a sidecar; without the delegate.
+    /// Number of APIServices, or of upstreams of a sidecar; without the delegate.
     pub apiservices: u64,
-    /// Those that are not available, or whose circuit is open.
+    /// Number of APIServices that are not available, or whose circuit is open.
     pub unavailable: u64,
-    /// Those that were not probed yet.
+    /// Number of APIServices that were not probed yet.
     pub unknown: u64,
-    /// Remote calls that fail.
+    /// Number of remote calls that fail.
     pub failing_remote_calls: u64,
-    /// Certificates that have expired.
+    /// Number of certificates that have expired.
     pub expired_certificates: u64,
-    /// Certificates that expire within 30 days.
+    /// Number of certificates that expire within 30 days.
     pub expiring_certificates: u64,
 }
 
-/// One APIService.
+/// State of one APIService.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ApiServiceReport {
     /// Name, for example `v1.example.narthex.dev`.
     pub name: String,
-    /// Its backend: `namespace/name:port`, a URL, or `Local`.
+    /// Backend: `namespace/name:port`, a URL, or `Local`.
     pub service: String,
     /// Status of the condition `Available`; `None` before the first probe.
     pub available: Option<bool>,
@@ -214,7 +214,7 @@ impl RemoteCallReport {
         }
     }
 
-    /// Its latency as `0.7ms`, `12ms` or `3.4s`; empty when there is none.
+    /// Latency as `0.7ms`, `12ms` or `3.4s`; empty when there is none.
     pub fn latency(&self) -> String {
         format_latency(self.latency_micros)
     }
@@ -270,13 +270,13 @@ impl RefusalReport {
 pub struct CertificateReport {
     /// File of the certificate.
     pub file: String,
-    /// Its subject.
+    /// Subject of the certificate.
     pub subject: String,
     /// Subject alternative names.
     pub names: Vec<String>,
-    /// When it begins to be valid, from [`timestamp`](super::timestamp).
+    /// Begin of the validity, from [`timestamp`](super::timestamp).
     pub not_before: String,
-    /// When it ends, from [`timestamp`](super::timestamp).
+    /// End of the validity, from [`timestamp`](super::timestamp).
     pub not_after: String,
 }
 
@@ -288,16 +288,16 @@ pub struct PeerCertificateReport {
     pub server: String,
     /// Server name (SNI) requested in the handshake.
     pub server_name: String,
-    /// Users of the connection: APIServices, egress selections and remote calls, separated by commas; empty if they are not
-    /// known any more.
+    /// Users of the connection: APIServices, egress selections and remote calls, separated by commas; empty if they are
+    /// not known any more.
     pub used_by: String,
-    /// Its subject.
+    /// Subject of the certificate.
     pub subject: String,
-    /// When it begins to be valid, from [`timestamp`](super::timestamp).
+    /// Begin of the validity, from [`timestamp`](super::timestamp).
     pub not_before: String,
-    /// When it ends, from [`timestamp`](super::timestamp).
+    /// End of the validity, from [`timestamp`](super::timestamp).
     pub not_after: String,
-    /// Why it was refused, for example `UnknownIssuer` or `CertificateExpired`; empty if it was accepted.
+    /// Reason if the certificate was refused, for example `UnknownIssuer` or `CertificateExpired`; else empty.
     pub refused: String,
 }
 
@@ -426,7 +426,7 @@ impl EndpointReport {
         if self.reason.is_empty() { self.state.clone() } else { format!("{} ({})", self.state, self.reason) }
     }
 
-    /// Its latency as `0.7ms`, `12ms` or `3.4s`; empty when there is none.
+    /// Latency as `0.7ms`, `12ms` or `3.4s`; empty when there is none.
     pub fn latency(&self) -> String {
         format_latency(self.latency_micros)
     }

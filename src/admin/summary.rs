@@ -123,7 +123,7 @@ impl StatusReport {
         StatusSummary { failures, warnings, working: summary }
     }
 
-    /// The same with the verdict of `now` in it.
+    /// The report with the verdict of `now` in it.
     #[must_use]
     pub fn with_verdict(mut self, now: SystemTime) -> StatusReport {
         let verdict = self.summarize(now);

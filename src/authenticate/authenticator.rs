@@ -30,7 +30,7 @@ pub struct Settings {
     pub trust: Published<ClientTrust>,
     /// Allowed front proxies and the names of their request headers.
     pub request_headers: RequestHeaderConfig,
-    /// `--token-auth-file`; reloaded.
+    /// Tokens of `--token-auth-file`; reloaded.
     pub tokens: Option<Published<StaticTokens>>,
     /// `--authentication-config`: JWT issuers, and which anonymous requests are allowed.
     pub jwt: Option<Arc<JwtAuthenticator>>,
@@ -41,7 +41,7 @@ pub struct Settings {
     pub token_reviews: Vec<Arc<TokenReviewClient>>,
     /// `--api-audiences`: the audiences of tokens without audiences of their own, in served TokenReviews.
     pub audiences: Vec<String>,
-    /// `--anonymous-auth`.
+    /// Value of `--anonymous-auth`.
     pub anonymous: bool,
     /// Additional header names that carry the identity to backends; stripped from client requests.
     pub auth_header_names: Vec<HeaderName>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{AUTHENTICATED, UNAUTHENTICATED};
 use crate::kubeapi::User;
 
-/// Which groups of a user are kept, whichever authenticator names them. Applied before authorization and forwarding.
+/// Filter of a user's groups, whichever authenticator names them. Applied before authorization and forwarding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupFilter {
     pass_on: Vec<GroupPattern>,

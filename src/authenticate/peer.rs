@@ -35,7 +35,7 @@ struct LastToken {
 pub(super) struct ChainVerification {
     generation: u64,
     verified_at: UnixTime,
-    /// When it must be verified again.
+    /// Time at which the chain must be verified again.
     valid_until: UnixTime,
     /// Whether the peer is an allowed front proxy; none without a request-header CA.
     pub(super) front_proxy: Option<Result<(), String>>,

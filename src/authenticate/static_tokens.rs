@@ -41,8 +41,9 @@ impl StaticTokens {
     /// Both cases log a warning.
     pub fn parse(text: &str, place: &str) -> Result<StaticTokens, Problems> {
         let mut problems = Problems::default();
-        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
-            .map_err(|_| Problem::new(place, "no system random numbers to protect the tokens with"));
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).map_err(|_| {
+            Problem::new(place, "the random number generator of the system failed; tokens are protected with it")
+        });
         let Some(key) = problems.collect(key) else { return Err(problems) };
         let mut tokens = StaticTokens { key, users: HashMap::new() };
         for record in csv::records(text) {

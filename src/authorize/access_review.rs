@@ -261,7 +261,7 @@ pub(super) fn parse_verdict(answer: &[u8]) -> Result<ReviewVerdict, String> {
 }
 
 impl ReviewVerdict {
-    /// Its size on the heap, in bytes.
+    /// Size of the verdict on the heap, in bytes.
     pub(super) fn heap_bytes(&self) -> usize {
         match self {
             ReviewVerdict::Conflict | ReviewVerdict::Excluded => 0,

@@ -6,7 +6,7 @@ use crate::kubeapi::{RequestInfo, User};
 /// (`k8s.io/apiserver/pkg/authorization/authorizer.Attributes`).
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a> {
-    /// The user.
+    /// User who makes the request.
     pub user: &'a User,
     /// Verb, group, version, resource, subresource, namespace, name and selectors; or verb and path.
     pub request: &'a RequestInfo<'a>,

@@ -13,18 +13,18 @@ use crate::process::Published;
 /// The authorizers, in order.
 #[derive(Clone, Debug)]
 pub enum AuthorizerChain {
-    /// Those of `--authorization-mode`.
+    /// The authorizers of `--authorization-mode`.
     Fixed(Vec<ChainEntry>),
-    /// Those of `--authorization-config`; reloaded.
+    /// The authorizers of `--authorization-config`; reloaded.
     Reloaded(Published<Vec<ChainEntry>>),
 }
 
 /// One authorizer of the chain.
 #[derive(Clone)]
 pub struct ChainEntry {
-    /// Its mode.
+    /// Mode of the authorizer.
     pub mode: AuthorizationMode,
-    /// Its name in logs and reports.
+    /// Name of the authorizer in logs and reports.
     pub label: Arc<str>,
     /// The metrics of its decisions, if any.
     pub decisions: Option<Arc<DecisionCounts>>,
@@ -77,9 +77,9 @@ pub struct Denial {
 /// Why a request is denied.
 #[derive(Debug)]
 pub(super) enum DenyReason {
-    /// It was denied, or not allowed; with the reason for the client, or the empty string.
+    /// Denied, or not allowed by any authorizer; with the reason for the client, or the empty string.
     Forbidden(String),
-    /// An authorizer failed, and no other allowed it; with the error for the log.
+    /// An authorizer failed and no other allowed the request; with the error for the log.
     Unknown(String),
 }
 
@@ -197,9 +197,9 @@ impl AuthorizationMode {
         }
     }
 
-    /// Whether it can authorize impersonation. `AlwaysAllow` cannot: it relies on the backends to authorize again, but
-    /// they only see the impersonated user. Static rules of kube-rbac-proxy, which has no impersonation, cannot: a rule
-    /// without verb and resource would allow it to every user.
+    /// Whether the authorizer can authorize impersonation. `AlwaysAllow` cannot: it relies on the backends to authorize
+    /// again, but they only see the impersonated user. Static rules of kube-rbac-proxy, which has no impersonation,
+    /// cannot: a rule without verb and resource would allow it to every user.
     fn evaluates_users(&self) -> bool {
         match self {
             AuthorizationMode::AlwaysAllow | AuthorizationMode::AlwaysDeny | AuthorizationMode::ConfigFile(_) => false,

@@ -46,11 +46,11 @@ pub struct AccessReviewSettings {
 /// Settings of a webhook in the configuration file, except the TTLs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WebhookOptions {
-    /// Its name for metrics and the log; empty for the one configured by flags.
+    /// Name of the webhook in metrics and the log; empty for the one configured by flags.
     pub(super) name: String,
-    /// Whether the chain ends when it fails (`failurePolicy: Deny`).
+    /// Whether the chain ends when the webhook fails (`failurePolicy: Deny`).
     pub(super) denies_on_failure: bool,
-    /// Which requests it is called for; all if none.
+    /// Conditions on the requests that are reviewed; all requests if none.
     pub(super) match_conditions: Option<MatchConditions>,
 }
 

@@ -41,9 +41,9 @@ pub struct Availability {
 /// A finished probe of a backend.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProbeRecord {
-    /// When it began.
+    /// Time at which the probe began.
     pub(super) at: Instant,
-    /// Whether it succeeded.
+    /// Whether the probe succeeded.
     pub(super) answered: bool,
 }
 
@@ -322,8 +322,9 @@ impl AvailabilityMap {
         self.0.changes.subscribe()
     }
 
-    /// Names with a changed condition, or with a requested probe that ended, since `version` of [`AvailabilityMap::changes`],
-    /// with the current version. `None` if `version` is too old: then all may have changed.
+    /// Names with a changed condition, or with a requested probe that ended, since `version` of
+    /// [`AvailabilityMap::changes`], with the current version. `None` if `version` is too old: then all may have
+    /// changed.
     pub fn changed_since(&self, version: u64) -> (u64, Option<BTreeSet<Arc<str>>>) {
         let lately = self.0.change_log.lock();
         (*self.0.changes.borrow(), lately.changes_since(version).map(|names| names.cloned().collect()))

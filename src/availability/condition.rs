@@ -8,7 +8,8 @@ use std::time::SystemTime;
 pub struct AvailabilityCondition {
     /// Whether the backend is available.
     pub status: ConditionStatus,
-    /// CamelCase reason, kube-aggregator's where it has one: `CapturedBody`, `FailedDiscoveryCheck`, `ServiceNotFound`, …
+    /// CamelCase reason, kube-aggregator's where it has one: `CapturedBody`, `FailedDiscoveryCheck`, `ServiceNotFound`,
+    /// …
     pub reason: Cow<'static, str>,
     /// Human-readable message. Clients read it: it names objects, never an internal address.
     pub message: String,
@@ -52,7 +53,7 @@ impl AvailabilityCondition {
         condition
     }
 
-    /// Whether it is the condition of an APIService without a backend of its own.
+    /// Whether this is the condition of an APIService without a backend of its own.
     pub(super) fn is_local(&self) -> bool {
         self.status == ConditionStatus::True && self.reason == "Local"
     }

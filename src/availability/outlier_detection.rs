@@ -55,7 +55,8 @@ pub struct EndpointHealth {
 struct DialFailure {
     /// For example `ConnectionRefused`.
     reason: &'static str,
-    /// Whether it counts against the APIServices: a request failed by it, or as many probes as one of them allows.
+    /// Whether the failure counts against the APIServices: a request failed by it, or as many probes as one of them
+    /// allows.
     confirmed: bool,
 }
 

@@ -17,7 +17,7 @@ pub struct Flag {
     pub default: &'static str,
     /// One or two sentences for the help text.
     pub help: &'static str,
-    /// Its one-letter short form, if any.
+    /// One-letter short form, if any.
     pub letter: Option<char>,
 }
 
@@ -66,7 +66,7 @@ impl Flag {
         Flag { letter: Some(letter), ..self }
     }
 
-    /// Its field in the configuration file: `secure-port` is `securePort`.
+    /// Name of the flag's field in the configuration file: `secure-port` is `securePort`.
     pub fn field_name(&self) -> String {
         let mut field = String::with_capacity(self.name.len());
         let mut after_dash = false;
@@ -83,7 +83,7 @@ impl Flag {
         field
     }
 
-    /// Its environment variable: `secure-port` is `NARTHEX_SECURE_PORT`.
+    /// Name of the flag's environment variable: `secure-port` is `NARTHEX_SECURE_PORT`.
     pub fn environment_variable(&self) -> String {
         format!("NARTHEX_{}", self.name.replace('-', "_").to_ascii_uppercase())
     }

@@ -36,9 +36,9 @@ pub struct CachedDecision<'t, V> {
     pub owner: &'t str,
     /// The size of `value` in bytes.
     pub bytes: usize,
-    /// When it becomes stale.
+    /// Time at which the entry becomes stale.
     pub fresh_until: Instant,
-    /// When it expires. Until then it may be used if the server fails; not before `fresh_until`.
+    /// Time at which the entry expires. Until then it may be used if the server fails; not before `fresh_until`.
     pub stale_until: Instant,
 }
 

@@ -24,11 +24,11 @@ impl DigestSecret {
     /// Creates a random secret.
     ///
     /// # Errors
-    /// When the system has no random numbers.
+    /// The random number generator of the system fails.
     pub fn new() -> Result<DigestSecret, Problem> {
-        hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
-            .map(DigestSecret)
-            .map_err(|_| Problem::new("random numbers", "no system random numbers to protect cached decisions with"))
+        hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).map(DigestSecret).map_err(|_| {
+            Problem::new("random numbers", "the random number generator of the system failed; cached decisions need it")
+        })
     }
 
     /// Returns the digest of what `write` writes.

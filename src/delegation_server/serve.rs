@@ -94,7 +94,7 @@ impl WatchSource for ConfigMapEvents {
         self.push("ADDED", object, events)
     }
 
-    /// It is never deleted, so a client with an older version has only missed modifications.
+    /// The ConfigMap is never deleted, so a client with an older version has only missed modifications.
     fn changes(&mut self, object: &AuthConfigMap, since: u64, events: &mut WatchEvents) -> Result<u64, Status> {
         Ok(if object.resource_version > since { self.push("MODIFIED", object, events) } else { since })
     }

@@ -9,11 +9,11 @@ pub struct ApiServiceClaim {
     pub name: String,
     /// `spec.group`; empty for the core group.
     pub group: String,
-    /// `spec.version`.
+    /// The field `spec.version`.
     pub version: String,
-    /// `spec.groupPriorityMinimum`.
+    /// The field `spec.groupPriorityMinimum`.
     pub group_priority_minimum: i32,
-    /// `spec.versionPriority`.
+    /// The field `spec.versionPriority`.
     pub version_priority: i32,
     /// Key of the backend in all respects: address, trust and client identity. APIServices with equal keys share one
     /// fetch of `/apis`.
@@ -31,7 +31,7 @@ pub enum ServedBy {
     Backend,
     /// The delegate. The APIService is a Local one, and only sets its priorities.
     Delegate,
-    /// This is not an APIService but the delegate itself, which serves all that no backend claims.
+    /// Not an APIService but the delegate itself, which serves all that no backend claims.
     DelegateItself,
 }
 

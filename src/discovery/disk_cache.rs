@@ -216,14 +216,14 @@ fn read(file: &Path) -> std::io::Result<Option<(CacheHeader, Vec<u8>)>> {
     let mut rest = Vec::new();
     content.read_to_end(&mut rest)?;
     match rest.len() as u64 > MAX_SIZE - (1 << 20) {
-        true => Err(std::io::Error::other("the content is too large")),
+        true => Err(std::io::Error::other(format!("more than {MAX_SIZE} bytes uncompressed"))),
         false => Ok(Some((heading, rest))),
     }
 }
 
 fn write(file: &Path, heading: &CacheHeader, content: &[u8]) -> Result<(), String> {
     if content.len() as u64 > MAX_SIZE - (2 << 20) {
-        return Err(format!("{}: too large to be cached", file.display()));
+        return Err(format!("{}: the document is too large to be cached", file.display()));
     }
     let mut packer = GzEncoder::new(Vec::new(), Compression::new(1));
     let packed = serde_json::to_writer(&mut packer, heading).map_err(std::io::Error::from).and_then(|()| {

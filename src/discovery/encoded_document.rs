@@ -56,7 +56,7 @@ impl EncodedDocument {
         EncodedDocument { json, etag, gzip: OnceLock::new(), yaml: OnceLock::new(), protobuf: OnceLock::new() }
     }
 
-    /// Whether it may be sent with gzip.
+    /// Whether the document may be sent with gzip.
     pub(crate) fn is_large(&self) -> bool {
         self.json.len() >= GZIP_THRESHOLD
     }
@@ -86,7 +86,7 @@ impl AlternateEncoding {
         AlternateEncoding { bytes: bytes.into(), gzip: OnceLock::new() }
     }
 
-    /// Whether it may be sent with gzip.
+    /// Whether the document may be sent with gzip.
     pub(crate) fn is_large(&self) -> bool {
         self.bytes.len() >= GZIP_THRESHOLD
     }

@@ -14,7 +14,7 @@ pub struct DiscoveryResource {
     /// Kind of the response. All fields are empty when the server does not say: clients require its presence.
     #[serde(default, deserialize_with = "or_default")]
     pub response_kind: ResourceKind,
-    /// Whether it is namespaced.
+    /// Whether the resource is namespaced.
     #[serde(default)]
     pub scope: Scope,
     /// Singular name, or empty.

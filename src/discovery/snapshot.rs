@@ -47,7 +47,7 @@ struct GroupEntry {
     resource_names: BTreeMap<String, BTreeSet<String>>,
     /// The group as an item of an aggregated list.
     item: Box<RawValue>,
-    /// `/apis/<group>`.
+    /// Document served at `/apis/<group>`.
     document: EncodedDocument,
 }
 
@@ -63,7 +63,7 @@ pub struct SourceStatus {
     pub current: bool,
     /// Number of resources served.
     pub resources: usize,
-    /// Why it is not current; empty if it is. For operators, not for clients.
+    /// Reason if the content is not current; else empty. For operators, not for clients.
     pub problem: String,
     /// Whether the availability probe fails for the same reason.
     #[serde(skip)]
@@ -110,20 +110,20 @@ impl Eq for LastFetched {}
 /// The list of one root in the three formats, written on demand.
 #[derive(Default)]
 struct ListDocuments {
-    /// `apidiscovery.k8s.io/v2`.
+    /// Document of type `apidiscovery.k8s.io/v2`.
     v2: OnceLock<EncodedDocument>,
-    /// `apidiscovery.k8s.io/v2beta1`, for clients before Kubernetes 1.30.
+    /// Document of type `apidiscovery.k8s.io/v2beta1`, for clients before Kubernetes 1.30.
     v2beta1: OnceLock<EncodedDocument>,
-    /// `APIVersions` or `APIGroupList`.
+    /// Unaggregated document: `APIVersions` or `APIGroupList`.
     plain: OnceLock<EncodedDocument>,
 }
 
 /// A path that lists groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Root {
-    /// `/api`.
+    /// The path `/api`, which lists the core group.
     Core,
-    /// `/apis`.
+    /// The path `/apis`, which lists all other groups.
     Named,
 }
 

@@ -7,7 +7,7 @@ use cel::common::ast::{CallExpr, EntryExpr, Expr, IdedExpr, LiteralValue, operat
 pub struct ExpressionVariable {
     /// Name of the variable.
     pub name: &'static str,
-    /// Its fields and their types; `None` if it may have any field.
+    /// Fields of the variable and their types; `None` if it may have any field.
     pub fields: Option<&'static [(&'static str, ExpressionType)]>,
 }
 

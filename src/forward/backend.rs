@@ -104,7 +104,7 @@ impl WorkerBackend {
         &self.response_headers
     }
 
-    /// Its endpoints, the preferred ones first, with whether each is ejected.
+    /// Endpoints of the backend, the preferred ones first, with whether each is ejected.
     pub fn endpoints(&self) -> impl Iterator<Item = (&Rc<Endpoint>, &Rc<metrics::EndpointMetrics>, bool)> {
         self.members.iter().map(|member| (&member.endpoint, &member.metrics, member.is_ejected()))
     }
@@ -261,7 +261,7 @@ impl BackendMember {
         self.endpoint.is_usable()
     }
 
-    /// Whether it gets no new requests.
+    /// Whether the endpoint gets no new requests.
     fn is_ejected(&self) -> bool {
         !self.endpoint.is_usable() || self.health.is_ejected()
     }

@@ -16,7 +16,7 @@ const RANDOM_PICKS: usize = 6;
 /// Properties of the request that matter for picking an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PickRequest {
-    /// It can be retried.
+    /// Whether the request can be retried.
     pub(super) is_safe: bool,
     /// It is long-running. Such requests are balanced by all requests in flight, the others by the short-lived ones
     /// only; otherwise an endpoint without watches would get all of them.

@@ -18,12 +18,12 @@ struct Inner {
 /// What long-running responses are to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum DrainSignal {
-    /// Continue.
+    /// Responses continue.
     #[default]
     Continue,
     /// Watches end at the next event boundary.
     AtEventBoundary,
-    /// All end now.
+    /// All responses end now.
     Now,
 }
 

@@ -48,9 +48,9 @@ pub(super) struct RequestBodySource {
 /// Fault of a client's request body.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestBodyFault {
-    /// It exceeds the limit.
+    /// The body exceeds the limit.
     TooLarge,
-    /// It broke off, or cannot be read.
+    /// The body broke off, or cannot be read.
     Broken,
 }
 

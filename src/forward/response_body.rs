@@ -46,7 +46,7 @@ struct RelayedBody {
 pub(super) struct RelaySource {
     pub(super) from: IncomingBody,
     pub(super) guard: ConnectionGuard,
-    /// Filters trailers.
+    /// Policy that filters the trailers.
     pub(super) headers: Rc<ResponseHeaderPolicy>,
     pub(super) end_condition: EndCondition,
     pub(super) _permits: InflightPermits,

@@ -22,13 +22,13 @@ const MAX_STALE_CONNECTIONS: usize = 10;
 /// Which requests may be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RetryScope {
-    /// None.
+    /// No request is retried.
     Never,
-    /// Requests that provably were not processed.
+    /// Requests that provably were not processed are retried.
     NotProcessed,
-    /// Also a GET, HEAD or OPTIONS without a body that met a stale connection.
+    /// In addition, a GET, HEAD or OPTIONS without a body that met a stale connection is retried.
     StaleConnection,
-    /// Also a GET, HEAD or OPTIONS without a body that may have been processed.
+    /// In addition, a GET, HEAD or OPTIONS without a body that may have been processed is retried.
     Always,
 }
 

@@ -27,12 +27,12 @@ pub struct UserHeaders {
     absent_names: Vec<HeaderName>,
 }
 
-/// Which identity headers a backend gets.
+/// Selection of the identity headers that a backend gets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdentityHeaderFormat {
     /// `X-Remote-User`, `X-Remote-Group` with one line per group, and `X-Remote-Extra-*`.
     pub remote: bool,
-    /// Also `X-Remote-Uid` (`--forward-uid`).
+    /// Whether `X-Remote-Uid` is sent, too (`--forward-uid`).
     pub uid: bool,
     /// Two headers as in kube-rbac-proxy (`--auth-header-fields-enabled`).
     pub joined: Option<JoinedHeaders>,
@@ -41,11 +41,11 @@ pub struct IdentityHeaderFormat {
 /// A header for the user name, and one for all groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinedHeaders {
-    /// Whether they are sent; if not, they are only removed from client requests.
+    /// Whether the headers are sent; if not, they are only removed from client requests.
     pub enabled: bool,
-    /// `--auth-header-user-field-name`.
+    /// Value of `--auth-header-user-field-name`.
     pub user: HeaderName,
-    /// `--auth-header-groups-field-name`.
+    /// Value of `--auth-header-groups-field-name`.
     pub groups: HeaderName,
     /// `--auth-header-groups-field-separator`; not empty.
     pub separator: String,
@@ -67,7 +67,8 @@ impl UserHeaders {
     /// Headers for `user` in the format `wording`; possibly none.
     ///
     /// # Errors
-    /// As [`UserHeaders::new`], and if a group's name contains the separator between groups: a backend would read two groups.
+    /// As [`UserHeaders::new`], and if a group's name contains the separator between groups: a backend would read two
+    /// groups.
     pub fn with_format(user: &User, wording: &IdentityHeaderFormat) -> Result<UserHeaders, IdentityHeaderError> {
         if user.name.is_empty() {
             return Err(IdentityHeaderError("the user has no name"));

@@ -16,7 +16,7 @@ const MAX_ALIAS_DEPTH: usize = 8;
 pub enum YamlError {
     /// Reading it may cost more than linear time or memory: merge keys, or aliases that expand too far.
     TooExpensive(String),
-    /// It is not YAML, or cannot be expressed in JSON.
+    /// The text is not YAML, or cannot be expressed in JSON.
     Invalid(String),
 }
 

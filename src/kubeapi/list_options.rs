@@ -10,17 +10,17 @@ use super::{FieldSelector, GoQuoted, LabelSelector, Query, Status};
 /// Options of a list, watch or deletion of a collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListOptions {
-    /// `labelSelector`.
+    /// The option `labelSelector`.
     pub label_selector: LabelSelector,
     /// `fieldSelector`. The resource decides which fields there are.
     pub field_selector: FieldSelector,
     /// `watch`: whether this is a watch.
     pub is_watch: bool,
-    /// `allowWatchBookmarks`.
+    /// The option `allowWatchBookmarks`.
     pub allows_bookmarks: bool,
     /// `resourceVersion` as given, or empty.
     pub resource_version: String,
-    /// `resourceVersionMatch`.
+    /// The option `resourceVersionMatch`.
     pub version_match: Option<VersionMatch>,
     /// `timeoutSeconds`, if above zero.
     pub timeout: Option<Duration>,
@@ -32,7 +32,7 @@ pub struct ListOptions {
     pub sends_initial_events: Option<bool>,
 }
 
-/// `metav1.ResourceVersionMatch`.
+/// The API type `metav1.ResourceVersionMatch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionMatch {
     /// At exactly the version.

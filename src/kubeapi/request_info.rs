@@ -117,8 +117,8 @@ impl<'r> RequestInfo<'r> {
         }
     }
 
-    /// Whether it is long-running, without a timeout: the verbs `watch` and `proxy`, streaming subresources, and
-    /// profiles (`k8s.io/apiserver/pkg/server/filters.BasicLongRunningRequestCheck` as configured by the
+    /// Whether the request is long-running, without a timeout: the verbs `watch` and `proxy`, streaming subresources,
+    /// and profiles (`k8s.io/apiserver/pkg/server/filters.BasicLongRunningRequestCheck` as configured by the
     /// kube-apiserver).
     pub fn is_long_running(&self) -> bool {
         if self.is_resource_request {

@@ -313,7 +313,7 @@ impl StatusDetails {
     }
 }
 
-/// `metav1.StatusDetails`.
+/// The API type `metav1.StatusDetails`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StatusDetails {
@@ -337,7 +337,7 @@ pub struct StatusDetails {
     pub retry_after_seconds: u32,
 }
 
-/// `metav1.StatusCause`.
+/// The API type `metav1.StatusCause`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StatusCause {

@@ -18,14 +18,15 @@ impl GroupVersion {
         GroupVersion { group: group.into(), version: version.into() }
     }
 
-    /// Parses an `apiVersion`: `v1` or `group/v1`. `None` with more than one slash, an empty group before a slash, or an empty version.
+    /// Parses an `apiVersion`: `v1` or `group/v1`. `None` with more than one slash, an empty group before a slash, or
+    /// an empty version.
     pub fn parse(api_version: &str) -> Option<GroupVersion> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let no_shape = version.is_empty() || version.contains('/') || group.is_empty() && api_version.contains('/');
         (!no_shape).then(|| GroupVersion::new(group, version))
     }
 
-    /// Its path: `/api/v1` or `/apis/<group>/<version>`.
+    /// Path of the version: `/api/v1` or `/apis/<group>/<version>`.
     pub fn path(&self) -> String {
         if self.group.is_empty() {
             format!("/api/{}", self.version)

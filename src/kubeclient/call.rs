@@ -13,7 +13,7 @@ pub struct ApiResponse {
     pub status: u16,
     /// The body.
     pub body: Bytes,
-    /// Whether it has the header `Retry-After`.
+    /// Whether the response has the header `Retry-After`.
     pub(super) has_retry_after: bool,
 }
 

@@ -55,8 +55,8 @@ const CLOSE_GRACE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(
 /// Response bytes passed to hyper between two flushes to an HTTP/1.1 client, not counting the last piece.
 const MAX_UNFLUSHED: usize = 128 << 10;
 
-/// Multiple of [`ServerLimits::read_header_timeout`] after which an HTTP/2 connection with running streams and an incomplete
-/// header block or frame is closed. After the first timeout it gets GOAWAY, and the streams continue.
+/// Multiple of [`ServerLimits::read_header_timeout`] after which an HTTP/2 connection with running streams and an
+/// incomplete header block or frame is closed. After the first timeout it gets GOAWAY, and the streams continue.
 ///
 /// No other frame may come before the rest of a header block (RFC 9113, section 6.10): no WINDOW_UPDATE or RST_STREAM
 /// for the running streams, no PING acknowledgment. A block cannot be skipped either, because later ones depend on its
@@ -72,7 +72,7 @@ pub(super) enum CloseMode {
     None = 0,
     /// GOAWAY or `Connection: close`, then finish running requests.
     Graceful = 1,
-    /// At once.
+    /// Connections are closed at once.
     Immediate = 2,
 }
 
@@ -312,7 +312,7 @@ pub struct ConnectionReport {
     pub remote: String,
     /// `HTTP/1.1` or `HTTP/2.0`.
     pub protocol: &'static str,
-    /// Running requests.
+    /// Number of running requests.
     pub active: u32,
     /// Requests since the connection opened.
     pub served: u64,

@@ -20,7 +20,7 @@ pub(super) struct FrameTracker {
 /// Whether the client has to complete a frame or header block, after some bytes have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FrameProgress {
-    /// Nothing is incomplete. Bodies have timeouts of their own.
+    /// No frame is incomplete. Bodies have timeouts of their own.
     Complete,
     /// A frame or header block that began with these bytes is incomplete.
     Started,

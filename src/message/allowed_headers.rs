@@ -2,12 +2,12 @@
 
 use http::HeaderName;
 
-/// Which of the headers that are stripped by default are allowed.
+/// Selection of the headers that are allowed although they are stripped by default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AllowedHeaders {
-    /// All of them.
+    /// All of these headers.
     All,
-    /// Those with one of these names, in exactly this spelling.
+    /// Headers with one of these names, in exactly this spelling.
     Only(Vec<HeaderName>),
 }
 

@@ -52,7 +52,7 @@ impl MediaRange<'_> {
         self.parameters.iter().find(|(key, _)| *key == name).map(|(_, value)| &**value)
     }
 
-    /// Whether it matches this media type, possibly by a wildcard.
+    /// Whether the entry matches this media type, possibly by a wildcard.
     pub fn covers(&self, kind: &str, subtype: &str) -> bool {
         let same = |pattern: &str, text: &str| pattern == "*" || pattern.eq_ignore_ascii_case(text);
         same(self.kind, kind) && same(self.subtype, subtype)

@@ -6,7 +6,7 @@ use http::{HeaderValue, Response, StatusCode};
 use super::{Accept, Blame, Body, Refusal, rbac_proxy};
 use crate::kubeapi;
 
-/// `--error-format`.
+/// Form of error responses (`--error-format`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ErrorFormat {
     /// A `metav1.Status` for everything.

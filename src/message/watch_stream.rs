@@ -18,7 +18,7 @@ use crate::process::{Drain, Published, ShutdownPhase};
 /// Interval of bookmarks, as in Kubernetes' watch cache.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The objects of a watch.
+/// Source of the events that a watch sends.
 pub trait WatchSource: Unpin + 'static {
     /// The published state that contains the objects.
     type Snapshot: 'static;

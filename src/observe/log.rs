@@ -29,7 +29,7 @@ pub enum LogFormat {
 /// Settings of the log.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// `--log-format`.
+    /// Value of `--log-format`.
     pub format: LogFormat,
     /// `--log-level`: a level, a klog verbosity, or filter directives; empty for `info`.
     pub level: String,

@@ -224,7 +224,7 @@ impl IndexEntry {
     }
 }
 
-/// Whether it is valid in a URL and a header without escaping. SHA-512 in hexadecimal has 128 digits.
+/// Whether a hash is valid in a URL and a header without escaping. SHA-512 in hexadecimal has 128 digits.
 fn is_hash(text: &str) -> bool {
     (1..=256).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }

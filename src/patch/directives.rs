@@ -79,7 +79,7 @@ pub(super) fn discard_nulls(value: &mut Value) {
     }
 }
 
-/// The value without maps that have a `$patch`, at every depth; `None` if it is one itself.
+/// The value without maps that have a `$patch`, at every depth; `None` if the value itself is such a map.
 pub(super) fn remove_directives(value: Value) -> Option<Value> {
     match value {
         Value::Object(map) if map.contains_key(PATCH) => None,

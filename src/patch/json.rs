@@ -162,7 +162,7 @@ fn parse_index(key: &str) -> Result<i64, PatchError> {
     key.parse().map_err(|_| rejected(format!("strconv.Atoi: parsing {}: invalid syntax", GoQuoted(key))))
 }
 
-/// The position that an index means in a list of `length` positions.
+/// Position in a list of `length` items that an index means; a negative one counts from the end.
 fn resolve_index(index: i64, length: usize) -> Option<usize> {
     if index >= 0 {
         return usize::try_from(index).ok().filter(|at| *at < length);

@@ -1,4 +1,4 @@
-//! What bounds a patch: operations, copied bytes, nesting.
+//! Limits of a patch: operations, copied bytes, nesting.
 
 use serde_json::Value;
 
@@ -20,12 +20,12 @@ pub(super) fn check_operations(count: usize) -> Result<(), PatchError> {
     )))
 }
 
-/// Size of what copy operations added so far.
+/// Number of bytes that copy operations added so far.
 #[derive(Default)]
 pub(super) struct CopiedBytes(usize);
 
 impl CopiedBytes {
-    /// Counts a copied value.
+    /// Counts the size of a copied value.
     pub(super) fn add(&mut self, value: &Value) -> Result<(), PatchError> {
         self.0 = self.0.saturating_add(write_json(value).len());
         if self.0 <= MAX_COPIED_BYTES {

@@ -20,9 +20,9 @@ pub trait MergeSchema {
 /// How a field is merged.
 #[derive(Clone, Copy, Default)]
 pub struct FieldMerge<'s> {
-    /// `patchStrategy`, without `retainKeys`.
+    /// The extension `x-kubernetes-patch-strategy`, without `retainKeys`.
     pub strategy: MergeStrategy,
-    /// `patchMergeKey`: the field that identifies an item of a list of objects.
+    /// The extension `x-kubernetes-patch-merge-key`: the field that identifies an item of a list of objects.
     pub merge_key: Option<&'s str>,
     /// How the fields of the object, or of each item of the list, are merged.
     pub child: Option<&'s dyn MergeSchema>,
@@ -138,7 +138,7 @@ fn merge_maps(
     Ok(original)
 }
 
-/// Merges the lists that have a `$setElementOrder`, and takes both from the patch.
+/// Merges the lists that have a `$setElementOrder`, and removes list and directive from the patch.
 fn merge_ordered_lists(
     original: &mut Map<String, Value>,
     patch: &mut Map<String, Value>,
@@ -230,7 +230,7 @@ fn merge_lists(original: Vec<Value>, patch: Vec<Value>, field: FieldMerge<'_>) -
     Ok(order_elements(merged, &patch, &server_order, Some(key)))
 }
 
-/// Applies the items of the patch that have a `$patch`; returns the original and the other items.
+/// Applies the items of the patch that have a `$patch`; returns the changed original and the other items.
 fn apply_item_directives(
     mut original: Vec<Value>,
     patch: Vec<Value>,

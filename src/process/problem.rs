@@ -15,7 +15,8 @@ pub struct Problem {
     pub help: Option<HelpTopic>,
 }
 
-/// A section of `docs/operations/troubleshooting.md`, for findings in files that are readable and consistent in themselves.
+/// A section of `docs/operations/troubleshooting.md`, for findings in files that are readable and consistent in
+/// themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelpTopic {
     /// A certificate has expired, or is not valid yet.
@@ -33,7 +34,7 @@ pub enum HelpTopic {
 }
 
 impl HelpTopic {
-    /// All topics.
+    /// All help topics.
     pub const ALL: [HelpTopic; 6] = [
         HelpTopic::CertificateValidity,
         HelpTopic::ServiceNotResolved,

@@ -27,7 +27,7 @@ impl<T> UserMap<T> {
         value
     }
 
-    /// Removes the value of `user` unless it is referenced: a new one may have been created while the old was dropped.
+    /// Removes the value of `user` unless it is referenced: another thread may have created a new one in the meantime.
     pub(super) fn remove_unused(&self, user: &str) {
         let mut values = self.0.lock();
         if values.get(user).is_some_and(|value| value.strong_count() == 0) {

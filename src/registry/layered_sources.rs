@@ -30,7 +30,8 @@ pub(super) trait RegistrySource {
 pub(super) struct DirtySet {
     /// Names of APIServices.
     pub(super) api_services: BTreeSet<String>,
-    /// Services that changed themselves or in their endpoints, by [`service_key`](super::objects::service::service_key).
+    /// Services that changed themselves or in their endpoints, by
+    /// [`service_key`](super::objects::service::service_key).
     pub(super) services: BTreeSet<String>,
 }
 
@@ -53,7 +54,7 @@ pub(super) struct LayeredSources<'s> {
 
 /// An APIService that is in effect.
 pub(super) struct EffectiveApiService {
-    /// Its location, for messages.
+    /// Location of the APIService, for messages.
     pub(super) location: String,
     pub(super) api_service: Arc<ApiService>,
     /// Location of an APIService of the same name in the lower source, which is ignored.

@@ -96,7 +96,7 @@ impl ModelObject {
         }
     }
 
-    /// Its collection, and its name there.
+    /// Collection of the object, and its name there.
     fn resource_and_name(self) -> (WatchedResource, String) {
         let name = self.value()["metadata"]["name"].as_str().unwrap().to_owned();
         let kind = match self.kind() {

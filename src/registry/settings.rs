@@ -6,12 +6,12 @@ use std::time::Duration;
 /// Location of the registry directory, what its manifests may contain, and defaults.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// `--registry-dir`.
+    /// Value of `--registry-dir`.
     pub dir: PathBuf,
     /// Where the last valid state of `dir` is saved. It is read at a start at which `dir` has errors. `None` with
     /// `--registry-strict`.
     pub last_good: Option<PathBuf>,
-    /// `--allow-url-backends`.
+    /// Value of `--allow-url-backends`.
     pub allow_url_backends: bool,
     /// `--request-timeout`, for an APIService without the annotation.
     pub default_request_timeout: Duration,

@@ -17,7 +17,7 @@ use crate::tls::{Bundle, KeyPair, PairFiles};
 pub struct UpstreamSettings {
     /// Path prefix, without a trailing slash; `/` matches what no other upstream does.
     pub path: String,
-    /// Its address and protocol.
+    /// Address and protocol of the upstream.
     pub url: UpstreamUrl,
     /// File of the CA certificates that verify it; the system's when `None`.
     pub authorities: Option<PathBuf>,
@@ -36,7 +36,7 @@ pub struct UpstreamSettings {
 /// An upstream ready for routing.
 #[derive(Clone, Debug)]
 pub struct SidecarUpstream {
-    /// As [`UpstreamSettings::path`].
+    /// Path, as in [`UpstreamSettings::path`].
     pub path: String,
     /// The backend. Its name is the path.
     pub api_service: Arc<ApiService>,

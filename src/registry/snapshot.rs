@@ -25,9 +25,9 @@ pub struct Registry {
     api_services: ShardedMap<Arc<ApiService>>,
     /// Names of the APIServices that reference a Service, by [`service_key`].
     api_services_by_service: ShardedMap<Arc<[Arc<str>]>>,
-    /// By [`service_key`].
+    /// Services by [`service_key`].
     services: ShardedMap<Arc<Service>>,
-    /// By [`service_key`].
+    /// EndpointSlices by [`service_key`] of their Service.
     endpoint_slices: ShardedMap<Arc<[Arc<EndpointSlice>]>>,
     /// Errors of Services that could not be read, by [`service_key`].
     lookup_errors: ShardedMap<Arc<str>>,

@@ -56,7 +56,7 @@ struct CellPrinter<'o> {
     now: SystemTime,
 }
 
-/// Where the two versions of Event have the same things.
+/// Pointers to the same data in the two versions of Event.
 struct EventFields {
     involved: &'static str,
     source: &'static str,
@@ -192,7 +192,7 @@ fn first_non_empty<'t>(first: &'t str, second: &'t str) -> &'t str {
     if first.is_empty() { second } else { first }
 }
 
-/// `labels.FormatLabels` of apimachinery.
+/// Text of labels (`labels.FormatLabels` of apimachinery).
 fn format_labels(labels: Option<&Value>) -> String {
     let pair = |(key, value): (&String, &Value)| format!("{key}={}", value.as_str().unwrap_or_default());
     let mut pairs: Vec<String> = labels.and_then(Value::as_object).into_iter().flatten().map(pair).collect();
@@ -205,7 +205,7 @@ fn format_service_port(port: &Value) -> String {
     if node > 0 { format!("{number}:{node}/{protocol}") } else { format!("{number}/{protocol}") }
 }
 
-/// `getServiceExternalIP`.
+/// External addresses of a Service (`getServiceExternalIP`).
 fn external_ip(service: &Value) -> String {
     let addresses = || items(service, "/spec/externalIPs").iter().filter_map(Value::as_str).map(str::to_owned);
     let joined = |addresses: Vec<String>, none: &str| match addresses.is_empty() {
@@ -227,7 +227,7 @@ fn external_ip(service: &Value) -> String {
     }
 }
 
-/// `formatEndpoints`: the first three addresses, and how many there are beyond them.
+/// The first three addresses, and how many there are beyond them (`formatEndpoints`).
 fn format_endpoints(endpoints: &Value) -> String {
     let subsets = items(endpoints, "/subsets");
     if subsets.is_empty() {
@@ -264,7 +264,7 @@ fn with_more(listed: &[String], count: usize) -> String {
     }
 }
 
-/// `listWithMoreString` of Kubernetes.
+/// List with the number of items that are left out (`listWithMoreString`).
 fn list_or_unset(listed: &[String], count: usize) -> String {
     match with_more(listed, count) {
         none if none.is_empty() => "<unset>".to_owned(),
@@ -272,7 +272,7 @@ fn list_or_unset(listed: &[String], count: usize) -> String {
     }
 }
 
-/// `formatDiscoveryPorts`.
+/// Ports of an EndpointSlice (`formatDiscoveryPorts`).
 fn format_slice_ports(slice: &Value) -> String {
     let ports = items(slice, "/ports");
     let format = |port: &Value| match (port.get("port").and_then(Value::as_i64), port.get("name")) {
@@ -283,7 +283,7 @@ fn format_slice_ports(slice: &Value) -> String {
     list_or_unset(&ports.iter().take(MAX_LISTED).map(format).collect::<Vec<_>>(), ports.len())
 }
 
-/// `formatDiscoveryEndpoints`.
+/// Addresses of an EndpointSlice (`formatDiscoveryEndpoints`).
 fn format_slice_endpoints(slice: &Value) -> String {
     let addresses = || {
         let endpoints = items(slice, "/endpoints").iter();

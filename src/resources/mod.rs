@@ -39,7 +39,7 @@ pub struct Resource {
 /// A served version of a [`Resource`].
 #[derive(Debug)]
 pub struct ResourceVersion {
-    /// Its name, such as `v1`.
+    /// Name of the version, such as `v1`.
     pub version: &'static str,
     /// Message type of an object.
     pub message: MessageId,
@@ -56,15 +56,15 @@ pub struct ResourceVersion {
 /// A subresource of a [`ResourceVersion`].
 #[derive(Debug)]
 pub struct ServedSubresource {
-    /// Its name, such as `status`.
+    /// Name of the subresource, such as `status`.
     pub name: &'static str,
-    /// Group of its kind; empty for the group of the resource.
+    /// Group of the subresource's kind; empty for the group of the resource.
     pub group: &'static str,
-    /// Version of its kind; empty for the version of the resource.
+    /// Version of the subresource's kind; empty for the version of the resource.
     pub version: &'static str,
-    /// Kind of its body.
+    /// Kind of the subresource's body.
     pub kind: &'static str,
-    /// Message type of its body.
+    /// Message type of the subresource's body.
     pub message: MessageId,
     /// Verbs of discovery.
     pub verbs: Vec<&'static str>,
@@ -73,13 +73,13 @@ pub struct ServedSubresource {
 /// A column of a Table (`metav1.TableColumnDefinition`).
 #[derive(Clone, Debug)]
 pub struct ResourceColumn {
-    /// Heading.
+    /// Heading of the column.
     pub name: &'static str,
     /// Type, such as `string`.
     pub column_type: &'static str,
     /// Format, such as `name`; may be empty.
     pub format: &'static str,
-    /// Description.
+    /// Description of the column.
     pub description: String,
     /// Above 0, kubectl prints the column only with `-o wide`.
     pub priority: i32,

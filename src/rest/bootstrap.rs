@@ -1,4 +1,4 @@
-//! Objects that exist from the start.
+//! Creation of the objects that every server has: the system namespaces.
 
 use serde_json::{Map, Value, json};
 

@@ -27,7 +27,9 @@ pub(super) async fn run_sized<T: Send + 'static>(
         return Ok(work());
     }
     let _slot = COMPUTE_SLOTS.acquire().await.map_err(Status::internal_error)?;
-    tokio::task::spawn_blocking(work).await.map_err(|_| Status::internal_error("the body could not be processed"))
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|_| Status::internal_error("processing the request body failed unexpectedly"))
 }
 
 #[cfg(test)]

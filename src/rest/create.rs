@@ -81,7 +81,7 @@ pub(super) fn time_to_live(api: &ApiServer, target: &ObjectTarget<'_>) -> Option
     (target.resource.plural == "events").then_some(api.settings.event_ttl)
 }
 
-/// An object that is not stored, as JSON.
+/// Response for an object that is not stored (`dryRun=All`), as JSON.
 pub(super) fn dry_run_bytes(object: Map<String, Value>) -> Bytes {
     let mut text = write_json(&Value::Object(object));
     text.push('\n');

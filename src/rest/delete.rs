@@ -75,13 +75,13 @@ pub(super) async fn delete_collection(
 }
 
 enum Removed {
-    /// The object as it was last.
+    /// The object was deleted; with its last state.
     Gone(Arc<Stored>),
-    /// The object as JSON; finalizers remain.
+    /// The object was marked and finalizers remain; with the object as JSON.
     Marked(Bytes),
 }
 
-/// Deletes `current` or what replaced it meanwhile.
+/// Deletes `current`, or the state that replaced it in the meantime.
 async fn remove(
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,

@@ -88,7 +88,7 @@ pub(super) fn fill_replacement(target: &ObjectTarget<'_>, old: &Map<String, Valu
 /// Validates a new object.
 ///
 /// # Errors
-/// 422.
+/// 422 for invalid metadata or fields.
 pub(super) fn validate_new(target: &ObjectTarget<'_>, object: &Map<String, Value>) -> Result<(), Status> {
     let resource = target.resource;
     let meta = ObjectMetaView::of_map(object);
@@ -104,7 +104,7 @@ pub(super) fn validate_new(target: &ObjectTarget<'_>, object: &Map<String, Value
 /// Validates an object that replaces `old`, which has a resourceVersion.
 ///
 /// # Errors
-/// 422.
+/// 422 for changes that are not allowed, and for invalid fields.
 pub(super) fn validate_replacement(
     target: &ObjectTarget<'_>,
     old: &Map<String, Value>,

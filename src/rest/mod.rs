@@ -67,7 +67,7 @@ pub struct ApiServer {
 
 /// A request for objects, with the whole body.
 pub struct ApiRequest<'r> {
-    /// What was authorized: verb, resource, namespace, name.
+    /// Request info that was authorized: verb, resource, namespace, name.
     pub info: &'r RequestInfo<'r>,
     /// The query.
     pub query: &'r Query<'r>,
@@ -85,7 +85,7 @@ struct WriteReply {
 }
 
 impl ApiServer {
-    /// An API server above a watch cache. Watches end when `drain` begins.
+    /// Creates an API server above a watch cache. Watches end when `drain` begins.
     pub fn new(collections: Collections, settings: ApiServerSettings, drain: Drain) -> ApiServer {
         ApiServer { collections, settings: Arc::new(settings), drain }
     }
@@ -144,7 +144,9 @@ async fn stored_object(stored: &Arc<Stored>) -> Result<Map<String, Value>, Statu
     let (size, stored) = (stored.bytes().len(), stored.clone());
     let parse = move || {
         let object = serde_json::from_slice(&stored.versioned().concat());
-        object.map_err(|error| Status::internal_error(format_args!("{} cannot be read: {error}", stored.key())))
+        object.map_err(|error| {
+            Status::internal_error(format_args!("stored object {} cannot be parsed: {error}", stored.key()))
+        })
     };
     compute::run_sized(size, parse).await?
 }

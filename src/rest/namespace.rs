@@ -44,10 +44,10 @@ pub(super) async fn check_active(api: &ApiServer, target: &ObjectTarget<'_>) -> 
     Err(status.with_cause("NamespaceTerminating", format!("namespace {namespace} is being terminated")))
 }
 
-/// Refuses the deletion of a namespace that stays.
+/// Refuses the deletion of a namespace that cannot be deleted ([`IMMORTAL`]).
 ///
 /// # Errors
-/// 403.
+/// 403 for such a namespace.
 pub(super) fn check_deletable(target: &ObjectTarget<'_>) -> Result<(), Status> {
     if target.resource.plural != "namespaces" || !IMMORTAL.contains(&&*target.name) {
         return Ok(());

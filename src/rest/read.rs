@@ -10,7 +10,7 @@ use crate::kubeapi::json::quote_json_into;
 use crate::kubeapi::list_options::{ListOptions, ListVersion, parse_resource_version};
 use crate::watch_cache::{ContinuePosition, ListQuery, ListRevision, ResourceCollection, Selection, StoredList};
 
-/// `get`: the object as JSON.
+/// Handles the verb get: returns the object as JSON.
 ///
 /// # Errors
 /// 404, 400 for an invalid `resourceVersion`, 504 for one from the future.
@@ -38,7 +38,7 @@ pub(super) async fn get(
     Ok(object_bytes(&*stored.ok_or_else(|| target.not_found())?))
 }
 
-/// `list` of one or all namespaces, in pages if asked for.
+/// Handles the verb list, of one or all namespaces, in pages if the client sets a limit.
 ///
 /// # Errors
 /// 400 and 422 for invalid options, 410 for a version that is too old, 504 for one from the future.

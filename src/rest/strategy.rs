@@ -1,4 +1,4 @@
-//! What differs between the built-in kinds (`pkg/registry/*/strategy.go`).
+//! Rules that differ between the built-in kinds (`pkg/registry/*/strategy.go`).
 
 use serde_json::{Map, Value, json};
 
@@ -33,7 +33,7 @@ pub(super) fn selectable_fields(resource: &Resource) -> &'static [&'static str] 
     }
 }
 
-/// The rule for names.
+/// The rule that names of the resource's objects must follow.
 pub(super) fn name_rule(resource: &Resource) -> NameRule {
     match (resource.group, resource.plural) {
         ("", "namespaces") => NameRule::DnsLabel,
@@ -57,7 +57,7 @@ pub(super) fn allows_unconditional_update(resource: &Resource) -> bool {
     !matches!(resource.plural, "leases")
 }
 
-/// Sets defaults and what clients cannot choose in a new object.
+/// Sets the fields of a new object that clients cannot choose, and defaults.
 pub(super) fn prepare_new(resource: &Resource, object: &mut Map<String, Value>) {
     match (resource.group, resource.plural) {
         ("", "namespaces") => {
@@ -81,7 +81,7 @@ pub(super) fn prepare_new(resource: &Resource, object: &mut Map<String, Value>) 
     }
 }
 
-/// Keeps what a write to the object or to a subresource cannot change.
+/// Restores the fields that a write to the object or to a subresource cannot change.
 pub(super) fn prepare_replacement(
     resource: &Resource,
     subresource: &str,
@@ -113,7 +113,7 @@ fn set_default(object: &mut Map<String, Value>, field: &str, value: Value) {
     }
 }
 
-/// Validates what the kind requires.
+/// Validates an object by the rules of its kind.
 pub(super) fn validate(resource: &Resource, object: &Map<String, Value>) -> Vec<FieldError> {
     match (resource.group, resource.plural) {
         ("", "configmaps") => validate_data(object, &["data", "binaryData"]),
@@ -122,7 +122,7 @@ pub(super) fn validate(resource: &Resource, object: &Map<String, Value>) -> Vec<
     }
 }
 
-/// Validates a change (`ValidateConfigMapUpdate`, `ValidateSecretUpdate`).
+/// Validates a replacement by the rules of the kind (`ValidateConfigMapUpdate`, `ValidateSecretUpdate`).
 pub(super) fn validate_update(
     resource: &Resource,
     old: &Map<String, Value>,

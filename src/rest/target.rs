@@ -51,7 +51,7 @@ pub(super) struct ServedKind {
 }
 
 impl ServedKind {
-    /// `v1` or `group/version`.
+    /// Group and version: `v1` or `group/version`.
     pub(super) fn api_version(self) -> String {
         match self.resource.group {
             "" => self.version.version.to_owned(),
@@ -60,20 +60,20 @@ impl ServedKind {
     }
 }
 
-/// What a request is for.
+/// The object or collection that a request is for.
 pub(super) struct ObjectTarget<'r> {
     pub(super) resource: &'static Resource,
     pub(super) version: &'static ResourceVersion,
-    /// Empty for cluster-scoped objects, and for all namespaces.
+    /// Namespace; empty for cluster-scoped objects, and for all namespaces.
     pub(super) namespace: &'r str,
-    /// Empty for a collection.
+    /// Name; empty for a collection.
     pub(super) name: Cow<'r, str>,
-    /// Empty, `status` or `finalize`.
+    /// Subresource: empty, `status` or `finalize`.
     pub(super) subresource: &'r str,
 }
 
 impl<'r> ObjectTarget<'r> {
-    /// Reads what the request is for.
+    /// Determines the object or collection that the request is for.
     ///
     /// # Errors
     /// 404 for an unknown resource or subresource, or a namespace where none belongs.
@@ -117,7 +117,7 @@ impl<'r> ObjectTarget<'r> {
         Status::method_not_allowed("the server does not allow this method on the requested resource")
     }
 
-    /// 404 for the object.
+    /// 404 for an object that does not exist.
     pub(super) fn not_found(&self) -> Status {
         Status::object_not_found(self.resource.group, self.resource.plural, &self.name)
     }
@@ -127,7 +127,7 @@ impl<'r> ObjectTarget<'r> {
         ServedKind { resource: self.resource, version: self.version }
     }
 
-    /// `v1` or `group/version`.
+    /// Group and version: `v1` or `group/version`.
     pub(super) fn api_version(&self) -> String {
         self.kind().api_version()
     }

@@ -56,9 +56,9 @@ pub(super) async fn update(
 
 /// Result of one attempt to replace an object.
 pub(super) enum Replaced {
-    /// The object as JSON.
+    /// The object was replaced; with its new state as JSON.
     Done(Bytes),
-    /// Another writer was faster; what is there now. The request did not name a version.
+    /// Another writer was faster; with what is stored now. The request did not name a version.
     Conflict(Option<Arc<Stored>>),
 }
 

@@ -5,10 +5,10 @@ use http::header::WARNING;
 
 use crate::message::warning;
 
-/// Characters of all warnings together; beyond, each is cut off.
+/// Maximum number of characters of all warnings together; if they have more, each is cut off.
 const MAX_TOTAL_CHARACTERS: usize = 4 << 10;
 
-/// Length of a warning that is cut off.
+/// Number of characters to which a warning is cut off.
 const CUT_CHARACTERS: usize = 256;
 
 /// Adds the warnings, each once. If they are too long together, each is cut off, and further ones are left out.

@@ -54,7 +54,8 @@ pub(super) async fn watch(
     Ok(response)
 }
 
-/// Twice the minimum at most, spread so that watches do not end together (`pkg/endpoints/handlers/get.go`).
+/// Timeout of a watch without one: at most twice the minimum, spread so that watches do not end together
+/// (`pkg/endpoints/handlers/get.go`).
 fn default_timeout(least: Duration) -> Duration {
     least.mul_f64(1.0 + fastrand::f64())
 }
@@ -79,7 +80,7 @@ fn watch_start(options: &ListOptions) -> Result<WatchStart, Status> {
 struct WatchBody {
     /// An error is sent once, as an event of type ERROR.
     cursor: Result<WatchCursor, Option<Status>>,
-    /// `"kind":"ConfigMap","apiVersion":"v1"`.
+    /// Kind and apiVersion of each event's object, such as `"kind":"ConfigMap","apiVersion":"v1"`.
     type_fields: String,
     drain: Drain,
 }

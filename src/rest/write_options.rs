@@ -3,12 +3,12 @@
 use crate::kubeapi::field_error::{FieldError, invalid_options_status};
 use crate::kubeapi::{Query, Status};
 
-/// What becomes of unknown and duplicate fields (`fieldValidation`, KEP-2885).
+/// Treatment of unknown and duplicate fields (`fieldValidation`, KEP-2885).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FieldValidation {
-    /// They are dropped.
+    /// Such fields are dropped.
     Ignore,
-    /// They are dropped with a warning; Kubernetes' default.
+    /// Such fields are dropped with a warning; Kubernetes' default.
     #[default]
     Warn,
     /// The request is refused.
@@ -16,7 +16,7 @@ pub enum FieldValidation {
 }
 
 impl FieldValidation {
-    /// The values, for errors.
+    /// The valid values, for errors.
     pub const SUPPORTED: [&str; 3] = ["Ignore", "Strict", "Warn"];
 
     /// Reads the parameter; an empty value is the default.
@@ -57,7 +57,7 @@ impl WriteOptions {
     }
 }
 
-/// Whether nothing is stored (`dryRun=All`).
+/// Whether the request is a dry run, of which nothing is stored (`dryRun=All`).
 pub(super) fn dry_run(query: &Query<'_>, errors: &mut Vec<FieldError>) -> bool {
     let mut is_dry_run = false;
     for (_, value) in query.pairs().filter(|(key, _)| key == "dryRun") {

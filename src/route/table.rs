@@ -186,7 +186,7 @@ impl RouteTable {
         self.delegate.as_ref()
     }
 
-    /// Whether it was built from exactly this `registry`.
+    /// Whether the table was built from exactly this `registry`.
     pub fn is_built_from(&self, registry: &Registry) -> bool {
         self.built_from.as_ref().is_some_and(|mark| registry.is_at(mark))
     }
@@ -298,16 +298,16 @@ impl Route {
         self.inflight.try_acquire_shared(hand, self.api_service.settings.max_inflight, mutating, free)
     }
 
-    /// The 429 for a request without a permit.
+    /// The 429 for a request without an in-flight permit.
     pub fn too_many_requests(&self, turned: RejectReason) -> Refusal {
         let name = &self.api_service.name;
         let called = DisplayName(name);
         let message = format!("too many requests for {called}, please try again later");
         let why = match turned {
             RejectReason::LimitReached => {
-                format!("max-inflight of {name} is reached, or its share of the gateway's limit")
+                format!("the limit max-inflight of {name}, or its share of the gateway's limit, is reached")
             }
-            RejectReason::FairShare => format!("the user exceeds the fair share of max-inflight of {name}"),
+            RejectReason::FairShare => format!("the user's fair share of the limit max-inflight of {name} is used up"),
         };
         Refusal::new(Blame::Gateway, Status::too_many_requests(message, RetryAfter::Overloaded)).with_cause(why)
     }

@@ -1,11 +1,11 @@
-//! Defaults, and nulls that may not be (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting`).
+//! Defaults, and removal of forbidden nulls (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting`).
 
 use serde_json::Value;
 
 use super::Schema;
 
 /// Sets absent fields to their defaults, from the outside to the inside: the fields of a default get theirs, too. A
-/// null that may not be becomes the default. Keys of maps are not created.
+/// null that the schema forbids becomes the default. Keys of maps are not created.
 ///
 /// Call [`drop_forbidden_nulls`] before: a null without a default stays null here.
 pub fn apply_defaults(value: &mut Value, schema: &Schema) {
@@ -42,7 +42,7 @@ fn replace_null(value: &mut Value, schema: &Schema) {
     }
 }
 
-/// Removes fields that are null, but may not be and have no default. Items of arrays stay.
+/// Removes fields that are null although the schema forbids it, and that have no default. Items of arrays stay.
 pub fn drop_forbidden_nulls(value: &mut Value, schema: &Schema) {
     match value {
         Value::Object(map) => map.retain(|name, value| {

@@ -22,9 +22,9 @@ pub struct Schema {
     pub format: String,
     /// Fields of an object.
     pub properties: BTreeMap<String, Arc<Schema>>,
-    /// Values of an object's other keys.
+    /// Values of the keys that [`Schema::properties`] does not name.
     pub additional_properties: Option<AdditionalProperties>,
-    /// Items of an array.
+    /// Schema of the items of an array.
     pub items: Option<Arc<Schema>>,
     /// Names of fields that an object must have.
     pub required: Vec<String>,
@@ -32,21 +32,21 @@ pub struct Schema {
     pub default: Option<Value>,
     /// Whether null is a value.
     pub is_nullable: bool,
-    /// `x-kubernetes-preserve-unknown-fields`.
+    /// The extension `x-kubernetes-preserve-unknown-fields`.
     pub preserves_unknown_fields: bool,
     /// `x-kubernetes-embedded-resource`: an object with `apiVersion`, `kind` and `metadata`.
     pub is_embedded_resource: bool,
-    /// `x-kubernetes-int-or-string`.
+    /// The extension `x-kubernetes-int-or-string`.
     pub is_int_or_string: bool,
-    /// `x-kubernetes-list-type`.
+    /// The extension `x-kubernetes-list-type`.
     pub list_type: Option<ListType>,
-    /// `x-kubernetes-list-map-keys`.
+    /// The extension `x-kubernetes-list-map-keys`.
     pub list_map_keys: Vec<String>,
-    /// `x-kubernetes-map-type`.
+    /// The extension `x-kubernetes-map-type`.
     pub map_type: Option<MapType>,
-    /// `x-kubernetes-patch-merge-key`: with a strategic merge patch, the field that identifies an item.
+    /// Field that identifies an item in a strategic merge patch (`x-kubernetes-patch-merge-key`).
     pub merge_key: Option<String>,
-    /// `x-kubernetes-patch-strategy`, without `retainKeys`.
+    /// The extension `x-kubernetes-patch-strategy`, without `retainKeys`.
     pub merge_strategy: MergeStrategy,
 }
 
@@ -70,7 +70,7 @@ pub enum ValueType {
 /// Values of the keys of an object that [`Schema::properties`] does not name.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AdditionalProperties {
-    /// Any scalar; of objects only that they are there, because nothing is known of their fields.
+    /// Any scalar, or an object whose fields are all unknown.
     Any,
     /// A value of this schema.
     Schema(Arc<Schema>),
@@ -86,23 +86,23 @@ impl AdditionalProperties {
     }
 }
 
-/// `x-kubernetes-list-type`.
+/// A value of the extension `x-kubernetes-list-type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListType {
-    /// Replaced as a whole.
+    /// The list is replaced as a whole.
     Atomic,
-    /// No item occurs twice.
+    /// The list is a set: no item occurs twice.
     Set,
     /// Items are identified by [`Schema::list_map_keys`].
     Map,
 }
 
-/// `x-kubernetes-map-type`.
+/// A value of the extension `x-kubernetes-map-type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapType {
-    /// Fields are independent of each other.
+    /// The fields of the map are independent of each other.
     Granular,
-    /// Replaced as a whole.
+    /// The map is replaced as a whole.
     Atomic,
 }
 
@@ -155,7 +155,7 @@ impl Schema {
         self
     }
 
-    /// The schema of a field: of the property, else of the additional ones.
+    /// The schema of a field: that of the property, else that of the additional properties.
     pub fn field(&self, name: &str) -> Option<&Schema> {
         match self.properties.get(name) {
             Some(schema) => Some(schema),

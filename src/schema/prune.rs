@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::Schema;
 use crate::kubeapi::field_error::FieldPath;
 
-/// Fields of the root, and of embedded resources, which other code checks.
+/// Fields of the root and of embedded resources that are never pruned; other code checks them.
 const META_FIELDS: [&str; 3] = ["apiVersion", "kind", "metadata"];
 /// Maximum size of all reported paths in bytes: each may be as long as the object.
 const MAX_REPORTED: usize = 256 * 1024;

@@ -1,4 +1,4 @@
-//! A store that fails: it refuses commits and ends feeds, both as the contract allows.
+//! A store for tests that fails: it refuses commits and ends feeds, both as the contract allows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -40,7 +40,7 @@ impl fmt::Display for KeyError {
 impl std::error::Error for KeyError {}
 
 impl Key {
-    /// Checks a whole key.
+    /// Parses a whole key.
     ///
     /// # Errors
     /// The text is not a key.
@@ -95,7 +95,7 @@ impl Prefix {
         Ok(Prefix(format!("/{root}/{path}/").into()))
     }
 
-    /// Checks a whole prefix.
+    /// Parses a whole prefix.
     ///
     /// # Errors
     /// The text does not begin and end with `/`, or has a wrong segment.
@@ -144,7 +144,7 @@ impl Prefix {
     }
 }
 
-/// As Kubernetes' `IsValidPathSegmentName`, and no NUL, which ends a continue token's start.
+/// Checks a segment by Kubernetes' `IsValidPathSegmentName`; refuses also NUL, which ends a continue token's start.
 fn check_segment(segment: &str) -> Result<(), KeyError> {
     if segment.is_empty() || segment == "." || segment == ".." || segment.contains(['/', '%', '\0']) {
         return Err(KeyError(format!("{segment:?} cannot be a segment of a key")));

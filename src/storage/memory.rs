@@ -12,7 +12,7 @@ use super::{
     RecordChange, RecordPage, Revision, Store, StoreFuture,
 };
 
-/// Changes that are kept for feeds and older reads.
+/// Number of changes that are kept for feeds and older reads.
 const MAX_HISTORY: usize = 102_400;
 
 /// A store without a file. It does not expire records. Cheap to clone.
@@ -114,7 +114,7 @@ pub(super) fn records_below<'m>(
     records.range::<str, _>(range).take_while(|(key, _)| prefix.contains(key)).map(|(_, record)| record)
 }
 
-/// The first part of a prefix at an older revision: its records now, with `newer` changes undone from the last on.
+/// The first records of a prefix at an older revision: its records now, with `newer` changes undone from the last on.
 pub(super) fn page_before<'c>(
     records: &BTreeMap<Key, Arc<KeyValue>>,
     newer: impl Iterator<Item = &'c RecordChange>,

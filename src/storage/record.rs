@@ -38,7 +38,7 @@ pub struct RecordChange {
 }
 
 impl RecordChange {
-    /// The change that `value` makes at `revision`; none deletes.
+    /// The change that `value` makes at `revision`; a missing value is a delete.
     pub(super) fn new(
         key: &Key,
         revision: Revision,
@@ -58,7 +58,7 @@ pub(super) struct Row {
     pub(super) revision: Revision,
     pub(super) key: Key,
     pub(super) created: Revision,
-    /// Revision of the key's row before; 0 if the change creates the key.
+    /// Revision of the previous row of the key; 0 if the change creates the key.
     pub(super) previous: Revision,
     /// The value; none for a delete.
     pub(super) value: Option<Bytes>,

@@ -25,7 +25,7 @@ pub struct CertificateInfo {
     pub not_before: UnixTime,
     /// Last second in which it is valid.
     pub not_after: UnixTime,
-    /// Whether it may sign certificates (basic constraints). A version 1 certificate has none and counts as an
+    /// Whether the certificate may sign others (basic constraints). A version 1 certificate has none and counts as an
     /// authority, because trust stores contain such roots.
     pub is_authority: bool,
     /// Key usage and extended key usage in words, for example `digital signature`, `client authentication`.
@@ -95,7 +95,7 @@ impl CertificateInfo {
         self.early(now)
     }
 
-    /// That the clock stands before the certificate's life, in words, if it does.
+    /// The problem of a certificate that is not valid yet, if it is one.
     pub fn early(&self, now: UnixTime) -> Option<String> {
         let early = now.as_secs() < self.not_before.as_secs();
         early.then(|| {

@@ -37,7 +37,7 @@ pub enum ConnectionFailure {
     NotTls,
     /// Any other failure of the handshake.
     HandshakeFailed,
-    /// Nothing listens there.
+    /// The address refused the connection: nothing listens there.
     ConnectionRefused,
     /// The connection was closed or reset.
     ConnectionClosed,
@@ -68,7 +68,8 @@ pub(super) fn remember_explanation(error: &CertificateError, text: String, leaf:
     REFUSED.set(Some(RefusedCertificate { error: error.clone(), text, leaf: leaf.clone().into_owned() }));
 }
 
-/// The rejected certificate, if it is why the handshake ended with `error` in this poll. Call it before [`describe_error`].
+/// The rejected certificate, if it is why the handshake ended with `error` in this poll. Call it before
+/// [`describe_error`].
 pub fn refused_certificate(error: &io::Error) -> Option<CertificateDer<'static>> {
     let Some(Error::InvalidCertificate(refused)) = rustls_error(error) else { return None };
     REFUSED.with_borrow(|last| last.as_ref().filter(|last| last.error == *refused).map(|last| last.leaf.clone()))
@@ -132,13 +133,13 @@ pub fn failure_reason(error: &io::Error) -> &'static str {
 /// What a peer's alert says of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PeerAlert {
-    /// It does not accept our certificate.
+    /// The peer does not accept our certificate.
     CertificateRefused,
-    /// It wants a certificate and got none; only servers say so.
+    /// The peer requires a client certificate and got none; only servers send this.
     CertificateRequired,
     /// Both sides have no protocol version, cipher suite or application protocol in common.
     NoCommonProtocol,
-    /// It ends the session, without a mistake of ours.
+    /// The peer ends the session; nothing is wrong with the handshake.
     SessionEnded,
     /// Anything else.
     Other,

@@ -251,7 +251,7 @@ mod tests {
         let new = Authority::with_key("clients", key(), SystemTime::now()).unwrap().0;
         let pair = new.pair(&jane());
         let refused = rejection(&old.bundle(), pair.chain());
-        assert!(refused.reason.contains("an authority above it expired"), "{refused}");
+        assert!(refused.reason.contains("a CA certificate above it in the chain expired"), "{refused}");
         let both = Bundle::from_pem((old.pem() + &new.pem()).as_bytes(), "ca.crt").unwrap();
         assert_eq!(both.verify_client(pair.chain(), now()).unwrap().valid_until, pair.not_after());
     }

@@ -47,7 +47,7 @@ impl Bundle {
                 format!("it expired on {}", format_date(*not_after))
             }
             webpki::Error::CertExpired { not_after, .. } => {
-                format!("an authority above it expired on {}", format_date(*not_after))
+                format!("a CA certificate above it in the chain expired on {}", format_date(*not_after))
             }
             webpki::Error::CertNotValidYet { not_before, .. } => {
                 format!("it, or an authority above it, is not valid before {}; is a clock wrong?", format_date(*not_before))

@@ -1,4 +1,4 @@
-//! The recent changes of a resource: a ring that watches read and older lists are made from.
+//! The recent changes of a resource: a ring from which watches are served and older lists are made.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -68,11 +68,11 @@ impl fmt::Debug for StoredChange {
 pub struct HistoryLimits {
     /// Changes older than this are dropped.
     pub age: Duration,
-    /// As many changes are kept whatever their age.
+    /// Minimum number of changes that are kept, whatever their age.
     pub min_changes: usize,
-    /// No more changes are kept.
+    /// Maximum number of changes.
     pub max_changes: usize,
-    /// No more bytes of values that are no longer current are kept.
+    /// Maximum number of bytes of values that are no longer current.
     pub max_bytes: usize,
 }
 
@@ -85,14 +85,14 @@ impl Default for HistoryLimits {
 /// The changes after a revision, without a gap.
 pub(super) struct ChangeRing {
     changes: VecDeque<Arc<StoredChange>>,
-    /// All changes after it are in the ring.
+    /// Revision after which all changes are in the ring.
     floor: Revision,
-    /// Bytes of the old values.
+    /// Number of bytes of the old values.
     bytes: usize,
     limits: HistoryLimits,
 }
 
-/// What a scan of the ring found.
+/// Result of a scan of the ring.
 pub(super) enum Scan<T> {
     /// The first change that was wanted.
     Found(T),
@@ -122,7 +122,7 @@ impl ChangeRing {
         self.trim(now);
     }
 
-    /// Drops what the limits do not allow.
+    /// Drops the oldest changes until the limits hold.
     pub(super) fn trim(&mut self, now: UnixMillis) {
         let HistoryLimits { age, min_changes, max_changes, max_bytes } = self.limits;
         let oldest = now.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX));

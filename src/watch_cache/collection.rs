@@ -20,13 +20,13 @@ use crate::storage::{
     Store,
 };
 
-/// Records that a load parses before other tasks of the thread run.
+/// Number of records that a load parses before other tasks of the thread run.
 const RECORDS_AT_ONCE: usize = 256;
 
-/// How often a load is tried whose feed ends at once; the last time without history.
+/// Attempts of a load whose feed ends at once; the last attempt is without history.
 const LOAD_ATTEMPTS: usize = 4;
 
-/// What a collection is of.
+/// Settings of the collection of one resource.
 #[derive(Clone, Debug)]
 pub struct CollectionSettings {
     /// Prefix of the keys of the resource.
@@ -35,7 +35,7 @@ pub struct CollectionSettings {
     pub fields: Arc<[DeclaredField]>,
 }
 
-/// What all collections use.
+/// What all collections of a watch cache share.
 #[derive(Clone)]
 pub(super) struct CacheContext {
     pub(super) store: Arc<dyn Store>,
@@ -54,11 +54,11 @@ struct CollectionState {
     context: CacheContext,
     snapshot: ArcSwap<Snapshot>,
     ring: RwLock<ChangeRing>,
-    /// Progress of a feed, and its number.
+    /// Number of the current feed and its progress.
     progress: RwLock<Option<(u64, Progress)>>,
-    /// Number of the feed that counts; 0 when none does.
+    /// Number of the feed whose changes are applied; 0 when there is none.
     feed: AtomicU64,
-    /// Numbers of feeds. Held while loading.
+    /// Number of the last feed that was started. Locked while the collection loads.
     feeds: tokio::sync::Mutex<u64>,
 }
 
@@ -107,7 +107,7 @@ impl ResourceCollection {
         followed.filter(|feed| self.0.feed.load(Ordering::Acquire) == *feed)
     }
 
-    /// The object at hand, without waiting; with the local store it is the latest.
+    /// The cached object, without waiting; with the local store it is the latest.
     pub fn get(&self, key: &Key) -> Option<Arc<Stored>> {
         self.0.snapshot.load().get(key.as_str()).cloned()
     }
@@ -274,7 +274,7 @@ impl CollectionState {
         Stored::new(record, &self.settings.prefix, &self.settings.fields)
     }
 
-    /// The object of a record: the one that is held already, or parsed.
+    /// The object of a record: the one that is cached already, or parsed.
     fn object(&self, record: &Arc<KeyValue>, snapshot: &Snapshot, held: &HashMap<Key, Arc<Stored>>) -> Arc<Stored> {
         let known = [held.get(&record.key), snapshot.get(record.key.as_str())];
         let same = known.into_iter().flatten().find(|object| object.revision() == record.revision);
@@ -282,7 +282,7 @@ impl CollectionState {
     }
 }
 
-/// Takes the changes of one feed, on the thread of the store.
+/// Applies the changes of one feed, on the thread of the store.
 struct CollectionSink {
     state: Weak<CollectionState>,
     feed: u64,
@@ -332,7 +332,7 @@ impl ChangeSink for CollectionSink {
         let Some(state) = self.state.upgrade() else { return };
         let ended = state.feed.compare_exchange(self.feed, 0, Ordering::AcqRel, Ordering::Acquire);
         if ended.is_ok() {
-            tracing::warn!("collection {} is loaded again: {error}", state.settings.prefix);
+            tracing::warn!("watch cache of {} is loaded from the store again: {error}", state.settings.prefix);
             state.context.notifiers.signal_all(state.id);
         }
     }

@@ -47,7 +47,7 @@ impl Collections {
         self.0.collections.read().get(prefix).cloned()
     }
 
-    /// Forgets a collection: its resource exists no more. Watches that run keep it.
+    /// Removes the collection of a resource that exists no more. Watches that run keep it.
     pub fn remove(&self, prefix: &Prefix) {
         self.0.collections.write().remove(prefix);
     }

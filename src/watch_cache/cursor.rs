@@ -14,38 +14,38 @@ use super::snapshot::Snapshot;
 use super::stored::Stored;
 use crate::storage::{Prefix, Revision};
 
-/// Changes that are examined before other tasks of the thread run.
+/// Number of changes that are examined before other tasks of the thread run.
 const CHANGES_AT_ONCE: usize = 512;
 
 /// Longest time between two bookmarks (`cacher/cacher.go`, `bookmarkFrequency`).
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Bookmarks of watches that began together are spread over this time.
+/// Time over which the bookmarks of watches that began together are spread.
 const BOOKMARK_SPREAD: Duration = Duration::from_secs(10);
 
-/// The last bookmark is sent so long before the end.
+/// Time before the end of a watch at which the last bookmark is sent.
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 
 /// A watch to begin.
 #[derive(Clone, Debug)]
 pub struct WatchQuery {
-    /// One namespace only.
+    /// Namespace to which the watch is restricted, if it is.
     pub namespace: Option<String>,
     /// Labels and fields.
     pub selection: Selection,
-    /// Where it begins.
+    /// Where the watch begins.
     pub start: WatchStart,
     /// Whether bookmarks are sent (`allowWatchBookmarks`).
     pub sends_bookmarks: bool,
-    /// How long it lasts; none is for ever.
+    /// How long the watch lasts; none is for ever.
     pub timeout: Option<Duration>,
 }
 
 /// Where a watch begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchStart {
-    /// With the objects that exist, then their changes: `resourceVersion` unset (never older than an acknowledged
-    /// write) or `sendInitialEvents`, which also wants a bookmark at the end of the initial events.
+    /// Begins with the objects that exist, then their changes: `resourceVersion` unset (never older than an
+    /// acknowledged write) or `sendInitialEvents`, which also wants a bookmark at the end of the initial events.
     Latest {
         /// Whether a bookmark ends the initial events.
         marks_end: bool,
@@ -304,7 +304,7 @@ impl WatchCursor {
 /// Result of looking at what is at hand.
 enum Ready {
     Event(WatchEvent),
-    /// Nothing yet, but not everything was examined.
+    /// No event yet, but not everything was examined.
     More,
     Nothing,
 }

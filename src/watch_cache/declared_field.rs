@@ -26,7 +26,7 @@ impl DeclaredField {
     }
 }
 
-/// The value at a path of JSON bytes as text: texts without quotes, numbers and booleans as written, none else.
+/// The value at a path of JSON bytes as text: texts without quotes, numbers and booleans as written, none for others.
 fn value_at(bytes: &[u8], path: &[Box<str>]) -> Option<String> {
     let mut at: &RawValue = serde_json::from_slice(bytes).ok()?;
     for name in path {

@@ -1,4 +1,4 @@
-//! Lists: which revision, which objects, in which pages.
+//! Lists of objects: selection of revision, objects and pages.
 
 use std::sync::Arc;
 
@@ -10,39 +10,39 @@ use super::snapshot::Snapshot;
 use super::stored::Stored;
 use crate::storage::{self, Prefix, Revision};
 
-/// Objects that are examined before other tasks of the thread run.
+/// Number of objects that are examined before other tasks of the thread run.
 const OBJECTS_AT_ONCE: usize = 1_024;
 
 /// The revision that a list asks for: `resourceVersion` and `resourceVersionMatch`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListRevision {
-    /// Unset: never older than an acknowledged write.
+    /// Version unset: never older than an acknowledged write.
     #[default]
     Latest,
-    /// `0`: what is at hand, whole.
+    /// Version `0`: the cached objects, all on one page.
     Any,
-    /// N, with `NotOlderThan` or without match and limit: what is at hand when it is not older, whole.
+    /// Version N, with `NotOlderThan` or without match and limit: the cached objects when not older, all on one page.
     NotOlderThan(Revision),
-    /// N, with `Exact` or without match and with a limit: the objects as of that revision.
+    /// Version N, with `Exact` or without match and with a limit: the objects as of that revision.
     Exact(Revision),
 }
 
-/// A list to make.
+/// Request of a list.
 #[derive(Clone, Debug, Default)]
 pub struct ListQuery {
-    /// One namespace only.
+    /// Namespace to which the list is restricted, if it is.
     pub namespace: Option<String>,
-    /// Labels and fields.
+    /// Selection by labels and fields.
     pub selection: Selection,
     /// The revision asked for; not used with `continues`.
     pub version: ListRevision,
-    /// Objects on a page; 0 is no limit.
+    /// Maximum number of objects on a page; 0 is no limit.
     pub limit: usize,
     /// A decoded continue token.
     pub continues: Option<ContinuePosition>,
 }
 
-/// What a continue token holds (`storage/continue.go`).
+/// Content of a continue token (`storage/continue.go`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContinuePosition {
     /// Revision of the first page, `rv` in the token; none is -1, the latest.
@@ -54,11 +54,11 @@ pub struct ContinuePosition {
 /// A page of objects.
 #[derive(Clone, Debug)]
 pub struct StoredList {
-    /// `metadata.resourceVersion`.
+    /// The field `metadata.resourceVersion`.
     pub revision: Revision,
     /// The objects, by key.
     pub objects: Vec<Arc<Stored>>,
-    /// Where the next page begins, if there is one.
+    /// Start of the next page, if there is one.
     pub next: Option<ContinuePosition>,
     /// `metadata.remainingItemCount`: how many objects follow, if everything is selected.
     pub remaining: Option<usize>,
@@ -238,7 +238,7 @@ impl ResourceCollection {
 }
 
 impl StoredList {
-    /// Says that another page follows the last object.
+    /// Marks the page as followed by another one that begins after the last object.
     fn end(&mut self, scope: &Prefix, revision: Revision) {
         let relative = self.objects.last().and_then(|last| last.key().as_str().strip_prefix(scope.as_str()));
         let start = format!("/{}\0", relative.unwrap_or_default());

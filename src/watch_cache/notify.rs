@@ -16,7 +16,7 @@ use super::change_log::StoredChange;
 use super::select::Selection;
 use crate::storage::{Prefix, Revision};
 
-/// Signals that wait at most; then all cursors of the collections are woken.
+/// Maximum number of waiting signals; beyond, all cursors of the collections are woken.
 const MAX_SIGNALS: usize = 4_096;
 
 /// Wakes the cursors of one worker thread. Cheap to clone.
@@ -27,7 +27,7 @@ pub struct Notifier(Arc<NotifierState>);
 struct NotifierState {
     inbox: Mutex<Inbox>,
     interests: Mutex<Interests>,
-    /// Cursors; without one, signals are not sent.
+    /// Number of cursors; without any, signals are not sent.
     cursors: AtomicUsize,
 }
 
@@ -35,14 +35,14 @@ struct NotifierState {
 struct Inbox {
     signals: Vec<Signal>,
     waker: Option<Waker>,
-    /// A task dispatches signals on the worker's thread. Without it the thread of the store does.
+    /// Whether a task dispatches signals on the worker's thread. Without it the thread of the store does.
     has_task: bool,
 }
 
 struct Signal {
     collection: u64,
     revision: Revision,
-    /// What a cursor may be interested in; none when too many signals were waiting.
+    /// Keys of the changes, by which cursors are found; none when too many signals were waiting.
     topics: Option<[u64; 4]>,
 }
 
@@ -66,7 +66,7 @@ struct SlotState {
     waker: Option<Waker>,
 }
 
-/// The registration of a cursor; dropping it ends it.
+/// Registration of a cursor, which ends when it is dropped.
 pub(super) struct Interest {
     notifier: Notifier,
     slot: Arc<Slot>,
@@ -85,7 +85,7 @@ impl NotifierSet {
         notifier
     }
 
-    /// Tells all workers of changes, which the ring of the collection must hold already.
+    /// Signals changes to all workers. The ring of the collection must hold them already.
     pub(super) fn signal(&self, collection: u64, prefix: &Prefix, changes: &[Arc<StoredChange>]) {
         for notifier in self.0.read().iter().filter(|notifier| notifier.cursors() > 0) {
             notifier.signal(collection, prefix, changes);
@@ -182,7 +182,7 @@ impl Notifier {
     }
 }
 
-/// Lets the thread of the store dispatch again when the task ends.
+/// Guard of the task that dispatches signals; when it is dropped, the thread of the store dispatches again.
 struct TaskGuard<'n>(&'n Notifier);
 
 impl Drop for TaskGuard<'_> {

@@ -1,4 +1,4 @@
-//! A snapshot at an older revision: the current one with the ring undone.
+//! A snapshot at an older revision: the current one with the changes in the ring undone.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::change_log::ChangeRing;
 use super::snapshot::Snapshot;
 use crate::storage::Revision;
 
-/// Changes that are undone before other tasks of the thread run.
+/// Number of changes that are undone before other tasks of the thread run.
 const CHANGES_AT_ONCE: usize = 256;
 
 /// The snapshot as of `revision`; none if the ring does not reach back to it.

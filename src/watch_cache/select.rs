@@ -1,4 +1,4 @@
-//! Selection of objects by labels and declared fields, and what a change is to a watch that selects.
+//! Selection of objects by labels and declared fields, and the event that a change is for a watch with a selection.
 
 use super::Error;
 use super::change_log::StoredChange;
@@ -11,11 +11,11 @@ use crate::kubeapi::{FieldSelector, LabelSelector};
 pub enum WatchEventKind {
     /// ADDED: created, entered the selection, or exists at the start.
     Added,
-    /// MODIFIED.
+    /// MODIFIED: changed within the selection.
     Modified,
     /// DELETED: deleted, or left the selection.
     Deleted,
-    /// BOOKMARK.
+    /// BOOKMARK: the revision up to which all events were sent.
     Bookmark,
     /// BOOKMARK with the annotation `k8s.io/initial-events-end`.
     InitialEventsEnd,

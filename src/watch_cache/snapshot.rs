@@ -18,7 +18,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// No objects.
+    /// A snapshot without objects.
     pub(super) fn empty(revision: Revision) -> Snapshot {
         Snapshot { revision, objects: RedBlackTreeMapSync::new_sync(), bytes: 0 }
     }
@@ -55,7 +55,7 @@ impl Snapshot {
         self.objects.range::<str, _>(range).take_while(|(key, _)| prefix.contains(key)).map(|(_, object)| object)
     }
 
-    /// Adds an object without a change of revision: a load.
+    /// Adds an object of a load, without a change of revision.
     pub(super) fn insert(&mut self, object: Arc<Stored>) {
         self.bytes += object.bytes().len();
         if let Some(old) = self.objects.get(object.key()) {

@@ -1,4 +1,4 @@
-//! A stored object: its bytes, where its resourceVersion belongs, and the metadata that reads and controllers need.
+//! A stored object: its bytes, the place of its resourceVersion, and the metadata that reads and controllers need.
 
 use std::fmt;
 use std::ops::Range;
@@ -18,7 +18,7 @@ pub struct Stored {
     record: Arc<KeyValue>,
     /// Length of the resource's prefix in the key.
     prefix: usize,
-    /// Where the resourceVersion is spliced in: this range is replaced.
+    /// Place of the resourceVersion: this range of the bytes is replaced.
     splice: Splice,
     metadata: ObjectMetadata,
     /// Values of the declared fields, in the order of their declaration.
@@ -28,16 +28,16 @@ pub struct Stored {
     views: Views,
 }
 
-/// Keys and values, by key.
+/// Keys and values, sorted by key.
 pub type SortedPairs = Box<[(Box<str>, Box<str>)]>;
 
 /// Metadata of a stored object that is used without decoding it. Name and namespace are in the key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ObjectMetadata {
-    /// `metadata.uid`.
+    /// The field `metadata.uid`.
     pub uid: Box<str>,
-    /// `metadata.generation`.
+    /// The field `metadata.generation`.
     pub generation: i64,
     /// `metadata.creationTimestamp`, in RFC 3339.
     pub creation_timestamp: Option<Box<str>>,
@@ -46,10 +46,10 @@ pub struct ObjectMetadata {
     /// `metadata.labels`, by key.
     #[serde(deserialize_with = "sorted_pairs")]
     pub labels: SortedPairs,
-    /// `metadata.finalizers`.
+    /// The field `metadata.finalizers`.
     #[serde(deserialize_with = "null_as_default")]
     pub finalizers: Box<[Box<str>]>,
-    /// `metadata.ownerReferences`.
+    /// The field `metadata.ownerReferences`.
     #[serde(deserialize_with = "null_as_default")]
     pub owner_references: Box<[OwnerReference]>,
 }
@@ -184,7 +184,7 @@ impl fmt::Debug for Stored {
 pub struct Views(Mutex<Vec<(u64, Bytes)>>);
 
 impl Views {
-    /// The bytes of a form; made by `encode` when they are asked for first.
+    /// The encoding of a form; made by `encode` on the first call.
     pub fn get_or_encode(&self, form: u64, encode: impl FnOnce() -> Bytes) -> Bytes {
         // Held while encoding: others who want the same form would encode it, too.
         let mut views = self.0.lock();
@@ -196,7 +196,7 @@ impl Views {
         bytes
     }
 
-    /// Drops all forms; they are made again when asked for.
+    /// Drops all encodings; they are made again on demand.
     pub fn clear(&self) {
         *self.0.lock() = Vec::new();
     }

@@ -18,13 +18,13 @@ pub struct OidcFlags {
     pub client_id: String,
     /// `--oidc-ca-file`: the CAs for the issuer's servers; none for the system's roots.
     pub authorities: Option<PathBuf>,
-    /// `--oidc-username-claim`.
+    /// Value of `--oidc-username-claim`.
     pub username_claim: String,
-    /// `--oidc-username-prefix`.
+    /// Value of `--oidc-username-prefix`.
     pub username_prefix: String,
     /// `--oidc-groups-claim`; empty for none.
     pub groups_claim: String,
-    /// `--oidc-groups-prefix`.
+    /// Value of `--oidc-groups-prefix`.
     pub groups_prefix: String,
     /// `--oidc-sign-alg`: allowed signing algorithms; at least one.
     pub algorithms: Vec<String>,

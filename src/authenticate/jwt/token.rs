@@ -37,7 +37,7 @@ pub struct UnverifiedToken<'t> {
     pub key_id: String,
     /// The decoded signature.
     pub signature: Vec<u8>,
-    /// The claims.
+    /// Claims of the token.
     pub claims: Claims,
 }
 

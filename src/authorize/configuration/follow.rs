@@ -36,7 +36,7 @@ pub struct AuthorizationConfigFile {
 /// Settings of all webhooks, from flags.
 #[derive(Clone, Copy, Debug)]
 pub struct AuthorizationWebhookSettings {
-    /// `--authorization-stale-allow-ttl`.
+    /// Value of `--authorization-stale-allow-ttl`.
     pub stale_allow_ttl: Duration,
     /// The maximum timeout of a review (`--request-timeout`).
     pub max_timeout: Duration,
@@ -61,7 +61,7 @@ struct LoadedConfiguration {
     kubeconfigs: Vec<Option<(KubeconfigSource, Kubeconfig)>>,
 }
 
-/// Builds authorizers.
+/// Builds the authorizers of a configuration.
 struct ChainBuilder {
     settings: AuthorizationWebhookSettings,
     policy: Option<Published<RbacPolicy>>,

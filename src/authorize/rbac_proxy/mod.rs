@@ -119,7 +119,7 @@ impl RbacProxyRules {
         })
     }
 
-    /// All templates.
+    /// All attribute templates of the rule.
     fn templates(&self) -> impl Iterator<Item = &AttributeTemplate> {
         std::iter::once(&self.template).chain(self.by_path.iter().map(|rule| &rule.template))
     }

@@ -19,9 +19,9 @@ pub struct PathFilter {
 /// How a request is handled by its path.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PathAccess {
-    /// It needs authentication and authorization.
+    /// The request needs authentication and authorization.
     Protected,
-    /// It is forwarded without authentication and identity headers.
+    /// The request is forwarded without authentication and identity headers.
     Open(OpenPath),
     /// 404: the path is not served.
     NotFound,

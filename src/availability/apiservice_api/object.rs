@@ -12,7 +12,7 @@ use crate::registry::{ApiService, ApiServiceBackend};
 pub(super) struct ApiServiceObject {
     pub(super) api_service: Arc<ApiService>,
     pub(super) condition: Arc<AvailabilityCondition>,
-    /// `metadata.resourceVersion`.
+    /// The field `metadata.resourceVersion`.
     pub(super) version: u64,
 }
 

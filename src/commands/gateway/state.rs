@@ -66,11 +66,11 @@ pub(super) struct Documents {
 /// Which requests that no APIService claims go to the delegate.
 #[derive(Clone, Copy)]
 pub(super) struct DelegateScope {
-    /// All but those that are answered locally.
+    /// Whether all of them go there but those that are answered locally.
     pub(super) all: bool,
-    /// Those for APIServices: they are registered in the delegate's cluster.
+    /// Whether requests for APIServices go there: these are registered in the delegate's cluster.
     pub(super) apiservices: bool,
-    /// `/metrics`.
+    /// Whether `/metrics` goes there.
     pub(super) metrics: bool,
 }
 

@@ -36,7 +36,7 @@ pub(super) struct StatusInputs {
     /// Readiness of a sidecar's upstreams.
     pub(super) upstream_readiness: Published<UpstreamReadiness>,
     pub(super) egress_routes: Published<EgressRoutes>,
-    /// One per worker.
+    /// Connections of each worker.
     pub(super) connections: Vec<Connections>,
     pub(super) log_level: LogLevel,
     pub(super) access_log: Arc<AccessLog>,

@@ -73,7 +73,7 @@ pub enum ReplyCode {
 pub enum ProtocolError {
     /// The first byte is not 5. No reply is possible.
     Version(u8),
-    /// The version of user and password is not 1.
+    /// The version of the user and password message (RFC 1929) is not 1.
     LoginVersion(u8),
     /// The request is refused with this reply code and reason.
     Request(ReplyCode, &'static str),
@@ -156,7 +156,8 @@ pub fn parse_request(bytes: &[u8]) -> ParseResult<Destination> {
     Ok(Some((Destination { host, port: u16::from_be_bytes(*port) }, 4 + length + 2)))
 }
 
-/// Encodes the reply to [`parse_request`]. The bound address is not revealed; behind another proxy it is unknown anyway.
+/// Encodes the reply to [`parse_request`]. The bound address is not revealed; behind another proxy it is unknown
+/// anyway.
 pub fn connect_reply(reply: ReplyCode) -> [u8; 10] {
     [VERSION, reply as u8, 0, 1, 0, 0, 0, 0, 0, 0]
 }

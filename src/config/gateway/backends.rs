@@ -19,7 +19,8 @@ pub struct BackendsConfig {
     pub registry: Option<registry::Settings>,
     /// The API server of all paths that no APIService claims, and its settings.
     pub delegate: Option<(KubeconfigSource, registry::Settings)>,
-    /// Whether it serves all of these paths, or only those of APIServices, because it is the source of the registry.
+    /// Whether the delegate serves all of these paths, or only those of APIServices, because it is the source of the
+    /// registry.
     pub delegates_unclaimed_paths: bool,
     /// Whether `/metrics` on the secure port is relayed to the delegate (`--serving-metrics`).
     pub delegates_metrics: bool,
@@ -40,9 +41,9 @@ pub struct BackendsConfig {
 /// A kube-apiserver as a source of the registry.
 #[derive(Clone, Debug)]
 pub struct ClusterRegistrySettings {
-    /// `--kubeconfig`.
+    /// Value of `--kubeconfig`.
     pub source: KubeconfigSource,
-    /// What its objects may configure; the directory is the base of file names in annotations.
+    /// Limits of what the cluster's objects may configure; the directory is the base of file names in annotations.
     pub settings: registry::Settings,
     /// `--leader-elect`: the election of the gateway that writes conditions.
     pub election: Option<election::Settings>,
@@ -114,7 +115,7 @@ pub(in crate::config) fn backends(
     }
 }
 
-/// `--serving-metrics`.
+/// Reads `--serving-metrics`: whether `/metrics` is relayed to the delegate.
 fn delegates_metrics(parser: &mut FlagParser<'_>, delegates_all: bool) -> bool {
     const FLAG: &str = "serving-metrics";
     let whose = if parser.is_given(FLAG) { parser.choice(FLAG) } else { parser.text(FLAG) };

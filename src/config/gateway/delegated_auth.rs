@@ -17,22 +17,22 @@ pub struct DelegatedAuthConfig {
     pub authentication_kubeconfig: Option<PathBuf>,
     /// Whether the ConfigMap extension-apiserver-authentication of that API server is followed.
     pub lookup_auth_configmap: bool,
-    /// `--authentication-tolerate-lookup-failure`.
+    /// Value of `--authentication-tolerate-lookup-failure`.
     pub tolerate_lookup_failure: bool,
     /// Settings of token reviews.
     pub token_reviews: TokenReviewSettings,
     /// `--authentication-token-webhook-config-file`: the webhook for TokenReview, called before that API server.
     pub token_webhook: Option<PathBuf>,
-    /// `--authentication-token-webhook-version`.
+    /// Value of `--authentication-token-webhook-version`.
     pub token_webhook_version: ReviewVersion,
     /// `--authorization-kubeconfig` or `--authorization-webhook-config-file`: the API server or webhook for
     /// SubjectAccessReview; set if and only if [`AuthorizerMode::Webhook`] is among the modes.
     pub authorization_kubeconfig: Option<PathBuf>,
     /// Settings of access reviews.
     pub access_reviews: AccessReviewSettings,
-    /// `--readiness-requires-reviews`.
+    /// Value of `--readiness-requires-reviews`.
     pub readiness_requires_reviews: bool,
-    /// `--authorization-always-allow-paths`.
+    /// Value of `--authorization-always-allow-paths`.
     pub always_allow_paths: AlwaysAllowPaths,
 }
 

@@ -1,4 +1,4 @@
-//! `--embedded-api` and its flags.
+//! Settings of the embedded API server (`--embedded-api` and its flags).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,9 +11,9 @@ use crate::rest::ApiServerSettings;
 pub struct EmbeddedApiConfig {
     /// The file of the store.
     pub store_file: PathBuf,
-    /// Whether a write waits for the disk.
+    /// Whether a write is acknowledged only after it is on the disk.
     pub synchronizes: bool,
-    /// Settings of the API.
+    /// Settings of the embedded API server.
     pub settings: ApiServerSettings,
 }
 

@@ -49,9 +49,9 @@ pub struct ServingCertificateRequest {
 /// Whether and from which networks the PROXY protocol is accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProxyProtocolMode {
-    /// It is not accepted.
+    /// The PROXY protocol is not accepted.
     Off,
-    /// A connection from these networks may begin with it.
+    /// A connection from these networks may begin with the PROXY protocol.
     Optional(Vec<IpNet>),
     /// A connection must come from these networks and begin with it.
     Required(Vec<IpNet>),

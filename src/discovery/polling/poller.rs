@@ -84,7 +84,7 @@ pub(crate) struct Poller<S: PollSource> {
 struct PollerShared<S: PollSource> {
     source: S,
     state: RefCell<State<S>>,
-    /// Nothing is published before this time.
+    /// Time before which nothing is published.
     publish_not_before: Cell<Instant>,
     /// Whether a publication is scheduled for that time.
     is_publish_scheduled: Cell<bool>,

@@ -34,7 +34,7 @@ impl BackendTls {
         Ok(BackendTls { name: server_name(name)?, settings, any_version: any, http1_only: http1 })
     }
 
-    /// The same settings with `identity` as the client certificate, unless they have one.
+    /// These settings with `identity` as the client certificate, unless they have one.
     ///
     /// # Errors
     /// A client certificate that rustls rejects.

@@ -31,9 +31,9 @@ enum HostPattern {
 /// What a name without a leading star or dot matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BareName {
-    /// That name only.
+    /// It matches that name only.
     Exact,
-    /// That name and its subdomains, as in `NO_PROXY`.
+    /// It matches that name and its subdomains, as in `NO_PROXY`.
     WithSubdomains,
 }
 
@@ -93,8 +93,8 @@ impl DestinationPattern {
     }
 }
 
-/// Parses `10.0.0.0/8`, `fd00::/8`, or one address. The address is parsed by the standard library: ipnet accepts leading
-/// zeros.
+/// Parses `10.0.0.0/8`, `fd00::/8`, or one address. The address is parsed by the standard library: ipnet accepts
+/// leading zeros.
 ///
 /// # Errors
 /// The text is neither.

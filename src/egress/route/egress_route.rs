@@ -80,7 +80,7 @@ pub enum ConnectDialect {
 /// A proxy for outbound connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EgressProxy {
-    /// Its address.
+    /// Address of the proxy.
     pub address: Address,
     /// TLS settings; `None` without TLS.
     pub tls: Option<Arc<ProxyTls>>,

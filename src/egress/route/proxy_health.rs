@@ -15,9 +15,9 @@ pub enum ProxyState {
     /// Not used yet.
     #[default]
     Untried,
-    /// Its last dial succeeded, or failed for a reason that may lie with the destination.
+    /// The last dial succeeded, or failed for a reason that may lie with the destination.
     Healthy,
-    /// It fails.
+    /// Dials through the proxy fail.
     Failing {
         /// Kind of failure.
         fault: ProxyFault,
@@ -51,9 +51,9 @@ struct TrackedProxy {
 pub(in crate::egress) enum ProxyHealthChange {
     /// No change.
     Unchanged,
-    /// It became failing.
+    /// The proxy became failing.
     Failed,
-    /// It recovered.
+    /// The proxy recovered.
     Recovered,
 }
 

@@ -33,9 +33,9 @@ pub struct EgressSelectionSettings {
 /// How destinations are dialed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EgressRouteSettings {
-    /// Directly.
+    /// Destinations are dialed directly.
     Direct,
-    /// Through proxies.
+    /// Destinations are dialed through proxies.
     Proxy(ProxySettings),
 }
 

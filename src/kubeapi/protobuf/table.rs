@@ -16,7 +16,7 @@ pub struct MessageTable {
 pub struct MessageId(u16);
 
 impl MessageId {
-    /// Its position as an index.
+    /// Position of the message type in the table.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
@@ -25,9 +25,9 @@ impl MessageId {
 /// A Go struct of the API.
 #[derive(Debug)]
 pub struct MessageType {
-    /// Its OpenAPI name, such as `io.k8s.api.core.v1.ConfigMap`.
+    /// OpenAPI name of the type, such as `io.k8s.api.core.v1.ConfigMap`.
     pub name: &'static str,
-    /// Its fields, ordered by protobuf number.
+    /// Fields of the type, ordered by protobuf number.
     pub fields: Vec<MessageField>,
     /// Whether server-side apply treats a value of it as a whole (`x-kubernetes-map-type: atomic`).
     pub is_atomic: bool,
@@ -49,7 +49,7 @@ pub struct MessageField {
     pub is_required: bool,
     /// `x-kubernetes-list-type`, for lists that have one.
     pub list_type: Option<FieldListType>,
-    /// `x-kubernetes-list-map-keys`.
+    /// The extension `x-kubernetes-list-map-keys`.
     pub list_keys: Vec<&'static str>,
     /// `x-kubernetes-patch-strategy`: empty, `merge`, `replace`, `retainKeys`, or two of them with a comma.
     pub patch_strategy: &'static str,
@@ -74,7 +74,7 @@ pub enum Omission {
     Zero,
 }
 
-/// `x-kubernetes-list-type`.
+/// A value of the extension `x-kubernetes-list-type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldListType {
     /// Server-side apply replaces the list as a whole.

@@ -46,7 +46,7 @@ pub(super) struct Candidate {
 /// The Lease as last observed.
 struct ObservedLease {
     lease: Lease,
-    /// When it was first observed in this state.
+    /// Time at which the Lease was first observed in this state.
     at: Instant,
 }
 

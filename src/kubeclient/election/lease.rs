@@ -45,7 +45,7 @@ impl Lease {
         serde_json::from_value(value).ok()
     }
 
-    /// Its `resourceVersion`.
+    /// The Lease's `resourceVersion`.
     pub(super) fn resource_version(&self) -> &str {
         &self.metadata.resource_version
     }
@@ -74,7 +74,7 @@ impl LeaderElectionRecord {
         })
     }
 
-    /// Its duration.
+    /// Duration of the lease.
     pub(super) fn duration(&self) -> Duration {
         Duration::from_secs(u64::try_from(self.lease_duration_seconds).unwrap_or_default())
     }

@@ -29,7 +29,7 @@ pub struct Settings {
     pub retry_period: Duration,
     /// Name of the Lease.
     pub name: String,
-    /// Its namespace.
+    /// Namespace of the Lease.
     pub namespace: String,
 }
 

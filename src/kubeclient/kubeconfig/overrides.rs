@@ -48,7 +48,7 @@ pub struct ConfigOverrides {
 }
 
 impl ConfigOverrides {
-    /// Whether it contains credentials.
+    /// Whether the overrides contain credentials.
     pub(super) fn has_credentials(&self) -> bool {
         self.token.is_some() || self.client_certificate.is_some() || self.username.is_some() || self.password.is_some()
     }

@@ -19,7 +19,7 @@ use crate::process::{Problem, Problems};
 /// The raw kubeconfig files. There is at least one.
 pub(in crate::kubeclient) struct RawKubeconfig(Vec<KubeconfigFile>);
 
-/// One file.
+/// One kubeconfig file.
 struct KubeconfigFile {
     origin: FileLocation,
     content: KubeconfigContent,
@@ -27,7 +27,7 @@ struct KubeconfigFile {
 
 /// Location of a kubeconfig file.
 pub(in crate::kubeclient) struct FileLocation {
-    /// Its name in problems.
+    /// Name of the entry in problems.
     pub(super) place: String,
     /// Base directory of relative paths.
     pub(super) folder: PathBuf,

@@ -60,12 +60,12 @@ pub(in crate::kubeclient) struct ExecPlugin {
     environment: Vec<(String, String)>,
     install_hint: String,
     interactive: InteractiveMode,
-    /// Whether it gets information about the cluster (`provideClusterInfo`).
+    /// Whether the plugin gets information about the cluster (`provideClusterInfo`).
     pub(in crate::kubeclient) provides_cluster_info: bool,
     cluster: Option<serde_json::Value>,
 }
 
-/// Whether it may use standard input (`interactiveMode`).
+/// Whether a plugin may use standard input (`interactiveMode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InteractiveMode {
     Never,
@@ -92,7 +92,7 @@ struct Status {
 }
 
 impl ExecPlugin {
-    /// The plugin of a kubeconfig.
+    /// Creates the plugin of a kubeconfig's user.
     ///
     /// # Errors
     /// The invalid fields with their errors.

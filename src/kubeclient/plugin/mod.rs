@@ -71,7 +71,7 @@ impl CredentialPlugin {
 }
 
 impl PluginCredentials {
-    /// Whether they must be renewed.
+    /// Whether the credentials must be renewed.
     pub(super) fn needs_renewal(&self, now: SystemTime) -> bool {
         self.expires_at.is_some_and(|until| {
             // Short-lived credentials are used for three quarters of their life.

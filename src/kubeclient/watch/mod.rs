@@ -1,8 +1,8 @@
 //! List and watch of a collection (a reflector).
 //!
 //! kube-rs' reflector is not used: it needs a `Send` client with `Send` futures, while ours belongs to one thread, and
-//! the generated types of Kubernetes, while only a few fields are read here. The state machine is in [`reflector_state`]; the
-//! I/O is here.
+//! the generated types of Kubernetes, while only a few fields are read here. The state machine is in
+//! [`reflector_state`]; the I/O is here.
 
 mod event;
 mod reflector_state;
@@ -42,9 +42,9 @@ pub trait ReflectorHandler {
     fn on_item(&self, object: &RawValue);
     /// The list is complete: objects that it did not contain are deleted.
     fn on_synced(&self);
-    /// This object was added or modified.
+    /// Called when an object was added or modified.
     fn on_apply(&self, object: &RawValue);
-    /// This object was deleted.
+    /// Called when an object was deleted.
     fn on_delete(&self, object: &RawValue);
     /// The server answered within `took`: known objects are current.
     fn on_healthy(&self, took: Duration);

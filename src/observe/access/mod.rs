@@ -1,7 +1,8 @@
 //! Access log: one record per request with user, verb, backend, duration of each phase, and how it ended.
 //!
-//! [`WorkerRecorder::begin`] opens the record; dropping it closes it, however the request ends. In between, each stage of the
-//! request path adds its data. Unless the record is written, that costs a few stores: nothing is formatted or copied.
+//! [`WorkerRecorder::begin`] opens the record; dropping it closes it, however the request ends. In between, each stage
+//! of the request path adds its data. Unless the record is written, that costs a few stores: nothing is formatted or
+//! copied.
 
 mod fields;
 mod line;
@@ -25,15 +26,15 @@ pub use writer::AccessLog;
 use super::metrics::{Metrics, WorkerMetrics};
 use writer::LineSink;
 
-/// Which records are written (`--access-log`). All records are counted in metrics.
+/// Selection of the access records that are written (`--access-log`). All records are counted in metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessLogMode {
-    /// No record.
+    /// No record is written.
     Off,
     /// Refused requests, 5xx responses, truncated responses, and requests over a second that are not long-running.
     #[default]
     Errors,
-    /// Every record.
+    /// Every record is written.
     All,
 }
 
@@ -51,9 +52,9 @@ impl AccessLogMode {
 /// Settings of the access log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// `--access-log`.
+    /// Value of `--access-log`.
     pub mode: AccessLogMode,
-    /// `--access-log-format`.
+    /// Value of `--access-log-format`.
     pub form: AccessLogFormat,
 }
 
@@ -77,8 +78,8 @@ impl WorkerRecorder {
         })
     }
 
-    /// From now on, requests that end without a reason are recorded as [`EndReason::Cut`] instead of [`EndReason::ClientGone`]: the
-    /// shutdown timeout has passed.
+    /// From now on, requests that end without a reason are recorded as [`EndReason::Cut`] instead of
+    /// [`EndReason::ClientGone`]: the shutdown timeout has passed.
     pub fn start_cutting(&self) {
         self.is_cutting.set(true);
     }

@@ -51,7 +51,7 @@ pub(in crate::observe) struct BodyEncoding {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OmitReason {
     TooLong,
-    /// It would expand to much more than was sent (compression, YAML aliases).
+    /// The object would expand to much more than was sent (compression, YAML aliases).
     TooExpensive,
     NotJson,
     UnsupportedMediaType(Box<str>),

@@ -27,7 +27,7 @@ const MAX_BATCH_EVENTS: usize = 500;
 pub struct AuditLogSettings {
     /// `--audit-log-path`; `None` for standard output.
     pub path: Option<PathBuf>,
-    /// `--audit-log-format`.
+    /// Value of `--audit-log-format`.
     pub format: AuditLogFormat,
     /// `--audit-log-maxage`, in days; 0 is unlimited.
     pub max_age: u64,

@@ -1,8 +1,8 @@
 //! Audit: `audit.k8s.io/v1` events, selected by a policy, to a log or a webhook.
 //!
-//! The request's thread only collects data ([`AuditContext`]). Events are serialized on the thread of each sink, behind a
-//! [`AuditQueue`] that is bounded and never blocks. kube-apiserver by default blocks a request until its event is written;
-//! here events are dropped instead, counted and logged.
+//! The request's thread only collects data ([`AuditContext`]). Events are serialized on the thread of each sink, behind
+//! a [`AuditQueue`] that is bounded and never blocks. kube-apiserver by default blocks a request until its event is
+//! written; here events are dropped instead, counted and logged.
 
 mod audit_context;
 mod body;
@@ -40,11 +40,11 @@ const MAX_BATCH_BYTES: usize = 8 << 20;
 /// Settings of the audit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// `--audit-policy-file`.
+    /// Value of `--audit-policy-file`.
     pub policy_file: PathBuf,
-    /// `--audit-log-*`.
+    /// Value of `--audit-log-*`.
     pub log: Option<AuditLogSettings>,
-    /// `--audit-webhook-*`.
+    /// Value of `--audit-webhook-*`.
     pub webhook: Option<AuditWebhookSettings>,
 }
 
@@ -80,8 +80,8 @@ pub struct AuditShutdown {
 }
 
 impl Auditor {
-    /// Starts the sinks. The thread of the log is started here; the returned [`WebhookSink`] starts with [`WebhookSink::run`],
-    /// which must run until the process ends.
+    /// Starts the sinks. The thread of the log is started here; the returned [`WebhookSink`] starts with
+    /// [`WebhookSink::run`], which must run until the process ends.
     ///
     /// # Errors
     /// The log file cannot be opened.

@@ -29,11 +29,11 @@ pub struct AuditWebhookSettings {
     pub buffer: usize,
     /// `--audit-webhook-batch-max-size`, in events.
     pub batch: usize,
-    /// `--audit-webhook-batch-max-wait`.
+    /// Value of `--audit-webhook-batch-max-wait`.
     pub wait: Duration,
     /// `--audit-webhook-batch-throttle-qps` and `-burst`, unless `--audit-webhook-batch-throttle-enable=false`.
     pub throttle: Option<(f64, u64)>,
-    /// `--audit-webhook-initial-backoff`.
+    /// Value of `--audit-webhook-initial-backoff`.
     pub backoff: Duration,
 }
 

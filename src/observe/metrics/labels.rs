@@ -166,13 +166,13 @@ pub struct RequestLabels<'r> {
     pub resource: &'r str,
     /// Subresource in the path; for a non-resource request, the path.
     pub subresource: &'r str,
-    /// From [`Scope::from_request`].
+    /// Scope, from [`Scope::from_request`].
     pub scope: Scope,
-    /// From [`DryRun::from_values`].
+    /// Dry run, from [`DryRun::from_values`].
     pub dry_run: DryRun,
 }
 
-/// Which labels of a [`RequestLabels`] are known, and not invented by the client.
+/// Extent to which the labels of a [`RequestLabels`] are known, and not invented by the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownLabels {
     /// No APIService serves the group and version: only the verb and well-known paths are kept.

@@ -59,7 +59,7 @@ pub(super) struct DocumentResponse {
 
 #[derive(Clone)]
 enum DocumentUpdate {
-    /// Not modified.
+    /// The document was not modified.
     Unchanged,
     /// There is no document.
     Absent,

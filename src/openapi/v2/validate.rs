@@ -157,8 +157,8 @@ fn check_key_lengths(object: &Map<String, Value>) -> Result<(), SchemaError> {
     }
 }
 
-/// Whether it is a reference into the document that Go parses as a URL. With one invalid reference clients fail to read
-/// the whole document.
+/// Whether a text is a reference into the document that Go parses as a URL. With one invalid reference clients fail to
+/// read the whole document.
 fn is_reference(text: &str) -> bool {
     let escaped = text
         .split('%')

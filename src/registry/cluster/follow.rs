@@ -32,7 +32,7 @@ const NAMESPACE_TIMEOUT: Duration = Duration::from_secs(10);
 /// State of the registry's kube-apiserver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterState {
-    /// Its `host:port`, from the kubeconfig.
+    /// The server's `host:port`, from the kubeconfig.
     pub server: String,
     /// Whether all objects were listed at least once.
     pub complete: bool,
@@ -62,7 +62,7 @@ impl ClusterSource {
         self.kubeconfig.untimely(now)
     }
 
-    /// Its state before the first list.
+    /// State of the source before the first list.
     pub fn state(&self) -> ClusterState {
         ClusterState { server: self.kubeconfig.server().to_string(), ..ClusterState::default() }
     }
@@ -186,7 +186,7 @@ impl ClusterFollower {
         taken
     }
 
-    /// Its known objects. Must not be held across an await.
+    /// Known objects of the source. Must not be held across an await.
     pub(in crate::registry) fn store(&self) -> Ref<'_, dyn layered_sources::RegistrySource> {
         Ref::map(self.shared.store.borrow(), |known| known as &dyn layered_sources::RegistrySource)
     }

@@ -14,7 +14,7 @@ pub(super) struct ReferenceIndex {
 /// A version of an APIService, with its name.
 pub(super) type Referrer = (ReferrerSource, String);
 
-/// Which version of an APIService references a Service.
+/// Version of an APIService that references a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ReferrerSource {
     /// The one in the kube-apiserver.

@@ -52,7 +52,7 @@ pub(in crate::registry) struct LastGood {
 struct ParsedFile {
     names: BTreeSet<ManifestKey>,
     problems: Vec<Problem>,
-    /// Whether it names other files. Their content may change while this file stays the same.
+    /// Whether the file names other files. Their content may change while this file stays the same.
     references_files: bool,
     /// Objects that are wrong.
     wrong: Vec<WrongObject>,

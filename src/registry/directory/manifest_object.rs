@@ -99,7 +99,7 @@ impl RegistryObject {
         RegistryObject::EndpointSlice(Arc::new(one))
     }
 
-    /// Its key.
+    /// Key of the object.
     pub(in crate::registry) fn key(&self) -> ManifestKey {
         match self {
             RegistryObject::ApiService(one) => (API_SERVICE, String::new(), one.name.clone()),

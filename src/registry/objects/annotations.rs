@@ -29,7 +29,7 @@ pub struct BackendSettings {
     pub long_running: LongRunning,
     /// Allowed tokens of the header `Upgrade`.
     pub upgrade_protocols: UpgradeProtocols,
-    /// Which requests are retried.
+    /// Requests that are retried.
     pub retry: RetryMode,
     /// Number of consecutive failed probes that make an available APIService unavailable.
     pub failure_threshold: u32,
@@ -55,7 +55,7 @@ pub struct BackendSettings {
     pub allowed_request_headers: AllowedHeaders,
 }
 
-/// Which requests may be retried.
+/// Selection of the requests that may be retried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RetryMode {
     /// GET, HEAD and OPTIONS, and any request that the backend provably did not start.
@@ -64,7 +64,7 @@ pub enum RetryMode {
     /// Any request that the backend provably did not start. Also a GET, HEAD or OPTIONS on a reused connection that
     /// closed before the first byte of a response. Not set by an annotation.
     NotStarted,
-    /// None.
+    /// No request is retried.
     Never,
 }
 

@@ -30,7 +30,7 @@ pub struct ApiService {
     pub group_priority_minimum: i32,
     /// 1 to 1000.
     pub version_priority: i32,
-    /// Its backend.
+    /// Backend that serves the API.
     pub backend: ApiServiceBackend,
     /// CA certificates that verify the backend; the system's when `None`.
     pub ca_bundle: Option<Bundle>,
@@ -69,7 +69,7 @@ impl fmt::Display for DisplayName<'_> {
 }
 
 impl DisplayName<'_> {
-    /// Whether it is an upstream of a sidecar.
+    /// Whether this is an upstream of a sidecar.
     pub fn is_upstream(&self) -> bool {
         // Names of upstreams begin with a slash, names of APIServices never do.
         self.0.starts_with('/')
@@ -82,7 +82,7 @@ pub enum ClientCertificate {
     /// The front-proxy certificate, by which backends trust the identity headers.
     #[default]
     Shared,
-    /// This pair (annotation `narthex.dev/client-certificate`).
+    /// The client certificate is this pair (annotation `narthex.dev/client-certificate`).
     Dedicated(Arc<KeyPair>),
     /// No client certificate.
     None,
@@ -93,7 +93,7 @@ pub enum ClientCertificate {
 pub enum ApiServiceBackend {
     /// No `spec.service`: served by the delegate.
     Local,
-    /// A Service.
+    /// Served by a Service.
     Service(ServiceReference),
     /// A URL (annotation `narthex.dev/url`).
     Url(UrlBackend),
@@ -109,7 +109,7 @@ impl ApiServiceBackend {
     }
 }
 
-/// `spec.service`.
+/// Reference to a Service (`spec.service`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceReference {
     /// Namespace of the Service.

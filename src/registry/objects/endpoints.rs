@@ -14,13 +14,13 @@ use crate::registry::objects::service::name_and_namespace;
 pub struct EndpointSlice {
     /// `default` when the manifest has none.
     pub namespace: String,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
     /// The Service it belongs to (label `kubernetes.io/service-name`; the name itself for Endpoints).
     pub service: String,
-    /// Whether it is a `v1 Endpoints`, used only for a Service without an EndpointSlice.
+    /// Whether this is a `v1 Endpoints`, used only for a Service without an EndpointSlice.
     pub legacy: bool,
-    /// Its subsets; an EndpointSlice has exactly one, Endpoints any number.
+    /// Subsets of endpoints; an EndpointSlice has exactly one, Endpoints any number.
     pub subsets: Vec<EndpointSubset>,
 }
 
@@ -38,18 +38,18 @@ pub struct EndpointSubset {
 pub struct EndpointPort {
     /// Name of the Service's port it belongs to; may be empty.
     pub name: String,
-    /// Its number.
+    /// Port number.
     pub port: u16,
 }
 
 /// One endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceEndpoint {
-    /// Its addresses.
+    /// Addresses of the endpoint.
     pub addresses: Vec<IpAddr>,
-    /// Whether it is ready. Unknown counts as ready.
+    /// Whether the endpoint is ready. Unknown counts as ready.
     pub ready: bool,
-    /// Whether it is terminating and still serving.
+    /// Whether the endpoint is terminating and still serving.
     pub is_draining: bool,
     /// Zone hints (`hints.forZones`).
     pub zones: Vec<String>,

@@ -12,11 +12,11 @@ use crate::registry::objects::name_validation;
 pub struct Service {
     /// `default` when the manifest has none.
     pub namespace: String,
-    /// Its name.
+    /// Name of the Service.
     pub name: String,
-    /// `spec.type`.
+    /// Type of the Service (`spec.type`).
     pub kind: ServiceType,
-    /// Its cluster IPs, primary family first; empty for a headless Service.
+    /// Cluster IPs, primary family first; empty for a headless Service.
     pub cluster_ips: Vec<IpAddr>,
     /// Whether `clusterIP` is `None`.
     pub headless: bool,
@@ -24,7 +24,7 @@ pub struct Service {
     pub prefers_ipv6: Option<bool>,
     /// The DNS name of an `ExternalName` Service; empty for other types.
     pub external_name: String,
-    /// Its ports.
+    /// Ports of the Service.
     pub ports: Vec<ServicePort>,
     /// The source it was read from.
     pub source: ObjectSource,
@@ -39,7 +39,7 @@ pub enum ObjectSource {
     Cluster,
 }
 
-/// `spec.type`.
+/// Type of a Service (`spec.type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceType {
     /// The default.
@@ -55,9 +55,9 @@ pub enum ServiceType {
 /// One of `spec.ports`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePort {
-    /// Its name, which endpoint ports refer to; may be empty when there is only one port.
+    /// Name of the port, which endpoint ports refer to; may be empty when there is only one port.
     pub name: String,
-    /// Its number, which clients and APIServices refer to.
+    /// Number of the port, which clients and APIServices refer to.
     pub port: u16,
 }
 

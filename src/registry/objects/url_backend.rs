@@ -9,7 +9,7 @@ use crate::registry::objects::name_validation;
 /// `https://host[:port][/prefix]`, the same with `http`, or `unix:/path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UrlBackend {
-    /// Its address. The default port is 443, or 80 for `http`.
+    /// Address of the backend. The default port is 443, or 80 for `http`.
     pub address: Address,
     /// The HTTP version without TLS; `None` with TLS.
     pub plaintext_protocol: Option<HttpVersion>,
@@ -47,7 +47,7 @@ impl UrlBackend {
         UrlBackend::parse_after_scheme(url, rest, None)
     }
 
-    /// Its host as in a certificate, without brackets.
+    /// The URL's host as in a certificate, without brackets.
     pub(in crate::registry) fn certificate_host(&self) -> String {
         match &self.address {
             Address::Tcp(Destination { host: Host::Ip(ip), .. }) => ip.to_string(),

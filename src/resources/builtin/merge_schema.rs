@@ -37,7 +37,7 @@ impl MergeSchema for MessageMergeSchema {
     }
 }
 
-/// The message of an object, or of the items of a list.
+/// Message type of an object, or of the items of a list.
 fn child_message(go_type: &GoType) -> Option<MessageId> {
     match go_type {
         GoType::Message(message) => Some(*message),

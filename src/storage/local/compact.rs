@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::record::Row;
 use super::super::{Revision, UnixMillis};
 
-/// Rows that one transaction deletes.
+/// Maximum number of rows that one transaction deletes.
 pub(super) const ROWS_PER_COMMIT: usize = 500;
 
 /// Time between two marks.
@@ -18,14 +18,14 @@ pub(super) const MARK_INTERVAL: Duration = Duration::from_secs(10);
 /// every revision from R on, and the old value of every change after R, can still be read.
 pub(super) struct Compaction {
     compacted: Revision,
-    /// Rows that no revision from `.0` on needs: (superseded at, row). By `.0`.
+    /// Rows that no revision from `.0` on needs: (revision that superseded the row, row), ordered by the former.
     superseded: VecDeque<(Revision, Revision)>,
-    /// The revision that was current at a time. By both.
+    /// The current revision at points in time: (revision, time), ordered by both.
     marks: VecDeque<(UnixMillis, Revision)>,
 }
 
 impl Compaction {
-    /// Nothing is superseded after `compacted`.
+    /// A compaction to `compacted`, after which nothing is superseded yet.
     pub(super) fn new(compacted: Revision) -> Compaction {
         Compaction { compacted, superseded: VecDeque::new(), marks: VecDeque::new() }
     }
@@ -35,7 +35,7 @@ impl Compaction {
         self.compacted
     }
 
-    /// Takes a new row, in the order of revisions.
+    /// Records a new row, in the order of revisions.
     pub(super) fn record(&mut self, row: &Row) {
         if row.previous > 0 {
             self.superseded.push_back((row.revision, row.previous));
@@ -76,7 +76,7 @@ impl Compaction {
         superseded.take(ROWS_PER_COMMIT).map(|(_, row)| *row).collect()
     }
 
-    /// Takes note that `rows` rows are deleted and `target` is recorded. Returns whether there may be more.
+    /// Records that `rows` rows are deleted and `target` is saved. Returns whether there may be more.
     pub(super) fn commit(&mut self, target: Revision, rows: usize) -> bool {
         self.compacted = target;
         self.superseded.drain(..rows.min(self.superseded.len()));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::super::{Key, RecordChange, UnixMillis};
 
-/// Records that one transaction deletes.
+/// Maximum number of records that one transaction deletes.
 pub(super) const RECORDS_PER_COMMIT: usize = 500;
 
 /// The records that expire.
@@ -12,7 +12,7 @@ pub(super) const RECORDS_PER_COMMIT: usize = 500;
 pub(super) struct ExpiryQueue(BTreeSet<(UnixMillis, Key)>);
 
 impl ExpiryQueue {
-    /// Takes note of a change.
+    /// Updates the queue for a change: when its record expires.
     pub(super) fn record(&mut self, change: &RecordChange) {
         if let Some(expires) = change.old.as_ref().and_then(|old| old.expires) {
             self.0.remove(&(expires, change.key.clone()));

@@ -1,4 +1,4 @@
-//! The statements of the store's file, and what its errors mean.
+//! SQL statements on the store's file, and the classification of SQLite's errors.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -32,7 +32,7 @@ const CHECKPOINT_BYTES: usize = 4 << 20;
 pub(super) struct Journal {
     connection: Connection,
     since_checkpoint: usize,
-    /// The next commit is answered as if the disk had not confirmed it.
+    /// Whether the next commit is answered as if the disk had not confirmed it.
     #[cfg(test)]
     pub(super) fails_next_commit: bool,
 }

@@ -30,7 +30,7 @@ use super::{
 /// Reads the wall clock.
 pub type Clock = Arc<dyn Fn() -> UnixMillis + Send + Sync>;
 
-/// Ends the process after a failed synchronization; told why. The store refuses everything if it returns.
+/// Ends the process after a failed synchronization; called with the reason. The store refuses everything if it returns.
 pub type AbortHandler = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Settings of a [`LocalStore`].
@@ -40,15 +40,15 @@ pub struct LocalStoreSettings {
     pub file: PathBuf,
     /// Whether a commit waits for the disk. False is `--unsafe-no-fsync`: a power failure loses commits.
     pub synchronizes: bool,
-    /// Superseded values younger than this are kept.
+    /// Superseded values are kept for this long.
     pub retention: Duration,
-    /// As many of the newest changes are kept whatever their age.
+    /// Number of the newest changes that are kept whatever their age.
     pub retained_changes: u64,
     /// Largest size of the file in bytes, for tests of a full disk; 0 is no limit.
     pub max_bytes: u64,
     /// The clock of expiry and compaction.
     pub clock: Clock,
-    /// Called when the disk did not confirm a commit.
+    /// Called when the disk did not confirm a commit: what the file holds is then unknown.
     pub abort: AbortHandler,
 }
 
@@ -80,14 +80,14 @@ pub enum OpenError {
     InUse {
         /// The file.
         file: PathBuf,
-        /// Process id in its lock file.
+        /// Process id in the lock file.
         process: String,
     },
     /// The file has another format version.
     Format {
         /// The file.
         file: PathBuf,
-        /// Its version.
+        /// Format version of the file.
         found: i64,
         /// The version of this program.
         supported: i64,
@@ -180,7 +180,7 @@ impl LocalStore {
         Ok(LocalStore(Arc::new(StoreHandle { commands: Some(commands), published, thread: Mutex::new(Some(thread)) })))
     }
 
-    /// The published revision, for status pages and metrics.
+    /// The published revision of the store, for status pages and metrics.
     pub fn published_revision(&self) -> Revision {
         *self.0.published.borrow()
     }

@@ -1,4 +1,4 @@
-//! Start: one pass over the file by revision makes the index and checks every row.
+//! Recovery at start: one pass over the file by revision makes the index and checks every row.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::expire::ExpiryQueue;
 use super::journal::{CheckedRow, Journal, describe};
 use super::{LocalStoreSettings, OpenError};
 
-/// What the writer knows of the file.
+/// State of the file in memory, for the thread that writes.
 pub(super) struct StoreIndex {
     /// Revision of the last change.
     pub(super) revision: Revision,
@@ -20,7 +20,7 @@ pub(super) struct StoreIndex {
     pub(super) expiry: ExpiryQueue,
 }
 
-/// Error of the pass: of SQLite, or of a row.
+/// Error of the recovery: of SQLite, or of a row.
 enum ScanError {
     Sqlite(rusqlite::Error),
     Row { key: String, revision: Revision, reason: &'static str },

@@ -1,4 +1,4 @@
-//! The thread that commits: takes all commands that wait, writes them in one transaction, feeds, then answers.
+//! The thread that commits: writes all waiting commands in one transaction, passes the changes to feeds, then answers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use super::compact::MARK_INTERVAL;
 use super::journal::{Journal, JournalError};
 use super::recover::StoreIndex;
 
-/// Changes that one transaction holds at most.
+/// Maximum number of changes in one transaction.
 const CHANGES_PER_COMMIT: usize = 512;
 
 /// Bytes of values after which a transaction takes no more changes.
 const BYTES_PER_COMMIT: usize = 4 << 20;
 
-/// A call to the store.
+/// A command for the thread that writes.
 pub(super) enum StoreCommand {
     Commit {
         key: Key,

@@ -47,7 +47,7 @@ pub struct CertificateSpec {
     pub common_name: String,
     /// The organizations; for a client, the groups.
     pub organizations: Vec<String>,
-    /// DNS names (a leading `*.` is allowed) and IP addresses. A serving certificate needs at least one.
+    /// Names of the certificate: DNS names (a leading `*.` is allowed) and IP addresses. For serving at least one.
     pub names: Vec<String>,
     /// The purpose.
     pub usage: CertificateUsage,

@@ -38,7 +38,7 @@ pub struct ManagedCertificate {
     pub kind: CertificateKind,
     /// The file name without suffix.
     pub name: String,
-    /// Its content.
+    /// Content of the certificate.
     pub request: CertificateSpec,
 }
 
@@ -112,8 +112,7 @@ impl GeneratedCertificates {
         GeneratedCertificates { store: CertificateStore::new(directory), certificates: wanted, kubeconfig: None }
     }
 
-    /// Also keeps a kubeconfig at `path`, with the certificate `admin` and the API server `server`
-    /// (`https://127.0.0.1:6443`).
+    /// Adds a kubeconfig at `path`, with the certificate `admin` and the server `server` (`https://127.0.0.1:6443`).
     pub fn with_kubeconfig(mut self, path: impl Into<PathBuf>, server: impl Into<String>) -> GeneratedCertificates {
         self.kubeconfig = Some((path.into(), server.into()));
         self

@@ -26,13 +26,13 @@ pub use sni::NamedCertKey;
 pub struct ServingSettings {
     /// `--tls-cert-file` and `--tls-private-key-file`. Without it, the first of `named` is the default.
     pub pair: Option<PairFiles>,
-    /// `--tls-sni-cert-key`.
+    /// Value of `--tls-sni-cert-key`.
     pub named: Vec<NamedCertKey>,
     /// Names of a certificate to generate in memory, if it is served instead of a pair.
     pub in_memory_names: Vec<String>,
-    /// `--client-ca-file`.
+    /// Value of `--client-ca-file`.
     pub client_ca: Option<PathBuf>,
-    /// `--requestheader-client-ca-file`.
+    /// Value of `--requestheader-client-ca-file`.
     pub request_header_ca: Option<PathBuf>,
     /// Whether `--requestheader-allowed-names` is not empty. If it is empty, the two bundles must not share an
     /// authority: every client could then claim to be any user.

@@ -66,7 +66,7 @@ pub(super) struct RegistryViews {
     pub(super) table: Publisher<RouteTable>,
     pub(super) apiservices: Publisher<ApiServiceView>,
     pub(super) warnings: Publisher<RegistryWarnings>,
-    /// With upstreams.
+    /// Readiness of the upstreams; only with upstreams.
     pub(super) upstream_readiness: Option<Publisher<UpstreamReadiness>>,
     pub(super) trust: Published<ClientTrust>,
 }

@@ -37,7 +37,7 @@ pub(super) struct Aggregators {
 pub(super) struct SyncLoop {
     pub(super) inputs: SyncInputs,
     pub(super) aggregators: Aggregators,
-    /// With `--delegate-kubeconfig`.
+    /// Availability of the delegate, with `--delegate-kubeconfig`.
     pub(super) delegate: Option<DelegateAvailability>,
     pub(super) client: Rc<BackendClient>,
     pub(super) state: SyncState,

@@ -58,7 +58,7 @@ pub(super) fn request_labels<'r>(
     }
 }
 
-/// Which of the labels are known to exist and may be used as they are.
+/// Determines the labels that are known to exist and may be used as they are.
 pub(super) fn known_labels(shared: &GatewayState, info: &RequestInfo<'_>, route: Option<&Arc<Route>>) -> KnownLabels {
     if route.is_none() {
         return KnownLabels::Nothing;

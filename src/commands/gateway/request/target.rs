@@ -35,9 +35,9 @@ pub(super) struct ParsedRequest<'r> {
     pub(super) audit_id: &'r HeaderValue,
     /// The route that claims the path.
     pub(super) route: Option<&'r Arc<Route>>,
-    /// Whether it is long-running by its verb, its subresource or the settings of its APIService.
+    /// Whether the request is long-running by its verb, its subresource or the settings of its APIService.
     pub(super) is_long_running: bool,
-    /// Whether it has no timeout: it is long-running or an upgrade.
+    /// Whether the request has no timeout: it is long-running or an upgrade.
     pub(super) has_no_timeout: bool,
     /// Deadline of authentication and authorization, if the client sent one.
     pub(super) deadline: Option<Instant>,

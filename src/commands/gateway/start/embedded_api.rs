@@ -12,7 +12,7 @@ use crate::rest::{ApiServer, create_initial_objects};
 use crate::storage::{LocalStore, LocalStoreSettings};
 use crate::watch_cache::{Collections, HistoryLimits};
 
-/// Interval at which history is dropped that is too old.
+/// Interval of dropping history that is too old.
 const TRIM_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Opens the store of `--embedded-api` and starts its thread; none without the flag. When this returns, the system

@@ -47,7 +47,7 @@ pub(super) struct AuthenticationFiles {
 /// Files of authorization.
 pub(super) struct AuthorizationFiles {
     pub(super) policy: Option<(PolicyFile, RbacPolicy)>,
-    /// `--authorization-config`.
+    /// Value of `--authorization-config`.
     pub(super) chain: Option<authorize::AuthorizationConfigFile>,
     /// kube-rbac-proxy's authorization file.
     pub(super) rules: Option<(RulesFile, RbacProxyRules)>,

@@ -27,7 +27,7 @@ pub(super) struct Listeners {
     clients: TcpListener,
     /// The address of the client listener.
     pub(super) address: SocketAddr,
-    /// With `--proxy-endpoints-port`.
+    /// Socket of the health listener, with `--proxy-endpoints-port`.
     health: Option<TcpListener>,
 }
 

@@ -45,7 +45,7 @@ pub(super) fn aggregated() -> Value {
         "items": [{"metadata": {"name": GROUP}, "versions": versions}]})
 }
 
-/// `GET /apis`.
+/// The response to `GET /apis`.
 pub(super) fn groups() -> Value {
     let mut group = group();
     if let Some(fields) = group.as_object_mut() {
@@ -55,7 +55,7 @@ pub(super) fn groups() -> Value {
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]})
 }
 
-/// `GET /apis/example.narthex.dev`.
+/// The response to `GET /apis/example.narthex.dev`.
 pub(super) fn group() -> Value {
     let version =
         |resource: &ExampleResource| json!({"groupVersion": resource.group_version(), "version": resource.version});
@@ -64,7 +64,7 @@ pub(super) fn group() -> Value {
         "versions": versions})
 }
 
-/// `GET /apis/example.narthex.dev/v1`: the resources in the version of `resource`.
+/// The response to `GET /apis/example.narthex.dev/v1`: the resources in the version of `resource`.
 pub(super) fn resources(resource: &ExampleResource) -> Value {
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": resource.group_version(), "resources": [{
         "name": resource.plural,
@@ -77,7 +77,7 @@ pub(super) fn resources(resource: &ExampleResource) -> Value {
     }]})
 }
 
-/// `GET /version`.
+/// The response to `GET /version`.
 pub(super) fn version() -> Value {
     let number = env!("CARGO_PKG_VERSION");
     let mut parts = number.split('.');

@@ -42,7 +42,7 @@ impl Parameters {
     }
 }
 
-/// `metav1.ListOptions`.
+/// The options of a list or watch (`metav1.ListOptions`).
 pub(super) struct ExampleListOptions {
     pub(super) selector: ObjectSelector,
     pub(super) limit: usize,
@@ -59,9 +59,9 @@ pub(super) struct ExampleListOptions {
 /// `resourceVersion` and `resourceVersionMatch` together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExampleListVersion {
-    /// Not given.
+    /// No version is given: the current objects.
     Latest,
-    /// `0`.
+    /// Version `0`: objects of any version.
     Any,
     NotOlderThan(u64),
     Exact(u64),

@@ -13,7 +13,7 @@ use super::store::RevisionError;
 use super::watch::ObjectWatch;
 use crate::kubeapi::Status;
 
-/// `get`.
+/// Handles the verb get: returns one object.
 pub(super) fn get(call: &ExampleRequest<'_>, target: &ExampleTarget, name: &str) -> Result<Value, Status> {
     let view = Representation::negotiate(call.headers, &call.query, false)?;
     if !matches!(call.query.get("resourceVersion"), "" | "0") {

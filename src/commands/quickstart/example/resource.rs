@@ -33,7 +33,7 @@ pub(super) struct SchemaField {
 #[derive(Clone, Copy)]
 pub(super) enum FieldType {
     Text,
-    /// RFC 3339.
+    /// A time as in RFC 3339.
     Time,
     Flag,
     Integer,
@@ -58,12 +58,12 @@ pub(super) struct TableColumn {
 }
 
 impl ExampleResource {
-    /// `example.narthex.dev/v1`.
+    /// Group and version, such as `example.narthex.dev/v1`.
     pub(super) fn group_version(&self) -> String {
         format!("{GROUP}/{}", self.version)
     }
 
-    /// `GreetingList`.
+    /// Kind of a list, such as `GreetingList`.
     pub(super) fn list_kind(&self) -> String {
         format!("{}List", self.kind)
     }
@@ -180,7 +180,7 @@ const CREATED_BY_COLUMN: TableColumn = TableColumn {
     priority: 1,
 };
 
-/// `metav1.ObjectMeta`.
+/// Schema of `metav1.ObjectMeta`.
 pub(super) static METADATA: &[SchemaField] = &[
     SchemaField {
         name: "annotations",

@@ -56,7 +56,7 @@ pub(super) fn create(call: &ExampleRequest<'_>, target: &ExampleTarget) -> Resul
     Err(api_errors::already_exists(target.resource, &prefix))
 }
 
-/// `update`.
+/// Handles the verb update: replaces an object.
 pub(super) fn update(call: &ExampleRequest<'_>, target: &ExampleTarget, name: &str) -> Result<WriteResult, Status> {
     let options = ExampleWriteOptions::read(&call.query, "UpdateOptions", call.user_agent(), false)?;
     let mut warnings = Vec::new();

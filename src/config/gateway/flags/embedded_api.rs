@@ -2,7 +2,7 @@
 
 use crate::config::flag::{Flag, FlagGroup, FlagKind};
 
-/// The embedded API server.
+/// Flags of the embedded API server.
 pub static EMBEDDED_API: FlagGroup = FlagGroup {
     heading: "Embedded API server",
     flags: &[

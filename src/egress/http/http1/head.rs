@@ -62,7 +62,7 @@ pub enum BodyFraming {
 pub struct Http1ResponseHead {
     /// Status and headers.
     pub parts: response::Parts,
-    /// How its body is framed.
+    /// Framing of the body.
     pub framing: BodyFraming,
     /// Whether the connection can be reused after this response.
     pub keep_alive: bool,

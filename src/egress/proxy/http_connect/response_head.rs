@@ -24,11 +24,11 @@ pub struct ConnectResponseHead {
 /// Why a response head is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectResponseError {
-    /// It does not begin with `HTTP/1.`.
+    /// The head does not begin with `HTTP/1.`.
     NotHttp,
-    /// It begins with `HTTP/1.`, but has no valid status line.
+    /// The head begins with `HTTP/1.`, but has no valid status line.
     Malformed,
-    /// It does not end within [`MAX_HEAD_BYTES`] bytes.
+    /// The head does not end within [`MAX_HEAD_BYTES`] bytes.
     TooLong,
 }
 

@@ -35,8 +35,8 @@ const SEND_BUFFER: usize = 256 << 10;
 const MAX_HEADER_BYTES: u32 = 64 << 10;
 /// Number of locally reset streams for which late frames are still tolerated.
 const RESET_STREAMS: usize = 1000;
-/// How long a slow reader may hold up other tunnels, for [`KonnectivityClient::connect`]. The reference's client has the same
-/// limit: its server delivers nothing to other tunnels meanwhile.
+/// How long a slow reader may hold up other tunnels, for [`KonnectivityClient::connect`]. The reference's client has
+/// the same limit: its server delivers nothing to other tunnels meanwhile.
 const SLOW_READER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to a Konnectivity server. After the last handle is dropped, it is closed with its last tunnel.
@@ -155,7 +155,7 @@ impl KonnectivityClient {
         self.shared.ended.lock().is_some()
     }
 
-    /// Whether it accepts dials: open, no GOAWAY received, and below the stream limit.
+    /// Whether the connection accepts dials: open, no GOAWAY received, and below the stream limit.
     pub fn is_accepting_dials(&self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         // `PendingRequest` means waiting for a free stream.

@@ -34,26 +34,26 @@ pub enum Packet {
     },
     /// The client requests that a connection be closed.
     CloseRequest {
-        /// Its number.
+        /// The agent's connection id.
         connection: i64,
     },
     /// A connection was closed, by the target or on request.
     CloseResponse {
         /// Error text; mostly empty, even on errors.
         error: String,
-        /// Its number.
+        /// The agent's connection id.
         connection: i64,
     },
     /// Data of a connection, in either direction.
     Data {
-        /// Its number.
+        /// The agent's connection id.
         connection: i64,
         /// The data. It should not be empty; empty data is ignored.
         data: Bytes,
     },
     /// A dial is canceled.
     CloseDial {
-        /// Its number.
+        /// The dial id.
         random: i64,
     },
     /// The agent accepts no further dials.

@@ -43,7 +43,7 @@ pub(super) struct ProxyStreamHandle {
     /// Number of bytes read by the user.
     read_bytes: AtomicU64,
     pub(super) flow_state: Mutex<StreamFlow>,
-    /// Whether it was closed because of its slow reader.
+    /// Whether the stream was closed because of its slow reader.
     abandoned: AtomicBool,
 }
 
@@ -85,7 +85,7 @@ impl ProxyStreamHandle {
         }
     }
 
-    /// Whether it was closed because of its slow reader.
+    /// Whether the stream was closed because of its slow reader.
     pub(super) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Relaxed)
     }
@@ -162,8 +162,8 @@ impl ProxyStream {
         }
     }
 
-    /// The next packet, and how many of its bytes are to be released by [`ProxyStreamHandle::release`] once they are read. `None` if
-    /// the server ended the stream in order.
+    /// The next packet, and how many of its bytes are to be released by [`ProxyStreamHandle::release`] once they are
+    /// read. `None` if the server ended the stream in order.
     pub(super) fn poll_packet(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<(Packet, usize)>, TunnelError>> {
         let protocol = |why: &dyn std::fmt::Display| TunnelError::new(TunnelFailure::Protocol, why);
         loop {

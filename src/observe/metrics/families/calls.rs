@@ -20,7 +20,7 @@ pub enum CallKind {
     TokenReview,
     /// `SubjectAccessReview` of an API server or a webhook.
     SubjectAccessReview,
-    /// ConfigMap `kube-system/extension-apiserver-authentication`.
+    /// Reads of the ConfigMap `kube-system/extension-apiserver-authentication`.
     ConfigMap,
     /// The keys of a token issuer.
     Issuer,

@@ -19,7 +19,7 @@ pub struct PeerCertificateInfo {
     pub not_before: u64,
     /// End of the validity, in seconds since 1970.
     pub not_after: u64,
-    /// Why it was refused, for example `UnknownIssuer`; empty if it was not.
+    /// Reason if the certificate was refused, for example `UnknownIssuer`; else empty.
     pub refused: &'static str,
 }
 
@@ -36,8 +36,8 @@ struct PeerCertificateEntry {
 }
 
 impl PeerCertificates {
-    /// Records the certificate `der` that the server at `address` presented for `name`, and why it was `refused` (empty if
-    /// it was not); `read` parses it if it is new.
+    /// Records the certificate `der` that the server at `address` presented for `name`, and why it was `refused` (empty
+    /// if it was not); `read` parses it if it is new.
     pub fn record(
         &self,
         address: String,

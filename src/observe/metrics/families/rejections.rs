@@ -7,9 +7,9 @@ use crate::observe::metrics::exposition::{MetricType, MetricsText};
 /// The limit that was exceeded; value of the label `priority_level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExceededLimit {
-    /// `--max-requests-inflight`.
+    /// The limit `--max-requests-inflight`.
     ReadOnly,
-    /// `--max-mutating-requests-inflight`.
+    /// The limit `--max-mutating-requests-inflight`.
     Mutating,
     /// `narthex.dev/max-inflight` of an APIService.
     ApiService,
