@@ -104,6 +104,30 @@ impl ChildProcess {
         ChildProcess(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")))
     }
 
+    /// User and system time of all threads so far.
+    pub(crate) fn cpu_milliseconds(&self) -> f64 {
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.0.id())).expect("the process runs");
+        let fields: Vec<&str> = text.rsplit(") ").next().expect("a stat line").split(' ').collect();
+        let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().expect("ticks")).sum();
+        // USER_HZ is 100 on every Linux architecture in use.
+        ticks as f64 * 10.0
+    }
+
+    pub(crate) fn resident_kilobytes(&self) -> i64 {
+        self.figure("status", "VmRSS:")
+    }
+
+    /// Bytes that it had written to disks so far, including files that it deleted.
+    pub(crate) fn written_bytes(&self) -> i64 {
+        self.figure("io", "write_bytes:")
+    }
+
+    fn figure(&self, file: &str, name: &str) -> i64 {
+        let text = fs::read_to_string(format!("/proc/{}/{file}", self.0.id())).expect("the process runs");
+        let line = text.lines().find(|line| line.starts_with(name)).expect(name);
+        line.split_whitespace().nth(1).expect("a figure").parse().expect("a number")
+    }
+
     /// Sends it a signal, by name.
     pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill").args([format!("-{name}"), self.0.id().to_string()]).status();
@@ -123,8 +147,8 @@ pub(crate) struct Proxy {
     process: ChildProcess,
     pub(crate) port: u16,
     log: PathBuf,
-    /// What it needs to run; not measured.
-    _beside: Option<ChildProcess>,
+    /// What it needs to run, such as etcd.
+    beside: Option<ChildProcess>,
 }
 
 pub(crate) fn is_installed(tool: &str) -> bool {
@@ -409,6 +433,35 @@ impl BenchEnvironment {
         text.parse().expect("a number")
     }
 
+    /// The embedded API server with an empty store and a namespace `bench`. Everyone is allowed everything.
+    pub(crate) fn start_embedded_api(&self) -> Proxy {
+        let port = free_port();
+        let log = self.directory().join("proxy.log");
+        let data = tempfile::tempdir_in(self.directory()).expect("a folder").keep();
+        let file = |name: &str| self.directory().join(name).display().to_string();
+        let mut command = Command::new("taskset");
+        command.args(["-c", "1"]).arg(&self.narthex).arg("gateway");
+        for (flag, value) in [
+            ("embedded-api", "true".to_owned()),
+            ("authorization-mode", "AlwaysAllow".to_owned()),
+            ("bind-address", "127.0.0.1".to_owned()),
+            ("secure-port", port.to_string()),
+            ("admin-address", "127.0.0.1:0".to_owned()),
+            ("data-dir", data.display().to_string()),
+            ("tls-cert-file", file("server.crt")),
+            ("tls-private-key-file", file("server.key")),
+            ("token-auth-file", file("tokens.csv")),
+        ] {
+            command.arg(format!("--{flag}={value}"));
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&log).expect("a log"));
+        let proxy = Proxy::new(ChildProcess::spawn(&mut command), port, log);
+        wait_for(port, "narthex");
+        let namespace = serde_json::json!({"kind": "Namespace", "metadata": {"name": "bench"}});
+        crate::kube_apiserver::create(self, &proxy, "/api/v1/namespaces", &namespace);
+        proxy
+    }
+
     pub(crate) fn start_proxy(&self, contender: Contender, backend_http1: bool) -> Proxy {
         let port = free_port();
         let log = self.directory().join("proxy.log");
@@ -499,21 +552,22 @@ impl BenchEnvironment {
 
 impl Proxy {
     pub(crate) fn new(process: ChildProcess, port: u16, log: PathBuf) -> Proxy {
-        Proxy { process, port, log, _beside: None }
+        Proxy { process, port, log, beside: None }
     }
 
     /// Ends `process` when the proxy ends.
     pub(crate) fn beside(self, process: ChildProcess) -> Proxy {
-        Proxy { _beside: Some(process), ..self }
+        Proxy { beside: Some(process), ..self }
     }
 
     /// User and system time of all threads so far.
     pub(crate) fn cpu_milliseconds(&self) -> f64 {
-        let text = fs::read_to_string(format!("/proc/{}/stat", self.process.0.id())).expect("the proxy runs");
-        let fields: Vec<&str> = text.rsplit(") ").next().expect("a stat line").split(' ').collect();
-        let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().expect("ticks")).sum();
-        // USER_HZ is 100 on every Linux architecture in use.
-        ticks as f64 * 10.0
+        self.process.cpu_milliseconds()
+    }
+
+    /// All processes of it: itself, and what it needs to run.
+    pub(crate) fn processes(&self) -> impl Iterator<Item = &ChildProcess> {
+        [&self.process].into_iter().chain(&self.beside)
     }
 
     /// CPU ms for 1,000 answers while `load`, which gets its seconds and gives how many came, runs for `seconds`; it runs
@@ -526,9 +580,7 @@ impl Proxy {
     }
 
     pub(crate) fn resident_kilobytes(&self) -> i64 {
-        let text = fs::read_to_string(format!("/proc/{}/status", self.process.0.id())).expect("the proxy runs");
-        let line = text.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");
-        line.split_whitespace().nth(1).expect("a figure").parse().expect("a number")
+        self.process.resident_kilobytes()
     }
 
     /// Waits for the first good answer.

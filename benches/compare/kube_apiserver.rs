@@ -12,9 +12,24 @@ pub(crate) fn is_built() -> bool {
     interop_peer("kube-apiserver").is_some() && interop_peer("etcd").is_some()
 }
 
-/// Starts etcd and kube-apiserver on the core of the proxies, with the bench's APIService. Everyone is allowed
-/// everything, as with the other programs.
+/// Starts etcd and kube-apiserver with the bench's APIService.
 pub(crate) fn start(environment: &BenchEnvironment) -> Proxy {
+    let proxy = start_control_plane(environment);
+    // An address of the loopback interface is refused in an EndpointSlice, a name is not.
+    let service = json!({"kind": "Service", "metadata": {"name": "bench"}, "spec": {
+        "type": "ExternalName", "externalName": "localhost", "ports": [{"port": environment.backend_port()}],
+    }});
+    create(environment, &proxy, "/api/v1/namespaces/bench/services", &service);
+    create(environment, &proxy, "/apis/apiregistration.k8s.io/v1/apiservices", &api_service(environment));
+    proxy.wait_for_first_response(environment);
+    // What a start does in the background passes before anything is measured.
+    std::thread::sleep(Duration::from_secs(5));
+    proxy
+}
+
+/// Starts etcd and kube-apiserver on the core of the proxies, with a namespace `bench`. Everyone is allowed everything,
+/// as with the other programs.
+pub(crate) fn start_control_plane(environment: &BenchEnvironment) -> Proxy {
     let (etcd, etcd_url) = start_etcd(environment);
     let port = free_port();
     let log = environment.directory().join("kube-apiserver.log");
@@ -53,15 +68,6 @@ pub(crate) fn start(environment: &BenchEnvironment) -> Proxy {
     let process = ChildProcess::spawn(&mut command);
     let proxy = Proxy::new(process, port, log).beside(etcd);
     create(environment, &proxy, "/api/v1/namespaces", &json!({"kind": "Namespace", "metadata": {"name": "bench"}}));
-    // An address of the loopback interface is refused in an EndpointSlice, a name is not.
-    let service = json!({"kind": "Service", "metadata": {"name": "bench"}, "spec": {
-        "type": "ExternalName", "externalName": "localhost", "ports": [{"port": environment.backend_port()}],
-    }});
-    create(environment, &proxy, "/api/v1/namespaces/bench/services", &service);
-    create(environment, &proxy, "/apis/apiregistration.k8s.io/v1/apiservices", &api_service(environment));
-    proxy.wait_for_first_response(environment);
-    // What a start does in the background passes before anything is measured.
-    std::thread::sleep(Duration::from_secs(5));
     proxy
 }
 
@@ -91,7 +97,7 @@ fn api_service(environment: &BenchEnvironment) -> Value {
 }
 
 /// Creates an object as soon as the server is ready for it.
-fn create(environment: &BenchEnvironment, proxy: &Proxy, path: &str, object: &Value) {
+pub(crate) fn create(environment: &BenchEnvironment, proxy: &Proxy, path: &str, object: &Value) {
     let end = Instant::now() + Duration::from_secs(60);
     loop {
         let response = post(environment.directory(), proxy.port, path, &environment.token, object);

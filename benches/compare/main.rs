@@ -35,6 +35,7 @@ mod cluster;
 mod discovery_documents;
 mod failover;
 mod fake_apiserver;
+#[allow(dead_code, reason = "shared with the other benchmark")]
 mod fixtures;
 mod kube_apiserver;
 mod load;
