@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::compute::run_sized;
 use super::target::{ObjectTarget, ServedKind};
-use super::update::{Replaced, replace};
+use super::update::{Replaced, ReplacementOptions, replace};
 use super::write_options::WriteOptions;
 use super::{ApiRequest, ApiServer, WriteReply, cache_error, metadata, request_body, stored_object};
 use crate::kubeapi::Status;
@@ -65,12 +65,8 @@ pub(super) async fn patch(
                 target.name
             )));
         }
-        // A version that the patch does not set is that of the object: the patch is tried on the next one, too.
-        let current_version = current.revision().to_string();
-        if ObjectMetaView::of_map(&object).resource_version() == current_version {
-            crate::kubeapi::object_meta::change_metadata(&mut object, |metadata| metadata.remove("resourceVersion"));
-        }
-        match replace(api, collection, target, &current, object, options.is_dry_run).await? {
+        let write = ReplacementOptions { is_dry_run: options.is_dry_run, is_patch: true };
+        match replace(api, collection, target, &current, object, write).await? {
             Replaced::Done(body) => return Ok(WriteReply { code: StatusCode::OK, body, warnings: decoded.warnings }),
             Replaced::Conflict(now) => old = now,
         }

@@ -46,7 +46,8 @@ pub(super) async fn update(
             let body = store_new(api, collection, target, object, options.is_dry_run).await?;
             return Ok(WriteReply { code: StatusCode::CREATED, body, warnings: decoded.warnings });
         };
-        match replace(api, collection, target, &current, object.clone(), options.is_dry_run).await? {
+        let write = ReplacementOptions { is_dry_run: options.is_dry_run, is_patch: false };
+        match replace(api, collection, target, &current, object.clone(), write).await? {
             Replaced::Done(body) => return Ok(WriteReply { code: StatusCode::OK, body, warnings: decoded.warnings }),
             // Only an update without a resourceVersion is tried again.
             Replaced::Conflict(now) => old = now,
@@ -54,11 +55,20 @@ pub(super) async fn update(
     }
 }
 
+/// How an object is replaced.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReplacementOptions {
+    /// Nothing is stored.
+    pub(super) is_dry_run: bool,
+    /// The object is the old one with a patch, which can be applied again to what another writer stored.
+    pub(super) is_patch: bool,
+}
+
 /// Result of one attempt to replace an object.
 pub(super) enum Replaced {
     /// The object was replaced; with its new state as JSON.
     Done(Bytes),
-    /// Another writer was faster; with what is stored now. The request did not name a version.
+    /// Another writer was faster; with what is stored now. The replacement can be tried again.
     Conflict(Option<Arc<Stored>>),
 }
 
@@ -72,7 +82,7 @@ pub(super) async fn replace(
     target: &ObjectTarget<'_>,
     old: &Arc<Stored>,
     mut object: Map<String, Value>,
-    is_dry_run: bool,
+    options: ReplacementOptions,
 ) -> Result<Replaced, Status> {
     let old_object = stored_object(old).await?;
     let is_conditional = check_preconditions(target, old, &mut object)?;
@@ -83,7 +93,7 @@ pub(super) async fn replace(
     let key = target.key(collection)?;
     // The last finalizer was removed.
     let is_removed = metadata::is_removable(target.resource, &object);
-    if is_dry_run {
+    if options.is_dry_run {
         return Ok(Replaced::Done(dry_run_bytes(object)));
     }
     if !is_removed && value == **old.bytes() {
@@ -103,7 +113,9 @@ pub(super) async fn replace(
     };
     match result {
         Ok(body) => Ok(Replaced::Done(body)),
-        Err(Error::Conflict { .. }) if is_conditional => Err(errors::modified(target, &target.name)),
+        Err(Error::Conflict { .. }) if is_conditional && !options.is_patch => {
+            Err(errors::modified(target, &target.name))
+        }
         Err(Error::Conflict { current }) => Ok(Replaced::Conflict(current)),
         Err(error) => Err(cache_error(target, error)),
     }
