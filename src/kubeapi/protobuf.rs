@@ -40,17 +40,35 @@ pub(crate) const MAGIC: &[u8; 4] = b"k8s\0";
 
 /// Wraps a message in a `runtime.Unknown` with its type, as Kubernetes sends it.
 pub(crate) fn wrap_unknown(api_version: &str, kind: &str, message: &[u8]) -> Vec<u8> {
-    let mut type_meta = Vec::new();
-    write_text(&mut type_meta, 1, api_version);
-    write_text(&mut type_meta, 2, kind);
-
-    let mut out = Vec::with_capacity(message.len() + 64);
-    out.extend_from_slice(MAGIC);
-    write_bytes(&mut out, 1, &type_meta);
-    write_bytes(&mut out, 2, message);
-    write_text(&mut out, 3, "");
-    write_text(&mut out, 4, "");
+    let UnknownFrame { head: mut out, mut tail } = UnknownFrame::new(api_version, kind, message.len());
+    out.reserve_exact(message.len() + tail.len());
+    out.extend_from_slice(message);
+    out.append(&mut tail);
     out
+}
+
+/// What is around a message in a `runtime.Unknown`.
+pub(crate) struct UnknownFrame {
+    /// The bytes before the message.
+    pub(crate) head: Vec<u8>,
+    /// The bytes after it.
+    pub(crate) tail: Vec<u8>,
+}
+
+impl UnknownFrame {
+    /// The frame of a message of `length` bytes.
+    pub(crate) fn new(api_version: &str, kind: &str, length: usize) -> UnknownFrame {
+        let mut type_meta = Vec::new();
+        write_text(&mut type_meta, 1, api_version);
+        write_text(&mut type_meta, 2, kind);
+        let (mut head, mut tail) = (MAGIC.to_vec(), Vec::new());
+        write_bytes(&mut head, 1, &type_meta);
+        write_tag(&mut head, 2, 2);
+        write_varint(&mut head, length as u64);
+        write_text(&mut tail, 3, "");
+        write_text(&mut tail, 4, "");
+        UnknownFrame { head, tail }
+    }
 }
 
 /// Value of a field.

@@ -2,6 +2,7 @@
 //! keys with their lines. What aliases and merge keys add is bounded.
 
 mod resolve;
+mod write;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,6 +13,7 @@ use serde_json::{Map, Value};
 use super::GoQuoted;
 use super::json::MAX_JSON_DEPTH;
 use resolve::{key_text, resolve_scalar};
+pub use write::write_yaml_into;
 
 /// Size of all that anchors, aliases and merge keys may copy, in bytes; a value counts as at least 32.
 const MAX_COPIED: usize = 4 * 1024 * 1024;

@@ -18,9 +18,7 @@ pub struct Accept {
 impl Accept {
     /// Reads the first `Accept`, as in Kubernetes, and `User-Agent`: curl, wget and browsers get indented JSON.
     pub fn from_headers(headers: &HeaderMap) -> Accept {
-        let agent = headers.get(USER_AGENT).map_or(&b""[..], HeaderValue::as_bytes);
-        let for_people = [&b"curl"[..], b"Wget", b"Mozilla/5.0"].iter().any(|name| agent.starts_with(name));
-        Accept { value: headers.get(ACCEPT).cloned(), is_for_human: for_people }
+        Accept { value: headers.get(ACCEPT).cloned(), is_for_human: is_human_client(headers) }
     }
 
     /// The encoding of a Status for this client; JSON if nothing acceptable is supported.
@@ -31,6 +29,12 @@ impl Accept {
             encoding => encoding,
         }
     }
+}
+
+/// Whether people use the client that `User-Agent` names: curl, wget or a browser.
+pub fn is_human_client(headers: &HeaderMap) -> bool {
+    let agent = headers.get(USER_AGENT).map_or(&b""[..], HeaderValue::as_bytes);
+    [&b"curl"[..], b"Wget", b"Mozilla/5.0"].iter().any(|name| agent.starts_with(name))
 }
 
 /// One entry of an `Accept` header.

@@ -2,17 +2,15 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Map, Value};
 
+use super::representation::{ReplyContent, ReplyObject};
 use super::target::ObjectTarget;
 use super::write_options::WriteOptions;
-use super::{
-    ApiRequest, ApiServer, WriteReply, cache_error, metadata, namespace, object_bytes, request_body, strategy,
-};
+use super::{ApiRequest, ApiServer, VerbReply, cache_error, metadata, namespace, request_body, strategy};
 use crate::kubeapi::Status;
-use crate::kubeapi::json::{write_json, write_stored_json};
+use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::watch_cache::{Error, ResourceCollection};
 
@@ -28,7 +26,7 @@ pub(super) async fn create(
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
     request: &ApiRequest<'_>,
-) -> Result<WriteReply, Status> {
+) -> Result<VerbReply, Status> {
     let options = WriteOptions::parse(request.query, "CreateOptions")?;
     let decoded = request_body::decode(request, target, options.validation).await?;
     let mut object = decoded.object;
@@ -36,8 +34,9 @@ pub(super) async fn create(
     if !ObjectMetaView::of_map(&object).resource_version().is_empty() {
         return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
     }
-    let body = store_new(api, collection, target, object, options.is_dry_run).await?;
-    Ok(WriteReply { code: StatusCode::CREATED, body, warnings: decoded.warnings })
+    let object = store_new(api, collection, target, object, options.is_dry_run).await?;
+    let content = ReplyContent::Object(object);
+    Ok(VerbReply { code: StatusCode::CREATED, content, warnings: decoded.warnings })
 }
 
 /// Completes, validates and stores a new object.
@@ -47,7 +46,7 @@ pub(super) async fn store_new(
     target: &ObjectTarget<'_>,
     object: Map<String, Value>,
     is_dry_run: bool,
-) -> Result<Bytes, Status> {
+) -> Result<ReplyObject, Status> {
     namespace::check_active(api, target).await?;
     let is_generated = ObjectMetaView::of_map(&object).name().is_empty();
     let mut attempt = 1;
@@ -63,12 +62,12 @@ pub(super) async fn store_new(
             collection.ensure_loaded().await.map_err(|error| cache_error(target, error))?;
             return match collection.get(&key) {
                 Some(_) => Err(exists()),
-                None => Ok(dry_run_bytes(object)),
+                None => Ok(ReplyObject::Unstored(Value::Object(object))),
             };
         }
         let value = write_stored_json(&object).bytes;
         match collection.create(&key, value.into(), time_to_live(api, target)).await {
-            Ok(stored) => return Ok(object_bytes(&stored)),
+            Ok(stored) => return Ok(ReplyObject::stored(stored)),
             Err(Error::Conflict { .. }) if is_generated && attempt < NAME_ATTEMPTS => attempt += 1,
             Err(Error::Conflict { .. }) => return Err(exists()),
             Err(error) => return Err(cache_error(target, error)),
@@ -79,11 +78,4 @@ pub(super) async fn store_new(
 /// How long the store keeps an object of the kind; none is for ever.
 pub(super) fn time_to_live(api: &ApiServer, target: &ObjectTarget<'_>) -> Option<Duration> {
     (target.resource.plural == "events").then_some(api.settings.event_ttl)
-}
-
-/// Response for an object that is not stored (`dryRun=All`), as JSON.
-pub(super) fn dry_run_bytes(object: Map<String, Value>) -> Bytes {
-    let mut text = write_json(&Value::Object(object));
-    text.push('\n');
-    text.into()
 }

@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::delete_options::DeleteOptions;
+use super::representation::{ReplyContent, ReplyObject};
 use super::target::ObjectTarget;
-use super::{ApiRequest, ApiServer, WriteReply, cache_error, metadata, namespace, object_bytes, read, stored_object};
+use super::{ApiRequest, ApiServer, VerbReply, cache_error, metadata, namespace, read, stored_object};
 use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::list_options::ListOptions;
 use crate::kubeapi::object_meta::change_metadata;
-use crate::kubeapi::{Status, StatusDetails, StatusEncoding, encode};
+use crate::kubeapi::{Status, StatusDetails};
 use crate::watch_cache::{Error, ResourceCollection, Stored, StoredList};
 
 /// Deletes an object, or marks it if finalizers remain.
@@ -24,22 +23,22 @@ pub(super) async fn delete(
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
     request: &ApiRequest<'_>,
-) -> Result<WriteReply, Status> {
+) -> Result<VerbReply, Status> {
     let options = DeleteOptions::parse(request).await?;
     namespace::check_deletable(target)?;
     let key = target.key(collection)?;
     let current = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
     let current = current.ok_or_else(|| target.not_found())?;
-    let body = match remove(collection, target, current, &options).await? {
-        Removed::Gone(last) => deleted_status(target, &last),
-        Removed::Marked(body) => {
+    let content = match remove(collection, target, current, &options).await? {
+        Removed::Gone(last) => ReplyContent::Status(deleted_status(target, &last)),
+        Removed::Marked(object) => {
             if target.resource.plural == "namespaces" {
                 namespace::spawn_removal(api.clone(), target.name.clone().into_owned());
             }
-            body
+            ReplyContent::Object(ReplyObject::stored(object))
         }
     };
-    Ok(WriteReply { code: StatusCode::OK, body, warnings: Vec::new() })
+    Ok(VerbReply::ok(content))
 }
 
 /// Deletes the objects that a list selects; returns them as a list.
@@ -51,7 +50,7 @@ pub(super) async fn delete_collection(
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
     request: &ApiRequest<'_>,
-) -> Result<WriteReply, Status> {
+) -> Result<VerbReply, Status> {
     let options = DeleteOptions::parse(request).await?;
     let list_options = ListOptions::parse(request.query)?;
     let query = read::list_query(collection, target, &list_options)?;
@@ -71,14 +70,14 @@ pub(super) async fn delete_collection(
             Err(status) => return Err(status),
         }
     }
-    Ok(WriteReply { code: StatusCode::OK, body: read::list_bytes(target, &deleted), warnings: Vec::new() })
+    Ok(VerbReply::ok(ReplyContent::List(deleted)))
 }
 
 enum Removed {
     /// The object was deleted; with its last state.
     Gone(Arc<Stored>),
-    /// The object was marked and finalizers remain; with the object as JSON.
-    Marked(Bytes),
+    /// The object was marked and finalizers remain; with its new state.
+    Marked(Arc<Stored>),
 }
 
 /// Deletes `current`, or the state that replaced it in the meantime.
@@ -95,7 +94,7 @@ async fn remove(
         let is_marked = current.metadata().deletion_timestamp.is_some();
         let is_gone = !metadata::has_finalizers(target.resource, &object);
         if options.is_dry_run || (is_marked && !is_gone) {
-            return Ok(if is_gone { Removed::Gone(current) } else { Removed::Marked(object_bytes(&current)) });
+            return Ok(if is_gone { Removed::Gone(current) } else { Removed::Marked(current) });
         }
         let result = if is_gone {
             collection.delete(&key, current.revision()).await.map(|_| Removed::Gone(current.clone()))
@@ -103,7 +102,7 @@ async fn remove(
             mark(target, &mut object);
             let value = write_stored_json(&object).bytes;
             let stored = collection.update(&key, current.revision(), value.into(), None).await;
-            stored.map(|stored| Removed::Marked(object_bytes(&stored)))
+            stored.map(Removed::Marked)
         };
         match result {
             Ok(removed) => return Ok(removed),
@@ -144,8 +143,8 @@ fn check_preconditions(target: &ObjectTarget<'_>, current: &Stored, options: &De
 }
 
 /// The Status of a deletion.
-fn deleted_status(target: &ObjectTarget<'_>, last: &Stored) -> Bytes {
+fn deleted_status(target: &ObjectTarget<'_>, last: &Stored) -> Status {
     let mut details = StatusDetails::for_resource(target.resource.group, target.resource.plural, &target.name);
     details.uid = last.metadata().uid.to_string();
-    encode(&Status::success(details), StatusEncoding::Json)
+    Status::success(details)
 }

@@ -13,6 +13,7 @@ mod metadata;
 mod namespace;
 mod patch;
 mod read;
+mod representation;
 mod request_body;
 mod strategy;
 mod target;
@@ -25,8 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 use serde_json::{Map, Value};
 
 pub use self::bootstrap::create_initial_objects;
@@ -34,6 +34,7 @@ pub use self::target::{SERVED_RESOURCES, served_resources};
 pub use self::write_options::FieldValidation;
 
 use self::errors::status_of;
+use self::representation::{EventViewCache, OutputMediaType, ReplyContent};
 use self::target::ObjectTarget;
 use crate::kubeapi::{Query, RequestInfo, Status};
 use crate::message::Body;
@@ -63,6 +64,7 @@ pub struct ApiServer {
     collections: Collections,
     settings: Arc<ApiServerSettings>,
     drain: Drain,
+    event_views: EventViewCache,
 }
 
 /// A request for objects, with the whole body.
@@ -77,17 +79,23 @@ pub struct ApiRequest<'r> {
     pub body: Bytes,
 }
 
-/// The response to a write: the object or a Status, and warnings.
-struct WriteReply {
+/// What a verb is answered with: an object, a list or a Status, and warnings.
+struct VerbReply {
     code: StatusCode,
-    body: Bytes,
+    content: ReplyContent,
     warnings: Vec<String>,
+}
+
+impl VerbReply {
+    fn ok(content: ReplyContent) -> VerbReply {
+        VerbReply { code: StatusCode::OK, content, warnings: Vec::new() }
+    }
 }
 
 impl ApiServer {
     /// Creates an API server above a watch cache. Watches end when `drain` begins.
     pub fn new(collections: Collections, settings: ApiServerSettings, drain: Drain) -> ApiServer {
-        ApiServer { collections, settings: Arc::new(settings), drain }
+        ApiServer { collections, settings: Arc::new(settings), drain, event_views: EventViewCache::default() }
     }
 
     /// The watch cache.
@@ -107,10 +115,12 @@ impl ApiServer {
     pub async fn respond(&self, request: &ApiRequest<'_>, notifier: &Notifier) -> Result<Response<Body>, Status> {
         let target = ObjectTarget::parse(request.info)?;
         let collection = self.collection(target.resource)?;
-        let reply = match &*request.info.verb {
-            "get" => return Ok(json_response(read::get(&collection, &target, request).await?)),
-            "list" => return Ok(json_response(read::list(&collection, &target, request).await?)),
-            "watch" => return watch::watch(self, &collection, &target, request, notifier).await,
+        let verb = &*request.info.verb;
+        let media_type = OutputMediaType::negotiate(target.kind(), verb, request.query, request.headers)?;
+        let reply = match verb {
+            "get" => VerbReply::ok(read::get(&collection, &target, request).await?),
+            "list" => VerbReply::ok(read::list(&collection, &target, request).await?),
+            "watch" => return watch::watch(self, &collection, &target, request, (media_type, notifier)).await,
             "create" => create::create(self, &collection, &target, request).await?,
             "update" => update::update(self, &collection, &target, request).await?,
             "patch" => patch::patch(self, &collection, &target, request).await?,
@@ -118,7 +128,9 @@ impl ApiServer {
             "deletecollection" => delete::delete_collection(self, &collection, &target, request).await?,
             _ => return Err(target.method_not_allowed()),
         };
-        Ok(write_response(reply))
+        let mut response = representation::respond(target.kind(), media_type, reply.code, reply.content).await?;
+        warnings::add_warnings(response.headers_mut(), &reply.warnings);
+        Ok(response)
     }
 
     /// The collection of a resource.
@@ -129,11 +141,6 @@ impl ApiServer {
         let fields: Arc<[DeclaredField]> = fields.iter().map(|name| DeclaredField::new(name, &[name])).collect();
         Ok(self.collections.collection(&CollectionSettings { prefix, fields }))
     }
-}
-
-/// The object as JSON with its resourceVersion.
-fn object_bytes(stored: &Stored) -> Bytes {
-    stored.versioned().concat().into()
 }
 
 /// The stored object with its resourceVersion as a value, parsed on a compute thread if it is large.
@@ -149,24 +156,6 @@ async fn stored_object(stored: &Arc<Stored>) -> Result<Map<String, Value>, Statu
         })
     };
     compute::run_sized(size, parse).await?
-}
-
-fn json_response(body: Bytes) -> Response<Body> {
-    let mut response = Response::new(Body::from(body));
-    set_headers(response.headers_mut());
-    response
-}
-
-fn set_headers(headers: &mut HeaderMap) {
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-}
-
-fn write_response(reply: WriteReply) -> Response<Body> {
-    let mut response = json_response(reply.body);
-    *response.status_mut() = reply.code;
-    warnings::add_warnings(response.headers_mut(), &reply.warnings);
-    response
 }
 
 /// Maps an error of the watch cache for an object of `target`.

@@ -6,10 +6,11 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::compute::run_sized;
+use super::representation::ReplyContent;
 use super::target::{ObjectTarget, ServedKind};
 use super::update::{Replaced, ReplacementOptions, replace};
 use super::write_options::WriteOptions;
-use super::{ApiRequest, ApiServer, WriteReply, cache_error, metadata, request_body, stored_object};
+use super::{ApiRequest, ApiServer, VerbReply, cache_error, metadata, request_body, stored_object};
 use crate::kubeapi::Status;
 use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::patch::{JsonPatch, MergePatch, PatchError, StrategicPatch};
@@ -38,7 +39,7 @@ pub(super) async fn patch(
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
     request: &ApiRequest<'_>,
-) -> Result<WriteReply, Status> {
+) -> Result<VerbReply, Status> {
     let options = WriteOptions::parse(request.query, "PatchOptions")?;
     let is_strict = options.validation != FieldValidation::Ignore;
     let (media_type, body, kind) = (request_body::media_type(request.headers), request.body.clone(), target.kind());
@@ -67,7 +68,10 @@ pub(super) async fn patch(
         }
         let write = ReplacementOptions { is_dry_run: options.is_dry_run, is_patch: true };
         match replace(api, collection, target, &current, object, write).await? {
-            Replaced::Done(body) => return Ok(WriteReply { code: StatusCode::OK, body, warnings: decoded.warnings }),
+            Replaced::Done(object) => {
+                let content = ReplyContent::Object(object);
+                return Ok(VerbReply { code: StatusCode::OK, content, warnings: decoded.warnings });
+            }
             Replaced::Conflict(now) => old = now,
         }
     }

@@ -1,16 +1,14 @@
 //! The verbs get and list.
 
-use bytes::{BufMut as _, Bytes, BytesMut};
-
+use super::representation::{ReplyContent, ReplyObject};
 use super::target::ObjectTarget;
-use super::{ApiRequest, cache_error, object_bytes, strategy};
+use super::{ApiRequest, cache_error, strategy};
 use crate::kubeapi::Status;
 use crate::kubeapi::continue_token::ContinueToken;
-use crate::kubeapi::json::quote_json_into;
 use crate::kubeapi::list_options::{ListOptions, ListVersion, parse_resource_version};
-use crate::watch_cache::{ContinuePosition, ListQuery, ListRevision, ResourceCollection, Selection, StoredList};
+use crate::watch_cache::{ContinuePosition, ListQuery, ListRevision, ResourceCollection, Selection};
 
-/// Handles the verb get: returns the object as JSON.
+/// Handles the verb get: returns the object.
 ///
 /// # Errors
 /// 404, 400 for an invalid `resourceVersion`, 504 for one from the future.
@@ -18,7 +16,7 @@ pub(super) async fn get(
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
     request: &ApiRequest<'_>,
-) -> Result<Bytes, Status> {
+) -> Result<ReplyContent, Status> {
     let key = target.key(collection)?;
     let version = request.query.get("resourceVersion").unwrap_or_default();
     let failed = |error| cache_error(target, error);
@@ -35,7 +33,7 @@ pub(super) async fn get(
             collection.get(&key)
         }
     };
-    Ok(object_bytes(&*stored.ok_or_else(|| target.not_found())?))
+    Ok(ReplyContent::Object(ReplyObject::stored(stored.ok_or_else(|| target.not_found())?)))
 }
 
 /// Handles the verb list, of one or all namespaces, in pages if the client sets a limit.
@@ -46,11 +44,11 @@ pub(super) async fn list(
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
     request: &ApiRequest<'_>,
-) -> Result<Bytes, Status> {
+) -> Result<ReplyContent, Status> {
     let options = ListOptions::parse(request.query)?;
     let query = list_query(collection, target, &options)?;
     let list = collection.list(&query).await.map_err(|error| cache_error(target, error))?;
-    Ok(list_bytes(target, &list))
+    Ok(ReplyContent::List(list))
 }
 
 /// The query of a list, for `list` and `deletecollection`.
@@ -99,35 +97,4 @@ pub(super) fn selection(
     let declared = collection.declared_fields();
     Selection::new(options.label_selector.clone(), &options.field_selector, declared)
         .map_err(|error| cache_error(target, error))
-}
-
-/// A list as JSON.
-pub(super) fn list_bytes(target: &ObjectTarget<'_>, list: &StoredList) -> Bytes {
-    let mut head = String::from("{\"kind\":");
-    quote_json_into(&mut head, target.resource.list_kind.unwrap_or_default());
-    head.push_str(",\"apiVersion\":");
-    quote_json_into(&mut head, &target.api_version());
-    head.push_str(&format!(",\"metadata\":{{\"resourceVersion\":\"{}\"", list.revision));
-    if let Some(next) = &list.next {
-        head.push_str(",\"continue\":");
-        quote_json_into(&mut head, &ContinueToken { revision: next.revision, start: next.start.clone() }.encode());
-    }
-    if let Some(remaining) = list.remaining.filter(|remaining| *remaining > 0) {
-        head.push_str(&format!(",\"remainingItemCount\":{remaining}"));
-    }
-    head.push_str("},\"items\":[");
-    let objects: usize = list.objects.iter().map(|object| object.bytes().len() + 48).sum();
-    let mut body = BytesMut::with_capacity(head.len() + objects + 4);
-    body.put_slice(head.as_bytes());
-    for (index, object) in list.objects.iter().enumerate() {
-        if index > 0 {
-            body.put_u8(b',');
-        }
-        let [before, version, after] = object.versioned();
-        body.put_slice(&before);
-        body.put_slice(&version);
-        body.put_slice(after.trim_ascii_end());
-    }
-    body.put_slice(b"]}\n");
-    body.freeze()
 }

@@ -127,11 +127,6 @@ impl<'r> ObjectTarget<'r> {
         ServedKind { resource: self.resource, version: self.version }
     }
 
-    /// Group and version: `v1` or `group/version`.
-    pub(super) fn api_version(&self) -> String {
-        self.kind().api_version()
-    }
-
     /// The key of the object `name` in `namespace`.
     ///
     /// # Errors

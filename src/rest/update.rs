@@ -2,17 +2,14 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::create::{dry_run_bytes, store_new, time_to_live};
+use super::create::{store_new, time_to_live};
+use super::representation::{ReplyContent, ReplyObject};
 use super::target::ObjectTarget;
 use super::write_options::WriteOptions;
-use super::{
-    ApiRequest, ApiServer, WriteReply, cache_error, errors, metadata, object_bytes, request_body, stored_object,
-    strategy,
-};
+use super::{ApiRequest, ApiServer, VerbReply, cache_error, errors, metadata, request_body, stored_object, strategy};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
@@ -27,7 +24,7 @@ pub(super) async fn update(
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
     request: &ApiRequest<'_>,
-) -> Result<WriteReply, Status> {
+) -> Result<VerbReply, Status> {
     let options = WriteOptions::parse(request.query, "UpdateOptions")?;
     let decoded = request_body::decode(request, target, options.validation).await?;
     let mut object = decoded.object;
@@ -43,12 +40,16 @@ pub(super) async fn update(
             if !ObjectMetaView::of_map(&object).resource_version().is_empty() {
                 return Err(target.not_found());
             }
-            let body = store_new(api, collection, target, object, options.is_dry_run).await?;
-            return Ok(WriteReply { code: StatusCode::CREATED, body, warnings: decoded.warnings });
+            let object = store_new(api, collection, target, object, options.is_dry_run).await?;
+            let content = ReplyContent::Object(object);
+            return Ok(VerbReply { code: StatusCode::CREATED, content, warnings: decoded.warnings });
         };
         let write = ReplacementOptions { is_dry_run: options.is_dry_run, is_patch: false };
         match replace(api, collection, target, &current, object.clone(), write).await? {
-            Replaced::Done(body) => return Ok(WriteReply { code: StatusCode::OK, body, warnings: decoded.warnings }),
+            Replaced::Done(object) => {
+                let content = ReplyContent::Object(object);
+                return Ok(VerbReply { code: StatusCode::OK, content, warnings: decoded.warnings });
+            }
             // Only an update without a resourceVersion is tried again.
             Replaced::Conflict(now) => old = now,
         }
@@ -66,8 +67,8 @@ pub(super) struct ReplacementOptions {
 
 /// Result of one attempt to replace an object.
 pub(super) enum Replaced {
-    /// The object was replaced; with its new state as JSON.
-    Done(Bytes),
+    /// The object was replaced; with its new state.
+    Done(ReplyObject),
     /// Another writer was faster; with what is stored now. The replacement can be tried again.
     Conflict(Option<Arc<Stored>>),
 }
@@ -94,25 +95,25 @@ pub(super) async fn replace(
     // The last finalizer was removed.
     let is_removed = metadata::is_removable(target.resource, &object);
     if options.is_dry_run {
-        return Ok(Replaced::Done(dry_run_bytes(object)));
+        return Ok(Replaced::Done(ReplyObject::Unstored(Value::Object(object))));
     }
     if !is_removed && value == **old.bytes() {
-        return Ok(Replaced::Done(object_bytes(old)));
+        return Ok(Replaced::Done(ReplyObject::stored(old.clone())));
     }
     let result = match is_removed {
         true => collection.delete(&key, old.revision()).await.map(|revision| {
             change_metadata(&mut object, |metadata| {
                 metadata.insert("resourceVersion".to_owned(), json!(revision.to_string()))
             });
-            dry_run_bytes(object)
+            ReplyObject::Unstored(Value::Object(object))
         }),
         false => {
             let ttl = time_to_live(api, target);
-            collection.update(&key, old.revision(), value.into(), ttl).await.map(|stored| object_bytes(&stored))
+            collection.update(&key, old.revision(), value.into(), ttl).await.map(ReplyObject::stored)
         }
     };
     match result {
-        Ok(body) => Ok(Replaced::Done(body)),
+        Ok(object) => Ok(Replaced::Done(object)),
         Err(Error::Conflict { .. }) if is_conditional && !options.is_patch => {
             Err(errors::modified(target, &target.name))
         }

@@ -2,22 +2,24 @@
 
 use std::time::Duration;
 
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use futures_util::stream;
-use http::Response;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderValue, Response};
 use http_body::Frame;
 use http_body_util::StreamBody;
 
+use super::representation::{EventEncoder, OutputMediaType};
 use super::target::ObjectTarget;
-use super::{ApiRequest, ApiServer, cache_error, read, set_headers};
-use crate::kubeapi::json::quote_json_into;
+use super::{ApiRequest, ApiServer, cache_error, read};
+use crate::kubeapi::Status;
 use crate::kubeapi::list_options::{ListOptions, VersionMatch};
-use crate::kubeapi::{Status, StatusEncoding, encode};
 use crate::message::{Body, BodyError};
 use crate::process::{Drain, ShutdownPhase};
-use crate::watch_cache::{
-    Notifier, ResourceCollection, WatchCursor, WatchEvent, WatchEventKind, WatchQuery, WatchStart,
-};
+use crate::watch_cache::{Notifier, ResourceCollection, WatchCursor, WatchEvent, WatchQuery, WatchStart};
+
+/// Size in bytes up to which initial events are sent together.
+const MAX_FRAME_BYTES: usize = 64 << 10;
 
 /// Starts the event stream.
 ///
@@ -29,7 +31,7 @@ pub(super) async fn watch(
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
     request: &ApiRequest<'_>,
-    notifier: &Notifier,
+    (media_type, notifier): (OutputMediaType, &Notifier),
 ) -> Result<Response<Body>, Status> {
     let options = ListOptions::parse(request.query)?;
     let query = WatchQuery {
@@ -44,13 +46,16 @@ pub(super) async fn watch(
         Err(error @ crate::watch_cache::Error::Expired { .. }) => Err(cache_error(target, error)),
         Err(error) => return Err(cache_error(target, error)),
     };
-    let body = WatchBody { cursor: cursor.map_err(Some), type_fields: type_fields(target), drain: api.drain.clone() };
+    let encoder = EventEncoder::new(target.kind(), media_type, api.event_views.clone());
+    let content_type = encoder.content_type();
+    let body = WatchBody { cursor: cursor.map_err(Some), encoder, drain: api.drain.clone() };
     let events = stream::unfold(body, |mut body| async move {
-        let line = body.next_line().await?;
-        Some((Ok::<_, BodyError>(Frame::data(line)), body))
+        let frame = body.next_frame().await?;
+        Some((Ok::<_, BodyError>(Frame::data(frame)), body))
     });
     let mut response = Response::new(Body::stream(StreamBody::new(Box::pin(events))));
-    set_headers(response.headers_mut());
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     Ok(response)
 }
 
@@ -76,76 +81,55 @@ fn watch_start(options: &ListOptions) -> Result<WatchStart, Status> {
     })
 }
 
-/// The event stream: one JSON document a line.
+/// The event stream.
 struct WatchBody {
     /// An error is sent once, as an event of type ERROR.
     cursor: Result<WatchCursor, Option<Status>>,
-    /// Kind and apiVersion of each event's object, such as `"kind":"ConfigMap","apiVersion":"v1"`.
-    type_fields: String,
+    encoder: EventEncoder,
     drain: Drain,
 }
 
 impl WatchBody {
-    async fn next_line(&mut self) -> Option<Bytes> {
+    /// The bytes of the next event, or of several initial ones.
+    async fn next_frame(&mut self) -> Option<Bytes> {
         let cursor = match &mut self.cursor {
             Ok(cursor) => cursor,
-            Err(status) => return status.take().map(|status| error_line(&status)),
+            Err(status) => return status.take().map(|status| self.encoder.encode_error(&status)),
         };
         let event = tokio::select! {
             biased;
             () = self.drain.wait_for(ShutdownPhase::Draining) => return None,
             event = cursor.next() => event,
         };
-        match event {
-            Ok(event) => event.map(|event| event_line(&event, &self.type_fields)),
-            Err(error) => {
-                self.cursor = Err(None);
-                Some(error_line(&Status::expired(error.to_string())))
-            }
-        }
+        let frame = match event {
+            Ok(None) => return None,
+            Ok(Some(event)) => encode_with_initial(cursor, &mut self.encoder, event).await,
+            Err(error) => Err(Status::expired(error.to_string())),
+        };
+        Some(frame.unwrap_or_else(|status| {
+            self.cursor = Err(None);
+            self.encoder.encode_error(&status)
+        }))
     }
 }
 
-fn type_fields(target: &ObjectTarget<'_>) -> String {
-    let mut text = String::from("\"kind\":");
-    quote_json_into(&mut text, target.resource.kind);
-    text.push_str(",\"apiVersion\":");
-    quote_json_into(&mut text, &target.api_version());
-    text
-}
-
-fn event_line(event: &WatchEvent, type_fields: &str) -> Bytes {
-    let kind = match event.kind {
-        WatchEventKind::Added => "ADDED",
-        WatchEventKind::Modified => "MODIFIED",
-        WatchEventKind::Deleted => "DELETED",
-        WatchEventKind::Bookmark | WatchEventKind::InitialEventsEnd => "BOOKMARK",
-    };
-    let Some(object) = &event.object else {
-        let annotations = match event.kind {
-            WatchEventKind::InitialEventsEnd => ",\"annotations\":{\"k8s.io/initial-events-end\":\"true\"}",
-            _ => "",
-        };
-        let revision = event.revision;
-        return format!(
-            "{{\"type\":\"{kind}\",\"object\":{{{type_fields},\"metadata\":{{\"resourceVersion\":\"{revision}\"\
-             {annotations}}}}}}}\n"
-        )
-        .into();
-    };
-    let [before, version, after] = object.versioned_as(event.revision);
-    let mut line = BytesMut::with_capacity(before.len() + version.len() + after.len() + 40);
-    line.put_slice(b"{\"type\":\"");
-    line.put_slice(kind.as_bytes());
-    line.put_slice(b"\",\"object\":");
-    line.put_slice(&before);
-    line.put_slice(&version);
-    line.put_slice(after.trim_ascii_end());
-    line.put_slice(b"}\n");
-    line.freeze()
-}
-
-fn error_line(status: &Status) -> Bytes {
-    let status = encode(status, StatusEncoding::Json);
-    [&b"{\"type\":\"ERROR\",\"object\":"[..], status.trim_ascii_end(), b"}\n"].concat().into()
+/// Encodes an event, and with an initial one those that follow it, up to the size of a frame.
+async fn encode_with_initial(
+    cursor: &mut WatchCursor,
+    encoder: &mut EventEncoder,
+    event: WatchEvent,
+) -> Result<Bytes, Status> {
+    let mut read = event.object.as_ref().map_or(0, |object| object.bytes().len());
+    let first = encoder.encode(event).await?;
+    let mut frames = BytesMut::new();
+    while read.max(frames.len()) < MAX_FRAME_BYTES
+        && let Some(event) = cursor.next_initial_at_hand()
+    {
+        read += event.object.as_ref().map_or(0, |object| object.bytes().len());
+        if frames.is_empty() {
+            frames.extend_from_slice(&first);
+        }
+        frames.extend_from_slice(&encoder.encode(event).await?);
+    }
+    Ok(if frames.is_empty() { first } else { frames.freeze() })
 }

@@ -210,6 +210,15 @@ impl WatchCursor {
         }
     }
 
+    /// The next of the initial events, if it is found among the next objects.
+    pub fn next_initial_at_hand(&mut self) -> Option<WatchEvent> {
+        self.initial.as_ref()?;
+        match self.next_initial() {
+            Ready::Event(event) => Some(event),
+            Ready::More | Ready::Nothing => None,
+        }
+    }
+
     fn try_next(&mut self) -> Result<Ready, Error> {
         if self.initial.is_some() {
             return Ok(self.next_initial());

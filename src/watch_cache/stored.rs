@@ -20,6 +20,8 @@ pub struct Stored {
     prefix: usize,
     /// Place of the resourceVersion: this range of the bytes is replaced.
     splice: Splice,
+    /// Range of the value of `metadata` in the bytes.
+    metadata_range: Range<usize>,
     metadata: ObjectMetadata,
     /// Values of the declared fields, in the order of their declaration.
     fields: Box<[Box<str>]>,
@@ -86,14 +88,16 @@ impl Stored {
     /// [`defect`]: Stored::defect
     pub fn new(record: Arc<KeyValue>, prefix: &Prefix, fields: &[DeclaredField]) -> Stored {
         let read = read_object(&record.value, fields);
-        let (splice, metadata, fields, defect) = match read {
-            Ok((splice, metadata, fields)) => (splice, metadata, fields, None),
+        let (read, defect) = match read {
+            Ok(read) => (read, None),
             Err(error) => {
-                let none = fields.iter().map(|_| Box::default()).collect();
-                (Splice::default(), ObjectMetadata::default(), none, Some(error.to_string().into()))
+                let fields = fields.iter().map(|_| Box::default()).collect();
+                (ParsedRecord { fields, ..ParsedRecord::default() }, Some(error.to_string().into()))
             }
         };
-        Stored { record, prefix: prefix.as_str().len(), splice, metadata, fields, defect, views: Views::default() }
+        let ParsedRecord { splice, metadata_range, metadata, fields } = read;
+        let (prefix, views) = (prefix.as_str().len(), Views::default());
+        Stored { record, prefix, splice, metadata_range, metadata, fields, defect, views }
     }
 
     /// The key in the store.
@@ -167,9 +171,21 @@ impl Stored {
         if self.defect.is_some() {
             return [self.bytes().clone(), Bytes::new(), Bytes::new()];
         }
+        self.versioned_range(0..self.bytes().len(), revision)
+    }
+
+    /// The value of `metadata`, in parts as [`versioned_as`](Stored::versioned_as).
+    pub fn versioned_metadata_as(&self, revision: Revision) -> [Bytes; 3] {
+        if self.defect.is_some() {
+            return [Bytes::from_static(b"{}"), Bytes::new(), Bytes::new()];
+        }
+        self.versioned_range(self.metadata_range.clone(), revision)
+    }
+
+    fn versioned_range(&self, part: Range<usize>, revision: Revision) -> [Bytes; 3] {
         let Splice { range, before, after } = &self.splice;
         let version = format!("{before}\"resourceVersion\":\"{revision}\"{after}");
-        [self.bytes().slice(..range.start), version.into(), self.bytes().slice(range.end..)]
+        [self.bytes().slice(part.start..range.start), version.into(), self.bytes().slice(range.end..part.end)]
     }
 }
 
@@ -202,9 +218,16 @@ impl Views {
     }
 }
 
-type Read = (Splice, ObjectMetadata, Box<[Box<str>]>);
+/// What is read of a stored value.
+#[derive(Default)]
+struct ParsedRecord {
+    splice: Splice,
+    metadata_range: Range<usize>,
+    metadata: ObjectMetadata,
+    fields: Box<[Box<str>]>,
+}
 
-fn read_object(bytes: &[u8], fields: &[DeclaredField]) -> Result<Read, serde_json::Error> {
+fn read_object(bytes: &[u8], fields: &[DeclaredField]) -> Result<ParsedRecord, serde_json::Error> {
     #[derive(Deserialize)]
     struct ObjectRoot<'b> {
         #[serde(borrow)]
@@ -214,8 +237,10 @@ fn read_object(bytes: &[u8], fields: &[DeclaredField]) -> Result<Read, serde_jso
     let metadata: ObjectMetadata = serde_json::from_str(root.metadata.get())?;
     let places: MetadataKeys<'_> = serde_json::from_str(root.metadata.get())?;
     let splice = places.splice(bytes, root.metadata.get());
-    let values = fields.iter().map(|field| field.value(bytes).unwrap_or_default().into()).collect();
-    Ok((splice, metadata, values))
+    let start = root.metadata.get().as_ptr().addr() - bytes.as_ptr().addr();
+    let metadata_range = start..start + root.metadata.get().len();
+    let fields = fields.iter().map(|field| field.value(bytes).unwrap_or_default().into()).collect();
+    Ok(ParsedRecord { splice, metadata_range, metadata, fields })
 }
 
 /// Keys and values of the metadata as they stand in the bytes.
@@ -313,6 +338,8 @@ mod tests {
         }
         let deleted = stored(r#"{"metadata":{}}"#, &[]).versioned_as(9).concat();
         assert_eq!(deleted, br#"{"metadata":{"resourceVersion":"9"}}"#);
+        let metadata = stored(r#"{"kind":"T","metadata": {"name":"a","uid":"u"},"z":1}"#, &[]).versioned_metadata_as(9);
+        assert_eq!(metadata.concat(), br#"{"name":"a","resourceVersion":"9","uid":"u"}"#);
     }
 
     #[test]

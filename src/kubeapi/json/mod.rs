@@ -1,8 +1,10 @@
 //! JSON of API objects, read and written as Go's `encoding/json` and `sigs.k8s.io/json` do.
 
+mod indent;
 mod read;
 mod write;
 
+pub use indent::JsonIndenter;
 pub use read::{JsonError, JsonFindings, MAX_JSON_DEPTH, read_json};
 pub use write::{
     StoredJson, VersionSlot, format_go_number, json_kind, quote_json_into, write_json, write_json_into,

@@ -1,0 +1,268 @@
+//! Lists and Tables of many objects, in frames: bytes of the store are copied as the client takes them.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::body::{FRAME_BYTES, FrameSource, IndentedFrames};
+use super::document::{parse_json, write_item};
+use super::negotiate::{ObjectTransform, OutputEncoding, OutputMediaType};
+use super::reply_object::ReplyObject;
+use super::table::table_head;
+use crate::kubeapi::Status;
+use crate::kubeapi::continue_token::ContinueToken;
+use crate::kubeapi::json::quote_json_into;
+use crate::kubeapi::protobuf::encode::encode_message;
+use crate::kubeapi::protobuf::table::MessageId;
+use crate::kubeapi::protobuf::{UnknownFrame, varint_length, write_bytes};
+use crate::kubeapi::yaml::write_yaml_into;
+use crate::resources::builtin::builtin_kinds;
+use crate::rest::compute::run_sized;
+use crate::rest::target::ServedKind;
+use crate::watch_cache::{Stored, StoredList};
+
+/// A list in frames.
+///
+/// # Errors
+/// 500 for an object that cannot be read or encoded. Nothing of the list has been sent then.
+pub(super) async fn list_frames(
+    kind: ServedKind,
+    list: StoredList,
+    media_type: OutputMediaType,
+) -> Result<Box<dyn FrameSource>, Status> {
+    if let Some((key, defect)) = list.objects.iter().find_map(|object| Some((object.key(), object.defect()?))) {
+        return Err(Status::internal_error(format_args!("{key} cannot be read: {defect}")));
+    }
+    let document = ListDocument::new(kind, &list, media_type.transform);
+    if media_type.encoding == OutputEncoding::Protobuf {
+        return protobuf_frames(kind, list, media_type.transform, &document).await;
+    }
+    let (head, tail) = match media_type.encoding {
+        OutputEncoding::Yaml => document.yaml_parts(list.objects.is_empty())?,
+        _ => (document.head.into_bytes(), b"]}\n".to_vec()),
+    };
+    let frames = ItemFrames {
+        kind,
+        media_type,
+        now: SystemTime::now(),
+        head,
+        objects: list.objects.into_iter(),
+        is_first: true,
+        tail: Some(tail),
+    };
+    Ok(match media_type.encoding {
+        OutputEncoding::PrettyJson => Box::new(IndentedFrames::new(Box::new(frames))),
+        _ => Box::new(frames),
+    })
+}
+
+/// What is around the items of a list.
+struct ListDocument {
+    /// JSON up to the first item. The rest is `]}`.
+    head: String,
+    /// Name of the field of the items.
+    items: &'static str,
+    /// Metadata as JSON.
+    metadata: String,
+    api_version: String,
+    kind: String,
+}
+
+impl ListDocument {
+    fn new(kind: ServedKind, list: &StoredList, transform: ObjectTransform) -> ListDocument {
+        let metadata = list_metadata(list);
+        let (api_version, list_kind) = match transform {
+            ObjectTransform::Unchanged => (kind.api_version(), kind.resource.list_kind.unwrap_or_default()),
+            ObjectTransform::PartialMetadata(version) => (version.to_owned(), "PartialObjectMetadataList"),
+            ObjectTransform::Table(version, _) => (version.to_owned(), "Table"),
+        };
+        let (head, items) = match transform {
+            ObjectTransform::Table(version, _) => (table_head(kind.resource, version, &metadata, true), "rows"),
+            _ => {
+                let mut head = String::from("{\"kind\":");
+                quote_json_into(&mut head, list_kind);
+                head.push_str(",\"apiVersion\":");
+                quote_json_into(&mut head, &api_version);
+                head.push_str(&format!(",\"metadata\":{metadata},\"items\":["));
+                (head, "items")
+            }
+        };
+        ListDocument { head, items, metadata, api_version, kind: list_kind.to_owned() }
+    }
+
+    /// YAML before and after the items, with sorted keys.
+    fn yaml_parts(&self, is_empty: bool) -> Result<(Vec<u8>, Vec<u8>), Status> {
+        let mut document = parse_json(format!("{}]}}", self.head).as_bytes())?;
+        let mut before = json!({});
+        if let (Value::Object(all), Value::Object(before)) = (&mut document, &mut before) {
+            all.remove(self.items);
+            let keys: Vec<String> = all.keys().filter(|key| &***key < self.items).cloned().collect();
+            keys.into_iter().for_each(|key| drop(all.remove(&key).map(|value| before.insert(key, value))));
+        }
+        let (mut head, mut tail) = (String::new(), String::new());
+        write_yaml_into(&mut head, &before, 0);
+        head.push_str(self.items);
+        head.push_str(if is_empty { ": []\n" } else { ":\n" });
+        if document.as_object().is_some_and(|rest| !rest.is_empty()) {
+            write_yaml_into(&mut tail, &document, 0);
+        }
+        Ok((head.into_bytes(), tail.into_bytes()))
+    }
+}
+
+/// `metav1.ListMeta` as JSON.
+fn list_metadata(list: &StoredList) -> String {
+    let mut metadata = format!("{{\"resourceVersion\":\"{}\"", list.revision);
+    if let Some(next) = &list.next {
+        metadata.push_str(",\"continue\":");
+        quote_json_into(&mut metadata, &ContinueToken { revision: next.revision, start: next.start.clone() }.encode());
+    }
+    if let Some(remaining) = list.remaining.filter(|remaining| *remaining > 0) {
+        metadata.push_str(&format!(",\"remainingItemCount\":{remaining}"));
+    }
+    metadata.push('}');
+    metadata
+}
+
+/// Items in JSON or YAML.
+struct ItemFrames {
+    kind: ServedKind,
+    media_type: OutputMediaType,
+    now: SystemTime,
+    /// Taken by the first frame.
+    head: Vec<u8>,
+    objects: std::vec::IntoIter<Arc<Stored>>,
+    is_first: bool,
+    /// Taken by the last frame.
+    tail: Option<Vec<u8>>,
+}
+
+impl ItemFrames {
+    fn write(&mut self, object: Arc<Stored>, out: &mut Vec<u8>) {
+        let object = ReplyObject::stored(object);
+        let is_first = std::mem::replace(&mut self.is_first, false);
+        if self.media_type.encoding != OutputEncoding::Yaml {
+            if !is_first {
+                out.push(b',');
+            }
+            write_item(out, self.kind, &object, self.media_type.transform, self.now);
+            return;
+        }
+        let mut item = Vec::with_capacity(object.size() + 64);
+        write_item(&mut item, self.kind, &object, self.media_type.transform, self.now);
+        let mut text = String::with_capacity(item.len());
+        // An object without a defect is JSON.
+        write_yaml_into(&mut text, &Value::Array(vec![parse_json(&item).unwrap_or_default()]), 0);
+        out.extend_from_slice(text.as_bytes());
+    }
+}
+
+impl FrameSource for ItemFrames {
+    fn next_frame(&mut self) -> Option<Bytes> {
+        self.tail.as_ref()?;
+        let first_size = self.objects.as_slice().first().map_or(0, |object| object.bytes().len());
+        let mut frame = Vec::with_capacity(first_size.max(FRAME_BYTES.min(self.objects.len() * first_size)) + 4096);
+        frame.append(&mut self.head);
+        // Work is bounded by what is read, too: the row of a Table is small.
+        let mut read = 0;
+        while let Some(next) = self.objects.as_slice().first() {
+            let size = next.bytes().len();
+            if read > 0 && read.max(frame.len()) + size > FRAME_BYTES {
+                return Some(frame.into());
+            }
+            read += size;
+            if let Some(object) = self.objects.next() {
+                self.write(object, &mut frame);
+            }
+        }
+        frame.append(&mut self.tail.take()?);
+        Some(frame.into())
+    }
+
+    fn next_size(&self) -> usize {
+        self.objects.as_slice().first().map_or(0, |object| object.bytes().len())
+    }
+}
+
+/// Items that are encoded already.
+struct EncodedFrames {
+    head: Vec<u8>,
+    items: std::vec::IntoIter<Vec<u8>>,
+    tail: Option<Vec<u8>>,
+}
+
+impl FrameSource for EncodedFrames {
+    fn next_frame(&mut self) -> Option<Bytes> {
+        self.tail.as_ref()?;
+        let mut frame = std::mem::take(&mut self.head);
+        while frame.len() < FRAME_BYTES {
+            match self.items.next() {
+                Some(item) => frame.extend_from_slice(&item),
+                None => {
+                    frame.append(&mut self.tail.take()?);
+                    break;
+                }
+            }
+        }
+        Some(frame.into())
+    }
+
+    fn next_size(&self) -> usize {
+        self.items.as_slice().first().map_or(0, Vec::len)
+    }
+}
+
+/// A list in protobuf. Its length precedes it, so that all objects are encoded first.
+async fn protobuf_frames(
+    kind: ServedKind,
+    list: StoredList,
+    transform: ObjectTransform,
+    document: &ListDocument,
+) -> Result<Box<dyn FrameSource>, Status> {
+    let kinds = builtin_kinds();
+    let unknown = |name| Status::internal_error(format_args!("{name} has no message type"));
+    let (message, metadata) = (
+        match transform {
+            ObjectTransform::Unchanged => kind.version.message,
+            _ => kinds.meta_message("PartialObjectMetadata").ok_or_else(|| unknown("PartialObjectMetadata"))?,
+        },
+        kinds.meta_message("ListMeta").ok_or_else(|| unknown("ListMeta"))?,
+    );
+    let metadata = encode_message(&kinds.messages, metadata, &parse_json(document.metadata.as_bytes())?);
+    let metadata = metadata.map_err(Status::internal_error)?;
+    let mut items = Vec::with_capacity(list.objects.len());
+    let (mut length, mut work) = (1 + varint_length(metadata.len() as u64) + metadata.len(), 0);
+    for object in list.objects {
+        let size = object.bytes().len();
+        work += size;
+        if work > FRAME_BYTES {
+            work = 0;
+            tokio::task::yield_now().await;
+        }
+        let item = run_sized(size, move || protobuf_item(kind, object, transform, message)).await??;
+        length += item.len();
+        items.push(item);
+    }
+    let frame = UnknownFrame::new(&document.api_version, &document.kind, length);
+    let mut head = frame.head;
+    write_bytes(&mut head, 1, &metadata);
+    Ok(Box::new(EncodedFrames { head, items: items.into_iter(), tail: Some(frame.tail) }))
+}
+
+/// An item of a list: field 2 of the list's message.
+fn protobuf_item(
+    kind: ServedKind,
+    object: Arc<Stored>,
+    transform: ObjectTransform,
+    message: MessageId,
+) -> Result<Vec<u8>, Status> {
+    let mut json = Vec::with_capacity(object.bytes().len() + 64);
+    write_item(&mut json, kind, &ReplyObject::stored(object), transform, SystemTime::UNIX_EPOCH);
+    let encoded = encode_message(&builtin_kinds().messages, message, &parse_json(&json)?);
+    let encoded = encoded.map_err(Status::internal_error)?;
+    let mut item = Vec::with_capacity(encoded.len() + 8);
+    write_bytes(&mut item, 2, &encoded);
+    Ok(item)
+}

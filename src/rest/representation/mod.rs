@@ -1,0 +1,72 @@
+//! Representations: the encodings in which objects are sent, and what they are transformed to
+//! (`k8s.io/apiserver/pkg/endpoints/handlers/response.go` and `responsewriters`).
+//!
+//! Everything is JSON first, for the most part bytes of the store, and converted from that.
+
+mod body;
+mod document;
+mod event;
+mod list;
+mod negotiate;
+mod reply_object;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, VARY};
+use http::{HeaderValue, Response, StatusCode};
+
+pub(super) use self::event::{EventEncoder, EventViewCache};
+pub(super) use self::negotiate::OutputMediaType;
+pub(super) use self::reply_object::ReplyObject;
+
+use self::body::FramedBody;
+use self::document::object_document;
+use self::list::list_frames;
+use super::compute::run_sized;
+use super::target::ServedKind;
+use crate::kubeapi::{Status, encode};
+use crate::message::Body;
+use crate::watch_cache::StoredList;
+
+/// What a request is answered with, before it is encoded.
+pub(super) enum ReplyContent {
+    /// One object.
+    Object(ReplyObject),
+    /// A list or a page of it.
+    List(StoredList),
+    /// The outcome of a deletion. It is not transformed.
+    Status(Status),
+}
+
+/// The response of a kind in the representation that was negotiated.
+///
+/// # Errors
+/// 500 for an object that cannot be read or encoded.
+pub(super) async fn respond(
+    kind: ServedKind,
+    media_type: OutputMediaType,
+    code: StatusCode,
+    content: ReplyContent,
+) -> Result<Response<Body>, Status> {
+    let gzip = media_type.accepts_gzip;
+    let (body, is_gzipped) = match content {
+        ReplyContent::Status(status) => (encode(&status, media_type.encoding.for_status()).into(), false),
+        ReplyContent::Object(object) => {
+            let size = object.size();
+            let document = run_sized(size, move || object_document(kind, &object, media_type, true)).await??;
+            FramedBody::from_document(document.into(), gzip).await?
+        }
+        ReplyContent::List(list) => FramedBody::new(list_frames(kind, list, media_type).await?).into_body(gzip).await?,
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = code;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, media_type.encoding.for_status().content_type());
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    if is_gzipped {
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+    }
+    Ok(response)
+}

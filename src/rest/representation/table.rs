@@ -1,0 +1,77 @@
+//! `metav1.Table`: columns and rows (`k8s.io/apiserver/pkg/endpoints/handlers/response.go`, `asTable`).
+
+use std::time::SystemTime;
+
+use serde_json::Value;
+
+use super::negotiate::RowObject;
+use super::reply_object::ReplyObject;
+use crate::kubeapi::json::{quote_json_into, write_json_into};
+use crate::resources::Resource;
+use crate::resources::columns::table_cells;
+
+/// The JSON of a Table up to its rows. `metadata` is JSON. Columns are null where they were sent before.
+pub(super) fn table_head(resource: &Resource, api_version: &str, metadata: &str, with_columns: bool) -> String {
+    let mut head = String::from("{\"kind\":\"Table\",\"apiVersion\":");
+    quote_json_into(&mut head, api_version);
+    head.push_str(",\"metadata\":");
+    head.push_str(metadata);
+    head.push_str(",\"columnDefinitions\":");
+    if with_columns {
+        write_columns(&mut head, resource);
+    } else {
+        head.push_str("null");
+    }
+    head.push_str(",\"rows\":[");
+    head
+}
+
+fn write_columns(out: &mut String, resource: &Resource) {
+    for (index, column) in resource.columns.iter().enumerate() {
+        out.push(if index == 0 { '[' } else { ',' });
+        let mut start = '{';
+        for (name, value) in [
+            ("name", column.name),
+            ("type", column.column_type),
+            ("format", column.format),
+            ("description", &*column.description),
+        ] {
+            out.push(std::mem::replace(&mut start, ','));
+            quote_json_into(out, name);
+            out.push(':');
+            quote_json_into(out, value);
+        }
+        out.push_str(&format!(",\"priority\":{}}}", column.priority));
+    }
+    out.push(']');
+}
+
+/// Appends the row of an object as JSON. Ages are relative to `now`.
+pub(super) fn write_row(
+    out: &mut Vec<u8>,
+    resource: &Resource,
+    object: &ReplyObject,
+    (api_version, row_object): (&str, RowObject),
+    now: SystemTime,
+) {
+    let mut cells = String::from("{\"cells\":");
+    write_json_into(&mut cells, &Value::Array(table_cells(resource, &object.value(), now)));
+    cells.push_str(",\"object\":");
+    out.extend_from_slice(cells.as_bytes());
+    match row_object {
+        RowObject::Absent => out.extend_from_slice(b"null"),
+        RowObject::Metadata => write_partial_metadata(out, object, api_version),
+        RowObject::Complete => object.write_json(out),
+    }
+    out.push(b'}');
+}
+
+/// Appends a `PartialObjectMetadata` as JSON.
+pub(super) fn write_partial_metadata(out: &mut Vec<u8>, object: &ReplyObject, api_version: &str) {
+    let mut head = String::from("{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":");
+    quote_json_into(&mut head, api_version);
+    head.push_str(",\"metadata\":");
+    out.extend_from_slice(head.as_bytes());
+    object.write_metadata(out);
+    out.push(b'}');
+}
