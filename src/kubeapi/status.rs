@@ -50,7 +50,7 @@ impl Status {
         Status::new(200, "", "").with_details(details)
     }
 
-    /// 422: the object or patch is invalid. Of a patch that failed without naming a field, with client-go's text for it
+    /// 422: the patch does not apply, with client-go's text for a failure that names no field
     /// (`NewGenericServerResponse`).
     pub fn request_rejected() -> Status {
         Status::new(422, "Invalid", "the server rejected our request due to an error in our request")
@@ -67,12 +67,12 @@ impl Status {
         Status::new(401, "Unauthorized", "Unauthorized")
     }
 
-    /// 403: not allowed, for other reasons than a missing permission.
+    /// 403: refused for another reason, or the user lacks the permission for a path.
     pub fn forbidden(message: impl fmt::Display) -> Status {
         Status::new(403, "Forbidden", format!("forbidden: {message}")).with_details(StatusDetails::default())
     }
 
-    /// 403 for a missing permission, with Kubernetes' exact text (`ForbiddenStatusError` in
+    /// 403: the user lacks the permission, with Kubernetes' exact text (`ForbiddenStatusError` in
     /// `k8s.io/apiserver/pkg/endpoints/handlers/responsewriters/errors.go`). `reason` is the authorizer's and may be
     /// empty.
     pub fn forbidden_to(user: &str, info: &RequestInfo<'_>, reason: &str) -> Status {
@@ -90,13 +90,13 @@ impl Status {
             .with_details(StatusDetails::for_resource(info.api_group, info.resource, &info.name))
     }
 
-    /// 404: the path is not served, with client-go's text.
+    /// 404: the path or resource is not served, with client-go's text.
     pub fn not_found() -> Status {
         Status::new(404, "NotFound", "the server could not find the requested resource")
             .with_details(StatusDetails::default())
     }
 
-    /// 404 for one object, with Kubernetes' exact text.
+    /// 404: the object does not exist, with Kubernetes' exact text.
     pub fn object_not_found(group: &str, resource: &str, name: &str) -> Status {
         Status::new(404, "NotFound", format!("{} {} not found", qualified(group, resource), GoQuoted(name)))
             .with_details(StatusDetails::for_resource(group, resource, name))
@@ -154,7 +154,7 @@ impl Status {
         Status::new(415, "UnsupportedMediaType", message)
     }
 
-    /// 422: the object is invalid.
+    /// 422: fields of the object are invalid.
     ///
     /// The message names each error once (`NewInvalid` in `apimachinery/pkg/api/errors`).
     pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<StatusCause>) -> Status {

@@ -7,10 +7,10 @@
 mod chart;
 mod commands;
 mod comparison;
-mod help_links;
 mod links;
 mod page;
 mod page_runner;
 mod reference;
 mod results_chart;
 mod source;
+mod troubleshooting;

@@ -103,6 +103,87 @@ const REQUESTS: [(&str, u16, &str); 11] = [
     ),
 ];
 
+/// Code, source, message and cause of each 403 and 404. `…` stands for what differs.
+const DENIALS: [(u16, &str, &str, &str); 19] = [
+    (
+        403,
+        "src/authorize/authorizer.rs",
+        "User … cannot …",
+        "no authorizer allows the action, or one denies it; its reason is at the end",
+    ),
+    (
+        403,
+        "src/authorize/impersonation/check.rs",
+        "User … cannot …: an authorizer failed",
+        "a permission to impersonate could not be checked",
+    ),
+    (
+        403,
+        "src/authorize/impersonation/mod.rs",
+        "User … cannot impersonate: no authorization mode of this gateway can authorize …",
+        "no [authorization mode](../how-to/impersonation.md) evaluates the caller",
+    ),
+    (
+        403,
+        "src/commands/gateway/request/local.rs",
+        "no APIService claims v1, so no server here could allow it",
+        "a Namespace is read and no server has the core group; kubectl then names the missing object",
+    ),
+    (
+        403,
+        "src/forward/upgrade.rs",
+        "does not allow an upgrade to this protocol",
+        "the protocol is not in the annotation `narthex.dev/upgrade-protocols`",
+    ),
+    (
+        403,
+        "src/forward/error_response.rs",
+        "cannot be reached through its egress proxy: …",
+        "the [egress proxy](#egress-proxies) does not allow the destination",
+    ),
+    (
+        403,
+        "src/rest/namespace.rs",
+        "unable to create new content in namespace … because it is being terminated",
+        "the namespace is marked for deletion",
+    ),
+    (403, "src/rest/namespace.rs", "this namespace may not be deleted", "it is a system namespace"),
+    (404, "src/commands/gateway/request/local.rs", "no APIService claims …", "no APIService has the group and version"),
+    (404, "src/commands/gateway/request/local.rs", NOT_SERVED, "no server owns the path"),
+    (
+        404,
+        "src/commands/gateway/request_policy.rs",
+        NOT_SERVED,
+        "sidecar: the path is below that of no `--upstream`; log: `no upstream owns the path`",
+    ),
+    (
+        404,
+        "src/commands/gateway/request/access.rs",
+        NOT_SERVED,
+        "sidecar: the path is not allowed; log: `not among --allow-paths`",
+    ),
+    (404, "src/openapi/serve.rs", NOT_SERVED, "there is no OpenAPI document of that group and version"),
+    (404, "src/rest/target.rs", NOT_SERVED, "the embedded API server has no such resource or subresource"),
+    (404, "src/rest/target.rs", "… not found", "the embedded API server has no such object"),
+    (404, "src/rest/namespace.rs", "… not found", "the namespace of a new object does not exist"),
+    (
+        404,
+        "src/availability/apiservice_api/serve.rs",
+        NOT_SERVED,
+        "`apiregistration.k8s.io` has only the resource `apiservices`",
+    ),
+    (404, "src/availability/apiservice_api/serve.rs", "… not found", "no APIService has that name"),
+    (
+        404,
+        "src/delegation_server/serve.rs",
+        "… not found",
+        "`--serve-delegation` serves the ConfigMap `extension-apiserver-authentication` only",
+    ),
+];
+
+/// The text of a 404 for a path.
+const NOT_SERVED: &str = "the server could not find the requested resource";
+
 /// Reasons within a Konnectivity tunnel; clients see the proxy's reason, the log has these.
 const TUNNELS: [(&str, &str); 8] = [
     ("NoTunnelAgent", "the Konnectivity server has no agent"),
@@ -150,9 +231,15 @@ pub(super) fn regions(sources: &[SourceFile]) -> BTreeMap<String, String> {
         .collect();
     // Two faults may be one to clients.
     proxies.dedup();
-    let statuses = statuses.into_iter().map(|(number, reason, text)| vec![number, code(&reason), escaped(&text)]);
+    let statuses = statuses.into_iter().map(|one| {
+        let message = if one.message.is_empty() { String::new() } else { code(&one.message) };
+        vec![one.code, code(&one.reason), escaped(&one.meaning), message]
+    });
+    check_denials(sources);
+    let denials = DENIALS.map(|(status, _, message, text)| vec![status.to_string(), code(message), text.to_owned()]);
     [
-        ("reasons of a Status", table(&["Code", "Reason", "Meaning"], statuses)),
+        ("reasons of a Status", table(&["Code", "Reason", "Meaning", "Message"], statuses)),
+        ("causes of 403 and 404", table(&["Code", "Message contains", "Cause"], denials)),
         ("reasons of conditions", table(&["Reason", "Available", "Meaning"], conditions)),
         ("causes before a request is sent", table(&["Cause", "Meaning"], connections)),
         ("causes of other refusals", table(&["Cause", "Code", "Meaning"], requests)),
@@ -163,14 +250,24 @@ pub(super) fn regions(sources: &[SourceFile]) -> BTreeMap<String, String> {
     .into()
 }
 
-/// Code, reason and meaning of each constructor of `Status`, with its doc comment.
-fn statuses(sources: &[SourceFile]) -> Vec<(String, String, String)> {
+/// A constructor of `Status`.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct StatusConstructor {
+    code: String,
+    reason: String,
+    /// From the doc comment.
+    meaning: String,
+    /// The constant parts of its text; empty if the caller writes all of it.
+    message: String,
+}
+
+fn statuses(sources: &[SourceFile]) -> Vec<StatusConstructor> {
     let file = sources.iter().find(|file| file.path == "src/kubeapi/status.rs").unwrap();
-    let mut found: Vec<(String, String, String)> = Vec::new();
+    let mut found = Vec::new();
     for call in file.calls("Status::new") {
         let arguments = file.arguments(call);
-        let number = file.text[arguments[0].0..arguments[0].1].trim().to_owned();
-        if number == "200" {
+        let code = file.text[arguments[0].0..arguments[0].1].trim().to_owned();
+        if code == "200" {
             continue; // A success.
         }
         let Some(reason) = arguments.get(1).and_then(|second| file.literal(*second)) else { continue };
@@ -185,20 +282,54 @@ fn statuses(sources: &[SourceFile]) -> Vec<(String, String, String)> {
             .collect();
         let comment = comment.into_iter().rev().collect::<Vec<_>>().join(" ");
         let first = comment.split(". ").next().unwrap_or_default().trim_end_matches('.');
-        let text =
+        let meaning =
             first.split_once(": ").map_or("", |(_, text)| text.split(", with ").next().unwrap_or(text)).to_owned();
-        // One line for each code and reason, the first constructor's.
-        if !found.iter().any(|(one, name, _)| (one, name) == (&number, &reason.value)) {
-            assert!(!text.is_empty(), "the constructor of {number} {} has no comment", reason.value);
-            found.push((number, reason.value.clone(), text));
-        }
+        assert!(!meaning.is_empty(), "the constructor of {code} {} has no comment", reason.value);
+        let text = arguments.get(2).and_then(|&(start, end)| {
+            file.literals.iter().find(|literal| (start..end).contains(&literal.start)).map(|literal| &literal.value)
+        });
+        let message = text.map(|text| with_ellipses(text)).unwrap_or_default();
+        found.push(StatusConstructor { code, reason: reason.value.clone(), meaning, message });
     }
     assert!(found.len() > 15, "{found:?}");
     found.sort();
     found
 }
 
-fn check_completeness(sources: &[SourceFile], statuses: &[(String, String, String)]) {
+/// The text of `format!` with an ellipsis for what is inserted.
+fn with_ellipses(format: &str) -> String {
+    let mut text = String::new();
+    let mut rest = format;
+    while let Some((before, after)) = rest.split_once('{') {
+        text = text + before + "…";
+        rest = after.split_once('}').map_or("", |(_, after)| after);
+    }
+    (text + rest).replace("……", "…").replace("… …", "…")
+}
+
+/// Checks that each message of [`DENIALS`] is in its source, and that no source refuses with a 403 or 404 without one.
+fn check_denials(sources: &[SourceFile]) {
+    let source = |path: &str| sources.iter().find(|file| file.path == path);
+    let status = source("src/kubeapi/status.rs").unwrap();
+    for (_, path, message, _) in DENIALS {
+        let file = source(path).unwrap_or_else(|| panic!("no {path}"));
+        let literals = || file.literals.iter().chain(&status.literals);
+        for part in message.split('…').map(|part| part.trim_matches([' ', ':'])).filter(|part| !part.is_empty()) {
+            assert!(literals().any(|literal| literal.value.contains(part)), "{path} has no text {part:?}");
+        }
+    }
+    let refuses = |file: &&SourceFile| {
+        ["forbidden(", "forbidden_to(", "not_found", "object_not_found(", "new(403", "new(404"]
+            .iter()
+            .any(|call| file.code.contains(&format!("Status::{call}")))
+    };
+    let others = ["src/kubeapi/status.rs", "src/commands/quickstart/"];
+    for file in sources.iter().filter(refuses).filter(|file| !others.iter().any(|other| file.path.starts_with(other))) {
+        assert!(DENIALS.iter().any(|(_, path, ..)| *path == file.path), "DENIALS has no cause of {}", file.path);
+    }
+}
+
+fn check_completeness(sources: &[SourceFile], statuses: &[StatusConstructor]) {
     let places = |file: &&SourceFile| PLACES.iter().any(|place| file.path.starts_with(place));
     let mut named = BTreeMap::new();
     for file in
@@ -217,7 +348,7 @@ fn check_completeness(sources: &[SourceFile], statuses: &[(String, String, Strin
     described.extend(REQUESTS.iter().map(|(reason, ..)| *reason));
     described.extend(TUNNELS.iter().map(|(reason, ..)| *reason));
     described.extend(PROXY_FAULTS.iter().map(|fault| fault.reason()));
-    described.extend(statuses.iter().map(|(_, reason, _)| reason.as_str()).filter(|reason| is_reason(reason)));
+    described.extend(statuses.iter().map(|one| one.reason.as_str()).filter(|reason| is_reason(reason)));
     let without: Vec<_> = named.iter().filter(|(reason, _)| !described.contains(*reason)).collect();
     let gone: Vec<_> = described.iter().filter(|reason| !named.contains_key(*reason)).collect();
     assert!(
