@@ -1,5 +1,6 @@
 // Command kinds writes what Narthex has to know of Kubernetes' built-in kinds, and the cases that its tests compare
-// with: resources and columns as a running kube-apiserver names them, messages by reflection over the Go types.
+// with: resources, columns and OpenAPI definitions as a running kube-apiserver has them, messages by reflection over the
+// Go types.
 //
 //	go run . --kubeconfig FILE --root ../../..            writes the files
 //	go run . --kubeconfig FILE --root ../../.. --check    says whether the files are what it would write
@@ -13,6 +14,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -23,6 +25,7 @@ const (
 	protobufFile = "src/resources/builtin/testdata/objects.jsonl"
 	defaultsFile = "src/resources/builtin/testdata/defaults.jsonl"
 	strictFile   = "src/resources/builtin/testdata/strict.jsonl"
+	openapiFile  = "src/openapi/builtin/definitions.json.gz"
 	tablesFile   = "src/resources/testdata/tables.jsonl"
 )
 
@@ -53,6 +56,9 @@ func run(kubeconfig, root string, check, tables bool) error {
 
 	files := map[string][]byte{}
 	if files[kindsFile], err = kinds(ctx, server); err != nil {
+		return err
+	}
+	if files[openapiFile], err = definitions(ctx, server); err != nil {
 		return err
 	}
 	if files[protobufFile], err = objectCases(); err != nil {
@@ -86,6 +92,15 @@ func run(kubeconfig, root string, check, tables bool) error {
 		have, err := os.ReadFile(path)
 		if err != nil {
 			return err
+		}
+		if strings.HasSuffix(name, ".gz") {
+			// Compressed bytes depend on the compressor.
+			if have, err = plain(have); err != nil {
+				return err
+			}
+			if want, err = plain(want); err != nil {
+				return err
+			}
 		}
 		if !bytes.Equal(have, want) {
 			different++
