@@ -88,12 +88,12 @@ impl<F: Fetch + 'static> DiscoveryAggregator<F> {
         own: LocalGroups,
         kept: &DiskCache,
     ) -> (DiscoveryAggregator<F>, Published<DiscoverySnapshot>) {
-        let (publisher, published) = Published::new(DiscoverySnapshot::empty(own));
+        let (publisher, published) = Published::new(DiscoverySnapshot::empty(&own));
         let aggregations = Arc::<AtomicU64>::default();
         let keeper = Poller::new(DiscoveryPollSource {
             fetch,
             publisher,
-            merger: RefCell::new(GroupMerger::new(own)),
+            merger: RefCell::new(GroupMerger::new(own.clone())),
             aggregations: aggregations.clone(),
             cache: kept.section("discovery"),
         });

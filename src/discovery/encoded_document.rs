@@ -42,6 +42,12 @@ impl EncodedDocument {
         EncodedDocument::from_json(json.into())
     }
 
+    /// Serializes `value` as [`EncodedDocument::from_value`]. Its entity tag is `hash` in quotes.
+    pub(crate) fn with_hash(value: &impl Serialize, hash: &str) -> EncodedDocument {
+        let etag = HeaderValue::from_str(&format!("\"{hash}\"")).unwrap_or(HeaderValue::from_static("\"\""));
+        EncodedDocument { etag, ..EncodedDocument::from_value(value) }
+    }
+
     /// A document from its JSON.
     pub(crate) fn from_json(json: Bytes) -> EncodedDocument {
         let digest = digest::digest(&digest::SHA512, &json);

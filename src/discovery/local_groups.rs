@@ -1,17 +1,17 @@
 //! API groups served locally: `apiregistration.k8s.io`, read-only, so that `kubectl get apiservices` works; and review
 //! APIs for `kubectl auth` and backends, unless a backend serves those.
 
-use std::sync::LazyLock;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::model::{DiscoveryResource, ResourceKind, Scope, Subresource};
 use crate::resources::ServedSubresource;
-use crate::rest::served_resources;
+use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
 
 /// Group of the APIServices. An APIService that claims it is ignored.
 pub(super) const GROUP: &str = "apiregistration.k8s.io";
-/// Version of all local groups.
+/// Version of the local groups that are not in a catalog.
 pub(super) const VERSION: &str = "v1";
 /// Path of the resource list of `apiregistration.k8s.io/v1`.
 pub(super) const PATH: &str = "/apis/apiregistration.k8s.io/v1";
@@ -43,122 +43,157 @@ pub(super) fn resource_list() -> Value {
 pub(super) fn resources() -> Vec<DiscoveryResource> {
     vec![DiscoveryResource {
         resource: "apiservices".into(),
-        response_kind: ResourceKind { group: GROUP.into(), version: VERSION.into(), kind: "APIService".into() },
+        response_kind: own_kind("APIService"),
         scope: Scope::Cluster,
         singular_resource: "apiservice".into(),
         verbs: ["get", "list", "watch"].map(String::from).to_vec(),
         short_names: Vec::new(),
         categories: vec!["api-extensions".into()],
-        subresources: Vec::new(),
+        subresources: vec![Subresource {
+            subresource: "status".into(),
+            response_kind: own_kind("APIService"),
+            accepted_types: Vec::new(),
+            verbs: vec!["get".into()],
+        }],
     }]
 }
 
-/// Version `v1` of a group that is served locally unless a backend claims it.
+/// A kind of the group and version of its resource, which a kube-apiserver does not repeat.
+fn own_kind(kind: &str) -> ResourceKind {
+    ResourceKind { kind: kind.to_owned(), ..ResourceKind::default() }
+}
+
+/// A version of a group that is served locally unless a backend claims it.
 pub(super) struct LocalGroup {
     /// Group; empty for the core group.
     pub(super) group: &'static str,
+    /// Version.
+    pub(super) version: &'static str,
     /// Path of its resource list.
     pub(super) list_path: String,
-    resources: Vec<DiscoveryResource>,
+    resources: Vec<LocalResource>,
+}
+
+/// A resource of a [`LocalGroup`].
+struct LocalResource {
+    entry: DiscoveryResource,
+    /// `storageVersionHash`, which only the legacy format has; empty if nothing is stored.
+    storage_version_hash: &'static str,
 }
 
 impl LocalGroup {
-    fn new(group: &'static str, resources: Vec<DiscoveryResource>) -> LocalGroup {
+    fn new(group: &'static str, version: &'static str, resources: Vec<LocalResource>) -> LocalGroup {
         let list_path = match group {
-            "" => format!("/api/{VERSION}"),
-            group => format!("/apis/{group}/{VERSION}"),
+            "" => format!("/api/{version}"),
+            group => format!("/apis/{group}/{version}"),
         };
-        LocalGroup { group, list_path, resources }
+        LocalGroup { group, version, list_path, resources }
     }
 
     fn of_reviews(group: &'static str, kinds: &[&str]) -> LocalGroup {
-        let resource = |kind: &&str| local_resource(group, kind, Scope::Cluster, &["create"]);
-        LocalGroup::new(group, kinds.iter().map(resource).collect())
+        let resource = |kind: &&str| local_resource(kind, Scope::Cluster, &["create"]);
+        LocalGroup::new(group, VERSION, kinds.iter().map(resource).map(LocalResource::from).collect())
     }
 }
 
-fn local_resource(group: &str, kind: &str, scope: Scope, verbs: &[&str]) -> DiscoveryResource {
+impl From<DiscoveryResource> for LocalResource {
+    fn from(entry: DiscoveryResource) -> LocalResource {
+        LocalResource { entry, storage_version_hash: "" }
+    }
+}
+
+fn local_resource(kind: &str, scope: Scope, verbs: &[&str]) -> DiscoveryResource {
     let singular = kind.to_ascii_lowercase();
     DiscoveryResource {
         resource: format!("{singular}s"),
-        response_kind: ResourceKind { group: group.into(), version: VERSION.into(), kind: kind.into() },
+        response_kind: own_kind(kind),
         scope,
         singular_resource: singular,
-        verbs: verbs.iter().map(|verb| (*verb).to_owned()).collect(),
+        verbs: owned(verbs),
         short_names: Vec::new(),
         categories: Vec::new(),
         subresources: Vec::new(),
     }
 }
 
+fn owned(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
 /// Self-review APIs.
-static SELF_REVIEWS: LazyLock<Vec<LocalGroup>> = LazyLock::new(|| {
-    vec![
+fn self_reviews() -> [LocalGroup; 2] {
+    [
         LocalGroup::of_reviews("authentication.k8s.io", &["SelfSubjectReview"]),
         LocalGroup::of_reviews("authorization.k8s.io", &["SelfSubjectAccessReview", "SelfSubjectRulesReview"]),
     ]
-});
+}
 
 /// Review APIs and ConfigMaps for backends (`--serve-delegation`).
-static WITH_DELEGATION: LazyLock<Vec<LocalGroup>> = LazyLock::new(|| {
-    let mut config_maps = local_resource("", "ConfigMap", Scope::Namespaced, &["get", "list", "watch"]);
+fn with_delegation() -> Vec<LocalGroup> {
+    let mut config_maps = local_resource("ConfigMap", Scope::Namespaced, &["get", "list", "watch"]);
     config_maps.short_names.push("cm".to_owned());
     vec![
-        LocalGroup::new("", vec![config_maps]),
+        LocalGroup::new("", VERSION, vec![config_maps.into()]),
         LocalGroup::of_reviews("authentication.k8s.io", &["SelfSubjectReview", "TokenReview"]),
         LocalGroup::of_reviews(
             "authorization.k8s.io",
             &["SelfSubjectAccessReview", "SelfSubjectRulesReview", "SubjectAccessReview"],
         ),
     ]
-});
+}
 
 /// The resources of the embedded API server (`--embedded-api`), and the self-review APIs.
-static EMBEDDED: LazyLock<Vec<LocalGroup>> = LazyLock::new(|| {
+fn embedded(catalog: &ResourceCatalog) -> Vec<LocalGroup> {
     let mut groups: Vec<LocalGroup> = Vec::new();
-    for (resource, version) in served_resources().iter().filter(|(_, version)| version.version == VERSION) {
-        let scope = if resource.is_namespaced { Scope::Namespaced } else { Scope::Cluster };
-        let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-        let subresource = |one: &ServedSubresource| {
-            let (group, version) = (
-                if one.group.is_empty() { resource.group } else { one.group },
-                if one.version.is_empty() { VERSION } else { one.version },
-            );
-            Subresource {
-                subresource: one.name.to_owned(),
-                response_kind: ResourceKind { group: group.into(), version: version.into(), kind: one.kind.into() },
-                accepted_types: Vec::new(),
-                verbs: owned(&one.verbs),
-            }
-        };
-        let served = |one: &&ServedSubresource| matches!(one.name, "status" | "finalize");
-        let resource_entry = DiscoveryResource {
-            singular_resource: resource.singular.to_owned(),
+    for entry in catalog.entries() {
+        let (group, version, resource) = (entry.resource.group, entry.version.version, catalog_resource(entry));
+        match groups.iter_mut().find(|one| one.group == group && one.version == version) {
+            Some(one) => one.resources.push(resource),
+            None => groups.push(LocalGroup::new(group, version, vec![resource])),
+        }
+    }
+    for group in &mut groups {
+        group.resources.sort_by(|a, b| a.entry.resource.cmp(&b.entry.resource));
+    }
+    // As in a kube-apiserver, where these follow `apps`.
+    let at = groups.iter().position(|group| group.group == "apps").map_or(groups.len(), |at| at + 1);
+    groups.splice(at..at, self_reviews());
+    groups
+}
+
+fn catalog_resource(entry: &CatalogEntry) -> LocalResource {
+    let (resource, version) = (entry.resource, entry.version);
+    let subresource = |one: &ServedSubresource| Subresource {
+        subresource: one.name.to_owned(),
+        response_kind: ResourceKind { group: one.group.into(), version: one.version.into(), kind: one.kind.into() },
+        accepted_types: Vec::new(),
+        verbs: owned(entry.subresource_verbs(one.name)),
+    };
+    let served = |one: &&ServedSubresource| !entry.subresource_verbs(one.name).is_empty();
+    LocalResource {
+        entry: DiscoveryResource {
             resource: resource.plural.to_owned(),
+            response_kind: own_kind(resource.kind),
+            scope: if resource.is_namespaced { Scope::Namespaced } else { Scope::Cluster },
+            singular_resource: resource.singular.to_owned(),
+            verbs: owned(entry.verbs()),
             short_names: owned(&resource.short_names),
             categories: owned(&resource.categories),
             subresources: version.subresources.iter().filter(served).map(subresource).collect(),
-            ..local_resource(resource.group, resource.kind, scope, &version.verbs)
-        };
-        match groups.iter_mut().find(|group| group.group == resource.group) {
-            Some(group) => group.resources.push(resource_entry),
-            None => groups.push(LocalGroup::new(resource.group, vec![resource_entry])),
-        }
+        },
+        storage_version_hash: version.storage_version_hash,
     }
-    groups.push(LocalGroup::of_reviews("authentication.k8s.io", &["SelfSubjectReview"]));
-    groups.push(LocalGroup::of_reviews("authorization.k8s.io", &["SelfSubjectAccessReview", "SelfSubjectRulesReview"]));
-    groups
-});
+}
 
 /// Which groups are served locally.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct LocalGroups {
     /// Whether reviews for backends are served instead of by a kube-apiserver (`--serve-delegation`).
     pub delegation: bool,
     /// Whether there is a delegate, which serves the self-reviews.
     pub delegate: bool,
-    /// Whether the resources of the embedded API server are served (`--embedded-api`).
-    pub embedded: bool,
+    /// The resources of the embedded API server (`--embedded-api`).
+    pub embedded: Option<Arc<ResourceCatalog>>,
     /// Whether the discovery and OpenAPI documents of `apiregistration.k8s.io` are the delegate's: the APIServices are
     /// registered in its cluster, and it serves them.
     pub apiregistration_from_delegate: bool,
@@ -166,21 +201,21 @@ pub struct LocalGroups {
 
 impl LocalGroups {
     /// Whether the APIServices are served locally.
-    pub(crate) fn has_registrations(self) -> bool {
+    pub(crate) fn has_registrations(&self) -> bool {
         !self.apiregistration_from_delegate
     }
 
     /// Whether `group` is served locally, even if an APIService claims it.
-    pub(super) fn is_reserved(self, group: &str) -> bool {
+    pub(super) fn is_reserved(&self, group: &str) -> bool {
         group == GROUP && !self.apiregistration_from_delegate
     }
 
-    pub(super) fn groups(self) -> &'static [LocalGroup] {
+    pub(super) fn groups(&self) -> Vec<LocalGroup> {
         match self {
-            LocalGroups { embedded: true, .. } => &EMBEDDED,
-            LocalGroups { delegate: true, .. } => &[],
-            LocalGroups { delegation: true, .. } => &WITH_DELEGATION,
-            LocalGroups { .. } => &SELF_REVIEWS,
+            LocalGroups { embedded: Some(catalog), .. } => embedded(catalog),
+            LocalGroups { delegate: true, .. } => Vec::new(),
+            LocalGroups { delegation: true, .. } => with_delegation(),
+            LocalGroups { .. } => self_reviews().into(),
         }
     }
 }
@@ -189,7 +224,7 @@ impl LocalGroup {
     /// The resources as an `APIResourceList`, the legacy format.
     pub(super) fn resource_list(&self) -> Value {
         let mut resources = Vec::new();
-        for one in &self.resources {
+        for LocalResource { entry: one, storage_version_hash } in &self.resources {
             let is_namespaced = one.scope == Scope::Namespaced;
             let mut resource = json!({
                 "name": one.resource, "singularName": one.singular_resource, "namespaced": is_namespaced,
@@ -201,20 +236,33 @@ impl LocalGroup {
             if !one.categories.is_empty() {
                 resource["categories"] = json!(one.categories);
             }
+            if !storage_version_hash.is_empty() {
+                resource["storageVersionHash"] = json!(storage_version_hash);
+            }
             resources.push(resource);
             resources.extend(one.subresources.iter().map(|sub| {
-                json!({
+                let mut subresource = json!({
                     "name": format!("{}/{}", one.resource, sub.subresource), "singularName": "",
                     "namespaced": is_namespaced, "kind": sub.response_kind.kind, "verbs": sub.verbs,
-                })
+                });
+                if !sub.response_kind.version.is_empty() {
+                    subresource["group"] = json!(sub.response_kind.group);
+                    subresource["version"] = json!(sub.response_kind.version);
+                }
+                subresource
             }));
         }
         let group_version =
-            if self.group.is_empty() { VERSION.to_owned() } else { format!("{}/{VERSION}", self.group) };
-        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources})
+            if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) };
+        let mut list = json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": resources});
+        // A kube-apiserver's list of the core group has no `apiVersion`.
+        if !self.group.is_empty() {
+            list["apiVersion"] = "v1".into();
+        }
+        list
     }
 
     pub(super) fn resources(&self) -> Vec<DiscoveryResource> {
-        self.resources.clone()
+        self.resources.iter().map(|one| one.entry.clone()).collect()
     }
 }

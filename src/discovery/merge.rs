@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::claim::{ApiServiceClaim, ServedBy};
-use super::local_groups::{self, LocalGroups};
+use super::local_groups::{self, LocalGroup, LocalGroups};
 use super::model::DiscoveryResource;
 use super::parse::GroupVersionListing;
 use super::polling::poller::ClaimMap;
@@ -73,6 +73,8 @@ pub(super) type GroupRank = (u8, Reverse<i32>, usize);
 /// before there was a gateway.
 pub(super) struct GroupMerger {
     local_groups: LocalGroups,
+    /// What `local_groups` describes.
+    served: Vec<LocalGroup>,
     /// Names of the APIServices of each group.
     claims: BTreeMap<String, BTreeSet<String>>,
     /// Local APIServices, which only order the delegate's groups.
@@ -88,6 +90,7 @@ pub(super) struct GroupMerger {
 impl GroupMerger {
     pub(super) fn new(own: LocalGroups) -> GroupMerger {
         GroupMerger {
+            served: own.groups(),
             local_groups: own,
             claims: BTreeMap::new(),
             locals: BTreeSet::new(),
@@ -136,7 +139,7 @@ impl GroupMerger {
         }
         if all {
             groups.extend(self.claims.keys().chain(self.offers.keys()).cloned());
-            groups.extend(self.local_groups.groups().iter().map(|served| served.group.to_owned()));
+            groups.extend(self.served.iter().map(|served| served.group.to_owned()));
             groups.extend(self.local_groups.has_registrations().then(|| local_groups::GROUP.to_owned()));
         }
         groups.into_iter().map(|group| (group.clone(), self.group(&group, known, contents))).collect()
@@ -177,12 +180,12 @@ impl GroupMerger {
         versions.dedup_by(|a, b| a.version.version == b.version.version);
         let greatest = versions.iter().map(|one| one.priorities.0).max();
         let mut versions: Vec<MergedVersion> = versions.into_iter().map(|one| one.version).collect();
-        let served = self.local_groups.groups().iter().enumerate().find(|(_, served)| served.group == name);
+        let served = self.served.iter().enumerate().find(|(_, served)| served.group == name);
         if let Some((_, served)) = served
-            && !versions.iter().any(|version| version.version == local_groups::VERSION)
+            && !versions.iter().any(|version| version.version == served.version)
         {
             let resources = Arc::new(served.resources());
-            versions.push(MergedVersion { version: local_groups::VERSION.into(), resources, current: true });
+            versions.push(MergedVersion { version: served.version.into(), resources, current: true });
         }
         let rank = match (greatest, served) {
             (Some(greatest), _) => (1, Reverse(greatest), 0),
@@ -337,7 +340,7 @@ pub(super) mod tests {
     }
 
     const BEFORE_A_CLUSTER: LocalGroups =
-        LocalGroups { delegation: false, delegate: true, embedded: false, apiregistration_from_delegate: false };
+        LocalGroups { delegation: false, delegate: true, embedded: None, apiregistration_from_delegate: false };
 
     #[test]
     fn discovery_delegate_groups_first_in_own_order() {

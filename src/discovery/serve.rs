@@ -196,7 +196,7 @@ mod tests {
 
     fn request(method: &Method, path: &str, headers: &[(HeaderName, &str)]) -> Option<Result<Response<Body>, Refusal>> {
         let headers = headers.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect();
-        answer(&DiscoverySnapshot::empty(Default::default()), method, path, &headers)
+        answer(&DiscoverySnapshot::empty(&Default::default()), method, path, &headers)
     }
 
     fn get(path: &str, headers: &[(HeaderName, &str)]) -> Response<Body> {

@@ -26,7 +26,7 @@ pub struct DiscoverySnapshot {
     /// `/api` for the core group and `/apis` for all others, written on demand.
     lists: Arc<[ListDocuments; 2]>,
     /// Local groups by path: `/apis/apiregistration.k8s.io/v1` and others.
-    local_documents: Arc<BTreeMap<&'static str, EncodedDocument>>,
+    local_documents: Arc<BTreeMap<String, EncodedDocument>>,
     /// State of each APIService, by name.
     sources: ShardedMap<Arc<SourceStatus>>,
     /// Whether the registry has been read.
@@ -129,9 +129,11 @@ pub(super) enum Root {
 
 impl DiscoverySnapshot {
     /// The documents before the registry is read: the local groups.
-    pub fn empty(own: LocalGroups) -> DiscoverySnapshot {
-        let served = own.groups().iter().map(|served| (served.list_path.as_str(), served.resource_list()));
-        let registrations = own.has_registrations().then(|| (local_groups::PATH, local_groups::resource_list()));
+    pub fn empty(own: &LocalGroups) -> DiscoverySnapshot {
+        let served = own.groups();
+        let served = served.iter().map(|served| (served.list_path.clone(), served.resource_list()));
+        let registrations =
+            own.has_registrations().then(|| (local_groups::PATH.to_owned(), local_groups::resource_list()));
         let all =
             registrations.into_iter().chain(served).map(|(path, list)| (path, EncodedDocument::from_value(&list)));
         let nothing = DiscoverySnapshot {
@@ -141,13 +143,13 @@ impl DiscoverySnapshot {
             sources: ShardedMap::default(),
             is_registry_read: false,
         };
-        let groups = GroupMerger::new(own).update(&BTreeMap::new(), &BTreeSet::new(), &NoContents);
+        let groups = GroupMerger::new(own.clone()).update(&BTreeMap::new(), &BTreeSet::new(), &NoContents);
         DiscoverySnapshot { is_registry_read: false, ..nothing.updated(groups, BTreeMap::new()) }
     }
 
     /// A snapshot of the local groups that never changes.
     pub fn fixed_empty() -> Published<DiscoverySnapshot> {
-        Published::fixed(DiscoverySnapshot::empty(LocalGroups::default()))
+        Published::fixed(DiscoverySnapshot::empty(&LocalGroups::default()))
     }
 
     /// A new snapshot with changed groups and sources; `None` removes one.
@@ -443,7 +445,7 @@ mod tests {
         let known = BTreeMap::from(known.map(|one| (one.name.clone(), one)));
         let groups =
             GroupMerger::new(LocalGroups::default()).update(&known, &known.keys().cloned().collect(), &contents);
-        DiscoverySnapshot::empty(LocalGroups::default()).updated(groups, BTreeMap::new())
+        DiscoverySnapshot::empty(&LocalGroups::default()).updated(groups, BTreeMap::new())
     }
 
     fn text(document: &EncodedDocument) -> &str {
@@ -480,7 +482,7 @@ mod tests {
         let known = BTreeMap::from([("v1.a".to_owned(), known("a", "v1", 1000))]);
         let groups =
             GroupMerger::new(LocalGroups::default()).update(&known, &known.keys().cloned().collect(), &contents);
-        let documents = DiscoverySnapshot::empty(LocalGroups::default()).updated(groups, BTreeMap::new());
+        let documents = DiscoverySnapshot::empty(&LocalGroups::default()).updated(groups, BTreeMap::new());
         assert_eq!((0..600).filter(|n| documents.has_resource("a", "v1", &name(*n), "")).count(), MAX_COUNTED);
         assert!(!documents.has_resource("a", "v1", &long, ""));
         // The document lists all of them.
@@ -489,7 +491,7 @@ mod tests {
 
     #[test]
     fn discovery_empty_has_local_groups_only() {
-        let documents = DiscoverySnapshot::empty(LocalGroups::default());
+        let documents = DiscoverySnapshot::empty(&LocalGroups::default());
         assert_eq!(
             text(documents.list(Root::Core, DiscoveryFormat::V2)),
             "{\"kind\":\"APIGroupDiscoveryList\",\"apiVersion\":\"apidiscovery.k8s.io/v2\",\"metadata\":{},\"items\":[]}\n"
@@ -536,10 +538,10 @@ mod tests {
             steps in proptest::collection::vec((0..9usize, proptest::option::of(0..5i32), 0..3u8), 0..40),
             elsewhere in proptest::bool::ANY,
         ) {
-            let own = LocalGroups { delegation: false, delegate: elsewhere, embedded: false, apiregistration_from_delegate: elsewhere };
+            let own = LocalGroups { delegation: false, delegate: elsewhere, embedded: None, apiregistration_from_delegate: elsewhere };
             let groups = ["a.io", "b.io", "authentication.k8s.io"];
             let mut all = BTreeMap::new();
-            let (mut merging, mut documents) = (GroupMerger::new(own), DiscoverySnapshot::empty(own));
+            let (mut merging, mut documents) = (GroupMerger::new(own.clone()), DiscoverySnapshot::empty(&own));
             let mut offers = Vec::new();
             for (which, priority, by) in steps {
                 let (group, version) = (groups[which % 3], ["v1", "v2", "v1beta1"][which / 3]);
@@ -567,7 +569,7 @@ mod tests {
                 documents = documents.updated(merging.update(&all, &changed, &contents), BTreeMap::new());
                 let anew: BTreeSet<String> =
                     all.keys().cloned().chain([crate::registry::DELEGATE.to_owned()]).collect();
-                let anew = DiscoverySnapshot::empty(own).updated(GroupMerger::new(own).update(&all, &anew, &contents), BTreeMap::new());
+                let anew = DiscoverySnapshot::empty(&own).updated(GroupMerger::new(own.clone()).update(&all, &anew, &contents), BTreeMap::new());
                 for (root, form) in [(Root::Named, DiscoveryFormat::V2), (Root::Named, DiscoveryFormat::Plain), (Root::Core, DiscoveryFormat::V2)] {
                     proptest::prop_assert_eq!(text(documents.list(root, form)), text(anew.list(root, form)));
                 }

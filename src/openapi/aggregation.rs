@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
+use super::builtin::REGISTRATIONS;
 use super::index::{self, ClaimedDocument, Hashes, Index, key, parse, parse_cached, parse_delegate};
-use super::local_document;
 use super::v2::convert_to_v3;
 use crate::discovery::{
     ApiServiceClaim, CacheSection, ClaimChange, ClaimMap, ContentMap, DiskCache, EncodedDocument, Fetch, FetchError,
@@ -50,7 +50,7 @@ struct IndexValidators {
 impl<F: Fetch + 'static> OpenApiAggregator<F> {
     /// Starts without APIServices. The index contains the local document from the start. `kept` is the disk cache.
     pub fn start(fetch: F, own: LocalGroups, kept: &DiskCache) -> (OpenApiAggregator<F>, Published<Index>) {
-        let (publisher, published) = Published::new(Index::empty(own));
+        let (publisher, published) = Published::new(Index::empty(&own));
         let shelf = kept.section("openapi-v3");
         (
             OpenApiAggregator {
@@ -70,13 +70,13 @@ impl<F: Fetch + 'static> OpenApiAggregator<F> {
 
     /// Replaces the set of APIServices, as `Discovery::set_api_services`.
     pub fn set_api_services(&self, mut known: Vec<ApiServiceClaim>) {
-        known.retain(|one| !self.local_groups.has_registrations() || key(one) != local_document::KEY);
+        known.retain(|one| !self.local_groups.has_registrations() || key(one) != REGISTRATIONS);
         self.poller.set_api_services(known);
     }
 
     /// As [`OpenApiAggregator::set_api_services`] when only these APIServices changed.
     pub fn apply_changes(&self, mut changes: Vec<ClaimChange>) {
-        let ours = |one: &ApiServiceClaim| self.local_groups.has_registrations() && key(one) == local_document::KEY;
+        let ours = |one: &ApiServiceClaim| self.local_groups.has_registrations() && key(one) == REGISTRATIONS;
         changes.retain(|(_, now)| !now.as_ref().is_some_and(ours));
         self.poller.apply_changes(changes);
     }
@@ -322,7 +322,7 @@ mod tests {
     fn listed(index: &Published<Index>) -> Vec<String> {
         let value: serde_json::Value = serde_json::from_slice(&index.get().document().json).unwrap();
         let urls = value["paths"].as_object().unwrap().values().map(|it| it["serverRelativeURL"].as_str().unwrap());
-        urls.filter(|url| !url.contains(local_document::KEY))
+        urls.filter(|url| !url.contains(REGISTRATIONS))
             .map(|url| url.trim_start_matches("/openapi/v3/apis/").to_owned())
             .collect()
     }

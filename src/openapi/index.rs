@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 
-use super::local_document;
+use super::builtin::{LocalDocument, REGISTRATIONS};
 use crate::discovery::{ApiServiceClaim, EncodedDocument, FetchError, LocalGroups, ServedBy};
 use crate::process::ShardedMap;
 use crate::registry::DELEGATE;
@@ -14,8 +14,10 @@ use crate::registry::DELEGATE;
 /// request.
 #[derive(Clone)]
 pub struct Index {
-    /// The local document, unless another server has it.
-    pub(super) local_document: Option<Arc<EncodedDocument>>,
+    /// Documents of what is served locally, by key.
+    local_documents: Arc<BTreeMap<String, Arc<LocalDocument>>>,
+    /// Whether the document of APIServices is local even if an APIService claims it.
+    reserves_registrations: bool,
     /// Documents of APIServices with a backend of their own, by key (`apis/<group>/<version>`).
     claimed: ShardedMap<Arc<ClaimedDocument>>,
     /// Documents of the delegate, including those that APIServices claim.
@@ -51,10 +53,18 @@ pub(super) type Hash = String;
 pub(super) type Hashes = BTreeMap<String, Hash>;
 
 impl Index {
-    /// An index of the local document alone.
-    pub(super) fn empty(ours: LocalGroups) -> Index {
+    /// An index of the local documents alone.
+    pub(super) fn empty(ours: &LocalGroups) -> Index {
+        let mut local_documents = BTreeMap::new();
+        if ours.has_registrations() {
+            local_documents.insert(REGISTRATIONS.to_owned(), LocalDocument::of_registrations());
+        }
+        if let Some(catalog) = &ours.embedded {
+            local_documents.append(&mut LocalDocument::of_catalog(catalog));
+        }
         Index {
-            local_document: ours.has_registrations().then(|| Arc::new(local_document::document())),
+            local_documents: Arc::new(local_documents),
+            reserves_registrations: ours.has_registrations(),
             claimed: ShardedMap::default(),
             delegate_hashes: Arc::default(),
             problems: ShardedMap::default(),
@@ -101,9 +111,8 @@ impl Index {
                     paths.insert(key.clone(), entry(&key, hash));
                 }
             }
-            if let Some(own) = &self.local_document {
-                let hash = own.etag.to_str().unwrap_or_default().trim_matches('"');
-                paths.insert(local_document::KEY.to_owned(), entry(local_document::KEY, hash));
+            for (key, own) in self.local_documents.iter().filter(|(key, _)| self.is_local(key)) {
+                paths.insert(key.clone(), entry(key, &own.hash));
             }
             EncodedDocument::from_value(&IndexPaths { paths })
         })
@@ -146,8 +155,19 @@ impl Index {
         self.claimed.get(key)?.converted.as_deref()
     }
 
+    /// The local document of `key`.
+    pub(super) fn local_document(&self, key: &str) -> Option<&Arc<LocalDocument>> {
+        self.local_documents.get(key).filter(|_| self.is_local(key))
+    }
+
+    /// The local document at `path`, if it is to be built before [`super::answer`] answers.
+    pub fn unbuilt_document(&self, path: &str) -> Option<Arc<LocalDocument>> {
+        self.local_document(key_from_path(path)?).filter(|document| document.built().is_none()).cloned()
+    }
+
     fn is_local(&self, key: &str) -> bool {
-        self.local_document.is_some() && key == local_document::KEY
+        let is_reserved = self.reserves_registrations && key == REGISTRATIONS;
+        self.local_documents.contains_key(key) && (is_reserved || self.claimed.get(key).is_none())
     }
 }
 
@@ -274,7 +294,7 @@ pub(super) mod tests {
             (one.name.clone(), IndexChange { claim, problem: None })
         });
         let offered = known.iter().find(|one| one.served_by == ServedBy::DelegateItself).and_then(&hashes).cloned();
-        Index::empty(ours).updated(claims.collect(), offered)
+        Index::empty(&ours).updated(claims.collect(), offered)
     }
 
     fn listing(key: &str, url: &str) -> String {
@@ -395,7 +415,7 @@ pub(super) mod tests {
             let claim = ClaimedDocument { name: "v1.g".to_owned(), hash: Some(hash.to_owned()), converted: None };
             vec![("v1.g".to_owned(), IndexChange { claim: Some(claim), problem: problem.map(Arc::from) })]
         };
-        let first = Index::empty(LocalGroups::default()).updated(change("A", None), None);
+        let first = Index::empty(&LocalGroups::default()).updated(change("A", None), None);
         let second = first.updated(change("A", Some("it is slow")), None);
         assert!(std::ptr::eq(first.document(), second.document()));
         assert_eq!(second.problems(), BTreeMap::from([("v1.g", "it is slow")]));

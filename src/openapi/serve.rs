@@ -1,4 +1,4 @@
-//! Serves `/openapi/v3` and the local document below it.
+//! Serves `/openapi/v3` and the local documents below it.
 
 use std::time::SystemTime;
 
@@ -13,7 +13,7 @@ use crate::message::{Blame, Body, Refusal};
 /// Answers a request below `/openapi/v3`; `None` if `path` (decoded, canonical) is elsewhere, or a document to be
 /// relayed to its [`Index::owner`].
 ///
-/// An unknown document is 404.
+/// An unknown document is 404. A local one is to be built before ([`Index::unbuilt_document`]).
 pub fn answer(
     index: &Index,
     method: &Method,
@@ -26,11 +26,17 @@ pub fn answer(
         return None;
     }
     let key = key.trim_start_matches('/');
-    let document = match key.strip_suffix('/').unwrap_or(key) {
-        "" => Some(index.document()),
-        super::local_document::KEY if index.local_document.is_some() => index.local_document.as_deref(),
-        key => index.converted(key),
+    let key = key.strip_suffix('/').unwrap_or(key);
+    let local = index.local_document(key);
+    let document = match (key, local) {
+        ("", _) => Some(index.document()),
+        (_, Some(local)) => local.built(),
+        (key, None) => index.converted(key),
     };
+    if local.is_some() && document.is_none() {
+        let status = Status::service_unavailable("the OpenAPI document could not be built");
+        return Some(Err(Refusal::new(Blame::Gateway, status)));
+    }
     let Some(document) = document else {
         return Some(Err(Refusal::new(Blame::Client, Status::not_found())));
     };
@@ -68,6 +74,9 @@ mod tests {
         header: Option<(HeaderName, &HeaderValue)>,
     ) -> Option<Result<Response<Body>, Refusal>> {
         let index = index(&[known("g", "v1", "a")], LocalGroups::default(), |_| None);
+        if let Some(document) = index.unbuilt_document(path) {
+            tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(document.build());
+        }
         let headers = header.into_iter().map(|(name, value)| (name, value.clone())).collect();
         answer(&index, method, path, query, &headers)
     }

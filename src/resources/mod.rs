@@ -2,6 +2,8 @@
 
 /// Resources that Kubernetes itself has.
 pub mod builtin;
+/// Which of them the embedded API server serves and stores.
+pub mod catalog;
 /// Tables: columns and cells.
 pub mod columns;
 

@@ -30,7 +30,6 @@ use http::{HeaderMap, Response, StatusCode};
 use serde_json::{Map, Value};
 
 pub use self::bootstrap::create_initial_objects;
-pub use self::target::{SERVED_RESOURCES, served_resources};
 pub use self::write_options::FieldValidation;
 
 use self::errors::status_of;
@@ -40,6 +39,7 @@ use crate::kubeapi::{Query, RequestInfo, Status};
 use crate::message::Body;
 use crate::process::Drain;
 use crate::resources::Resource;
+use crate::resources::catalog::ResourceCatalog;
 use crate::storage::Prefix;
 use crate::watch_cache::{CollectionSettings, Collections, DeclaredField, Notifier, ResourceCollection, Stored};
 
@@ -56,6 +56,8 @@ pub struct ApiServerSettings {
     pub event_ttl: Duration,
     /// Shortest duration of a watch without `timeoutSeconds`; the longest is twice that (`--min-request-timeout`).
     pub min_request_timeout: Duration,
+    /// The resources that are served.
+    pub catalog: Arc<ResourceCatalog>,
 }
 
 /// The embedded API server. Cheap to clone.
@@ -105,7 +107,8 @@ impl ApiServer {
 
     /// Whether the request is for a resource that is served here.
     pub fn claims(&self, info: &RequestInfo<'_>) -> bool {
-        info.is_resource_request && target::find(info).is_some()
+        info.is_resource_request
+            && self.settings.catalog.find(info.api_group, info.api_version, info.resource).is_some()
     }
 
     /// The response to a request that [`claims`](ApiServer::claims) accepts.
@@ -113,7 +116,7 @@ impl ApiServer {
     /// # Errors
     /// A Status with Kubernetes' reason and text.
     pub async fn respond(&self, request: &ApiRequest<'_>, notifier: &Notifier) -> Result<Response<Body>, Status> {
-        let target = ObjectTarget::parse(request.info)?;
+        let target = ObjectTarget::parse(&self.settings.catalog, request.info)?;
         let collection = self.collection(target.resource)?;
         let verb = &*request.info.verb;
         let media_type = OutputMediaType::negotiate(target.kind(), verb, request.query, request.headers)?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::metadata::is_removable;
-use super::target::{ObjectTarget, served_resources};
+use super::target::ObjectTarget;
 use super::{ApiServer, cache_error, stored_object};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
@@ -73,7 +73,8 @@ fn namespaces(api: &ApiServer) -> Result<ResourceCollection, Status> {
 }
 
 async fn remove_content(api: &ApiServer, name: &str) -> Result<(), Status> {
-    for (resource, _) in served_resources().iter().filter(|(resource, _)| resource.is_namespaced) {
+    let stored = api.settings.catalog.entries().iter().filter(|entry| entry.is_stored());
+    for resource in stored.map(|entry| entry.resource).filter(|resource| resource.is_namespaced) {
         let collection = api.collection(resource)?;
         let query = ListQuery { namespace: Some(name.to_owned()), ..ListQuery::default() };
         let list = collection.list(&query).await.map_err(|error| Status::service_unavailable(error.to_string()))?;

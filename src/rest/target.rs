@@ -1,47 +1,12 @@
 //! The resource, namespace and name that a request is for.
 
 use std::borrow::Cow;
-use std::sync::LazyLock;
 
 use crate::kubeapi::{RequestInfo, Status};
-use crate::resources::builtin::builtin_kinds;
+use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
 use crate::resources::{Resource, ResourceVersion};
 use crate::storage::Key;
 use crate::watch_cache::ResourceCollection;
-
-/// Group and plural of the resources that are stored.
-pub const SERVED_RESOURCES: [(&str, &str); 9] = [
-    ("", "configmaps"),
-    ("", "endpoints"),
-    ("", "events"),
-    ("", "namespaces"),
-    ("", "secrets"),
-    ("", "serviceaccounts"),
-    ("", "services"),
-    ("coordination.k8s.io", "leases"),
-    ("discovery.k8s.io", "endpointslices"),
-];
-
-/// The resources that are stored, each with the version that is served and stored.
-pub fn served_resources() -> &'static [(&'static Resource, &'static ResourceVersion)] {
-    static SERVED: LazyLock<Vec<(&'static Resource, &'static ResourceVersion)>> = LazyLock::new(|| {
-        let kinds = builtin_kinds();
-        let find = |(group, plural): &(&str, &str)| {
-            let resource = kinds.resource(group, plural)?;
-            let (_, version) = resource.storage?;
-            Some((resource, resource.version(version)?))
-        };
-        SERVED_RESOURCES.iter().filter_map(find).collect()
-    });
-    &SERVED
-}
-
-/// The served resource of a request.
-pub(super) fn find(info: &RequestInfo<'_>) -> Option<(&'static Resource, &'static ResourceVersion)> {
-    served_resources().iter().copied().find(|(resource, version)| {
-        resource.group == info.api_group && version.version == info.api_version && resource.plural == info.resource
-    })
-}
 
 /// A served resource in one version.
 #[derive(Clone, Copy)]
@@ -76,9 +41,11 @@ impl<'r> ObjectTarget<'r> {
     /// Determines the object or collection that the request is for.
     ///
     /// # Errors
-    /// 404 for an unknown resource or subresource, or a namespace where none belongs.
-    pub(super) fn parse(info: &'r RequestInfo<'r>) -> Result<ObjectTarget<'r>, Status> {
-        let (resource, version) = find(info).ok_or_else(Status::not_found)?;
+    /// 404 for an unknown resource or subresource, or a namespace where none belongs. 405 for a verb that is not served,
+    /// and for writes of a resource that is not stored.
+    pub(super) fn parse(catalog: &ResourceCatalog, info: &'r RequestInfo<'r>) -> Result<ObjectTarget<'r>, Status> {
+        let entry = catalog.find(info.api_group, info.api_version, info.resource).ok_or_else(Status::not_found)?;
+        let CatalogEntry { resource, version, .. } = *entry;
         // `/api/v1/namespaces/x` is in the namespace `x` for authorization, and cluster-scoped for storage.
         let namespace = if resource.is_namespaced { info.namespace } else { "" };
         let is_own_namespace = resource.plural == "namespaces" && info.namespace == &*info.name;
@@ -97,19 +64,14 @@ impl<'r> ObjectTarget<'r> {
             return Err(Status::not_found());
         }
         let target = ObjectTarget { resource, version, namespace, name, subresource };
-        if needs_namespace || !target.supports(&info.verb) {
-            return Err(target.method_not_allowed());
+        let verbs = if subresource.is_empty() { entry.verbs() } else { entry.subresource_verbs(subresource) };
+        if verbs.contains(&&*info.verb) && !needs_namespace {
+            return Ok(target);
         }
-        Ok(target)
-    }
-
-    fn supports(&self, verb: &str) -> bool {
-        match self.subresource {
-            "" => self.version.verbs.contains(&verb),
-            // Storage of these is not separate yet; tokens and scale are not served.
-            "status" | "finalize" => matches!(verb, "get" | "update" | "patch"),
-            _ => false,
+        if !entry.is_stored() {
+            return Err(Status::method_not_allowed(entry.why_not_stored()));
         }
+        Err(target.method_not_allowed())
     }
 
     /// 405 with Kubernetes' text.

@@ -1,9 +1,11 @@
 //! Settings of the embedded API server (`--embedded-api` and its flags).
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::parser::FlagParser;
+use crate::resources::catalog::ResourceCatalog;
 use crate::rest::ApiServerSettings;
 
 /// The embedded API server and its store.
@@ -26,6 +28,7 @@ pub(in crate::config) fn embedded_api(parser: &mut FlagParser<'_>, data_dir: &Pa
         settings: ApiServerSettings {
             event_ttl: parser.duration("event-ttl"),
             min_request_timeout: Duration::from_secs(parser.count("min-request-timeout", u64::from(u32::MAX))),
+            catalog: Arc::new(ResourceCatalog::default()),
         },
     };
     if !parser.switch(NAME) {

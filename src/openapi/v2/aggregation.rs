@@ -22,6 +22,9 @@ use crate::process::Published;
 /// Idle time after which everything is dropped.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
+/// Builds the document of what is served locally, as JSON.
+pub type BuildLocalV2 = Arc<dyn Fn() -> String + Send + Sync>;
+
 /// The aggregation of OpenAPI v2; dropping it ends its tasks.
 ///
 /// Lives on one thread, inside a `LocalSet`.
@@ -47,9 +50,9 @@ impl<F: Fetch + 'static> Drop for OpenApiV2Aggregator<F> {
 }
 
 impl<F: Fetch + 'static> OpenApiV2Aggregator<F> {
-    /// Starts without APIServices, and idles until the first request. `kept` is the disk cache. Call it inside the
-    /// `LocalSet`.
-    pub fn start(fetch: F, kept: &DiskCache) -> (OpenApiV2Aggregator<F>, OpenApiV2) {
+    /// Starts without APIServices, and idles until the first request. `kept` is the disk cache, `local` builds
+    /// the document of what is served locally. Call it inside the `LocalSet`.
+    pub fn start(fetch: F, kept: &DiskCache, local: Option<BuildLocalV2>) -> (OpenApiV2Aggregator<F>, OpenApiV2) {
         let (publisher, built) = Published::new(None);
         let (sources, changes) = watch::channel(None);
         let demand = Arc::<DocumentDemand>::default();
@@ -73,7 +76,7 @@ impl<F: Fetch + 'static> OpenApiV2Aggregator<F> {
         };
         let inner = Rc::new(inner);
         let waking = spawn_local(inner.clone().run(demand.clone()));
-        let merging = spawn_local(merge_on_change(changes, publisher));
+        let merging = spawn_local(merge_on_change(changes, publisher, local));
         let tasks = [waking.abort_handle(), merging.abort_handle()];
         (OpenApiV2Aggregator { inner, tasks }, OpenApiV2 { document: built, demand })
     }
@@ -231,7 +234,7 @@ mod tests {
         LocalSet::new().block_on(&runtime, async {
             let world = FakeBackend::default();
             *world.0.0.borrow_mut() = Some(document("/apis/a/v1/things"));
-            let (aggregation, version2) = OpenApiV2Aggregator::start(world.clone(), &kept);
+            let (aggregation, version2) = OpenApiV2Aggregator::start(world.clone(), &kept, None);
             aggregation.set_api_services(vec![known("a")]);
             sleep(IDLE_TIMEOUT).await;
             assert_eq!(world.0.1.get(), 0);

@@ -36,7 +36,7 @@ pub(super) fn convert(part: &SourceDocument) -> Value {
     let mut document = json!({
         "openapi": "3.0.0",
         "info": head("info").unwrap_or_else(|| json!({"title": "", "version": ""})),
-        "paths": each(&part.paths, &path),
+        "paths": each(&part.paths, &path_to_v3),
         "components": components,
     });
     if let Some(docs) = head("externalDocs") {
@@ -92,7 +92,8 @@ fn schema(value: Value) -> Value {
     fields.into()
 }
 
-fn path(value: Value) -> Value {
+/// Converts a path item.
+pub(in crate::openapi) fn path_to_v3(value: Value) -> Value {
     let mut fields = object(value);
     for (key, value) in &mut fields {
         *value = match key.as_str() {

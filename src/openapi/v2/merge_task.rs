@@ -58,6 +58,7 @@ pub(super) struct SourceContent {
 pub(super) async fn merge_on_change(
     mut changes: watch::Receiver<Option<Arc<MergeSources>>>,
     publisher: Publisher<Option<Arc<MergedDocument>>>,
+    local: Option<Arc<dyn Fn() -> String + Send + Sync>>,
 ) {
     while changes.changed().await.is_ok() {
         let first_until = Instant::now() + FIRST_WAIT;
@@ -76,7 +77,8 @@ pub(super) async fn merge_on_change(
             publisher.publish(Arc::new(None));
             continue;
         };
-        match spawn_blocking(move || sources.build()).await {
+        let local = local.clone();
+        match spawn_blocking(move || sources.build(local.as_deref())).await {
             Ok(built) => publisher.publish(Arc::new(Some(Arc::new(built)))),
             Err(error) => tracing::error!(%error, "OpenAPI documents could not be merged; this is a bug in narthex"),
         }
@@ -85,11 +87,18 @@ pub(super) async fn merge_on_change(
 }
 
 impl MergeSources {
-    fn build(&self) -> MergedDocument {
+    fn build(&self, local: Option<&(dyn Fn() -> String + Send + Sync)>) -> MergedDocument {
         let claims: BTreeSet<(&str, &str)> = self.0.iter().map(|source| source.claim.group_and_version()).collect();
         let claimed: BTreeSet<String> = self.0.iter().filter_map(|source| path_prefix(&source.claim)).collect();
         let mut problems: BTreeMap<String, String> = BTreeMap::new();
         let mut merged = DocumentMerger::default();
+        let local = local.map(|build| SourceDocument::parse(build().as_bytes(), None));
+        // It is the program's own, and a test reads it.
+        if let Some(Ok(local)) = local {
+            let part = local.retain_paths(|path| !is_below(&claimed, path));
+            merged.set_head(&part);
+            merged.add(&part, |_| true);
+        }
         for MergeSource { claim: known, content } in &self.0 {
             if !content.problem.is_empty() {
                 problems.insert(known.name.clone(), with_last_good(&content.problem, content.part.is_some()));

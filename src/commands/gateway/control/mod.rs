@@ -32,7 +32,7 @@ use crate::discovery::{DiscoveryAggregator, DiskCache, LocalGroups};
 use crate::egress::Pool;
 use crate::forward::UserHeaders;
 use crate::observe::metrics::Metrics;
-use crate::openapi::{OpenApiAggregator, OpenApiV2Aggregator};
+use crate::openapi::{BuildLocalV2, OpenApiAggregator, OpenApiV2Aggregator, build_v2};
 use crate::process::{Drain, FairBudget, Published, Publisher};
 use crate::registry::{Registry, ResolveRules};
 use crate::route::{RouteSources, RouteTable, publish_route_tables};
@@ -157,9 +157,11 @@ fn start_aggregators(
 ) -> (Aggregators, Documents) {
     let memory = FairBudget::new(DOCUMENT_MEMORY);
     let fetcher = || DocumentFetcher { client: client.clone(), memory: memory.clone() };
-    let (discovery, snapshot) = DiscoveryAggregator::start(fetcher(), local_groups, disk_cache);
+    let (discovery, snapshot) = DiscoveryAggregator::start(fetcher(), local_groups.clone(), disk_cache);
+    let catalog = local_groups.embedded.clone();
+    let local_v2 = catalog.map(|catalog| -> BuildLocalV2 { Arc::new(move || build_v2(&catalog)) });
     let (openapi, index) = OpenApiAggregator::start(fetcher(), local_groups, disk_cache);
-    let (openapi_v2, merged) = OpenApiV2Aggregator::start(fetcher(), disk_cache);
+    let (openapi_v2, merged) = OpenApiV2Aggregator::start(fetcher(), disk_cache, local_v2);
     let documents = Documents { discovery: snapshot, openapi: index, openapi_v2: merged };
     (Aggregators { discovery, openapi, openapi_v2 }, documents)
 }

@@ -131,6 +131,10 @@ pub(super) async fn respond(
     if OpenApiV2::is_path(parsed.path()) {
         return Box::pin(shared.documents.openapi_v2.answer(&parsed.target.method, request.headers())).await;
     }
+    let unbuilt = shared.documents.openapi.load().unbuilt_document(parsed.path());
+    if let Some(unbuilt) = unbuilt {
+        Box::pin(unbuilt.build()).await;
+    }
     document(parsed, permit, request.headers())
 }
 

@@ -174,7 +174,7 @@ fn start_control(
         local_groups: LocalGroups {
             delegation: config.serve_delegation && certificates.identity.is_some(),
             delegate: delegate.all,
-            embedded: config.embedded_api.is_some(),
+            embedded: config.embedded_api.as_ref().map(|embedded| embedded.settings.catalog.clone()),
             apiregistration_from_delegate: delegate.apiservices && delegate.all,
         },
         delegates_all: delegate.all,

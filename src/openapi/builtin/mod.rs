@@ -1,0 +1,199 @@
+//! OpenAPI documents of the resources that the gateway serves itself: built from the catalog when they are requested.
+
+mod definitions;
+mod operations;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
+
+use aws_lc_rs::digest;
+use serde_json::{Map, Value, json};
+use tokio::task::spawn_blocking;
+
+use self::definitions::{Definitions, DefinitionsText, V2_PREFIX, collect_references, schema_to_v2};
+use self::operations::ResourceOperations;
+use super::v2::path_to_v3;
+use crate::discovery::EncodedDocument;
+use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
+
+/// Key of the document of APIServices.
+pub(super) const REGISTRATIONS: &str = "apis/apiregistration.k8s.io/v1";
+/// Changed whenever documents are built in another way.
+const FORMAT: u8 = 1;
+/// Definitions that describe a kind of every group and version.
+const COMMON_KINDS: [&str; 2] = ["DeleteOptions", "WatchEvent"];
+
+/// The OpenAPI v3 document of a group and version that is served locally. It is named by the hash of what it is made of,
+/// and built on the first request.
+#[derive(Debug)]
+pub struct LocalDocument {
+    /// Hash in the index and in the entity tag.
+    pub(super) hash: String,
+    key: String,
+    /// The catalog; none for that of APIServices alone, which is made when the document is built.
+    catalog: Option<Arc<ResourceCatalog>>,
+    built: OnceLock<EncodedDocument>,
+}
+
+impl LocalDocument {
+    /// The documents of all groups and versions of a catalog, by key (`apis/<group>/<version>`).
+    pub(super) fn of_catalog(catalog: &Arc<ResourceCatalog>) -> BTreeMap<String, Arc<LocalDocument>> {
+        let mut served: BTreeMap<String, String> = BTreeMap::new();
+        for entry in catalog.entries() {
+            let line = format!("{} {}\n", entry.resource.plural, entry.is_stored());
+            served.entry(key(entry)).or_default().push_str(&line);
+        }
+        let file = digest::digest(&digest::SHA512, definitions::FILE);
+        let document = |(key, resources): (String, String)| {
+            let document = LocalDocument::new(file.as_ref(), &key, &resources, Some(catalog.clone()));
+            (key, Arc::new(document))
+        };
+        served.into_iter().map(document).collect()
+    }
+
+    /// The document of APIServices that are read-only.
+    pub(super) fn of_registrations() -> Arc<LocalDocument> {
+        let file = digest::digest(&digest::SHA512, definitions::FILE);
+        Arc::new(LocalDocument::new(file.as_ref(), REGISTRATIONS, "", None))
+    }
+
+    /// A document of the definitions with the digest `file`, named by the hash of what it is made of.
+    fn new(file: &[u8], key: &str, resources: &str, catalog: Option<Arc<ResourceCatalog>>) -> LocalDocument {
+        let mut context = digest::Context::new(&digest::SHA512);
+        for part in [file, &[FORMAT], key.as_bytes(), b"\n", resources.as_bytes()] {
+            context.update(part);
+        }
+        let hash = context.finish().as_ref().iter().map(|byte| format!("{byte:02X}")).collect();
+        LocalDocument { hash, key: key.to_owned(), catalog, built: OnceLock::new() }
+    }
+
+    /// The document, once [`LocalDocument::build`] has built it.
+    pub(super) fn built(&self) -> Option<&EncodedDocument> {
+        self.built.get()
+    }
+
+    /// Builds the document on a blocking thread, unless it is built.
+    pub async fn build(self: Arc<Self>) {
+        if self.built.get().is_none() {
+            // It is answered as unavailable if the thread ended early.
+            let _ = spawn_blocking(move || self.build_now()).await;
+        }
+    }
+
+    fn build_now(&self) {
+        self.built.get_or_init(|| {
+            let text = DefinitionsText::read();
+            let document = match &self.catalog {
+                Some(catalog) => build_v3(catalog, &self.key, &text.parse()),
+                None => build_v3(&ResourceCatalog::registrations(), &self.key, &text.parse()),
+            };
+            let document = EncodedDocument::with_hash(&document, &self.hash);
+            // Compressed here, because responses are made on worker threads.
+            document.gzipped();
+            document
+        });
+    }
+}
+
+/// The OpenAPI v2 document of a catalog, as JSON.
+pub fn build_v2(catalog: &ResourceCatalog) -> String {
+    let text = DefinitionsText::read();
+    let definitions = text.parse();
+    let paths = paths(catalog.entries().iter(), &definitions);
+    let mut names = Vec::new();
+    collect_references(&paths, V2_PREFIX, &mut names);
+    for parameter in definitions.parameters.values() {
+        collect_references(parameter, V2_PREFIX, &mut names);
+    }
+    let versions: BTreeSet<(&str, &str)> =
+        catalog.entries().iter().map(|entry| (entry.resource.group, entry.version.version)).collect();
+    let schemas = definitions.reachable(names).into_iter().map(|(name, schema)| {
+        let schema = with_common_kinds(&name, schema, &versions);
+        (name, schema_to_v2(schema))
+    });
+    json!({
+        "swagger": "2.0",
+        "info": info(),
+        "paths": paths,
+        "definitions": schemas.collect::<Map<_, _>>(),
+        "parameters": definitions.parameters.iter().filter(|(name, parameter)| parameter["name"] != **name)
+            .map(|(name, parameter)| (name.clone(), parameter.clone())).collect::<Map<_, _>>(),
+        "securityDefinitions": {"BearerToken": security_scheme()},
+        "security": [{"BearerToken": []}],
+    })
+    .to_string()
+}
+
+fn build_v3(catalog: &ResourceCatalog, own: &str, definitions: &Definitions<'_>) -> Value {
+    let entries = || catalog.entries().iter().filter(|entry| key(entry) == own);
+    let Value::Object(paths) = inline_parameters(paths(entries(), definitions), definitions) else {
+        return Value::Null;
+    };
+    let paths: Value = paths.into_iter().map(|(path, item)| (path, path_to_v3(item))).collect::<Map<_, _>>().into();
+    let mut names = Vec::new();
+    collect_references(&paths, "#/components/schemas/", &mut names);
+    let mut versions = BTreeSet::from([("", "v1")]);
+    versions.extend(entries().map(|entry| (entry.resource.group, entry.version.version)));
+    let schemas = definitions.reachable(names).into_iter().map(|(name, schema)| {
+        let schema = with_common_kinds(&name, schema, &versions);
+        (name, schema)
+    });
+    json!({
+        "openapi": "3.0.0",
+        "info": info(),
+        "paths": paths,
+        "components": {
+            "schemas": schemas.collect::<Map<_, _>>(),
+            "securitySchemes": {"BearerToken": security_scheme()},
+        },
+    })
+}
+
+fn paths<'e>(entries: impl Iterator<Item = &'e CatalogEntry>, definitions: &Definitions<'_>) -> Value {
+    entries.flat_map(|entry| ResourceOperations::new(entry, definitions).paths()).collect::<Map<_, _>>().into()
+}
+
+/// Replaces references to shared parameters: OpenAPI v3 documents of Kubernetes have none.
+fn inline_parameters(value: Value, definitions: &Definitions<'_>) -> Value {
+    match value {
+        Value::Array(all) => all.into_iter().map(|one| inline_parameters(one, definitions)).collect(),
+        Value::Object(fields) => {
+            let name = fields.get("$ref").and_then(Value::as_str).and_then(|name| name.strip_prefix("#/parameters/"));
+            if let Some(parameter) = name.and_then(|name| definitions.parameters.get(name)) {
+                return parameter.clone();
+            }
+            let inlined = fields.into_iter().map(|(key, value)| (key, inline_parameters(value, definitions)));
+            inlined.collect::<Map<_, _>>().into()
+        }
+        other => other,
+    }
+}
+
+/// Adds the kinds of a definition that each group and version has.
+fn with_common_kinds(name: &str, mut schema: Value, versions: &BTreeSet<(&str, &str)>) -> Value {
+    let kind = name.strip_prefix("io.k8s.apimachinery.pkg.apis.meta.v1.").unwrap_or_default();
+    if COMMON_KINDS.contains(&kind) {
+        let kinds = versions.iter().map(|(group, version)| json!({"group": group, "kind": kind, "version": version}));
+        schema["x-kubernetes-group-version-kind"] = kinds.collect();
+    }
+    schema
+}
+
+fn info() -> Value {
+    json!({"title": "Kubernetes", "version": "1.36"})
+}
+
+fn security_scheme() -> Value {
+    json!({"type": "apiKey", "description": "Bearer Token authentication", "name": "authorization", "in": "header"})
+}
+
+/// The key of the document that describes a resource.
+fn key(entry: &CatalogEntry) -> String {
+    match entry.resource.group {
+        "" => format!("api/{}", entry.version.version),
+        _ => format!("apis/{}", entry.group_version()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

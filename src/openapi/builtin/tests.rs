@@ -1,0 +1,108 @@
+use super::*;
+
+fn v3(catalog: &ResourceCatalog, key: &str) -> Value {
+    build_v3(catalog, key, &DefinitionsText::read().parse())
+}
+
+fn parameter_names(operation: &Value) -> Vec<&str> {
+    operation["parameters"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect()
+}
+
+fn references(value: &Value, prefix: &str) -> BTreeSet<String> {
+    let mut names = Vec::new();
+    collect_references(value, prefix, &mut names);
+    names.into_iter().collect()
+}
+
+#[test]
+fn openapi_v3_write_operations_declare_field_validation() {
+    let document = v3(&ResourceCatalog::default(), "api/v1");
+    let collection = &document["paths"]["/api/v1/namespaces/{namespace}/configmaps"];
+    let object = &document["paths"]["/api/v1/namespaces/{namespace}/configmaps/{name}"];
+    for operation in [&collection["post"], &object["put"], &object["patch"]] {
+        let names = parameter_names(operation);
+        for name in ["dryRun", "fieldManager", "fieldValidation"] {
+            assert!(names.contains(&name), "{name}: {names:?}");
+        }
+    }
+    let kind = json!({"group": "", "version": "v1", "kind": "ConfigMap"});
+    assert_eq!(object["patch"]["x-kubernetes-group-version-kind"], kind);
+    assert_eq!(object["patch"]["x-kubernetes-action"], "patch");
+    let content = object["patch"]["requestBody"]["content"].as_object().unwrap();
+    assert!(content.contains_key("application/strategic-merge-patch+json"));
+    assert!(!content.contains_key("application/apply-patch+yaml"), "server-side apply is not served");
+    assert_eq!(parameter_names(object), ["name", "namespace", "pretty"]);
+    assert_eq!(collection["get"]["operationId"], "listCoreV1NamespacedConfigMap");
+    assert_eq!(collection["delete"]["operationId"], "deleteCoreV1CollectionNamespacedConfigMap");
+    let everywhere = &document["paths"]["/api/v1/configmaps"];
+    assert_eq!(everywhere["get"]["operationId"], "listCoreV1ConfigMapForAllNamespaces");
+    assert!(everywhere["get"].get("parameters").is_none() && parameter_names(everywhere).contains(&"watch"));
+}
+
+#[test]
+fn openapi_v3_resources_that_are_not_stored_are_read_only() {
+    let catalog = ResourceCatalog::default();
+    let paths = |key: &str| v3(&catalog, key)["paths"].clone();
+    let roles = paths("apis/rbac.authorization.k8s.io/v1");
+    let collection = &roles["/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/roles"];
+    assert_eq!(collection["get"]["operationId"], "listRbacAuthorizationV1NamespacedRole");
+    assert!(collection.get("post").is_none() && collection.get("delete").is_none());
+    let services = paths("api/v1");
+    let status = &services["/api/v1/namespaces/{namespace}/services/{name}/status"];
+    assert_eq!(status["put"]["description"], "replace status of the specified Service");
+    assert!(services.get("/api/v1/namespaces/{namespace}/services/{name}/proxy").is_none());
+    let finalize = &services["/api/v1/namespaces/{name}/finalize"];
+    assert_eq!(finalize.as_object().unwrap().keys().collect::<Vec<_>>(), ["parameters", "put"]);
+    assert!(parameter_names(finalize).contains(&"fieldValidation"), "all its operations have it");
+    let registrations = v3(&ResourceCatalog::registrations(), REGISTRATIONS);
+    assert!(registrations["paths"]["/apis/apiregistration.k8s.io/v1/apiservices/{name}/status"]["get"].is_object());
+}
+
+#[test]
+fn openapi_documents_define_what_they_refer_to() {
+    let catalog = ResourceCatalog::default();
+    for key in LocalDocument::of_catalog(&Arc::new(catalog.clone())).keys() {
+        let document = v3(&catalog, key);
+        for name in references(&document, "#/components/schemas/") {
+            assert!(document["components"]["schemas"][&name].is_object(), "{key}: {name}");
+        }
+        assert!(references(&document, "#/parameters/").is_empty() && references(&document, V2_PREFIX).is_empty());
+    }
+    let document: Value = serde_json::from_str(&build_v2(&catalog)).unwrap();
+    for (prefix, section) in [(V2_PREFIX, "definitions"), ("#/parameters/", "parameters")] {
+        let names = references(&document, prefix);
+        assert!(names.len() > 20, "{section}");
+        for name in names {
+            assert!(document[section][&name].is_object(), "{name}");
+        }
+    }
+    assert!(references(&document, "#/components/schemas/").is_empty());
+    let options = &document["definitions"]["io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"];
+    assert!(options["x-kubernetes-group-version-kind"].as_array().unwrap().len() > 15);
+}
+
+#[test]
+fn openapi_v3_schemas_have_descriptions_and_merge_keys() {
+    let document = v3(&ResourceCatalog::default(), "api/v1");
+    let schemas = &document["components"]["schemas"];
+    let ports = &schemas["io.k8s.api.core.v1.ServiceSpec"]["properties"]["ports"];
+    assert_eq!(ports["x-kubernetes-list-map-keys"], json!(["port", "protocol"]));
+    assert_eq!(ports["x-kubernetes-patch-merge-key"], "port");
+    assert_eq!(ports["x-kubernetes-patch-strategy"], "merge");
+    assert!(ports["description"].as_str().unwrap().starts_with("The list of ports"));
+    let kinds = &schemas["io.k8s.api.core.v1.ConfigMap"]["x-kubernetes-group-version-kind"];
+    assert_eq!(*kinds, json!([{"group": "", "kind": "ConfigMap", "version": "v1"}]));
+}
+
+#[test]
+fn openapi_document_hash_changes_with_stored_resources_of_its_group() {
+    let hashes = |catalog: ResourceCatalog| {
+        let documents = LocalDocument::of_catalog(&Arc::new(catalog));
+        documents.into_iter().map(|(key, document)| (key, document.hash.clone())).collect::<BTreeMap<_, _>>()
+    };
+    let (before, after) =
+        (hashes(ResourceCatalog::default()), hashes(ResourceCatalog::new(|resource, _| resource.group == "apps")));
+    assert_eq!(before["api/v1"].len(), 128);
+    let changed: Vec<_> = before.iter().filter(|(key, hash)| after[*key] != **hash).map(|(key, _)| key).collect();
+    assert_eq!(changed, ["apis/apps/v1"]);
+}

@@ -1,0 +1,223 @@
+//! Catalog of the embedded API server: which built-in resources it serves, and which of them it stores.
+
+use crate::resources::builtin::builtin_kinds;
+use crate::resources::{Resource, ResourceVersion};
+
+/// What the embedded API server does with a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Serving {
+    /// Objects are stored.
+    Stored,
+    /// Objects are stored, without any controller, if `--runtime-config` enables it; otherwise listed and watched empty.
+    Optional,
+    /// Listed and watched empty: a stored object would promise a behavior of the API server that does not exist.
+    Empty,
+}
+
+/// Group, plural (`*` for all others of the group), and what is done with it. These are the resources that kubectl,
+/// informers, kube-controller-manager and kube-scheduler list. The order of groups is kube-apiserver's in discovery.
+const SERVED: [(&str, &str, Serving); 28] = [
+    ("", "configmaps", Serving::Stored),
+    ("", "endpoints", Serving::Stored),
+    ("", "events", Serving::Stored),
+    ("", "namespaces", Serving::Stored),
+    ("", "secrets", Serving::Stored),
+    ("", "serviceaccounts", Serving::Stored),
+    ("", "services", Serving::Stored),
+    ("", "limitranges", Serving::Empty),
+    ("", "resourcequotas", Serving::Empty),
+    ("", "*", Serving::Optional),
+    ("apps", "*", Serving::Optional),
+    ("autoscaling", "*", Serving::Optional),
+    ("batch", "*", Serving::Optional),
+    ("certificates.k8s.io", "*", Serving::Empty),
+    ("networking.k8s.io", "servicecidrs", Serving::Empty),
+    ("networking.k8s.io", "ipaddresses", Serving::Empty),
+    ("networking.k8s.io", "*", Serving::Optional),
+    ("policy", "*", Serving::Optional),
+    ("rbac.authorization.k8s.io", "*", Serving::Empty),
+    ("storage.k8s.io", "*", Serving::Optional),
+    ("admissionregistration.k8s.io", "*", Serving::Empty),
+    ("apiextensions.k8s.io", "*", Serving::Empty),
+    ("scheduling.k8s.io", "*", Serving::Optional),
+    ("coordination.k8s.io", "leases", Serving::Stored),
+    ("node.k8s.io", "*", Serving::Optional),
+    ("discovery.k8s.io", "endpointslices", Serving::Stored),
+    ("resource.k8s.io", "*", Serving::Optional),
+    ("flowcontrol.apiserver.k8s.io", "*", Serving::Empty),
+];
+
+/// Verbs of a resource that is listed and watched empty.
+const READ_VERBS: [&str; 3] = ["get", "list", "watch"];
+
+/// A resource in the version that is served and stored.
+#[derive(Clone, Copy, Debug)]
+pub struct CatalogEntry {
+    /// The resource.
+    pub resource: &'static Resource,
+    /// The version.
+    pub version: &'static ResourceVersion,
+    serving: Serving,
+    is_stored: bool,
+}
+
+/// The resources that an embedded API server serves.
+#[derive(Clone, Debug)]
+pub struct ResourceCatalog {
+    entries: Vec<CatalogEntry>,
+}
+
+impl CatalogEntry {
+    /// Whether objects are stored. If not, the resource is listed and watched empty.
+    pub fn is_stored(&self) -> bool {
+        self.is_stored
+    }
+
+    /// The verbs of the resource.
+    pub fn verbs(&self) -> &[&'static str] {
+        if self.is_stored { &self.version.verbs } else { &READ_VERBS }
+    }
+
+    /// The verbs of a subresource that are served; none if it is not served.
+    pub fn subresource_verbs(&self, name: &str) -> &[&'static str] {
+        match (self.version.subresource(name), name) {
+            (Some(subresource), "status" | "finalize") if self.is_stored => &subresource.verbs,
+            (Some(_), "status") => &READ_VERBS[..1],
+            _ => &[],
+        }
+    }
+
+    /// `v1` or `group/version`.
+    pub fn group_version(&self) -> String {
+        match self.resource.group {
+            "" => self.version.version.to_owned(),
+            group => format!("{group}/{}", self.version.version),
+        }
+    }
+
+    /// Why objects are not stored, and what enables them if anything does.
+    pub fn why_not_stored(&self) -> String {
+        let (plural, group_version) = (self.resource.plural, self.group_version());
+        let name = match self.resource.group {
+            "" => plural.to_owned(),
+            group => format!("{plural}.{group}"),
+        };
+        if self.serving == Serving::Optional {
+            format!(
+                "{name} are not stored by this server and listed empty; \
+                 --runtime-config={group_version}/{plural}=true stores them, without controllers"
+            )
+        } else {
+            format!("{name} are listed empty: this server does not implement them yet, so it stores none")
+        }
+    }
+}
+
+impl ResourceCatalog {
+    /// The catalog with the optional resources that `stores` selects.
+    pub fn new(stores: impl Fn(&Resource, &ResourceVersion) -> bool) -> ResourceCatalog {
+        ResourceCatalog::of_rows(&SERVED, stores)
+    }
+
+    /// The catalog of a gateway without an embedded API server: APIServices, read-only.
+    pub fn registrations() -> ResourceCatalog {
+        ResourceCatalog::of_rows(&[("apiregistration.k8s.io", "apiservices", Serving::Empty)], |_, _| false)
+    }
+
+    fn of_rows(
+        rows: &[(&str, &str, Serving)],
+        stores: impl Fn(&Resource, &ResourceVersion) -> bool,
+    ) -> ResourceCatalog {
+        let kinds = builtin_kinds();
+        let mut entries = Vec::new();
+        for (at, (group, plural, serving)) in rows.iter().enumerate() {
+            let is_named_before =
+                |resource: &Resource| rows[..at].iter().any(|(of, name, _)| of == group && *name == resource.plural);
+            let all = kinds.resources().iter().filter(|resource| {
+                resource.group == *group
+                    && if *plural == "*" { !is_named_before(resource) } else { resource.plural == *plural }
+            });
+            for resource in all {
+                // A kube-apiserver stores some kinds in a version that it does not serve any more.
+                let stored = resource.storage.and_then(|(_, version)| resource.version(version));
+                let Some(version) = stored.or(resource.versions.first()) else { continue };
+                if resource.storage.is_some() {
+                    let is_stored =
+                        *serving == Serving::Stored || *serving == Serving::Optional && stores(resource, version);
+                    entries.push(CatalogEntry { resource, version, serving: *serving, is_stored });
+                }
+            }
+        }
+        ResourceCatalog { entries }
+    }
+
+    /// All resources, ordered by group as in a kube-apiserver's discovery.
+    pub fn entries(&self) -> &[CatalogEntry] {
+        &self.entries
+    }
+
+    /// Finds a served resource.
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&CatalogEntry> {
+        self.entries.iter().find(|entry| {
+            entry.resource.group == group && entry.version.version == version && entry.resource.plural == plural
+        })
+    }
+}
+
+impl Default for ResourceCatalog {
+    fn default() -> ResourceCatalog {
+        ResourceCatalog::new(|_, _| false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resource_catalog_stores_or_lists_empty() {
+        let catalog = ResourceCatalog::default();
+        let stored: Vec<_> =
+            catalog.entries().iter().filter(|entry| entry.is_stored()).map(|entry| entry.resource.plural).collect();
+        let expected = [
+            "configmaps",
+            "endpoints",
+            "events",
+            "namespaces",
+            "secrets",
+            "serviceaccounts",
+            "services",
+            "leases",
+            "endpointslices",
+        ];
+        assert_eq!(stored, expected);
+        let pods = catalog.find("", "v1", "pods").unwrap();
+        assert_eq!(pods.verbs(), ["get", "list", "watch"]);
+        assert_eq!((pods.subresource_verbs("status"), pods.subresource_verbs("log").len()), (&["get"][..], 0));
+        assert!(pods.why_not_stored().contains("--runtime-config=v1/pods=true"));
+        // Stored in versions that are not served; the other is stored in the newer of two.
+        for (group, version, plural) in [
+            ("apiextensions.k8s.io", "v1", "customresourcedefinitions"),
+            ("admissionregistration.k8s.io", "v1", "mutatingadmissionpolicies"),
+            ("autoscaling", "v2", "horizontalpodautoscalers"),
+        ] {
+            assert!(catalog.find(group, version, plural).is_some(), "{plural}");
+        }
+        let roles = catalog.find("rbac.authorization.k8s.io", "v1", "roles").unwrap();
+        assert!(!roles.is_stored() && !roles.why_not_stored().contains("--runtime-config"));
+        assert!(catalog.find("", "v1", "bindings").is_none() && catalog.find("", "v1", "*").is_none());
+    }
+
+    #[test]
+    fn resource_catalog_stores_optional_resources_only() {
+        let catalog = ResourceCatalog::new(|_, _| true);
+        assert!(catalog.find("", "v1", "pods").unwrap().is_stored());
+        assert!(!catalog.find("rbac.authorization.k8s.io", "v1", "roles").unwrap().is_stored());
+        let deployments = catalog.find("apps", "v1", "deployments").unwrap();
+        assert_eq!(deployments.subresource_verbs("status"), ["get", "patch", "update"]);
+        assert!(deployments.subresource_verbs("scale").is_empty());
+        let names: std::collections::BTreeSet<_> =
+            catalog.entries().iter().map(|entry| (entry.resource.group, entry.resource.plural)).collect();
+        assert_eq!(names.len(), catalog.entries().len());
+    }
+}
