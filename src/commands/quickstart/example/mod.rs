@@ -20,6 +20,7 @@ mod read;
 mod representation;
 mod request;
 mod resource;
+mod respond;
 mod selector;
 mod serve;
 mod store;

@@ -11,7 +11,7 @@ use tokio::net::UnixListener;
 use tokio::task::JoinSet;
 
 use super::ExampleApi;
-use super::request;
+use super::respond;
 use crate::process::{Drain, ShutdownPhase};
 
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -66,7 +66,7 @@ where
     let watched = drain.clone();
     let service = service_fn(move |request| {
         let (api, drain) = (api.clone(), watched.clone());
-        async move { Ok::<_, Infallible>(request::respond(&api.0, &drain, request).await) }
+        async move { Ok::<_, Infallible>(respond::respond(&api.0, &drain, request).await) }
     });
     let mut builder = hyper::server::conn::http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
