@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Response};
 
-use super::limits::{admit_request, admit_to_apiservice};
+use super::limits::{acquire_apiservice_permit, admit_request};
 use super::target::ParsedRequest;
 use crate::authorize::EffectiveUser;
 use crate::forward::{ForwardedHeaders, fetch};
@@ -67,7 +67,7 @@ pub(super) async fn delegate_checks(
         let hand = shared.inflight.dealer.hand(&user.name);
         let checks = async {
             let permit = admit_request(shared, user, info, hand).ok()?;
-            let _permit = admit_to_apiservice(shared, route, info, hand, permit.as_ref()).ok()?;
+            let _permit = acquire_apiservice_permit(shared, route, info, hand, permit.as_ref()).ok()?;
             let target = route.target(|| hand).ok()?;
             let backend = connection.worker.backend(&target).ok()?;
             let connection_headers = connection.forwarded_headers(user, parsed.target.host.clone()).ok()?;

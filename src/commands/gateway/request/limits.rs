@@ -42,7 +42,7 @@ impl Admission {
         info: &RequestInfo<'_>,
     ) -> Result<[Option<InflightPermit>; 2], Refusal> {
         let Some(hand) = self.hand else { return Ok([None, None]) };
-        let permit = admit_to_apiservice(shared, route, info, hand, self.permit.as_ref()).map_err(|reason| {
+        let permit = acquire_apiservice_permit(shared, route, info, hand, self.permit.as_ref()).map_err(|reason| {
             shared.metrics.rejections().record(ExceededLimit::ApiService, reason);
             route.too_many_requests(reason)
         })?;
@@ -76,8 +76,12 @@ pub(super) fn admit_request(
     })
 }
 
-/// An in-flight permit of the APIService for the request; `permit` is the request's gateway-wide permit, if it has one.
-pub(super) fn admit_to_apiservice(
+/// Acquires the in-flight permit of the APIService for a request; `permit` is the request's gateway-wide permit, if it
+/// has one.
+///
+/// # Errors
+/// The limit that is reached.
+pub(super) fn acquire_apiservice_permit(
     shared: &GatewayState,
     route: &Route,
     info: &RequestInfo<'_>,
