@@ -23,11 +23,13 @@ pub use http::http2::STREAM_WINDOW;
 pub use http::pool::{Pool, PoolReport};
 pub use proxy_fault::ProxyFault;
 pub use route::backend_tls::BackendTls;
-pub use route::destination::{Address, Destination, EndpointKey, Host, TransportSecurity};
+pub use route::destination::{Address, Destination, Host};
 pub use route::destination_pattern::{BareName, DestinationPattern, parse_cidr};
 pub use route::egress_route::{
-    ConnectDialect, EgressProtocol, EgressProxy, EgressRoute, EgressRoutes, EgressSelection, NameResolution, ProxyTls,
+    CLUSTER, CONTROL_PLANE, ConnectDialect, EgressProtocol, EgressProxy, EgressRoute, EgressRoutes, EgressSelection,
+    NameResolution, ProxyTls, STANDARD_CALLS,
 };
+pub use route::endpoint_key::{EndpointKey, TransportSecurity};
 pub use route::environment::ProxyEnvironment;
 pub use route::no_proxy::NoProxy;
 pub use route::proxy_credentials::ProxyCredentials;
@@ -35,6 +37,5 @@ pub use route::proxy_health::ProxyState;
 pub use route::proxy_url::{ProxyScheme, ProxyUrl, ProxyUrlError, without_credentials};
 pub use route::reload::EgressConfigFile;
 pub use route::settings::{
-    CLUSTER, CONTROL_PLANE, DIAL_TIMEOUT, EgressRouteSettings, EgressSelectionSettings, ProxyAddress, ProxyKind,
-    ProxySettings, ProxyTlsFiles, STANDARD_CALLS,
+    DIAL_TIMEOUT, EgressRouteSettings, EgressSelectionSettings, ProxyAddress, ProxyKind, ProxySettings, ProxyTlsFiles,
 };

@@ -1,13 +1,8 @@
-//! Where to connect, with everything that determines trust in the peer.
+//! Where to connect.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
-
-use crate::egress::route::no_proxy::is_loopback;
-use crate::egress::{BackendTls, EgressRoute, HttpVersion};
 
 /// A host: an IP address or a name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,6 +20,17 @@ pub struct Destination {
     pub host: Host,
     /// TCP port.
     pub port: u16,
+}
+
+impl Destination {
+    /// Whether it is loopback, without resolving names. Loopback always bypasses proxies of the environment, and those
+    /// of a selection only by its `noProxy`.
+    pub(in crate::egress) fn is_loopback(&self) -> bool {
+        match &self.host {
+            Host::Ip(ip) => ip.to_canonical().is_loopback(),
+            Host::Name(name) => name.strip_suffix('.').unwrap_or(name).eq_ignore_ascii_case("localhost"),
+        }
+    }
 }
 
 impl fmt::Display for Destination {
@@ -71,47 +77,21 @@ impl fmt::Display for Address {
     }
 }
 
-/// Whether a connection uses TLS, and which HTTP version.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum TransportSecurity {
-    /// TLS with this server name, CA bundle and client certificate; ALPN selects the HTTP version.
-    Tls(Arc<BackendTls>),
-    /// HTTP of this version without TLS. HTTP/2 then uses prior knowledge (RFC 9113, section 3.3).
-    Plaintext(HttpVersion),
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// An address with everything that determines trust in the peer. Connections are shared only between equal keys;
-/// compared by equality, never by hash.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct EndpointKey {
-    /// Address to connect to.
-    pub address: Address,
-    /// TLS settings, or the HTTP version without TLS.
-    pub security: TransportSecurity,
-    /// Limit for name lookup, TCP and TLS together; through a proxy, for TLS only.
-    pub connect_timeout: Duration,
-    /// Direct or through a proxy. Unix domain sockets are always direct.
-    pub egress_route: EgressRoute,
-    /// Whether requests keep the client's Host header, if any, instead of getting that of the address.
-    pub preserve_host: bool,
-}
-
-impl EndpointKey {
-    /// Time limit for opening a connection in total, proxy included.
-    pub(in crate::egress) fn dial_timeout(&self) -> Duration {
-        let through = match &self.address {
-            Address::Tcp(destination) => self.egress_route.selection_for(destination),
-            Address::Unix(_) => None,
-        };
-        through.map_or(self.connect_timeout, |selection| selection.dial_timeout + self.connect_timeout)
+    fn destination(host: &str) -> Destination {
+        Destination { host: host.parse().map_or_else(|_| Host::Name(host.to_owned()), Host::Ip), port: 443 }
     }
 
-    /// Whether a failed dial is cheap: on this machine and without TLS.
-    pub(in crate::egress) fn is_cheap_to_dial(&self) -> bool {
-        let here = match &self.address {
-            Address::Tcp(destination) => is_loopback(destination),
-            Address::Unix(_) => true,
-        };
-        here && matches!(self.security, TransportSecurity::Plaintext(_))
+    #[test]
+    fn destination_loopback_without_resolving() {
+        for host in ["localhost", "LOCALHOST.", "127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
+            assert!(destination(host).is_loopback(), "{host}");
+        }
+        for host in ["localhost.example", "a.localhost", "10.0.0.1", "0.0.0.0"] {
+            assert!(!destination(host).is_loopback(), "{host}");
+        }
     }
 }

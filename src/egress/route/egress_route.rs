@@ -9,12 +9,19 @@ use std::time::Duration;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 
-use crate::egress::route::no_proxy::is_loopback;
 use crate::egress::route::proxy_health::{ProxyHealth, ProxyState};
-use crate::egress::{Address, CLUSTER, CONTROL_PLANE, Destination, NoProxy, ProxyCredentials};
+use crate::egress::{Address, Destination, NoProxy, ProxyCredentials};
 use crate::process::Problem;
 use crate::tls::KeyPair;
 use crate::tls::client::{ClientSettings, build_config, server_name};
+
+/// Default selection for backends, unless their APIService names another.
+pub const CLUSTER: &str = "cluster";
+/// Selection for calls to control planes.
+pub const CONTROL_PLANE: &str = "controlplane";
+
+/// Selections used by the gateway's calls by default.
+pub const STANDARD_CALLS: [&str; 2] = [CLUSTER, CONTROL_PLANE];
 
 /// Standard selections, which need not be configured: without one the default route applies.
 const STANDARD_SELECTIONS: [&str; 3] = [CLUSTER, CONTROL_PLANE, "etcd"];
@@ -233,7 +240,7 @@ impl EgressSelection {
 
     /// Whether `destination` bypasses the proxies.
     fn bypasses_proxy(&self, destination: &Destination) -> bool {
-        self.no_proxy.matches(destination) || self.bypass_loopback && is_loopback(destination)
+        self.no_proxy.matches(destination) || self.bypass_loopback && destination.is_loopback()
     }
 
     /// The proxies with their health.

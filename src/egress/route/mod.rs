@@ -5,6 +5,7 @@ pub(in crate::egress) mod build;
 pub(in crate::egress) mod destination;
 pub(in crate::egress) mod destination_pattern;
 pub(in crate::egress) mod egress_route;
+pub(in crate::egress) mod endpoint_key;
 pub(in crate::egress) mod environment;
 pub(in crate::egress) mod no_proxy;
 pub(in crate::egress) mod proxy_credentials;

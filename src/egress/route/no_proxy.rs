@@ -1,7 +1,7 @@
 //! Destinations that bypass a proxy: `noProxy` of a selection, and `NO_PROXY` of the environment.
 
+use crate::egress::Destination;
 use crate::egress::route::destination_pattern::{BareName, DestinationPattern};
-use crate::egress::{Destination, Host};
 
 /// Patterns of destinations that bypass the proxy. The syntax is that of Go's `golang.org/x/net/http/httpproxy`; ports
 /// are also allowed after networks. Names are not resolved.
@@ -50,18 +50,10 @@ impl NoProxy {
     }
 }
 
-/// Whether `destination` is loopback, without resolving names. It always bypasses proxies of the environment, and those
-/// of a selection only by its `noProxy`.
-pub(in crate::egress) fn is_loopback(destination: &Destination) -> bool {
-    match &destination.host {
-        Host::Ip(ip) => ip.to_canonical().is_loopback(),
-        Host::Name(name) => name.strip_suffix('.').unwrap_or(name).eq_ignore_ascii_case("localhost"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::egress::Host;
 
     fn destination(host: &str) -> Destination {
         Destination { host: host.parse().map_or_else(|_| Host::Name(host.to_owned()), Host::Ip), port: 443 }
@@ -98,15 +90,5 @@ mod tests {
         assert_eq!(odd, ["a*b", ":80"]);
         assert!(list.matches(&destination("a.example.com")) && list.matches(&destination("10.0.0.1")));
         assert!(list.matches(&destination("::1")) && !list.matches(&destination("a")));
-    }
-
-    #[test]
-    fn no_proxy_detects_loopback() {
-        for host in ["localhost", "LOCALHOST.", "127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
-            assert!(is_loopback(&destination(host)), "{host}");
-        }
-        for host in ["localhost.example", "a.localhost", "10.0.0.1", "0.0.0.0"] {
-            assert!(!is_loopback(&destination(host)), "{host}");
-        }
     }
 }

@@ -6,14 +6,6 @@ use std::time::Duration;
 use crate::egress::{ConnectDialect, NoProxy, ProxyUrl};
 use crate::tls::PairFiles;
 
-/// Default selection for backends, unless their APIService names another.
-pub const CLUSTER: &str = "cluster";
-/// Selection for calls to control planes.
-pub const CONTROL_PLANE: &str = "controlplane";
-
-/// Selections used by the gateway's calls by default.
-pub const STANDARD_CALLS: [&str; 2] = [CLUSTER, CONTROL_PLANE];
-
 /// Default dial timeout of a selection.
 pub const DIAL_TIMEOUT: Duration = Duration::from_secs(8);
 
