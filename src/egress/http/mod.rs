@@ -1,6 +1,5 @@
 //! HTTP/1.1 and HTTP/2 connections to endpoints, and their pool.
 
-pub(in crate::egress) mod connection_guard;
 pub(in crate::egress) mod endpoint;
 pub(in crate::egress) mod error_classification;
 pub mod http1;

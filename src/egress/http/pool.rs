@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Instant;
 
-use crate::egress::dial_result::HttpVersion;
-use crate::egress::{Address, ConnectionCounter, Dialer, Endpoint, EndpointKey};
+use crate::egress::{ConnectionCounter, Dialer, Endpoint, EndpointKey, PoolReport};
 
 /// Upper bound of the connection limit per endpoint.
 const MAX_CONNECTIONS_PER_ENDPOINT: usize = 4096;
@@ -17,23 +16,6 @@ pub struct Pool {
     max_per_endpoint: usize,
     max_per_api_service: usize,
     endpoints: RefCell<HashMap<EndpointKey, Rc<Endpoint>>>,
-}
-
-/// State of an endpoint's connections.
-#[derive(Clone, Debug)]
-pub struct PoolReport {
-    /// Address of the endpoint.
-    pub address: Address,
-    /// HTTP version of the last connection.
-    pub protocol: Option<HttpVersion>,
-    /// Connections without a request.
-    pub idle: usize,
-    /// Connections with one or more requests.
-    pub busy: usize,
-    /// Requests in flight.
-    pub pending: usize,
-    /// Reason why the endpoint is ejected, if it is.
-    pub failure: Option<&'static str>,
 }
 
 impl Pool {

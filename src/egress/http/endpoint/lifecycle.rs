@@ -7,12 +7,12 @@ use futures_util::FutureExt;
 use futures_util::future::{LocalBoxFuture, Shared};
 
 use super::Endpoint;
-use crate::egress::TransportSecurity;
 use crate::egress::dial::connection_limit::ConnectionSlot;
 use crate::egress::dial_result::{DialError, DialPhase, DialTiming, HttpVersion};
 use crate::egress::http::http1::Http1Connection;
 use crate::egress::http::http2;
 use crate::egress::http::liveness::LivenessAction;
+use crate::egress::{Address, TransportSecurity};
 use crate::process;
 
 /// Limit of connections of one worker to one endpoint; more are a fault, not load.
@@ -42,7 +42,38 @@ pub(super) enum OpenedConnection {
     Http2(DialTiming),
 }
 
+/// State of an endpoint's connections.
+#[derive(Clone, Debug)]
+pub struct PoolReport {
+    /// Address of the endpoint.
+    pub address: Address,
+    /// HTTP version of the last connection.
+    pub protocol: Option<HttpVersion>,
+    /// Connections without a request.
+    pub idle: usize,
+    /// Connections with one or more requests.
+    pub busy: usize,
+    /// Requests in flight.
+    pub pending: usize,
+    /// Reason why the endpoint is ejected, if it is.
+    pub failure: Option<&'static str>,
+}
+
 impl Endpoint {
+    /// State of its connections.
+    pub fn report(&self) -> PoolReport {
+        let multiplexed = self.http2_connections.borrow();
+        let http1 = self.http_version.get() != Some(HttpVersion::Http2);
+        PoolReport {
+            address: self.key.address.clone(),
+            protocol: self.http_version.get(),
+            idle: if http1 { self.idle.len() } else { multiplexed.iter().filter(|c| c.active.get() == 0).count() },
+            busy: if http1 { self.pending() } else { multiplexed.iter().filter(|c| c.active.get() > 0).count() },
+            pending: self.pending(),
+            failure: self.failure_reason(),
+        }
+    }
+
     /// The dial in progress, or a new one. It continues if no request waits for it any longer.
     pub(super) fn shared_dial(self: &Rc<Self>) -> SharedDial {
         if let Some(dialing) = &*self.current_dial.borrow() {

@@ -1,5 +1,6 @@
 //! One endpoint of a backend on one worker: its connections and its liveness.
 
+mod connection_guard;
 mod lifecycle;
 #[cfg(test)]
 mod tests;
@@ -16,13 +17,14 @@ use http::header::HOST;
 use http::uri::{Authority, Scheme};
 use http::{HeaderValue, Request, Response, Uri, Version};
 
+pub use self::connection_guard::ConnectionGuard;
+use self::connection_guard::{ActiveStream, PendingRequest};
+pub use self::lifecycle::PoolReport;
 use self::lifecycle::{DialPurpose, MAX_CONNECTIONS, OpenedConnection, SharedDial};
 use crate::egress::dial_result::{DialError, DialPhase, DialTiming, HttpVersion};
-use crate::egress::http::connection_guard::{ActiveStream, ConnectionGuard, PendingRequest};
 use crate::egress::http::error_classification;
 use crate::egress::http::http1::{Http1Connection, Http1ConnectionSet, Http1Error, IdleConnections};
 use crate::egress::http::http2::{Http2Connection, Http2SendError};
-use crate::egress::http::pool::PoolReport;
 use crate::egress::{Address, ConnectionCounter, Dialer, EndpointKey, TransportSecurity};
 use crate::message::{Body, IncomingBody};
 
@@ -418,20 +420,6 @@ impl Endpoint {
     /// Reason why the endpoint is ejected, if it is.
     pub fn failure_reason(&self) -> Option<&'static str> {
         self.failure.borrow().as_ref().map(|failure| failure.reason)
-    }
-
-    /// State of its connections.
-    pub fn report(&self) -> PoolReport {
-        let multiplexed = self.http2_connections.borrow();
-        let http1 = self.http_version.get() != Some(HttpVersion::Http2);
-        PoolReport {
-            address: self.key.address.clone(),
-            protocol: self.http_version.get(),
-            idle: if http1 { self.idle.len() } else { multiplexed.iter().filter(|c| c.active.get() == 0).count() },
-            busy: if http1 { self.pending() } else { multiplexed.iter().filter(|c| c.active.get() > 0).count() },
-            pending: self.pending(),
-            failure: self.failure_reason(),
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use crate::egress::http::endpoint::Endpoint;
+use super::Endpoint;
 use crate::egress::http::http1::Http1Connection;
 use crate::egress::http::http2::Http2Connection;
 use crate::egress::http::upload_task::UploadTask;
