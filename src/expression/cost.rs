@@ -2,7 +2,8 @@
 
 use cel::common::ast::{Expr, IdedExpr, LiteralValue, operators};
 
-use super::{ExpressionInput, type_check};
+use super::type_check;
+use super::value::{ExpressionInput, count};
 
 /// Maximum number of steps. Each takes a few dozen nanoseconds, so an evaluation takes at most about 0.2s.
 const MAX_STEPS: f64 = 2_000_000.0;
@@ -100,10 +101,4 @@ fn appends_to_accumulator(step: &IdedExpr, gathered: &str) -> bool {
         (operators::CONDITIONAL, [_, yes, _]) => appends_to_accumulator(yes, gathered),
         _ => false,
     }
-}
-
-/// Converts a count; exact for every size that fits in memory.
-#[allow(clippy::cast_precision_loss)]
-pub(super) fn count(number: usize) -> f64 {
-    number as f64
 }

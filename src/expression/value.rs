@@ -6,8 +6,6 @@ use std::sync::Arc;
 use cel::Value;
 use cel::objects::{Key, Map};
 
-use super::cost::count;
-
 /// Value of the variable on which an expression is evaluated.
 #[derive(Clone, Debug)]
 pub struct ExpressionInput {
@@ -83,4 +81,10 @@ impl EvaluatedValue {
             other => EvaluatedValue::Other(other.type_of().to_string()),
         })
     }
+}
+
+/// Converts a count; exact for every size that fits in memory.
+#[allow(clippy::cast_precision_loss)]
+pub(super) fn count(number: usize) -> f64 {
+    number as f64
 }
