@@ -11,6 +11,7 @@ pub mod encode;
 pub mod extra_key;
 /// Validation errors of fields.
 pub mod field_error;
+mod forbidden;
 mod go_quote;
 /// Durations for people, as in the column Age.
 pub mod human_duration;
@@ -45,14 +46,13 @@ pub mod yaml;
 pub use bounded_yaml::{YamlError, read_bounded_yaml};
 pub use encode::{StatusEncoding, encode};
 pub use go_quote::GoQuoted;
+pub use names::{is_dns_subdomain, is_label_key, is_label_value};
 pub use path::CanonicalPath;
 pub use query::Query;
 pub use request_info::{RequestInfo, verb_of};
 pub use retry_after::RetryAfter;
 pub use selector::field_selector::{FieldSelector, FieldTerm, SelectorError};
-pub use selector::label_selector::{
-    LabelOperator, LabelRequirement, LabelSelector, is_dns_subdomain, is_label_key, is_label_value,
-};
+pub use selector::label_selector::{LabelOperator, LabelRequirement, LabelSelector};
 pub use status::{Status, StatusCause, StatusDetails};
 pub use user::User;
 pub use version::{GroupVersion, compare_by_priority, compare_kube_aware};

@@ -1,8 +1,6 @@
 //! Rules for names, labels and keys, with Kubernetes' sentences (`apimachinery/pkg/util/validation/validation.go` and
 //! `pkg/api/validate/content`). A function returns one sentence for each broken rule, none if the text is valid.
 
-use super::{is_dns_subdomain, is_label_value};
-
 const DNS1123_LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const DNS1123_SUBDOMAIN: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
 const DNS1035_LABEL: &str = "[a-z]([-a-z0-9]*[a-z0-9])?";
@@ -214,11 +212,31 @@ pub fn check_port_name(port: &str) -> Vec<String> {
     errors
 }
 
+/// Whether a text is a valid label key: `[DNS subdomain/]name`.
+pub fn is_label_key(key: &str) -> bool {
+    let (prefix, name) = match key.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, key),
+    };
+    prefix.is_none_or(is_dns_subdomain) && name.len() <= MAX_LABEL && is_label_text(name)
+}
+
+/// Whether a text is a valid label value.
+pub fn is_label_value(value: &str) -> bool {
+    value.is_empty() || value.len() <= MAX_LABEL && is_label_text(value)
+}
+
+/// Whether a text is a lower-case RFC 1123 subdomain, as most object names must be.
+pub fn is_dns_subdomain(text: &str) -> bool {
+    text.len() <= MAX_DNS_SUBDOMAIN && text.split('.').all(is_lower_label)
+}
+
 fn is_lower_label(label: &str) -> bool {
     let ends = !label.is_empty() && !label.starts_with('-') && !label.ends_with('-');
     ends && label.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
 }
 
+/// Whether a text has only letters, digits, `-`, `_`, `.`, with a letter or digit at both ends.
 fn is_label_text(text: &str) -> bool {
     let is_end = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
     is_end(text.bytes().next())

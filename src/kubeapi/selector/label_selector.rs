@@ -1,7 +1,7 @@
 //! Label selectors: `app=web,tier in (a,b),!old` (`k8s.io/apimachinery/pkg/labels`).
 
 use crate::kubeapi::field_error::FieldError;
-use crate::kubeapi::names::{check_label_value, check_qualified_name};
+use crate::kubeapi::names::{check_label_value, check_qualified_name, is_label_key, is_label_value};
 use crate::kubeapi::selector::field_selector::SelectorError;
 
 /// A label selector. An object must satisfy all requirements.
@@ -219,20 +219,6 @@ fn unexpected_token(token: &SelectorToken<'_>, expected: &str) -> SelectorError 
     SelectorError(format!("found '{}', expected: {expected}", token_text(token)))
 }
 
-/// Whether a text is a valid label key: `[DNS subdomain/]name`.
-pub fn is_label_key(key: &str) -> bool {
-    let (prefix, name) = match key.split_once('/') {
-        Some((prefix, name)) => (Some(prefix), name),
-        None => (None, key),
-    };
-    prefix.is_none_or(is_dns_subdomain) && name.len() <= 63 && is_qualified(name)
-}
-
-/// Whether a text is a valid label value.
-pub fn is_label_value(value: &str) -> bool {
-    value.is_empty() || value.len() <= 63 && is_qualified(value)
-}
-
 /// Refuses an invalid key, with Kubernetes' field error, whose path is missing.
 fn check_key(key: &str) -> Result<(), SelectorError> {
     if is_label_key(key) {
@@ -257,24 +243,6 @@ fn check_values(key: &str, values: &[String], is_numeric: bool) -> Result<(), Se
         [only] => Err(SelectorError(only.clone())),
         _ => Err(SelectorError(format!("[{}]", errors.join(", ")))),
     }
-}
-
-/// Whether a text has only letters, digits, `-`, `_`, `.`, with a letter or digit at both ends.
-fn is_qualified(text: &str) -> bool {
-    let ends = text.bytes().next().zip(text.bytes().next_back());
-    ends.is_some_and(|(first, last)| first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-}
-
-/// Whether a text is a lower-case RFC 1123 subdomain, as most object names must be.
-pub fn is_dns_subdomain(text: &str) -> bool {
-    text.len() <= 253
-        && text.split('.').all(|label| {
-            !label.is_empty()
-                && !label.starts_with('-')
-                && !label.ends_with('-')
-                && label.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
-        })
 }
 
 #[cfg(test)]

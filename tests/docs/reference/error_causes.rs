@@ -9,14 +9,18 @@ use narthex::egress::ProxyFault;
 use super::{code, escaped, table};
 use crate::source::SourceFile;
 
+/// Where the constructors of `Status` are.
+const STATUS_FILES: [&str; 2] = ["src/kubeapi/forbidden.rs", "src/kubeapi/status.rs"];
+
 /// Where reasons are made.
-const PLACES: [&str; 8] = [
+const PLACES: [&str; 9] = [
     "src/authorize/access_spec.rs",
     "src/availability/",
     "src/commands/gateway/",
     "src/egress/",
     "src/forward/",
-    "src/kubeapi/status.rs",
+    STATUS_FILES[0],
+    STATUS_FILES[1],
     "src/registry/resolve.rs",
     "src/route/",
 ];
@@ -262,9 +266,9 @@ struct StatusConstructor {
 }
 
 fn statuses(sources: &[SourceFile]) -> Vec<StatusConstructor> {
-    let file = sources.iter().find(|file| file.path == "src/kubeapi/status.rs").unwrap();
+    let files = sources.iter().filter(|file| STATUS_FILES.contains(&file.path.as_str()));
     let mut found = Vec::new();
-    for call in file.calls("Status::new") {
+    for (file, call) in files.flat_map(|file| file.calls("Status::new").into_iter().map(move |call| (file, call))) {
         let arguments = file.arguments(call);
         let code = file.text[arguments[0].0..arguments[0].1].trim().to_owned();
         if code == "200" {
@@ -310,10 +314,10 @@ fn with_ellipses(format: &str) -> String {
 /// Checks that each message of [`DENIALS`] is in its source, and that no source refuses with a 403 or 404 without one.
 fn check_denials(sources: &[SourceFile]) {
     let source = |path: &str| sources.iter().find(|file| file.path == path);
-    let status = source("src/kubeapi/status.rs").unwrap();
+    let status = STATUS_FILES.map(|path| source(path).unwrap());
     for (_, path, message, _) in DENIALS {
         let file = source(path).unwrap_or_else(|| panic!("no {path}"));
-        let literals = || file.literals.iter().chain(&status.literals);
+        let literals = || file.literals.iter().chain(status.iter().flat_map(|file| &file.literals));
         for part in message.split('…').map(|part| part.trim_matches([' ', ':'])).filter(|part| !part.is_empty()) {
             assert!(literals().any(|literal| literal.value.contains(part)), "{path} has no text {part:?}");
         }
@@ -323,8 +327,10 @@ fn check_denials(sources: &[SourceFile]) {
             .iter()
             .any(|call| file.code.contains(&format!("Status::{call}")))
     };
-    let others = ["src/kubeapi/status.rs", "src/commands/quickstart/"];
-    for file in sources.iter().filter(refuses).filter(|file| !others.iter().any(|other| file.path.starts_with(other))) {
+    let is_other = |file: &&SourceFile| {
+        STATUS_FILES.contains(&file.path.as_str()) || file.path.starts_with("src/commands/quickstart/")
+    };
+    for file in sources.iter().filter(refuses).filter(|file| !is_other(file)) {
         assert!(DENIALS.iter().any(|(_, path, ..)| *path == file.path), "DENIALS has no cause of {}", file.path);
     }
 }
