@@ -1,4 +1,6 @@
-//! The input of authorizers.
+//! The input of authorizers, and their decision.
+
+use std::sync::Arc;
 
 use crate::kubeapi::{RequestInfo, User};
 
@@ -10,4 +12,20 @@ pub struct Attributes<'a> {
     pub user: &'a User,
     /// Verb, group, version, resource, subresource, namespace, name and selectors; or verb and path.
     pub request: &'a RequestInfo<'a>,
+}
+
+/// The decision of one authorizer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Allowed; the chain ends. With the reason, if any.
+    Allow(Option<Arc<str>>),
+    /// Denied; the chain ends. With the reason for the client, or the empty string.
+    Deny(String),
+    /// No opinion; the chain continues. With the reason for the client if no authorizer allows it, or the empty string.
+    NoOpinion(String),
+    /// The authorizer failed; the chain continues. With the error for the log.
+    Error(String),
+    /// The authorizer failed, and the chain ends: the review both allowed and denied, or the webhook's failure policy
+    /// is `Deny`. With the error for the log.
+    FatalError(String),
 }

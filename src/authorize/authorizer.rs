@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::rbac_proxy::{OpenPath, RbacProxyRules, RequiredPermissions};
-use super::{AccessReviewClient, AlwaysAllowPaths, Attributes, EffectiveUser, RbacPolicy};
+use super::{AccessReviewClient, AlwaysAllowPaths, Attributes, Decision, EffectiveUser, RbacPolicy};
 use crate::kubeapi::{RequestInfo, Status, User};
 use crate::message::{Blame, Refusal, ReviewedAttributes};
 use crate::observe::metrics::DecisionCounts;
@@ -49,22 +49,6 @@ pub enum AuthorizationMode {
     ConfigFile(Published<RbacProxyRules>),
     /// Sends a SubjectAccessReview to a kube-apiserver or webhook (`Webhook`).
     Webhook(Arc<AccessReviewClient>),
-}
-
-/// The decision of one authorizer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
-    /// Allowed; the chain ends. With the reason, if any.
-    Allow(Option<Arc<str>>),
-    /// Denied; the chain ends. With the reason for the client, or the empty string.
-    Deny(String),
-    /// No opinion; the chain continues. With the reason for the client if no authorizer allows it, or the empty string.
-    NoOpinion(String),
-    /// The authorizer failed; the chain continues. With the error for the log.
-    Error(String),
-    /// The authorizer failed, and the chain ends: the review both allowed and denied, or the webhook's failure policy
-    /// is `Deny`. With the error for the log.
-    FatalError(String),
 }
 
 /// A denied request. Becomes the response to the client.

@@ -21,8 +21,8 @@ mod webhook;
 
 pub use access_spec::read_review_spec as read_review;
 pub use always_allow_paths::AlwaysAllowPaths;
-pub use attributes::Attributes;
-pub use authorizer::{AuthorizationMode, Authorizer, AuthorizerChain, ChainEntry, Decision, Denial, Permit};
+pub use attributes::{Attributes, Decision};
+pub use authorizer::{AuthorizationMode, Authorizer, AuthorizerChain, ChainEntry, Denial, Permit};
 pub use configuration::AuthorizationConfigFile;
 pub use impersonation::{EffectiveUser, ImpersonatedUser, Impersonator};
 pub use policy::{PolicyFile, RbacPolicy};
