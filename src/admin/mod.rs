@@ -1,7 +1,7 @@
 //! The admin listener: health, metrics, state, log level, status page.
 //!
 //! It has its own port and thread, so that it responds when the workers do not. It serves plain HTTP, by default on a
-//! loopback address. It answers only requests whose `Host` is a loopback name or the configured address, so that a web
+//! loopback address. It answers only requests with a loopback name or the configured address as `Host`, so that a web
 //! page cannot read it through DNS rebinding. On another address, remote peers get only metrics and health.
 
 mod expiry;

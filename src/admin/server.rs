@@ -155,7 +155,7 @@ impl AdminServer {
         ends: ConnectionAddresses,
     ) -> Response<Full<Bytes>> {
         if !self.served_host.matches_request(&request, ends.local) {
-            let text = "This is the admin address of a Narthex process. It answers only requests whose Host is a \
+            let text = "This is the admin address of a Narthex process. It answers only requests with a Host that is a \
                         loopback name or address, or its configured address.\n";
             return finish(plain_text(StatusCode::FORBIDDEN, text));
         }

@@ -71,7 +71,7 @@ pub struct VerdictReport {
     pub warnings: Vec<String>,
     /// Number of APIServices, or of upstreams of a sidecar; without the delegate.
     pub apiservices: u64,
-    /// Number of APIServices that are not available, or whose circuit is open.
+    /// Number of APIServices that are not available, or have an open circuit.
     pub unavailable: u64,
     /// Number of APIServices that were not probed yet.
     pub unknown: u64,

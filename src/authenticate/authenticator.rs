@@ -388,9 +388,9 @@ impl AuthenticationError {
 }
 
 impl From<AuthenticationError> for Refusal {
-    fn from(nobody: AuthenticationError) -> Refusal {
-        let refusal = Refusal::new(nobody.blame, Status::unauthorized()).with_cause(nobody.cause);
-        match nobody.warning {
+    fn from(error: AuthenticationError) -> Refusal {
+        let refusal = Refusal::new(error.blame, Status::unauthorized()).with_cause(error.cause);
+        match error.warning {
             Some(warning) => refusal.with_warning(warning),
             None => refusal,
         }

@@ -124,7 +124,7 @@ impl RequestHeaderNames {
 }
 
 impl RequestHeaderConfig {
-    /// Creates the configuration from the cluster's ConfigMap, whose lists were validated.
+    /// Creates the configuration from the validated lists of the cluster's ConfigMap.
     pub(super) fn from_cluster(said: &FrontProxies) -> RequestHeaderConfig {
         let names = RequestHeaderNames::new(
             &said.username_headers,

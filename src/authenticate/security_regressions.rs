@@ -310,9 +310,12 @@ fn websocket_token_invalid_is_rejected() {
 #[test]
 fn anonymous_denied_after_authentication_error() {
     let world = fixture(|settings| settings.anonymous = true);
-    let nobody = world.authenticate_with(&peer(vec![]), &mut HeaderMap::new()).unwrap();
-    assert_eq!((&*nobody.name, &nobody.groups[..]), ("system:anonymous", &["system:unauthenticated".to_owned()][..]));
-    assert!(nobody.is_anonymous());
+    let anonymous = world.authenticate_with(&peer(vec![]), &mut HeaderMap::new()).unwrap();
+    assert_eq!(
+        (&*anonymous.name, &anonymous.groups[..]),
+        ("system:anonymous", &["system:unauthenticated".to_owned()][..])
+    );
+    assert!(anonymous.is_anonymous());
     for (peer, lines) in [
         (peer(vec![]), &[("authorization", "Bearer wrong")][..]),
         (ca("others").client("x"), &[]),
@@ -340,8 +343,8 @@ fn authenticator_chain_succeeds_after_earlier_error() {
 #[test]
 fn anonymous_denied_by_default() {
     let world = fixture(|_| {});
-    let nobody = world.authenticate_with(&peer(vec![]), &mut HeaderMap::new()).unwrap_err();
-    assert_eq!(nobody.result(), Authentication::Failure);
+    let error = world.authenticate_with(&peer(vec![]), &mut HeaderMap::new()).unwrap_err();
+    assert_eq!(error.result(), Authentication::Failure);
 }
 
 #[test]
@@ -380,9 +383,9 @@ fn token_cached_per_connection_matches_only_itself() {
 fn bearer_token_with_extra_space_yields_warning() {
     let world = fixture(|settings| settings.anonymous = true);
     let lines = [("authorization", "Bearer  s3cret")];
-    let nobody = world.authenticate_with(&peer(vec![]), &mut test_headers(&lines)).unwrap();
+    let anonymous = world.authenticate_with(&peer(vec![]), &mut test_headers(&lines)).unwrap();
     let warning = "the provided Authorization header contains extra space before the bearer token, and is ignored";
-    assert_eq!((&*nobody.name, nobody.warning()), ("system:anonymous", Some(warning)));
+    assert_eq!((&*anonymous.name, anonymous.warning()), ("system:anonymous", Some(warning)));
 }
 
 #[test]

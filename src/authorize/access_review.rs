@@ -328,14 +328,14 @@ mod tests {
                 r#""groups":["g1","system:authenticated"],"extra":{"scopes":["a"]},"uid":"42"},"status":{"allowed":false}}"#
             )
         );
-        let nobody = with(&Method::GET, "/metrics", |request| {
+        let anonymous = with(&Method::GET, "/metrics", |request| {
             request_body(
                 Attributes { user: &User { name: "bob".into(), ..User::default() }, request },
                 ReviewVersion::V1,
             )
         });
         let spec = r#""spec":{"nonResourceAttributes":{"path":"/metrics","verb":"get"},"user":"bob"}"#;
-        assert!(std::str::from_utf8(&nobody).unwrap().contains(spec));
+        assert!(std::str::from_utf8(&anonymous).unwrap().contains(spec));
     }
 
     #[test]

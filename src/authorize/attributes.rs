@@ -8,7 +8,7 @@ use crate::kubeapi::{RequestInfo, User};
 /// (`k8s.io/apiserver/pkg/authorization/authorizer.Attributes`).
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a> {
-    /// User who makes the request.
+    /// User of the request.
     pub user: &'a User,
     /// Verb, group, version, resource, subresource, namespace, name and selectors; or verb and path.
     pub request: &'a RequestInfo<'a>,

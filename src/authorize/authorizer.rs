@@ -357,8 +357,8 @@ impl Authorizer {
 
 impl<'r> Permit<'r> {
     /// Creates a permit for an open path, which needs no authorization.
-    pub fn for_open_path(_: OpenPath, nobody: &Arc<User>, request: RequestInfo<'r>) -> Permit<'r> {
-        Permit { user: nobody.clone(), request, reason: None }
+    pub fn for_open_path(_: OpenPath, user: &Arc<User>, request: RequestInfo<'r>) -> Permit<'r> {
+        Permit { user: user.clone(), request, reason: None }
     }
 
     /// The authorized user.
@@ -392,11 +392,11 @@ mod tests {
     use crate::authenticate::AuthenticatedUser;
     use crate::kubeapi::{CanonicalPath, Query};
 
-    async fn ask(authorizer: &Authorizer, who: &AuthenticatedUser, path: &str) -> Result<String, (u16, String)> {
+    async fn ask(authorizer: &Authorizer, caller: &AuthenticatedUser, path: &str) -> Result<String, (u16, String)> {
         let path = CanonicalPath::parse(path).unwrap();
         let query = Query::parse("");
         let request = RequestInfo::parse(&Method::GET, &path, &query).unwrap();
-        let permit = authorizer.authorize(&EffectiveUser::from_authenticated(who).unwrap(), request).await;
+        let permit = authorizer.authorize(&EffectiveUser::from_authenticated(caller).unwrap(), request).await;
         permit
             .map(|permit| format!("{} {}", permit.user().name, permit.request().verb))
             .map_err(|denied| (denied.refusal.status().code, denied.refusal.status().message.clone()))

@@ -92,8 +92,8 @@ mod tests {
         }
     }
 
-    fn things(who: Value) -> Value {
-        let mut spec = who;
+    fn things(requester: Value) -> Value {
+        let mut spec = requester;
         spec["resourceAttributes"] = json!({"verb": "get", "group": "g", "version": "v1", "resource": "things"});
         spec
     }

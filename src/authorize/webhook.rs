@@ -151,9 +151,10 @@ impl AccessReviewClient {
     /// recovered server without waiting for a request.
     pub fn probe(self: &Arc<Self>) {
         if self.health.is_unproven() {
-            let nobody = User { name: "system:anonymous".to_owned(), ..User::default() };
+            let anonymous = User { name: "system:anonymous".to_owned(), ..User::default() };
             let request = RequestInfo { path: "/readyz", verb: "get".into(), ..RequestInfo::default() };
-            let asked = request_body(Attributes { user: &nobody, request: &request }, self.settings.target.version());
+            let asked =
+                request_body(Attributes { user: &anonymous, request: &request }, self.settings.target.version());
             let reviews = self.clone();
             self.remote.run(move |client: Rc<Client>| async move {
                 // The outcome is recorded in the health of the calls.

@@ -105,7 +105,7 @@ fn max_request_bytes(backend: &WorkerBackend) -> Option<u64> {
     backend.api_service().settings.max_request_bytes
 }
 
-/// Rejects a request whose `Content-Length` exceeds the limit of its APIService.
+/// Rejects a request with a `Content-Length` above the limit of its APIService.
 fn check_declared_size(
     backend: &WorkerBackend,
     request: &Request<IncomingBody>,

@@ -218,7 +218,7 @@ fn is_selected(
 ) -> Result<bool, JsonPathError> {
     let lefts = evaluate(&left.steps, vec![item], remaining);
     let Some((operator, right)) = comparison else {
-        // Kubernetes takes an item for existing whose path has an error.
+        // In Kubernetes, an item exists if its path has an error.
         return match lefts {
             Ok(values) => Ok(!values.is_empty()),
             Err(_) => spend(remaining, 0).map(|()| true),

@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 
 pub use validate::{check_field_manager, validate_object_meta, validate_object_meta_update};
 
-/// Finalizer of an object whose dependents are to be orphaned.
+/// Finalizer of an object that is deleted after its dependents are orphaned.
 pub const ORPHAN_FINALIZER: &str = "orphan";
-/// Finalizer of an object whose dependents are to be deleted first.
+/// Finalizer of an object that is deleted after its dependents.
 pub const FOREGROUND_FINALIZER: &str = "foregroundDeletion";
 
 /// `metadata` of an object (`metav1.ObjectMeta`). A field of the wrong type counts as absent.

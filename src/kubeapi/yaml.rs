@@ -169,7 +169,7 @@ impl YamlBuilder {
         matches!(top, Some(OpenContent::Mapping { key: None, .. }))
     }
 
-    /// Line of the key whose value comes next. The parser places a block scalar where its content begins.
+    /// Line of the key of the next value. The parser places a block scalar where its content begins.
     fn key_line(&self) -> Option<usize> {
         match self.open.last().map(|node| &node.content) {
             Some(OpenContent::Mapping { key: Some(MappingKey::Text { line, .. }), .. }) => Some(*line),

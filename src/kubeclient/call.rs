@@ -119,9 +119,9 @@ impl ApiResponse {
     }
 
     /// Describes the response of a server other than an API server, for the log.
-    pub fn describe_as(&self, who: &str) -> String {
+    pub fn describe_as(&self, server: &str) -> String {
         let said = self.parsed_status();
-        let mut text = format!("{who} answered {}", self.status);
+        let mut text = format!("{server} answered {}", self.status);
         if !said.message.is_empty() {
             text.push_str(": ");
             text.extend(said.message.chars().filter(|letter| !letter.is_control()).take(300));
@@ -145,12 +145,12 @@ impl CallError {
 
 impl CallError {
     /// Describes the error with the name of the server, for the log.
-    pub fn describe_as(&self, who: &str) -> String {
+    pub fn describe_as(&self, server: &str) -> String {
         match self {
-            CallError::Unreachable(why) => format!("{who} cannot be reached: {why}"),
-            CallError::Broken(why) => format!("the connection to {who} broke: {why}"),
-            CallError::TimedOut(after) => format!("{who} did not answer within {after:?}"),
-            CallError::InvalidResponse(why) => format!("the response of {who} is invalid: {why}"),
+            CallError::Unreachable(why) => format!("{server} cannot be reached: {why}"),
+            CallError::Broken(why) => format!("the connection to {server} broke: {why}"),
+            CallError::TimedOut(after) => format!("{server} did not answer within {after:?}"),
+            CallError::InvalidResponse(why) => format!("the response of {server} is invalid: {why}"),
         }
     }
 }

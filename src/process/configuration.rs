@@ -24,7 +24,7 @@ pub fn parse_configuration<T>(
     parse_single_object(place, text, json, &API_VERSIONS, kind, read)
 }
 
-/// Like [`parse_configuration`], for an object whose `apiVersion` is one of `versions`, the preferred one first.
+/// Like [`parse_configuration`], for an object with an `apiVersion` out of `versions`, the preferred one first.
 ///
 /// # Errors
 /// See [`parse_configuration`].

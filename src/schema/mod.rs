@@ -70,7 +70,7 @@ pub enum ValueType {
 /// Values of the keys of an object that [`Schema::properties`] does not name.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AdditionalProperties {
-    /// Any scalar, or an object whose fields are all unknown.
+    /// Any scalar, or an object without known fields.
     Any,
     /// A value of this schema.
     Schema(Arc<Schema>),

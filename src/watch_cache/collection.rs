@@ -23,7 +23,7 @@ use crate::storage::{
 /// Number of records that a load parses before other tasks of the thread run.
 const RECORDS_AT_ONCE: usize = 256;
 
-/// Attempts of a load whose feed ends at once; the last attempt is without history.
+/// Attempts of a load when its feed ends at once; the last attempt is without history.
 const LOAD_ATTEMPTS: usize = 4;
 
 /// Settings of the collection of one resource.
@@ -56,7 +56,7 @@ struct CollectionState {
     ring: RwLock<ChangeRing>,
     /// Number of the current feed and its progress.
     progress: RwLock<Option<(u64, Progress)>>,
-    /// Number of the feed whose changes are applied; 0 when there is none.
+    /// Number of the feed that is applied; 0 when there is none.
     feed: AtomicU64,
     /// Number of the last feed that was started. Locked while the collection loads.
     feeds: tokio::sync::Mutex<u64>,

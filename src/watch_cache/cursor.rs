@@ -71,7 +71,7 @@ pub struct WatchEvent {
     pub revision: Revision,
     /// The object; of a deletion as it was before. None for a bookmark.
     pub object: Option<Arc<Stored>>,
-    /// The change, whose encodings are shared. None for an initial event and a bookmark.
+    /// The change, with its shared encodings. None for an initial event and a bookmark.
     pub change: Option<Arc<StoredChange>>,
 }
 

@@ -48,7 +48,7 @@ impl Snapshot {
         self.objects.get(key)
     }
 
-    /// The objects below a prefix whose keys are not less than `from`, by key.
+    /// The objects below a prefix from the key `from` on, by key.
     pub fn range<'s>(&'s self, prefix: &'s Prefix, from: Option<&'s str>) -> impl Iterator<Item = &'s Arc<Stored>> {
         let start = from.map_or(prefix.as_str(), |from| from.max(prefix.as_str()));
         let range = (Bound::Included(start), Bound::Unbounded);

@@ -202,7 +202,7 @@ pub struct Views(Mutex<Vec<(u64, Bytes)>>);
 impl Views {
     /// The encoding of a form; made by `encode` on the first call.
     pub fn get_or_encode(&self, form: u64, encode: impl FnOnce() -> Bytes) -> Bytes {
-        // Held while encoding: others who want the same form would encode it, too.
+        // Held while encoding: other callers of the same form would encode it, too.
         let mut views = self.0.lock();
         if let Some((_, bytes)) = views.iter().find(|view| view.0 == form) {
             return bytes.clone();

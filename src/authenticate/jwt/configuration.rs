@@ -84,8 +84,8 @@ pub(super) enum ClaimValidationRule {
 }
 
 impl AuthenticationConfiguration {
-    /// Returns a problem for each issuer whose egress selection is not configured. There is no fallback to a direct
-    /// connection, as in `k8s.io/apiserver/plugin/pkg/authenticator/token/oidc`.
+    /// Returns a problem for each issuer with an egress selection that is not configured. There is no fallback to a
+    /// direct connection, as in `k8s.io/apiserver/plugin/pkg/authenticator/token/oidc`.
     pub(super) fn check_egress(&self, path: &Path, ways: &EgressRoutes) -> Problems {
         let missing = self
             .issuers

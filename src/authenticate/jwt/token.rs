@@ -67,7 +67,7 @@ impl Algorithm {
 }
 
 impl<'t> UnverifiedToken<'t> {
-    /// Parses a token whose claims were read by [`claims`].
+    /// Parses a token after its claims were read by [`claims`].
     ///
     /// # Errors
     /// Why it is invalid, without any part of the token.

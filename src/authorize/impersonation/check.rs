@@ -52,7 +52,7 @@ impl ImpersonationCheck<'_> {
         if !way.applies(self.impersonator, self.requested_user) {
             return None;
         }
-        let who = match way {
+        let requester = match way {
             // The node name in the extra was compared already. Without the other extra values, the decision is the same
             // for all pods of a service account, and cached for all of them.
             ImpersonationMode::AssociatedNode => {
@@ -61,34 +61,34 @@ impl ImpersonationCheck<'_> {
             }
             _ => self.impersonator,
         };
-        Some(self.check_all(way, who).await.map(|()| impersonated_user(way, self.requested_user)))
+        Some(self.check_all(way, requester).await.map(|()| impersonated_user(way, self.requested_user)))
     }
 
-    async fn check_all(&self, way: ImpersonationMode, who: &User) -> Result<(), ImpersonationDenial> {
+    async fn check_all(&self, way: ImpersonationMode, requester: &User) -> Result<(), ImpersonationDenial> {
         if way.constraint().is_some() {
             let verb = format!("impersonate-on:{}:{}", way.name(), self.request.verb);
-            self.authorize(way, who, &RequestInfo { verb: verb.into(), ..self.request.clone() }).await?;
+            self.authorize(way, requester, &RequestInfo { verb: verb.into(), ..self.request.clone() }).await?;
         }
         // Concurrent; the first denial in Kubernetes' order is returned.
         let steps = stream::iter(check_steps(way, self.requested_user)).map(Ok);
-        steps.map_ok(|step| self.run_step(way, who, step)).try_buffered(MAX_CONCURRENT_CHECKS).try_collect().await
+        steps.map_ok(|step| self.run_step(way, requester, step)).try_buffered(MAX_CONCURRENT_CHECKS).try_collect().await
     }
 
     async fn run_step(
         &self,
         way: ImpersonationMode,
-        who: &User,
+        requester: &User,
         step: CheckStep<'_>,
     ) -> Result<(), ImpersonationDenial> {
         match step {
-            CheckStep::Single(question) => self.authorize(way, who, &question).await,
-            CheckStep::Denied(question, why) => Err(ImpersonationDenial::forbidden(who, &question, &why)),
+            CheckStep::Single(question) => self.authorize(way, requester, &question).await,
+            CheckStep::Denied(question, why) => Err(ImpersonationDenial::forbidden(requester, &question, &why)),
             CheckStep::WildcardOrEach(all, each) => {
-                if self.authorize(way, who, &all).await.is_ok() {
+                if self.authorize(way, requester, &all).await.is_ok() {
                     return Ok(());
                 }
                 let each = stream::iter(&each).map(Ok);
-                each.map_ok(|question| self.authorize(way, who, question))
+                each.map_ok(|question| self.authorize(way, requester, question))
                     .try_buffered(MAX_CONCURRENT_CHECKS)
                     .try_collect()
                     .await
@@ -99,35 +99,35 @@ impl ImpersonationCheck<'_> {
     async fn authorize(
         &self,
         way: ImpersonationMode,
-        who: &User,
+        requester: &User,
         question: &RequestInfo<'_>,
     ) -> Result<(), ImpersonationDenial> {
         let began = Instant::now();
-        let answer = self.authorizer.authorize_impersonation(Attributes { user: who, request: question }).await;
+        let answer = self.authorizer.authorize_impersonation(Attributes { user: requester, request: question }).await;
         self.metrics.record(ImpersonationStep::AuthorizationCheck, way.name(), answer.is_ok(), began.elapsed());
         answer.map_err(|no| match no {
-            Answer::Forbidden(reason) => ImpersonationDenial::forbidden(who, question, &reason),
-            Answer::Unknown(why) => ImpersonationDenial::unknown(who, question, why),
+            Answer::Forbidden(reason) => ImpersonationDenial::forbidden(requester, question, &reason),
+            Answer::Unknown(why) => ImpersonationDenial::unknown(requester, question, why),
         })
     }
 }
 
 impl ImpersonationDenial {
-    fn forbidden(who: &User, question: &RequestInfo<'_>, reason: &str) -> ImpersonationDenial {
-        ImpersonationDenial { status: Status::forbidden_to(&who.name, question, reason), error: None }
+    fn forbidden(requester: &User, question: &RequestInfo<'_>, reason: &str) -> ImpersonationDenial {
+        ImpersonationDenial { status: Status::forbidden_to(&requester.name, question, reason), error: None }
     }
 
     /// Kubernetes returns 403 then, too, with the error for the client.
-    fn unknown(who: &User, question: &RequestInfo<'_>, why: impl Into<String>) -> ImpersonationDenial {
-        let status = Status::forbidden_to(&who.name, question, "an authorizer failed");
+    fn unknown(requester: &User, question: &RequestInfo<'_>, why: impl Into<String>) -> ImpersonationDenial {
+        let status = Status::forbidden_to(&requester.name, question, "an authorizer failed");
         ImpersonationDenial { status, error: Some(why.into()) }
     }
 }
 
 /// The denial after the timeout of all checks.
-pub(super) fn timed_out(who: &User, wanted: &User) -> ImpersonationDenial {
+pub(super) fn timed_out(requester: &User, wanted: &User) -> ImpersonationDenial {
     ImpersonationDenial::unknown(
-        who,
+        requester,
         &request_info("impersonate", "", "users", &wanted.name),
         "timeout of the authorization checks",
     )

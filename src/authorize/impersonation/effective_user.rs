@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::authenticate::AuthenticatedUser;
 use crate::kubeapi::User;
 
-/// The effective user of a request: the authenticated user, or one that it may impersonate. Only [`EffectiveUser::from_authenticated`] and
-/// [`Impersonator`](super::Impersonator) create one.
+/// The effective user of a request: the authenticated user, or one that it may impersonate. Only
+/// [`EffectiveUser::from_authenticated`] and [`Impersonator`](super::Impersonator) create one.
 #[derive(Clone, Debug)]
 pub struct EffectiveUser<'w> {
     authenticated: &'w AuthenticatedUser,
@@ -25,16 +25,16 @@ pub struct ImpersonatedUser {
 
 impl<'w> EffectiveUser<'w> {
     /// Returns the authenticated user; none if the request has `Impersonate-*` headers.
-    pub fn from_authenticated(who: &'w AuthenticatedUser) -> Option<EffectiveUser<'w>> {
-        (!who.impersonates()).then(|| EffectiveUser::without_impersonation(who))
+    pub fn from_authenticated(requester: &'w AuthenticatedUser) -> Option<EffectiveUser<'w>> {
+        (!requester.impersonates()).then(|| EffectiveUser::without_impersonation(requester))
     }
 
-    pub(super) fn without_impersonation(who: &'w AuthenticatedUser) -> EffectiveUser<'w> {
-        EffectiveUser { authenticated: who, impersonated: None }
+    pub(super) fn without_impersonation(requester: &'w AuthenticatedUser) -> EffectiveUser<'w> {
+        EffectiveUser { authenticated: requester, impersonated: None }
     }
 
-    pub(super) fn impersonating(who: &'w AuthenticatedUser, impersonated: ImpersonatedUser) -> EffectiveUser<'w> {
-        EffectiveUser { authenticated: who, impersonated: Some(impersonated) }
+    pub(super) fn impersonating(requester: &'w AuthenticatedUser, impersonated: ImpersonatedUser) -> EffectiveUser<'w> {
+        EffectiveUser { authenticated: requester, impersonated: Some(impersonated) }
     }
 
     /// The effective user: authorized here, and sent to backends.

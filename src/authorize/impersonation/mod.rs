@@ -55,20 +55,21 @@ impl Impersonator {
         &self,
         authorizer: &Authorizer,
         groups: &GroupFilter,
-        who: &'w AuthenticatedUser,
+        requester: &'w AuthenticatedUser,
         headers: &mut HeaderMap,
         request: &RequestInfo<'_>,
     ) -> Result<EffectiveUser<'w>, Refusal> {
         if !authorizer.can_authorize_impersonation() {
-            return Err(Refusal::new(Blame::Client, no_authorizer_status(who))
+            return Err(Refusal::new(Blame::Client, no_authorizer_status(requester))
                 .with_cause("no mode can authorize impersonation"));
         }
         let wanted = requested_user::parse_headers(headers).map_err(|status| Refusal::new(Blame::Client, status))?;
         requested_user::strip_headers(headers);
-        let Some(wanted) = wanted else { return Ok(EffectiveUser::without_impersonation(who)) };
+        let Some(wanted) = wanted else { return Ok(EffectiveUser::without_impersonation(requester)) };
         let began = Instant::now();
-        let found = tokio::time::timeout(TIMEOUT, self.find_allowed_mode(authorizer, who, &wanted, request)).await;
-        let found = found.unwrap_or_else(|_| Err(check::timed_out(who, &wanted)));
+        let found =
+            tokio::time::timeout(TIMEOUT, self.find_allowed_mode(authorizer, requester, &wanted, request)).await;
+        let found = found.unwrap_or_else(|_| Err(check::timed_out(requester, &wanted)));
         let way = found.as_ref().map_or("", |(way, _)| way.name());
         self.metrics.impersonations().record(ImpersonationStep::Attempt, way, found.is_ok(), began.elapsed());
         let (way, user) = found.map_err(|ImpersonationDenial { status, error: unknown }| {
@@ -77,40 +78,40 @@ impl Impersonator {
             Refusal::new(blame, status).with_cause(cause)
         })?;
         let user = groups.filter(Arc::new(user));
-        tracing::debug!(user = who.name, impersonated = user.name, way = way.name(), "impersonation allowed");
-        Ok(EffectiveUser::impersonating(who, ImpersonatedUser { user, constraint: way.constraint() }))
+        tracing::debug!(user = requester.name, impersonated = user.name, way = way.name(), "impersonation allowed");
+        Ok(EffectiveUser::impersonating(requester, ImpersonatedUser { user, constraint: way.constraint() }))
     }
 
     /// Returns the first mode that allows it, and the impersonated user; otherwise the first denial.
     async fn find_allowed_mode(
         &self,
         authorizer: &Authorizer,
-        who: &User,
+        requester: &User,
         wanted: &User,
         request: &RequestInfo<'_>,
     ) -> Result<(ImpersonationMode, User), ImpersonationDenial> {
         let check = ImpersonationCheck {
             authorizer,
-            impersonator: who,
+            impersonator: requester,
             requested_user: wanted,
             request,
             metrics: self.metrics.impersonations(),
         };
-        let last = self.mode_cache.get(&who.name);
+        let last = self.mode_cache.get(&requester.name);
         let others = ImpersonationMode::ALL.into_iter().filter(|way| Some(*way) != last);
         let mut first = None;
         for way in last.into_iter().chain(others) {
             match check.try_mode(way).await {
                 None => {}
                 Some(Ok(user)) => {
-                    self.mode_cache.set(&who.name, way);
+                    self.mode_cache.set(&requester.name, way);
                     return Ok((way, user));
                 }
                 Some(Err(no)) => first = first.or(Some(no)),
             }
         }
         // There is always a denial: the legacy mode applies to every user.
-        Err(first.unwrap_or_else(|| check::timed_out(who, wanted)))
+        Err(first.unwrap_or_else(|| check::timed_out(requester, wanted)))
     }
 }
 

@@ -50,11 +50,11 @@ impl ImpersonationMode {
         })
     }
 
-    /// Whether the mode applies to `who` impersonating `wanted`.
-    pub(super) fn applies(self, who: &User, wanted: &User) -> bool {
+    /// Whether the mode applies to `requester` impersonating `wanted`.
+    pub(super) fn applies(self, requester: &User, wanted: &User) -> bool {
         let name_alone = || wanted.uid.is_empty() && wanted.groups.is_empty() && wanted.extra.is_empty();
         match self {
-            ImpersonationMode::AssociatedNode => name_alone() && is_on_node(who, &wanted.name),
+            ImpersonationMode::AssociatedNode => name_alone() && is_on_node(requester, &wanted.name),
             ImpersonationMode::ArbitraryNode => name_alone() && node_name(&wanted.name).is_some(),
             ImpersonationMode::ServiceAccount => name_alone() && service_account(&wanted.name).is_some(),
             ImpersonationMode::UserInfo => node_name(&wanted.name).is_none() && service_account(&wanted.name).is_none(),
@@ -76,18 +76,18 @@ pub(super) fn service_account(user: &str) -> Option<(&str, &str)> {
     (is_label && is_dns_subdomain(name)).then_some((namespace, name))
 }
 
-fn is_on_node(who: &User, wanted: &str) -> bool {
+fn is_on_node(requester: &User, wanted: &str) -> bool {
     let Some(wanted) = node_name(wanted) else { return false };
-    let on = who.extra.get(NODE_NAME).map(Vec::as_slice);
-    service_account(&who.name).is_some() && matches!(on, Some([on]) if on == wanted)
+    let on = requester.extra.get(NODE_NAME).map(Vec::as_slice);
+    service_account(&requester.name).is_some() && matches!(on, Some([on]) if on == wanted)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn ways(who: &User, wanted: &User) -> Vec<ImpersonationMode> {
-        ImpersonationMode::ALL.into_iter().filter(|way| way.applies(who, wanted)).collect()
+    fn ways(requester: &User, wanted: &User) -> Vec<ImpersonationMode> {
+        ImpersonationMode::ALL.into_iter().filter(|way| way.applies(requester, wanted)).collect()
     }
 
     #[test]
@@ -100,10 +100,14 @@ mod tests {
             ways(&robot(&["a"]), &node_a),
             [ImpersonationMode::AssociatedNode, ImpersonationMode::ArbitraryNode, ImpersonationMode::Legacy]
         );
-        for who in
+        for requester in
             [&robot(&["b"]), &robot(&["a", "a"]), &robot(&[]), &jane, &User { extra: extra(&["a"]), ..jane.clone() }]
         {
-            assert_eq!(ways(who, &node_a), [ImpersonationMode::ArbitraryNode, ImpersonationMode::Legacy], "{who:?}");
+            assert_eq!(
+                ways(requester, &node_a),
+                [ImpersonationMode::ArbitraryNode, ImpersonationMode::Legacy],
+                "{requester:?}"
+            );
         }
         assert_eq!(ways(&jane, &robot(&[])), [ImpersonationMode::Legacy], "the requested user has an extra");
         let robot = named("system:serviceaccount:default:robot");

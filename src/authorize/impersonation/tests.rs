@@ -50,19 +50,20 @@ impl ImpersonationFixture {
         }
     }
 
-    async fn impersonate(&self, who: &User, path: &str, lines: &[(&str, &str)]) -> ImpersonationOutcome {
+    async fn impersonate(&self, requester: &User, path: &str, lines: &[(&str, &str)]) -> ImpersonationOutcome {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
             let name = HeaderName::from_bytes(format!("impersonate-{name}").as_bytes()).unwrap();
             headers.append(name, HeaderValue::from_str(value).unwrap());
         }
-        let who = AuthenticatedUser::for_test(who.clone(), true);
+        let requester = AuthenticatedUser::for_test(requester.clone(), true);
         let (path, query) = (CanonicalPath::parse(path).unwrap(), Query::parse(""));
         let request = RequestInfo::parse(&Method::GET, &path, &query).unwrap();
-        let judged = self.impersonator.impersonate(&self.authorizer, &self.groups, &who, &mut headers, &request).await;
+        let judged =
+            self.impersonator.impersonate(&self.authorizer, &self.groups, &requester, &mut headers, &request).await;
         let actor = judged.map_err(|refusal| (refusal.status().code, refusal.status().message.clone()))?;
         assert!(headers.is_empty(), "{headers:?}");
-        assert!(Arc::ptr_eq(actor.authenticated().user(), who.user()));
+        assert!(Arc::ptr_eq(actor.authenticated().user(), requester.user()));
         Ok((User::clone(actor.user()), actor.impersonated().and_then(|it| it.constraint)))
     }
 

@@ -22,7 +22,7 @@ pub(super) struct Manifests {
 pub(super) struct ClusterRole {
     pub(super) name: String,
     pub(super) labels: BTreeMap<String, String>,
-    /// Selectors of the roles whose rules are aggregated.
+    /// Selectors of the roles to aggregate.
     pub(super) aggregated: Option<Vec<LabelSelector>>,
     pub(super) rules: Vec<PolicyRule>,
 }
@@ -34,7 +34,7 @@ pub(super) struct Role {
     pub(super) rules: Vec<PolicyRule>,
 }
 
-/// A ClusterRoleBinding, whose namespace is empty, or a RoleBinding.
+/// A ClusterRoleBinding, with an empty namespace, or a RoleBinding.
 #[derive(Debug)]
 pub(super) struct Binding {
     pub(super) place: String,

@@ -224,7 +224,7 @@ proptest! {
     #[test]
     fn the_index_says_what_a_walk_over_everything_says(
         roles in prop::collection::vec(a_role(), 0..6), bindings in prop::collection::vec(a_binding(), 1..6),
-        who in word(), service_account in prop::option::of(word()), group in word(),
+        requester in word(), service_account in prop::option::of(word()), group in word(),
         namespace in prop::option::of(word()), resource in word(), verb in word(),
     ) {
         let text = roles.concat() + &bindings.concat();
@@ -232,7 +232,7 @@ proptest! {
         prop_assume!(Manifests::parse("p", &text, false).is_ok());
         let (manifests, policy) =
             (Manifests::parse("p", &text, false).unwrap(), RbacPolicy::parse("p", &text, false).unwrap());
-        let name = service_account.map_or(who.to_owned(), |name| format!("system:serviceaccount:{who}:{name}"));
+        let name = service_account.map_or(requester.to_owned(), |name| format!("system:serviceaccount:{requester}:{name}"));
         let user = user(&name, &[group]);
         let request = RequestInfo {
             is_resource_request: true, verb: verb.into(), api_group: "g", resource,

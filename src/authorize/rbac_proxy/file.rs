@@ -196,9 +196,9 @@ fn parse_path_rule(mut fields: FieldReader<'_>) -> PathRule {
 
 fn parse_static_rule(mut fields: FieldReader<'_>, number: usize) -> StaticRule {
     let (mut user, mut groups) = (String::new(), Vec::new());
-    if let Some(mut who) = fields.object("user") {
-        (user, groups) = (who.string("name"), who.string_list("groups"));
-        who.finish();
+    if let Some(mut identity) = fields.object("user") {
+        (user, groups) = (identity.string("name"), identity.string_list("groups"));
+        identity.finish();
     }
     let (verb, path) = (fields.string("verb"), fields.string("path"));
     let (namespace, api_group) = (fields.string("namespace"), fields.string("apiGroup"));

@@ -73,7 +73,7 @@ enum PermissionSet<'r> {
     },
 }
 
-/// A request whose authorization attributes cannot be determined. Becomes the 400 of kube-rbac-proxy.
+/// A request without authorization attributes that can be determined. Becomes the 400 of kube-rbac-proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnreviewableRequest(&'static str);
 

@@ -77,14 +77,14 @@ pub(in crate::config) fn authentication(parser: &mut FlagParser<'_>) -> Authenti
 /// `pkg/kubeapiserver/options/authentication.go`): every request would be allowed without credentials.
 pub(in crate::config) fn disable_anonymous_with_always_allow(
     parser: &mut FlagParser<'_>,
-    who: &mut AuthenticationConfig,
+    authentication: &mut AuthenticationConfig,
     modes: &[AuthorizerMode],
 ) {
-    if who.anonymous && modes.contains(&AuthorizerMode::AlwaysAllow) {
+    if authentication.anonymous && modes.contains(&AuthorizerMode::AlwaysAllow) {
         let message = "not allowed with --authorization-mode=AlwaysAllow, and turned off: requests without credentials get \
                        401. Use another mode, or \"anonymous\" in --authentication-config with a list of paths";
         parser.add_warning("anonymous-auth", message);
-        who.anonymous = false;
+        authentication.anonymous = false;
     }
 }
 

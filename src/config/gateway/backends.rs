@@ -118,11 +118,11 @@ pub(in crate::config) fn backends(
 /// Reads `--serving-metrics`: whether `/metrics` is relayed to the delegate.
 fn delegates_metrics(parser: &mut FlagParser<'_>, delegates_all: bool) -> bool {
     const FLAG: &str = "serving-metrics";
-    let whose = if parser.is_given(FLAG) { parser.choice(FLAG) } else { parser.text(FLAG) };
-    if whose == "delegate" && !delegates_all {
+    let source = if parser.is_given(FLAG) { parser.choice(FLAG) } else { parser.text(FLAG) };
+    if source == "delegate" && !delegates_all {
         parser.add_problem(FLAG, "delegate needs --delegate-kubeconfig");
     }
-    delegates_all && whose != "gateway"
+    delegates_all && source != "gateway"
 }
 
 pub(in crate::config) fn resolver(parser: &mut FlagParser<'_>) -> ResolverChoice {

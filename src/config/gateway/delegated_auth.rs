@@ -56,7 +56,7 @@ impl<'a> FallbackCluster<'a> {
 
 pub(in crate::config) fn delegated_auth(
     parser: &mut FlagParser<'_>,
-    who: &AuthenticationConfig,
+    authentication: &AuthenticationConfig,
     modes: &[AuthorizerMode],
     request_timeout: Duration,
     otherwise: FallbackCluster<'_>,
@@ -68,9 +68,10 @@ pub(in crate::config) fn delegated_auth(
         parser.add_problem("api-audiences", "empty value in \"api-audiences\"");
     }
     let skip_lookup = parser.switch("authentication-skip-lookup");
-    let named = who.client_ca_file.is_some() && who.request_header.ca_file.is_some();
+    let named = authentication.client_ca_file.is_some() && authentication.request_header.ca_file.is_some();
     // Kubernetes tolerates a failed lookup of client CAs; only the lookup of request-header CAs must succeed.
-    let tolerate = parser.switch("authentication-tolerate-lookup-failure") || who.request_header.ca_file.is_some();
+    let tolerate =
+        parser.switch("authentication-tolerate-lookup-failure") || authentication.request_header.ca_file.is_some();
     let (authorization_kubeconfig, target) = authorization_kubeconfig(parser, modes, otherwise);
     DelegatedAuthConfig {
         lookup_auth_configmap: authentication_kubeconfig.is_some() && !skip_lookup && !named,

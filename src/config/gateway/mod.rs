@@ -87,25 +87,25 @@ impl Arguments<GatewayCommand> {
             GatewayCommand::KIND,
             environment,
         );
-        let mut who = authentication::authentication(&mut parser);
+        let mut authentication = authentication::authentication(&mut parser);
         let forwarding = backends::forwarding(&mut parser);
         let authorization_config = authentication::authorization_config(&mut parser);
         let configured = authorization_config.is_some();
         let has_store = parser.switch("embedded-api");
         let modes = authentication::authorization_modes(&mut parser, configured, has_store);
-        authentication::disable_anonymous_with_always_allow(&mut parser, &mut who, &modes);
+        authentication::disable_anonymous_with_always_allow(&mut parser, &mut authentication, &modes);
         let data_dir = data_dir(&mut parser);
         let config = GatewayConfig {
-            serving: serving::serving(&mut parser, &who),
+            serving: serving::serving(&mut parser, &authentication),
             limits: serving::limits(&mut parser),
             delegated_auth: delegated_auth::delegated_auth(
                 &mut parser,
-                &who,
+                &authentication,
                 &modes,
                 forwarding.request_timeout,
                 delegated_auth::FallbackCluster::None,
             ),
-            authentication: who,
+            authentication,
             serve_delegation: authentication::serve_delegation(&mut parser, &modes, configured),
             policy_file: authentication::policy_file(&mut parser, &modes, configured),
             authorization_modes: modes,

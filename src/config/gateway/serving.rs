@@ -68,8 +68,8 @@ pub struct ShutdownSettings {
     pub watch_grace: Duration,
 }
 
-/// Reads the serving flags; the CA bundles of `who` are named to clients in the handshake.
-pub(in crate::config) fn serving(parser: &mut FlagParser<'_>, who: &AuthenticationConfig) -> ServingConfig {
+/// Reads the serving flags; the CA bundles of `authentication` are named to clients in the handshake.
+pub(in crate::config) fn serving(parser: &mut FlagParser<'_>, authentication: &AuthenticationConfig) -> ServingConfig {
     let pair = parser.key_pair_files("tls-cert-file", "tls-private-key-file");
     let named = sni_pairs(parser);
     let self_made = !parser.is_given("tls-cert-file") && named.is_empty();
@@ -89,9 +89,9 @@ pub(in crate::config) fn serving(parser: &mut FlagParser<'_>, who: &Authenticati
         tls: ServingSettings {
             pair,
             named,
-            client_ca: who.client_ca_file.clone(),
-            request_header_ca: who.request_header.ca_file.clone(),
-            request_header_names_given: !who.request_header.allowed_names.is_empty(),
+            client_ca: authentication.client_ca_file.clone(),
+            request_header_ca: authentication.request_header.ca_file.clone(),
+            request_header_names_given: !authentication.request_header.allowed_names.is_empty(),
             min_version: parser.choice("tls-min-version"),
             cipher_suites: parser.list("tls-cipher-suites"),
             in_memory_names: Vec::new(),

@@ -62,22 +62,22 @@ impl Arguments<SidecarCommand> {
         if as_rbac_proxy {
             parser = parser.with_defaults(sidecar_auth::DEFAULTS);
         }
-        let mut who = gateway::authentication::authentication(&mut parser);
+        let mut authentication = gateway::authentication::authentication(&mut parser);
         let forwarding = forwarding(&mut parser);
         let authorization_config = gateway::authentication::authorization_config(&mut parser);
         let configured = authorization_config.is_some();
         let modes = gateway::authentication::authorization_modes(&mut parser, configured, false);
-        gateway::authentication::disable_anonymous_with_always_allow(&mut parser, &mut who, &modes);
+        gateway::authentication::disable_anonymous_with_always_allow(&mut parser, &mut authentication, &modes);
         let api_server = api_server(&mut parser);
         let delegated = gateway::delegated_auth::delegated_auth(
             &mut parser,
-            &who,
+            &authentication,
             &modes,
             forwarding.request_timeout,
             FallbackCluster::ApiServer(api_server.as_deref()),
         );
-        check_token_reviewer(&mut parser, &who, &modes, api_server.as_deref());
-        let mut serving = gateway::serving::serving(&mut parser, &who);
+        check_token_reviewer(&mut parser, &authentication, &modes, api_server.as_deref());
+        let mut serving = gateway::serving::serving(&mut parser, &authentication);
         if parser.is_given("secure-listen-address") {
             if let Some(address) = parser.parse("secure-listen-address", listen_address) {
                 serving.address = address;
@@ -101,7 +101,7 @@ impl Arguments<SidecarCommand> {
             limits: gateway::serving::limits(&mut parser),
             serving,
             delegated_auth: delegated,
-            authentication: who,
+            authentication,
             serve_delegation: false,
             policy_file: gateway::authentication::policy_file(&mut parser, &modes, configured),
             authorization_modes: modes,
@@ -184,7 +184,7 @@ fn certificate_request(parser: &mut FlagParser<'_>, api_server: Option<&Path>) -
 /// Checks that some authenticator and, for tokens of a cluster, a TokenReview server is configured.
 fn check_token_reviewer(
     parser: &mut FlagParser<'_>,
-    who: &gateway::AuthenticationConfig,
+    authentication: &gateway::AuthenticationConfig,
     modes: &[AuthorizerMode],
     api_server: Option<&Path>,
 ) {
@@ -192,12 +192,14 @@ fn check_token_reviewer(
     if api_server.is_some() {
         return;
     }
-    let tokens = who.token_file.is_some()
-        || who.authentication_config.is_some()
+    let tokens = authentication.token_file.is_some()
+        || authentication.authentication_config.is_some()
         || oidc_flags::is_given(parser)
         || parser.is_given("authentication-kubeconfig")
         || parser.is_given("authentication-token-webhook-config-file");
-    let others = who.client_ca_file.is_some() || who.request_header.ca_file.is_some() || who.anonymous;
+    let others = authentication.client_ca_file.is_some()
+        || authentication.request_header.ca_file.is_some()
+        || authentication.anonymous;
     if others && !tokens && parser.is_given(AUTHORIZATION_KUBECONFIG) {
         let message = "tokens of that cluster are refused, because no TokenReview is sent to it; use --kubeconfig \
                        instead, or also --authentication-kubeconfig";

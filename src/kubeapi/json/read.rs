@@ -336,7 +336,7 @@ impl JsonReader<'_> {
     }
 }
 
-/// The text of a string literal whose escapes are well-formed. Each invalid byte becomes one U+FFFD, as in Go.
+/// The text of a string literal with well-formed escapes. Each invalid byte becomes one U+FFFD, as in Go.
 fn unescape(raw: &[u8]) -> String {
     let mut text = String::with_capacity(raw.len());
     let mut rest = raw;

@@ -228,7 +228,7 @@ fn write_int_or_string(out: &mut Vec<u8>, number: u8, kind: u64, integer: i64, t
     })
 }
 
-/// Writes a field of a message whose length is known only once it is written.
+/// Writes a field of a message of a length that is known only once it is written.
 fn write_nested<E>(out: &mut Vec<u8>, number: u8, write: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
     write_tag(out, number, 2);
     let start = out.len();

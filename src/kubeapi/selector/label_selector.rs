@@ -219,7 +219,7 @@ fn unexpected_token(token: &SelectorToken<'_>, expected: &str) -> SelectorError 
     SelectorError(format!("found '{}', expected: {expected}", token_text(token)))
 }
 
-/// Refuses an invalid key, with Kubernetes' field error, whose path is missing.
+/// Refuses an invalid key, with Kubernetes' field error, which has no path.
 fn check_key(key: &str) -> Result<(), SelectorError> {
     if is_label_key(key) {
         return Ok(());

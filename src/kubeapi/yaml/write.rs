@@ -14,7 +14,7 @@ pub fn write_yaml_into(out: &mut String, value: &Value, indent: usize) {
     write_block(out, value, indent);
 }
 
-/// Writes a value whose first line is indented already.
+/// Writes a value with a first line that is indented already.
 fn write_block(out: &mut String, value: &Value, indent: usize) {
     match value {
         Value::Object(map) if !map.is_empty() => write_mapping(out, map, indent),

@@ -63,7 +63,7 @@ impl KubeconfigResolver {
             _ => self.context(written)?,
         };
         let cluster = self.cluster(written, &context_at, context);
-        let nobody = AuthInfo::default();
+        let no_user = AuthInfo::default();
         let wanted = self.overrides.user.clone().unwrap_or_else(|| context.user.clone());
         let credentials = match written.user(&wanted) {
             Some((at, user)) => {
@@ -72,7 +72,7 @@ impl KubeconfigResolver {
             }
             // As client-go: without a user, there are no credentials.
             None if wanted.is_empty() => {
-                let user = self.overrides.apply_to_user(&nobody);
+                let user = self.overrides.apply_to_user(&no_user);
                 self.credentials(&context_at, &wanted, &user)
             }
             None => self.report(&context_at.child("user"), format_args!("there is no single user {wanted:?}")),
@@ -226,7 +226,8 @@ impl KubeconfigResolver {
         self.load_content(&at, &cluster.certificate_authority, &cluster.certificate_authority_data)
     }
 
-    /// Information about the cluster for exec plugins (`k8s.io/client-go/pkg/apis/clientauthentication/v1`, `KubeconfigCluster`).
+    /// Information about the cluster for exec plugins (`k8s.io/client-go/pkg/apis/clientauthentication/v1`,
+    /// `KubeconfigCluster`).
     fn exec_cluster_info(&mut self, at: &FieldLocation<'_>, cluster: &KubeconfigCluster) -> serde_json::Value {
         let mut told = serde_json::Map::new();
         let mut tell = |name: &str, value: serde_json::Value| told.insert(name.to_owned(), value);

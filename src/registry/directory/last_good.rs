@@ -22,7 +22,7 @@ pub fn load_directory(settings: &Settings) -> Result<Registry, Problems> {
     LastGood::build_registry(settings.clone(), DirectoryScan::read_directory(&settings.dir))
 }
 
-/// Parses `text` as a directory whose only file is `file`.
+/// Parses `text` as a directory with the only file `file`.
 pub fn parse_manifests(settings: &Settings, file: &str, text: &str) -> Result<Registry, Problems> {
     LastGood::build_registry(settings.clone(), DirectoryScan::from_texts(&[(file, text)]))
 }

@@ -131,10 +131,10 @@ fn apiservice_warnings<'r>(
 ) -> Vec<Problem> {
     let mut doubts = Vec::new();
     if let Some(bundle) = &one.ca_bundle {
-        for (other, whose) in [(&trust.client, "clients"), (&trust.request_header, "front proxies")] {
+        for (other, peers) in [(&trust.client, "clients"), (&trust.request_header, "front proxies")] {
             if other.as_ref().is_some_and(|other| other.shares_key_with(bundle)) {
                 let message = format!(
-                    "it contains a CA that is trusted for {whose}, too: a holder of such a certificate could pose as \
+                    "it contains a CA that is trusted for {peers}, too: a holder of such a certificate could pose as \
                      the backend; use a separate CA for backends"
                 );
                 let doubt = Problem::at_field(problem_place(one), "spec.caBundle", message);

@@ -133,8 +133,8 @@ impl GatewayWorker {
             return Ok(stamp.clone());
         }
         let guard = &self.shared.policy;
-        let nobody = Arc::ptr_eq(user, &guard.open_path_user);
-        let stamp = if nobody {
+        let is_open_path = Arc::ptr_eq(user, &guard.open_path_user);
+        let stamp = if is_open_path {
             Ok(UserHeaders::empty())
         } else {
             UserHeaders::with_format(user, &guard.identity_header_format)
