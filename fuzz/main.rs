@@ -11,6 +11,7 @@ mod authorize;
 mod egress;
 mod kubeapi;
 mod message;
+mod objects;
 mod openapi;
 mod registry;
 mod resources;

@@ -9,6 +9,7 @@ mod host;
 mod page;
 mod server;
 mod status_report;
+mod storage_report;
 mod summary;
 mod times;
 mod token;
@@ -19,6 +20,7 @@ pub use status_report::{
     ApiServiceReport, AuditSinkReport, CertificateReport, ClusterReport, DiscoveryReport, EgressReport, EndpointReport,
     PeerCertificateReport, RefusalReport, RemoteCallReport, StatusReport, VerdictReport,
 };
+pub use storage_report::{StorageReport, StoredResourceReport};
 pub use summary::StatusSummary;
 pub use times::{human_duration, timestamp};
 pub use token::{AdminToken, AdminTokenConfig, AdminTokenFile};

@@ -114,6 +114,7 @@ mod tests {
         ApiServiceReport, AuditSinkReport, CertificateReport, ClusterReport, EgressReport, EndpointReport,
         RefusalReport, RemoteCallReport, VerdictReport,
     };
+    use super::super::storage_report::{StorageReport, StoredResourceReport};
     use super::*;
 
     #[test]
@@ -153,6 +154,12 @@ mod tests {
                 ..PeerCertificateReport::default()
             }],
             authorizers: vec![hostile.clone()],
+            storage: Some(StorageReport {
+                file: hostile.clone(),
+                refusal: hostile.clone(),
+                resources: vec![StoredResourceReport { resource: hostile.clone(), objects: 1, ..Default::default() }],
+                ..Default::default()
+            }),
             cluster: Some(ClusterReport { server: hostile.clone(), ..ClusterReport::default() }),
             remote_calls: vec![RemoteCallReport {
                 call: hostile.clone(),

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
+use super::storage_report::StorageReport;
 use super::times::{TimeOffset, format_latency, human_duration, time_offset};
 use crate::process::ShutdownPhase;
 
@@ -28,6 +29,8 @@ pub struct StatusReport {
     pub peer_certificates: Vec<PeerCertificateReport>,
     /// The kube-apiserver that the registry is read from, if any.
     pub cluster: Option<ClusterReport>,
+    /// The store of the embedded API server, if there is one.
+    pub storage: Option<StorageReport>,
     /// Authorizers in the order in which they are asked.
     pub authorizers: Vec<String>,
     /// Mistakes in other files that changed, as logged; the last good content is in use.

@@ -78,6 +78,9 @@ impl StatusReport {
         if delegate.iter().any(|one| one.is_failing()) {
             failures.push("delegate unavailable".to_owned());
         }
+        if let Some(storage) = self.storage.as_ref().filter(|storage| !storage.refusal.is_empty()) {
+            failures.push(format!("store refuses writes: {}", storage.refusal));
+        }
         for call in self.remote_calls_in_order().filter(|of| !of.failing_since.is_empty()) {
             failures.push(describe_failing_call(call, now));
         }
@@ -120,7 +123,13 @@ impl StatusReport {
             (_, false) => format!("{} available", plural(all - unknown, what, many)),
             (_, true) => format!("{} and the delegate available", plural(all - unknown, what, many)),
         };
-        StatusSummary { failures, warnings, working: summary }
+        let working = match &self.storage {
+            Some(storage) => {
+                format!("{summary}, {} stored", plural(storage.objects() as usize, "object", "objects"))
+            }
+            None => summary,
+        };
+        StatusSummary { failures, warnings, working }
     }
 
     /// The report with the verdict of `now` in it.

@@ -104,6 +104,7 @@ impl StatusCommand {
 fn tables(report: &StatusReport, now: SystemTime, wide: bool) -> String {
     let mut out = heading(report, now);
     api_service_table(&mut out, report, now, wide);
+    stored_object_table(&mut out, report);
     if wide {
         endpoint_table(&mut out, report);
     }
@@ -140,6 +141,9 @@ fn heading(report: &StatusReport, now: SystemTime) -> String {
     }
     if let Some(cluster) = &report.cluster {
         out.push_str(&format!("{}\n", replace_control_characters(&cluster.describe(now))));
+    }
+    if let Some(storage) = &report.storage {
+        out.push_str(&format!("{}\n", replace_control_characters(&storage.describe())));
     }
     for check in report.unready_checks() {
         out.push_str(&format!("not ready: {}\n", replace_control_characters(check)));
@@ -179,6 +183,20 @@ fn api_service_table(out: &mut String, report: &StatusReport, now: SystemTime, w
         1 => out.push_str("1 Local APIService, available\n"),
         more => out.push_str(&format!("{more} Local APIServices, all available\n")),
     }
+}
+
+/// Appends the table of the objects in the store.
+fn stored_object_table(out: &mut String, report: &StatusReport) {
+    let rows = report.storage.iter().flat_map(|storage| storage.resources_in_use()).map(|one| {
+        vec![
+            one.resource.clone(),
+            one.objects.to_string(),
+            one.size(),
+            one.watches.to_string(),
+            one.history.to_string(),
+        ]
+    });
+    table(out, &["RESOURCE", "OBJECTS", "SIZE", "WATCHES", "HISTORY"], rows.collect());
 }
 
 /// Appends the table of endpoints.

@@ -58,6 +58,8 @@ pub struct ApiServerSettings {
     pub min_request_timeout: Duration,
     /// The resources that are served.
     pub catalog: Arc<ResourceCatalog>,
+    /// Longest duration of a request that is no watch (`--request-timeout`).
+    pub request_timeout: Duration,
 }
 
 /// The embedded API server. Cheap to clone.
@@ -103,6 +105,20 @@ impl ApiServer {
     /// The watch cache.
     pub fn collections(&self) -> &Collections {
         &self.collections
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &ApiServerSettings {
+        &self.settings
+    }
+
+    /// The resources that are stored, each with its collection.
+    ///
+    /// # Errors
+    /// 500 for a name that cannot be part of a key.
+    pub fn stored_resources(&self) -> Result<Vec<(&'static Resource, ResourceCollection)>, Status> {
+        let stored = self.settings.catalog.entries().iter().filter(|entry| entry.is_stored());
+        stored.map(|entry| Ok((entry.resource, self.collection(entry.resource)?))).collect()
     }
 
     /// Whether the request is for a resource that is served here.

@@ -63,9 +63,10 @@ impl<'r> ObjectTarget<'r> {
         if needs_namespace && info.verb != "create" {
             return Err(Status::not_found());
         }
+        let needs_name = !is_collection && (info.verb != "create" || !subresource.is_empty());
         let target = ObjectTarget { resource, version, namespace, name, subresource };
         let verbs = if subresource.is_empty() { entry.verbs() } else { entry.subresource_verbs(subresource) };
-        if verbs.contains(&&*info.verb) && !needs_namespace {
+        if verbs.contains(&&*info.verb) && !needs_namespace && needs_name != target.name.is_empty() {
             return Ok(target);
         }
         if !entry.is_stored() {

@@ -26,7 +26,7 @@ mod record;
 #[cfg(test)]
 pub(crate) use faulty::FaultyStore;
 pub use key::{Key, KeyError, Prefix};
-pub use local::{AbortHandler, Clock, LocalStore, LocalStoreSettings, OpenError};
+pub use local::{AbortHandler, Clock, LocalStore, LocalStoreSettings, OpenError, StoreMonitor, check_store_file};
 pub use memory::MemoryStore;
 pub use record::{KeyValue, RecordChange, UnixMillis};
 

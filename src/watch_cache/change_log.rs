@@ -114,6 +114,11 @@ impl ChangeRing {
         self.floor
     }
 
+    /// How many changes there are.
+    pub(super) fn len(&self) -> usize {
+        self.changes.len()
+    }
+
     /// Adds a change that is newer than all others.
     pub(super) fn push(&mut self, change: Arc<StoredChange>) {
         let now = change.time;

@@ -1,9 +1,9 @@
 //! The collection of one resource: takes the changes of the store, publishes snapshots, reads and writes objects.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use super::declared_field::DeclaredField;
 use super::notify::NotifierSet;
 use super::snapshot::Snapshot;
 use super::stored::Stored;
+use crate::observe::metrics::{StorageOperation, StorageRequests};
 use crate::storage::{
     self, ChangeSink, Clock, CommitOutcome, Expect, Key, KeyValue, Mutation, Prefix, Progress, RecordChange, Revision,
     Store,
@@ -60,6 +61,18 @@ struct CollectionState {
     feed: AtomicU64,
     /// Number of the last feed that was started. Locked while the collection loads.
     feeds: tokio::sync::Mutex<u64>,
+    /// Counts the requests to the store.
+    requests: OnceLock<Arc<StorageRequests>>,
+    watches: AtomicUsize,
+}
+
+/// Counts a watch as open until it is dropped.
+pub(super) struct WatchGuard(ResourceCollection);
+
+impl Drop for WatchGuard {
+    fn drop(&mut self) {
+        self.0.0.watches.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl ResourceCollection {
@@ -73,6 +86,8 @@ impl ResourceCollection {
             progress: RwLock::new(None),
             feed: AtomicU64::new(0),
             feeds: tokio::sync::Mutex::new(0),
+            requests: OnceLock::new(),
+            watches: AtomicUsize::new(0),
         }))
     }
 
@@ -94,6 +109,32 @@ impl ResourceCollection {
     /// Oldest revision after which a watch can begin.
     pub fn oldest(&self) -> Revision {
         self.0.ring.read().floor()
+    }
+
+    /// How many changes the history has.
+    pub fn history_len(&self) -> usize {
+        self.0.ring.read().len()
+    }
+
+    /// How many watches there are.
+    pub fn watches(&self) -> usize {
+        self.0.watches.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn watch_guard(&self) -> WatchGuard {
+        self.0.watches.fetch_add(1, Ordering::Relaxed);
+        WatchGuard(self.clone())
+    }
+
+    /// Counts the requests to the store in `requests` from now on. Only the first call has an effect.
+    pub fn count_requests(&self, requests: Arc<StorageRequests>) {
+        let _ = self.0.requests.set(requests);
+    }
+
+    fn record_request(&self, operation: StorageOperation, began: Instant, failed: bool) {
+        if let Some(requests) = self.0.requests.get() {
+            requests.record(operation, began.elapsed(), failed);
+        }
     }
 
     /// Whether the collection is fed by the store, and has its history.
@@ -166,7 +207,15 @@ impl ResourceCollection {
     }
 
     async fn commit(&self, key: &Key, expect: Expect, mutation: Mutation) -> Result<Revision, Error> {
-        match self.store().commit(key, expect, mutation).await? {
+        let operation = match (&expect, &mutation) {
+            (_, Mutation::Delete) => StorageOperation::Delete,
+            (Expect::Absent, _) => StorageOperation::Create,
+            (Expect::At(_), _) => StorageOperation::Update,
+        };
+        let began = Instant::now();
+        let outcome = self.store().commit(key, expect, mutation).await;
+        self.record_request(operation, began, outcome.is_err());
+        match outcome? {
             CommitOutcome::Committed(revision) => Ok(revision),
             CommitOutcome::Conflict(record) => {
                 let at_hand = self.get(key);
@@ -234,7 +283,10 @@ impl ResourceCollection {
 
     async fn load(&self, feed: u64, with_history: bool) -> Result<(), Error> {
         let state = &self.0;
-        let loaded = self.store().load(self.prefix()).await?;
+        let began = Instant::now();
+        let loaded = self.store().load(self.prefix()).await;
+        self.record_request(StorageOperation::List, began, loaded.is_err());
+        let loaded = loaded?;
         let mut snapshot = Snapshot::empty(loaded.revision);
         for records in loaded.records.chunks(RECORDS_AT_ONCE) {
             for record in records {

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::Error;
 use super::change_log::{Scan, StoredChange};
-use super::collection::ResourceCollection;
+use super::collection::{ResourceCollection, WatchGuard};
 use super::notify::{Interest, Notifier};
 use super::select::{Selection, WatchEventKind};
 use super::snapshot::Snapshot;
@@ -92,6 +92,7 @@ pub struct WatchCursor {
     has_sent_last_bookmark: bool,
     /// A bookmark is due once everything at hand was sent.
     owes_bookmark: bool,
+    _counted: WatchGuard,
 }
 
 /// The objects at the start that have not been sent.
@@ -157,6 +158,7 @@ impl WatchCursor {
             ends: query.timeout.and_then(|timeout| now.checked_add(timeout)),
             has_sent_last_bookmark: false,
             owes_bookmark: false,
+            _counted: collection.watch_guard(),
         })
     }
 

@@ -16,6 +16,7 @@ use crate::config::gateway::ShutdownSettings;
 use crate::observe::access::AccessLog;
 use crate::observe::audit;
 use crate::process::{Drainer, ShutdownPhase};
+use crate::storage::LocalStore;
 
 /// Time for aborted requests to notify both sides and finish their records.
 const CUT_GRACE: Duration = Duration::from_secs(1);
@@ -46,6 +47,8 @@ pub(super) struct ShutdownHandles {
     pub(super) audit: Option<audit::AuditShutdown>,
     /// The Lease, if leader election is enabled.
     pub(super) lease_release: Option<LeaseRelease>,
+    /// The store of the embedded API server.
+    pub(super) store: Option<LocalStore>,
 }
 
 impl GatewayHandle {
@@ -136,6 +139,10 @@ impl GatewayHandle {
             drainer.advance(ShutdownPhase::TimedOut);
             // For their records.
             let _ = tokio::time::timeout(CUT_GRACE, &mut rest).await;
+        }
+        if let Some(store) = self.logs.store {
+            // Without it the next start reads the log, too.
+            let _ = tokio::time::timeout(CUT_GRACE, store.close()).await;
         }
     }
 }

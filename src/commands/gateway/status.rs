@@ -10,7 +10,7 @@ use super::registry_thread::ClusterStatus;
 use super::state::GatewayState;
 use crate::admin::{
     AdminState, AdminTokenConfig, ApiServiceReport, AuditSinkReport, ClusterReport, DiscoveryReport, EgressReport,
-    EndpointReport, RefusalReport, RemoteCallReport, StatusReport, VerdictReport, timestamp,
+    EndpointReport, RefusalReport, RemoteCallReport, StatusReport, StorageReport, VerdictReport, timestamp,
 };
 use crate::availability::{AvailabilityCondition, AvailabilityMap, ConditionStatus};
 use crate::discovery::{SourceStatus, with_last_good};
@@ -102,6 +102,7 @@ fn report(shared: &GatewayState, inputs: &StatusInputs, started: SystemTime) -> 
         certificates: sources.certificates(),
         peer_certificates: sources.peer_certificates(u64::MAX),
         cluster: inputs.cluster.as_ref().map(cluster_report),
+        storage: shared.metrics.storage().stats().map(StorageReport::from),
         authorizers: shared.access.authorizer.describe(),
         file_problems: inputs.file_errors.current(),
         handshake_failures: handshake_failures(&shared.metrics),

@@ -20,15 +20,20 @@ pub struct EmbeddedApiConfig {
 }
 
 /// Reads the flags; none without `--embedded-api`.
-pub(in crate::config) fn embedded_api(parser: &mut FlagParser<'_>, data_dir: &Path) -> Option<EmbeddedApiConfig> {
+pub(in crate::config) fn embedded_api(
+    parser: &mut FlagParser<'_>,
+    data_dir: &Path,
+    request_timeout: Duration,
+) -> Option<EmbeddedApiConfig> {
     const NAME: &str = "embedded-api";
     let config = EmbeddedApiConfig {
         store_file: parser.path("store-file").unwrap_or_else(|| data_dir.join("store.db")),
         synchronizes: !parser.switch("unsafe-no-fsync"),
         settings: ApiServerSettings {
-            event_ttl: parser.duration("event-ttl"),
+            event_ttl: parser.positive_duration("event-ttl"),
             min_request_timeout: Duration::from_secs(parser.count("min-request-timeout", u64::from(u32::MAX))),
             catalog: Arc::new(ResourceCatalog::default()),
+            request_timeout,
         },
     };
     if !parser.switch(NAME) {

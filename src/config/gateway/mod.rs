@@ -110,7 +110,7 @@ impl Arguments<GatewayCommand> {
             policy_file: authentication::policy_file(&mut parser, &modes, configured),
             authorization_modes: modes,
             authorization_config,
-            embedded_api: embedded_api::embedded_api(&mut parser, &data_dir),
+            embedded_api: embedded_api::embedded_api(&mut parser, &data_dir, forwarding.request_timeout),
             backends: backends::backends(&mut parser, &data_dir, &forwarding),
             data_dir,
             sidecar: SidecarAuth::for_gateway(forwarding.forward_uid),

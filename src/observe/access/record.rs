@@ -243,6 +243,14 @@ impl AccessRecord {
         }
     }
 
+    /// Records a frame of a watch that is answered locally: one event.
+    pub fn record_watch_event(&mut self, event: &[u8]) {
+        self.record_response_body(event);
+        if let Some(counted) = self.0.counted.filter(|_| !event.is_empty()) {
+            self.0.worker.metrics.watch_event_sent(counted.series, event.len() as u64);
+        }
+    }
+
     /// Adds to the number of bytes sent to the client.
     pub fn add_sent_bytes(&mut self, bytes: usize) {
         self.0.sent += bytes as u64;

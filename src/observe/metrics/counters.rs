@@ -130,6 +130,13 @@ pub(super) static RESPONSE_BYTES: BucketBounds = BucketBounds {
     unit: 1.0,
 };
 
+/// `apiserver_watch_events_sizes` (same file).
+pub(super) static WATCH_EVENT_BYTES: BucketBounds = BucketBounds {
+    upper: &[1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10],
+    printed: &["1024", "2048", "4096", "8192", "16384", "32768", "65536", "131072"],
+    unit: 1.0,
+};
+
 /// `narthex_backend_request_duration_seconds`: finer at the low end, the range of a healthy backend.
 pub(super) static BACKEND_SECONDS: BucketBounds = seconds!(
     "0.0001" = 1 / 10,
@@ -346,6 +353,7 @@ mod tests {
         for bounds in [
             &REQUEST_SECONDS,
             &RESPONSE_BYTES,
+            &WATCH_EVENT_BYTES,
             &BACKEND_SECONDS,
             &REVIEW_SECONDS,
             &IMPERSONATION_SECONDS,

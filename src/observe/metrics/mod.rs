@@ -32,6 +32,7 @@ pub use families::peer_certificates::{PeerCertificateInfo, PeerCertificates};
 pub use families::rejections::{ExceededLimit, RejectReason, Rejections};
 pub use families::reviews::{CacheResult, DecisionCacheKind, ReviewKind, ReviewMetrics};
 pub use families::socks5::{REPLY_LABELS, Socks5HandshakeFailure, Socks5Metrics};
+pub use families::storage::{ResourceStats, StorageMetrics, StorageOperation, StorageRequests, StorageStats};
 pub use labels::{
     Authentication, BackendPhase, ConnectionState, DryRun, HandshakeFailure, KnownLabels, Protocol, RequestLabels,
     Retry, Scope, Verb,
@@ -70,6 +71,7 @@ pub struct Metrics {
     egress: EgressMetrics,
     rejections: Rejections,
     socks5: Socks5Metrics,
+    storage: StorageMetrics,
 }
 
 /// State of an APIService's circuit breaker; the number is the metric's value.
@@ -143,6 +145,7 @@ impl Metrics {
             egress: EgressMetrics::default(),
             rejections: Rejections::default(),
             socks5: Socks5Metrics::default(),
+            storage: StorageMetrics::default(),
         })
     }
 
@@ -203,6 +206,11 @@ impl Metrics {
     /// Metrics of the SOCKS5 proxy.
     pub fn socks5(&self) -> &Socks5Metrics {
         &self.socks5
+    }
+
+    /// Metrics of the store and the watch cache.
+    pub fn storage(&self) -> &StorageMetrics {
+        &self.storage
     }
 
     /// Counts a failed TLS handshake of a client.

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::counters::{BACKEND_SECONDS, HistogramTotal, REQUEST_SECONDS, RESPONSE_BYTES};
+use super::counters::{BACKEND_SECONDS, HistogramTotal, REQUEST_SECONDS, RESPONSE_BYTES, WATCH_EVENT_BYTES};
 use super::exposition::{ExpositionFormat, MetricType, MetricsText};
 use super::labels::USERNAMES;
 use super::procfs::ProcessStats;
 use super::sums::{RequestKey, Sums};
 use super::worker::MetricsShard;
-use super::{Authentication, BackendPhase, ConnectionState, LabeledValues, Metrics, Protocol, Retry};
+use super::{Authentication, BackendPhase, ConnectionState, LabeledValues, Metrics, Protocol, Retry, StorageStats};
 
 pub(super) fn render(metrics: &Metrics, format: ExpositionFormat) -> String {
     let mut text = MetricsText::new(format);
@@ -23,9 +23,11 @@ pub(super) fn render(metrics: &Metrics, format: ExpositionFormat) -> String {
     render_aggregator(metrics, &mut text);
     metrics.audit.render(&mut text);
     metrics.authorization.render(&mut text);
-    sums.render_requests(metrics, &mut text);
+    let storage = metrics.storage.stats().unwrap_or_default();
+    sums.render_requests(metrics, &storage, &mut text);
     sums.render_authentication(&mut text);
     metrics.reviews.render_token_cache(&mut text);
+    metrics.storage.render_requests(&mut text);
     render_family(
         &mut text,
         (
@@ -48,6 +50,7 @@ pub(super) fn render(metrics: &Metrics, format: ExpositionFormat) -> String {
     render_registry(metrics, &mut text);
     metrics.calls.render(&mut text);
     metrics.socks5.render(&mut text);
+    metrics.storage.render_revisions(&storage, &mut text);
     text.family(
         "narthex_tls_handshake_failures_total",
         MetricType::Counter,
@@ -56,6 +59,7 @@ pub(super) fn render(metrics: &Metrics, format: ExpositionFormat) -> String {
     for (failure, count) in metrics.tls_handshake_failures() {
         text.sample(&[("reason", failure.as_str())], count);
     }
+    metrics.storage.render_history(&storage, &mut text);
     sums.render_watches(&mut text);
     ProcessStats::read().render(&mut text);
     text.finish()
@@ -170,7 +174,7 @@ impl Sums {
         }
     }
 
-    fn render_requests(&self, metrics: &Metrics, text: &mut MetricsText) {
+    fn render_requests(&self, metrics: &Metrics, storage: &StorageStats, text: &mut MetricsText) {
         text.family(
             "apiserver_current_inflight_requests",
             MetricType::Gauge,
@@ -231,6 +235,21 @@ impl Sums {
                 text.sample(&request.labels(Some(request.dry_run), Some(&code.to_string())), *count);
             }
         }
+        metrics.storage.render_resources(storage, text);
+        self.render_sizes(text);
+        metrics.storage.render_storage(storage, text);
+        self.render_terminated_watches(text);
+        text.family(
+            "apiserver_tls_handshake_errors_total",
+            MetricType::Counter,
+            "[ALPHA] Number of requests dropped with 'TLS handshake error from' error",
+        );
+        text.sample(&[], metrics.tls_handshake_failures().iter().map(|(_, count)| count).sum::<u64>());
+        metrics.storage.render_watch_cache(storage, text);
+        self.render_watch_events(text);
+    }
+
+    fn render_sizes(&self, text: &mut MetricsText) {
         text.family(
             "apiserver_response_sizes",
             MetricType::Histogram,
@@ -247,6 +266,9 @@ impl Sums {
         for (request, counted) in &sizes {
             text.histogram(&request.labels(None, None), RESPONSE_BYTES.printed, &counted.buckets, counted.sum);
         }
+    }
+
+    fn render_terminated_watches(&self, text: &mut MetricsText) {
         text.family(
             "apiserver_terminated_watchers_total",
             MetricType::Counter,
@@ -259,12 +281,30 @@ impl Sums {
         for ([group, resource], count) in unread {
             text.sample(&[("group", group), ("resource", resource)], count);
         }
+    }
+
+    fn render_watch_events(&self, text: &mut MetricsText) {
+        // Without scope and subresource: series that differ only in them are merged.
+        let mut events: BTreeMap<[&str; 3], HistogramTotal> = BTreeMap::new();
+        for (request, sums) in self.requests.iter().filter(|(_, sums)| !sums.watch_events.buckets.is_empty()) {
+            events.entry([&request.group, &request.resource, &request.version]).or_default().add(&sums.watch_events);
+        }
         text.family(
-            "apiserver_tls_handshake_errors_total",
-            MetricType::Counter,
-            "[ALPHA] Number of requests dropped with 'TLS handshake error from' error",
+            "apiserver_watch_events_sizes",
+            MetricType::Histogram,
+            "[ALPHA] Watch event size distribution in bytes",
         );
-        text.sample(&[], metrics.tls_handshake_failures().iter().map(|(_, count)| count).sum::<u64>());
+        for (names, total) in &events {
+            text.histogram(&watch_labels(names), WATCH_EVENT_BYTES.printed, &total.buckets, total.sum);
+        }
+        text.family(
+            "apiserver_watch_events_total",
+            MetricType::Counter,
+            "[ALPHA] Number of events sent in watch clients",
+        );
+        for (names, total) in &events {
+            text.sample(&watch_labels(names), total.buckets.iter().sum::<u64>());
+        }
     }
 
     fn render_backends(&self, text: &mut MetricsText, connections_bound: u64) {
@@ -330,6 +370,11 @@ impl Sums {
     }
 }
 
+fn watch_labels<'r>(names: &[&'r str; 3]) -> [(&'static str, &'r str); 3] {
+    let [group, resource, version] = *names;
+    [("group", group), ("resource", resource), ("version", version)]
+}
+
 fn render_counter(text: &mut MetricsText, name: &'static str, help: &'static str, value: &AtomicU64) {
     text.family(name, MetricType::Counter, help);
     text.sample(&[], value.load(Relaxed));
@@ -344,8 +389,8 @@ mod tests {
     use super::super::families::audit::AuditLoss;
     use super::super::{
         CacheResult, CallKind, CircuitState, DecisionCacheKind, DryRun, ExceededLimit, HandshakeFailure,
-        ImpersonationStep, KnownLabels, PeerCertificateInfo, RejectReason, RequestLabels, RequestOutcome, ReviewKind,
-        RoundTrip, Scope, Verb, WorkerMetrics,
+        ImpersonationStep, KnownLabels, PeerCertificateInfo, RejectReason, RequestLabels, RequestOutcome,
+        ResourceStats, ReviewKind, RoundTrip, Scope, StorageOperation, Verb, WorkerMetrics,
     };
     use super::*;
     use crate::observe::audit::AuditLevel;
@@ -458,6 +503,41 @@ mod tests {
         let call = metrics.calls().register(CallKind::TokenReview, "");
         call.record_quietly("10.0.0.2:6443", Ok(()), Duration::from_millis(1));
         kept.push(Box::new(call));
+        for worker in &workers {
+            let labels = RequestLabels {
+                verb: Verb::Watch,
+                group: "coordination.k8s.io",
+                version: "v1",
+                resource: "leases",
+                subresource: "",
+                scope: Scope::Cluster,
+                dry_run: DryRun::No,
+            };
+            let series = worker.series(&labels, |_| KnownLabels::Resource);
+            worker.watch_event_sent(series, 700);
+        }
+        let storage = metrics.storage().requests("coordination.k8s.io", "leases");
+        storage.record(StorageOperation::Update, Duration::from_millis(6), false);
+        storage.record(StorageOperation::Create, Duration::from_millis(1), true);
+        metrics.storage().set_source(|| StorageStats {
+            file: "store.db".into(),
+            refusal: None,
+            size: 40_960,
+            revision: 20_000_000_000_000_012,
+            compacted: 7,
+            resources: vec![
+                ResourceStats { resource: "configmaps".to_owned(), objects: 2, ..ResourceStats::default() },
+                ResourceStats {
+                    group: "coordination.k8s.io".to_owned(),
+                    resource: "leases".to_owned(),
+                    objects: 1,
+                    bytes: 300,
+                    revision: 20_000_000_000_000_012,
+                    history: 3,
+                    watches: 2,
+                },
+            ],
+        });
         metrics.socks5().enable();
         metrics.socks5().record_bytes(3, 5);
         (metrics, workers, kept)

@@ -32,6 +32,7 @@ pub(super) struct RequestSums {
     pub(super) duration: HistogramTotal,
     pub(super) sizes: Option<HistogramTotal>,
     pub(super) long_running: u64,
+    pub(super) watch_events: HistogramTotal,
 }
 
 #[derive(Default)]
@@ -127,6 +128,9 @@ impl RequestSums {
             sizes.add_to(self.sizes.get_or_insert_default());
         }
         self.long_running = self.long_running.wrapping_add(series.long_running.get());
+        if let Some(events) = &series.watch_events {
+            events.add_to(&mut self.watch_events);
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::Metrics;
 use super::backend::{ApiServiceMetrics, EndpointMetrics, EndpointSeries, ServiceSeries};
-use super::counters::{CodeCounters, Histogram, LocalCounter, REQUEST_SECONDS, RESPONSE_BYTES};
+use super::counters::{CodeCounters, Histogram, LocalCounter, REQUEST_SECONDS, RESPONSE_BYTES, WATCH_EVENT_BYTES};
 use super::labels::{self, Authentication, DryRun, KnownLabels, RequestLabels, Scope, USERNAMES, Verb};
 
 /// Maximum number of request series per worker; further ones are counted as `other`. The registry and discovery bound
@@ -70,6 +70,8 @@ pub(super) struct RequestSeries {
     /// Response sizes, only for GET and LIST, as in Kubernetes.
     pub(super) sizes: Option<Histogram>,
     pub(super) long_running: LocalCounter,
+    /// Sizes of the events of watches that are answered locally.
+    pub(super) watch_events: Option<Histogram>,
 }
 
 impl WorkerMetrics {
@@ -156,6 +158,11 @@ impl WorkerMetrics {
         });
     }
 
+    /// Counts an event of a watch that is answered locally; of other requests nothing is counted.
+    pub(in crate::observe) fn watch_event_sent(&self, series: SeriesId, bytes: u64) {
+        self.with_series(series, |series| series.watch_events.iter().for_each(|events| events.observe(bytes)));
+    }
+
     /// Counts the end of a request.
     pub(in crate::observe) fn request_finished(&self, series: SeriesId, long_running: bool, ended: &RequestOutcome) {
         self.with_series(series, |series| {
@@ -239,6 +246,7 @@ impl RequestSeries {
             duration: Histogram::new(&REQUEST_SECONDS),
             sizes: matches!(labels.verb, Verb::Get | Verb::List).then(|| Histogram::new(&RESPONSE_BYTES)),
             long_running: LocalCounter::default(),
+            watch_events: (labels.verb == Verb::Watch).then(|| Histogram::new(&WATCH_EVENT_BYTES)),
         }
     }
 

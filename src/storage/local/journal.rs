@@ -1,10 +1,12 @@
 //! SQL statements on the store's file, and the classification of SQLite's errors.
 
 use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use rusqlite::ffi::SQLITE_IOERR_WRITE;
 use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 
 use super::super::record::Row;
@@ -75,13 +77,7 @@ impl Journal {
         let (application, found) = number("application_id")
             .and_then(|application| Ok((application, number("user_version")?)))
             .map_err(|error| describe(file, &error))?;
-        if application != APPLICATION_ID {
-            let reason = "it is a SQLite database of another program".to_owned();
-            return Err(OpenError::Damaged { file: file.to_owned(), reason });
-        }
-        if found != FORMAT_VERSION {
-            return Err(OpenError::Format { file: file.to_owned(), found, supported: FORMAT_VERSION });
-        }
+        check_format(file, application, found)?;
         Ok(journal)
     }
 
@@ -178,11 +174,12 @@ impl Journal {
             return Err(JournalError::Unknown("injected".to_owned()));
         }
         let Err(error) = self.connection.execute_batch("COMMIT") else { return Ok(()) };
+        let is_full = is_full(&error);
         let _ = self.connection.execute_batch("ROLLBACK");
         // A full disk refuses the write of a log frame; only other errors may come after the last frame was written.
-        match as_store_error(&error) {
-            Error::Full => Err(JournalError::Refused(Error::Full)),
-            _ => Err(JournalError::Unknown(format!("commit not confirmed by the disk: {error}"))),
+        match is_full {
+            true => Err(JournalError::Refused(Error::Full)),
+            false => Err(JournalError::Unknown(format!("commit not confirmed by the disk: {error}"))),
         }
     }
 
@@ -198,10 +195,22 @@ impl Journal {
         match done {
             Ok(()) => Ok(()),
             // The log holds everything still.
-            Err(error) if as_store_error(&error) == Error::Full => Err(JournalError::Refused(Error::Full)),
+            Err(error) if is_full(&error) => Err(JournalError::Refused(Error::Full)),
             Err(error) => Err(JournalError::Unknown(format!("checkpoint not confirmed by the disk: {error}"))),
         }
     }
+}
+
+/// Checks what `application_id` and `user_version` of a database say.
+pub(super) fn check_format(file: &Path, application: i64, found: i64) -> Result<(), OpenError> {
+    if application != APPLICATION_ID {
+        let reason = "it is a SQLite database of another program".to_owned();
+        return Err(OpenError::Damaged { file: file.to_owned(), reason });
+    }
+    if found != FORMAT_VERSION {
+        return Err(OpenError::Format { file: file.to_owned(), found, supported: FORMAT_VERSION });
+    }
+    Ok(())
 }
 
 fn connect(file: &Path) -> Result<Connection, OpenError> {
@@ -263,6 +272,15 @@ fn signed(number: u64) -> i64 {
 
 fn unsigned(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<u64> {
     row.get::<_, i64>(column).map(i64::cast_unsigned)
+}
+
+/// Whether a write was refused for want of space. To be called before anything else is: SQLite knows a full disk, and
+/// for a quota or a limit of the size of files it only says that a write failed; the reason is in the thread's `errno`.
+fn is_full(error: &rusqlite::Error) -> bool {
+    let reason = std::io::Error::last_os_error().kind();
+    let is_failed_write = error.sqlite_error().is_some_and(|error| error.extended_code == SQLITE_IOERR_WRITE);
+    let is_limit = matches!(reason, ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge);
+    as_store_error(error) == Error::Full || (is_failed_write && is_limit)
 }
 
 fn as_store_error(error: &rusqlite::Error) -> Error {

@@ -1,8 +1,10 @@
 //! The store in one SQLite file: WAL mode, each commit synchronized, one thread that writes.
 
+mod check;
 mod compact;
 mod expire;
 mod journal;
+mod monitor;
 mod recover;
 mod writer;
 
@@ -19,7 +21,10 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+pub use self::check::check_store_file;
 use self::journal::Journal;
+use self::monitor::MonitoredState;
+pub use self::monitor::StoreMonitor;
 use self::recover::recover;
 use self::writer::{StoreCommand, Writer};
 use super::{
@@ -153,7 +158,7 @@ pub struct LocalStore(Arc<StoreHandle>);
 
 struct StoreHandle {
     commands: Option<mpsc::Sender<StoreCommand>>,
-    published: watch::Receiver<Revision>,
+    monitor: StoreMonitor,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -169,25 +174,32 @@ impl LocalStore {
         let state = recover(&journal, &settings)?;
         let (commands, receiver) = mpsc::channel();
         let (publisher, published) = watch::channel(state.revision);
-        let file = settings.file.clone();
-        let writer = Writer::new(journal, state, settings, receiver, publisher);
+        let (file, shared) = (settings.file.clone(), Arc::new(MonitoredState::default()));
+        let monitor = StoreMonitor { file: file.as_path().into(), published, shared: shared.clone() };
+        let writer = Writer::new(journal, state, settings, receiver, (publisher, shared));
         let run = move || {
             writer.run();
             drop(lock);
         };
         let thread = std::thread::Builder::new().name("store".to_owned()).spawn(run);
         let thread = thread.map_err(|error| OpenError::io(&file, error))?;
-        Ok(LocalStore(Arc::new(StoreHandle { commands: Some(commands), published, thread: Mutex::new(Some(thread)) })))
+        Ok(LocalStore(Arc::new(StoreHandle { commands: Some(commands), monitor, thread: Mutex::new(Some(thread)) })))
     }
 
-    /// The published revision of the store, for status pages and metrics.
-    pub fn published_revision(&self) -> Revision {
-        *self.0.published.borrow()
+    /// State of the store for status, metrics and health checks.
+    pub fn monitor(&self) -> &StoreMonitor {
+        &self.0.monitor
     }
 
     /// Expires and compacts what is due now, which otherwise happens within ten seconds.
     pub fn maintain(&self) -> StoreFuture<()> {
         self.send(StoreCommand::Maintain)
+    }
+
+    /// Ends the thread once everything sent before is written: the file is then whole without its log. What is asked
+    /// later is answered with [`Error::Closed`].
+    pub fn close(&self) -> StoreFuture<()> {
+        self.send(StoreCommand::Close)
     }
 
     fn send<T>(&self, command: impl FnOnce(StoreReply<T>) -> StoreCommand) -> StoreFuture<T> {
@@ -236,10 +248,8 @@ impl Store for LocalStore {
     }
 
     fn current(&self) -> StoreFuture<Revision> {
-        if self.0.published.has_changed().is_err() {
-            return StoreFuture::ready(Err(Error::Closed));
-        }
-        StoreFuture::ready(Ok(self.published_revision()))
+        let monitor = self.monitor();
+        StoreFuture::ready(if monitor.is_closed() { Err(Error::Closed) } else { Ok(monitor.revision()) })
     }
 }
 

@@ -16,6 +16,7 @@ use super::super::{
 use super::LocalStoreSettings;
 use super::compact::MARK_INTERVAL;
 use super::journal::{Journal, JournalError};
+use super::monitor::MonitoredState;
 use super::recover::StoreIndex;
 
 /// Maximum number of changes in one transaction.
@@ -50,6 +51,8 @@ pub(super) enum StoreCommand {
         reply: StoreReply<RecordPage>,
     },
     Maintain(StoreReply<()>),
+    /// Writes what was sent before, and closes the file.
+    Close(StoreReply<()>),
     /// Compacts to a revision, whatever its age.
     #[cfg(test)]
     CompactTo(Revision, StoreReply<()>),
@@ -81,6 +84,7 @@ pub(super) struct Writer {
     settings: LocalStoreSettings,
     commands: Receiver<StoreCommand>,
     published: watch::Sender<Revision>,
+    monitored: Arc<MonitoredState>,
     feeds: HashMap<String, Vec<FeedEntry>>,
     last_mark: UnixMillis,
     /// The last step of maintenance left something to do.
@@ -89,6 +93,8 @@ pub(super) struct Writer {
     is_refused: bool,
     /// The disk did not confirm a commit, and the abort handler returned.
     has_failed: bool,
+    /// Told when the file is closed.
+    closing: Option<StoreReply<()>>,
 }
 
 impl Writer {
@@ -97,8 +103,9 @@ impl Writer {
         state: StoreIndex,
         settings: LocalStoreSettings,
         commands: Receiver<StoreCommand>,
-        published: watch::Sender<Revision>,
+        (published, monitored): (watch::Sender<Revision>, Arc<MonitoredState>),
     ) -> Writer {
+        monitored.set_compacted(state.compaction.compacted());
         let last_mark = (settings.clock)();
         Writer {
             journal,
@@ -106,17 +113,19 @@ impl Writer {
             settings,
             commands,
             published,
+            monitored,
             feeds: HashMap::new(),
             last_mark,
             has_backlog: false,
             is_refused: false,
             has_failed: false,
+            closing: None,
         }
     }
 
-    /// Runs until every handle of the store is dropped, or the disk fails.
+    /// Runs until the store is closed or every handle is dropped, or the disk fails.
     pub(super) fn run(mut self) {
-        while !self.has_failed {
+        while !self.is_ending() {
             match self.commands.recv_timeout(self.time_to_maintenance()) {
                 Ok(command) => self.run_batch(command),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -132,12 +141,20 @@ impl Writer {
             let checkpoint = self.journal.checkpoint();
             self.note_failure(checkpoint);
         }
-        let Writer { commands, published, feeds, .. } = self;
+        let Writer { commands, published, feeds, journal, closing, .. } = self;
+        drop(journal);
         // From here on `current` is refused, too.
         drop((published, commands));
         for mut feed in feeds.into_values().flatten() {
             feed.sink.end(Error::Closed);
         }
+        if let Some(reply) = closing {
+            reply.send(Ok(()));
+        }
+    }
+
+    fn is_ending(&self) -> bool {
+        self.has_failed || self.closing.is_some()
     }
 
     fn run_batch(&mut self, first: StoreCommand) {
@@ -155,7 +172,7 @@ impl Writer {
                 }
             }
             let is_full = batch.changes.len() >= CHANGES_PER_COMMIT || batch.bytes >= BYTES_PER_COMMIT;
-            next = if is_full || self.has_failed { None } else { self.commands.try_recv().ok() };
+            next = if is_full || self.is_ending() { None } else { self.commands.try_recv().ok() };
         }
         self.write(batch);
     }
@@ -201,7 +218,9 @@ impl Writer {
             batch.answers.into_iter().for_each(|(reply, _)| reply.send(Err(answer.clone())));
             return;
         }
-        self.is_refused &= batch.rows.is_empty();
+        if !batch.rows.is_empty() {
+            self.set_refusal(None);
+        }
         for (change, row) in batch.changes.iter().zip(&batch.rows) {
             match &change.new {
                 Some(new) => self.state.records.insert(change.key.clone(), new.clone()),
@@ -262,6 +281,7 @@ impl Writer {
                 }
                 reply.send(if self.has_failed { Err(Error::Closed) } else { Ok(()) });
             }
+            StoreCommand::Close(reply) => self.closing = Some(reply),
             #[cfg(test)]
             StoreCommand::CompactTo(target, reply) => {
                 while self.discard(target) {}
@@ -375,18 +395,31 @@ impl Writer {
         let rows = self.state.compaction.next_rows(target);
         let discarded = self.journal.discard(target, &rows);
         let is_discarded = discarded.is_ok();
+        if is_discarded {
+            self.set_refusal(None);
+        }
         self.note_failure(discarded);
-        is_discarded && self.state.compaction.commit(target, rows.len())
+        let has_more = is_discarded && self.state.compaction.commit(target, rows.len());
+        self.monitored.set_compacted(self.state.compaction.compacted());
+        has_more
+    }
+
+    fn set_refusal(&mut self, refusal: Option<Error>) {
+        // Only a change is published: the lock is off the path of writes.
+        if self.is_refused || refusal.is_some() {
+            self.is_refused = refusal.is_some();
+            self.monitored.set_refusal(refusal);
+        }
     }
 
     /// Logs a refused transaction; ends the process when it is unknown what the disk holds.
     fn note_failure(&mut self, outcome: Result<(), JournalError>) {
         match outcome {
-            Ok(()) => self.is_refused = false,
+            Ok(()) => {}
             Err(JournalError::Refused(error)) => {
-                self.is_refused = true;
                 let file = self.settings.file.display();
                 tracing::error!("store {file}: transaction refused, nothing changed: {error}");
+                self.set_refusal(Some(error));
             }
             Err(JournalError::Unknown(reason)) => {
                 self.has_failed = true;

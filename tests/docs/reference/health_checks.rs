@@ -6,9 +6,15 @@ use super::{code, table};
 use crate::source::SourceFile;
 
 /// Name, commands, paths, and when it fails.
-const CHECKS: [(&str, &str, &str, &str); 8] = [
+const CHECKS: [(&str, &str, &str, &str); 9] = [
     ("ping", "all", "`/livez`, `/readyz`, `/healthz`", "never: the process answers"),
     ("log", "all", "`/readyz`", "one write to standard error has been blocked for two minutes"),
+    (
+        "etcd",
+        "gateway with `--embedded-api`",
+        "`/livez`, `/readyz`, `/healthz`",
+        "the store has ended. Passes with a note while writes are refused, for example by a full disk",
+    ),
     (
         "poststarthook/apiservice-discovery-controller",
         "gateway",

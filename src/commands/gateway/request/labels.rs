@@ -60,13 +60,12 @@ pub(super) fn request_labels<'r>(
 
 /// Determines the labels that are known to exist and may be used as they are.
 pub(super) fn known_labels(shared: &GatewayState, info: &RequestInfo<'_>, route: Option<&Arc<Route>>) -> KnownLabels {
-    if route.is_none() {
-        return KnownLabels::Nothing;
-    }
     let documents = shared.documents.discovery.load();
     if documents.has_resource(info.api_group, info.api_version, info.resource, info.subresource) {
         KnownLabels::Resource
-    } else {
+    } else if route.is_some() {
         KnownLabels::GroupVersion
+    } else {
+        KnownLabels::Nothing
     }
 }

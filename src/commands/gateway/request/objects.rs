@@ -1,23 +1,26 @@
 //! Requests for objects of the embedded API server.
 
+use std::pin::pin;
+
+use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
 use super::target::{ParsedRequest, client_error};
+use super::timeouts::local_deadline;
 use crate::authorize::Permit;
 use crate::kubeapi::Status;
 use crate::message::{Blame, Body, IncomingBody, Refusal};
 use crate::observe::access::BodyCounter;
+use crate::process::with_deadline;
 use crate::rest::{ApiRequest, ApiServer, MAX_BODY_BYTES};
 use crate::watch_cache::Notifier;
-
-/// Timeout for the body of a request to arrive.
-const BODY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(34);
 
 /// The response to a request for stored objects.
 ///
 /// # Errors
-/// 413 for a body that is too large, 408 for one that does not arrive, and the errors of the verb.
+/// 413 for a body that is too large, 504 if the body or the store takes longer than the request may, and the errors of
+/// the verb.
 pub(super) async fn respond(
     parsed: &ParsedRequest<'_>,
     permit: &Permit<'_>,
@@ -26,8 +29,30 @@ pub(super) async fn respond(
     counter: &BodyCounter,
 ) -> Result<Response<Body>, Refusal> {
     let (head, body) = request.into_parts();
-    let read = tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, MAX_BODY_BYTES).collect()).await;
-    let read = read.map_err(|_| client_error(Status::request_timeout("the body did not arrive in time")))?;
+    let query = &parsed.target.query;
+    let deadline = match parsed.is_long_running {
+        true => None,
+        false => local_deadline(query, api.settings().request_timeout).map_err(client_error)?,
+    };
+    let responding = pin!(async {
+        let reads_body = !permit.request().is_read_only();
+        let body = if reads_body { read_body(body, counter).await? } else { Bytes::new() };
+        let call = ApiRequest { info: permit.request(), query, headers: &head.headers, body };
+        api.respond(&call, notifier).await.map_err(|status| {
+            let blame = if status.code >= 500 { Blame::Gateway } else { Blame::Client };
+            Refusal::new(blame, status)
+        })
+    });
+    // A write goes on in the store.
+    with_deadline(deadline, responding).await.unwrap_or_else(|| {
+        let status = Status::timeout("request did not complete within the allotted timeout");
+        Err(Refusal::new(Blame::Gateway, status))
+    })
+}
+
+/// The whole body.
+async fn read_body(body: IncomingBody, counter: &BodyCounter) -> Result<Bytes, Refusal> {
+    let read = Limited::new(body, MAX_BODY_BYTES).collect().await;
     let body = read.map_err(|error| {
         if error.is::<LengthLimitError>() {
             client_error(Status::request_entity_too_large(format_args!("limit is {MAX_BODY_BYTES}")))
@@ -37,9 +62,5 @@ pub(super) async fn respond(
     })?;
     let body = body.to_bytes();
     counter.record(&body);
-    let call = ApiRequest { info: permit.request(), query: &parsed.target.query, headers: &head.headers, body };
-    api.respond(&call, notifier).await.map_err(|status| {
-        let blame = if status.code >= 500 { Blame::Gateway } else { Blame::Client };
-        Refusal::new(blame, status)
-    })
+    Ok(body)
 }

@@ -46,7 +46,7 @@ pub(super) fn finish_response(response: Response<ResponseBody>, mut record: Acce
     let (parts, body) = response.into_parts();
     let body = match body {
         ResponseBody::Forwarded(body) => body.relay(record),
-        // A watch of APIServices.
+        // A watch of what is served locally.
         ResponseBody::Local(body @ Body::Stream(_)) => {
             record.record_response_head(parts.status.as_u16(), &parts.headers, None);
             Body::stream(RecordedBody { body, record })
@@ -83,7 +83,7 @@ impl http_body::Body for RecordedBody {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
-                self.record.record_response_body(frame.data_ref().map_or(&[], |data| data));
+                self.record.record_watch_event(frame.data_ref().map_or(&[], |data| data));
             }
             Poll::Ready(None) => self.record.set_end(EndReason::Complete),
             _ => {}

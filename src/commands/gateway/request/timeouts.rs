@@ -28,6 +28,14 @@ pub(super) fn client_deadline(query: &Query<'_>) -> Option<Instant> {
     Instant::now().checked_add(limit)
 }
 
+/// The deadline of a request that is answered locally: the client's `timeout`, at most `most`.
+///
+/// # Errors
+/// 400 for an invalid `timeout`.
+pub(super) fn local_deadline(query: &Query<'_>, most: Duration) -> Result<Option<Instant>, Status> {
+    Ok(Instant::now().checked_add(client_timeout(query, most)?))
+}
+
 /// Awaits an authentication or authorization decision until the client's deadline, if there is one.
 pub(super) async fn before_deadline<T>(
     deadline: Option<Instant>,

@@ -7,13 +7,26 @@ use std::time::Duration;
 
 use crate::commands::threads::spawn_thread;
 use crate::config::GatewayConfig;
+use crate::observe::health::HealthCheck;
+use crate::observe::metrics::{Metrics, ResourceStats, StorageStats};
 use crate::process::{Drain, Problem, ShutdownPhase};
+use crate::resources::Resource;
 use crate::rest::{ApiServer, create_initial_objects};
-use crate::storage::{LocalStore, LocalStoreSettings};
-use crate::watch_cache::{Collections, HistoryLimits};
+use crate::storage::{LocalStore, LocalStoreSettings, StoreMonitor};
+use crate::watch_cache::{Collections, HistoryLimits, ResourceCollection};
 
 /// Interval of dropping history that is too old.
 const TRIM_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The embedded API server of a running gateway.
+pub(super) struct EmbeddedApi {
+    pub(super) api: ApiServer,
+    /// Its thread, which creates the first objects and drops old history.
+    pub(super) thread: JoinHandle<()>,
+    pub(super) store: LocalStore,
+    /// The check of its store.
+    pub(super) check: HealthCheck,
+}
 
 /// Opens the store of `--embedded-api` and starts its thread; none without the flag. When this returns, the system
 /// namespaces exist.
@@ -22,8 +35,9 @@ const TRIM_INTERVAL: Duration = Duration::from_secs(60);
 /// The store cannot be opened or written.
 pub(super) fn start_embedded_api(
     config: &GatewayConfig,
+    metrics: &Metrics,
     drain: &Drain,
-) -> Result<Option<(ApiServer, JoinHandle<()>)>, Problem> {
+) -> Result<Option<EmbeddedApi>, Problem> {
     let Some(embedded) = &config.embedded_api else { return Ok(None) };
     let mut settings = LocalStoreSettings::new(&embedded.store_file);
     settings.synchronizes = embedded.synchronizes;
@@ -33,12 +47,19 @@ pub(super) fn start_embedded_api(
         std::fs::create_dir_all(directory).map_err(|error| Problem::new(directory.display(), error))?;
     }
     let store = LocalStore::open(settings).map_err(|error| refuse(&error))?;
-    let collections = Collections::new(Arc::new(store), HistoryLimits::default(), clock);
+    let monitor = store.monitor().clone();
+    let collections = Collections::new(Arc::new(store.clone()), HistoryLimits::default(), clock);
     let api = ApiServer::new(collections.clone(), embedded.settings.clone(), drain.clone());
+    let resources = api.stored_resources().map_err(|status| refuse(&status.message))?;
+    count_storage(metrics, monitor.clone(), &resources);
     let (sender, created) = channel();
     let (first, mut drain) = (api.clone(), drain.clone());
     let thread = spawn_thread("embedded-api", async move || {
         let _ = sender.send(create_initial_objects(&first).await);
+        // Before the first request for each. A resource that cannot be read is tried again by its requests.
+        for (_, collection) in resources {
+            let _ = collection.ensure_loaded().await;
+        }
         let mut interval = tokio::time::interval(TRIM_INTERVAL);
         loop {
             tokio::select! {
@@ -49,5 +70,47 @@ pub(super) fn start_embedded_api(
     })?;
     let created = created.recv().map_err(|_| refuse(&"its thread ended early"))?;
     created.map_err(|status| refuse(&status.message))?;
-    Ok(Some((api, thread)))
+    Ok(Some(EmbeddedApi { api, thread, store, check: store_check(monitor) }))
+}
+
+/// Counts the requests to the store, and has its state read by scrapes.
+fn count_storage(metrics: &Metrics, monitor: StoreMonitor, resources: &[(&'static Resource, ResourceCollection)]) {
+    for (resource, collection) in resources {
+        collection.count_requests(metrics.storage().requests(resource.group, resource.plural));
+    }
+    let resources = resources.to_vec();
+    metrics.storage().set_source(move || {
+        let loaded = resources.iter().filter(|(_, collection)| collection.is_loaded());
+        StorageStats {
+            file: monitor.file().to_owned(),
+            size: monitor.size(),
+            revision: monitor.revision(),
+            compacted: monitor.compacted(),
+            refusal: monitor.refusal().map(|error| error.to_string()),
+            resources: loaded.map(|(resource, collection)| resource_stats(resource, collection)).collect(),
+        }
+    });
+}
+
+fn resource_stats(resource: &Resource, collection: &ResourceCollection) -> ResourceStats {
+    let (revision, snapshot) = collection.current();
+    ResourceStats {
+        group: resource.group.to_owned(),
+        resource: resource.plural.to_owned(),
+        objects: snapshot.len() as u64,
+        bytes: snapshot.bytes() as u64,
+        revision,
+        history: collection.history_len() as u64,
+        watches: collection.watches() as u64,
+    }
+}
+
+/// The check of the store. The name is kube-apiserver's (`k8s.io/apiserver/pkg/server/options/etcd.go`).
+fn store_check(monitor: StoreMonitor) -> HealthCheck {
+    HealthCheck::with_note("etcd", move || match (monitor.is_closed(), monitor.refusal()) {
+        (true, _) => Err("the store has ended".to_owned()),
+        // Reads and watches go on.
+        (false, Some(_)) => Ok(Some("the last write was refused".into())),
+        (false, None) => Ok(None),
+    })
 }

@@ -20,6 +20,7 @@ use crate::config::{Diagnostics, GatewayConfig, egress};
 use crate::egress::{EgressConfigFile, EgressRoutes, STANDARD_CALLS};
 use crate::observe::log::{self, LogLevel};
 use crate::process::{Problem, Problems};
+use crate::storage::check_store_file;
 use crate::tls;
 
 /// The validated files of the configuration, to be watched from here on. Reading them has no side effects.
@@ -102,6 +103,8 @@ impl GatewayFiles {
         let admin_token = config.observability.admin_token_file.as_deref().map(AdminTokenFile::open);
         let admin_token = problems.collect(admin_token.transpose()).flatten();
         let egress = problems.collect(egress_routes(config));
+        let store = config.embedded_api.as_ref().map(|embedded| check_store_file(&embedded.store_file));
+        problems.collect(store.transpose().map_err(|error| Problem::new("--embedded-api", error)));
         let egress_routes = egress.as_ref().map(|(_, routes)| routes);
         if let (Some(configuration), Some(routes)) = (&authentication.configuration, egress_routes) {
             problems.0.extend(configuration.check_egress(routes).0);

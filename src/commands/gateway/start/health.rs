@@ -32,11 +32,13 @@ pub(super) fn readiness_checks(
     [registry, upstreams, reviews, certificate].into_iter().flatten().collect()
 }
 
-/// The health endpoints `/livez`, `/readyz` and `/healthz`; `more` are further readiness checks.
+/// The health endpoints `/livez`, `/readyz` and `/healthz`. `store` is a check of all three, `more` are further readiness
+/// checks.
 pub(super) fn health_endpoints(
     drain: &Drain,
     access_log: &AccessLog,
     (table, documents): (&Published<RouteTable>, &Published<DiscoverySnapshot>),
+    store: Option<HealthCheck>,
     more: &[HealthCheck],
 ) -> Vec<HealthChecks> {
     let leaving = |drain: Drain| {
@@ -45,12 +47,11 @@ pub(super) fn health_endpoints(
         })
     };
     let last = [discovery_check(table.clone(), documents.clone()), leaving(drain.clone())];
-    let ready = [HealthCheck::ping(), access_log.check()].into_iter().chain(more.iter().cloned()).chain(last);
-    vec![
-        HealthChecks::new("livez", [HealthCheck::ping()]),
-        HealthChecks::new("readyz", ready),
-        HealthChecks::new("healthz", [HealthCheck::ping()]),
-    ]
+    let store: Vec<HealthCheck> = store.into_iter().collect();
+    let alive = || [HealthCheck::ping()].into_iter().chain(store.iter().cloned());
+    let ready =
+        [HealthCheck::ping(), access_log.check()].into_iter().chain(store.iter().chain(more).cloned()).chain(last);
+    vec![HealthChecks::new("livez", alive()), HealthChecks::new("readyz", ready), HealthChecks::new("healthz", alive())]
 }
 
 /// A readiness check that fails until the requested serving certificate is issued.

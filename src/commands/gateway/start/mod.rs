@@ -93,9 +93,13 @@ pub fn start(
     let file_errors = tasks.file_errors().clone();
     let delegate = DelegateScope::new(config);
     let documents = start_control(config, tasks, &certificates, &serving, &routing, &egress, &drain)?;
+    let embedded = start_embedded_api(config, &metrics, &drain)?;
+    let store_check = embedded.as_ref().map(|embedded| embedded.check.clone());
     let readiness_checks = readiness_checks(config, &routing, &delegated, &metrics);
-    let health = health_endpoints(&drain, &access_log, (&routing.table, &documents.discovery), &readiness_checks);
-    let (embedded_api, store_thread) = start_embedded_api(config, &drain)?.unzip();
+    let documents_of = (&routing.table, &documents.discovery);
+    let health = health_endpoints(&drain, &access_log, documents_of, store_check, &readiness_checks);
+    let (embedded_api, store) = embedded.map(|one| (one.api, (one.store, one.thread))).unzip();
+    let (store, store_thread) = store.unzip();
     let shared = Arc::new(GatewayState {
         serving,
         handshake_log: HandshakeLog::default(),
@@ -133,7 +137,7 @@ pub fn start(
     let admin = start_admin(config, &shared, inputs, files.admin_token)?;
     log_addresses(config, address, admin.as_ref().map(|admin| admin.local_addr), certificates.kubeconfig.as_deref());
     let shutdown_handles =
-        ShutdownHandles { access: access_log, audit: audit_shutdown, lease_release: routing.lease_release };
+        ShutdownHandles { access: access_log, audit: audit_shutdown, lease_release: routing.lease_release, store };
     Ok(GatewayHandle::new(address, admin, drainer, config, workers.threads, shared, shutdown_handles))
 }
 
@@ -212,7 +216,9 @@ fn log_addresses(config: &GatewayConfig, address: SocketAddr, admin: Option<Sock
     if let Some(path) = kubeconfig {
         tracing::info!(path = %path.display(), "administrator kubeconfig");
     }
-    if config.backends.registry.is_none() && config.backends.cluster.is_none() && !config.is_sidecar() {
+    if let Some(embedded) = &config.embedded_api {
+        tracing::info!(file = %embedded.store_file.display(), "objects are stored");
+    } else if config.backends.registry.is_none() && config.backends.cluster.is_none() && !config.is_sidecar() {
         tracing::info!(
             "no registry configured, so there are no backends; set --registry-dir, or --kubeconfig for a kube-apiserver"
         );

@@ -9,3 +9,4 @@ pub(super) mod peer_certificates;
 pub(super) mod rejections;
 pub(super) mod reviews;
 pub(super) mod socks5;
+pub(super) mod storage;

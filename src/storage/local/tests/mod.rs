@@ -117,6 +117,21 @@ fn store_file_is_private_and_synchronized_by_default() {
     assert_eq!(names, ["store.db", "store.db-wal", "store.db.lock"]);
 }
 
+#[tokio::test]
+async fn store_closed_has_no_log_and_answers_closed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("store.db");
+    let store = LocalStore::open(LocalStoreSettings::new(&file)).unwrap();
+    let key = Key::parse("/r/a").unwrap();
+    let written = store.commit(&key, Expect::Absent, Mutation::put("x"));
+    store.close().await.unwrap();
+    assert!(written.await.is_ok(), "what was sent before is written");
+    assert_eq!(store.current().await, Err(Error::Closed));
+    assert_eq!(store.close().await, Err(Error::Closed));
+    assert!(!folder.path().join("store.db-wal").exists());
+    assert!(store.monitor().is_closed());
+}
+
 #[test]
 fn store_in_use_is_refused_by_process() {
     let fixture = StoreFixture::new();

@@ -1,0 +1,115 @@
+//! The store of the embedded API server in the status report.
+
+use serde::{Deserialize, Serialize};
+
+use crate::observe::metrics::{ResourceStats, StorageStats};
+
+/// The store of the embedded API server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StorageReport {
+    /// Its file.
+    pub file: String,
+    /// Size of the file and its log in bytes.
+    pub size_bytes: u64,
+    /// Revision of the last change.
+    pub revision: u64,
+    /// Revision up to which history was discarded.
+    pub compacted_revision: u64,
+    /// Why the last write was refused; empty after one that succeeded.
+    pub refusal: String,
+    /// The resources, by group and plural; without those that no request has read yet.
+    pub resources: Vec<StoredResourceReport>,
+}
+
+/// The stored objects of one resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StoredResourceReport {
+    /// `configmaps`, or `leases.coordination.k8s.io`.
+    pub resource: String,
+    /// Number of objects.
+    pub objects: u64,
+    /// Sum of their sizes in bytes.
+    pub bytes: u64,
+    /// Open watches.
+    pub watches: u64,
+    /// Changes in memory that watches can start from.
+    pub history: u64,
+}
+
+impl StorageReport {
+    /// Number of objects of all resources.
+    pub fn objects(&self) -> u64 {
+        self.resources.iter().map(|one| one.objects).sum()
+    }
+
+    /// The resources that have objects or watches.
+    pub fn resources_in_use(&self) -> impl Iterator<Item = &StoredResourceReport> {
+        self.resources.iter().filter(|one| one.objects + one.watches > 0)
+    }
+
+    /// Describes file, size and revisions in one line.
+    pub fn describe(&self) -> String {
+        let StorageReport { file, revision, compacted_revision, .. } = self;
+        let refused = if self.refusal.is_empty() { "" } else { "; writes are refused: " };
+        let size = format_bytes(self.size_bytes);
+        format!("store {file}: {size}, revision {revision}, compacted to {compacted_revision}{refused}{}", self.refusal)
+    }
+}
+
+impl StoredResourceReport {
+    /// Sum of the sizes as `12.3 KiB`.
+    pub fn size(&self) -> String {
+        format_bytes(self.bytes)
+    }
+}
+
+impl From<StorageStats> for StorageReport {
+    fn from(of: StorageStats) -> StorageReport {
+        let resource = |one: &ResourceStats| StoredResourceReport {
+            resource: one.group_resource(),
+            objects: one.objects,
+            bytes: one.bytes,
+            watches: one.watches,
+            history: one.history,
+        };
+        StorageReport {
+            file: of.file.display().to_string(),
+            size_bytes: of.size,
+            revision: of.revision,
+            compacted_revision: of.compacted,
+            refusal: of.refusal.unwrap_or_default(),
+            resources: of.resources.iter().map(resource).collect(),
+        }
+    }
+}
+
+/// Formats a size as `900 B`, `12.3 KiB` or `1.5 MiB`.
+fn format_bytes(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        _ => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn storage_report_describes_size_revision_and_refusal() {
+        let mut report = StorageReport {
+            file: "/data/store.db".to_owned(),
+            size_bytes: 36_864,
+            revision: 12,
+            compacted_revision: 1,
+            ..StorageReport::default()
+        };
+        assert_eq!(report.describe(), "store /data/store.db: 36.0 KiB, revision 12, compacted to 1");
+        report.refusal = "no space left".to_owned();
+        assert!(report.describe().ends_with("; writes are refused: no space left"));
+        assert_eq!([0, 1023, 1024, 1 << 20].map(format_bytes), ["0 B", "1023 B", "1.0 KiB", "1.0 MiB"]);
+    }
+}
