@@ -1,3 +1,9 @@
 //! The embedded API server (`--embedded-api`).
 
+mod bad_bodies;
+mod bad_parameters;
+mod concurrency;
+mod observability;
 mod representations;
+mod shutdown;
+mod store_failures;

@@ -193,6 +193,22 @@ pub(crate) fn request(method: Method, path: &str, headers: &[(&str, &str)], body
     builder.body(body).unwrap()
 }
 
+/// A request whose body is what is sent through the channel; it ends when the sender is dropped.
+pub(crate) fn streaming_request(
+    method: Method,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> (tokio::sync::mpsc::Sender<Bytes>, Request<RequestBody>) {
+    let (sender, receiver) = tokio::sync::mpsc::channel(1);
+    let frames = futures_util::stream::unfold(receiver, |mut receiver| async move {
+        let data: Bytes = receiver.recv().await?;
+        Some((Ok(http_body::Frame::data(data)), receiver))
+    });
+    let mut streaming = request(method, path, headers, "");
+    *streaming.body_mut() = BodyExt::boxed(http_body_util::StreamBody::new(frames));
+    (sender, streaming)
+}
+
 /// The next frame of data of a streaming answer; `None` at its end, an error when it broke.
 pub(crate) async fn next_chunk(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
     loop {

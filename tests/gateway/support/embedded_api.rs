@@ -14,16 +14,37 @@ pub(crate) struct EmbeddedApiFixture {
     pub(crate) environment: TestEnvironment,
     pub(crate) gateway: GatewayProcess,
     admin: CertKeyPair,
+    flags: Vec<String>,
 }
 
 impl EmbeddedApiFixture {
     /// Starts a gateway with an empty store and more flags.
     pub(crate) fn start(flags: &[&str]) -> EmbeddedApiFixture {
+        EmbeddedApiFixture::start_with(|_| flags.iter().map(|flag| (*flag).to_owned()).collect())
+    }
+
+    /// Starts a gateway with flags that name files of the environment.
+    pub(crate) fn start_with(flags: impl FnOnce(&TestEnvironment) -> Vec<String>) -> EmbeddedApiFixture {
         let environment = TestEnvironment::new();
-        let flags: Vec<&str> = ["--embedded-api", "--unsafe-no-fsync"].iter().chain(flags).copied().collect();
-        let gateway = environment.start_gateway(&flags);
+        let mut flags = flags(&environment);
+        flags.extend(["--embedded-api".to_owned(), "--unsafe-no-fsync".to_owned()]);
+        EmbeddedApiFixture::start_in(environment, flags)
+    }
+
+    /// Starts a gateway whose writes wait for the disk.
+    pub(crate) fn start_synchronized() -> EmbeddedApiFixture {
+        EmbeddedApiFixture::start_in(TestEnvironment::new(), vec!["--embedded-api".to_owned()])
+    }
+
+    fn start_in(environment: TestEnvironment, flags: Vec<String>) -> EmbeddedApiFixture {
+        let gateway = environment.start_gateway(&flags.iter().map(String::as_str).collect::<Vec<_>>());
         let admin = environment.issue_user("admin", &["system:masters"]);
-        EmbeddedApiFixture { environment, gateway, admin }
+        EmbeddedApiFixture { environment, gateway, admin, flags }
+    }
+
+    /// Starts another process with the same store, after the last one has ended.
+    pub(crate) fn restart(&mut self) {
+        self.gateway = self.environment.start_gateway(&self.flags.iter().map(String::as_str).collect::<Vec<_>>());
     }
 
     /// A connection of the administrator.

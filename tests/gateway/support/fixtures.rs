@@ -257,7 +257,7 @@ impl GatewayProcess {
         GatewayProcess::spawn(program, arguments, &[])
     }
 
-    fn spawn(mut program: Command, arguments: &[String], env_vars: &[(&str, &str)]) -> GatewayProcess {
+    pub(crate) fn spawn(mut program: Command, arguments: &[String], env_vars: &[(&str, &str)]) -> GatewayProcess {
         let mut child = program
             .args(arguments)
             .env_clear()
