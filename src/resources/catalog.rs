@@ -73,6 +73,11 @@ impl CatalogEntry {
         self.is_stored
     }
 
+    /// Whether `--runtime-config` says if objects are stored.
+    pub fn is_optional(&self) -> bool {
+        self.serving == Serving::Optional
+    }
+
     /// The verbs of the resource.
     pub fn verbs(&self) -> &[&'static str] {
         if self.is_stored { &self.version.verbs } else { &READ_VERBS }
@@ -102,7 +107,7 @@ impl CatalogEntry {
             "" => plural.to_owned(),
             group => format!("{plural}.{group}"),
         };
-        if self.serving == Serving::Optional {
+        if self.is_optional() {
             format!(
                 "{name} are not stored by this server and listed empty; \
                  --runtime-config={group_version}/{plural}=true stores them, without controllers"
@@ -115,19 +120,16 @@ impl CatalogEntry {
 
 impl ResourceCatalog {
     /// The catalog with the optional resources that `stores` selects.
-    pub fn new(stores: impl Fn(&Resource, &ResourceVersion) -> bool) -> ResourceCatalog {
+    pub fn new(stores: impl Fn(&CatalogEntry) -> bool) -> ResourceCatalog {
         ResourceCatalog::of_rows(&SERVED, stores)
     }
 
     /// The catalog of a gateway without an embedded API server: APIServices, read-only.
     pub fn registrations() -> ResourceCatalog {
-        ResourceCatalog::of_rows(&[("apiregistration.k8s.io", "apiservices", Serving::Empty)], |_, _| false)
+        ResourceCatalog::of_rows(&[("apiregistration.k8s.io", "apiservices", Serving::Empty)], |_| false)
     }
 
-    fn of_rows(
-        rows: &[(&str, &str, Serving)],
-        stores: impl Fn(&Resource, &ResourceVersion) -> bool,
-    ) -> ResourceCatalog {
+    fn of_rows(rows: &[(&str, &str, Serving)], stores: impl Fn(&CatalogEntry) -> bool) -> ResourceCatalog {
         let kinds = builtin_kinds();
         let mut entries = Vec::new();
         for (at, (group, plural, serving)) in rows.iter().enumerate() {
@@ -142,9 +144,9 @@ impl ResourceCatalog {
                 let stored = resource.storage.and_then(|(_, version)| resource.version(version));
                 let Some(version) = stored.or(resource.versions.first()) else { continue };
                 if resource.storage.is_some() {
-                    let is_stored =
-                        *serving == Serving::Stored || *serving == Serving::Optional && stores(resource, version);
-                    entries.push(CatalogEntry { resource, version, serving: *serving, is_stored });
+                    let mut entry = CatalogEntry { resource, version, serving: *serving, is_stored: false };
+                    entry.is_stored = *serving == Serving::Stored || entry.is_optional() && stores(&entry);
+                    entries.push(entry);
                 }
             }
         }
@@ -166,7 +168,7 @@ impl ResourceCatalog {
 
 impl Default for ResourceCatalog {
     fn default() -> ResourceCatalog {
-        ResourceCatalog::new(|_, _| false)
+        ResourceCatalog::new(|_| false)
     }
 }
 
@@ -210,7 +212,7 @@ mod tests {
 
     #[test]
     fn resource_catalog_stores_optional_resources_only() {
-        let catalog = ResourceCatalog::new(|_, _| true);
+        let catalog = ResourceCatalog::new(|_| true);
         assert!(catalog.find("", "v1", "pods").unwrap().is_stored());
         assert!(!catalog.find("rbac.authorization.k8s.io", "v1", "roles").unwrap().is_stored());
         let deployments = catalog.find("apps", "v1", "deployments").unwrap();

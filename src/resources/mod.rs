@@ -6,6 +6,8 @@ pub mod builtin;
 pub mod catalog;
 /// Tables: columns and cells.
 pub mod columns;
+/// `--runtime-config`: which optional resources are stored.
+pub mod runtime_config;
 
 use crate::kubeapi::protobuf::table::MessageId;
 

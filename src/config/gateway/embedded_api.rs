@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::parser::FlagParser;
-use crate::resources::catalog::ResourceCatalog;
+use crate::resources::runtime_config::RuntimeConfig;
 use crate::rest::ApiServerSettings;
 
 /// The embedded API server and its store.
@@ -26,18 +26,13 @@ pub(in crate::config) fn embedded_api(
     request_timeout: Duration,
 ) -> Option<EmbeddedApiConfig> {
     const NAME: &str = "embedded-api";
-    let config = EmbeddedApiConfig {
-        store_file: parser.path("store-file").unwrap_or_else(|| data_dir.join("store.db")),
-        synchronizes: !parser.switch("unsafe-no-fsync"),
-        settings: ApiServerSettings {
-            event_ttl: parser.positive_duration("event-ttl"),
-            min_request_timeout: Duration::from_secs(parser.count("min-request-timeout", u64::from(u32::MAX))),
-            catalog: Arc::new(ResourceCatalog::default()),
-            request_timeout,
-        },
-    };
+    let store_file = parser.path("store-file").unwrap_or_else(|| data_dir.join("store.db"));
+    let synchronizes = !parser.switch("unsafe-no-fsync");
+    let event_ttl = parser.positive_duration("event-ttl");
+    let min_request_timeout = Duration::from_secs(parser.count("min-request-timeout", u64::from(u32::MAX)));
+    let runtime_config = parser.list("runtime-config");
     if !parser.switch(NAME) {
-        for flag in ["store-file", "event-ttl", "unsafe-no-fsync"] {
+        for flag in ["store-file", "runtime-config", "event-ttl", "unsafe-no-fsync"] {
             if parser.is_given(flag) {
                 parser.add_problem(flag, "needs --embedded-api");
             }
@@ -49,5 +44,11 @@ pub(in crate::config) fn embedded_api(
             parser.add_problem(NAME, format_args!("cannot be given together with --{flag}"));
         }
     }
-    Some(config)
+    let runtime_config = RuntimeConfig::parse(&runtime_config).unwrap_or_else(|why| {
+        parser.add_problem("runtime-config", why);
+        RuntimeConfig::default()
+    });
+    let catalog = Arc::new(runtime_config.catalog());
+    let settings = ApiServerSettings { event_ttl, min_request_timeout, catalog, request_timeout };
+    Some(EmbeddedApiConfig { store_file, synchronizes, settings })
 }

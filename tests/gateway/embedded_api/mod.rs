@@ -3,6 +3,7 @@
 mod bad_bodies;
 mod bad_parameters;
 mod concurrency;
+mod discovery;
 mod observability;
 mod representations;
 mod shutdown;

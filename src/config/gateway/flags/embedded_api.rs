@@ -18,6 +18,12 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
             "",
             "SQLite file with the objects of --embedded-api (default store.db in --data-dir)",
         ),
+        Flag::new(
+            "runtime-config",
+            FlagKind::List("KEY=BOOL"),
+            "",
+            "Resources that --embedded-api also stores, without their controllers: GROUP/VERSION[/RESOURCE]=true (v1/pods=true, apps/v1=true) or api/all=true, as of kube-apiserver. Without it they are listed empty",
+        ),
         Flag::new("event-ttl", FlagKind::Duration, "1h", "How long Events of --embedded-api are kept"),
         Flag::new(
             "unsafe-no-fsync",

@@ -1,0 +1,126 @@
+//! `--runtime-config`, in the syntax of kube-apiserver (`k8s.io/apiserver/pkg/server/resourceconfig`): enables resources
+//! that are not stored otherwise.
+
+use super::catalog::{CatalogEntry, ResourceCatalog};
+
+/// What `--runtime-config` says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeConfig {
+    rules: Vec<(String, bool)>,
+}
+
+impl RuntimeConfig {
+    /// Parses entries `KEY=true|false`; without a value, `true`. A key is `api/all`, `api/ga`, a version or a resource.
+    ///
+    /// # Errors
+    /// A value that is no boolean, and a key that names nothing that can be enabled.
+    pub fn parse(entries: &[String]) -> Result<RuntimeConfig, String> {
+        let mut rules = Vec::new();
+        let catalog = ResourceCatalog::default();
+        for entry in entries {
+            let (key, value) = entry.split_once('=').unwrap_or((entry, "true"));
+            let is_enabled = match value {
+                "" | "1" | "t" | "T" | "true" | "TRUE" | "True" => true,
+                "0" | "f" | "F" | "false" | "FALSE" | "False" => false,
+                value => return Err(format!("invalid value of {key}: {value}; give true or false")),
+            };
+            let key = key.trim();
+            // The core group is `v1` or, for old scripts, `api/v1`.
+            let key = key.strip_prefix("api/").filter(|rest| rest.starts_with('v')).unwrap_or(key);
+            check_key(&catalog, key, is_enabled)?;
+            rules.retain(|(before, _)| before != key);
+            rules.push((key.to_owned(), is_enabled));
+        }
+        Ok(RuntimeConfig { rules })
+    }
+
+    /// The catalog with the enabled resources.
+    pub fn catalog(&self) -> ResourceCatalog {
+        ResourceCatalog::new(|entry| self.stores(entry))
+    }
+
+    /// Whether a resource is enabled: the rule of the resource counts before that of its version, and that before the
+    /// rule of all.
+    fn stores(&self, entry: &CatalogEntry) -> bool {
+        let rule = |key: &str| self.rules.iter().find(|(of, _)| of == key).map(|(_, is_enabled)| *is_enabled);
+        let version = entry.group_version();
+        rule(&format!("{version}/{}", entry.resource.plural))
+            .or_else(|| rule(&version))
+            // All served versions are generally available.
+            .or_else(|| rule("api/ga"))
+            .or_else(|| rule("api/all"))
+            .unwrap_or(false)
+    }
+}
+
+fn check_key(catalog: &ResourceCatalog, key: &str, is_enabled: bool) -> Result<(), String> {
+    if matches!(key, "api/all" | "api/ga" | "api/beta" | "api/alpha") {
+        return Ok(());
+    }
+    let named = |entry: &&CatalogEntry| {
+        let version = entry.group_version();
+        key == version
+            || key.strip_prefix(&version).and_then(|rest| rest.strip_prefix('/')) == Some(entry.resource.plural)
+    };
+    let mut entries = catalog.entries().iter().filter(named).peekable();
+    if entries.peek().is_none() {
+        return Err(format!(
+            "{key} names no version or resource of this server; write GROUP/VERSION or GROUP/VERSION/RESOURCE, v1 for \
+             the core group"
+        ));
+    }
+    if entries.any(|entry| entry.is_optional()) {
+        return Ok(());
+    }
+    if is_enabled {
+        Err(format!("{key} cannot be enabled: it is stored anyway, or not implemented"))
+    } else {
+        Err(format!("{key} cannot be disabled"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<RuntimeConfig, String> {
+        RuntimeConfig::parse(&text.split(',').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    fn stored(text: &str) -> Vec<&'static str> {
+        let catalog = parse(text).unwrap().catalog();
+        let optional = catalog.entries().iter().filter(|entry| entry.is_optional() && entry.is_stored());
+        optional.map(|entry| entry.resource.plural).collect()
+    }
+
+    #[test]
+    fn runtime_config_enables_versions_and_resources() {
+        assert_eq!(stored("v1/pods=true"), ["pods"]);
+        assert_eq!(stored("api/v1/nodes,v1/pods="), ["nodes", "pods"]);
+        assert_eq!(
+            stored("apps/v1=true,apps/v1/deployments=false"),
+            ["controllerrevisions", "daemonsets", "replicasets", "statefulsets"]
+        );
+        assert_eq!(stored("batch/v1=true,batch/v1=false,policy/v1=true"), ["poddisruptionbudgets"]);
+        assert!(stored("api/all=true,v1=false").len() > 20);
+        assert!(!stored("api/all=true,v1=false").contains(&"pods"));
+        assert!(stored("api/beta=true").is_empty());
+        let everything = parse("api/all=true").unwrap().catalog();
+        assert!(!everything.find("rbac.authorization.k8s.io", "v1", "roles").unwrap().is_stored());
+    }
+
+    #[test]
+    fn runtime_config_refuses_what_it_cannot_do() {
+        for (text, why) in [
+            ("v1/pods=maybe", "give true or false"),
+            ("apps/v1beta1=true", "names no version or resource"),
+            ("v1/pod=true", "names no version or resource"),
+            ("apps=true", "names no version or resource"),
+            ("rbac.authorization.k8s.io/v1=true", "cannot be enabled"),
+            ("v1/secrets=false", "cannot be disabled"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Discovery and OpenAPI of what the embedded API server serves, and what it lists empty.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::support::client::{Client, get, request};
+use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+fn named<'v>(list: &'v Value, name: &str) -> &'v Value {
+    let resources = list["resources"].as_array().unwrap();
+    resources.iter().find(|resource| resource["name"] == name).unwrap_or(&Value::Null)
+}
+
+fn pod() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    })
+}
+
+/// The path of an OpenAPI v3 document, with its hash, as the index has it.
+async fn document_path(client: &Client, key: &str) -> String {
+    let index = client.get("/openapi/v3").await.json();
+    index["paths"][key]["serverRelativeURL"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn embedded_api_discovery_names_what_is_served() {
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    let core = client.get("/api/v1").await.json();
+    let expected = json!({
+        "name": "configmaps", "singularName": "configmap", "namespaced": true, "kind": "ConfigMap", "shortNames": ["cm"],
+        "verbs": ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
+        "storageVersionHash": "qFsyl6wFWjQ=",
+    });
+    assert_eq!(*named(&core, "configmaps"), expected);
+    assert_eq!(named(&core, "namespaces/finalize")["verbs"], json!(["update"]));
+    assert_eq!(named(&core, "pods")["verbs"], json!(["get", "list", "watch"]));
+    assert_eq!(*named(&core, "serviceaccounts/token"), Value::Null);
+
+    let accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+    let groups = client.send_and_read(get("/apis", &[("accept", accept)])).await.json();
+    let names: Vec<_> = groups["items"].as_array().unwrap().iter().map(|group| &group["metadata"]["name"]).collect();
+    assert_eq!(names[..4], ["apiregistration.k8s.io", "apps", "authentication.k8s.io", "authorization.k8s.io"]);
+    let autoscaling = groups["items"].as_array().unwrap().iter().find(|one| one["metadata"]["name"] == "autoscaling");
+    let version = &autoscaling.unwrap()["versions"][0];
+    assert_eq!((&version["version"], &version["freshness"]), (&json!("v2"), &json!("Current")));
+    assert_eq!(version["resources"][0]["responseKind"]["kind"], "HorizontalPodAutoscaler");
+}
+
+#[tokio::test]
+async fn embedded_api_openapi_v3_document_has_the_hash_of_the_index() {
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    let path = document_path(&client, "api/v1").await;
+    let first = client.get(&path).await;
+    assert_eq!(first.status, 200, "{}", first.text());
+    assert_eq!(first.headers["cache-control"], "public, immutable");
+    let etag = first.headers["etag"].to_str().unwrap().to_owned();
+    assert_eq!(path, format!("/openapi/v3/api/v1?hash={}", etag.trim_matches('"')));
+    let patch = &first.json()["paths"]["/api/v1/namespaces/{namespace}/configmaps/{name}"]["patch"];
+    let names: Vec<&Value> = patch["parameters"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+    assert!(names.contains(&&json!("fieldValidation")), "kubectl asks for it: {names:?}");
+
+    let again = client.send_and_read(get(&path, &[("if-none-match", &etag)])).await;
+    assert_eq!(again.status, 304);
+    let packed = client.send_and_read(get(&path, &[("accept-encoding", "gzip")])).await;
+    assert_eq!(packed.headers["content-encoding"], "gzip");
+    for key in ["apis/apiregistration.k8s.io/v1", "apis/rbac.authorization.k8s.io/v1", "apis/autoscaling/v2"] {
+        let document = client.get(&document_path(&client, key).await).await;
+        assert_eq!(document.json()["openapi"], "3.0.0", "{key}");
+    }
+    client.get("/openapi/v3/apis/unknown/v1").await.assert_failure(404, "NotFound");
+}
+
+#[tokio::test]
+async fn embedded_api_openapi_v2_describes_stored_kinds() {
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    let document = client.get("/openapi/v2").await;
+    assert_eq!(document.status, 200, "{}", document.text());
+    let document = document.json();
+    let lease = &document["definitions"]["io.k8s.api.coordination.v1.Lease"];
+    assert!(lease["description"].as_str().unwrap().starts_with("Lease defines a lease concept"));
+    assert_eq!(lease["properties"]["spec"]["$ref"], "#/definitions/io.k8s.api.coordination.v1.LeaseSpec");
+    assert!(document["paths"]["/api/v1/namespaces/{namespace}/secrets"]["post"].is_object());
+    let protobuf = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+    let encoded = client.send_and_read(get("/openapi/v2", &[("accept", protobuf)])).await;
+    assert_eq!((encoded.status.as_u16(), &encoded.headers["content-type"]), (200, &protobuf.parse().unwrap()));
+}
+
+#[tokio::test]
+async fn embedded_api_lists_resources_that_are_not_stored_empty() {
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    for (path, kind) in [
+        (PODS, "PodList"),
+        ("/api/v1/nodes", "NodeList"),
+        ("/apis/rbac.authorization.k8s.io/v1/clusterroles", "ClusterRoleList"),
+        ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "CustomResourceDefinitionList"),
+        ("/apis/autoscaling/v2/horizontalpodautoscalers", "HorizontalPodAutoscalerList"),
+    ] {
+        let list = client.get(path).await.json();
+        assert_eq!((&list["kind"], &list["items"]), (&json!(kind), &json!([])), "{path}");
+        assert!(!list["metadata"]["resourceVersion"].as_str().unwrap().is_empty());
+    }
+    let selected = client.get("/api/v1/pods?fieldSelector=spec.nodeName%3Da,status.phase!%3DFailed").await;
+    assert_eq!(selected.status, 200, "kubelets and schedulers select so: {}", selected.text());
+    let watch = client.get(&format!("{PODS}?watch=true&timeoutSeconds=1")).await;
+    assert_eq!((watch.status.as_u16(), watch.text().as_str()), (200, ""));
+    client.get(&format!("{PODS}/a")).await.assert_failure(404, "NotFound");
+
+    let refused = send_json(&client, Method::POST, PODS, &pod()).await.assert_failure(405, "MethodNotAllowed");
+    let text = refused["message"].as_str().unwrap();
+    assert!(text.contains("--runtime-config=v1/pods=true"), "{text}");
+    let role = json!({"metadata": {"name": "a"}});
+    let path = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+    let refused = send_json(&client, Method::POST, path, &role).await.assert_failure(405, "MethodNotAllowed");
+    assert!(refused["message"].as_str().unwrap().contains("does not implement them yet"));
+}
+
+#[tokio::test]
+async fn embedded_api_runtime_config_stores_optional_resources() {
+    let api = EmbeddedApiFixture::start(&["--runtime-config=v1/pods=true,apps/v1=true"]);
+    let client = api.http2().await;
+    let core = client.get("/api/v1").await.json();
+    assert!(named(&core, "pods")["verbs"].as_array().unwrap().contains(&json!("create")));
+    assert_eq!(named(&core, "nodes")["verbs"], json!(["get", "list", "watch"]));
+    let created = send_json(&client, Method::POST, PODS, &pod()).await;
+    assert_eq!(created.status, 201, "{}", created.text());
+    let list = client.get(PODS).await.json();
+    assert_eq!(list["items"][0]["metadata"]["uid"], created.json()["metadata"]["uid"]);
+    let body = json!({"status": {"phase": "Running"}}).to_string();
+    let headers = [("content-type", "application/merge-patch+json")];
+    let patched = client.send_and_read(request(Method::PATCH, &format!("{PODS}/a/status"), &headers, &body)).await;
+    assert_eq!((patched.status.as_u16(), &patched.json()["status"]["phase"]), (200, &json!("Running")));
+    let document = client.get(&document_path(&client, "apis/apps/v1").await).await.json();
+    assert!(document["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments"]["post"].is_object());
+}
