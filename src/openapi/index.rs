@@ -285,7 +285,7 @@ pub(super) mod tests {
     /// The index of `known`. `hashes` gives the hashes that the server of an APIService listed last, by key.
     pub(in super::super) fn index<'h>(
         known: &[ApiServiceClaim],
-        ours: LocalGroups,
+        ours: &LocalGroups,
         hashes: impl Fn(&ApiServiceClaim) -> Option<&'h Hashes>,
     ) -> Index {
         let claims = known.iter().filter(|one| one.served_by == ServedBy::Backend).map(|one| {
@@ -294,7 +294,7 @@ pub(super) mod tests {
             (one.name.clone(), IndexChange { claim, problem: None })
         });
         let offered = known.iter().find(|one| one.served_by == ServedBy::DelegateItself).and_then(&hashes).cloned();
-        Index::empty(&ours).updated(claims.collect(), offered)
+        Index::empty(ours).updated(claims.collect(), offered)
     }
 
     fn listing(key: &str, url: &str) -> String {
@@ -350,7 +350,7 @@ pub(super) mod tests {
             known("apiregistration.k8s.io", "v1", "evil"),
         ];
         let hashes = BTreeMap::from(["apis/g/v1", "api/v1"].map(|key| (key.to_owned(), "ABC".to_owned())));
-        let index = index(&known, LocalGroups::default(), |_| Some(&hashes));
+        let index = index(&known, &LocalGroups::default(), |_| Some(&hashes));
         let listed: serde_json::Value = serde_json::from_slice(&index.document().json).unwrap();
         let keys: Vec<_> = listed["paths"].as_object().unwrap().keys().collect();
         assert_eq!(keys, ["api/v1", "apis/apiregistration.k8s.io/v1", "apis/g/v1"]);
@@ -388,7 +388,7 @@ pub(super) mod tests {
             known("g", "v1", "a"),
             ApiServiceClaim { served_by: ServedBy::DelegateItself, name: DELEGATE.into(), ..known("", "", "d") },
         ];
-        let index = |own| {
+        let index = |own: &LocalGroups| {
             index(&known, own, |one| Some(if one.served_by == ServedBy::DelegateItself { &offered } else { &claimed }))
         };
         let listed = |index: &Index| {
@@ -397,14 +397,14 @@ pub(super) mod tests {
             urls.map(|it| it["serverRelativeURL"].as_str().unwrap()["/openapi/v3/".len()..].to_owned())
                 .collect::<Vec<_>>()
         };
-        let ours = index(LocalGroups::default());
+        let ours = index(&LocalGroups::default());
         let urls = listed(&ours);
         assert_eq!(urls.len(), 4, "{urls:?}");
         assert_eq!([&urls[1], &urls[2], &urls[3]], ["apis/apps/v1?hash=2", "apis/g/v1?hash=OURS", "version?hash=1"]);
         assert_eq!(ours.owner("/openapi/v3/apis/apps/v1"), Some(DELEGATE));
         assert_eq!(ours.owner("/openapi/v3/apis/g/v1"), Some("v1.g"));
         assert_eq!(ours.owner("/openapi/v3/apis/apiregistration.k8s.io/v1"), None);
-        let theirs = index(LocalGroups { apiregistration_from_delegate: true, ..LocalGroups::default() });
+        let theirs = index(&LocalGroups { apiregistration_from_delegate: true, ..LocalGroups::default() });
         assert_eq!(theirs.owner("/openapi/v3/apis/apiregistration.k8s.io/v1"), Some(DELEGATE));
         assert_eq!(listed(&theirs)[0], "apis/apiregistration.k8s.io/v1?hash=4");
     }

@@ -73,7 +73,7 @@ mod tests {
         query: Option<&str>,
         header: Option<(HeaderName, &HeaderValue)>,
     ) -> Option<Result<Response<Body>, Refusal>> {
-        let index = index(&[known("g", "v1", "a")], LocalGroups::default(), |_| None);
+        let index = index(&[known("g", "v1", "a")], &LocalGroups::default(), |_| None);
         if let Some(document) = index.unbuilt_document(path) {
             tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(document.build());
         }
