@@ -7,10 +7,10 @@ use std::sync::Arc;
 use http::uri::PathAndQuery;
 use http::{StatusCode, Uri};
 
+use super::endpoint_watches::{ApiServiceState, EndpointWatches};
 use super::error_response::ForwardError;
 use super::header_rewrite::ResponseHeaderPolicy;
 use super::retry_budget::RetryBudget;
-use super::watch_drain::{ApiServiceState, EndpointWatches};
 use crate::availability::{Availability, BackendOutcome, EndpointHealth};
 use crate::egress::{Address, BackendTls, DialError, Endpoint, EndpointKey, Pool, TransportSecurity};
 use crate::kubeapi::Status;

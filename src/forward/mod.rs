@@ -2,6 +2,7 @@
 
 mod backend;
 mod copy_bidirectional;
+mod endpoint_watches;
 mod error_response;
 mod fetch;
 mod forwarded_headers;
@@ -17,11 +18,11 @@ mod send;
 mod unread_watch;
 mod upgrade;
 mod user_headers;
-mod watch_drain;
 mod watch_framing;
 
 pub use backend::{WorkerBackend, endpoint_key, transport_security};
 pub(crate) use copy_bidirectional::{CopyError, TunnelBytes, copy_bidirectional};
+pub use endpoint_watches::ApiServiceState;
 pub use fetch::fetch;
 pub use forwarded_headers::{ConnectionHeaders, ForwardedHeaders};
 pub use long_running_responses::LongRunningResponses;
@@ -29,4 +30,3 @@ pub use outbound_request::{OutboundRequest, RelayOptions};
 pub use response_body::{ForwardedBody, InflightPermits};
 pub use send::send;
 pub use user_headers::{IdentityHeaderError, IdentityHeaderFormat, JoinedHeaders, UserHeaders};
-pub use watch_drain::ApiServiceState;

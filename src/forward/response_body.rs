@@ -10,10 +10,10 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
 use super::backend::WorkerBackend;
+use super::endpoint_watches::WatchRegistration;
 use super::header_rewrite::ResponseHeaderPolicy;
 use super::long_running_responses::{DrainSignal, LongRunningSlot};
 use super::unread_watch::UnreadWatch;
-use super::watch_drain::WatchRegistration;
 use super::watch_framing::WatchFraming;
 use crate::egress::ConnectionGuard;
 use crate::kubeapi::User;

@@ -3,7 +3,7 @@
 mod allowed_headers;
 mod body;
 /// CORS and HSTS headers for browsers.
-pub mod cors;
+pub mod cors_hsts;
 /// Hop-by-hop headers, upgrades, and headers that are stripped.
 pub mod hop_by_hop;
 mod incoming_body;

@@ -11,7 +11,7 @@ use crate::config::GatewayConfig;
 use crate::delegation_server::DelegationServer;
 use crate::discovery::DiscoverySnapshot;
 use crate::message::ErrorFormat;
-use crate::message::cors::BrowserPolicy;
+use crate::message::cors_hsts::BrowserPolicy;
 use crate::observe::Auditor;
 use crate::observe::health::HealthChecks;
 use crate::observe::metrics::Metrics;

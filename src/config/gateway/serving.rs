@@ -11,7 +11,7 @@ use crate::config::parser::FlagParser;
 use crate::egress::parse_cidr;
 use crate::kubeclient::KubeconfigSource;
 use crate::listen::ServerLimits;
-use crate::message::cors::{BrowserPolicy, check_cors_origin, check_hsts_directive};
+use crate::message::cors_hsts::{BrowserPolicy, check_cors_origin, check_hsts_directive};
 use crate::tls::server::{NamedCertKey, ServingSettings};
 
 /// Listeners and TLS.

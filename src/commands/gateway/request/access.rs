@@ -1,7 +1,6 @@
 //! Authentication, impersonation and authorization of a request.
 
 use std::pin::pin;
-use std::rc::Rc;
 
 use http::HeaderMap;
 
@@ -10,7 +9,6 @@ use super::timeouts::before_deadline;
 use crate::authenticate::{AuthenticatedUser, AuthenticationError};
 use crate::authorize::rbac_proxy::{PathAccess, RbacProxyRules};
 use crate::authorize::{Denial, EffectiveUser, Permit};
-use crate::commands::gateway::worker::ClientConnection;
 use crate::kubeapi::{RequestInfo, Status};
 use crate::message::Refusal;
 use crate::observe::access::AccessRecord;
@@ -21,7 +19,7 @@ pub(super) struct Access<'r> {
     pub(super) permit: Permit<'r>,
     /// The text of the response's `Warning` header.
     pub(super) warning: Option<&'static str>,
-    is_anonymous: bool,
+    pub(super) is_anonymous: bool,
     /// Whether query parameters were authorized, so that only their authorized values may be forwarded.
     pub(super) query_authorized: bool,
 }
@@ -134,17 +132,6 @@ fn record_authorization(permit: &Result<Permit<'_>, Denial>, record: &mut Access
         match permit {
             Ok(permit) => audit.record_allowed(permit.reason()),
             Err(denial) => audit.record_denied(denial.forbidden_reason()),
-        }
-    }
-}
-
-impl Access<'_> {
-    /// Asks some clients to open a new connection: anonymous ones, and a share of the others
-    /// (`--goaway-chance`).
-    pub(super) fn suggest_reconnect(&self, connection: &Rc<ClientConnection>) {
-        let chance = connection.worker.shared.relay.goaway_chance;
-        if chance > 0.0 && fastrand::f64() < chance || self.is_anonymous {
-            connection.request_reconnect();
         }
     }
 }

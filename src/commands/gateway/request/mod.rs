@@ -92,7 +92,7 @@ async fn process(
     // Limit requests in flight.
     let delegation = local::delegation_request(&parsed, access.permit.request());
     let admission = limits::admit(&parsed, &access.permit, delegation.is_some())?;
-    access.suggest_reconnect(connection);
+    connection.send_goaway_by_chance(access.is_anonymous);
 
     // Route, and forward or answer locally.
     let Some(route) = local::find_route(&parsed, access.permit.request())? else {
@@ -120,7 +120,7 @@ fn refuse(
     // An unauthenticated client does not keep its HTTP/2 connection, which it could flood (kube-apiserver's mitigation
     // of CVE-2023-44487, KEP-4000).
     if status.code == 401 {
-        connection.request_reconnect();
+        connection.send_goaway();
     }
     let response = respond(refusal, accept, connection.worker.shared.relay.error_format);
     record_response(record, &response);

@@ -55,17 +55,26 @@ impl ClientConnection {
         connection
     }
 
-    /// Asks an HTTP/2 client to open a new connection (GOAWAY); running requests finish.
-    pub(in crate::commands::gateway) fn request_reconnect(&self) {
+    /// Sends GOAWAY to an HTTP/2 client, which then opens a new connection; running requests finish.
+    pub(in crate::commands::gateway) fn send_goaway(&self) {
         if self.protocol == HttpProtocol::Http2 {
             self.handle.close_gracefully();
+        }
+    }
+
+    /// Sends GOAWAY to anonymous clients and to a share of the others (`--goaway-chance`;
+    /// `k8s.io/apiserver/pkg/server/filters/goaway.go`).
+    pub(in crate::commands::gateway) fn send_goaway_by_chance(&self, is_anonymous: bool) {
+        let chance = self.worker.shared.relay.goaway_chance;
+        if chance > 0.0 && fastrand::f64() < chance || is_anonymous {
+            self.send_goaway();
         }
     }
 
     /// Asks the client to use another connection: GOAWAY, or `Connection: close` with this response.
     pub(in crate::commands::gateway) fn close_after_response(&self) {
         self.closing.set(self.protocol == HttpProtocol::Http1);
-        self.request_reconnect();
+        self.send_goaway();
     }
 
     /// Whether a response must carry `Connection: close`.
