@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::HeaderValue;
@@ -82,7 +83,7 @@ impl EventEncoder {
             let size = event.object.as_ref().map_or(0, |object| object.bytes().len());
             return run_sized(size, move || event_frame(kind, media_type, &event, with_columns)).await?;
         };
-        let form = view_form(media_type, event.kind, with_columns);
+        let form = view_form(media_type, event.kind, with_columns, SystemTime::now());
         let size = event.object.as_ref().map_or(0, |object| object.bytes().len());
         let shared = change.clone();
         let encode = move || {
@@ -111,8 +112,9 @@ impl EventEncoder {
     }
 }
 
-/// The number of a representation of an event, for [`Views`](crate::watch_cache::Views).
-fn view_form(media_type: OutputMediaType, kind: WatchEventKind, with_columns: bool) -> u64 {
+/// The number of a representation of an event, for [`Views`](crate::watch_cache::Views). Tables have ages, so that one
+/// is shared within a second only.
+fn view_form(media_type: OutputMediaType, kind: WatchEventKind, with_columns: bool, now: SystemTime) -> u64 {
     let is_beta = |api_version: &str| u64::from(api_version.ends_with("beta1"));
     let transform = match media_type.transform {
         ObjectTransform::Unchanged => 0,
@@ -121,8 +123,12 @@ fn view_form(media_type: OutputMediaType, kind: WatchEventKind, with_columns: bo
             4 + is_beta(version) + 2 * row_object as u64 + 8 * u64::from(with_columns)
         }
     };
+    let second = match media_type.transform {
+        ObjectTransform::Table(..) => now.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        _ => 0,
+    };
     let is_protobuf = u64::from(media_type.encoding == OutputEncoding::Protobuf);
-    kind as u64 | is_protobuf << 3 | transform << 4
+    kind as u64 | is_protobuf << 3 | transform << 4 | second << 16
 }
 
 fn event_frame(
@@ -186,4 +192,38 @@ fn protobuf_frame(event_type: &str, document: &[u8]) -> Bytes {
     let length = u32::try_from(out.len() - 4).unwrap_or(u32::MAX);
     out[..4].copy_from_slice(&length.to_be_bytes());
     out.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn watch_event_form_is_its_own_for_each_representation() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000);
+        let versions = ["meta.k8s.io/v1", "meta.k8s.io/v1beta1"];
+        let rows = [RowObject::Absent, RowObject::Metadata, RowObject::Complete];
+        let tables = versions.iter().flat_map(|version| rows.map(|row| ObjectTransform::Table(version, row)));
+        let partial = versions.iter().map(|version| ObjectTransform::PartialMetadata(version));
+        let transforms: Vec<_> = tables.chain(partial).chain([ObjectTransform::Unchanged]).collect();
+        let (mut forms, mut count) = (HashSet::new(), 0);
+        for transform in transforms {
+            for encoding in [OutputEncoding::Json, OutputEncoding::Protobuf] {
+                for kind in [WatchEventKind::Added, WatchEventKind::Modified, WatchEventKind::Deleted] {
+                    let media_type = OutputMediaType { encoding, transform, accepts_gzip: false };
+                    let form = |with_columns, now| view_form(media_type, kind, with_columns, now);
+                    let is_table = matches!(transform, ObjectTransform::Table(..));
+                    assert_eq!(form(true, now) != form(false, now), is_table, "columns of {transform:?}");
+                    assert_eq!(form(true, now), form(true, now + Duration::from_millis(999)));
+                    assert_eq!(form(true, now) != form(true, now + Duration::from_secs(1)), is_table, "{transform:?}");
+                    forms.extend([form(true, now), form(false, now)]);
+                    count += if is_table { 2 } else { 1 };
+                }
+            }
+        }
+        assert_eq!(forms.len(), count);
+    }
 }
