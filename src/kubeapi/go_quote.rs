@@ -32,7 +32,10 @@ impl fmt::Display for GoQuoted<'_> {
 
 /// Whether Go's `unicode.IsPrint` holds, by Rust's Unicode tables: letters, marks, numbers, punctuation and symbols.
 /// `escape_debug` uses those tables, but escapes a combining mark at the start, hence the letter before it.
-fn is_print(c: char) -> bool {
+pub fn is_print(c: char) -> bool {
+    if c == ' ' {
+        return true;
+    }
     let pair = ['a', c];
     let text: String = pair.iter().collect();
     text.escape_debug().nth(1) == Some(c)

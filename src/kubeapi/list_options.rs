@@ -237,12 +237,18 @@ pub fn parse_int64(text: &str) -> Result<i64, Status> {
 /// # Errors
 /// Kubernetes' text, which begins with `resourceVersion: Invalid value:`.
 pub fn parse_resource_version(text: &str) -> Result<u64, String> {
+    parse_uint64(text).map_err(|why| format!("resourceVersion: Invalid value: {}: {why}", GoQuoted(text)))
+}
+
+/// Reads a number as Go's `strconv.ParseUint` does.
+///
+/// # Errors
+/// Go's text.
+pub fn parse_uint64(text: &str) -> Result<u64, String> {
     // Go's ParseUint takes no sign.
     let parsed = if text.starts_with('+') { "".parse() } else { text.parse() };
     parsed.map_err(|error: std::num::ParseIntError| {
-        let quoted = GoQuoted(text);
-        let why = number_error(&error);
-        format!("resourceVersion: Invalid value: {quoted}: strconv.ParseUint: parsing {quoted}: {why}")
+        format!("strconv.ParseUint: parsing {}: {}", GoQuoted(text), number_error(&error))
     })
 }
 

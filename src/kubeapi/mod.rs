@@ -45,7 +45,7 @@ pub mod yaml;
 
 pub use bounded_yaml::{YamlError, read_bounded_yaml};
 pub use encode::{StatusEncoding, encode};
-pub use go_quote::GoQuoted;
+pub use go_quote::{GoQuoted, is_print};
 pub use names::{is_dns_subdomain, is_label_key, is_label_value};
 pub use path::CanonicalPath;
 pub use query::Query;

@@ -31,12 +31,14 @@ pub(super) async fn create(
     let decoded = request_body::decode(request, target, options.validation).await?;
     let mut object = decoded.object;
     metadata::set_namespace(target, &mut object)?;
-    if !ObjectMetaView::of_map(&object).resource_version().is_empty() {
-        return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
+    let version = ObjectMetaView::of_map(&object).resource_version().parse::<u64>();
+    if !options.is_dry_run && version.is_ok_and(|version| version > 0) {
+        return Err(Status::new(500, "", "resourceVersion should not be set on objects to be created"));
     }
+    let mut warnings = decoded.warnings;
+    warnings.extend(metadata::deduplicate_owners(&mut object));
     let object = store_new(api, collection, target, object, options.is_dry_run).await?;
-    let content = ReplyContent::Object(object);
-    Ok(VerbReply { code: StatusCode::CREATED, content, warnings: decoded.warnings })
+    Ok(VerbReply { code: StatusCode::CREATED, content: ReplyContent::Object(object), warnings })
 }
 
 /// Completes, validates and stores a new object.
@@ -47,7 +49,7 @@ pub(super) async fn store_new(
     object: Map<String, Value>,
     is_dry_run: bool,
 ) -> Result<ReplyObject, Status> {
-    namespace::check_active(api, target).await?;
+    namespace::check_active(api, target, &object).await?;
     let is_generated = ObjectMetaView::of_map(&object).name().is_empty();
     let mut attempt = 1;
     loop {

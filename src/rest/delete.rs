@@ -32,10 +32,10 @@ pub(super) async fn delete(
     let content = match remove(collection, target, current, &options).await? {
         Removed::Gone(last) => ReplyContent::Status(deleted_status(target, &last)),
         Removed::Marked(object) => {
-            if target.resource.plural == "namespaces" {
+            if target.resource.plural == "namespaces" && !options.is_dry_run {
                 namespace::spawn_removal(api.clone(), target.name.clone().into_owned());
             }
-            ReplyContent::Object(ReplyObject::stored(object))
+            ReplyContent::Object(object)
         }
     };
     Ok(VerbReply::ok(content))
@@ -77,7 +77,7 @@ enum Removed {
     /// The object was deleted; with its last state.
     Gone(Arc<Stored>),
     /// The object was marked and finalizers remain; with its new state.
-    Marked(Arc<Stored>),
+    Marked(ReplyObject),
 }
 
 /// Deletes `current`, or the state that replaced it in the meantime.
@@ -93,16 +93,22 @@ async fn remove(
         let mut object = stored_object(&current).await?;
         let is_marked = current.metadata().deletion_timestamp.is_some();
         let is_gone = !metadata::has_finalizers(target.resource, &object);
-        if options.is_dry_run || (is_marked && !is_gone) {
-            return Ok(if is_gone { Removed::Gone(current) } else { Removed::Marked(current) });
+        if is_marked && !is_gone {
+            return Ok(Removed::Marked(ReplyObject::stored(current)));
+        }
+        if options.is_dry_run && is_gone {
+            return Ok(Removed::Gone(current));
         }
         let result = if is_gone {
             collection.delete(&key, current.revision()).await.map(|_| Removed::Gone(current.clone()))
         } else {
             mark(target, &mut object);
+            if options.is_dry_run {
+                return Ok(Removed::Marked(ReplyObject::Unstored(Value::Object(object))));
+            }
             let value = write_stored_json(&object).bytes;
             let stored = collection.update(&key, current.revision(), value.into(), None).await;
-            stored.map(Removed::Marked)
+            stored.map(|stored| Removed::Marked(ReplyObject::stored(stored)))
         };
         match result {
             Ok(removed) => return Ok(removed),
@@ -114,30 +120,37 @@ async fn remove(
 
 /// Marks an object for deletion (`rest.BeforeDelete`).
 fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>) {
+    let is_namespace = target.resource.plural == "namespaces";
     change_metadata(object, |metadata| {
         metadata.insert("deletionTimestamp".to_owned(), json!(metadata::now()));
-        metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
+        if !is_namespace {
+            metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
+        }
         if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
             metadata.insert("generation".to_owned(), json!(generation + 1));
         }
     });
-    if target.resource.plural == "namespaces" {
-        object.insert("status".to_owned(), json!({"phase": "Terminating"}));
+    if is_namespace {
+        let status = object.entry("status").or_insert_with(|| json!({}));
+        status["phase"] = json!("Terminating");
     }
 }
 
-/// 409 if a precondition does not hold, with Kubernetes' text (`storage.Preconditions.Check`).
+/// 409 if a precondition does not hold, with Kubernetes' text (`rest.BeforeDelete`).
 fn check_preconditions(target: &ObjectTarget<'_>, current: &Stored, options: &DeleteOptions) -> Result<(), Status> {
-    let conflict = |what: &str, wanted: &str, found: &str| {
-        let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}");
-        Err(Status::conflict(target.resource.group, target.resource.plural, &target.name, why))
+    let conflict = |what: &str, wanted: &str, found: &str, then: &str| {
+        let why = format!(
+            "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might \
+             have been {then}"
+        );
+        Err(Status::conflict(target.resource.group, target.resource.kind, &target.name, why))
     };
     if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != &*current.metadata().uid) {
-        return conflict("UID", uid, &current.metadata().uid);
+        return conflict("UID", uid, &current.metadata().uid, "deleted and then recreated");
     }
     let version = current.revision().to_string();
     if let Some(wanted) = options.resource_version.as_deref().filter(|wanted| **wanted != version) {
-        return conflict("ResourceVersion", wanted, &version);
+        return conflict("ResourceVersion", wanted, &version, "modified");
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::target::ObjectTarget;
 use crate::kubeapi::Status;
-use crate::kubeapi::field_error::{FieldPath, invalid_fields_status};
+use crate::kubeapi::field_error::{FieldError, FieldPath, invalid_fields_status};
 use crate::kubeapi::object_meta::{
     ObjectMetaView, change_metadata, generate_object_name, validate_object_meta, validate_object_meta_update,
 };
@@ -25,6 +25,10 @@ pub(super) fn now() -> String {
 pub(super) fn set_namespace(target: &ObjectTarget<'_>, object: &mut Map<String, Value>) -> Result<(), Status> {
     let own = ObjectMetaView::of_map(object).namespace();
     if own == target.namespace {
+        return Ok(());
+    }
+    if !target.resource.is_namespaced {
+        change_metadata(object, |metadata| metadata.remove("namespace"));
         return Ok(());
     }
     if !own.is_empty() {
@@ -53,10 +57,9 @@ pub(super) fn fill_new_object(target: &ObjectTarget<'_>, object: &mut Map<String
         }
         metadata.insert("uid".to_owned(), json!(uuid::Uuid::new_v4().to_string()));
         metadata.insert("creationTimestamp".to_owned(), json!(now()));
-        match strategy::has_generation(target.resource) {
-            true => metadata.insert("generation".to_owned(), json!(1)),
-            false => metadata.remove("generation"),
-        };
+        if strategy::has_generation(target.resource) {
+            metadata.insert("generation".to_owned(), json!(1));
+        }
     });
 }
 
@@ -73,15 +76,22 @@ pub(super) fn fill_replacement(target: &ObjectTarget<'_>, old: &Map<String, Valu
         metadata.remove("selfLink");
         metadata.remove("managedFields");
         // Metadata that is left out stays; other values are refused by validation.
-        for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        if let Some(created) = old_meta.get("creationTimestamp") {
+            metadata.insert("creationTimestamp".to_owned(), created.clone());
+        }
+        for field in ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
             let is_unset = metadata.get(field).is_none_or(|value| value.is_null() || value == "");
             if is_unset && let Some(value) = old_meta.get(field) {
                 metadata.insert(field.to_owned(), value.clone());
             }
         }
-        if let Some(generation) = old_meta.get("generation").and_then(Value::as_i64) {
-            metadata.insert("generation".to_owned(), json!(generation + i64::from(changes_content)));
-        }
+        match old_meta.get("generation").and_then(Value::as_i64) {
+            Some(generation) => {
+                let next = generation.saturating_add(i64::from(changes_content));
+                metadata.insert("generation".to_owned(), json!(next))
+            }
+            None => metadata.remove("generation"),
+        };
     });
 }
 
@@ -94,11 +104,65 @@ pub(super) fn validate_new(target: &ObjectTarget<'_>, object: &Map<String, Value
     let meta = ObjectMetaView::of_map(object);
     let path = FieldPath::root("metadata");
     let mut errors = validate_object_meta(meta, resource.is_namespaced, strategy::name_rule(resource), &path);
+    errors.extend(check_finalizers(meta));
     errors.extend(strategy::validate(resource, object));
     if errors.is_empty() {
         return Ok(());
     }
     Err(invalid_fields_status(resource.group, resource.kind, meta.name(), &errors))
+}
+
+/// Finalizers without a domain that are no standard ones (`validateKubeFinalizerName` in
+/// `pkg/apis/core/validation/validation.go`).
+fn check_finalizers(meta: ObjectMetaView<'_>) -> Vec<FieldError> {
+    const STANDARD: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
+    let metadata = FieldPath::root("metadata");
+    let path = metadata.child("finalizers");
+    let is_wrong = |name: &str| !name.contains('/') && !STANDARD.contains(&name);
+    let wrong = meta.finalizers().enumerate().filter(|(_, name)| is_wrong(name));
+    let why = "name is neither a standard finalizer name nor is it fully qualified";
+    wrong.map(|(index, name)| FieldError::invalid(path.index(index), name, why)).collect()
+}
+
+/// 400 if the name of the object is not that of the path.
+///
+/// # Errors
+/// Kubernetes' texts (`checkName` in `k8s.io/apiserver/pkg/endpoints/handlers/rest.go`).
+pub(super) fn check_name(target: &ObjectTarget<'_>, object: &Map<String, Value>) -> Result<(), Status> {
+    let (own, name) = (ObjectMetaView::of_map(object).name(), &target.name);
+    if own == *name {
+        return Ok(());
+    }
+    Err(Status::bad_request(match own {
+        "" => format!("the name of the object ({name} based on URL) was undeterminable: name must be provided"),
+        own => format!("the name of the object ({own}) does not match the name on the URL ({name})"),
+    }))
+}
+
+/// Removes owner references that occur twice; returns a warning about them (`dedupOwnerReferences` in
+/// `k8s.io/apiserver/pkg/endpoints/handlers/create.go`).
+pub(super) fn deduplicate_owners(object: &mut Map<String, Value>) -> Option<String> {
+    let owners = object.get_mut("metadata")?.get_mut("ownerReferences")?.as_array_mut()?;
+    let mut unique: Vec<Value> = Vec::new();
+    let mut duplicates: Vec<String> = Vec::new();
+    for owner in owners.iter() {
+        if !unique.contains(owner) {
+            unique.push(owner.clone());
+            continue;
+        }
+        let uid = owner["uid"].as_str().unwrap_or_default();
+        if !duplicates.iter().any(|known| known == uid) {
+            duplicates.push(uid.to_owned());
+        }
+    }
+    *owners = unique;
+    (!duplicates.is_empty()).then(|| {
+        format!(
+            ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may \
+             reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+            duplicates.join(", ")
+        )
+    })
 }
 
 /// Validates an object that replaces `old`, which has a resourceVersion.
@@ -114,6 +178,8 @@ pub(super) fn validate_replacement(
     let meta = ObjectMetaView::of_map(object);
     let path = FieldPath::root("metadata");
     let mut errors = validate_object_meta_update(meta, ObjectMetaView::of_map(old), &path);
+    // `rest.BeforeUpdate` validates the metadata, and the strategy of each built-in kind once more.
+    errors.extend(errors.clone());
     errors.extend(strategy::validate(resource, object));
     errors.extend(strategy::validate_update(resource, old, object));
     if errors.is_empty() {

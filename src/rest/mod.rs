@@ -11,6 +11,7 @@ mod delete_options;
 mod errors;
 mod metadata;
 mod namespace;
+mod object_type;
 mod patch;
 mod read;
 mod representation;
@@ -136,10 +137,17 @@ impl ApiServer {
         let collection = self.collection(target.resource)?;
         let verb = &*request.info.verb;
         let media_type = OutputMediaType::negotiate(target.kind(), verb, request.query, request.headers)?;
+        let deprecation = strategy::deprecation_warning(target.resource).map(str::to_owned);
         let reply = match verb {
             "get" => VerbReply::ok(read::get(&collection, &target, request).await?),
             "list" => VerbReply::ok(read::list(&collection, &target, request).await?),
-            "watch" => return watch::watch(self, &collection, &target, request, (media_type, notifier)).await,
+            "watch" => {
+                let watch = watch::watch(self, &collection, &target, request, (media_type, notifier)).await;
+                return watch.map(|mut response| {
+                    warnings::add_warnings(response.headers_mut(), deprecation.as_slice());
+                    response
+                });
+            }
             "create" => create::create(self, &collection, &target, request).await?,
             "update" => update::update(self, &collection, &target, request).await?,
             "patch" => patch::patch(self, &collection, &target, request).await?,
@@ -148,7 +156,8 @@ impl ApiServer {
             _ => return Err(target.method_not_allowed()),
         };
         let mut response = representation::respond(target.kind(), media_type, reply.code, reply.content).await?;
-        warnings::add_warnings(response.headers_mut(), &reply.warnings);
+        let warnings: Vec<String> = deprecation.into_iter().chain(reply.warnings).collect();
+        warnings::add_warnings(response.headers_mut(), &warnings);
         Ok(response)
     }
 

@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::metadata::is_removable;
 use super::target::ObjectTarget;
 use super::{ApiServer, cache_error, stored_object};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
+use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::Resource;
 use crate::resources::builtin::builtin_kinds;
 use crate::watch_cache::{Error, ListQuery, ResourceCollection};
@@ -20,11 +21,15 @@ pub(super) const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"]
 /// Pause before a removal that failed is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// Checks that objects can be created in the namespace of `target`.
+/// Checks that `object` can be created in the namespace of `target`.
 ///
 /// # Errors
 /// 404 for a namespace that does not exist, 403 for one that is being deleted.
-pub(super) async fn check_active(api: &ApiServer, target: &ObjectTarget<'_>) -> Result<(), Status> {
+pub(super) async fn check_active(
+    api: &ApiServer,
+    target: &ObjectTarget<'_>,
+    object: &Map<String, Value>,
+) -> Result<(), Status> {
     if target.namespace.is_empty() {
         return Ok(());
     }
@@ -37,11 +42,16 @@ pub(super) async fn check_active(api: &ApiServer, target: &ObjectTarget<'_>) -> 
     if namespace.metadata().deletion_timestamp.is_none() {
         return Ok(());
     }
+    let meta = ObjectMetaView::of_map(object);
+    let name = if meta.name().is_empty() { meta.generate_name() } else { meta.name() };
     let (plural, namespace) = (target.resource.plural, target.namespace);
     let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
-    let mut status = Status::new(403, "Forbidden", format!("{plural} {:?} is forbidden: {why}", target.name));
-    status = status.with_resource(target.resource.group, plural, &target.name);
-    Err(status.with_cause("NamespaceTerminating", format!("namespace {namespace} is being terminated")))
+    let mut status = Status::new(403, "Forbidden", format!("{plural} {name:?} is forbidden: {why}"));
+    status = status.with_resource(target.resource.group, plural, name);
+    status = status.with_cause("NamespaceTerminating", format!("namespace {namespace} is being terminated"));
+    let causes = status.details.iter_mut().flat_map(|details| &mut details.causes);
+    causes.for_each(|cause| cause.field = "metadata.namespace".into());
+    Err(status)
 }
 
 /// Refuses the deletion of a namespace that cannot be deleted ([`IMMORTAL`]).

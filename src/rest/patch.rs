@@ -12,7 +12,6 @@ use super::update::{Replaced, ReplacementOptions, replace};
 use super::write_options::WriteOptions;
 use super::{ApiRequest, ApiServer, VerbReply, cache_error, metadata, request_body, stored_object};
 use crate::kubeapi::Status;
-use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::patch::{JsonPatch, MergePatch, PatchError, StrategicPatch};
 use crate::resources::builtin::merge_schema;
 use crate::rest::write_options::FieldValidation;
@@ -20,6 +19,13 @@ use crate::watch_cache::ResourceCollection;
 
 /// Attempts of a patch that other writers overtake (`MaxRetryWhenPatchConflicts` and the first).
 const ATTEMPTS: usize = 6;
+
+const JSON_PATCH: &str = "application/json-patch+json";
+const MERGE_PATCH: &str = "application/merge-patch+json";
+const STRATEGIC_MERGE_PATCH: &str = "application/strategic-merge-patch+json";
+
+/// Media types of patches.
+const MEDIA_TYPES: [&str; 3] = [JSON_PATCH, MERGE_PATCH, STRATEGIC_MERGE_PATCH];
 
 /// A patch in one of the formats.
 enum ObjectPatch {
@@ -40,37 +46,38 @@ pub(super) async fn patch(
     target: &ObjectTarget<'_>,
     request: &ApiRequest<'_>,
 ) -> Result<VerbReply, Status> {
-    let options = WriteOptions::parse(request.query, "PatchOptions")?;
-    let is_strict = options.validation != FieldValidation::Ignore;
     let (media_type, body, kind) = (request_body::media_type(request.headers), request.body.clone(), target.kind());
-    let size = body.len();
-    let parsed = run_sized(size, move || ObjectPatch::parse(&media_type, &body, is_strict)).await?;
-    let (patch, findings) = parsed.map(|(patch, findings)| (Arc::new(patch), findings))?;
+    if !MEDIA_TYPES.contains(&&*media_type) {
+        return Err(unsupported_patch(&media_type));
+    }
+    let options = WriteOptions::parse(request.query, "PatchOptions")?;
     let key = target.key(collection)?;
     let mut old = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
+    if old.is_none() {
+        return Err(target.not_found());
+    }
+    let (size, is_strict) = (body.len(), options.validation != FieldValidation::Ignore);
+    let parsed = run_sized(size, move || ObjectPatch::parse(&media_type, &body, is_strict)).await?;
+    let (patch, findings) = parsed.map(|(patch, findings)| (Arc::new(patch), findings))?;
     for _ in 0..ATTEMPTS {
         let current = old.ok_or_else(|| target.not_found())?;
         let object = Value::Object(stored_object(&current).await?);
         let (patch, findings, validation) = (patch.clone(), findings.clone(), options.validation);
         let apply = move || {
             let patched = patch.apply(kind, object).map_err(|error| error.status())?;
-            request_body::check_object(kind, patched.clone(), findings, validation, Some(&patched))
+            let checked = request_body::check_object(kind, patched.clone(), findings, validation);
+            checked.map_err(|error| error.patch_status(&patched))
         };
         let decoded = run_sized(size + current.bytes().len(), apply).await??;
         let mut object = decoded.object;
         metadata::set_namespace(target, &mut object)?;
-        let name = ObjectMetaView::of_map(&object).name();
-        if name != target.name {
-            return Err(Status::bad_request(format!(
-                "the name of the object ({name}) does not match the name on the URL ({})",
-                target.name
-            )));
-        }
+        metadata::check_name(target, &object)?;
+        let mut warnings = decoded.warnings;
+        warnings.extend(metadata::deduplicate_owners(&mut object));
         let write = ReplacementOptions { is_dry_run: options.is_dry_run, is_patch: true };
         match replace(api, collection, target, &current, object, write).await? {
             Replaced::Done(object) => {
-                let content = ReplyContent::Object(object);
-                return Ok(VerbReply { code: StatusCode::OK, content, warnings: decoded.warnings });
+                return Ok(VerbReply { code: StatusCode::OK, content: ReplyContent::Object(object), warnings });
             }
             Replaced::Conflict(now) => old = now,
         }
@@ -81,13 +88,11 @@ pub(super) async fn patch(
 impl ObjectPatch {
     fn parse(media_type: &str, body: &[u8], is_strict: bool) -> Result<(ObjectPatch, Vec<String>), Status> {
         let parsed = match media_type {
-            "application/json-patch+json" => {
+            JSON_PATCH => {
                 JsonPatch::parse(body, is_strict).map(|(patch, findings)| (ObjectPatch::Json(patch), findings))
             }
-            "application/merge-patch+json" => {
-                MergePatch::parse(body).map(|(patch, findings)| (ObjectPatch::Merge(patch), findings))
-            }
-            "application/strategic-merge-patch+json" => {
+            MERGE_PATCH => MergePatch::parse(body).map(|(patch, findings)| (ObjectPatch::Merge(patch), findings)),
+            STRATEGIC_MERGE_PATCH => {
                 StrategicPatch::parse(body).map(|(patch, findings)| (ObjectPatch::Strategic(patch), findings))
             }
             _ => return Err(unsupported_patch(media_type)),
@@ -109,17 +114,13 @@ impl ObjectPatch {
     }
 }
 
-/// 415 with Kubernetes' text; for server-side apply also what to do instead.
+/// 415 with Kubernetes' text; for server-side apply what to do instead.
 fn unsupported_patch(media_type: &str) -> Status {
-    let mut message = String::from(
-        "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, \
-         application/merge-patch+json, application/strategic-merge-patch+json",
-    );
-    if media_type.starts_with("application/apply-patch+") {
-        message.push_str(
-            " (this server does not support server-side apply: use kubectl apply without --server-side, or one of these \
-             patches)",
-        );
-    }
-    Status::unsupported_media_type(message)
+    Status::unsupported_media_type(match media_type.starts_with("application/apply-patch+") {
+        true => {
+            "this server does not support server-side apply: use kubectl apply without --server-side, or one of these \
+             patches: application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json"
+        }
+        false => "415: Unsupported Media Type",
+    })
 }

@@ -11,7 +11,7 @@ use crate::watch_cache::{ContinuePosition, ListQuery, ListRevision, ResourceColl
 /// Handles the verb get: returns the object.
 ///
 /// # Errors
-/// 404, 400 for an invalid `resourceVersion`, 504 for one from the future.
+/// 404, 500 without a reason for an invalid `resourceVersion`, as in Kubernetes, 504 for one from the future.
 pub(super) async fn get(
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
@@ -27,8 +27,7 @@ pub(super) async fn get(
             collection.get(&key)
         }
         text => {
-            let revision = parse_resource_version(text)
-                .map_err(|why| Status::bad_request(format!("invalid resource version: {why}")))?;
+            let revision = parse_resource_version(text).map_err(|why| Status::new(500, "", why))?;
             collection.wait_for(revision).await.map_err(failed)?;
             collection.get(&key)
         }

@@ -6,10 +6,12 @@ use serde_json::{Map, Value};
 
 use super::ApiRequest;
 use super::compute::run_sized;
+use super::object_type::{DecodeError, check_type};
+use super::strategy;
 use super::target::{ObjectTarget, ServedKind};
 use super::write_options::FieldValidation;
 use crate::kubeapi::Status;
-use crate::kubeapi::json::{read_json, write_json};
+use crate::kubeapi::json::read_json;
 use crate::kubeapi::protobuf::decode::{decode_object, read_envelope};
 use crate::kubeapi::protobuf::normalize::normalize;
 use crate::kubeapi::yaml::read_yaml;
@@ -40,94 +42,74 @@ pub(super) async fn decode(
     let (kind, media_type, body) = (target.kind(), media_type(request.headers), request.body.clone());
     run_sized(body.len(), move || {
         let (value, duplicates) = read_value(&media_type, &body, kind)?;
-        check_object(kind, value, duplicates, validation, None)
+        check_object(kind, value, duplicates, validation).map_err(|error| error.body_status(kind, &body))
     })
     .await?
 }
 
 /// Reads a body as a value, with texts about duplicate fields.
 fn read_value(media_type: &str, body: &[u8], kind: ServedKind) -> Result<(Value, Vec<String>), Status> {
+    let malformed = |error: DecodeError| error.body_status(kind, body);
     match media_type {
         "" | "application/json" => {
-            let (value, findings) = read_json(body).map_err(|error| malformed(kind, &error))?;
+            let (value, findings) = read_json(body).map_err(|error| malformed(DecodeError::malformed_json(error)))?;
             Ok((value, findings.messages().collect()))
         }
         "application/yaml" => {
-            let text = std::str::from_utf8(body).map_err(|error| malformed(kind, &error))?;
-            let document = read_yaml(text).map_err(|error| malformed(kind, &error))?;
+            let text = std::str::from_utf8(body).map_err(|error| malformed(DecodeError::unrecognized(error)))?;
+            let document = read_yaml(text).map_err(|error| malformed(DecodeError::unrecognized(error)))?;
             let duplicates = document.strict_error().into_iter().collect();
             Ok((document.value, duplicates))
         }
         "application/vnd.kubernetes.protobuf" => {
-            let envelope = read_envelope(body).map_err(|error| malformed(kind, &error))?;
+            let envelope = read_envelope(body).map_err(|error| malformed(DecodeError::unrecognized(error)))?;
             let value = decode_object(&builtin_kinds().messages, kind.version.message, &envelope);
-            Ok((value.map_err(|error| malformed(kind, &error))?, Vec::new()))
+            Ok((value.map_err(|error| malformed(DecodeError::of_kind(kind, error)))?, Vec::new()))
         }
-        _ => Err(Status::unsupported_media_type(
-            "the body of the request was in an unknown format - accepted media types include: application/json, \
-             application/yaml, application/vnd.kubernetes.protobuf",
-        )),
+        _ => Err(unsupported_body()),
     }
 }
 
-/// Checks the type of an object and its fields, and removes unknown fields. `patched` is set for the result of a patch.
+/// 415 with Kubernetes' text for a body that is not decoded.
+pub(super) fn unsupported_body() -> Status {
+    Status::unsupported_media_type(
+        "the body of the request was in an unknown format - accepted media types include: application/json, \
+         application/yaml, application/vnd.kubernetes.protobuf",
+    )
+}
+
+/// Checks the type of an object and its fields, and removes unknown fields.
 ///
 /// # Errors
-/// 400, or 422 for a patch, for another kind, a value of the wrong type or, with strict validation, unknown fields.
+/// For another kind, a value of the wrong type or, with strict validation, unknown fields.
 pub(super) fn check_object(
     kind: ServedKind,
     mut value: Value,
     mut findings: Vec<String>,
     validation: FieldValidation,
-    patched: Option<&Value>,
-) -> Result<DecodedObject, Status> {
-    if let Some(object) = value.as_object_mut() {
-        check_type(object, "apiVersion", &kind.api_version(), kind)?;
-        check_type(object, "kind", kind.resource.kind, kind)?;
-    }
+) -> Result<DecodedObject, DecodeError> {
+    check_type(kind, &mut value)?;
     let unknown = normalize(&builtin_kinds().messages, kind.version.message, &mut value);
-    let unknown = unknown.map_err(|error| malformed(kind, &error))?;
+    let unknown = unknown.map_err(|error| DecodeError::of_kind(kind, error))?;
     findings.extend(unknown.iter().map(|path| format!("unknown field {path:?}")));
     set_defaults(&builtin_kinds().messages, kind.version.message, &mut value);
-    let Value::Object(object) = value else {
-        return Err(malformed(kind, &"the body is not an object"));
+    let Value::Object(mut object) = value else {
+        return Err(DecodeError::of_kind(kind, "the body is not an object"));
     };
+    strategy::convert_string_data(kind.resource, &mut object);
     let warnings = match validation {
         FieldValidation::Strict if !findings.is_empty() => {
             let why = format!("strict decoding error: {}", findings.join(", "));
-            return Err(match patched {
-                Some(patched) => strict_patch_error(patched, &why),
-                None => malformed(kind, &why),
-            });
+            return Err(DecodeError::of_kind(kind, why));
         }
         FieldValidation::Ignore | FieldValidation::Strict => Vec::new(),
-        FieldValidation::Warn => findings,
+        FieldValidation::Warn => findings.iter().flat_map(|finding| warning_lines(finding)).collect(),
     };
     Ok(DecodedObject { object, warnings })
 }
 
-fn strict_patch_error(patched: &Value, why: &str) -> Status {
-    use crate::kubeapi::field_error::{FieldError, invalid_fields_status};
-    invalid_fields_status("", "", "", &[FieldError::invalid("patch", &*write_json(patched), why)])
-}
-
-/// Sets `apiVersion` or `kind` if it is missing, else compares it with the path.
-fn check_type(object: &mut Map<String, Value>, field: &str, expected: &str, kind: ServedKind) -> Result<(), Status> {
-    match object.get(field).and_then(Value::as_str) {
-        None | Some("") => {
-            object.insert(field.to_owned(), expected.into());
-            Ok(())
-        }
-        Some(found) if found == expected => Ok(()),
-        Some(found) if field == "kind" => Err(malformed(kind, &format_args!("the kind of the object is {found}"))),
-        Some(found) => Err(Status::bad_request(format!(
-            "the API version in the data ({found}) does not match the expected API version ({expected})"
-        ))),
-    }
-}
-
-/// 400 with Kubernetes' text for a body that cannot be decoded.
-fn malformed(kind: ServedKind, why: &dyn std::fmt::Display) -> Status {
-    let (kind, version) = (kind.resource.kind, kind.version.version);
-    Status::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
+/// The lines of a finding that can be headers: those of YAML come after a heading.
+fn warning_lines(finding: &str) -> impl Iterator<Item = String> {
+    let lines = finding.strip_prefix("yaml: unmarshal errors:\n").unwrap_or(finding);
+    lines.lines().map(|line| line.trim().to_owned())
 }

@@ -1,5 +1,7 @@
 //! Rules that differ between the built-in kinds (`pkg/registry/*/strategy.go`).
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 use crate::kubeapi::field_error::{FieldError, FieldPath};
@@ -49,6 +51,12 @@ pub(super) fn selectable_fields(resource: &Resource) -> &'static [&'static str] 
     }
 }
 
+/// The warning about a kind that is deprecated (`APILifecycleDeprecated` in `k8s.io/api`).
+pub(super) fn deprecation_warning(resource: &Resource) -> Option<&'static str> {
+    let is_deprecated = (resource.group, resource.plural) == ("", "endpoints");
+    is_deprecated.then_some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
+}
+
 /// The rule that names of the resource's objects must follow.
 pub(super) fn name_rule(resource: &Resource) -> NameRule {
     match (resource.group, resource.plural) {
@@ -73,6 +81,24 @@ pub(super) fn allows_unconditional_update(resource: &Resource) -> bool {
     !matches!(resource.plural, "leases")
 }
 
+/// Moves the text in `stringData` of a Secret to `data` (`pkg/apis/core/v1/conversion.go`).
+pub(super) fn convert_string_data(resource: &Resource, object: &mut Map<String, Value>) {
+    if resource.plural != "secrets" {
+        return;
+    }
+    let Some(Value::Object(texts)) = object.remove("stringData") else { return };
+    if texts.is_empty() {
+        return;
+    }
+    let data = object.entry("data").or_insert_with(|| json!({}));
+    if !data.is_object() {
+        *data = json!({});
+    }
+    for (key, text) in texts {
+        data[key] = STANDARD.encode(text.as_str().unwrap_or_default()).into();
+    }
+}
+
 /// Sets the fields of a new object that clients cannot choose, and defaults.
 pub(super) fn prepare_new(resource: &Resource, object: &mut Map<String, Value>) {
     match (resource.group, resource.plural) {
@@ -84,7 +110,12 @@ pub(super) fn prepare_new(resource: &Resource, object: &mut Map<String, Value>) 
                     labels.insert("kubernetes.io/metadata.name".to_owned(), json!(name));
                 }
             });
-            object.insert("spec".to_owned(), json!({"finalizers": ["kubernetes"]}));
+            let given = object.get("spec").and_then(|spec| spec["finalizers"].as_array());
+            let mut finalizers = given.cloned().unwrap_or_default();
+            if !finalizers.iter().any(|finalizer| finalizer == "kubernetes") {
+                finalizers.push(json!("kubernetes"));
+            }
+            object.insert("spec".to_owned(), json!({ "finalizers": finalizers }));
             object.insert("status".to_owned(), json!({"phase": "Active"}));
         }
         ("", "secrets") => {
@@ -177,13 +208,17 @@ fn validate_data(object: &Map<String, Value>, fields: &[&str]) -> Vec<FieldError
         for (key, value) in object.get(*field).and_then(Value::as_object).into_iter().flatten() {
             let wrong = check_config_map_key(key);
             errors.extend(wrong.into_iter().map(|why| FieldError::invalid(root.key(key), key.as_str(), why)));
+            if *field == "data" && object.get("binaryData").is_some_and(|binary| binary.get(key).is_some()) {
+                let why = "duplicate of key present in binaryData";
+                errors.push(FieldError::invalid(root.key(key), key.as_str(), why));
+            }
             let length = value.as_str().map_or(0, str::len);
             // Base64 has four letters for three bytes.
             bytes += if *field == "binaryData" || fields.len() == 1 { length / 4 * 3 } else { length };
         }
     }
     if bytes > MAX_DATA_BYTES {
-        errors.push(FieldError::too_long(if fields.len() == 1 { "data" } else { "" }, MAX_DATA_BYTES));
+        errors.push(FieldError::too_long(if fields.len() == 1 { "data" } else { "[]" }, MAX_DATA_BYTES));
     }
     errors
 }

@@ -66,7 +66,10 @@ impl<'r> ObjectTarget<'r> {
         let needs_name = !is_collection && (info.verb != "create" || !subresource.is_empty());
         let target = ObjectTarget { resource, version, namespace, name, subresource };
         let verbs = if subresource.is_empty() { entry.verbs() } else { entry.subresource_verbs(subresource) };
-        if verbs.contains(&&*info.verb) && !needs_namespace && needs_name != target.name.is_empty() {
+        // A collection is deleted in one namespace at a time.
+        let is_one_collection = info.verb != "deletecollection" || !resource.is_namespaced || !namespace.is_empty();
+        let has_place = needs_name != target.name.is_empty() && is_one_collection;
+        if verbs.contains(&&*info.verb) && !needs_namespace && has_place {
             return Ok(target);
         }
         if !entry.is_stored() {

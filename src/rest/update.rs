@@ -12,6 +12,7 @@ use super::write_options::WriteOptions;
 use super::{ApiRequest, ApiServer, VerbReply, cache_error, errors, metadata, request_body, stored_object, strategy};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
+use crate::kubeapi::list_options::parse_uint64;
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use crate::watch_cache::{Error, ResourceCollection, Stored};
 
@@ -29,7 +30,9 @@ pub(super) async fn update(
     let decoded = request_body::decode(request, target, options.validation).await?;
     let mut object = decoded.object;
     metadata::set_namespace(target, &mut object)?;
-    check_name(target, &object)?;
+    metadata::check_name(target, &object)?;
+    let mut warnings = decoded.warnings;
+    warnings.extend(metadata::deduplicate_owners(&mut object));
     let key = target.key(collection)?;
     let mut old = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
     loop {
@@ -41,14 +44,12 @@ pub(super) async fn update(
                 return Err(target.not_found());
             }
             let object = store_new(api, collection, target, object, options.is_dry_run).await?;
-            let content = ReplyContent::Object(object);
-            return Ok(VerbReply { code: StatusCode::CREATED, content, warnings: decoded.warnings });
+            return Ok(VerbReply { code: StatusCode::CREATED, content: ReplyContent::Object(object), warnings });
         };
         let write = ReplacementOptions { is_dry_run: options.is_dry_run, is_patch: false };
         match replace(api, collection, target, &current, object.clone(), write).await? {
             Replaced::Done(object) => {
-                let content = ReplyContent::Object(object);
-                return Ok(VerbReply { code: StatusCode::OK, content, warnings: decoded.warnings });
+                return Ok(VerbReply { code: StatusCode::OK, content: ReplyContent::Object(object), warnings });
             }
             // Only an update without a resourceVersion is tried again.
             Replaced::Conflict(now) => old = now,
@@ -76,7 +77,7 @@ pub(super) enum Replaced {
 /// Replaces `old` with `object`, whose resourceVersion must be that of `old` or empty.
 ///
 /// # Errors
-/// 409 for another version or uid, 422 for an invalid object.
+/// 409 for another version and, unless of a patch, another uid, 422 for an invalid object.
 pub(super) async fn replace(
     api: &ApiServer,
     collection: &ResourceCollection,
@@ -86,7 +87,11 @@ pub(super) async fn replace(
     options: ReplacementOptions,
 ) -> Result<Replaced, Status> {
     let old_object = stored_object(old).await?;
-    let is_conditional = check_preconditions(target, old, &mut object)?;
+    let is_conditional = check_version(target, old, &mut object)?;
+    // Of a patch, the uid is validated as any other field.
+    if !options.is_patch {
+        check_uid(target, old, &object)?;
+    }
     metadata::fill_replacement(target, &old_object, &mut object);
     strategy::prepare_replacement(target.resource, target.subresource, &old_object, &mut object);
     metadata::validate_replacement(target, &old_object, &object)?;
@@ -101,12 +106,11 @@ pub(super) async fn replace(
         return Ok(Replaced::Done(ReplyObject::stored(old.clone())));
     }
     let result = match is_removed {
-        true => collection.delete(&key, old.revision()).await.map(|revision| {
-            change_metadata(&mut object, |metadata| {
-                metadata.insert("resourceVersion".to_owned(), json!(revision.to_string()))
-            });
-            ReplyObject::Unstored(Value::Object(object))
-        }),
+        // With the resourceVersion before the deletion, as in Kubernetes.
+        true => {
+            let deleted = collection.delete(&key, old.revision()).await;
+            deleted.map(|_| ReplyObject::Unstored(Value::Object(object)))
+        }
         false => {
             let ttl = time_to_live(api, target);
             collection.update(&key, old.revision(), value.into(), ttl).await.map(ReplyObject::stored)
@@ -122,38 +126,33 @@ pub(super) async fn replace(
     }
 }
 
-/// Compares the resourceVersion and uid of `object` with `old`; returns whether a version is given, and sets it.
-fn check_preconditions(
-    target: &ObjectTarget<'_>,
-    old: &Stored,
-    object: &mut Map<String, Value>,
-) -> Result<bool, Status> {
-    let meta = ObjectMetaView::of_map(object);
-    let (version, uid) = (meta.resource_version(), meta.uid());
-    let current = old.revision().to_string();
-    let is_conditional = !version.is_empty();
-    if is_conditional && version != current {
+/// Compares the resourceVersion of `object` with `old`; returns whether a version is given, and sets it.
+fn check_version(target: &ObjectTarget<'_>, old: &Stored, object: &mut Map<String, Value>) -> Result<bool, Status> {
+    let version = match ObjectMetaView::of_map(object).resource_version() {
+        "" | "0" => None,
+        text => Some(parse_uint64(text).map_err(|why| Status::new(500, "", why))?),
+    };
+    if version.is_some_and(|version| version != old.revision()) {
         return Err(errors::modified(target, &target.name));
     }
-    if !is_conditional && !strategy::allows_unconditional_update(target.resource) {
+    if version.is_none() && !strategy::allows_unconditional_update(target.resource) {
         return Ok(false); // Validation says that it must be specified.
     }
-    if !uid.is_empty() && uid != &*old.metadata().uid {
-        let why =
-            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", old.metadata().uid);
-        let (group, plural) = (target.resource.group, target.resource.plural);
-        return Err(Status::conflict(group, plural, &target.name, why));
-    }
+    let current = old.revision().to_string();
     change_metadata(object, |metadata| metadata.insert("resourceVersion".to_owned(), json!(current)));
-    Ok(is_conditional)
+    Ok(version.is_some())
 }
 
-/// 400 if the name of the object is not that of the path.
-fn check_name(target: &ObjectTarget<'_>, object: &Map<String, Value>) -> Result<(), Status> {
-    let own = ObjectMetaView::of_map(object).name();
-    if own == target.name {
+/// 409 if `object` has another uid than `old`, with the text of `k8s.io/apiserver/pkg/storage/errors.go`.
+fn check_uid(target: &ObjectTarget<'_>, old: &Stored, object: &Map<String, Value>) -> Result<(), Status> {
+    let (uid, found) = (ObjectMetaView::of_map(object).uid(), &old.metadata().uid);
+    if uid.is_empty() || uid == &**found {
         return Ok(());
     }
-    let name = &target.name;
-    Err(Status::bad_request(format!("the name of the object ({own}) does not match the name on the URL ({name})")))
+    let why = format!(
+        "StorageError: invalid object, Code: 4, Key: {}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID \
+         in precondition: {uid}, UID in object meta: {found}",
+        old.key()
+    );
+    Err(Status::conflict(target.resource.group, target.resource.plural, &target.name, why))
 }

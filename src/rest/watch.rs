@@ -16,7 +16,7 @@ use crate::kubeapi::Status;
 use crate::kubeapi::list_options::{ListOptions, VersionMatch};
 use crate::message::{Body, BodyError};
 use crate::process::{Drain, ShutdownPhase};
-use crate::watch_cache::{Notifier, ResourceCollection, WatchCursor, WatchEvent, WatchQuery, WatchStart};
+use crate::watch_cache::{Error, Notifier, ResourceCollection, WatchCursor, WatchEvent, WatchQuery, WatchStart};
 
 /// Size in bytes up to which initial events are sent together.
 const MAX_FRAME_BYTES: usize = 64 << 10;
@@ -24,8 +24,8 @@ const MAX_FRAME_BYTES: usize = 64 << 10;
 /// Starts the event stream.
 ///
 /// # Errors
-/// 400 and 422 for invalid options, 504 for a version from the future. A version that is too old is an event of type
-/// ERROR, as in Kubernetes.
+/// 400 and 422 for invalid options. A version that is too old or from the future is an event of type ERROR, as in
+/// Kubernetes.
 pub(super) async fn watch(
     api: &ApiServer,
     collection: &ResourceCollection,
@@ -33,17 +33,26 @@ pub(super) async fn watch(
     request: &ApiRequest<'_>,
     (media_type, notifier): (OutputMediaType, &Notifier),
 ) -> Result<Response<Body>, Status> {
-    let options = ListOptions::parse(request.query)?;
+    let mut options = ListOptions::parse(request.query)?;
+    if !request.info.name.is_empty() {
+        options.select_name(&request.info.name)?;
+    }
+    let mut start = watch_start(&options)?;
+    if start == WatchStart::After(0) {
+        // Without initial events, a watch from any version begins now.
+        start =
+            WatchStart::After(collection.wait_for_acknowledged().await.map_err(|error| cache_error(target, error))?);
+    }
     let query = WatchQuery {
         namespace: (!target.namespace.is_empty()).then(|| target.namespace.to_owned()),
         selection: read::selection(collection, target, &options)?,
-        start: watch_start(&options)?,
+        start,
         sends_bookmarks: options.allows_bookmarks,
         timeout: Some(options.timeout.unwrap_or_else(|| default_timeout(api.settings.min_request_timeout))),
     };
     let cursor = match collection.watch(query, notifier).await {
         Ok(cursor) => Ok(cursor),
-        Err(error @ crate::watch_cache::Error::Expired { .. }) => Err(cache_error(target, error)),
+        Err(error @ (Error::Expired { .. } | Error::TooLargeResourceVersion { .. })) => Err(cache_error(target, error)),
         Err(error) => return Err(cache_error(target, error)),
     };
     let encoder = EventEncoder::new(target.kind(), media_type, api.event_views.clone());

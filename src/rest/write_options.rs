@@ -1,7 +1,10 @@
 //! Options of create, update and patch (`metav1.CreateOptions`, `UpdateOptions`, `PatchOptions`).
 
 use crate::kubeapi::field_error::{FieldError, invalid_options_status};
-use crate::kubeapi::{Query, Status};
+use crate::kubeapi::{Query, Status, is_print};
+
+/// Longest name of a field manager in bytes (`FieldManagerMaxLength`).
+const MAX_FIELD_MANAGER_BYTES: usize = 128;
 
 /// Treatment of unknown and duplicate fields (`fieldValidation`, KEP-2885).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,7 +20,7 @@ pub enum FieldValidation {
 
 impl FieldValidation {
     /// The valid values, for errors.
-    pub const SUPPORTED: [&str; 3] = ["Ignore", "Strict", "Warn"];
+    pub const SUPPORTED: [&str; 4] = ["", "Ignore", "Strict", "Warn"];
 
     /// Reads the parameter; an empty value is the default.
     pub fn parse(text: &str) -> Option<FieldValidation> {
@@ -44,7 +47,12 @@ impl WriteOptions {
     /// 422 for values that are not supported.
     pub(super) fn parse(query: &Query<'_>, kind: &str) -> Result<WriteOptions, Status> {
         let mut errors = Vec::new();
-        let is_dry_run = dry_run(query, &mut errors);
+        if kind == "PatchOptions" && query.get("force").is_some() {
+            errors.push(FieldError::forbidden("force", "may not be specified for non-apply patch"));
+        }
+        errors.extend(check_field_manager(&query.get("fieldManager").unwrap_or_default()));
+        let values: Vec<_> = query.pairs().filter(|(key, _)| key == "dryRun").map(|(_, value)| value).collect();
+        let is_dry_run = dry_run(values.iter().map(|value| &**value), &mut errors);
         let validation = query.get("fieldValidation").unwrap_or_default();
         let validation = FieldValidation::parse(&validation).unwrap_or_else(|| {
             errors.push(FieldError::not_supported("fieldValidation", &*validation, &FieldValidation::SUPPORTED));
@@ -57,14 +65,26 @@ impl WriteOptions {
     }
 }
 
-/// Whether the request is a dry run, of which nothing is stored (`dryRun=All`).
-pub(super) fn dry_run(query: &Query<'_>, errors: &mut Vec<FieldError>) -> bool {
-    let mut is_dry_run = false;
-    for (_, value) in query.pairs().filter(|(key, _)| key == "dryRun") {
-        match &*value {
-            "All" => is_dry_run = true,
-            other => errors.push(FieldError::not_supported("dryRun", other, &["All"])),
-        }
+/// Checks the name of a field manager (`ValidateFieldManager` in `k8s.io/apimachinery/pkg/apis/meta/v1/validation`).
+fn check_field_manager(name: &str) -> Vec<FieldError> {
+    const FIELD: &str = "fieldManager";
+    let mut errors = Vec::new();
+    if name.len() > MAX_FIELD_MANAGER_BYTES {
+        errors.push(FieldError::too_long(FIELD, MAX_FIELD_MANAGER_BYTES));
     }
-    is_dry_run
+    let unprintable = name.char_indices().filter(|(_, character)| !is_print(*character));
+    errors.extend(unprintable.map(|(at, character)| {
+        let why = format!("invalid character U+{:04X} (at position {at})", u32::from(character));
+        FieldError::invalid(FIELD, name, why)
+    }));
+    errors
+}
+
+/// Whether the request is a dry run, of which nothing is stored (`dryRun=All`).
+pub(super) fn dry_run<'v>(values: impl Iterator<Item = &'v str> + Clone, errors: &mut Vec<FieldError>) -> bool {
+    if values.clone().any(|value| value != "All") {
+        let all: serde_json::Value = values.clone().collect();
+        errors.push(FieldError::not_supported("dryRun", &all, &["All"]));
+    }
+    values.count() > 0
 }

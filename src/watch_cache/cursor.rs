@@ -156,7 +156,8 @@ impl WatchCursor {
             sends_bookmarks: query.sends_bookmarks,
             next_bookmark: next_bookmark(now),
             ends: query.timeout.and_then(|timeout| now.checked_add(timeout)),
-            has_sent_last_bookmark: false,
+            // A watch that is shorter than that has no last bookmark.
+            has_sent_last_bookmark: query.timeout.is_some_and(|timeout| timeout <= LAST_BOOKMARK),
             owes_bookmark: false,
             _counted: collection.watch_guard(),
         })

@@ -21,7 +21,7 @@ pub enum ListRevision {
     Latest,
     /// Version `0`: the cached objects, all on one page.
     Any,
-    /// Version N, with `NotOlderThan` or without match and limit: the cached objects when not older, all on one page.
+    /// Version N, with `NotOlderThan` or without match and limit: the cached objects when not older.
     NotOlderThan(Revision),
     /// Version N, with `Exact` or without match and with a limit: the objects as of that revision.
     Exact(Revision),
@@ -99,7 +99,9 @@ impl ResourceCollection {
     ) -> Result<StoredList, Error> {
         self.wait_for(least).await?;
         let (revision, snapshot) = self.current();
-        self.page(query, scope, snapshot, revision, None, 0).await
+        // Version 0 is answered whole, as by Kubernetes' watch cache.
+        let limit = if least == 0 { 0 } else { query.limit };
+        self.page(query, scope, snapshot, revision, None, limit).await
     }
 
     async fn list_at(&self, query: &ListQuery, scope: &Prefix, revision: Revision) -> Result<StoredList, Error> {

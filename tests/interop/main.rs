@@ -23,7 +23,7 @@ use libtest_mimic::{Arguments, Trial};
 use environment::{Kubectl, TestEnvironment};
 
 /// Programs that `tests/interop/peers/build` builds.
-const PEERS: [&str; 10] = [
+const PEERS: [&str; 12] = [
     "etcd",
     "kube-apiserver",
     "kube-scheduler",
@@ -34,6 +34,8 @@ const PEERS: [&str; 10] = [
     "sample-apiserver",
     "kubectl",
     "kube-rbac-proxy",
+    "informers",
+    "leader-election",
 ];
 
 fn main() -> ExitCode {

@@ -159,6 +159,10 @@ impl Normalizer<'_> {
     fn entries(&mut self, item: &GoType, map: &mut Map<String, Value>, depth: usize) -> Result<(), NormalizeError> {
         let length = self.path.len();
         for (key, value) in map {
+            if *item == GoType::Bytes && value.is_null() {
+                // Go writes an absent list of bytes in a map as empty text.
+                *value = Value::String(String::new());
+            }
             self.push_key(key);
             self.value(item, value, depth + 1)?;
             self.path.truncate(length);
@@ -370,6 +374,6 @@ fn normalize_base64(text: &mut String) -> Result<(), NormalizeError> {
     match STANDARD.decode(text.as_bytes()) {
         Ok(_) => Ok(()),
         Err(DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _)) => Err(invalid(at)),
-        Err(DecodeError::InvalidLength(_) | DecodeError::InvalidPadding) => Err(invalid(text.len())),
+        Err(DecodeError::InvalidLength(_) | DecodeError::InvalidPadding) => Err(invalid(text.len() / 4 * 4)),
     }
 }

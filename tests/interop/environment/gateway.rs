@@ -17,6 +17,9 @@ pub(crate) struct Gateway {
     pub(crate) endpoint: HttpsEndpoint,
     pub(crate) process: Process,
     admin: Identity,
+    name: String,
+    arguments: Vec<OsString>,
+    directory: PathBuf,
 }
 
 impl Gateway {
@@ -86,12 +89,34 @@ impl Gateway {
         let program = Path::new(env!("CARGO_BIN_EXE_narthex"));
         let mut gateway = Gateway {
             endpoint: HttpsEndpoint::new(port, &authorities.serving.file),
-            process: Process::start(name, program, arguments, directory),
+            process: Process::start(name, program, &arguments, directory),
             admin: authorities.admin.clone(),
+            name: name.to_owned(),
+            arguments,
+            directory: directory.to_owned(),
         };
-        let Gateway { process, endpoint, admin } = &mut gateway;
+        let Gateway { process, endpoint, admin, .. } = &mut gateway;
         process.wait_until(|| is_ready(endpoint, admin));
         gateway
+    }
+
+    /// Starts the gateway again on the same port, after its process has ended or was killed.
+    pub(crate) fn restart(&mut self) {
+        self.process.wait();
+        let program = Path::new(env!("CARGO_BIN_EXE_narthex"));
+        self.process = Process::start(&self.name, program, &self.arguments, &self.directory);
+        let Gateway { process, endpoint, admin, .. } = self;
+        process.wait_until(|| is_ready(endpoint, admin));
+    }
+
+    /// Starts the embedded API server with an empty store, or the one that an earlier gateway of that name left.
+    pub(crate) fn start_embedded_api(
+        cluster: &Cluster,
+        directory: &Path,
+        name: &str,
+        more: &[(&str, &str)],
+    ) -> Gateway {
+        Gateway::start_without_registry(cluster, directory, name, &[&[("--embedded-api", "true")], more].concat())
     }
 
     /// Waits until both APIServices report `Available` as `status`.

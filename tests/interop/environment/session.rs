@@ -181,7 +181,7 @@ impl<'w> Session<'w> {
             .map(|(pattern, blank)| (Regex::new(pattern).unwrap(), blank))
             .collect()
         });
-        let url = self.environment.endpoint(self.target).url();
+        let url = self.endpoint.url();
         let mut text = text
             .replace(&self.namespace, "NAMESPACE")
             .replace(&url, "SERVER")

@@ -8,6 +8,7 @@ mod cluster_registry;
 mod conversion_webhook;
 mod delegated_auth;
 mod discovery;
+mod embedded_api;
 mod front_proxy_certificates;
 mod identity;
 mod impersonation;
@@ -89,6 +90,7 @@ pub(crate) fn kubectl_tests() -> Vec<(&'static str, KubectlTestFn)> {
         proxy_kubeconfig::KUBECTL_TESTS,
         proxy_browser::KUBECTL_TESTS,
         konnectivity::KUBECTL_TESTS,
+        embedded_api::KUBECTL_TESTS,
     ]
     .concat()
 }
@@ -112,6 +114,7 @@ pub(crate) fn gateway_tests() -> Vec<(&'static str, TestFn)> {
         konnectivity::GATEWAY_TESTS,
         pages::GATEWAY_TESTS,
         sidecar::GATEWAY_TESTS,
+        embedded_api::GATEWAY_TESTS,
     ]
     .concat()
 }

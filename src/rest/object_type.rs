@@ -1,0 +1,177 @@
+//! `apiVersion` and `kind` of a body, and errors of its decoding (`transformDecodeError` in
+//! `k8s.io/apiserver/pkg/endpoints/handlers/rest.go`).
+
+use serde_json::{Map, Value};
+
+use super::target::ServedKind;
+use crate::kubeapi::Status;
+use crate::kubeapi::field_error::{FieldError, invalid_fields_status};
+use crate::kubeapi::json::write_json;
+use crate::resources::builtin::builtin_kinds;
+
+/// Bytes of a body that an error repeats.
+const SUMMARY_BYTES: usize = 30;
+
+/// Go's name of the type that upstream reads `apiVersion` and `kind` into.
+const TYPE_META: &str =
+    "struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }";
+
+/// Why a body is no object of the kind that the path names.
+#[derive(Debug)]
+pub(super) struct DecodeError {
+    /// Kind and version of the body, if they can be read.
+    found: Option<(String, String)>,
+    /// The cause in Kubernetes' words.
+    pub(super) why: String,
+}
+
+impl DecodeError {
+    /// An error of a body whose kind cannot be read.
+    pub(super) fn unrecognized(why: impl std::fmt::Display) -> DecodeError {
+        DecodeError { found: None, why: why.to_string() }
+    }
+
+    /// An error of a body that is not JSON.
+    pub(super) fn malformed_json(why: impl std::fmt::Display) -> DecodeError {
+        DecodeError::unrecognized(format_args!("couldn't get version/kind; json parse error: {why}"))
+    }
+
+    /// An error of an object of the right kind.
+    pub(super) fn of_kind(kind: ServedKind, why: impl std::fmt::Display) -> DecodeError {
+        let found = (kind.resource.kind.to_owned(), kind.version.version.to_owned());
+        DecodeError { found: Some(found), why: why.to_string() }
+    }
+
+    /// 400 for the body of a create or update.
+    pub(super) fn body_status(&self, kind: ServedKind, body: &[u8]) -> Status {
+        let (expected, why) = (kind.resource.kind, &self.why);
+        Status::bad_request(match &self.found {
+            Some((found, version)) => {
+                format!("{found} in version {version:?} cannot be handled as a {expected}: {why}")
+            }
+            None => {
+                let summary = summarize(body);
+                format!("the object provided is unrecognized (must be of type {expected}): {why} ({summary})")
+            }
+        })
+    }
+
+    /// 422 for the result of a patch.
+    pub(super) fn patch_status(&self, patched: &Value) -> Status {
+        invalid_fields_status("", "", "", &[FieldError::invalid("patch", &*write_json(patched), &*self.why)])
+    }
+}
+
+/// Sets `apiVersion` and `kind` if they are missing, else compares them with those of the path.
+///
+/// # Errors
+/// For another type, and for what is no object.
+pub(super) fn check_type(kind: ServedKind, value: &mut Value) -> Result<(), DecodeError> {
+    let Value::Object(object) = value else { return check_is_object(value) };
+    let api_version = type_field(object, "apiVersion", &kind.api_version())?;
+    let found = type_field(object, "kind", kind.resource.kind)?;
+    if api_version == kind.api_version() && found == kind.resource.kind {
+        return Ok(());
+    }
+    let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
+    if version.contains('/') {
+        return Err(DecodeError::unrecognized(format_args!("unexpected GroupVersion string: {api_version}")));
+    }
+    let why = match builtin_kinds().find_kind(group, version, &found) {
+        Some(_) => format!(
+            "converting ({version}.{found}) to ({}.{}): unknown conversion",
+            internal_package(kind.resource.group),
+            kind.resource.kind
+        ),
+        None => unregistered(&found, &api_version),
+    };
+    Err(DecodeError { found: Some((found, version.to_owned())), why })
+}
+
+/// Checks that a body is `DeleteOptions` or says no kind.
+///
+/// # Errors
+/// For another kind, and for what is no object.
+pub(super) fn check_options_type(value: &Value) -> Result<(), DecodeError> {
+    let Value::Object(object) = value else { return check_is_object(value) };
+    let text = |field: &str| object.get(field).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let (kind, version) = (text("kind").unwrap_or("DeleteOptions"), text("apiVersion").unwrap_or("v1"));
+    if kind == "DeleteOptions" {
+        return Ok(());
+    }
+    Err(DecodeError::unrecognized(unregistered(kind, version)))
+}
+
+fn unregistered(kind: &str, api_version: &str) -> String {
+    format!("no kind {kind:?} is registered for version {api_version:?} in scheme \"pkg/runtime/scheme.go:111\"")
+}
+
+fn check_is_object(value: &Value) -> Result<(), DecodeError> {
+    match json_type(value) {
+        "null" | "object" => Ok(()),
+        found => Err(DecodeError::malformed_json(format_args!(
+            "json: cannot unmarshal {found} into Go value of type {TYPE_META}"
+        ))),
+    }
+}
+
+fn type_field(object: &mut Map<String, Value>, field: &str, default: &str) -> Result<String, DecodeError> {
+    match object.get(field) {
+        Some(Value::String(found)) if !found.is_empty() => Ok(found.clone()),
+        None | Some(Value::Null | Value::String(_)) => {
+            object.insert(field.to_owned(), default.into());
+            Ok(default.to_owned())
+        }
+        Some(other) => Err(DecodeError::malformed_json(format_args!(
+            "json: cannot unmarshal {} into Go struct field .{field} of type string",
+            json_type(other)
+        ))),
+    }
+}
+
+/// Go's package of the unversioned types of a group.
+fn internal_package(group: &str) -> &str {
+    match group.split('.').next() {
+        None | Some("") => "core",
+        Some(first) => first,
+    }
+}
+
+/// Go's word for the type of a JSON value.
+fn json_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// The beginning of a body: text if it begins with `{`, else in hexadecimal.
+fn summarize(body: &[u8]) -> String {
+    let beginning = body.get(..SUMMARY_BYTES).unwrap_or(body);
+    let mut text = match body.first() {
+        None => return "<empty>".to_owned(),
+        Some(b'{') => String::from_utf8_lossy(beginning).into_owned(),
+        Some(_) => beginning.iter().map(|byte| format!("{byte:02x}")).collect(),
+    };
+    if body.len() > SUMMARY_BYTES {
+        text.push_str(" ...");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::summarize;
+
+    #[test]
+    fn summary_of_body_is_text_or_hexadecimal_and_cut_off() {
+        assert_eq!(summarize(b""), "<empty>");
+        assert_eq!(summarize(b"{x"), "{x");
+        assert_eq!(summarize(b"nul"), "6e756c");
+        assert_eq!(summarize(&[b'{'; 31]), format!("{} ...", "{".repeat(30)));
+    }
+}

@@ -1,0 +1,107 @@
+//! The embedded API server beside kube-apiserver: the same requests, kubectl commands and client-go programs.
+
+mod client_go;
+mod kubectl_stories;
+mod process_kills;
+mod recorder;
+mod request_comparison;
+mod request_file;
+
+use self::request_comparison::compare_requests;
+use super::{KubectlTestFn, TestFn};
+use crate::environment::TestEnvironment;
+
+pub(super) const KUBECTL_TESTS: &[(&str, KubectlTestFn)] = &[
+    ("embedded API: commands print what they print for kube-apiserver", kubectl_stories::compare_commands),
+    ("embedded API: watch and wait", kubectl_stories::watch_and_wait),
+];
+
+pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
+    ("embedded API: requests: objects", |environment| compare_requests(environment, "objects.http", "objects", &[])),
+    ("embedded API: requests: patches", |environment| compare_requests(environment, "patches.http", "patches", &[])),
+    ("embedded API: requests: deletions", |environment| {
+        compare_requests(environment, "deletions.http", "deletions", &[]);
+    }),
+    ("embedded API: requests: lists", |environment| compare_requests(environment, "lists.http", "lists", &[])),
+    ("embedded API: requests: watches", |environment| compare_requests(environment, "watches.http", "watches", &[])),
+    ("embedded API: requests: encodings", |environment| {
+        compare_requests(environment, "encodings.http", "encodings", &[]);
+    }),
+    ("embedded API: requests: namespaces", |environment| {
+        compare_requests(environment, "namespaces.http", "namespaces", &[]);
+    }),
+    ("embedded API: requests: life of secrets", |environment| compare_lifecycle(environment, 0)),
+    ("embedded API: requests: life of serviceaccounts", |environment| compare_lifecycle(environment, 1)),
+    ("embedded API: requests: life of events", |environment| compare_lifecycle(environment, 2)),
+    ("embedded API: requests: life of services", |environment| compare_lifecycle(environment, 3)),
+    ("embedded API: requests: life of endpoints", |environment| compare_lifecycle(environment, 4)),
+    ("embedded API: requests: life of leases", |environment| compare_lifecycle(environment, 5)),
+    ("embedded API: requests: life of endpointslices", |environment| compare_lifecycle(environment, 6)),
+    ("embedded API: requests: life of configmaps", |environment| compare_lifecycle(environment, 7)),
+    ("embedded API: client-go: informers see the same events", client_go::informers_see_the_same_events),
+    ("embedded API: client-go: leader election", client_go::leader_election_takes_over),
+    ("embedded API: killed while kubectl and client-go write and watch", process_kills::acknowledged_writes_survive),
+];
+
+/// A kind in `lifecycle.http`: apiVersion, kind, plural, fields, merge patch.
+const KINDS: [[&str; 5]; 8] = [
+    ["v1", "Secret", "secrets", r#""data":{"a":"eA=="},"stringData":{"b":"y"}"#, r#"{"stringData":{"c":"z"}}"#],
+    [
+        "v1",
+        "ServiceAccount",
+        "serviceaccounts",
+        r#""automountServiceAccountToken":false"#,
+        r#"{"secrets":[{"name":"s"}]}"#,
+    ],
+    [
+        "v1",
+        "Event",
+        "events",
+        r#""involvedObject":{"kind":"Pod","namespace":"{{namespace}}","name":"p"},"reason":"Started","message":"m","type":"Normal","source":{"component":"c"}"#,
+        r#"{"count":2}"#,
+    ],
+    [
+        "v1",
+        "Service",
+        "services",
+        r#""spec":{"type":"ExternalName","externalName":"example.com","ports":[{"port":80}]}"#,
+        r#"{"spec":{"externalName":"example.org"}}"#,
+    ],
+    [
+        "v1",
+        "Endpoints",
+        "endpoints",
+        r#""subsets":[{"addresses":[{"ip":"10.1.0.1"}],"ports":[{"port":80}]}]"#,
+        r#"{"subsets":[{"addresses":[{"ip":"10.1.0.2"}],"ports":[{"port":80}]}]}"#,
+    ],
+    [
+        "coordination.k8s.io/v1",
+        "Lease",
+        "leases",
+        r#""spec":{"holderIdentity":"a","leaseDurationSeconds":15,"acquireTime":"2026-01-01T00:00:00.000000Z"}"#,
+        r#"{"spec":{"holderIdentity":"b","leaseTransitions":1}}"#,
+    ],
+    [
+        "discovery.k8s.io/v1",
+        "EndpointSlice",
+        "endpointslices",
+        r#""addressType":"IPv4","endpoints":[{"addresses":["10.1.0.1"]}],"ports":[{"port":80}]"#,
+        r#"{"ports":[{"port":81,"name":"x"}]}"#,
+    ],
+    ["v1", "ConfigMap", "configmaps", r#""data":{"a":"b"}"#, r#"{"data":{"c":"d"}}"#],
+];
+
+fn compare_lifecycle(environment: &TestEnvironment, number: usize) {
+    let [api_version, kind, plural, payload, change] = KINDS[number];
+    let namespace = format!("requests-life-of-{plural}");
+    let root = if api_version.contains('/') { format!("/apis/{api_version}") } else { format!("/api/{api_version}") };
+    let payload = payload.replace("{{namespace}}", &namespace);
+    let values = [
+        ("collection", &*format!("{root}/namespaces/{namespace}/{plural}")),
+        ("apiVersion", api_version),
+        ("kind", kind),
+        ("payload", &*payload),
+        ("change", change),
+    ];
+    compare_requests(environment, "lifecycle.http", &format!("life-of-{plural}"), &values);
+}

@@ -1,0 +1,212 @@
+//! Sends requests to one server and records the responses without what differs from run to run: uids and resource
+//! versions are named after the request that saw them first, times and managedFields are left out.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use base64::Engine as _;
+use regex::{Captures, Regex};
+use serde_json::{Map, Value, json};
+
+use super::request_file::RequestRow;
+use crate::environment::{HttpResponse, HttpsEndpoint, Identity};
+
+/// Headers that are compared.
+const HEADERS: [&str; 8] = [
+    "accept-patch",
+    "allow",
+    "cache-control",
+    "content-encoding",
+    "content-type",
+    "location",
+    "retry-after",
+    "warning",
+];
+
+/// Requests of one server, in order.
+pub(super) struct Recorder<'e> {
+    endpoint: &'e HttpsEndpoint,
+    identity: &'e Identity,
+    /// Responses by the name of their request.
+    responses: BTreeMap<String, Value>,
+    /// Names of uids and resource versions.
+    aliases: BTreeMap<String, String>,
+    /// Title of the request whose response is read.
+    title: String,
+}
+
+impl<'e> Recorder<'e> {
+    pub(super) fn new(endpoint: &'e HttpsEndpoint, identity: &'e Identity) -> Recorder<'e> {
+        let (responses, aliases, title) = Default::default();
+        Recorder { endpoint, identity, responses, aliases, title }
+    }
+
+    /// Sends the requests; consecutive concurrent ones together. Returns `{status, headers, body}` of each.
+    pub(super) fn record(&mut self, rows: &[RequestRow]) -> Vec<Value> {
+        let mut recorded = Vec::new();
+        for group in rows.chunk_by(|one, next| one.is_concurrent && next.is_concurrent) {
+            let requests: Vec<RequestRow> = group.iter().map(|row| self.with_values(row)).collect();
+            let send = |row: &RequestRow| send(self.endpoint, self.identity, row);
+            let responses: Vec<HttpResponse> = std::thread::scope(|scope| {
+                let sent: Vec<_> = requests.iter().map(|row| scope.spawn(move || send(row))).collect();
+                sent.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            for (row, response) in requests.iter().zip(responses) {
+                let body = body_value(&response);
+                if !row.name.is_empty() {
+                    self.responses.insert(row.name.clone(), body.clone());
+                }
+                self.title.clone_from(&row.title);
+                recorded.push(self.normalized(&response, body));
+            }
+        }
+        recorded
+    }
+
+    /// The request with values of earlier responses.
+    fn with_values(&self, row: &RequestRow) -> RequestRow {
+        let fill = |text: &str| self.fill(text, &row.title);
+        RequestRow {
+            path: fill(&row.path),
+            headers: row.headers.iter().map(|(name, value)| (name.clone(), fill(value))).collect(),
+            body: fill(&row.body),
+            ..row.clone()
+        }
+    }
+
+    fn fill(&self, text: &str, title: &str) -> String {
+        static PLACEHOLDER: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\{\{([^{}]+)\}\}").unwrap());
+        let value = |found: &Captures<'_>| {
+            let words: Vec<&str> = found[1].split(' ').collect();
+            if let ["repeat", text, count] = words[..] {
+                return text.repeat(count.parse().unwrap());
+            }
+            let (name, path) = found[1].split_once('.').unwrap_or_else(|| panic!("{title}: {{{{{}}}}}", &found[1]));
+            let value = self.responses.get(name).map(|body| body.pointer(&format!("/{}", path.replace('.', "/"))));
+            match value.flatten() {
+                Some(Value::String(text)) => text.clone(),
+                Some(value) => value.to_string(),
+                None => panic!("{title}: no value {:?} in {:?}", &found[1], self.responses.get(name)),
+            }
+        };
+        PLACEHOLDER.replace_all(text, value).into_owned()
+    }
+
+    fn normalized(&mut self, response: &HttpResponse, mut body: Value) -> Value {
+        self.normalize(&mut body, "");
+        let headers: Map<String, Value> = HEADERS
+            .iter()
+            .filter_map(|name| {
+                let values: Vec<&str> =
+                    response.headers.get_all(*name).iter().filter_map(|value| value.to_str().ok()).collect();
+                (!values.is_empty()).then(|| ((*name).to_owned(), json!(values)))
+            })
+            .collect();
+        json!({"status": response.status.as_u16(), "headers": headers, "body": body})
+    }
+
+    fn normalize(&mut self, value: &mut Value, field: &str) {
+        match value {
+            Value::Object(fields) => {
+                fields.remove("managedFields");
+                if let Some(Value::Array(items)) = fields.get_mut("items") {
+                    items.iter_mut().for_each(remove_type);
+                }
+                let is_object = fields.contains_key("name");
+                for (key, value) in fields.iter_mut() {
+                    match (key.as_str(), value.as_str()) {
+                        ("resourceVersion", Some("" | "0")) => {}
+                        ("resourceVersion", Some(version)) => {
+                            *value = match is_object {
+                                true => self.alias("version", version).into(),
+                                false => "VERSION".into(),
+                            }
+                        }
+                        ("uid", Some(uid)) if is_uuid(uid) => {
+                            *value = self.alias("uid", uid).into();
+                        }
+                        ("continue", Some(token)) if !token.is_empty() => *value = "CONTINUE".into(),
+                        ("creationTimestamp" | "deletionTimestamp", Some(_)) => *value = "TIME".into(),
+                        _ => self.normalize(value, key),
+                    }
+                }
+            }
+            Value::Array(values) => values.iter_mut().for_each(|value| self.normalize(value, field)),
+            Value::String(text) => *text = self.normalized_text(text, field),
+            _ => {}
+        }
+    }
+
+    /// What stands for a value: the request whose response had it first, and its place among those of the response.
+    fn alias(&mut self, what: &str, value: &str) -> String {
+        let prefix = format!("{what} of {}", self.title);
+        let place = self.aliases.values().filter(|alias| alias.starts_with(&prefix)).count();
+        self.aliases.entry(format!("{what} {value}")).or_insert_with(|| format!("{prefix} #{place}")).clone()
+    }
+
+    fn normalized_text(&mut self, text: &str, field: &str) -> String {
+        static UUID: LazyLock<Regex> =
+            LazyLock::new(|| Regex::new("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").unwrap());
+        static VERSION: LazyLock<Regex> =
+            LazyLock::new(|| Regex::new(r"((?:version|current|ResourceVersion)[a-z ]*: |in record \()\d+").unwrap());
+        static AGE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\d+m?s$").unwrap());
+        static TIME: LazyLock<Regex> =
+            LazyLock::new(|| Regex::new(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z| \+0000 UTC)").unwrap());
+        if field == "cells" && AGE.is_match(text) {
+            return "AGE".to_owned();
+        }
+        if field != "message" {
+            return text.to_owned();
+        }
+        static OBJECT: LazyLock<Regex> = LazyLock::new(|| {
+            Regex::new(r#"(patch: Invalid value: |^Invalid value: )"(map\[|\{)(\\.|[^"\\])*""#).unwrap()
+        });
+        let text = OBJECT.replace_all(text, "${1}OBJECT");
+        let text = UUID.replace_all(&text, |found: &Captures<'_>| self.alias("uid", &found[0]));
+        let text = TIME.replace_all(&text, "TIME");
+        VERSION.replace_all(&text, "${1}VERSION").into_owned()
+    }
+}
+
+/// Removes the type of a list's item, which kube-apiserver leaves out of built-in kinds; clients know it.
+fn remove_type(item: &mut Value) {
+    if let Some(item) =
+        item.as_object_mut().filter(|item| item.get("kind").is_none_or(|kind| kind != "PartialObjectMetadata"))
+    {
+        item.remove("kind");
+        item.remove("apiVersion");
+    }
+}
+
+fn is_uuid(text: &str) -> bool {
+    text.len() == 36 && text.matches('-').count() == 4
+}
+
+fn send(endpoint: &HttpsEndpoint, identity: &Identity, row: &RequestRow) -> HttpResponse {
+    let headers: Vec<(&str, &str)> = row.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+    let body = match row.is_base64 {
+        true => base64::engine::general_purpose::STANDARD.decode(&row.body).unwrap(),
+        false => row.body.clone().into_bytes(),
+    };
+    let response = endpoint.send(Some(identity), &row.method, &row.path, &headers, &body);
+    response.unwrap_or_else(|error| panic!("{}: {} {}: {error}", row.title, row.method, row.path))
+}
+
+/// The body as JSON; a list of documents for a stream of them; text for anything else.
+fn body_value(response: &HttpResponse) -> Value {
+    let documents = serde_json::Deserializer::from_slice(&response.body).into_iter::<Value>();
+    let is_stream = response.headers.get("transfer-encoding").is_some() && !response.body.starts_with(b"{\"kind\"");
+    match documents.collect::<Result<Vec<Value>, _>>() {
+        Ok(documents)
+            if documents.iter().all(|document| {
+                document.get("type").is_some_and(Value::is_string) && document.get("object").is_some()
+            }) =>
+        {
+            json!({ "events": documents })
+        }
+        Ok(mut documents) if documents.len() == 1 && !is_stream => documents.remove(0),
+        Ok(mut documents) if documents.len() == 1 => documents.remove(0),
+        _ if response.body.starts_with(b"k8s\0") => "protobuf".into(),
+        _ => response.text().into(),
+    }
+}
