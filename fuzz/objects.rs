@@ -193,10 +193,10 @@ fn json_is_yaml() {
         if text.contains(|letter: char| letter.is_ascii_digit() || letter == '\\') {
             return;
         }
-        if let (Ok((json, findings)), Ok(yaml)) = (read_json(text.as_bytes()), read_yaml(text)) {
-            if findings.duplicates.is_empty() {
-                assert_eq!(json, yaml.value, "{text}");
-            }
+        if let (Ok((json, findings)), Ok(yaml)) = (read_json(text.as_bytes()), read_yaml(text))
+            && findings.duplicates.is_empty()
+        {
+            assert_eq!(json, yaml.value, "{text}");
         }
     });
 }
@@ -281,10 +281,10 @@ fn strategic_merge_patches() {
 fn json_and_merge_patches() {
     fuzz_bytes(|bytes| {
         let text = text_from_words(bytes, JSON_PATCH);
-        if let Ok((patch, _)) = JsonPatch::parse(text.as_bytes(), true) {
-            if let Ok(patched) = patch.apply(service()) {
-                read_json(write_json(&patched).as_bytes()).expect("within the limits of a document");
-            }
+        if let Ok((patch, _)) = JsonPatch::parse(text.as_bytes(), true)
+            && let Ok(patched) = patch.apply(service())
+        {
+            read_json(write_json(&patched).as_bytes()).expect("within the limits of a document");
         }
         let text = text_from_words(bytes, PATCH);
         if let (Ok((patch, _)), Value::Object(object)) = (MergePatch::parse(text.as_bytes()), service()) {

@@ -1,3 +1,5 @@
+//! Tests of the OpenAPI documents of built-in kinds.
+
 use super::*;
 
 fn v3(catalog: &ResourceCatalog, key: &str) -> Value {

@@ -524,7 +524,7 @@ async fn watch_event_encodings_kept_are_bounded() {
     }
     let kept = |change: &Arc<crate::watch_cache::StoredChange>| {
         let mut is_kept = true;
-        change.views().get_or_encode(u64::MAX - 1, || Bytes::new());
+        change.views().get_or_encode(u64::MAX - 1, Bytes::new);
         change.views().get_or_encode(0, || {
             is_kept = false;
             Bytes::new()

@@ -11,6 +11,9 @@ use super::reviews::render_histogram;
 use crate::observe::metrics::counters::{Histogram, REQUEST_SECONDS};
 use crate::observe::metrics::exposition::{MetricType, MetricsText};
 
+/// Writes the samples of one operation with its labels.
+type SampleWriter<'w> = &'w mut dyn FnMut(&[(&str, &str)], &OperationCounts);
+
 /// Modulus of `apiserver_watch_cache_resource_version`: a float holds 15 digits.
 const MAX_PRINTED_VERSION: u64 = 1_000_000_000_000_000;
 
@@ -173,7 +176,7 @@ impl StorageMetrics {
     pub(in crate::observe::metrics) fn render_requests(&self, text: &mut MetricsText) {
         let mut requests = self.requests.lock().clone();
         requests.sort_by(|one, other| (&one.group, &one.resource).cmp(&(&other.group, &other.resource)));
-        let each = |write: &mut dyn FnMut(&[(&str, &str)], &OperationCounts)| {
+        let each = |write: SampleWriter<'_>| {
             for (place, operation) in OPERATIONS.into_iter().enumerate() {
                 for one in &requests {
                     let labels = [("group", &*one.group), ("operation", operation), ("resource", &one.resource)];
