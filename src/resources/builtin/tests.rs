@@ -172,7 +172,14 @@ fn strict_decoding_reports_what_upstream_reports() {
                 let reported: BTreeSet<&str> = reported.into_iter().flat_map(|list| list.split(", ")).collect();
                 let unknown: Vec<String> = unknown.iter().map(|path| format!("unknown field {path:?}")).collect();
                 assert_eq!(unknown.iter().map(String::as_str).collect::<BTreeSet<_>>(), reported);
-                assert_eq!(value, case["left"], "{}", case["sent"]);
+                // What Go decodes is nil here; kube-apiserver stores it as protobuf and reads empty bytes back.
+                let mut left = case["left"].clone();
+                for bytes in left.get_mut("binaryData").and_then(Value::as_object_mut).into_iter().flatten() {
+                    if bytes.1.is_null() {
+                        *bytes.1 = json!("");
+                    }
+                }
+                assert_eq!(value, left, "{}", case["sent"]);
             }
             Err(error) => assert_eq!(error.to_string(), expected, "{}", case["sent"]),
         }

@@ -97,7 +97,7 @@ fn list_version_and_match() {
             (Latest, 0, "1 2 3", 5, false),
             (Latest, 1, "1", 5, true),
             (Any, 1, "1 2 3", 5, false),
-            (NotOlderThan(3), 1, "1 2 3", 5, false),
+            (NotOlderThan(3), 1, "1", 5, true),
             (NotOlderThan(5), 0, "1 2 3", 5, false),
             (Exact(3), 1, "1", 3, true),
             (Exact(3), 2, "1 2", 3, false),
