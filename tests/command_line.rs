@@ -245,3 +245,12 @@ fn identity_header_names_reserved_by_http_refused() {
     let output = narthex(&["check", "gateway", "--requestheader-extra-headers-prefix=content-"], &[]);
     assert!(text(&output.stderr).contains("--requestheader-extra-headers-prefix: \"content-\" "));
 }
+
+#[test]
+fn socket_path_of_quickstart_too_long() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("d".repeat(120));
+    let output = narthex(&["quickstart", "--data-dir", &data.display().to_string()], &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("choose a shorter --data-dir"), "{}", text(&output.stderr));
+}

@@ -17,7 +17,7 @@ use crate::process::Problems;
 use crate::tls::{Bundle, KeyPair};
 
 /// Maximum bytes of the path of a Unix domain socket (`sun_path`, without its NUL).
-const MAX_SOCKET_PATH_BYTES: usize = 107;
+pub const MAX_SOCKET_PATH_BYTES: usize = 107;
 
 /// Address and protocol of an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]

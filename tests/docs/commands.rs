@@ -67,6 +67,7 @@ fn run(page: &Page) {
         directory: directory.path().to_owned(),
         programs: vec![("narthex".to_owned(), format!("exec '{program}' \"$@\""))],
         replacements: Vec::new(),
+        gateway_port: None,
     };
     environment.run(&page.path, &page.text);
 }

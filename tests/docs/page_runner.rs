@@ -16,6 +16,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -74,6 +75,8 @@ pub(crate) struct PageEnvironment {
     pub(crate) programs: Vec<(String, String)>,
     /// Replaced in the page and in the samples: ports and addresses.
     pub(crate) replacements: Vec<(String, String)>,
+    /// The local port that `narthex gateway … &` listens on. The block after it waits for it, as a reader would.
+    pub(crate) gateway_port: Option<u16>,
 }
 
 impl PageEnvironment {
@@ -85,6 +88,10 @@ impl PageEnvironment {
             let text = self.replaced(&block.text);
             if block.is_run() {
                 output = shell.run(path, &block, &text);
+                let starts_gateway = |line: &str| line.starts_with("narthex gateway ") && line.ends_with('&');
+                if let Some(port) = self.gateway_port.filter(|_| text.lines().any(starts_gateway)) {
+                    wait_for_listener(port);
+                }
             } else if block.language == "text" && block.mark != "not output" && shell.blocks > 0 {
                 shell.expect(path, &block, &text, &output);
             }
@@ -209,6 +216,14 @@ impl Drop for PageShell {
         let group = format!("-{}", self.child.id());
         let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
         let _ = self.child.wait();
+    }
+}
+
+/// Waits until a local port accepts connections. When it does not, the commands that need it say why.
+fn wait_for_listener(port: u16) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_err() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -21,6 +21,7 @@ use super::gateway::{self, StartOptions};
 use crate::config::{GatewayConfig, QuickstartConfig, sidecar};
 use crate::observe::log;
 use crate::process::{Drain, Problem, Problems, replace_file};
+use crate::registry::MAX_SOCKET_PATH_BYTES;
 use crate::tls::{self, CertificateKind, CertificateStore, GeneratedCertificates, ManagedCertificate};
 use example::ExampleApi;
 
@@ -95,7 +96,11 @@ fn bind_example_socket(data: &Path) -> Result<(UnixListener, PathBuf), Problem> 
         }
         UnixListener::bind(&socket)
     };
-    let listener = open().map_err(|error| Problem::new(socket.display(), error))?;
+    let listener = open().map_err(|error| {
+        let too_long = socket.as_os_str().len() > MAX_SOCKET_PATH_BYTES;
+        let advice = if too_long { ": choose a shorter --data-dir" } else { "" };
+        Problem::new(socket.display(), format!("{error}{advice}"))
+    })?;
     Ok((listener, socket))
 }
 

@@ -35,7 +35,8 @@ const PORTS: [u16; 13] = [1080, 6443, 6480, 8001, 8002, 8003, 8080, 8132, 8133, 
 fn run(environment: &TestEnvironment, path: &str) {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = std::fs::read_to_string(repository.join(path)).unwrap();
-    let name = path.trim_start_matches("docs/").trim_end_matches(".md").replace('/', "-");
+    // The last part alone: a socket below it must not have a long path.
+    let name = path.rsplit('/').next().unwrap_or(path).trim_end_matches(".md").to_owned();
     let ports = PORTS.map(|port| (port, free_port()));
     let port = |wanted: u16| ports.iter().find(|(port, _)| *port == wanted).map(|(_, free)| *free).unwrap();
     let mut replacements: Vec<(String, String)> =
@@ -96,6 +97,6 @@ fn run(environment: &TestEnvironment, path: &str) {
     for file in [".kube/config", "sidecar.kubeconfig"] {
         std::fs::copy(&environment.cluster.admin_kubeconfig, directory.join(file)).unwrap();
     }
-    let page_environment = PageEnvironment { directory, programs, replacements };
+    let page_environment = PageEnvironment { directory, programs, replacements, gateway_port: Some(port(6443)) };
     page_environment.run(path, &page);
 }
