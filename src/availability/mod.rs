@@ -8,20 +8,20 @@
 //! endpoint, and per APIService in its circuit breaker. When they contradict the last probe, the next probe runs at
 //! once.
 
+mod api_service_objects;
 mod availability_map;
 mod circuit;
 mod condition;
 mod endpoint_map;
 mod hysteresis;
+mod outlier_detection;
 mod probe;
 mod probe_backoff;
+mod probe_loops;
 mod prober;
 mod status_writer;
-// APIServices as a read-only API.
-pub mod apiservice_api;
-mod outlier_detection;
-mod probe_loops;
 
+pub use api_service_objects::publish_api_services;
 pub use availability_map::{Availability, AvailabilityMap, CircuitPermit, Rejection};
 pub use circuit::BackendOutcome;
 pub use condition::{AvailabilityCondition, ConditionStatus};

@@ -6,29 +6,18 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustls_pki_types::UnixTime;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use crate::process::{Drain, Problem, Published, Publisher, ShutdownPhase};
+use crate::process::{Drain, Problem, Published, ShutdownPhase};
 use crate::tls::server::ClientTrust;
 use crate::tls::{Bundle, KeyPair, PeerCertificate};
 
 /// The namespace of the ConfigMap.
-pub(super) const NAMESPACE: &str = "kube-system";
+pub const NAMESPACE: &str = "kube-system";
 /// The name of the ConfigMap.
-pub(super) const NAME: &str = "extension-apiserver-authentication";
-
-/// The ConfigMap object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AuthConfigMap {
-    /// The resource version; it keeps growing across restarts of the process.
-    pub(super) resource_version: u64,
-    created: String,
-    data: BTreeMap<&'static str, String>,
-}
+pub const NAME: &str = "extension-apiserver-authentication";
 
 /// Builds the ConfigMap from the gateway's trust and its own certificate.
 pub struct AuthConfigMapSource {
@@ -45,41 +34,28 @@ pub struct AuthConfigMapSource {
     pub includes_client_ca: bool,
 }
 
-impl AuthConfigMap {
-    /// The object as JSON, without `kind` and `apiVersion`, as an item of a list.
-    pub(super) fn to_list_item(&self) -> Value {
-        json!({
-            "metadata": {
-                "name": NAME, "namespace": NAMESPACE, "resourceVersion": self.resource_version.to_string(),
-                "creationTimestamp": self.created,
-            },
-            "data": self.data,
-        })
-    }
-
-    /// The object as JSON.
-    pub(super) fn to_json(&self) -> Value {
-        let mut value = self.to_list_item();
-        value["kind"] = "ConfigMap".into();
-        value["apiVersion"] = "v1".into();
-        value
-    }
-}
-
 impl AuthConfigMapSource {
-    /// Builds the initial object.
+    /// Builds the object, without what the server sets.
     ///
     /// # Errors
     /// When no backend could verify the gateway by it.
-    pub fn build(&self, now: SystemTime) -> Result<AuthConfigMap, Problem> {
-        let version = now.duration_since(UNIX_EPOCH).map_or(1, |since| since.as_millis() as u64);
-        let created = jiff::Timestamp::try_from(now).unwrap_or_default().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        Ok(AuthConfigMap { resource_version: version, created, data: self.data()? })
+    pub fn build(&self) -> Result<Map<String, Value>, Problem> {
+        Ok(Map::from_iter([
+            ("apiVersion".to_owned(), json!("v1")),
+            ("kind".to_owned(), json!("ConfigMap")),
+            ("metadata".to_owned(), json!({"name": NAME, "namespace": NAMESPACE})),
+            ("data".to_owned(), json!(self.data()?)),
+        ]))
     }
 
-    /// Publishes a new version whenever the data change, until the process ends.
-    pub async fn run(mut self, publisher: Publisher<AuthConfigMap>, mut drain: Drain) {
-        let current = publisher.reader();
+    /// Publishes `object`, and a new one whenever it changes, until the process ends.
+    pub async fn run(
+        mut self,
+        mut object: Map<String, Value>,
+        publish: impl AsyncFn(Map<String, Value>),
+        mut drain: Drain,
+    ) {
+        publish(object.clone()).await;
         let mut told = None;
         loop {
             tokio::select! {
@@ -87,18 +63,13 @@ impl AuthConfigMapSource {
                 () = self.identity.changed() => {}
                 () = drain.wait_for(ShutdownPhase::Ending) => return,
             }
-            match self.data() {
-                Ok(data) => {
+            match self.build() {
+                Ok(next) => {
                     told = None;
-                    let before = current.get();
-                    if before.data != data {
+                    if object != next {
+                        object = next;
+                        publish(object.clone()).await;
                         tracing::info!("served ConfigMap extension-apiserver-authentication updated");
-                        let created = before.created.clone();
-                        publisher.publish(Arc::new(AuthConfigMap {
-                            resource_version: before.resource_version + 1,
-                            created,
-                            data,
-                        }));
                     }
                 }
                 Err(problem) if told.as_ref() != Some(&problem) => {
@@ -166,8 +137,9 @@ pub fn who_vouches(candidates: impl IntoIterator<Item = Bundle>, identity: &KeyP
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
-    use crate::process::Drain;
     use crate::tls::{Authority, CertificateSpec};
 
     struct Pki {
@@ -194,7 +166,7 @@ mod tests {
             }
         }
 
-        fn speaker(&self, name: &str) -> AuthConfigMapSource {
+        fn source(&self, name: &str) -> AuthConfigMapSource {
             AuthConfigMapSource {
                 trust: Published::fixed(self.trust()),
                 identity: Published::fixed(self.identity(name)),
@@ -208,23 +180,19 @@ mod tests {
     #[test]
     fn served_configmap_omits_client_ca_when_groups_are_filtered() {
         let pki = Pki::new();
-        let config_map = AuthConfigMapSource { includes_client_ca: false, ..pki.speaker("gateway") }
-            .build(SystemTime::now())
-            .unwrap();
-        assert!(!config_map.data.contains_key("client-ca-file"));
-        assert!(config_map.data.contains_key("requestheader-client-ca-file"));
+        let source = AuthConfigMapSource { includes_client_ca: false, ..pki.source("gateway") };
+        let data = source.data().unwrap();
+        assert!(!data.contains_key("client-ca-file") && data.contains_key("requestheader-client-ca-file"));
     }
 
     #[test]
     fn served_configmap_contains_cas_and_request_headers() {
         let pki = Pki::new();
-        let object = pki.speaker("gateway").build(UNIX_EPOCH + std::time::Duration::from_secs(1)).unwrap().to_json();
         assert_eq!(
-            object,
+            Value::Object(pki.source("gateway").build().unwrap()),
             json!({
                 "kind": "ConfigMap", "apiVersion": "v1",
-                "metadata": {"name": NAME, "namespace": NAMESPACE, "resourceVersion": "1000",
-                    "creationTimestamp": "1970-01-01T00:00:01Z"},
+                "metadata": {"name": NAME, "namespace": NAMESPACE},
                 "data": {
                     "client-ca-file": pki.client.pem(), "requestheader-client-ca-file": pki.front_proxy.pem(),
                     "requestheader-allowed-names": "[\"gateway\"]",
@@ -240,8 +208,8 @@ mod tests {
     #[test]
     fn served_configmap_without_issuing_ca_is_an_error() {
         let pki = Pki::new();
-        let begin = |speaker: AuthConfigMapSource| speaker.build(UNIX_EPOCH).map(|_| ()).unwrap_err().to_string();
-        let why = begin(AuthConfigMapSource { trust: Published::fixed(Pki::new().trust()), ..pki.speaker("gateway") });
+        let source = AuthConfigMapSource { trust: Published::fixed(Pki::new().trust()), ..pki.source("gateway") };
+        let why = source.build().unwrap_err().to_string();
         assert!(why.contains("no CA of --requestheader-client-ca-file signed us.crt"), "{why}");
     }
 
@@ -249,22 +217,20 @@ mod tests {
     async fn served_configmap_drops_removed_ca() {
         let pki = Pki::new();
         let (publisher, trust) = Published::new(pki.trust());
-        let speaker = AuthConfigMapSource { trust, ..pki.speaker("gateway") };
-        let first = speaker.build(SystemTime::now()).unwrap();
-        let version = first.resource_version;
-        let (told, mut hear) = Published::new(first);
+        let source = AuthConfigMapSource { trust, ..pki.source("gateway") };
+        let (sender, mut objects) = tokio::sync::mpsc::unbounded_channel();
         let (drainer, drain) = Drain::new();
-        let following = tokio::spawn(speaker.run(told, drain));
+        let first = source.build().unwrap();
+        let running = tokio::spawn(source.run(first, async move |object| drop(sender.send(object)), drain));
+        let mut client_ca = async || objects.recv().await.unwrap()["data"].get("client-ca-file").cloned();
+        assert_eq!(client_ca().await, Some(json!(pki.client.pem())));
         publisher.publish(ClientTrust { client: None, generation: 1, ..pki.trust() }.into());
-        hear.changed().await;
-        assert_eq!(hear.get().resource_version, version + 1);
-        assert!(!hear.get().data.contains_key("client-ca-file"));
+        assert_eq!(client_ca().await, None);
         // Data by which backends could not verify the gateway are not published.
         publisher.publish(ClientTrust { generation: 2, ..Pki::new().trust() }.into());
         publisher.publish(ClientTrust { generation: 3, ..pki.trust() }.into());
-        hear.changed().await;
-        assert_eq!(hear.get().data["client-ca-file"], pki.client.pem());
+        assert_eq!(client_ca().await, Some(json!(pki.client.pem())));
         drainer.advance(ShutdownPhase::Ending);
-        following.await.unwrap();
+        running.await.unwrap();
     }
 }

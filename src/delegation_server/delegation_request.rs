@@ -6,8 +6,6 @@ use crate::kubeapi::RequestInfo;
 /// A request of a backend to the delegation server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DelegationRequest {
-    /// Read the ConfigMap.
-    ConfigMap,
     /// `TokenReview`.
     TokenReview,
     /// `SubjectAccessReview`.
@@ -21,7 +19,6 @@ impl DelegationRequest {
             return None;
         }
         match (info.api_prefix, info.api_group, info.resource) {
-            ("api", "", "configmaps") => Some(DelegationRequest::ConfigMap),
             ("apis", "authentication.k8s.io", "tokenreviews") if info.namespace.is_empty() => {
                 Some(DelegationRequest::TokenReview)
             }
@@ -32,12 +29,11 @@ impl DelegationRequest {
         }
     }
 
-    /// The kind of its body; none if it has none.
-    pub fn review_body(self) -> Option<ReviewBody> {
+    /// The kind of its body.
+    pub fn review_body(self) -> ReviewBody {
         match self {
-            DelegationRequest::ConfigMap => None,
-            DelegationRequest::TokenReview => Some(ReviewBody::Token),
-            DelegationRequest::SubjectAccessReview => Some(ReviewBody::SubjectAccess),
+            DelegationRequest::TokenReview => ReviewBody::Token,
+            DelegationRequest::SubjectAccessReview => ReviewBody::SubjectAccess,
         }
     }
 }
@@ -56,18 +52,13 @@ mod tests {
             DelegationRequest::parse(&RequestInfo::parse(&Method::POST, &path, &query).unwrap())
         };
         for (path, expected) in [
-            (
-                "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication",
-                Some(DelegationRequest::ConfigMap),
-            ),
-            ("/api/v1/configmaps", Some(DelegationRequest::ConfigMap)),
+            ("/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication", None),
             ("/apis/authentication.k8s.io/v1/tokenreviews", Some(DelegationRequest::TokenReview)),
             ("/apis/authorization.k8s.io/v1/subjectaccessreviews", Some(DelegationRequest::SubjectAccessReview)),
             ("/apis/authorization.k8s.io/v1beta1/subjectaccessreviews", None),
             ("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", None),
             ("/apis/authorization.k8s.io/v1/namespaces/x/localsubjectaccessreviews", None),
             ("/api/v1/namespaces/kube-system/secrets", None),
-            ("/api/v1/namespaces/kube-system/configmaps/x/status", None),
             ("/configmaps", None),
         ] {
             assert_eq!(asked(path), expected, "{path}");

@@ -2,15 +2,13 @@
 //!
 //! An extension API server needs three APIs of its cluster: ConfigMap
 //! `kube-system/extension-apiserver-authentication` (CAs and request headers), `TokenReview` and
-//! `SubjectAccessReview`. Here the gateway's own chains answer them. The caller must be authorized for these requests
-//! as for any other, before they get here.
+//! `SubjectAccessReview`. Here the gateway's own chains answer the reviews, and the embedded API server serves the
+//! ConfigMap. The caller must be authorized for these requests as for any other, before they get here.
 
 mod config_map;
 mod delegation_request;
-mod serve;
 mod token_review;
 
-pub use config_map::{AuthConfigMap, AuthConfigMapSource, who_vouches};
+pub use config_map::{AuthConfigMapSource, NAME, NAMESPACE, who_vouches};
 pub use delegation_request::DelegationRequest;
-pub use serve::{DelegationServer, handle_config_map};
 pub use token_review::token_review;

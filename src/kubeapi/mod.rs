@@ -39,7 +39,6 @@ mod status;
 mod user;
 /// API versions and their order.
 pub mod version;
-mod watch_options;
 /// YAML bodies, as API servers read them.
 pub mod yaml;
 
@@ -56,4 +55,3 @@ pub use selector::label_selector::{LabelOperator, LabelRequirement, LabelSelecto
 pub use status::{Status, StatusCause, StatusDetails};
 pub use user::User;
 pub use version::{GroupVersion, compare_by_priority, compare_kube_aware};
-pub use watch_options::{WatchOptions, resource_version};

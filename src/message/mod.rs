@@ -12,7 +12,7 @@ pub mod negotiate;
 mod rbac_proxy;
 mod refusal;
 mod respond;
-mod watch_stream;
+mod watch_events;
 
 pub use allowed_headers::AllowedHeaders;
 pub use body::{Body, BodyError, StreamingBody, UnreadEnd};
@@ -21,7 +21,7 @@ pub use incoming_body::IncomingBody;
 pub use negotiate::Accept;
 pub use refusal::{Blame, Refusal, ReviewedAttributes};
 pub use respond::{ErrorFormat, respond, warning};
-pub use watch_stream::{WatchEvents, WatchSource, WatchStream, bookmark_metadata};
+pub use watch_events::{WatchEvents, bookmark_metadata};
 
 /// Headers of a test, line by line. A value may be any bytes that a header can have.
 #[cfg(test)]

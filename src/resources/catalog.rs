@@ -12,6 +12,8 @@ enum Serving {
     Optional,
     /// Listed and watched empty: a stored object would promise a behavior of the API server that does not exist.
     Empty,
+    /// Read and watched: the gateway itself makes the objects.
+    Generated,
 }
 
 /// Group, plural (`*` for all others of the group), and what is done with it. These are the resources that kubectl,
@@ -47,7 +49,7 @@ const SERVED: [(&str, &str, Serving); 28] = [
     ("flowcontrol.apiserver.k8s.io", "*", Serving::Empty),
 ];
 
-/// Verbs of a resource that is listed and watched empty.
+/// Verbs of a resource that clients cannot change.
 const READ_VERBS: [&str; 3] = ["get", "list", "watch"];
 
 /// A resource in the version that is served and stored.
@@ -103,6 +105,15 @@ impl CatalogEntry {
     /// Why objects are not stored, and what enables them if anything does.
     pub fn why_not_stored(&self) -> String {
         let (plural, group_version) = (self.resource.plural, self.group_version());
+        match (self.serving, plural) {
+            (Serving::Generated, "apiservices") => {
+                return "APIServices are read from the registry directory and cannot be changed here: change the files there".to_owned();
+            }
+            (Serving::Generated, _) => {
+                return format!("{plural} are generated from the gateway's configuration and are read-only");
+            }
+            _ => {}
+        }
         let name = match self.resource.group {
             "" => plural.to_owned(),
             group => format!("{plural}.{group}"),
@@ -124,9 +135,17 @@ impl ResourceCatalog {
         ResourceCatalog::of_rows(&SERVED, stores)
     }
 
-    /// The catalog of a gateway without an embedded API server: APIServices, read-only.
-    pub fn registrations() -> ResourceCatalog {
-        ResourceCatalog::of_rows(&[("apiregistration.k8s.io", "apiservices", Serving::Empty)], |_| false)
+    /// The catalog of a gateway without an embedded API server: what it generates, read-only. These are the APIServices
+    /// of its registry, and with `--serve-delegation` a ConfigMap.
+    pub fn of_generated(registrations: bool, delegation: bool) -> ResourceCatalog {
+        let mut rows = Vec::new();
+        if registrations {
+            rows.push(("apiregistration.k8s.io", "apiservices", Serving::Generated));
+        }
+        if delegation {
+            rows.push(("", "configmaps", Serving::Generated));
+        }
+        ResourceCatalog::of_rows(&rows, |_| false)
     }
 
     fn of_rows(rows: &[(&str, &str, Serving)], stores: impl Fn(&CatalogEntry) -> bool) -> ResourceCatalog {

@@ -11,6 +11,7 @@ mod delete_options;
 mod errors;
 mod metadata;
 mod namespace;
+mod object_publisher;
 mod object_type;
 mod patch;
 mod read;
@@ -31,6 +32,7 @@ use http::{HeaderMap, Response, StatusCode};
 use serde_json::{Map, Value};
 
 pub use self::bootstrap::create_initial_objects;
+pub use self::object_publisher::ObjectPublisher;
 pub use self::write_options::FieldValidation;
 
 use self::errors::status_of;

@@ -12,7 +12,7 @@ use super::{
     RecordChange, RecordPage, Revision, Store, StoreFuture,
 };
 
-/// Number of changes that are kept for feeds and older reads.
+/// Default number of changes that are kept for feeds and older reads.
 const MAX_HISTORY: usize = 102_400;
 
 /// A store without a file. It does not expire records. Cheap to clone.
@@ -24,6 +24,7 @@ struct MemoryState {
     compacted: Revision,
     records: BTreeMap<Key, Arc<KeyValue>>,
     history: VecDeque<Arc<RecordChange>>,
+    max_history: usize,
     sinks: Vec<(Prefix, Revision, Box<dyn ChangeSink>)>,
     published: watch::Sender<Revision>,
 }
@@ -31,13 +32,19 @@ struct MemoryState {
 impl MemoryStore {
     /// Creates an empty store.
     pub fn new() -> MemoryStore {
+        MemoryStore::starting_at(FIRST_REVISION, MAX_HISTORY)
+    }
+
+    /// Creates an empty store with this revision that keeps at most `max_history` changes.
+    pub fn starting_at(revision: Revision, max_history: usize) -> MemoryStore {
         MemoryStore(Arc::new(Mutex::new(MemoryState {
-            revision: FIRST_REVISION,
-            compacted: FIRST_REVISION,
+            revision,
+            compacted: revision,
             records: BTreeMap::new(),
             history: VecDeque::new(),
+            max_history,
             sinks: Vec::new(),
-            published: watch::Sender::new(FIRST_REVISION),
+            published: watch::Sender::new(revision),
         })))
     }
 
@@ -81,7 +88,7 @@ impl MemoryState {
             None => self.records.remove(key),
         };
         self.history.push_back(change.clone());
-        if self.history.len() > MAX_HISTORY
+        if self.history.len() > self.max_history
             && let Some(oldest) = self.history.front().map(|oldest| oldest.revision)
         {
             self.compact(oldest);

@@ -26,7 +26,9 @@ mod record;
 #[cfg(test)]
 pub(crate) use faulty::FaultyStore;
 pub use key::{Key, KeyError, Prefix};
-pub use local::{AbortHandler, Clock, LocalStore, LocalStoreSettings, OpenError, StoreMonitor, check_store_file};
+pub use local::{
+    AbortHandler, Clock, LocalStore, LocalStoreSettings, OpenError, StoreMonitor, check_store_file, system_clock,
+};
 pub use memory::MemoryStore;
 pub use record::{KeyValue, RecordChange, UnixMillis};
 

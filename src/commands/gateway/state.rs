@@ -6,9 +6,7 @@ use super::handshake_log::HandshakeLog;
 use super::request_policy::RequestPolicy;
 use crate::authenticate::Authenticator;
 use crate::authorize::{Authorizer, Impersonator};
-use crate::availability::apiservice_api::ApiServiceHandler;
 use crate::config::GatewayConfig;
-use crate::delegation_server::DelegationServer;
 use crate::discovery::DiscoverySnapshot;
 use crate::message::ErrorFormat;
 use crate::message::cors_hsts::BrowserPolicy;
@@ -32,12 +30,10 @@ pub(super) struct GatewayState {
     pub(super) documents: Documents,
     /// The front-proxy client certificate.
     pub(super) identity: Option<Published<KeyPair>>,
-    /// Serves the APIServices of the registry as the API `apiregistration.k8s.io`.
-    pub(super) apiservices: ApiServiceHandler,
-    /// Serves reviews and the ConfigMap to backends, with `--serve-delegation`.
-    pub(super) delegation_server: Option<DelegationServer>,
-    /// Serves stored objects, with `--embedded-api`.
-    pub(super) embedded_api: Option<ApiServer>,
+    /// Whether reviews of backends are answered (`--serve-delegation`).
+    pub(super) serves_delegation: bool,
+    /// Serves objects: with `--embedded-api` the stored ones, otherwise those that the gateway generates.
+    pub(super) api: ApiServer,
     pub(super) delegate: DelegateScope,
     pub(super) health: Vec<HealthChecks>,
     pub(super) relay: RelaySettings,

@@ -28,9 +28,8 @@ pub(super) async fn serve_connections(
     connections: Connections,
 ) {
     let limits = Rc::new(limits);
-    if let Some(notifier) = worker.notifier.clone() {
-        spawn_local(async move { notifier.run().await });
-    }
+    let notifier = worker.notifier.clone();
+    spawn_local(async move { notifier.run().await });
     let mut round = tokio::time::interval(SWEEP_INTERVAL);
     let [mut drain, mut end, mut over] = std::array::from_fn(|_| worker.shared.drain.clone());
     let (mut draining, mut ending, mut cut, mut open) = (None, false, false, true);

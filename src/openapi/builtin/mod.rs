@@ -85,7 +85,7 @@ impl LocalDocument {
             let text = DefinitionsText::read();
             let document = match &self.catalog {
                 Some(catalog) => build_v3(catalog, &self.key, &text.parse()),
-                None => build_v3(&ResourceCatalog::registrations(), &self.key, &text.parse()),
+                None => build_v3(&ResourceCatalog::of_generated(true, false), &self.key, &text.parse()),
             };
             let document = EncodedDocument::with_hash(&document, &self.hash);
             // Compressed here, because responses are made on worker threads.

@@ -35,6 +35,14 @@ use super::{
 /// Reads the wall clock.
 pub type Clock = Arc<dyn Fn() -> UnixMillis + Send + Sync>;
 
+/// The clock of the system.
+pub fn system_clock() -> Clock {
+    Arc::new(|| {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    })
+}
+
 /// Ends the process after a failed synchronization; called with the reason. The store refuses everything if it returns.
 pub type AbortHandler = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -66,10 +74,7 @@ impl LocalStoreSettings {
             retention: Duration::from_secs(300),
             retained_changes: 1_000,
             max_bytes: 0,
-            clock: Arc::new(|| {
-                let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-                since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-            }),
+            clock: system_clock(),
             abort: Arc::new(|reason| {
                 tracing::error!("store failed, process ends: {reason}");
                 std::process::abort();

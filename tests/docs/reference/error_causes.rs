@@ -26,14 +26,11 @@ const PLACES: [&str; 9] = [
 ];
 
 /// Words of the same form in these places that are no reasons of a refusal or a condition.
-const OTHER_WORDS: [&str; 8] = [
+const OTHER_WORDS: [&str; 5] = [
     "APIService",
-    "APIServiceList",
     "DoesNotExist",
     "HTTPConnect",
     "NotIn",
-    "PartialObjectMetadata",
-    "PartialObjectMetadataList",
     "TLSConfiguration",
 ];
 
@@ -108,7 +105,7 @@ const REQUESTS: [(&str, u16, &str); 11] = [
 ];
 
 /// Code, source, message and cause of each 403 and 404. `…` stands for what differs.
-const DENIALS: [(u16, &str, &str, &str); 19] = [
+const DENIALS: [(u16, &str, &str, &str); 16] = [
     (
         403,
         "src/authorize/authorizer.rs",
@@ -167,22 +164,9 @@ const DENIALS: [(u16, &str, &str, &str); 19] = [
         "sidecar: the path is not allowed; log: `not among --allow-paths`",
     ),
     (404, "src/openapi/serve.rs", NOT_SERVED, "there is no OpenAPI document of that group and version"),
-    (404, "src/rest/target.rs", NOT_SERVED, "the embedded API server has no such resource or subresource"),
-    (404, "src/rest/target.rs", "… not found", "the embedded API server has no such object"),
+    (404, "src/rest/target.rs", NOT_SERVED, "the gateway serves no such resource or subresource"),
+    (404, "src/rest/target.rs", "… not found", "the gateway has no such object"),
     (404, "src/rest/namespace.rs", "… not found", "the namespace of a new object does not exist"),
-    (
-        404,
-        "src/availability/apiservice_api/serve.rs",
-        NOT_SERVED,
-        "`apiregistration.k8s.io` has only the resource `apiservices`",
-    ),
-    (404, "src/availability/apiservice_api/serve.rs", "… not found", "no APIService has that name"),
-    (
-        404,
-        "src/delegation_server/serve.rs",
-        "… not found",
-        "`--serve-delegation` serves the ConfigMap `extension-apiserver-authentication` only",
-    ),
 ];
 
 /// The text of a 404 for a path.

@@ -106,7 +106,7 @@ async fn serve_delegation_auth_configmap_served_with_rbac() {
         ("fieldSelector=data%3Dx", 400, "BadRequest"),
         ("resourceVersion=x", 400, "BadRequest"),
         ("resourceVersion=99999999999999999", 504, "Timeout"),
-        ("watch=1&sendInitialEvents=true", 400, "BadRequest"),
+        ("watch=1&sendInitialEvents=true", 422, "Invalid"),
     ] {
         root.get(&format!("{CONFIG_MAPS}?{query}")).await.assert_failure(code, reason);
     }
@@ -123,18 +123,25 @@ async fn serve_delegation_auth_configmap_watch_reports_changes() {
         assert_eq!(response.status(), 200, "{query}");
         response.into_body()
     };
-    let event = async |body: &mut hyper::body::Incoming| -> (String, Value) {
-        let line = next_chunk(body).await.unwrap().unwrap();
-        let event: Value = serde_json::from_slice(&line).unwrap();
-        (event["type"].as_str().unwrap().to_owned(), event["object"].clone())
+    let lines = async |body: &mut hyper::body::Incoming| -> Vec<(String, Value)> {
+        let chunk = next_chunk(body).await.unwrap().unwrap();
+        let events = serde_json::Deserializer::from_slice(&chunk).into_iter::<Value>().map(Result::unwrap);
+        events.map(|event| (event["type"].as_str().unwrap().to_owned(), event["object"].clone())).collect()
     };
+    let event = async |body: &mut hyper::body::Incoming| -> (String, Value) { lines(body).await.remove(0) };
     // As client-go's reflectors ask, new and old.
     let mut streamed =
         watch("&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&sendInitialEvents=true").await;
-    let (kind, first) = event(&mut streamed).await;
-    assert_eq!((&*kind, &first["metadata"]["name"]), ("ADDED", &json!(CONFIG_MAP_NAME)));
-    let (kind, mark) = event(&mut streamed).await;
-    assert_eq!((&*kind, &mark["metadata"]["annotations"]["k8s.io/initial-events-end"]), ("BOOKMARK", &json!("true")));
+    let mut initial = lines(&mut streamed).await;
+    if initial.len() == 1 {
+        initial.extend(lines(&mut streamed).await);
+    }
+    let [(kind, first), (mark_kind, mark)] = &initial[..] else { panic!("{initial:?}") };
+    assert_eq!((&**kind, &first["metadata"]["name"]), ("ADDED", &json!(CONFIG_MAP_NAME)));
+    assert_eq!(
+        (&**mark_kind, &mark["metadata"]["annotations"]["k8s.io/initial-events-end"]),
+        ("BOOKMARK", &json!("true"))
+    );
     let version = first["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
     let mut listed = watch(&format!("&resourceVersion={version}")).await;
 

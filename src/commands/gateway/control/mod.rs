@@ -26,7 +26,6 @@ use self::observers::DelegateAvailability;
 use self::sync_loop::{Aggregators, SyncInputs, SyncLoop, SyncState};
 use super::settings::EgressSettings;
 use super::state::Documents;
-use crate::availability::apiservice_api::{self, ApiServiceView};
 use crate::availability::{self, AvailabilityMap};
 use crate::discovery::{DiscoveryAggregator, DiskCache, LocalGroups};
 use crate::egress::Pool;
@@ -35,6 +34,7 @@ use crate::observe::metrics::Metrics;
 use crate::openapi::{BuildLocalV2, OpenApiAggregator, OpenApiV2Aggregator, build_v2};
 use crate::process::{Drain, FairBudget, Published, Publisher};
 use crate::registry::{Registry, ResolveRules};
+use crate::rest::ObjectPublisher;
 use crate::route::{RouteSources, RouteTable, publish_route_tables};
 use crate::tls::KeyPair;
 use crate::tls::server::{CertificateInUse, ClientTrust};
@@ -64,7 +64,8 @@ pub(super) struct ControlThread {
 pub(super) struct RegistryViews {
     pub(super) sources: RouteSources,
     pub(super) table: Publisher<RouteTable>,
-    pub(super) apiservices: Publisher<ApiServiceView>,
+    /// Publishes the APIServices as objects, unless a delegate serves them.
+    pub(super) apiservices: Option<ObjectPublisher>,
     pub(super) warnings: Publisher<RegistryWarnings>,
     /// Readiness of the upstreams; only with upstreams.
     pub(super) upstream_readiness: Option<Publisher<UpstreamReadiness>>,
@@ -93,9 +94,16 @@ impl RegistryViews {
             let map = map.clone();
             move |context| publish_route_tables(sources, rules, map, table, context.drain)
         });
-        tasks.add("apiservice-view", move |context| {
-            apiservice_api::publish_views(viewed, map, apiservices, context.drain)
-        });
+        if let Some(publisher) = apiservices {
+            tasks.add("apiservice-objects", move |context| async move {
+                let publish = async |name: &str, object| {
+                    if let Err(error) = publisher.publish("", name, object).await {
+                        tracing::error!(apiservice = name, %error, "APIService is not shown to clients");
+                    }
+                };
+                availability::publish_api_services(viewed, map, publish, context.drain).await;
+            });
+        }
         tasks.add("registry-warnings", move |context| {
             warnings::follow(registry, trust, warnings, metrics, context.drain)
         });

@@ -1,4 +1,4 @@
-//! Requests that the gateway answers itself: version, metrics, discovery, OpenAPI, APIServices, reviews.
+//! Requests that the gateway answers itself: version, metrics, discovery, OpenAPI, objects, reviews.
 
 use std::sync::Arc;
 
@@ -9,9 +9,8 @@ use super::objects;
 use super::reviews::{delegation_review, self_review};
 use super::target::ParsedRequest;
 use crate::authorize::{Permit, SelfReview};
-use crate::availability::apiservice_api::ApiServiceHandler;
 use crate::commands::gateway::state::GatewayState;
-use crate::delegation_server::{DelegationRequest, DelegationServer};
+use crate::delegation_server::DelegationRequest;
 use crate::discovery;
 use crate::kubeapi::{RequestInfo, RetryAfter, Status};
 use crate::message::{Blame, Body, IncomingBody, Refusal};
@@ -48,12 +47,9 @@ pub(super) fn check_shutdown(parsed: &ParsedRequest<'_>) -> Result<(), Refusal> 
 }
 
 /// A backend's request to the delegation server, if this is one (`--serve-delegation`).
-pub(super) fn delegation_request<'r>(
-    parsed: &ParsedRequest<'r>,
-    info: &RequestInfo<'_>,
-) -> Option<(&'r DelegationServer, DelegationRequest)> {
-    let server = parsed.shared.delegation_server.as_ref().filter(|_| parsed.route.is_none())?;
-    Some((server, DelegationRequest::parse(info)?))
+pub(super) fn delegation_request(parsed: &ParsedRequest<'_>, info: &RequestInfo<'_>) -> Option<DelegationRequest> {
+    let is_served = parsed.shared.serves_delegation && parsed.route.is_none();
+    DelegationRequest::parse(info).filter(|_| is_served)
 }
 
 /// The route of a request to a backend; none if it is answered locally.
@@ -86,7 +82,7 @@ pub(super) fn find_route<'r>(
         return Err(Refusal::new(Blame::Gateway, Status::paths_not_installed()));
     }
     // APIServices registered in a cluster are read and written there, even if the delegate serves nothing else here.
-    let is_delegated = !is_local && (shared.delegate.all || ApiServiceHandler::claims(info));
+    let is_delegated = !is_local && (shared.delegate.all || is_registration(info));
     Ok(table.delegate().filter(|_| is_delegated))
 }
 
@@ -98,7 +94,13 @@ fn is_local(shared: &GatewayState, info: &RequestInfo<'_>) -> bool {
         || OpenApiV2::is_path(info.path)
         || shared.documents.discovery.load().has_document_at(info.path)
         || shared.documents.openapi.load().has_document_at(info.path)
-        || (ApiServiceHandler::claims(info) && !shared.delegate.apiservices)
+        || (is_registration(info) && !shared.delegate.apiservices)
+        || shared.api.claims(info)
+}
+
+/// Whether a request is for APIServices, or another resource of their group.
+fn is_registration(info: &RequestInfo<'_>) -> bool {
+    info.is_resource_request && (info.api_group, info.api_version) == ("apiregistration.k8s.io", "v1")
 }
 
 /// The response to a request that the gateway answers itself.
@@ -108,7 +110,7 @@ fn is_local(shared: &GatewayState, info: &RequestInfo<'_>) -> bool {
 pub(super) async fn respond(
     parsed: &ParsedRequest<'_>,
     permit: &Permit<'_>,
-    delegation: Option<(&DelegationServer, DelegationRequest)>,
+    delegation: Option<DelegationRequest>,
     request: Box<Request<IncomingBody>>,
     record: &mut AccessRecord,
 ) -> Result<Response<Body>, Refusal> {
@@ -118,15 +120,13 @@ pub(super) async fn respond(
         let counter = record.request_body_counter();
         return Box::pin(self_review(shared, review, permit, *request, &counter)).await;
     }
-    if let Some((server, delegation)) = delegation {
-        let (counter, query) = (record.request_body_counter(), &parsed.target.query);
-        return Box::pin(delegation_review(shared, server, delegation, permit, query, *request, &counter)).await;
-    }
-    if let (Some(api), Some(notifier)) = (&shared.embedded_api, &parsed.connection.worker.notifier)
-        && api.claims(permit.request())
-    {
+    if let Some(delegation) = delegation {
         let counter = record.request_body_counter();
-        return Box::pin(objects::respond(parsed, permit, (api, notifier), *request, &counter)).await;
+        return Box::pin(delegation_review(shared, delegation, permit, *request, &counter)).await;
+    }
+    if shared.api.claims(permit.request()) {
+        let counter = record.request_body_counter();
+        return Box::pin(objects::respond(parsed, permit, *request, &counter)).await;
     }
     if OpenApiV2::is_path(parsed.path()) {
         return Box::pin(shared.documents.openapi_v2.answer(&parsed.target.method, request.headers())).await;
@@ -147,9 +147,6 @@ fn document(parsed: &ParsedRequest<'_>, permit: &Permit<'_>, headers: &HeaderMap
     let query = parsed.target.uri.query();
     if let Some(response) = openapi::answer(&shared.documents.openapi.load(), method, info.path, query, headers) {
         return response;
-    }
-    if ApiServiceHandler::claims(info) {
-        return shared.apiservices.answer(info, &parsed.target.query, headers);
     }
     let text = match info.path {
         "/" => path_index(shared),

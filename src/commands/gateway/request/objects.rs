@@ -1,4 +1,4 @@
-//! Requests for objects of the embedded API server.
+//! Requests for objects of the embedded API server, and for those that the gateway generates.
 
 use std::pin::pin;
 
@@ -13,10 +13,9 @@ use crate::kubeapi::Status;
 use crate::message::{Blame, Body, IncomingBody, Refusal};
 use crate::observe::access::BodyCounter;
 use crate::process::with_deadline;
-use crate::rest::{ApiRequest, ApiServer, MAX_BODY_BYTES};
-use crate::watch_cache::Notifier;
+use crate::rest::{ApiRequest, MAX_BODY_BYTES};
 
-/// The response to a request for stored objects.
+/// The response to a request for objects.
 ///
 /// # Errors
 /// 413 for a body that is too large, 504 if the body or the store takes longer than the request may, and the errors of
@@ -24,10 +23,10 @@ use crate::watch_cache::Notifier;
 pub(super) async fn respond(
     parsed: &ParsedRequest<'_>,
     permit: &Permit<'_>,
-    (api, notifier): (&ApiServer, &Notifier),
     request: Request<IncomingBody>,
     counter: &BodyCounter,
 ) -> Result<Response<Body>, Refusal> {
+    let (api, notifier) = (&parsed.shared.api, &parsed.connection.worker.notifier);
     let (head, body) = request.into_parts();
     let query = &parsed.target.query;
     let deadline = match parsed.is_long_running {

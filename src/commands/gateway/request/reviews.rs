@@ -10,8 +10,8 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use super::target::client_error;
 use crate::authorize::{self, Permit, ReviewBody, SelfReview};
 use crate::commands::gateway::state::GatewayState;
-use crate::delegation_server::{self, DelegationRequest, DelegationServer};
-use crate::kubeapi::{Query, RetryAfter, Status};
+use crate::delegation_server::{self, DelegationRequest};
+use crate::kubeapi::{RetryAfter, Status};
 use crate::message::{Body, IncomingBody, Refusal};
 use crate::observe::access::BodyCounter;
 use crate::process::UserTurns;
@@ -37,26 +37,21 @@ pub(super) async fn self_review(
     review.map(|review| created_response(&review)).map_err(client_error)
 }
 
-/// The response to a backend's TokenReview, SubjectAccessReview or ConfigMap request (`--serve-delegation`).
+/// The response to a backend's TokenReview or SubjectAccessReview (`--serve-delegation`).
 ///
 /// # Errors
-/// As [`self_review`], and errors of requests for the ConfigMap.
+/// As [`self_review`].
 pub(super) async fn delegation_review(
     shared: &GatewayState,
-    server: &DelegationServer,
     request_kind: DelegationRequest,
     permit: &Permit<'_>,
-    query: &Query<'_>,
     request: Request<IncomingBody>,
     counter: &BodyCounter,
 ) -> Result<Response<Body>, Refusal> {
-    let Some(review_body) = request_kind.review_body() else {
-        return delegation_server::handle_config_map(server, permit.request(), query, request.headers());
-    };
-    let body = read_review_body(permit, review_body, request, counter).await?;
+    let body = read_review_body(permit, request_kind.review_body(), request, counter).await?;
     let review = match request_kind {
         DelegationRequest::TokenReview => delegation_server::token_review(&shared.access.authenticator, &body).await,
-        DelegationRequest::SubjectAccessReview | DelegationRequest::ConfigMap => {
+        DelegationRequest::SubjectAccessReview => {
             authorize::subject_access_review(&shared.access.authorizer, shared.access.authenticator.groups(), &body)
                 .await
         }

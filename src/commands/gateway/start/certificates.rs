@@ -4,13 +4,16 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use futures_util::FutureExt as _;
+
 use super::StartOptions;
 use super::access::group_filter;
 use crate::commands::gateway::control::ControlTasks;
 use crate::config::GatewayConfig;
-use crate::delegation_server::{AuthConfigMapSource, DelegationServer};
+use crate::delegation_server::{self, AuthConfigMapSource};
 use crate::kubeclient::certificate_request::SigningRequest;
-use crate::process::{Drain, Problem, Problems, Published};
+use crate::process::{Problem, Problems, Published};
+use crate::rest::ApiServer;
 use crate::tls::server::{ClientTrust, ClusterTrust, ServingFiles, ServingReaders};
 use crate::tls::{
     CertificateKind, ClientIdentity, GeneratedCertificates, KeyPair, ManagedCertificate, PairFiles,
@@ -66,18 +69,18 @@ impl Certificates {
         Ok(Certificates { identity, request, front_proxy_ca, kubeconfig: defaults.kubeconfig })
     }
 
-    /// The server of delegated authentication and authorization, with `--serve-delegation`.
+    /// Publishes the ConfigMap by which backends verify the gateway and clients, with `--serve-delegation`.
     ///
     /// # Errors
-    /// No backend could verify the gateway by the ConfigMap that it serves.
-    pub(super) fn delegation_server(
+    /// No backend could verify the gateway by it.
+    pub(super) fn publish_auth_config_map(
         &self,
         config: &GatewayConfig,
         trust: &Published<ClientTrust>,
-        drain: &Drain,
+        api: &ApiServer,
         tasks: &mut ControlTasks,
-    ) -> Result<Option<DelegationServer>, Problem> {
-        let Some(identity) = self.identity.clone().filter(|_| config.serve_delegation) else { return Ok(None) };
+    ) -> Result<(), Problem> {
+        let Some(identity) = self.identity.clone() else { return Ok(()) };
         let source = AuthConfigMapSource {
             trust: trust.clone(),
             identity,
@@ -85,9 +88,19 @@ impl Certificates {
             includes_uid: config.forwarding.forward_uid,
             includes_client_ca: group_filter(config).is_empty(),
         };
-        let (publisher, config_map) = Published::new(source.build(SystemTime::now())?);
-        tasks.add("auth-configmap", move |context| source.run(publisher, context.drain));
-        Ok(Some(DelegationServer { config_map, drain: drain.clone() }))
+        let object = source.build()?;
+        let publisher = api.publisher("", "v1", "configmaps");
+        let publisher = publisher.map_err(|status| Problem::new("--serve-delegation", status.message))?;
+        let publish = async move |object| {
+            let (namespace, name) = (delegation_server::NAMESPACE, delegation_server::NAME);
+            if let Err(error) = publisher.publish(namespace, name, Some(object)).await {
+                tracing::error!(%error, "ConfigMap {namespace}/{name} is not shown to clients");
+            }
+        };
+        // A store in memory has it at once: before the first request.
+        publish(object.clone()).now_or_never();
+        tasks.add("auth-configmap", move |context| source.run(object, publish, context.drain));
+        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@ mod certificates;
 mod embedded_api;
 mod files;
 mod findings;
+mod generated_api;
 mod health;
 mod routing;
 mod workers;
@@ -21,6 +22,7 @@ pub(in crate::commands) use self::files::prepare;
 use self::access::access_control;
 use self::certificates::{Certificates, publish_serving};
 use self::embedded_api::start_embedded_api;
+use self::generated_api::generated_api;
 use self::health::{health_endpoints, readiness_checks};
 use self::routing::Routing;
 use self::workers::Listeners;
@@ -33,7 +35,6 @@ use super::settings::EgressSettings;
 use super::state::{DelegateScope, Documents, GatewayState, InflightPools, RelaySettings};
 use super::status;
 use crate::admin::{self, AdminTokenConfig};
-use crate::availability::apiservice_api::ApiServiceHandler;
 use crate::commands::threads::spawn_thread;
 use crate::config::GatewayConfig;
 use crate::discovery::{DiskCache, LocalGroups};
@@ -88,18 +89,25 @@ pub fn start(
         authorization,
         (auditor, &metrics, &mut tasks),
     )?;
-    let delegation_server = certificates.delegation_server(config, &serving.trust, &drain, &mut tasks)?;
-    let routing = Routing::start(config, files.backends, &egress, &serving.trust, (&metrics, &drain), &mut tasks)?;
+    let embedded = start_embedded_api(config, &metrics, &drain)?;
+    let serves_delegation = config.serve_delegation && certificates.identity.is_some();
+    let api = match &embedded {
+        Some(embedded) => embedded.api.clone(),
+        None => generated_api(config, serves_delegation, &drain),
+    };
+    if serves_delegation {
+        certificates.publish_auth_config_map(config, &serving.trust, &api, &mut tasks)?;
+    }
+    let routing =
+        Routing::start(config, files.backends, &egress, &serving.trust, &api, (&metrics, &drain), &mut tasks)?;
     let file_errors = tasks.file_errors().clone();
     let delegate = DelegateScope::new(config);
     let documents = start_control(config, tasks, &certificates, &serving, &routing, &egress, &drain)?;
-    let embedded = start_embedded_api(config, &metrics, &drain)?;
     let store_check = embedded.as_ref().map(|embedded| embedded.check.clone());
     let readiness_checks = readiness_checks(config, &routing, &delegated, &metrics);
     let documents_of = (&routing.table, &documents.discovery);
     let health = health_endpoints(&drain, &access_log, documents_of, store_check, &readiness_checks);
-    let (embedded_api, store) = embedded.map(|one| (one.api, (one.store, one.thread))).unzip();
-    let (store, store_thread) = store.unzip();
+    let (store, store_thread) = embedded.map(|one| (one.store, one.thread)).unzip();
     let shared = Arc::new(GatewayState {
         serving,
         handshake_log: HandshakeLog::default(),
@@ -107,9 +115,8 @@ pub fn start(
         table: routing.table,
         documents,
         identity: certificates.identity,
-        apiservices: ApiServiceHandler::new(routing.apiservices, drain.clone()),
-        delegation_server,
-        embedded_api,
+        serves_delegation,
+        api,
         delegate,
         health: if config.sidecar.serves_health { health.clone() } else { Vec::new() },
         relay: RelaySettings::new(config),

@@ -1,11 +1,9 @@
 //! The registry and the routes built from it.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use super::backend_files::BackendFiles;
 use crate::availability::AvailabilityMap;
-use crate::availability::apiservice_api::ApiServiceView;
 use crate::commands::gateway::control::{ControlTasks, RegistryViews, RegistryWarnings, UpstreamReadiness};
 use crate::commands::gateway::registry_thread::{ClusterStatus, LeaseRelease, RegistryThread};
 use crate::commands::gateway::settings::EgressSettings;
@@ -13,6 +11,7 @@ use crate::config::GatewayConfig;
 use crate::observe::metrics::Metrics;
 use crate::process::{Drain, Problem, Published};
 use crate::registry::Registry;
+use crate::rest::ApiServer;
 use crate::route::{RouteSources, RouteTable};
 use crate::tls::server::ClientTrust;
 
@@ -21,7 +20,6 @@ pub(super) struct Routing {
     pub(super) registry: Published<Registry>,
     pub(super) table: Published<RouteTable>,
     pub(super) availability: AvailabilityMap,
-    pub(super) apiservices: Published<ApiServiceView>,
     pub(super) warnings: Published<RegistryWarnings>,
     pub(super) upstream_readiness: Published<UpstreamReadiness>,
     /// The kube-apiserver with the watched registry.
@@ -39,6 +37,7 @@ impl Routing {
         files: BackendFiles,
         egress: &EgressSettings,
         trust: &Published<ClientTrust>,
+        api: &ApiServer,
         (metrics, drain): (&Arc<Metrics>, &Drain),
         tasks: &mut ControlTasks,
     ) -> Result<Routing, Problem> {
@@ -55,7 +54,6 @@ impl Routing {
 
         let (registry_publisher, registry) = Published::new(registry);
         let (table_publisher, table) = Published::new(table);
-        let (view_publisher, apiservices) = Published::new(ApiServiceView::empty(SystemTime::now()));
         let (warnings_publisher, warnings) = Published::new(RegistryWarnings::default());
         let (readiness_publisher, upstream_readiness) = Published::new(UpstreamReadiness::new());
         let views = RegistryViews {
@@ -67,7 +65,8 @@ impl Routing {
                 egress_routes: egress.routes.clone(),
             },
             table: table_publisher,
-            apiservices: view_publisher,
+            // A delegate may serve them.
+            apiservices: api.publisher("apiregistration.k8s.io", "v1", "apiservices").ok(),
             warnings: warnings_publisher,
             trust: trust.clone(),
         };
@@ -84,6 +83,6 @@ impl Routing {
         };
         // A sidecar has no registry.
         let (cluster, lease_release) = if config.is_sidecar() { (None, None) } else { registry_thread.start()? };
-        Ok(Routing { registry, table, availability, apiservices, warnings, upstream_readiness, cluster, lease_release })
+        Ok(Routing { registry, table, availability, warnings, upstream_readiness, cluster, lease_release })
     }
 }

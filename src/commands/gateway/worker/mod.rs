@@ -32,8 +32,8 @@ pub(super) struct GatewayWorker {
     pub(super) shared: Arc<GatewayState>,
     pub(super) reports: Rc<access::WorkerRecorder>,
     pub(super) streams: LongRunningResponses,
-    /// Wakes the watches of the embedded API server on this thread.
-    pub(super) notifier: Option<Notifier>,
+    /// Wakes the watches of objects on this thread.
+    pub(super) notifier: Notifier,
     pool: Pool,
     backends: RefCell<BackendCache>,
     header_cache: HeaderCache,
@@ -85,9 +85,8 @@ impl GatewayWorker {
         dialer: Dialer,
         most: ConnectionLimits,
     ) -> Rc<GatewayWorker> {
-        let notifier = shared.embedded_api.as_ref().map(|api| api.collections().notifier());
         Rc::new(GatewayWorker {
-            notifier,
+            notifier: shared.api.collections().notifier(),
             shared,
             reports,
             streams: LongRunningResponses::default(),
