@@ -3,7 +3,6 @@
 use serde_json::{Map, Value, json};
 
 use super::{ApiServer, metadata};
-use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::object_meta::change_metadata;
 use crate::storage::Key;
@@ -16,13 +15,10 @@ pub struct ObjectPublisher {
 }
 
 impl ApiServer {
-    /// A publisher of objects of a resource of the catalog.
-    ///
-    /// # Errors
-    /// 404 for a resource that is not served.
-    pub fn publisher(&self, group: &str, version: &str, plural: &str) -> Result<ObjectPublisher, Status> {
-        let entry = self.settings().catalog.find(group, version, plural).ok_or_else(Status::not_found)?;
-        Ok(ObjectPublisher { collection: self.collection(entry.resource)? })
+    /// A publisher of objects of a resource; none if the catalog does not have it.
+    pub fn publisher(&self, group: &str, version: &str, plural: &str) -> Option<ObjectPublisher> {
+        let entry = self.settings().catalog.find(group, version, plural)?;
+        Some(ObjectPublisher { collection: self.collection(entry.resource).ok()? })
     }
 }
 

@@ -26,13 +26,7 @@ const PLACES: [&str; 9] = [
 ];
 
 /// Words of the same form in these places that are no reasons of a refusal or a condition.
-const OTHER_WORDS: [&str; 5] = [
-    "APIService",
-    "DoesNotExist",
-    "HTTPConnect",
-    "NotIn",
-    "TLSConfiguration",
-];
+const OTHER_WORDS: [&str; 5] = ["APIService", "DoesNotExist", "HTTPConnect", "NotIn", "TLSConfiguration"];
 
 /// Reasons of the condition `Available`; `False` is answered with 503.
 const CONDITIONS: [(&str, &str, &str); 12] = [

@@ -90,7 +90,7 @@ impl Certificates {
         };
         let object = source.build()?;
         let publisher = api.publisher("", "v1", "configmaps");
-        let publisher = publisher.map_err(|status| Problem::new("--serve-delegation", status.message))?;
+        let publisher = publisher.ok_or_else(|| Problem::new("--serve-delegation", "ConfigMaps are not served"))?;
         let publish = async move |object| {
             let (namespace, name) = (delegation_server::NAMESPACE, delegation_server::NAME);
             if let Err(error) = publisher.publish(namespace, name, Some(object)).await {

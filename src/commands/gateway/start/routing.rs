@@ -66,7 +66,7 @@ impl Routing {
             },
             table: table_publisher,
             // A delegate may serve them.
-            apiservices: api.publisher("apiregistration.k8s.io", "v1", "apiservices").ok(),
+            apiservices: api.publisher("apiregistration.k8s.io", "v1", "apiservices"),
             warnings: warnings_publisher,
             trust: trust.clone(),
         };
