@@ -391,7 +391,7 @@ impl From<AuthenticationError> for Refusal {
     fn from(error: AuthenticationError) -> Refusal {
         let refusal = Refusal::new(error.blame, Status::unauthorized()).with_cause(error.cause);
         match error.warning {
-            Some(warning) => refusal.with_warning(warning),
+            Some(warning) => refusal.with_warnings([warning.to_owned()]),
             None => refusal,
         }
     }

@@ -15,6 +15,8 @@ mod forbidden;
 mod go_quote;
 /// Durations for people, as in the column Age.
 pub mod human_duration;
+/// IP addresses and CIDR ranges of fields.
+pub mod ip_address;
 /// JSON of API objects, as Go reads and writes it.
 pub mod json;
 /// The JSONPath of printer columns.

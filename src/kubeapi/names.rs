@@ -212,6 +212,11 @@ pub fn check_port_name(port: &str) -> Vec<String> {
     errors
 }
 
+/// Number of a port: `IsValidPortNum`.
+pub fn check_port_number(number: i64) -> Option<String> {
+    (!(1..=65_535).contains(&number)).then(|| "must be between 1 and 65535, inclusive".to_owned())
+}
+
 /// Whether a text is a valid label key: `[DNS subdomain/]name`.
 pub fn is_label_key(key: &str) -> bool {
     let (prefix, name) = match key.split_once('/') {

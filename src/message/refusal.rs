@@ -38,7 +38,7 @@ struct Inner {
     text: Option<&'static str>,
     rbac_proxy_text: Option<&'static str>,
     attributes: Option<ReviewedAttributes>,
-    warning: Option<&'static str>,
+    warnings: Vec<String>,
 }
 
 /// The authorization attributes of a refused request, for kube-rbac-proxy's error texts.
@@ -57,7 +57,7 @@ pub struct ReviewedAttributes {
 impl Refusal {
     /// Creates a refusal with `status` for the client.
     pub fn new(blame: Blame, status: Status) -> Refusal {
-        let (text, rbac_proxy_text, judged, warning) = (None, None, None, None);
+        let (text, rbac_proxy_text, judged) = (None, None, None);
         Refusal(Box::new(Inner {
             blame,
             status,
@@ -65,7 +65,7 @@ impl Refusal {
             text,
             rbac_proxy_text,
             attributes: judged,
-            warning,
+            warnings: Vec::new(),
         }))
     }
 
@@ -112,16 +112,16 @@ impl Refusal {
         self.0.attributes.as_ref()
     }
 
-    /// Adds a `Warning: 299` header, which kubectl prints.
+    /// Adds `Warning: 299` headers, which kubectl prints.
     #[must_use]
-    pub fn with_warning(mut self, text: &'static str) -> Refusal {
-        self.0.warning = Some(text);
+    pub fn with_warnings(mut self, texts: impl IntoIterator<Item = String>) -> Refusal {
+        self.0.warnings.extend(texts);
         self
     }
 
-    /// The text of the `Warning` header, if any.
-    pub fn warning(&self) -> Option<&'static str> {
-        self.0.warning
+    /// The texts of the `Warning` headers.
+    pub fn warnings(&self) -> &[String] {
+        &self.0.warnings
     }
 
     /// The party at fault.

@@ -42,8 +42,8 @@ pub fn respond(refusal: &Refusal, accept: &Accept, format: ErrorFormat) -> Respo
     if let Some(seconds) = status.retry_after_header() {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
-    if let Some(warning) = refusal.warning().and_then(warning) {
-        headers.insert(WARNING, warning);
+    for warning in refusal.warnings().iter().filter_map(|text| warning(text)) {
+        headers.append(WARNING, warning);
     }
     response
 }
@@ -104,7 +104,7 @@ mod tests {
 
     #[tokio::test]
     async fn warning_header_is_quoted() {
-        let refusal = Refusal::new(Blame::Client, Status::unauthorized()).with_warning("say \"hi\"");
+        let refusal = Refusal::new(Blame::Client, Status::unauthorized()).with_warnings(["say \"hi\"".to_owned()]);
         let (_, headers, _) = read(respond(&refusal, &Accept::default(), ErrorFormat::Status)).await;
         assert_eq!(headers[WARNING], r#"299 - "say \"hi\"""#);
     }

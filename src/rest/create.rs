@@ -5,8 +5,10 @@ use std::time::Duration;
 use http::StatusCode;
 use serde_json::{Map, Value};
 
+use super::object_warnings::object_warnings;
 use super::representation::{ReplyContent, ReplyObject};
 use super::target::ObjectTarget;
+use super::validation::validate_new;
 use super::write_options::WriteOptions;
 use super::{ApiRequest, ApiServer, VerbReply, cache_error, metadata, namespace, request_body, strategy};
 use crate::kubeapi::Status;
@@ -26,19 +28,20 @@ pub(super) async fn create(
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
     request: &ApiRequest<'_>,
+    warnings: &mut Vec<String>,
 ) -> Result<VerbReply, Status> {
     let options = WriteOptions::parse(request.query, "CreateOptions")?;
     let decoded = request_body::decode(request, target, options.validation).await?;
     let mut object = decoded.object;
+    warnings.extend(decoded.warnings);
     metadata::set_namespace(target, &mut object)?;
     let version = ObjectMetaView::of_map(&object).resource_version().parse::<u64>();
     if !options.is_dry_run && version.is_ok_and(|version| version > 0) {
         return Err(Status::new(500, "", "resourceVersion should not be set on objects to be created"));
     }
-    let mut warnings = decoded.warnings;
     warnings.extend(metadata::deduplicate_owners(&mut object));
-    let object = store_new(api, collection, target, object, options.is_dry_run).await?;
-    Ok(VerbReply { code: StatusCode::CREATED, content: ReplyContent::Object(object), warnings })
+    let object = store_new(api, collection, target, object, options.is_dry_run, warnings).await?;
+    Ok(VerbReply { code: StatusCode::CREATED, content: ReplyContent::Object(object) })
 }
 
 /// Completes, validates and stores a new object.
@@ -48,6 +51,7 @@ pub(super) async fn store_new(
     target: &ObjectTarget<'_>,
     object: Map<String, Value>,
     is_dry_run: bool,
+    warnings: &mut Vec<String>,
 ) -> Result<ReplyObject, Status> {
     namespace::check_active(api, target, &object).await?;
     let is_generated = ObjectMetaView::of_map(&object).name().is_empty();
@@ -55,8 +59,10 @@ pub(super) async fn store_new(
     loop {
         let mut object = object.clone();
         metadata::fill_new_object(target, &mut object);
+        strategy::begin_create(target.resource, &mut object)?;
         strategy::prepare_new(target.resource, &mut object);
-        metadata::validate_new(target, &object)?;
+        validate_new(target, &object)?;
+        warnings.extend(object_warnings(target.resource, target.subresource, None, &object));
         let name = ObjectMetaView::of_map(&object).name().to_owned();
         let key = target.key_of(collection, target.namespace, &name)?;
         let exists = || Status::already_exists(target.resource.group, target.resource.plural, &name);

@@ -7,11 +7,12 @@ use serde_json::{Map, Value, json};
 use super::delete_options::DeleteOptions;
 use super::representation::{ReplyContent, ReplyObject};
 use super::target::ObjectTarget;
-use super::{ApiRequest, ApiServer, VerbReply, cache_error, metadata, namespace, read, stored_object};
+use super::{ApiRequest, ApiServer, VerbReply, cache_error, metadata, namespace, read, stored_object, strategy};
 use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::list_options::ListOptions;
 use crate::kubeapi::object_meta::change_metadata;
 use crate::kubeapi::{Status, StatusDetails};
+use crate::storage::Revision;
 use crate::watch_cache::{Error, ResourceCollection, Stored, StoredList};
 
 /// Deletes an object, or marks it if finalizers remain.
@@ -30,7 +31,10 @@ pub(super) async fn delete(
     let current = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
     let current = current.ok_or_else(|| target.not_found())?;
     let content = match remove(collection, target, current, &options).await? {
-        Removed::Gone(last) => ReplyContent::Status(deleted_status(target, &last)),
+        Removed::Gone(last, revision) if strategy::returns_deleted_object(target.resource) => {
+            ReplyContent::Object(ReplyObject::Stored(last, revision))
+        }
+        Removed::Gone(last, _) => ReplyContent::Status(deleted_status(target, &last)),
         Removed::Marked(object) => {
             if target.resource.plural == "namespaces" && !options.is_dry_run {
                 namespace::spawn_removal(api.clone(), target.name.clone().into_owned());
@@ -74,8 +78,8 @@ pub(super) async fn delete_collection(
 }
 
 enum Removed {
-    /// The object was deleted; with its last state.
-    Gone(Arc<Stored>),
+    /// The object was deleted; with its last state, and the revision of the deletion.
+    Gone(Arc<Stored>, Revision),
     /// The object was marked and finalizers remain; with its new state.
     Marked(ReplyObject),
 }
@@ -97,10 +101,12 @@ async fn remove(
             return Ok(Removed::Marked(ReplyObject::stored(current)));
         }
         if options.is_dry_run && is_gone {
-            return Ok(Removed::Gone(current));
+            let revision = current.revision();
+            return Ok(Removed::Gone(current, revision));
         }
         let result = if is_gone {
-            collection.delete(&key, current.revision()).await.map(|_| Removed::Gone(current.clone()))
+            let deleted = collection.delete(&key, current.revision()).await;
+            deleted.map(|revision| Removed::Gone(current.clone(), revision))
         } else {
             mark(target, &mut object);
             if options.is_dry_run {

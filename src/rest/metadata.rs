@@ -5,10 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::target::ObjectTarget;
 use crate::kubeapi::Status;
-use crate::kubeapi::field_error::{FieldError, FieldPath, invalid_fields_status};
-use crate::kubeapi::object_meta::{
-    ObjectMetaView, change_metadata, generate_object_name, validate_object_meta, validate_object_meta_update,
-};
+use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata, generate_object_name};
 use crate::resources::Resource;
 use crate::rest::strategy;
 
@@ -67,11 +64,13 @@ pub(super) fn fill_new_object(target: &ObjectTarget<'_>, object: &mut Map<String
 /// (`rest.BeforeUpdate`).
 pub(super) fn fill_replacement(target: &ObjectTarget<'_>, old: &Map<String, Value>, object: &mut Map<String, Value>) {
     let old_meta = old.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
+    let labels = |object: &Map<String, Value>| object.get("metadata").and_then(|meta| meta.get("labels")).cloned();
     let changes_content = strategy::has_generation(target.resource)
-        && old
-            .iter()
-            .chain(object.iter())
-            .any(|(field, _)| !matches!(&**field, "metadata" | "status") && old.get(field) != object.get(field));
+        && (labels(old) != labels(object)
+            || old
+                .iter()
+                .chain(object.iter())
+                .any(|(field, _)| !matches!(&**field, "metadata" | "status") && old.get(field) != object.get(field)));
     change_metadata(object, |metadata| {
         metadata.remove("selfLink");
         metadata.remove("managedFields");
@@ -93,35 +92,6 @@ pub(super) fn fill_replacement(target: &ObjectTarget<'_>, old: &Map<String, Valu
             None => metadata.remove("generation"),
         };
     });
-}
-
-/// Validates a new object.
-///
-/// # Errors
-/// 422 for invalid metadata or fields.
-pub(super) fn validate_new(target: &ObjectTarget<'_>, object: &Map<String, Value>) -> Result<(), Status> {
-    let resource = target.resource;
-    let meta = ObjectMetaView::of_map(object);
-    let path = FieldPath::root("metadata");
-    let mut errors = validate_object_meta(meta, resource.is_namespaced, strategy::name_rule(resource), &path);
-    errors.extend(check_finalizers(meta));
-    errors.extend(strategy::validate(resource, object));
-    if errors.is_empty() {
-        return Ok(());
-    }
-    Err(invalid_fields_status(resource.group, resource.kind, meta.name(), &errors))
-}
-
-/// Finalizers without a domain that are no standard ones (`validateKubeFinalizerName` in
-/// `pkg/apis/core/validation/validation.go`).
-fn check_finalizers(meta: ObjectMetaView<'_>) -> Vec<FieldError> {
-    const STANDARD: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
-    let metadata = FieldPath::root("metadata");
-    let path = metadata.child("finalizers");
-    let is_wrong = |name: &str| !name.contains('/') && !STANDARD.contains(&name);
-    let wrong = meta.finalizers().enumerate().filter(|(_, name)| is_wrong(name));
-    let why = "name is neither a standard finalizer name nor is it fully qualified";
-    wrong.map(|(index, name)| FieldError::invalid(path.index(index), name, why)).collect()
 }
 
 /// 400 if the name of the object is not that of the path.
@@ -163,29 +133,6 @@ pub(super) fn deduplicate_owners(object: &mut Map<String, Value>) -> Option<Stri
             duplicates.join(", ")
         )
     })
-}
-
-/// Validates an object that replaces `old`, which has a resourceVersion.
-///
-/// # Errors
-/// 422 for changes that are not allowed, and for invalid fields.
-pub(super) fn validate_replacement(
-    target: &ObjectTarget<'_>,
-    old: &Map<String, Value>,
-    object: &Map<String, Value>,
-) -> Result<(), Status> {
-    let resource = target.resource;
-    let meta = ObjectMetaView::of_map(object);
-    let path = FieldPath::root("metadata");
-    let mut errors = validate_object_meta_update(meta, ObjectMetaView::of_map(old), &path);
-    // `rest.BeforeUpdate` validates the metadata, and the strategy of each built-in kind once more.
-    errors.extend(errors.clone());
-    errors.extend(strategy::validate(resource, object));
-    errors.extend(strategy::validate_update(resource, old, object));
-    if errors.is_empty() {
-        return Ok(());
-    }
-    Err(invalid_fields_status(resource.group, resource.kind, meta.name(), &errors))
 }
 
 /// Whether finalizers keep an object, also those in `spec` of a namespace.

@@ -13,13 +13,16 @@ mod metadata;
 mod namespace;
 mod object_publisher;
 mod object_type;
+mod object_warnings;
 mod patch;
 mod read;
 mod representation;
 mod request_body;
+mod service_fields;
 mod strategy;
 mod target;
 mod update;
+mod validation;
 mod warnings;
 mod watch;
 mod write_options;
@@ -86,16 +89,24 @@ pub struct ApiRequest<'r> {
     pub body: Bytes,
 }
 
-/// What a verb is answered with: an object, a list or a Status, and warnings.
+/// A request that failed.
+#[derive(Debug)]
+pub struct FailedRequest {
+    /// What the client gets, with Kubernetes' reason and text.
+    pub status: Status,
+    /// Texts of `Warning` headers.
+    pub warnings: Vec<String>,
+}
+
+/// What a verb is answered with: an object, a list or a Status.
 struct VerbReply {
     code: StatusCode,
     content: ReplyContent,
-    warnings: Vec<String>,
 }
 
 impl VerbReply {
     fn ok(content: ReplyContent) -> VerbReply {
-        VerbReply { code: StatusCode::OK, content, warnings: Vec::new() }
+        VerbReply { code: StatusCode::OK, content }
     }
 }
 
@@ -133,34 +144,45 @@ impl ApiServer {
     /// The response to a request that [`claims`](ApiServer::claims) accepts.
     ///
     /// # Errors
-    /// A Status with Kubernetes' reason and text.
-    pub async fn respond(&self, request: &ApiRequest<'_>, notifier: &Notifier) -> Result<Response<Body>, Status> {
+    /// A Status with Kubernetes' reason and text, and the warnings until then.
+    pub async fn respond(
+        &self,
+        request: &ApiRequest<'_>,
+        notifier: &Notifier,
+    ) -> Result<Response<Body>, FailedRequest> {
+        let mut warnings = Vec::new();
+        match self.call_verb(request, notifier, &mut warnings).await {
+            Ok(mut response) => {
+                warnings::add_warnings(response.headers_mut(), &warnings);
+                Ok(response)
+            }
+            Err(status) => Err(FailedRequest { status, warnings: warnings::bounded_warnings(&warnings) }),
+        }
+    }
+
+    async fn call_verb(
+        &self,
+        request: &ApiRequest<'_>,
+        notifier: &Notifier,
+        warnings: &mut Vec<String>,
+    ) -> Result<Response<Body>, Status> {
         let target = ObjectTarget::parse(&self.settings.catalog, request.info)?;
         let collection = self.collection(target.resource)?;
         let verb = &*request.info.verb;
+        warnings.extend(strategy::deprecation_warning(target.resource).map(str::to_owned));
         let media_type = OutputMediaType::negotiate(target.kind(), verb, request.query, request.headers)?;
-        let deprecation = strategy::deprecation_warning(target.resource).map(str::to_owned);
         let reply = match verb {
             "get" => VerbReply::ok(read::get(&collection, &target, request).await?),
             "list" => VerbReply::ok(read::list(&collection, &target, request).await?),
-            "watch" => {
-                let watch = watch::watch(self, &collection, &target, request, (media_type, notifier)).await;
-                return watch.map(|mut response| {
-                    warnings::add_warnings(response.headers_mut(), deprecation.as_slice());
-                    response
-                });
-            }
-            "create" => create::create(self, &collection, &target, request).await?,
-            "update" => update::update(self, &collection, &target, request).await?,
-            "patch" => patch::patch(self, &collection, &target, request).await?,
+            "watch" => return watch::watch(self, &collection, &target, request, (media_type, notifier)).await,
+            "create" => create::create(self, &collection, &target, request, warnings).await?,
+            "update" => update::update(self, &collection, &target, request, warnings).await?,
+            "patch" => patch::patch(self, &collection, &target, request, warnings).await?,
             "delete" => delete::delete(self, &collection, &target, request).await?,
             "deletecollection" => delete::delete_collection(self, &collection, &target, request).await?,
             _ => return Err(target.method_not_allowed()),
         };
-        let mut response = representation::respond(target.kind(), media_type, reply.code, reply.content).await?;
-        let warnings: Vec<String> = deprecation.into_iter().chain(reply.warnings).collect();
-        warnings::add_warnings(response.headers_mut(), &warnings);
-        Ok(response)
+        representation::respond(target.kind(), media_type, reply.code, reply.content).await
     }
 
     /// The collection of a resource.
@@ -168,7 +190,12 @@ impl ApiServer {
         let prefix = Prefix::of_builtin(KEY_ROOT, resource.group, resource.plural);
         let prefix = prefix.map_err(Status::internal_error)?;
         let fields = strategy::selectable_fields(resource);
-        let fields: Arc<[DeclaredField]> = fields.iter().map(|name| DeclaredField::new(name, &[name])).collect();
+        let declare = |name: &&str| match *name {
+            // `ToSelectableFields` in `pkg/registry/core/event/strategy.go`.
+            "source" => DeclaredField::new(name, &["source.component", "reportingComponent"]),
+            name => DeclaredField::new(name, &[name]),
+        };
+        let fields: Arc<[DeclaredField]> = fields.iter().map(declare).collect();
         Ok(self.collections.collection(&CollectionSettings { prefix, fields }))
     }
 }

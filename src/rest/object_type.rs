@@ -138,7 +138,7 @@ fn internal_package(group: &str) -> &str {
 }
 
 /// Go's word for the type of a JSON value.
-fn json_type(value: &Value) -> &'static str {
+pub(super) fn json_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "bool",

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use http::StatusCode;
 use serde_json::Value;
 
 use super::compute::run_sized;
@@ -45,6 +44,7 @@ pub(super) async fn patch(
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
     request: &ApiRequest<'_>,
+    warnings: &mut Vec<String>,
 ) -> Result<VerbReply, Status> {
     let (media_type, body, kind) = (request_body::media_type(request.headers), request.body.clone(), target.kind());
     if !MEDIA_TYPES.contains(&&*media_type) {
@@ -70,15 +70,13 @@ pub(super) async fn patch(
         };
         let decoded = run_sized(size + current.bytes().len(), apply).await??;
         let mut object = decoded.object;
+        warnings.extend(decoded.warnings);
         metadata::set_namespace(target, &mut object)?;
         metadata::check_name(target, &object)?;
-        let mut warnings = decoded.warnings;
         warnings.extend(metadata::deduplicate_owners(&mut object));
         let write = ReplacementOptions { is_dry_run: options.is_dry_run, is_patch: true };
-        match replace(api, collection, target, &current, object, write).await? {
-            Replaced::Done(object) => {
-                return Ok(VerbReply { code: StatusCode::OK, content: ReplyContent::Object(object), warnings });
-            }
+        match replace(api, collection, target, &current, object, write, warnings).await? {
+            Replaced::Done(object) => return Ok(VerbReply::ok(ReplyContent::Object(object))),
             Replaced::Conflict(now) => old = now,
         }
     }

@@ -4,13 +4,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use crate::kubeapi::field_error::{FieldError, FieldPath};
-use crate::kubeapi::names::{NameRule, check_config_map_key};
+use super::service_fields::{complete_new_service, complete_replacing_service, drop_type_dependent_fields};
+use crate::kubeapi::Status;
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use crate::resources::Resource;
-
-/// Largest sum of the values of a ConfigMap or Secret in bytes (`MaxSecretSize`).
-const MAX_DATA_BYTES: usize = 1 << 20;
 
 /// Field selectors besides `metadata.name` and `metadata.namespace`.
 pub(super) fn selectable_fields(resource: &Resource) -> &'static [&'static str] {
@@ -57,15 +54,6 @@ pub(super) fn deprecation_warning(resource: &Resource) -> Option<&'static str> {
     is_deprecated.then_some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
 }
 
-/// The rule that names of the resource's objects must follow.
-pub(super) fn name_rule(resource: &Resource) -> NameRule {
-    match (resource.group, resource.plural) {
-        ("", "namespaces") => NameRule::DnsLabel,
-        ("", "services") => NameRule::Dns1035Label,
-        _ => NameRule::DnsSubdomain,
-    }
-}
-
 /// Whether objects have `metadata.generation`.
 pub(super) fn has_generation(resource: &Resource) -> bool {
     (resource.group, resource.plural) == ("discovery.k8s.io", "endpointslices")
@@ -73,7 +61,54 @@ pub(super) fn has_generation(resource: &Resource) -> bool {
 
 /// Whether PUT creates an object that does not exist (`AllowCreateOnUpdate`).
 pub(super) fn creates_on_update(resource: &Resource) -> bool {
-    matches!(resource.plural, "leases" | "endpoints" | "events")
+    matches!(resource.plural, "leases" | "endpoints" | "events" | "services")
+}
+
+/// Whether DELETE is answered with the object instead of a Status (`ReturnDeletedObject`).
+pub(super) fn returns_deleted_object(resource: &Resource) -> bool {
+    match resource.group {
+        "" => matches!(
+            resource.plural,
+            "namespaces"
+                | "persistentvolumeclaims"
+                | "persistentvolumes"
+                | "pods"
+                | "podtemplates"
+                | "resourcequotas"
+                | "serviceaccounts"
+                | "services"
+        ),
+        "storage.k8s.io" => resource.plural != "csistoragecapacities",
+        "resource.k8s.io" => true,
+        _ => false,
+    }
+}
+
+/// Completes the fields of a new object that depend on each other, before everything else (`BeginCreate`).
+///
+/// # Errors
+/// 422 for fields that contradict each other.
+pub(super) fn begin_create(resource: &Resource, object: &mut Map<String, Value>) -> Result<(), Status> {
+    match (resource.group, resource.plural) {
+        ("", "services") => complete_new_service(object),
+        _ => Ok(()),
+    }
+}
+
+/// Completes the fields of a replacing object that depend on each other, before everything else (`BeginUpdate`).
+///
+/// # Errors
+/// 422 for fields that contradict each other.
+pub(super) fn begin_update(
+    resource: &Resource,
+    subresource: &str,
+    old: &Map<String, Value>,
+    object: &mut Map<String, Value>,
+) -> Result<(), Status> {
+    match (resource.group, resource.plural, subresource) {
+        ("", "services", "") => complete_replacing_service(old, object),
+        _ => Ok(()),
+    }
 }
 
 /// Whether PUT without a resourceVersion replaces whatever there is (`AllowUnconditionalUpdate`).
@@ -124,7 +159,36 @@ pub(super) fn prepare_new(resource: &Resource, object: &mut Map<String, Value>) 
         ("", "services") => {
             object.insert("status".to_owned(), json!({"loadBalancer": {}}));
         }
+        ("", "serviceaccounts") => keep_secret_names(object),
+        ("coordination.k8s.io", "leases") => drop_coordinated_election(object),
+        ("discovery.k8s.io", "endpointslices") => drop_topology(object),
         _ => {}
+    }
+}
+
+/// Keeps only the names of the Secrets of a ServiceAccount (`cleanSecretReferences`).
+fn keep_secret_names(object: &mut Map<String, Value>) {
+    for secret in object.get_mut("secrets").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(secret) = secret.as_object_mut() {
+            secret.retain(|field, _| field == "name");
+        }
+    }
+}
+
+/// Drops the topology of endpoints, which cannot be written in v1 (`dropTopologyOnV1`).
+fn drop_topology(object: &mut Map<String, Value>) {
+    for endpoint in object.get_mut("endpoints").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(endpoint) = endpoint.as_object_mut() {
+            endpoint.remove("deprecatedTopology");
+        }
+    }
+}
+
+/// Drops the fields of coordinated leader election, a feature that is disabled by default.
+fn drop_coordinated_election(object: &mut Map<String, Value>) {
+    if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.remove("strategy");
+        spec.remove("preferredHolder");
     }
 }
 
@@ -145,7 +209,13 @@ pub(super) fn prepare_replacement(
             keep("status");
         }
         ("namespaces", "finalize") => keep("status"),
-        ("services", "") => keep("status"),
+        ("services", "") => {
+            keep("status");
+            drop_type_dependent_fields(old, object);
+        }
+        ("serviceaccounts", _) => keep_secret_names(object),
+        ("leases", _) => drop_coordinated_election(object),
+        ("endpointslices", _) => drop_topology(object),
         (_, "status") => keep("spec"),
         _ => {}
     }
@@ -158,67 +228,4 @@ fn set_default(object: &mut Map<String, Value>, field: &str, value: Value) {
     if object.get(field).is_none_or(|found| found.is_null() || found == "") {
         object.insert(field.to_owned(), value);
     }
-}
-
-/// Validates an object by the rules of its kind.
-pub(super) fn validate(resource: &Resource, object: &Map<String, Value>) -> Vec<FieldError> {
-    match (resource.group, resource.plural) {
-        ("", "configmaps") => validate_data(object, &["data", "binaryData"]),
-        ("", "secrets") => validate_data(object, &["data"]),
-        _ => Vec::new(),
-    }
-}
-
-/// Validates a replacement by the rules of the kind (`ValidateConfigMapUpdate`, `ValidateSecretUpdate`).
-pub(super) fn validate_update(
-    resource: &Resource,
-    old: &Map<String, Value>,
-    object: &Map<String, Value>,
-) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    let data_fields: &[&str] = match (resource.group, resource.plural) {
-        ("", "configmaps") => &["data", "binaryData"],
-        ("", "secrets") => &["data"],
-        _ => return errors,
-    };
-    if resource.plural == "secrets" && old.get("type") != object.get("type") {
-        let value = object.get("type").and_then(Value::as_str).unwrap_or_default();
-        errors.push(FieldError::invalid("type", value, "field is immutable"));
-    }
-    if old.get("immutable") == Some(&Value::Bool(true)) {
-        let why = "field is immutable when `immutable` is set";
-        if object.get("immutable") != Some(&Value::Bool(true)) {
-            errors.push(FieldError::forbidden("immutable", why));
-        }
-        for field in data_fields {
-            if old.get(*field) != object.get(*field) {
-                errors.push(FieldError::forbidden(field, why));
-            }
-        }
-    }
-    errors
-}
-
-/// Validates the keys and the size of the data of a ConfigMap or Secret.
-fn validate_data(object: &Map<String, Value>, fields: &[&str]) -> Vec<FieldError> {
-    let mut errors = Vec::new();
-    let mut bytes = 0;
-    for field in fields {
-        let root = FieldPath::root(field);
-        for (key, value) in object.get(*field).and_then(Value::as_object).into_iter().flatten() {
-            let wrong = check_config_map_key(key);
-            errors.extend(wrong.into_iter().map(|why| FieldError::invalid(root.key(key), key.as_str(), why)));
-            if *field == "data" && object.get("binaryData").is_some_and(|binary| binary.get(key).is_some()) {
-                let why = "duplicate of key present in binaryData";
-                errors.push(FieldError::invalid(root.key(key), key.as_str(), why));
-            }
-            let length = value.as_str().map_or(0, str::len);
-            // Base64 has four letters for three bytes.
-            bytes += if *field == "binaryData" || fields.len() == 1 { length / 4 * 3 } else { length };
-        }
-    }
-    if bytes > MAX_DATA_BYTES {
-        errors.push(FieldError::too_long(if fields.len() == 1 { "data" } else { "[]" }, MAX_DATA_BYTES));
-    }
-    errors
 }

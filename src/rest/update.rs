@@ -6,11 +6,14 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::create::{store_new, time_to_live};
+use super::object_warnings::object_warnings;
 use super::representation::{ReplyContent, ReplyObject};
 use super::target::ObjectTarget;
+use super::validation::validate_replacement;
 use super::write_options::WriteOptions;
 use super::{ApiRequest, ApiServer, VerbReply, cache_error, errors, metadata, request_body, stored_object, strategy};
 use crate::kubeapi::Status;
+use crate::kubeapi::field_error::{FieldError, invalid_fields_status};
 use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::list_options::parse_uint64;
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
@@ -25,13 +28,14 @@ pub(super) async fn update(
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
     request: &ApiRequest<'_>,
+    warnings: &mut Vec<String>,
 ) -> Result<VerbReply, Status> {
     let options = WriteOptions::parse(request.query, "UpdateOptions")?;
     let decoded = request_body::decode(request, target, options.validation).await?;
     let mut object = decoded.object;
+    warnings.extend(decoded.warnings);
     metadata::set_namespace(target, &mut object)?;
     metadata::check_name(target, &object)?;
-    let mut warnings = decoded.warnings;
     warnings.extend(metadata::deduplicate_owners(&mut object));
     let key = target.key(collection)?;
     let mut old = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
@@ -43,14 +47,12 @@ pub(super) async fn update(
             if !ObjectMetaView::of_map(&object).resource_version().is_empty() {
                 return Err(target.not_found());
             }
-            let object = store_new(api, collection, target, object, options.is_dry_run).await?;
-            return Ok(VerbReply { code: StatusCode::CREATED, content: ReplyContent::Object(object), warnings });
+            let object = store_new(api, collection, target, object, options.is_dry_run, warnings).await?;
+            return Ok(VerbReply { code: StatusCode::CREATED, content: ReplyContent::Object(object) });
         };
         let write = ReplacementOptions { is_dry_run: options.is_dry_run, is_patch: false };
-        match replace(api, collection, target, &current, object.clone(), write).await? {
-            Replaced::Done(object) => {
-                return Ok(VerbReply { code: StatusCode::OK, content: ReplyContent::Object(object), warnings });
-            }
+        match replace(api, collection, target, &current, object.clone(), write, warnings).await? {
+            Replaced::Done(object) => return Ok(VerbReply::ok(ReplyContent::Object(object))),
             // Only an update without a resourceVersion is tried again.
             Replaced::Conflict(now) => old = now,
         }
@@ -85,6 +87,7 @@ pub(super) async fn replace(
     old: &Arc<Stored>,
     mut object: Map<String, Value>,
     options: ReplacementOptions,
+    warnings: &mut Vec<String>,
 ) -> Result<Replaced, Status> {
     let old_object = stored_object(old).await?;
     let is_conditional = check_version(target, old, &mut object)?;
@@ -93,8 +96,10 @@ pub(super) async fn replace(
         check_uid(target, old, &object)?;
     }
     metadata::fill_replacement(target, &old_object, &mut object);
+    strategy::begin_update(target.resource, target.subresource, &old_object, &mut object)?;
     strategy::prepare_replacement(target.resource, target.subresource, &old_object, &mut object);
-    metadata::validate_replacement(target, &old_object, &object)?;
+    validate_replacement(target, &old_object, &object)?;
+    warnings.extend(object_warnings(target.resource, target.subresource, Some(&old_object), &object));
     let value = write_stored_json(&object).bytes;
     let key = target.key(collection)?;
     // The last finalizer was removed.
@@ -136,7 +141,10 @@ fn check_version(target: &ObjectTarget<'_>, old: &Stored, object: &mut Map<Strin
         return Err(errors::modified(target, &target.name));
     }
     if version.is_none() && !strategy::allows_unconditional_update(target.resource) {
-        return Ok(false); // Validation says that it must be specified.
+        let why = "must be specified for an update";
+        let error = FieldError::invalid("metadata.resourceVersion", 0_i64, why);
+        // With the resource instead of the kind, as in Kubernetes.
+        return Err(invalid_fields_status(target.resource.group, target.resource.plural, &target.name, &[error]));
     }
     let current = old.revision().to_string();
     change_metadata(object, |metadata| metadata.insert("resourceVersion".to_owned(), json!(current)));

@@ -11,24 +11,29 @@ const MAX_TOTAL_CHARACTERS: usize = 4 << 10;
 /// Number of characters to which a warning is cut off.
 const CUT_CHARACTERS: usize = 256;
 
-/// Adds the warnings, each once. If they are too long together, each is cut off, and further ones are left out.
+/// Adds the warnings as headers, bounded.
 pub(super) fn add_warnings(headers: &mut HeaderMap, warnings: &[String]) {
+    for value in bounded_warnings(warnings).iter().filter_map(|text| warning(text)) {
+        headers.append(WARNING, value);
+    }
+}
+
+/// The warnings, each once. If they are too long together, each is cut off, and further ones are left out.
+pub(super) fn bounded_warnings(warnings: &[String]) -> Vec<String> {
     let total: usize = warnings.iter().map(|text| text.chars().count()).sum();
     let most = if total > MAX_TOTAL_CHARACTERS { CUT_CHARACTERS } else { usize::MAX };
-    let mut written = 0;
+    let (mut bounded, mut written) = (Vec::new(), 0);
     for (place, text) in warnings.iter().enumerate() {
         if written >= MAX_TOTAL_CHARACTERS {
-            return;
+            break;
         }
-        if warnings[..place].contains(text) {
-            continue;
-        }
-        let text: String = text.chars().take(most).collect();
-        if let Some(value) = warning(&text) {
+        if !warnings[..place].contains(text) {
+            let text: String = text.chars().take(most).collect();
             written += text.chars().count();
-            headers.append(WARNING, value);
+            bounded.push(text);
         }
     }
+    bounded
 }
 
 #[cfg(test)]

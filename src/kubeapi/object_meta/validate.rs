@@ -48,7 +48,7 @@ pub fn validate_object_meta(
         let why = "must be greater than or equal to 0";
         errors.push(FieldError::invalid(path.child("generation"), meta.generation(), why));
     }
-    check_labels(meta, path, &mut errors);
+    validate_labels(meta.labels(), &path.child("labels"), &mut errors);
     check_annotations(meta, path, &mut errors);
     check_owners(meta, path, &mut errors);
     check_finalizers(meta, path, &mut errors);
@@ -98,16 +98,20 @@ pub fn validate_object_meta_update(
     keep("deletionTimestamp", time(deleted), deleted == was_deleted);
     let (grace, old_grace) = (new.deletion_grace_period_seconds(), old.deletion_grace_period_seconds());
     keep("deletionGracePeriodSeconds", grace.map_or(BadValue::null(), BadValue::from), grace == old_grace);
-    check_labels(new, path, &mut errors);
+    validate_labels(new.labels(), &path.child("labels"), &mut errors);
     check_annotations(new, path, &mut errors);
     check_owners(new, path, &mut errors);
     check_managed_fields(new, path, &mut errors);
     errors
 }
 
-fn check_labels(meta: ObjectMetaView<'_>, path: &FieldPath<'_>, errors: &mut Vec<FieldError>) {
-    let path = path.child("labels");
-    for (key, value) in meta.labels() {
+/// Validates the keys and values of labels, or of a selector of labels (`ValidateLabels`).
+pub fn validate_labels<'l>(
+    labels: impl Iterator<Item = (&'l str, &'l str)>,
+    path: &FieldPath<'_>,
+    errors: &mut Vec<FieldError>,
+) {
+    for (key, value) in labels {
         errors.extend(check_qualified_name(key).into_iter().map(|e| FieldError::invalid(path, key, e)));
         errors.extend(check_label_value(value).into_iter().map(|e| FieldError::invalid(path, value, e)));
     }

@@ -42,7 +42,7 @@ async fn body_over_three_mebibytes_is_413() {
     let client = api.http2().await;
     post(&client, JSON, object(2 << 20)).await.assert_failure(422, "Invalid");
     let notes = json!({"metadata": {"name": "a", "annotations": {}}, "subsets": [{"addresses": [{"ip": "10.0.0.1",
-        "hostname": "x".repeat(2 << 20)}]}]});
+        "targetRef": {"fieldPath": "x".repeat(2 << 20)}}]}]});
     let stored = send_json(&client, Method::POST, "/api/v1/namespaces/default/endpoints", &notes).await;
     stored.assert_failure(413, "RequestEntityTooLarge");
     assert_eq!(client.get(CONFIG_MAPS).await.json()["items"].as_array().unwrap().len(), 0);

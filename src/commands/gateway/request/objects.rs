@@ -37,9 +37,9 @@ pub(super) async fn respond(
         let reads_body = !permit.request().is_read_only();
         let body = if reads_body { read_body(body, counter).await? } else { Bytes::new() };
         let call = ApiRequest { info: permit.request(), query, headers: &head.headers, body };
-        api.respond(&call, notifier).await.map_err(|status| {
-            let blame = if status.code >= 500 { Blame::Gateway } else { Blame::Client };
-            Refusal::new(blame, status)
+        api.respond(&call, notifier).await.map_err(|failed| {
+            let blame = if failed.status.code >= 500 { Blame::Gateway } else { Blame::Client };
+            Refusal::new(blame, failed.status).with_warnings(failed.warnings)
         })
     });
     // A write goes on in the store.

@@ -30,6 +30,12 @@ pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
     ("embedded API: requests: namespaces", |environment| {
         compare_requests(environment, "namespaces.http", "namespaces", &[]);
     }),
+    ("embedded API: requests: services", |environment| {
+        compare_requests(environment, "services.http", "services", &[]);
+    }),
+    ("embedded API: requests: validation", |environment| {
+        compare_requests(environment, "validation.http", "validation", &[]);
+    }),
     ("embedded API: requests: life of secrets", |environment| compare_lifecycle(environment, 0)),
     ("embedded API: requests: life of serviceaccounts", |environment| compare_lifecycle(environment, 1)),
     ("embedded API: requests: life of events", |environment| compare_lifecycle(environment, 2)),
