@@ -15,7 +15,7 @@ use narthex::kubeapi::{CanonicalPath, Query, RequestInfo};
 use narthex::patch::{JsonPatch, MergePatch, StrategicPatch};
 use narthex::process::Drain;
 use narthex::resources::builtin::{builtin_kinds, merge_schema};
-use narthex::rest::{ApiRequest, ApiServer, ApiServerSettings, create_initial_objects};
+use narthex::rest::{ApiRequest, ApiServer, ApiServerSettings, FailedRequest, create_initial_objects};
 use narthex::storage::MemoryStore;
 use narthex::watch_cache::{Collections, HistoryLimits};
 use serde_json::Value;
@@ -385,7 +385,7 @@ fn stored_object_requests() {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
         let request = ApiRequest { info: &info, query: &query, headers: &headers, body: body.into() };
         let response = local.block_on(runtime, api.respond(&request, notifier));
-        if let Err(status) = response {
+        if let Err(FailedRequest { status, .. }) = response {
             // Directives that do not fit the object are 500, as upstream.
             let is_unmergeable = is_patch && status.code == 500 && status.reason.is_empty();
             assert!(status.code < 500 || is_unmergeable, "{status:?}");
