@@ -4,8 +4,9 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-use super::OpenError;
 use super::journal::check_format;
+use super::wal::check_wal;
+use super::{OpenError, is_locked};
 
 /// Size of the header of a SQLite database in bytes.
 const HEADER_BYTES: u64 = 100;
@@ -38,9 +39,14 @@ pub fn check_store_file(file: &Path) -> Result<(), OpenError> {
     let number = |at: usize| header.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(i32::from_be_bytes);
     match (number(68), number(60)) {
         (Some(application), Some(version)) if header.starts_with(MAGIC) => {
-            check_format(file, application.into(), version.into())
+            check_format(file, application.into(), version.into())?;
         }
-        _ => Err(OpenError::Damaged { file: file.to_owned(), reason: "file is not a database".to_owned() }),
+        _ => return Err(OpenError::Damaged { file: file.to_owned(), reason: "file is not a database".to_owned() }),
+    }
+    match check_wal(file) {
+        // A log that is written while it is read looks like anything.
+        Err(OpenError::DamagedLog { .. }) if is_locked(file) => Ok(()),
+        verified => verified,
     }
 }
 

@@ -11,6 +11,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 
 use super::super::record::Row;
 use super::super::{Error, FIRST_REVISION, Key, Revision};
+use super::wal::verify_wal;
 use super::{LocalStoreSettings, OpenError, restrict_mode};
 
 /// Version of the file's format, in SQLite's `user_version`.
@@ -66,6 +67,7 @@ impl Journal {
         if std::fs::metadata(file).map_err(|error| OpenError::io(file, error))?.len() == 0 {
             return Err(OpenError::Damaged { file: file.to_owned(), reason: "the file is empty".to_owned() });
         }
+        verify_wal(file, settings.synchronizes)?;
         let journal = Journal {
             connection: connect(file)?,
             since_checkpoint: 0,

@@ -6,6 +6,7 @@ mod expire;
 mod journal;
 mod monitor;
 mod recover;
+mod wal;
 mod writer;
 
 use std::fmt;
@@ -109,6 +110,13 @@ pub enum OpenError {
         /// What is wrong.
         reason: String,
     },
+    /// The write-ahead log is damaged before its last transaction, so changes that were confirmed would be left out.
+    DamagedLog {
+        /// The log.
+        file: PathBuf,
+        /// Number of the first damaged frame, from 1; 0 is the header.
+        frame: u64,
+    },
     /// A row does not match its checksum, or its history is incomplete.
     DamagedRow {
         /// The file.
@@ -140,6 +148,14 @@ impl fmt::Display for OpenError {
                 write!(f, "store {file} has format version {found}, this program supports {supported}")
             }
             OpenError::Damaged { file, reason } => write!(f, "store {} is damaged: {reason}", file.display()),
+            OpenError::DamagedLog { file, frame } => {
+                let file = file.display();
+                match frame {
+                    0 => write!(f, "store log {file} is damaged: wrong checksum of its header")?,
+                    frame => write!(f, "store log {file} is damaged: wrong checksum of frame {frame}")?,
+                }
+                f.write_str("; changes that were confirmed to clients follow: restore a copy of the store")
+            }
             OpenError::DamagedRow { file, key, revision, reason } => {
                 let file = file.display();
                 write!(f, "store {file} is damaged: {reason}: key {key:?}, revision {revision}")
@@ -258,11 +274,21 @@ impl Store for LocalStore {
     }
 }
 
-/// Takes the lock file beside `file` for the life of the process and writes the process id into it.
-fn lock_file(file: &Path) -> Result<FileLock, OpenError> {
+/// The lock file of a store.
+fn lock_path(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".lock");
-    let path = PathBuf::from(name);
+    name.into()
+}
+
+/// Whether a process has the store open.
+fn is_locked(file: &Path) -> bool {
+    File::open(lock_path(file)).is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
+/// Takes the lock file beside `file` for the life of the process and writes the process id into it.
+fn lock_file(file: &Path) -> Result<FileLock, OpenError> {
+    let path = lock_path(file);
     let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
     let mut lock = opened.map_err(|error| OpenError::io(&path, error))?;
     match lock.try_lock() {

@@ -1,6 +1,6 @@
 //! State of a store for status, metrics and health checks, without a call to its thread.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::super::{Error, Revision};
+use super::wal::wal_path;
 
 /// Reads the state of a store. Cheap to clone; does not keep the store open.
 #[derive(Clone)]
@@ -43,10 +44,8 @@ impl StoreMonitor {
 
     /// Size of the file and its log in bytes.
     pub fn size(&self) -> u64 {
-        let mut log = PathBuf::from(&*self.file).into_os_string();
-        log.push("-wal");
         let size = |file: &Path| std::fs::metadata(file).map_or(0, |metadata| metadata.len());
-        size(&self.file) + size(Path::new(&log))
+        size(&self.file) + size(&wal_path(&self.file))
     }
 
     /// Why the last write was refused, for example by a full disk.

@@ -1,6 +1,7 @@
 //! Tests of the store in a file: the contract, what is kept across a restart, and what is refused.
 
 mod kill;
+mod wal;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
