@@ -11,6 +11,10 @@ test *ARGS:
 interop *ARGS:
     tests/interop/run {{ARGS}}
 
+# The embedded API server, killed so many times while clients use it
+kills COUNT="1000":
+    NARTHEX_TEST_KILLS={{COUNT}} cargo test --locked --test gateway -- --nocapture process_kills
+
 # Formatting, clippy, dependencies, documentation
 lint:
     cargo fmt --check

@@ -5,6 +5,8 @@ mod bad_parameters;
 mod concurrency;
 mod discovery;
 mod observability;
+mod process_kills;
+mod recorded_history;
 mod representations;
 mod shutdown;
 mod store_failures;

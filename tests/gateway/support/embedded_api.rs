@@ -47,6 +47,11 @@ impl EmbeddedApiFixture {
         self.gateway = self.environment.start_gateway(&self.flags.iter().map(String::as_str).collect::<Vec<_>>());
     }
 
+    /// Command line of another process with the same store.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        self.environment.gateway_arguments(&self.flags.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
     /// A connection of the administrator.
     pub(crate) async fn http1(&self) -> Client {
         Client::http1(&self.environment, &self.gateway, Some(&self.admin)).await
