@@ -1,7 +1,9 @@
 //! The verbs delete and deletecollection.
 
+use std::pin::pin;
 use std::sync::Arc;
 
+use futures_util::stream::{self, StreamExt as _};
 use serde_json::{Map, Value, json};
 
 use super::delete_options::DeleteOptions;
@@ -14,6 +16,9 @@ use crate::kubeapi::object_meta::change_metadata;
 use crate::kubeapi::{Status, StatusDetails};
 use crate::storage::Revision;
 use crate::watch_cache::{Error, ResourceCollection, Stored, StoredList};
+
+/// Deletions of one deletecollection that are in the store at a time; it writes what waits in one transaction.
+const CONCURRENT_DELETIONS: usize = 32;
 
 /// Deletes an object, or marks it if finalizers remain.
 ///
@@ -60,7 +65,8 @@ pub(super) async fn delete_collection(
     let query = read::list_query(collection, target, &list_options)?;
     let list = collection.list(&query).await.map_err(|error| cache_error(target, error))?;
     let mut deleted = StoredList { objects: Vec::new(), ..list.clone() };
-    for object in list.objects {
+    let options = &options;
+    let removals = list.objects.into_iter().map(|object| async move {
         let one = ObjectTarget {
             namespace: object.namespace(),
             name: object.name().into(),
@@ -68,8 +74,13 @@ pub(super) async fn delete_collection(
             version: target.version,
             subresource: "",
         };
-        match remove(collection, &one, object.clone(), &options).await {
-            Ok(_) => deleted.objects.push(object.clone()),
+        remove(collection, &one, object.clone(), options).await.map(|_| object.clone())
+    });
+    // In the order of the list, so that the answer is that of one deletion after another.
+    let mut removals = pin!(stream::iter(removals).buffered(CONCURRENT_DELETIONS));
+    while let Some(removed) = removals.next().await {
+        match removed {
+            Ok(object) => deleted.objects.push(object),
             Err(status) if status.code == 404 => {}
             Err(status) => return Err(status),
         }
