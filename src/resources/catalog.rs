@@ -18,7 +18,7 @@ enum Serving {
 
 /// Group, plural (`*` for all others of the group), and what is done with it. These are the resources that kubectl,
 /// informers, kube-controller-manager and kube-scheduler list. The order of groups is kube-apiserver's in discovery.
-const SERVED: [(&str, &str, Serving); 28] = [
+const SERVED: [(&str, &str, Serving); 29] = [
     ("", "configmaps", Serving::Stored),
     ("", "endpoints", Serving::Stored),
     ("", "events", Serving::Stored),
@@ -30,6 +30,7 @@ const SERVED: [(&str, &str, Serving); 28] = [
     ("", "resourcequotas", Serving::Empty),
     ("", "*", Serving::Optional),
     ("apps", "*", Serving::Optional),
+    ("events.k8s.io", "events", Serving::Stored),
     ("autoscaling", "*", Serving::Optional),
     ("batch", "*", Serving::Optional),
     ("certificates.k8s.io", "*", Serving::Empty),
@@ -208,6 +209,7 @@ mod tests {
             "secrets",
             "serviceaccounts",
             "services",
+            "events",
             "leases",
             "endpointslices",
         ];

@@ -13,7 +13,7 @@ use super::write_options::WriteOptions;
 use super::{ApiRequest, ApiServer, VerbReply, cache_error, metadata, namespace, request_body, strategy};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
-use crate::kubeapi::object_meta::ObjectMetaView;
+use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use crate::watch_cache::{Error, ResourceCollection};
 
 /// Attempts for a generated name that exists (KEP-4420).
@@ -55,6 +55,7 @@ pub(super) async fn store_new(
 ) -> Result<ReplyObject, Status> {
     namespace::check_active(api, target, &object).await?;
     let is_generated = ObjectMetaView::of_map(&object).name().is_empty();
+    let version = ObjectMetaView::of_map(&object).resource_version().to_owned();
     let mut attempt = 1;
     loop {
         let mut object = object.clone();
@@ -70,7 +71,14 @@ pub(super) async fn store_new(
             collection.ensure_loaded().await.map_err(|error| cache_error(target, error))?;
             return match collection.get(&key) {
                 Some(_) => Err(exists()),
-                None => Ok(ReplyObject::Unstored(Value::Object(object))),
+                None => {
+                    if !version.is_empty() {
+                        change_metadata(&mut object, |metadata| {
+                            metadata.insert("resourceVersion".to_owned(), version.into())
+                        });
+                    }
+                    Ok(ReplyObject::Unstored(Value::Object(object)))
+                }
             };
         }
         let value = write_stored_json(&object).bytes;

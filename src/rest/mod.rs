@@ -45,7 +45,8 @@ use crate::kubeapi::{Query, RequestInfo, Status};
 use crate::message::Body;
 use crate::process::Drain;
 use crate::resources::Resource;
-use crate::resources::catalog::ResourceCatalog;
+use crate::resources::builtin::event_conversion::{is_stored_as_other, stored_resource};
+use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
 use crate::storage::Prefix;
 use crate::watch_cache::{CollectionSettings, Collections, DeclaredField, Notifier, ResourceCollection, Stored};
 
@@ -126,12 +127,13 @@ impl ApiServer {
         &self.settings
     }
 
-    /// The resources that are stored, each with its collection.
+    /// The resources that are stored as themselves, each with its collection.
     ///
     /// # Errors
     /// 500 for a name that cannot be part of a key.
     pub fn stored_resources(&self) -> Result<Vec<(&'static Resource, ResourceCollection)>, Status> {
-        let stored = self.settings.catalog.entries().iter().filter(|entry| entry.is_stored());
+        let is_own = |entry: &&CatalogEntry| entry.is_stored() && !is_stored_as_other(entry.resource);
+        let stored = self.settings.catalog.entries().iter().filter(is_own);
         stored.map(|entry| Ok((entry.resource, self.collection(entry.resource)?))).collect()
     }
 
@@ -186,7 +188,8 @@ impl ApiServer {
     }
 
     /// The collection of a resource.
-    fn collection(&self, resource: &Resource) -> Result<ResourceCollection, Status> {
+    fn collection(&self, resource: &'static Resource) -> Result<ResourceCollection, Status> {
+        let resource = stored_resource(resource);
         let prefix = Prefix::of_builtin(KEY_ROOT, resource.group, resource.plural);
         let prefix = prefix.map_err(Status::internal_error)?;
         let fields = strategy::selectable_fields(resource);

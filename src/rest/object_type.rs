@@ -8,6 +8,7 @@ use crate::kubeapi::Status;
 use crate::kubeapi::field_error::{FieldError, invalid_fields_status};
 use crate::kubeapi::json::write_json;
 use crate::resources::builtin::builtin_kinds;
+use crate::resources::builtin::event_conversion::stored_resource;
 
 /// Bytes of a body that an error repeats.
 const SUMMARY_BYTES: usize = 30;
@@ -19,16 +20,26 @@ const TYPE_META: &str =
 /// Why a body is no object of the kind that the path names.
 #[derive(Debug)]
 pub(super) struct DecodeError {
-    /// Kind and version of the body, if they can be read.
-    found: Option<(String, String)>,
+    /// What is known of the type of the body.
+    found: FoundType,
     /// The cause in Kubernetes' words.
     pub(super) why: String,
+}
+
+/// The type of a body that cannot be decoded.
+#[derive(Debug)]
+enum FoundType {
+    Unrecognized,
+    /// Kind and version.
+    Recognized(String, String),
+    /// The same kind in another version.
+    OtherVersion,
 }
 
 impl DecodeError {
     /// An error of a body whose kind cannot be read.
     pub(super) fn unrecognized(why: impl std::fmt::Display) -> DecodeError {
-        DecodeError { found: None, why: why.to_string() }
+        DecodeError { found: FoundType::Unrecognized, why: why.to_string() }
     }
 
     /// An error of a body that is not JSON.
@@ -38,18 +49,19 @@ impl DecodeError {
 
     /// An error of an object of the right kind.
     pub(super) fn of_kind(kind: ServedKind, why: impl std::fmt::Display) -> DecodeError {
-        let found = (kind.resource.kind.to_owned(), kind.version.version.to_owned());
-        DecodeError { found: Some(found), why: why.to_string() }
+        let found = FoundType::Recognized(kind.resource.kind.to_owned(), kind.version.version.to_owned());
+        DecodeError { found, why: why.to_string() }
     }
 
     /// 400 for the body of a create or update.
     pub(super) fn body_status(&self, kind: ServedKind, body: &[u8]) -> Status {
         let (expected, why) = (kind.resource.kind, &self.why);
         Status::bad_request(match &self.found {
-            Some((found, version)) => {
+            FoundType::OtherVersion => why.clone(),
+            FoundType::Recognized(found, version) => {
                 format!("{found} in version {version:?} cannot be handled as a {expected}: {why}")
             }
-            None => {
+            FoundType::Unrecognized => {
                 let summary = summarize(body);
                 format!("the object provided is unrecognized (must be of type {expected}): {why} ({summary})")
             }
@@ -77,7 +89,15 @@ pub(super) fn check_type(kind: ServedKind, value: &mut Value) -> Result<(), Deco
     if version.contains('/') {
         return Err(DecodeError::unrecognized(format_args!("unexpected GroupVersion string: {api_version}")));
     }
-    let why = match builtin_kinds().find_kind(group, version, &found) {
+    let other = builtin_kinds().find_kind(group, version, &found);
+    if other.is_some_and(|(other, _)| std::ptr::eq(stored_resource(other), stored_resource(kind.resource))) {
+        let why = format!(
+            "the API version in the data ({api_version}) does not match the expected API version ({})",
+            kind.api_version()
+        );
+        return Err(DecodeError { found: FoundType::OtherVersion, why });
+    }
+    let why = match other {
         Some(_) => format!(
             "converting ({version}.{found}) to ({}.{}): unknown conversion",
             internal_package(kind.resource.group),
@@ -85,7 +105,8 @@ pub(super) fn check_type(kind: ServedKind, value: &mut Value) -> Result<(), Deco
         ),
         None => unregistered(&found, &api_version),
     };
-    Err(DecodeError { found: Some((found, version.to_owned())), why })
+    let version = version.to_owned();
+    Err(DecodeError { found: FoundType::Recognized(found, version), why })
 }
 
 /// Checks that a body is `DeleteOptions` or says no kind.

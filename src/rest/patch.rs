@@ -10,8 +10,9 @@ use super::target::{ObjectTarget, ServedKind};
 use super::update::{Replaced, ReplacementOptions, replace};
 use super::write_options::WriteOptions;
 use super::{ApiRequest, ApiServer, VerbReply, cache_error, metadata, request_body, stored_object};
-use crate::kubeapi::Status;
+use crate::kubeapi::{Status, StatusDetails};
 use crate::patch::{JsonPatch, MergePatch, PatchError, StrategicPatch};
+use crate::resources::builtin::event_conversion::convert_from_stored;
 use crate::resources::builtin::merge_schema;
 use crate::rest::write_options::FieldValidation;
 use crate::watch_cache::ResourceCollection;
@@ -61,7 +62,9 @@ pub(super) async fn patch(
     let (patch, findings) = parsed.map(|(patch, findings)| (Arc::new(patch), findings))?;
     for _ in 0..ATTEMPTS {
         let current = old.ok_or_else(|| target.not_found())?;
-        let object = Value::Object(stored_object(&current).await?);
+        let mut object = stored_object(&current).await?;
+        convert_from_stored(kind.resource, &mut object);
+        let object = Value::Object(object);
         let (patch, findings, validation) = (patch.clone(), findings.clone(), options.validation);
         let apply = move || {
             let patched = patch.apply(kind, object).map_err(|error| error.status())?;
@@ -114,11 +117,12 @@ impl ObjectPatch {
 
 /// 415 with Kubernetes' text; for server-side apply what to do instead.
 fn unsupported_patch(media_type: &str) -> Status {
-    Status::unsupported_media_type(match media_type.starts_with("application/apply-patch+") {
+    let status = Status::unsupported_media_type(match media_type.starts_with("application/apply-patch+") {
         true => {
             "this server does not support server-side apply: use kubectl apply without --server-side, or one of these \
              patches: application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json"
         }
         false => "415: Unsupported Media Type",
-    })
+    });
+    status.with_details(StatusDetails::default())
 }

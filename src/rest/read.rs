@@ -6,6 +6,7 @@ use super::{ApiRequest, cache_error, strategy};
 use crate::kubeapi::Status;
 use crate::kubeapi::continue_token::ContinueToken;
 use crate::kubeapi::list_options::{ListOptions, ListVersion, parse_resource_version};
+use crate::resources::builtin::event_conversion::stored_field_name;
 use crate::watch_cache::{ContinuePosition, ListQuery, ListRevision, ResourceCollection, Selection};
 
 /// Handles the verb get: returns the object.
@@ -94,6 +95,9 @@ pub(super) fn selection(
     };
     options.check_fields(is_selectable, !own_fields.is_empty())?;
     let declared = collection.declared_fields();
-    Selection::new(options.label_selector.clone(), &options.field_selector, declared)
-        .map_err(|error| cache_error(target, error))
+    let mut fields = options.field_selector.clone();
+    for term in &mut fields.terms {
+        term.field = stored_field_name(target.resource, &term.field);
+    }
+    Selection::new(options.label_selector.clone(), &fields, declared).map_err(|error| cache_error(target, error))
 }

@@ -15,6 +15,7 @@ use crate::kubeapi::json::read_json;
 use crate::kubeapi::protobuf::decode::{decode_object, read_envelope};
 use crate::kubeapi::protobuf::normalize::normalize;
 use crate::kubeapi::yaml::read_yaml;
+use crate::resources::builtin::event_conversion::convert_to_stored;
 use crate::resources::builtin::{builtin_kinds, set_defaults};
 
 /// A decoded object, and warnings about its fields.
@@ -78,7 +79,7 @@ pub(super) fn unsupported_body() -> Status {
     )
 }
 
-/// Checks the type of an object and its fields, and removes unknown fields.
+/// Checks the type of an object and its fields, removes unknown fields, and converts it to the stored version.
 ///
 /// # Errors
 /// For another kind, a value of the wrong type or, with strict validation, unknown fields.
@@ -97,6 +98,7 @@ pub(super) fn check_object(
         return Err(DecodeError::of_kind(kind, "the body is not an object"));
     };
     strategy::convert_string_data(kind.resource, &mut object);
+    convert_to_stored(kind.resource, &mut object);
     let warnings = match validation {
         FieldValidation::Strict if !findings.is_empty() => {
             let why = format!("strict decoding error: {}", findings.join(", "));

@@ -44,6 +44,18 @@ pub(super) fn selectable_fields(resource: &Resource) -> &'static [&'static str] 
             "source",
             "type",
         ],
+        ("events.k8s.io", "events") => &[
+            "reason",
+            "regarding.kind",
+            "regarding.namespace",
+            "regarding.name",
+            "regarding.uid",
+            "regarding.apiVersion",
+            "regarding.resourceVersion",
+            "regarding.fieldPath",
+            "reportingController",
+            "type",
+        ],
         _ => &[],
     }
 }

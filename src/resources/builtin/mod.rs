@@ -2,6 +2,8 @@
 
 /// Defaults that Kubernetes sets in code.
 pub mod defaults;
+/// Events of `events.k8s.io/v1`.
+pub mod event_conversion;
 /// `kinds.json` as typed tables.
 pub mod load;
 /// Merge strategies and keys, for strategic merge patches.

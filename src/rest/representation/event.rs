@@ -14,6 +14,7 @@ use super::negotiate::{ObjectTransform, OutputEncoding, OutputMediaType, RowObje
 use super::reply_object::ReplyObject;
 use crate::kubeapi::protobuf::{varint_length, write_bytes, write_tag, write_text, write_varint};
 use crate::kubeapi::{Status, encode};
+use crate::resources::builtin::event_conversion::is_stored_as_other;
 use crate::rest::compute::run_sized;
 use crate::rest::target::ServedKind;
 use crate::watch_cache::{StoredChange, WatchEvent, WatchEventKind};
@@ -83,7 +84,8 @@ impl EventEncoder {
             let size = event.object.as_ref().map_or(0, |object| object.bytes().len());
             return run_sized(size, move || event_frame(kind, media_type, &event, with_columns)).await?;
         };
-        let form = view_form(media_type, event.kind, with_columns, SystemTime::now());
+        let is_converted = u64::from(is_stored_as_other(kind.resource));
+        let form = view_form(media_type, event.kind, with_columns, SystemTime::now()) | is_converted << 15;
         let size = event.object.as_ref().map_or(0, |object| object.bytes().len());
         let shared = change.clone();
         let encode = move || {
@@ -112,7 +114,8 @@ impl EventEncoder {
     }
 }
 
-/// The number of a representation of an event, for [`Views`](crate::watch_cache::Views). Tables have ages, so that one
+/// The number of a representation of an event, for [`Views`](crate::watch_cache::Views), without bit 15, which says that
+/// objects are converted. Tables have ages, so that one
 /// is shared within a second only.
 fn view_form(media_type: OutputMediaType, kind: WatchEventKind, with_columns: bool, now: SystemTime) -> u64 {
     let is_beta = |api_version: &str| u64::from(api_version.ends_with("beta1"));

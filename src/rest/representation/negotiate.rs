@@ -154,10 +154,15 @@ fn negotiate_clause(accept: &str, shape: ResponseShape) -> Result<SupportedClaus
             supported.filter(|(_, subtype)| clause.covers("application", subtype)).map(move |(one, _)| (clause, one))
         })
     };
-    if let Some(clause) = covered().find_map(|(clause, encoding)| SupportedClause::new(clause, encoding)) {
+    // As in go-restful, which comes first, a range of subtypes alone accepts nothing.
+    let is_range = |clause: &MediaRange<'_>| clause.kind != "*" && clause.subtype == "*";
+    let is_acceptable = covered().any(|(clause, _)| !is_range(clause));
+    if is_acceptable
+        && let Some(clause) = covered().find_map(|(clause, encoding)| SupportedClause::new(clause, encoding))
+    {
         return Ok(clause);
     }
-    if covered().next().is_some() {
+    if is_acceptable {
         return Err(not_acceptable(MEDIA_TYPES));
     }
     // The text of go-restful, which compares media types without their parameters first.

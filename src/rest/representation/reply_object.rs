@@ -1,5 +1,6 @@
 //! An object to send: stored, or not.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,6 +9,8 @@ use serde_json::Value;
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_json;
 use crate::kubeapi::object_meta::ObjectMetaView;
+use crate::resources::builtin::event_conversion::{convert_from_stored, is_stored_as_other};
+use crate::rest::target::ServedKind;
 use crate::storage::Revision;
 use crate::watch_cache::Stored;
 
@@ -59,6 +62,23 @@ impl ReplyObject {
                 _ => String::new(),
             },
         }
+    }
+
+    /// The object in the version of a kind, if that is not the stored one.
+    pub(super) fn in_version_of(&self, kind: ServedKind) -> Cow<'_, ReplyObject> {
+        if !is_stored_as_other(kind.resource) {
+            return Cow::Borrowed(self);
+        }
+        let mut value = match self {
+            ReplyObject::Stored(stored, revision) => {
+                serde_json::from_slice(&stored.versioned_as(*revision).concat()).unwrap_or_default()
+            }
+            ReplyObject::Unstored(value) => value.clone(),
+        };
+        if let Value::Object(object) = &mut value {
+            convert_from_stored(kind.resource, object);
+        }
+        Cow::Owned(ReplyObject::Unstored(value))
     }
 
     /// Appends the object as JSON.

@@ -23,6 +23,7 @@ use crate::kubeapi::field_error::{FieldError, FieldPath, invalid_fields_status};
 use crate::kubeapi::names::NameRule;
 use crate::kubeapi::object_meta::{ObjectMetaView, validate_object_meta, validate_object_meta_update};
 use crate::resources::Resource;
+use crate::resources::builtin::event_conversion::stored_resource;
 
 static NULL: Value = Value::Null;
 
@@ -147,7 +148,7 @@ impl<'v> ValidationInput<'v> {
         if errors.is_empty() {
             return Ok(());
         }
-        let resource = self.target.resource;
+        let resource = stored_resource(self.target.resource);
         Err(invalid_fields_status(resource.group, resource.kind, self.metadata().name(), errors))
     }
 }

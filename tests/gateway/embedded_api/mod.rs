@@ -2,6 +2,7 @@
 
 mod bad_bodies;
 mod bad_parameters;
+mod builtin_kinds;
 mod concurrency;
 mod discovery;
 mod observability;

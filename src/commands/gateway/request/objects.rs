@@ -3,7 +3,7 @@
 use std::pin::pin;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 
 use super::target::{ParsedRequest, client_error};
@@ -28,6 +28,10 @@ pub(super) async fn respond(
 ) -> Result<Response<Body>, Refusal> {
     let (api, notifier) = (&parsed.shared.api, &parsed.connection.worker.notifier);
     let (head, body) = request.into_parts();
+    if head.method == Method::HEAD {
+        // A kube-apiserver has no route for it.
+        return Err(client_error(Status::method_not_allowed("the server does not allow HEAD of objects, only GET")));
+    }
     let query = &parsed.target.query;
     let deadline = match parsed.is_long_running {
         true => None,

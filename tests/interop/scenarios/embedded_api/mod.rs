@@ -30,6 +30,9 @@ pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
     ("embedded API: requests: namespaces", |environment| {
         compare_requests(environment, "namespaces.http", "namespaces", &[]);
     }),
+    ("embedded API: requests: events", |environment| {
+        compare_requests(environment, "events.http", "events", &[]);
+    }),
     ("embedded API: requests: services", |environment| {
         compare_requests(environment, "services.http", "services", &[]);
     }),

@@ -1,0 +1,78 @@
+//! Rules of single kinds: validation, PUT of what is absent, what DELETE returns, Events in two groups.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::support::client::{Client, ClientResponse, request};
+use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
+
+async fn merge(client: &Client, path: &str, patch: &Value) -> ClientResponse {
+    let headers = [("content-type", "application/merge-patch+json")];
+    client.send_and_read(request(Method::PATCH, path, &headers, &patch.to_string())).await
+}
+
+#[tokio::test]
+async fn events_of_both_groups_are_the_same_objects() {
+    const CORE: &str = "/api/v1/namespaces/default/events";
+    const NEW: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    let event = json!({"metadata": {"name": "e"}, "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "c",
+        "reportingInstance": "i", "action": "a", "reason": "r", "type": "Normal", "note": "text",
+        "regarding": {"kind": "ConfigMap", "name": "m", "namespace": "default"}});
+    assert_eq!(send_json(&client, Method::POST, NEW, &event).await.status, 201);
+    let core = client.get(&format!("{CORE}/e")).await.json();
+    let fields = [&core["apiVersion"], &core["message"], &core["involvedObject"]["name"]];
+    assert_eq!(fields, ["v1", "text", "m"]);
+    let selected = client.get(&format!("{NEW}?fieldSelector=regarding.name%3Dm,reportingController%3Dc")).await.json();
+    let item = &selected["items"][0];
+    assert_eq!((&item["note"], &item["metadata"]), (&json!("text"), &core["metadata"]));
+    assert_eq!(client.get(&format!("{NEW}?fieldSelector=regarding.name%3Dx")).await.json()["items"], json!([]));
+    let immutable = json!({"note": "other"});
+    let patched = merge(&client, &format!("{NEW}/e"), &immutable).await;
+    assert_eq!(patched.assert_failure(422, "Invalid")["details"]["causes"][0]["field"], "message");
+    assert_eq!(merge(&client, &format!("{CORE}/e"), &json!({"message": "other"})).await.status, 200);
+    assert_eq!(client.get(&format!("{NEW}/e")).await.json()["note"], "other");
+}
+
+#[tokio::test]
+async fn service_created_by_put_and_returned_by_delete() {
+    const SERVICE: &str = "/api/v1/namespaces/default/services/s";
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    let mut service = json!({"metadata": {"name": "s"}, "spec": {"clusterIP": "None"}});
+    let created = send_json(&client, Method::PUT, SERVICE, &service).await;
+    assert_eq!(created.status, 201, "{}", created.text());
+    assert_eq!(created.json()["spec"]["clusterIPs"], json!(["None"]));
+    service["spec"] = json!({"type": "NodePort"});
+    let refused = send_json(&client, Method::PUT, SERVICE, &service).await.assert_failure(422, "Invalid");
+    assert_eq!(
+        refused["details"]["causes"][0]["message"],
+        "Invalid value: \"None\": may not be set to 'None' for NodePort services"
+    );
+    let deleted = client.send_and_read(request(Method::DELETE, SERVICE, &[], "")).await.json();
+    assert_eq!(
+        (&deleted["kind"], &deleted["metadata"]["uid"]),
+        (&json!("Service"), &created.json()["metadata"]["uid"])
+    );
+    client.get(SERVICE).await.assert_failure(404, "NotFound");
+}
+
+#[tokio::test]
+async fn warnings_are_sent_with_errors() {
+    const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints";
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    let endpoints = json!({"metadata": {"name": "e"}, "unknown": 1, "subsets": [{"addresses": [{"ip": "x"}]}]});
+    let refused = send_json(&client, Method::POST, ENDPOINTS, &endpoints).await;
+    refused.assert_failure(422, "Invalid");
+    let warnings: Vec<&str> =
+        refused.headers.get_all("warning").iter().map(|warning| warning.to_str().unwrap()).collect();
+    assert_eq!(
+        warnings,
+        [
+            "299 - \"v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice\"",
+            "299 - \"unknown field \\\"unknown\\\"\"",
+        ]
+    );
+}
