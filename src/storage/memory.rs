@@ -174,3 +174,45 @@ impl Store for MemoryStore {
         StoreFuture::ready(Ok(self.0.lock().revision))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::FaultyStore;
+    use super::super::contract::{StoreUnderTest, assert_contract, assert_history, steps};
+    use super::*;
+
+    fn memory(wrap: impl Fn(MemoryStore) -> Arc<dyn Store>) -> StoreUnderTest {
+        let store = MemoryStore::new();
+        let compacted = store.clone();
+        StoreUnderTest { store: wrap(store), compact: Box::new(move |revision| compacted.compact(revision)) }
+    }
+
+    #[test]
+    fn store_contract_memory() {
+        assert_contract(|| memory(|store| Arc::new(store)));
+    }
+
+    #[test]
+    fn store_contract_faulty() {
+        for seed in 0..10 {
+            assert_contract(|| memory(|store| Arc::new(FaultyStore::new(store, seed * 1_000))));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn store_history_memory(steps in steps()) {
+            assert_history(Arc::new(MemoryStore::new()), steps, |store| store);
+        }
+
+        #[test]
+        fn store_history_faulty(steps in steps(), seed in any::<u32>()) {
+            let store = Arc::new(FaultyStore::new(MemoryStore::new(), seed.into()));
+            assert_history(store, steps, |store| store);
+        }
+    }
+}

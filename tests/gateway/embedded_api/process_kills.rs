@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use http::Method;
+use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -14,7 +15,7 @@ use super::recorded_history::{
     EventType, ObjectStates, RecordedEvent, RecordedHistory, RecordedList, RecordedRead, RecordedWrite, Revision,
     WriteOutcome, name_of, state_of,
 };
-use crate::support::client::{Client, ClientResponse, get, next_chunk, read_response, request};
+use crate::support::client::{Client, ClientResponse, get, read_response, request};
 use crate::support::embedded_api::{CONFIG_MAPS, EmbeddedApiFixture, send_json};
 
 /// How often the process is killed in all; 10 if unset.
@@ -209,8 +210,9 @@ impl ResumedWatch {
         assert_eq!(response.status(), 200, "{path}");
         let mut body = response.into_body();
         let mut bytes = Vec::new();
-        while let Some(Ok(chunk)) = next_chunk(&mut body).await {
-            bytes.extend_from_slice(&chunk);
+        // Without a time limit: a slow disk leaves the watch of one object without events for long.
+        while let Some(Ok(frame)) = body.frame().await {
+            bytes.extend_from_slice(&frame.into_data().unwrap_or_default());
             while let Some(length) = bytes.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = bytes.drain(..=length).collect();
                 let line: Value = serde_json::from_slice(&line).unwrap();

@@ -31,6 +31,7 @@ mod serve_delegation;
 mod sidecar;
 mod socks5;
 mod standalone;
+mod store_contract;
 mod tutorial;
 mod watch_objects;
 mod write_objects;
@@ -115,6 +116,7 @@ pub(crate) fn gateway_tests() -> Vec<(&'static str, TestFn)> {
         pages::GATEWAY_TESTS,
         sidecar::GATEWAY_TESTS,
         embedded_api::GATEWAY_TESTS,
+        store_contract::TESTS,
     ]
     .concat()
 }
