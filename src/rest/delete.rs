@@ -18,7 +18,7 @@ use crate::storage::Revision;
 use crate::watch_cache::{Error, ResourceCollection, Stored, StoredList};
 
 /// Deletions of one deletecollection that are in the store at a time; it writes what waits in one transaction.
-const CONCURRENT_DELETIONS: usize = 32;
+const CONCURRENT_DELETIONS: usize = 16;
 
 /// Deletes an object, or marks it if finalizers remain.
 ///
