@@ -12,6 +12,7 @@ mod errors;
 mod metadata;
 mod namespace;
 mod object_publisher;
+mod object_removal;
 mod object_type;
 mod object_warnings;
 mod patch;

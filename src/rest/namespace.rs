@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use super::delete_options::DeleteOptions;
 use super::metadata::is_removable;
+use super::object_removal::{Removed, remove};
 use super::target::ObjectTarget;
 use super::{ApiServer, cache_error, stored_object};
 use crate::kubeapi::Status;
@@ -82,24 +84,44 @@ fn namespaces(api: &ApiServer) -> Result<ResourceCollection, Status> {
     api.collection(resource)
 }
 
+/// Deletes everything in a namespace, then the namespace. Objects with finalizers are marked, so that what owns a
+/// finalizer learns of the deletion.
+///
+/// # Errors
+/// 503 while objects remain, and errors of the store.
 async fn remove_content(api: &ApiServer, name: &str) -> Result<(), Status> {
+    let options = DeleteOptions::default();
+    let (mut remaining, mut first) = (0, None);
     let stored = api.settings.catalog.entries().iter().filter(|entry| entry.is_stored());
-    for resource in stored.map(|entry| entry.resource).filter(|resource| resource.is_namespaced) {
-        let collection = api.collection(resource)?;
+    for entry in stored.filter(|entry| entry.resource.is_namespaced) {
+        let collection = api.collection(entry.resource)?;
         let query = ListQuery { namespace: Some(name.to_owned()), ..ListQuery::default() };
         let list = collection.list(&query).await.map_err(|error| Status::service_unavailable(error.to_string()))?;
         for object in list.objects {
-            if !object.metadata().finalizers.is_empty() {
-                let why = format!("{} {} has finalizers", resource.plural, object.name());
-                return Err(Status::service_unavailable(why));
-            }
-            match collection.delete(object.key(), object.revision()).await {
-                Ok(_) | Err(Error::Conflict { current: None }) => {}
-                Err(error) => return Err(Status::service_unavailable(error.to_string())),
+            let target = ObjectTarget {
+                resource: entry.resource,
+                version: entry.version,
+                namespace: name,
+                name: object.name().into(),
+                subresource: "",
+            };
+            match remove(&collection, &target, object.clone(), &options).await {
+                Ok(Removed::Gone(..)) => {}
+                Ok(Removed::Marked(_)) => {
+                    remaining += 1;
+                    first.get_or_insert_with(|| format!("{} {}", entry.resource.plural, object.name()));
+                }
+                Err(status) if status.code == 404 => {}
+                Err(status) => return Err(status),
             }
         }
     }
-    finalize(api, name).await
+    match first {
+        Some(first) => {
+            Err(Status::service_unavailable(format!("finalizers remain on {remaining} objects, such as {first}")))
+        }
+        None => finalize(api, name).await,
+    }
 }
 
 /// Removes the finalizer `kubernetes` of the namespace, and the namespace if no other remains.

@@ -5,6 +5,7 @@ mod bad_parameters;
 mod builtin_kinds;
 mod concurrency;
 mod discovery;
+mod namespaces;
 mod observability;
 mod process_kills;
 mod recorded_history;

@@ -1,0 +1,104 @@
+//! Removal of one object: at once, or marked with a deletionTimestamp while finalizers remain (`rest.BeforeDelete`
+//! in `k8s.io/apiserver/pkg/registry/rest/delete.go`).
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::delete_options::DeleteOptions;
+use super::representation::ReplyObject;
+use super::target::ObjectTarget;
+use super::{cache_error, metadata, stored_object};
+use crate::kubeapi::Status;
+use crate::kubeapi::json::write_stored_json;
+use crate::kubeapi::object_meta::change_metadata;
+use crate::storage::Revision;
+use crate::watch_cache::{Error, ResourceCollection, Stored};
+
+/// Result of a deletion.
+pub(super) enum Removed {
+    /// The object was deleted; with its last state, and the revision of the deletion.
+    Gone(Arc<Stored>, Revision),
+    /// The object was marked and finalizers remain; with its new state.
+    Marked(ReplyObject),
+}
+
+/// Deletes `current`, or the state that replaced it in the meantime. It is marked if finalizers remain.
+///
+/// # Errors
+/// 404 for an object that is gone, 409 for preconditions, and errors of the store.
+pub(super) async fn remove(
+    collection: &ResourceCollection,
+    target: &ObjectTarget<'_>,
+    mut current: Arc<Stored>,
+    options: &DeleteOptions,
+) -> Result<Removed, Status> {
+    let key = target.key(collection)?;
+    loop {
+        check_preconditions(target, &current, options)?;
+        let mut object = stored_object(&current).await?;
+        let is_marked = current.metadata().deletion_timestamp.is_some();
+        let is_gone = !metadata::has_finalizers(target.resource, &object);
+        if is_marked && !is_gone {
+            return Ok(Removed::Marked(ReplyObject::stored(current)));
+        }
+        if options.is_dry_run && is_gone {
+            let revision = current.revision();
+            return Ok(Removed::Gone(current, revision));
+        }
+        let result = if is_gone {
+            let deleted = collection.delete(&key, current.revision()).await;
+            deleted.map(|revision| Removed::Gone(current.clone(), revision))
+        } else {
+            mark(target, &mut object);
+            if options.is_dry_run {
+                return Ok(Removed::Marked(ReplyObject::Unstored(Value::Object(object))));
+            }
+            let value = write_stored_json(&object).bytes;
+            let stored = collection.update(&key, current.revision(), value.into(), None).await;
+            stored.map(|stored| Removed::Marked(ReplyObject::stored(stored)))
+        };
+        match result {
+            Ok(removed) => return Ok(removed),
+            Err(Error::Conflict { current: Some(now) }) => current = now,
+            Err(error) => return Err(cache_error(target, error)),
+        }
+    }
+}
+
+/// Marks an object for deletion (`rest.BeforeDelete`).
+fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>) {
+    let is_namespace = target.resource.plural == "namespaces";
+    change_metadata(object, |metadata| {
+        metadata.insert("deletionTimestamp".to_owned(), json!(metadata::now()));
+        if !is_namespace {
+            metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
+        }
+        if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
+            metadata.insert("generation".to_owned(), json!(generation + 1));
+        }
+    });
+    if is_namespace {
+        let status = object.entry("status").or_insert_with(|| json!({}));
+        status["phase"] = json!("Terminating");
+    }
+}
+
+/// 409 if a precondition does not hold, with Kubernetes' text (`rest.BeforeDelete`).
+fn check_preconditions(target: &ObjectTarget<'_>, current: &Stored, options: &DeleteOptions) -> Result<(), Status> {
+    let conflict = |what: &str, wanted: &str, found: &str, then: &str| {
+        let why = format!(
+            "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might \
+             have been {then}"
+        );
+        Err(Status::conflict(target.resource.group, target.resource.kind, &target.name, why))
+    };
+    if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != &*current.metadata().uid) {
+        return conflict("UID", uid, &current.metadata().uid, "deleted and then recreated");
+    }
+    let version = current.revision().to_string();
+    if let Some(wanted) = options.resource_version.as_deref().filter(|wanted| **wanted != version) {
+        return conflict("ResourceVersion", wanted, &version, "modified");
+    }
+    Ok(())
+}

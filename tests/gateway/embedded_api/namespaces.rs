@@ -1,0 +1,63 @@
+//! Deletion of namespaces that hold objects with finalizers.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::support::client::{Client, get, next_chunk, request};
+use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
+
+const NAMESPACE: &str = "/api/v1/namespaces/held";
+
+/// Reads a watch until an event that `is_last` accepts; returns `TYPE name` of all.
+async fn watch_until(client: &Client, path: &str, is_last: impl Fn(&Value) -> bool) -> Vec<String> {
+    let mut body = client.send(get(path, &[])).await.unwrap().into_body();
+    let (mut text, mut events) = (Vec::new(), Vec::new());
+    while let Some(chunk) = next_chunk(&mut body).await {
+        text.extend_from_slice(&chunk.unwrap());
+        while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = text.drain(..=end).collect();
+            let event: Value = serde_json::from_slice(&line).unwrap();
+            let name = event["object"]["metadata"]["name"].as_str().unwrap_or_default();
+            events.push(format!("{} {name}", event["type"].as_str().unwrap()));
+            if is_last(&event) {
+                return events;
+            }
+        }
+    }
+    panic!("{path} ended after {events:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn namespace_deletion_marks_objects_with_finalizers_and_deletes_the_others() {
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    let create = async |path: &str, metadata: Value| {
+        let response = send_json(&client, Method::POST, path, &json!({ "metadata": metadata })).await;
+        assert_eq!(response.status, 201, "{path}");
+    };
+    let maps = format!("{NAMESPACE}/configmaps");
+    create("/api/v1/namespaces", json!({"name": "held"})).await;
+    create(&maps, json!({"name": "a", "finalizers": ["example.com/hold"]})).await;
+    create(&maps, json!({"name": "b"})).await;
+    create(&format!("{NAMESPACE}/secrets"), json!({"name": "c"})).await;
+    let deleted = client.send_and_read(request(Method::DELETE, NAMESPACE, &[], "")).await;
+    assert_eq!((deleted.status.as_u16(), &deleted.json()["status"]["phase"]), (200, &json!("Terminating")));
+
+    // The owner of the finalizer sees the deletion; the other objects are gone without waiting for it.
+    let is_marked = |event: &Value| event["object"]["metadata"]["deletionTimestamp"].is_string();
+    watch_until(&client, &format!("{maps}?watch=1"), is_marked).await;
+    let is_deleted = |event: &Value| event["type"] == "DELETED";
+    let since = |path: &str| format!("{path}?watch=1&resourceVersion=1");
+    assert_eq!(watch_until(&client, &since(&maps), is_deleted).await.last().unwrap(), "DELETED b");
+    assert_eq!(
+        watch_until(&client, &since(&format!("{NAMESPACE}/secrets")), is_deleted).await.last().unwrap(),
+        "DELETED c"
+    );
+
+    let headers = [("content-type", "application/merge-patch+json")];
+    let patch = request(Method::PATCH, &format!("{maps}/a"), &headers, r#"{"metadata":{"finalizers":null}}"#);
+    assert_eq!(client.send_and_read(patch).await.status, 200);
+    let own = since("/api/v1/namespaces") + "&fieldSelector=metadata.name%3Dheld";
+    assert_eq!(watch_until(&client, &own, is_deleted).await.last().unwrap(), "DELETED held");
+    assert_eq!(client.send_and_read(get(NAMESPACE, &[])).await.status, 404);
+}
