@@ -23,12 +23,14 @@ use libtest_mimic::{Arguments, Trial};
 use environment::{Kubectl, TestEnvironment};
 
 /// Programs that `tests/interop/peers/build` builds.
-const PEERS: [&str; 12] = [
+const PEERS: [&str; 14] = [
     "etcd",
     "kube-apiserver",
+    "kube-controller-manager",
     "kube-scheduler",
     "metrics-server",
     "kube-rs-controller",
+    "kube-rs-watchers",
     "konnectivity-server",
     "konnectivity-agent",
     "sample-apiserver",

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::environment::{Gateway, HttpsEndpoint, Kubectl, Session, TestEnvironment};
 
 /// One object of each kind, as `kubectl apply` gets it.
-const MANIFESTS: [(&str, &str); 6] = [
+pub(super) const MANIFESTS: [(&str, &str); 6] = [
     (
         "configmap/applied",
         r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"applied"},"data":{"k":"VALUE"}}"#,
@@ -47,7 +47,11 @@ pub(super) fn compare_commands(environment: &TestEnvironment, kubectl: &Kubectl)
 }
 
 /// A session of the admin in a new namespace.
-fn open_session<'e>(environment: &'e TestEnvironment, kubectl: &Kubectl, endpoint: &HttpsEndpoint) -> Session<'e> {
+pub(super) fn open_session<'e>(
+    environment: &'e TestEnvironment,
+    kubectl: &Kubectl,
+    endpoint: &HttpsEndpoint,
+) -> Session<'e> {
     let admin = environment.cluster.admin();
     let session = Session::open_at(environment, kubectl, endpoint, admin);
     if endpoint.port != environment.cluster.endpoint.port {
@@ -128,7 +132,7 @@ fn edit(session: &mut Session<'_>) {
 }
 
 /// Records a table without ages.
-fn record_table(session: &mut Session<'_>, args: &str) {
+pub(super) fn record_table(session: &mut Session<'_>, args: &str) {
     static AGE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\b\d+m?s\b").unwrap());
     let printed = session.run_unrecorded(args);
     let text = AGE.replace_all(printed.ok(), "AGE").into_owned();

@@ -1,6 +1,10 @@
 //! The embedded API server beside kube-apiserver: the same requests, kubectl commands and client-go programs.
 
 mod client_go;
+mod kube_controller_manager;
+mod kube_rs_watchers;
+mod kube_schedulers;
+mod kubectl_descriptions;
 mod kubectl_stories;
 mod process_kills;
 mod recorder;
@@ -13,6 +17,7 @@ use crate::environment::TestEnvironment;
 
 pub(super) const KUBECTL_TESTS: &[(&str, KubectlTestFn)] = &[
     ("embedded API: commands print what they print for kube-apiserver", kubectl_stories::compare_commands),
+    ("embedded API: descriptions are those of kube-apiserver", kubectl_descriptions::compare_descriptions),
     ("embedded API: watch and wait", kubectl_stories::watch_and_wait),
 ];
 
@@ -23,7 +28,13 @@ pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
         compare_requests(environment, "deletions.http", "deletions", &[]);
     }),
     ("embedded API: requests: lists", |environment| compare_requests(environment, "lists.http", "lists", &[])),
+    ("embedded API: requests: list options", |environment| {
+        compare_requests(environment, "list_options.http", "list-options", &[]);
+    }),
     ("embedded API: requests: watches", |environment| compare_requests(environment, "watches.http", "watches", &[])),
+    ("embedded API: requests: transforms", |environment| {
+        compare_requests(environment, "transforms.http", "transforms", &[]);
+    }),
     ("embedded API: requests: encodings", |environment| {
         compare_requests(environment, "encodings.http", "encodings", &[]);
     }),
@@ -49,6 +60,12 @@ pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
     ("embedded API: requests: life of configmaps", |environment| compare_lifecycle(environment, 7)),
     ("embedded API: client-go: informers see the same events", client_go::informers_see_the_same_events),
     ("embedded API: client-go: leader election", client_go::leader_election_takes_over),
+    ("embedded API: kube-scheduler: standby takes over", kube_schedulers::standby_takes_over),
+    (
+        "embedded API: kube-controller-manager: namespaces are filled and deleted",
+        kube_controller_manager::fills_and_deletes_namespaces,
+    ),
+    ("embedded API: kube-rs: watchers see the same events", kube_rs_watchers::watchers_see_the_same_events),
     ("embedded API: killed while kubectl and client-go write and watch", process_kills::acknowledged_writes_survive),
 ];
 
