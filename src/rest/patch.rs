@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::compute::run_sized;
 use super::representation::ReplyContent;
+use super::request_body::BodyFindings;
 use super::target::{ObjectTarget, ServedKind};
 use super::update::{Replaced, ReplacementOptions, replace};
 use super::write_options::WriteOptions;
@@ -68,7 +69,7 @@ pub(super) async fn patch(
         let (patch, findings, validation) = (patch.clone(), findings.clone(), options.validation);
         let apply = move || {
             let patched = patch.apply(kind, object).map_err(|error| error.status())?;
-            let checked = request_body::check_object(kind, patched.clone(), findings, validation);
+            let checked = request_body::check_object(kind, patched.clone(), BodyFindings::Texts(findings), validation);
             checked.map_err(|error| error.patch_status(&patched))
         };
         let decoded = run_sized(size + current.bytes().len(), apply).await??;

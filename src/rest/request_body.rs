@@ -1,5 +1,6 @@
 //! The object in a request body.
 
+use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use serde_json::{Map, Value};
@@ -10,11 +11,11 @@ use super::object_type::{DecodeError, check_type};
 use super::strategy;
 use super::target::{ObjectTarget, ServedKind};
 use super::write_options::FieldValidation;
-use crate::kubeapi::Status;
-use crate::kubeapi::json::read_json;
+use crate::kubeapi::json::{JsonFindings, read_json, strict_messages};
 use crate::kubeapi::protobuf::decode::{decode_object, read_envelope};
 use crate::kubeapi::protobuf::normalize::normalize;
 use crate::kubeapi::yaml::read_yaml;
+use crate::kubeapi::{GoQuoted, Status};
 use crate::resources::builtin::event_conversion::convert_to_stored;
 use crate::resources::builtin::{builtin_kinds, set_defaults};
 
@@ -22,6 +23,27 @@ use crate::resources::builtin::{builtin_kinds, set_defaults};
 pub(super) struct DecodedObject {
     pub(super) object: Map<String, Value>,
     pub(super) warnings: Vec<String>,
+}
+
+/// What reading a body found, besides its value.
+pub(super) enum BodyFindings {
+    /// Texts about duplicate fields.
+    Texts(Vec<String>),
+    /// Duplicate fields of a JSON document.
+    Json(Bytes, JsonFindings),
+}
+
+impl BodyFindings {
+    /// The texts of strict decoding about the findings and unknown fields.
+    fn messages(self, unknown: &[String]) -> Vec<String> {
+        match self {
+            BodyFindings::Json(document, findings) => strict_messages(&document, &findings, unknown),
+            BodyFindings::Texts(mut texts) => {
+                texts.extend(unknown.iter().map(|path| format!("unknown field {}", GoQuoted(path))));
+                texts
+            }
+        }
+    }
 }
 
 /// The media type of the body in lower case, without parameters; empty if there is none.
@@ -42,30 +64,30 @@ pub(super) async fn decode(
 ) -> Result<DecodedObject, Status> {
     let (kind, media_type, body) = (target.kind(), media_type(request.headers), request.body.clone());
     run_sized(body.len(), move || {
-        let (value, duplicates) = read_value(&media_type, &body, kind)?;
-        check_object(kind, value, duplicates, validation).map_err(|error| error.body_status(kind, &body))
+        let (value, findings) = read_value(&media_type, &body, kind)?;
+        check_object(kind, value, findings, validation).map_err(|error| error.body_status(kind, &body))
     })
     .await?
 }
 
-/// Reads a body as a value, with texts about duplicate fields.
-fn read_value(media_type: &str, body: &[u8], kind: ServedKind) -> Result<(Value, Vec<String>), Status> {
+/// Reads a body as a value.
+fn read_value(media_type: &str, body: &Bytes, kind: ServedKind) -> Result<(Value, BodyFindings), Status> {
     let malformed = |error: DecodeError| error.body_status(kind, body);
     match media_type {
         "" | "application/json" => {
             let (value, findings) = read_json(body).map_err(|error| malformed(DecodeError::malformed_json(error)))?;
-            Ok((value, findings.messages().collect()))
+            Ok((value, BodyFindings::Json(body.clone(), findings)))
         }
         "application/yaml" => {
             let text = std::str::from_utf8(body).map_err(|error| malformed(DecodeError::unrecognized(error)))?;
             let document = read_yaml(text).map_err(|error| malformed(DecodeError::unrecognized(error)))?;
             let duplicates = document.strict_error().into_iter().collect();
-            Ok((document.value, duplicates))
+            Ok((document.value, BodyFindings::Texts(duplicates)))
         }
         "application/vnd.kubernetes.protobuf" => {
             let envelope = read_envelope(body).map_err(|error| malformed(DecodeError::unrecognized(error)))?;
             let value = decode_object(&builtin_kinds().messages, kind.version.message, &envelope);
-            Ok((value.map_err(|error| malformed(DecodeError::of_kind(kind, error)))?, Vec::new()))
+            Ok((value.map_err(|error| malformed(DecodeError::of_kind(kind, error)))?, BodyFindings::Texts(Vec::new())))
         }
         _ => Err(unsupported_body()),
     }
@@ -86,13 +108,13 @@ pub(super) fn unsupported_body() -> Status {
 pub(super) fn check_object(
     kind: ServedKind,
     mut value: Value,
-    mut findings: Vec<String>,
+    findings: BodyFindings,
     validation: FieldValidation,
 ) -> Result<DecodedObject, DecodeError> {
     check_type(kind, &mut value)?;
     let unknown = normalize(&builtin_kinds().messages, kind.version.message, &mut value);
     let unknown = unknown.map_err(|error| DecodeError::of_kind(kind, error))?;
-    findings.extend(unknown.iter().map(|path| format!("unknown field {path:?}")));
+    let findings = findings.messages(&unknown);
     set_defaults(&builtin_kinds().messages, kind.version.message, &mut value);
     let Value::Object(mut object) = value else {
         return Err(DecodeError::of_kind(kind, "the body is not an object"));

@@ -72,16 +72,14 @@ pub(super) fn drop_type_dependent_fields(old: &Map<String, Value>, object: &mut 
             port.as_object_mut().map(|port| port.remove("nodePort"));
         }
     }
-    let rules: [(fn(&Map<String, Value>) -> bool, &str); 4] = [
-        (needs_health_check, "healthCheckNodePort"),
-        (is_load_balancer, "allocateLoadBalancerNodePorts"),
-        (is_load_balancer, "loadBalancerClass"),
-        (is_externally_accessible, "externalTrafficPolicy"),
+    let void_fields = [
+        (needs_health_check(old) && !needs_health_check(spec), "healthCheckNodePort"),
+        (is_load_balancer(old) && !is_load_balancer(spec), "allocateLoadBalancerNodePorts"),
+        (is_load_balancer(old) && !is_load_balancer(spec), "loadBalancerClass"),
+        (is_externally_accessible(old) && !is_externally_accessible(spec), "externalTrafficPolicy"),
     ];
-    for (applies, field) in rules {
-        if applies(old) && !applies(spec) {
-            remove_if_same(old, spec, field);
-        }
+    for (_, field) in void_fields.into_iter().filter(|(is_void, _)| *is_void) {
+        remove_if_same(old, spec, field);
     }
     if !is_load_balancer(spec) {
         object.insert("status".to_owned(), json!({"loadBalancer": {}}));
@@ -240,14 +238,14 @@ fn is_externally_accessible(spec: &Map<String, Value>) -> bool {
 mod tests {
     use super::*;
 
-    fn object(spec: Value) -> Map<String, Value> {
+    fn object(spec: &Value) -> Map<String, Value> {
         let Value::Object(object) = json!({"metadata": {"name": "a"}, "spec": spec}) else { unreachable!() };
         object
     }
 
-    fn created(spec: Value) -> Result<Value, String> {
+    fn created(spec: &Value) -> Result<Value, String> {
         let mut object = object(spec);
-        complete_new_service(&mut object).map_err(|status| status.message.to_string())?;
+        complete_new_service(&mut object).map_err(|status| status.message)?;
         Ok(object["spec"].clone())
     }
 
@@ -264,19 +262,19 @@ mod tests {
                 "RequireDualStack",
             ),
         ] {
-            let spec = created(given.clone()).unwrap();
+            let spec = created(&given).unwrap();
             assert_eq!((&spec["ipFamilies"], &spec["ipFamilyPolicy"]), (&families, &json!(policy)), "{given}");
         }
-        assert_eq!(created(json!({"clusterIP": "None"})).unwrap()["clusterIPs"], json!(["None"]));
-        assert_eq!(created(json!({"type": "ExternalName"})).unwrap(), json!({"type": "ExternalName"}));
+        assert_eq!(created(&json!({"clusterIP": "None"})).unwrap()["clusterIPs"], json!(["None"]));
+        assert_eq!(created(&json!({"type": "ExternalName"})).unwrap(), json!({"type": "ExternalName"}));
         let both = json!({"ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "SingleStack"});
         let why = "must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are specified";
-        assert!(created(both).unwrap_err().ends_with(why));
+        assert!(created(&both).unwrap_err().ends_with(why));
     }
 
     #[test]
     fn service_that_becomes_external_loses_addresses() {
-        let old = object(json!({
+        let old = object(&json!({
             "type": "NodePort", "clusterIP": "None", "clusterIPs": ["None"], "ipFamilies": ["IPv4"],
             "ipFamilyPolicy": "SingleStack", "externalTrafficPolicy": "Cluster", "ports": [{"port": 80, "nodePort": 30000}],
         }));
@@ -289,11 +287,11 @@ mod tests {
 
     #[test]
     fn service_replaced_without_addresses_keeps_them() {
-        let old = object(json!({
+        let old = object(&json!({
             "type": "NodePort", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ipFamilies": ["IPv4"],
             "ipFamilyPolicy": "SingleStack", "ports": [{"name": "a", "port": 80, "nodePort": 30000}],
         }));
-        let mut new = object(json!({"type": "NodePort", "ports": [{"name": "a", "port": 81}]}));
+        let mut new = object(&json!({"type": "NodePort", "ports": [{"name": "a", "port": 81}]}));
         complete_replacing_service(&old, &mut new).unwrap();
         let mut expected = old["spec"].clone();
         expected["ports"][0]["port"] = json!(81);

@@ -2,10 +2,12 @@
 
 mod indent;
 mod read;
+mod strict_order;
 mod write;
 
 pub use indent::JsonIndenter;
 pub use read::{JsonError, JsonFindings, MAX_JSON_DEPTH, read_json};
+pub use strict_order::strict_messages;
 pub use write::{
     StoredJson, VersionSlot, format_go_number, json_kind, quote_json_into, write_json, write_json_into,
     write_stored_json,
