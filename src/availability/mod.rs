@@ -31,4 +31,4 @@ pub use outlier_detection::{EndpointHealth, Weight};
 pub use probe::{Probe, ProbeFailure};
 pub use probe_loops::run;
 pub use prober::ProbeObserver;
-pub use status_writer::StatusWriter;
+pub use status_writer::{StatusTarget, StatusWriter};

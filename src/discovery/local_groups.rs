@@ -1,5 +1,5 @@
-//! API groups served locally: `apiregistration.k8s.io`, read-only, so that `kubectl get apiservices` works; and review
-//! APIs for `kubectl auth` and backends, unless a backend serves those.
+//! API groups served locally: `apiregistration.k8s.io`, read-only without an embedded API server, so that `kubectl get
+//! apiservices` works; and review APIs for `kubectl auth` and backends, unless a backend serves those.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(super) const VERSION: &str = "v1";
 pub(super) const PATH: &str = "/apis/apiregistration.k8s.io/v1";
 
 /// `apiregistration.k8s.io/v1` as an `APIResourceList`, the legacy format.
-pub(super) fn resource_list() -> Value {
+fn resource_list() -> Value {
     json!({
         "kind": "APIResourceList",
         "apiVersion": "v1",
@@ -40,7 +40,7 @@ pub(super) fn resource_list() -> Value {
 }
 
 /// The resource of `apiregistration.k8s.io/v1`. Read-only: the registry directory owns the objects.
-pub(super) fn resources() -> Vec<DiscoveryResource> {
+fn resources() -> Vec<DiscoveryResource> {
     vec![DiscoveryResource {
         resource: "apiservices".into(),
         response_kind: own_kind("APIService"),
@@ -132,8 +132,13 @@ fn self_reviews() -> [LocalGroup; 2] {
 fn with_delegation() -> Vec<LocalGroup> {
     let mut config_maps = local_resource("ConfigMap", Scope::Namespaced, &["get", "list", "watch"]);
     config_maps.short_names.push("cm".to_owned());
-    vec![
-        LocalGroup::new("", VERSION, vec![config_maps.into()]),
+    let [authentication, authorization] = backend_reviews();
+    vec![LocalGroup::new("", VERSION, vec![config_maps.into()]), authentication, authorization]
+}
+
+/// Review APIs for backends and clients.
+fn backend_reviews() -> [LocalGroup; 2] {
+    [
         LocalGroup::of_reviews("authentication.k8s.io", &["SelfSubjectReview", "TokenReview"]),
         LocalGroup::of_reviews(
             "authorization.k8s.io",
@@ -142,10 +147,10 @@ fn with_delegation() -> Vec<LocalGroup> {
     ]
 }
 
-/// The resources of the embedded API server (`--embedded-api`), and the self-review APIs.
-fn embedded(catalog: &ResourceCatalog) -> Vec<LocalGroup> {
+/// The resources of the embedded API server (`--embedded-api`), and the review APIs.
+fn embedded(catalog: &ResourceCatalog, reviews: [LocalGroup; 2]) -> Vec<LocalGroup> {
     let mut groups: Vec<LocalGroup> = Vec::new();
-    for entry in catalog.entries() {
+    for entry in catalog.entries().iter().filter(|entry| entry.resource.group != GROUP) {
         let (group, version, resource) = (entry.resource.group, entry.version.version, catalog_resource(entry));
         match groups.iter_mut().find(|one| one.group == group && one.version == version) {
             Some(one) => one.resources.push(resource),
@@ -157,7 +162,7 @@ fn embedded(catalog: &ResourceCatalog) -> Vec<LocalGroup> {
     }
     // As in a kube-apiserver, where these follow `apps`.
     let at = groups.iter().position(|group| group.group == "apps").map_or(groups.len(), |at| at + 1);
-    groups.splice(at..at, self_reviews());
+    groups.splice(at..at, reviews);
     groups
 }
 
@@ -210,9 +215,27 @@ impl LocalGroups {
         group == GROUP && !self.apiregistration_from_delegate
     }
 
+    /// The resource list of `apiregistration.k8s.io/v1`, the legacy format.
+    pub(super) fn registration_list(&self) -> Value {
+        self.stored_registrations().map_or_else(resource_list, |group| group.resource_list())
+    }
+
+    /// The resource of `apiregistration.k8s.io/v1`.
+    pub(super) fn registration_resources(&self) -> Vec<DiscoveryResource> {
+        self.stored_registrations().map_or_else(resources, |group| group.resources())
+    }
+
+    /// The group `apiregistration.k8s.io` of an embedded API server, which stores APIServices.
+    fn stored_registrations(&self) -> Option<LocalGroup> {
+        let entry = self.embedded.as_ref()?.find(GROUP, VERSION, "apiservices")?;
+        Some(LocalGroup::new(GROUP, VERSION, vec![catalog_resource(entry)]))
+    }
+
     pub(super) fn groups(&self) -> Vec<LocalGroup> {
         match self {
-            LocalGroups { embedded: Some(catalog), .. } => embedded(catalog),
+            LocalGroups { embedded: Some(catalog), delegation, .. } => {
+                embedded(catalog, if *delegation { backend_reviews() } else { self_reviews() })
+            }
             LocalGroups { delegate: true, .. } => Vec::new(),
             LocalGroups { delegation: true, .. } => with_delegation(),
             LocalGroups { .. } => self_reviews().into(),

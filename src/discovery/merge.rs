@@ -147,7 +147,7 @@ impl GroupMerger {
 
     fn group(&self, name: &str, known: &ClaimMap, contents: &impl ContentStore) -> Option<(GroupRank, MergedGroup)> {
         if self.local_groups.is_reserved(name) {
-            let resources = Arc::new(local_groups::resources());
+            let resources = Arc::new(self.local_groups.registration_resources());
             let version = MergedVersion { version: local_groups::VERSION.into(), resources, current: true };
             return Some(((0, Reverse(0), 0), MergedGroup { name: name.into(), versions: vec![version] }));
         }
@@ -178,7 +178,11 @@ impl GroupMerger {
             compare_by_priority((a.priorities.1, &a.version.version), (b.priorities.1, &b.version.version))
         });
         versions.dedup_by(|a, b| a.version.version == b.version.version);
-        let greatest = versions.iter().map(|one| one.priorities.0).max();
+        let mut greatest = versions.iter().map(|one| one.priorities.0).max();
+        if self.local_groups.embedded.is_some() {
+            // Groups of the embedded API server have Local APIServices.
+            greatest = greatest.max(claims().map(|one| one.group_priority_minimum).max());
+        }
         let mut versions: Vec<MergedVersion> = versions.into_iter().map(|one| one.version).collect();
         let served = self.served.iter().enumerate().find(|(_, served)| served.group == name);
         if let Some((_, served)) = served

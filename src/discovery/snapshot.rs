@@ -132,8 +132,7 @@ impl DiscoverySnapshot {
     pub fn empty(own: &LocalGroups) -> DiscoverySnapshot {
         let served = own.groups();
         let served = served.iter().map(|served| (served.list_path.clone(), served.resource_list()));
-        let registrations =
-            own.has_registrations().then(|| (local_groups::PATH.to_owned(), local_groups::resource_list()));
+        let registrations = own.has_registrations().then(|| (local_groups::PATH.to_owned(), own.registration_list()));
         let all =
             registrations.into_iter().chain(served).map(|(path, list)| (path, EncodedDocument::from_value(&list)));
         let nothing = DiscoverySnapshot {

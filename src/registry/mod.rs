@@ -17,7 +17,7 @@ mod sidecar_upstreams;
 pub(crate) mod snapshot;
 mod static_backend;
 
-pub use cluster::{ApiServiceStatuses, ClusterClient, ClusterSource, ClusterState, StoredStatus};
+pub use cluster::{ApiServiceStatuses, ClusterClient, ClusterSource, ClusterState, StoredObjects, StoredStatus};
 pub use delegate::{DELEGATE, Delegate};
 pub use directory::last_good::{load_directory, parse_manifests};
 pub use follow::{RegistryDirectory, RegistryFollower};

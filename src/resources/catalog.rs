@@ -18,7 +18,8 @@ enum Serving {
 
 /// Group, plural (`*` for all others of the group), and what is done with it. These are the resources that kubectl,
 /// informers, kube-controller-manager and kube-scheduler list. The order of groups is kube-apiserver's in discovery.
-const SERVED: [(&str, &str, Serving); 29] = [
+const SERVED: [(&str, &str, Serving); 30] = [
+    ("apiregistration.k8s.io", "apiservices", Serving::Stored),
     ("", "configmaps", Serving::Stored),
     ("", "endpoints", Serving::Stored),
     ("", "events", Serving::Stored),
@@ -202,6 +203,7 @@ mod tests {
         let stored: Vec<_> =
             catalog.entries().iter().filter(|entry| entry.is_stored()).map(|entry| entry.resource.plural).collect();
         let expected = [
+            "apiservices",
             "configmaps",
             "endpoints",
             "events",

@@ -1,4 +1,4 @@
-//! Creation of the objects that every server has: the system namespaces.
+//! Creation of the objects that every server has: the system namespaces and the Local APIServices.
 
 use serde_json::{Map, Value, json};
 
@@ -12,7 +12,8 @@ use crate::watch_cache::Error;
 /// Namespaces that kube-apiserver creates (`pkg/controlplane/controller/systemnamespaces`).
 const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// Creates the system namespaces that do not exist, and goes on with the removal of namespaces that are marked.
+/// Creates the system namespaces and the Local APIServices that do not exist, and goes on with the removal of namespaces
+/// that are marked.
 ///
 /// # Errors
 /// The store cannot be written.
@@ -34,6 +35,7 @@ pub async fn create_initial_objects(api: &ApiServer) -> Result<(), Status> {
             Err(error) => return Err(super::cache_error(&target, error)),
         }
     }
+    super::local_api_services::register_local_groups(api).await?;
     collection.ensure_loaded().await.map_err(|error| Status::service_unavailable(error.to_string()))?;
     for namespace in collection.list(&Default::default()).await.map(|list| list.objects).unwrap_or_default() {
         if namespace.metadata().deletion_timestamp.is_some() {

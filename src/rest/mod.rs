@@ -3,12 +3,14 @@
 //! One function per verb. The order of the checks is Kubernetes' (`k8s.io/apiserver/pkg/endpoints/handlers` and
 //! `pkg/registry/generic/registry/store.go`) and is what clients see.
 
+mod api_service;
 mod bootstrap;
 mod compute;
 mod create;
 mod delete;
 mod delete_options;
 mod errors;
+mod local_api_services;
 mod metadata;
 mod namespace;
 mod object_publisher;
@@ -46,6 +48,7 @@ use crate::kubeapi::{Query, RequestInfo, Status};
 use crate::message::Body;
 use crate::process::Drain;
 use crate::resources::Resource;
+use crate::resources::builtin::builtin_kinds;
 use crate::resources::builtin::event_conversion::{is_stored_as_other, stored_resource};
 use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
 use crate::storage::Prefix;
@@ -186,6 +189,15 @@ impl ApiServer {
             _ => return Err(target.method_not_allowed()),
         };
         representation::respond(target.kind(), media_type, reply.code, reply.content).await
+    }
+
+    /// The collection of a built-in resource.
+    ///
+    /// # Errors
+    /// There is no such resource.
+    pub fn builtin_collection(&self, group: &str, plural: &str) -> Result<ResourceCollection, Status> {
+        let resource = builtin_kinds().resource(group, plural).ok_or_else(Status::not_found)?;
+        self.collection(resource)
     }
 
     /// The collection of a resource.

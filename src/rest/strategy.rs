@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
+use super::api_service;
 use super::service_fields::{complete_new_service, complete_replacing_service, drop_type_dependent_fields};
 use crate::kubeapi::Status;
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
@@ -125,7 +126,7 @@ pub(super) fn begin_update(
 
 /// Whether PUT without a resourceVersion replaces whatever there is (`AllowUnconditionalUpdate`).
 pub(super) fn allows_unconditional_update(resource: &Resource) -> bool {
-    !matches!(resource.plural, "leases")
+    !matches!(resource.plural, "leases" | "apiservices")
 }
 
 /// Moves the text in `stringData` of a Secret to `data` (`pkg/apis/core/v1/conversion.go`).
@@ -174,6 +175,7 @@ pub(super) fn prepare_new(resource: &Resource, object: &mut Map<String, Value>) 
         ("", "serviceaccounts") => keep_secret_names(object),
         ("coordination.k8s.io", "leases") => drop_coordinated_election(object),
         ("discovery.k8s.io", "endpointslices") => drop_topology(object),
+        ("apiregistration.k8s.io", "apiservices") => api_service::prepare_new(object),
         _ => {}
     }
 }
@@ -228,12 +230,31 @@ pub(super) fn prepare_replacement(
         ("serviceaccounts", _) => keep_secret_names(object),
         ("leases", _) => drop_coordinated_election(object),
         ("endpointslices", _) => drop_topology(object),
+        ("apiservices", "") => keep("status"),
+        ("apiservices", "status") => {
+            keep("spec");
+            keep_metadata(old, object);
+        }
         (_, "status") => keep("spec"),
         _ => {}
     }
-    if resource.plural == "secrets" {
-        set_default(object, "type", json!("Opaque"));
+    match resource.plural {
+        "secrets" => set_default(object, "type", json!("Opaque")),
+        "apiservices" => api_service::set_defaults(object),
+        _ => {}
     }
+}
+
+/// Restores the metadata that a write of the status cannot change.
+fn keep_metadata(old: &Map<String, Value>, object: &mut Map<String, Value>) {
+    change_metadata(object, |metadata| {
+        for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
+            match old.get("metadata").and_then(|old| old.get(field)) {
+                Some(value) => drop(metadata.insert(field.to_owned(), value.clone())),
+                None => drop(metadata.remove(field)),
+            }
+        }
+    });
 }
 
 fn set_default(object: &mut Map<String, Value>, field: &str, value: Value) {

@@ -66,6 +66,13 @@ impl RbacPolicy {
         Ok(policy)
     }
 
+    /// The bootstrap roles and bindings for all users: discovery, health, self-reviews
+    /// (`plugin/pkg/auth/authorizer/rbac/bootstrappolicy`).
+    pub fn bootstrap() -> RbacPolicy {
+        // The text is part of the program, and a test reads it.
+        RbacPolicy::parse("bootstrap roles", include_str!("bootstrap.yaml"), false).unwrap_or_default()
+    }
+
     /// Returns the reason if the request is allowed: binding, role and subject, in Kubernetes' words.
     pub fn allows(&self, attributes: Attributes<'_>) -> Option<&Arc<str>> {
         self.grants(attributes.user, attributes.request.namespace)

@@ -10,15 +10,17 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::Method;
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use tokio::time::sleep;
 
 use super::AvailabilityMap;
+use crate::kubeapi::json::write_stored_json;
 use crate::kubeclient::election::Leadership;
 use crate::kubeclient::{CallPolicy, Client};
 use crate::observe::metrics::CallHealth;
 use crate::process::{Drain, Published, ShutdownPhase};
 use crate::registry::{ApiService, ApiServiceBackend, ApiServiceStatuses, ObjectSource, Registry};
+use crate::watch_cache::{self, ResourceCollection};
 use plan::{StatusPlan, StatusPlanner};
 
 /// Changes within this time are handled together.
@@ -34,10 +36,18 @@ const CALL_TIMEOUTS: CallPolicy = CallPolicy {
     initial_backoff: Duration::from_millis(500),
 };
 
+/// Where statuses are written.
+pub enum StatusTarget {
+    /// A kube-apiserver.
+    Client(Rc<Client>),
+    /// The APIServices of the embedded API server.
+    Store(ResourceCollection),
+}
+
 /// Status writer and what it needs.
 pub struct StatusWriter {
-    /// Client of the kube-apiserver.
-    pub client: Rc<Client>,
+    /// Where the statuses are written.
+    pub target: StatusTarget,
     /// The registered APIServices.
     pub registry: Published<Registry>,
     /// The current statuses on the kube-apiserver.
@@ -98,8 +108,10 @@ impl StatusWriter {
         };
         while let Some(name) = names.pop_first() {
             // Local APIServices are served by the delegate, which writes their conditions.
-            let theirs =
-                |one: &&Arc<ApiService>| one.source == ObjectSource::Cluster && one.backend != ApiServiceBackend::Local;
+            let is_store = matches!(self.target, StatusTarget::Store(_));
+            let theirs = |one: &&Arc<ApiService>| {
+                one.source == ObjectSource::Cluster && (is_store || one.backend != ApiServiceBackend::Local)
+            };
             let Some(one) = registry.api_service(&name).filter(theirs) else { continue };
             let Some(stands) = self.statuses.get(&one.name) else { continue };
             let availability = self.availability.get_or_insert(&one.name);
@@ -142,8 +154,12 @@ impl StatusWriter {
         &self,
         name: &str,
         version: &str,
-        conditions: Vec<serde_json::Value>,
+        conditions: Vec<Value>,
     ) -> Result<Option<String>, WriteFailure> {
+        let client = match &self.target {
+            StatusTarget::Client(client) => client,
+            StatusTarget::Store(collection) => return store_status(collection, name, version, conditions).await,
+        };
         let path = format!("/apis/apiregistration.k8s.io/v1/apiservices/{name}/status");
         // An update of the status subresource ignores all other fields.
         let body = json!({
@@ -153,17 +169,13 @@ impl StatusWriter {
             "status": {"conditions": conditions},
         });
         let (began, body) = (Instant::now(), Some(Bytes::from(body.to_string())));
-        let answer = self.client.call(Method::PUT, &path, body, CALL_TIMEOUTS, |_, _| {}).await;
+        let answer = client.call(Method::PUT, &path, body, CALL_TIMEOUTS, |_, _| {}).await;
         let result = match &answer {
             Ok(answer) if answer.is_success() || matches!(answer.status, 404 | 409) => Ok(()),
             Ok(answer) => Err(answer.describe()),
             Err(error) => Err(error.to_string()),
         };
-        self.health.record_quietly(
-            self.client.server(),
-            result.as_ref().copied().map_err(String::as_str),
-            began.elapsed(),
-        );
+        self.health.record_quietly(client.server(), result.as_ref().copied().map_err(String::as_str), began.elapsed());
         match answer {
             Ok(answer) if answer.is_success() => {
                 tracing::debug!(apiservice = name, "Available condition written");
@@ -184,6 +196,31 @@ impl StatusWriter {
                 tracing::debug!(apiservice = name, %error, "Available condition not written");
                 Err(WriteFailure::Unreachable)
             }
+        }
+    }
+}
+
+/// Stores the conditions of the APIService that has this `version`. Returns its new `resourceVersion`; none if it was
+/// changed or deleted meanwhile.
+async fn store_status(
+    collection: &ResourceCollection,
+    name: &str,
+    version: &str,
+    conditions: Vec<Value>,
+) -> Result<Option<String>, WriteFailure> {
+    let (Ok(key), Ok(revision)) = (collection.prefix().key("", name), version.parse()) else { return Ok(None) };
+    let Some(current) = collection.get(&key).filter(|current| current.revision() == revision) else { return Ok(None) };
+    let Ok(mut object) = serde_json::from_slice::<Map<String, Value>>(current.bytes()) else { return Ok(None) };
+    object.insert("status".to_owned(), json!({"conditions": conditions}));
+    match collection.update(&key, revision, write_stored_json(&object).bytes.into(), None).await {
+        Ok(stored) => {
+            tracing::debug!(apiservice = name, "Available condition written");
+            Ok(Some(stored.revision().to_string()))
+        }
+        Err(watch_cache::Error::Conflict { .. }) => Ok(None),
+        Err(error) => {
+            tracing::warn!(apiservice = name, %error, "Available condition not written");
+            Err(WriteFailure::Unreachable)
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The thread that watches the registry (a directory, a kube-apiserver, or both) and writes APIService conditions.
+//! The thread that watches the registry (a directory, a kube-apiserver or the embedded API server, or both) and writes
+//! APIService conditions.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -7,19 +8,24 @@ use std::time::Duration;
 use tokio::task::spawn_local;
 
 use super::settings::EgressSettings;
-use crate::availability::{AvailabilityMap, StatusWriter};
+use crate::availability::{AvailabilityMap, StatusTarget, StatusWriter};
 use crate::commands::threads::spawn_thread;
 use crate::kubeclient::election::{self, Leadership};
 use crate::observe::health::HealthCheck;
 use crate::observe::metrics::{CallKind, Metrics};
 use crate::process::{Drain, Problem, Published, Publisher};
-use crate::registry::{ApiServiceStatuses, ClusterSource, ClusterState, Registry, RegistryDirectory, RegistryFollower};
+use crate::registry::{
+    self, ApiServiceStatuses, ClusterClient, ClusterSource, ClusterState, Registry, RegistryDirectory,
+    RegistryFollower, StoredObjects,
+};
 use crate::route::RouteTable;
 
 /// Inputs of the registry thread.
 pub(super) struct RegistryThread {
     pub(super) directory: Option<RegistryDirectory>,
     pub(super) cluster: Option<ClusterSource>,
+    /// The embedded API server as a source, instead of a kube-apiserver.
+    pub(super) embedded: Option<EmbeddedRegistry>,
     /// Leader election among the writers of conditions, if it is enabled.
     pub(super) election: Option<election::Settings>,
     pub(super) publisher: Publisher<Registry>,
@@ -27,6 +33,13 @@ pub(super) struct RegistryThread {
     pub(super) egress: EgressSettings,
     pub(super) metrics: Arc<Metrics>,
     pub(super) drain: Drain,
+}
+
+/// The embedded API server as a source of the registry.
+pub(super) struct EmbeddedRegistry {
+    pub(super) objects: StoredObjects,
+    /// Limits of what its objects may configure.
+    pub(super) settings: registry::Settings,
 }
 
 /// The state of the watched kube-apiserver and of the leader election.
@@ -56,8 +69,23 @@ impl RegistryThread {
     /// # Errors
     /// The thread cannot be spawned.
     pub(super) fn start(self) -> Result<(Option<ClusterStatus>, Option<LeaseRelease>), Problem> {
-        let RegistryThread { directory, cluster, election, publisher, availability: board, egress, metrics, drain } =
-            self;
+        let RegistryThread {
+            directory,
+            cluster,
+            embedded,
+            election,
+            publisher,
+            availability: board,
+            egress,
+            metrics,
+            drain,
+        } = self;
+        if let Some(embedded) = embedded {
+            spawn_thread("registry", async move || {
+                embedded.run(directory, publisher, board, &metrics, drain).await;
+            })?;
+            return Ok((None, None));
+        }
         let Some(cluster) = cluster else {
             spawn_thread("registry", async move || {
                 let following = RegistryFollower { directory, cluster: None };
@@ -78,7 +106,7 @@ impl RegistryThread {
             let (client, watching) = cluster.client(egress.dialer());
             let statuses = ApiServiceStatuses::default();
             let announcer = StatusWriter {
-                client: client.clone(),
+                target: StatusTarget::Client(client.clone()),
                 registry: publisher.reader(),
                 statuses: statuses.clone(),
                 availability: board,
@@ -104,6 +132,36 @@ impl RegistryThread {
             }
         })?;
         Ok((Some(seen), Some(LeaseRelease(returning))))
+    }
+}
+
+impl EmbeddedRegistry {
+    /// Publishes the registry and writes conditions, until the process ends.
+    async fn run(
+        self,
+        directory: Option<RegistryDirectory>,
+        publisher: Publisher<Registry>,
+        availability: AvailabilityMap,
+        metrics: &Arc<Metrics>,
+        drain: Drain,
+    ) {
+        let statuses = ApiServiceStatuses::default();
+        let writer = StatusWriter {
+            target: StatusTarget::Store(self.objects.api_services.clone()),
+            registry: publisher.reader(),
+            statuses: statuses.clone(),
+            availability,
+            // No other gateway has the store.
+            leadership: Published::fixed(Leadership::without_election()),
+            health: metrics.calls().register(CallKind::ApiServiceStatus, ""),
+        };
+        spawn_local(writer.run(drain.clone()));
+        let notifier = self.objects.notifier.clone();
+        spawn_local(async move { notifier.run().await });
+        let source = ClusterClient::of_store(self.objects, self.settings);
+        let (state_publisher, _state) = Published::new(ClusterState::default());
+        let following = RegistryFollower { directory, cluster: Some((source, state_publisher, statuses)) };
+        following.run(publisher, drain, |_| {}).await;
     }
 }
 

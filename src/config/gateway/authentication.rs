@@ -172,6 +172,7 @@ pub(in crate::config) fn policy_file(
     parser: &mut FlagParser<'_>,
     modes: &[AuthorizerMode],
     configured: bool,
+    has_store: bool,
 ) -> Option<PathBuf> {
     const NAME: &str = "authorization-policy-file";
     let path = parser.path(NAME);
@@ -179,6 +180,8 @@ pub(in crate::config) fn policy_file(
         return path;
     }
     match (&path, modes.iter().any(|mode| matches!(mode, AuthorizerMode::Static(_)))) {
+        // Bootstrap roles are granted without a file.
+        (None, true) if has_store => {}
         (None, true) => parser.add_problem(NAME, "required with --authorization-mode=RBAC"),
         (Some(_), false) => parser.add_problem(NAME, "not used without RBAC among --authorization-mode"),
         _ => {}
@@ -226,10 +229,7 @@ pub(in crate::config) fn authorization_modes(
     }
     // No backend authorizes again: what is not granted is denied.
     if has_store && !parser.is_given(NAME) {
-        return vec![match parser.path("authorization-policy-file") {
-            Some(_) => AuthorizerMode::Static("RBAC"),
-            None => AuthorizerMode::AlwaysDeny,
-        }];
+        return vec![AuthorizerMode::Static("RBAC")];
     }
     if written.is_empty() {
         parser.add_problem(NAME, format_args!("at least one mode is required; {KNOWN}"));
@@ -250,6 +250,11 @@ pub(in crate::config) fn authorization_modes(
             parser.add_problem(NAME, format_args!("{word} is given more than once"));
         }
         modes.push(mode);
+    }
+    if has_store && modes.contains(&AuthorizerMode::AlwaysAllow) {
+        let message = "AlwaysAllow lets every authenticated user read and change all objects of --embedded-api, Secrets \
+                       included";
+        parser.add_warning(NAME, message);
     }
     modes
 }

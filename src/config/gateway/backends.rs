@@ -80,14 +80,7 @@ pub(in crate::config) fn backends(
     data_dir: &Path,
     forwarding: &ForwardingConfig,
 ) -> BackendsConfig {
-    let settings = registry::Settings {
-        dir: parser.path("registry-dir").unwrap_or_default(),
-        last_good: (!parser.switch("registry-strict")).then(|| data_dir.join("last-good-registry")),
-        allow_url_backends: parser.switch("allow-url-backends"),
-        default_request_timeout: forwarding.request_timeout,
-        // One backend may use half of the overall limit.
-        default_max_inflight: forwarding.max_inflight.map_or(0, |limit| limit.div_ceil(2)),
-    };
+    let settings = registry_settings(parser, data_dir, forwarding);
     let cluster = parser.path("kubeconfig").map(KubeconfigSource::from_flag);
     let election = election(parser, cluster.is_some());
     let delegate = parser.path("delegate-kubeconfig").map(KubeconfigSource::from_flag);
@@ -112,6 +105,22 @@ pub(in crate::config) fn backends(
         resolver: resolver(parser),
         egress: parser.path("egress-selector-config-file"),
         environment_proxies: environment_proxies(parser),
+    }
+}
+
+/// Limits of what registered objects may configure, and the registry directory, empty if none is given.
+pub(super) fn registry_settings(
+    parser: &mut FlagParser<'_>,
+    data_dir: &Path,
+    forwarding: &ForwardingConfig,
+) -> registry::Settings {
+    registry::Settings {
+        dir: parser.path("registry-dir").unwrap_or_default(),
+        last_good: (!parser.switch("registry-strict")).then(|| data_dir.join("last-good-registry")),
+        allow_url_backends: parser.switch("allow-url-backends"),
+        default_request_timeout: forwarding.request_timeout,
+        // One backend may use half of the overall limit.
+        default_max_inflight: forwarding.max_inflight.map_or(0, |limit| limit.div_ceil(2)),
     }
 }
 

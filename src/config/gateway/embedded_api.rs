@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::backends::{ForwardingConfig, registry_settings};
 use crate::config::parser::FlagParser;
+use crate::registry;
 use crate::resources::runtime_config::RuntimeConfig;
 use crate::rest::ApiServerSettings;
 
@@ -15,23 +17,35 @@ pub struct EmbeddedApiConfig {
     pub store_file: PathBuf,
     /// Whether a write is acknowledged only after it is on the disk.
     pub synchronizes: bool,
+    /// Limits of what stored APIServices may configure.
+    pub registry: registry::Settings,
     /// Settings of the embedded API server.
     pub settings: ApiServerSettings,
 }
 
-/// Reads the flags; none without `--embedded-api`.
+const NAME: &str = "embedded-api";
+
+/// Whether the embedded API server runs: by default if nothing else says what lies behind the gateway.
+pub(in crate::config) fn is_enabled(parser: &mut FlagParser<'_>) -> bool {
+    if parser.is_given(NAME) {
+        return parser.switch(NAME);
+    }
+    !["registry-dir", "kubeconfig", "delegate-kubeconfig"].iter().any(|flag| parser.is_given(flag))
+}
+
+/// Reads the flags; none if the embedded API server does not run.
 pub(in crate::config) fn embedded_api(
     parser: &mut FlagParser<'_>,
     data_dir: &Path,
-    request_timeout: Duration,
+    forwarding: &ForwardingConfig,
 ) -> Option<EmbeddedApiConfig> {
-    const NAME: &str = "embedded-api";
     let store_file = parser.path("store-file").unwrap_or_else(|| data_dir.join("store.db"));
     let synchronizes = !parser.switch("unsafe-no-fsync");
     let event_ttl = parser.positive_duration("event-ttl");
     let min_request_timeout = Duration::from_secs(parser.count("min-request-timeout", u64::from(u32::MAX)));
     let runtime_config = parser.list("runtime-config");
-    if !parser.switch(NAME) {
+    let registry = registry_settings(parser, data_dir, forwarding);
+    if !is_enabled(parser) {
         for flag in ["store-file", "runtime-config", "event-ttl", "unsafe-no-fsync"] {
             if parser.is_given(flag) {
                 parser.add_problem(flag, "needs --embedded-api");
@@ -39,7 +53,7 @@ pub(in crate::config) fn embedded_api(
         }
         return None;
     }
-    for flag in ["kubeconfig", "delegate-kubeconfig", "serve-delegation"] {
+    for flag in ["kubeconfig", "delegate-kubeconfig"] {
         if parser.is_given(flag) {
             parser.add_problem(NAME, format_args!("cannot be given together with --{flag}"));
         }
@@ -49,6 +63,7 @@ pub(in crate::config) fn embedded_api(
         RuntimeConfig::default()
     });
     let catalog = Arc::new(runtime_config.catalog());
+    let request_timeout = forwarding.request_timeout;
     let settings = ApiServerSettings { event_ttl, min_request_timeout, catalog, request_timeout };
-    Some(EmbeddedApiConfig { store_file, synchronizes, settings })
+    Some(EmbeddedApiConfig { store_file, synchronizes, registry, settings })
 }

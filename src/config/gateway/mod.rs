@@ -91,7 +91,7 @@ impl Arguments<GatewayCommand> {
         let forwarding = backends::forwarding(&mut parser);
         let authorization_config = authentication::authorization_config(&mut parser);
         let configured = authorization_config.is_some();
-        let has_store = parser.switch("embedded-api");
+        let has_store = embedded_api::is_enabled(&mut parser);
         let modes = authentication::authorization_modes(&mut parser, configured, has_store);
         authentication::disable_anonymous_with_always_allow(&mut parser, &mut authentication, &modes);
         let data_dir = data_dir(&mut parser);
@@ -107,10 +107,10 @@ impl Arguments<GatewayCommand> {
             ),
             authentication,
             serve_delegation: authentication::serve_delegation(&mut parser, &modes, configured),
-            policy_file: authentication::policy_file(&mut parser, &modes, configured),
+            policy_file: authentication::policy_file(&mut parser, &modes, configured, has_store),
             authorization_modes: modes,
             authorization_config,
-            embedded_api: embedded_api::embedded_api(&mut parser, &data_dir, forwarding.request_timeout),
+            embedded_api: embedded_api::embedded_api(&mut parser, &data_dir, &forwarding),
             backends: backends::backends(&mut parser, &data_dir, &forwarding),
             data_dir,
             sidecar: SidecarAuth::for_gateway(forwarding.forward_uid),

@@ -103,7 +103,7 @@ impl Arguments<SidecarCommand> {
             delegated_auth: delegated,
             authentication,
             serve_delegation: false,
-            policy_file: gateway::authentication::policy_file(&mut parser, &modes, configured),
+            policy_file: gateway::authentication::policy_file(&mut parser, &modes, configured, false),
             authorization_modes: modes,
             authorization_config,
             embedded_api: None,

@@ -62,6 +62,13 @@ pub struct WatchFailure {
     retry_after: Option<Duration>,
 }
 
+impl WatchFailure {
+    /// A failure without a response.
+    pub fn without_response(why: String) -> WatchFailure {
+        WatchFailure { status: None, why, retry_after: None }
+    }
+}
+
 enum WatchEnd {
     /// The resource version or `continue` token has expired.
     Expired,

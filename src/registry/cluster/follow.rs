@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use super::cluster_store::ClusterStore;
 use super::statuses::ApiServiceStatuses;
+use super::stored_objects::StoredObjects;
 use super::watched_resource::WatchedResource;
 use crate::egress::Dialer;
 use crate::kubeclient::watch::{self, ReflectorHandler, WatchFailure};
@@ -73,26 +74,43 @@ impl ClusterSource {
         tracing::info!(file = %self.source, server = now.server, "watching the registry of a kube-apiserver");
         let client = Client::new(self.source, self.kubeconfig, dialer);
         let following = AbortOnDrop::spawn(client.clone().follow());
-        (client.clone(), ClusterClient { client, settings: self.settings, state: now, _follow_task: following })
+        let objects = WatchedObjects::Client(client.clone());
+        let watched = ClusterClient { objects, settings: self.settings, state: now, _follow_task: Some(following) };
+        (client, watched)
     }
 }
 
-/// A kube-apiserver with its client, before its watches start.
+/// A kube-apiserver with its client, or the store of the embedded API server, before its watches start.
 pub struct ClusterClient {
-    client: Rc<Client>,
+    objects: WatchedObjects,
     settings: Settings,
     state: ClusterState,
-    _follow_task: AbortOnDrop,
+    _follow_task: Option<AbortOnDrop>,
+}
+
+/// Where the objects are watched.
+#[derive(Clone)]
+enum WatchedObjects {
+    /// In a kube-apiserver.
+    Client(Rc<Client>),
+    /// In the store of the embedded API server.
+    Store(Rc<StoredObjects>),
 }
 
 impl ClusterClient {
+    /// The store of the embedded API server as a source. To be started on a `LocalSet`.
+    pub fn of_store(objects: StoredObjects, settings: Settings) -> ClusterClient {
+        let state = ClusterState { server: "embedded API server".to_owned(), ..ClusterState::default() };
+        ClusterClient { objects: WatchedObjects::Store(Rc::new(objects)), settings, state, _follow_task: None }
+    }
+
     /// Starts its watches.
     pub(in crate::registry) fn start(
         self,
         state: Publisher<ClusterState>,
         statuses: ApiServiceStatuses,
     ) -> ClusterFollower {
-        let ClusterClient { client, settings, state: now, _follow_task: following } = self;
+        let ClusterClient { objects, settings, state: now, _follow_task } = self;
         let shared = Rc::new(ClusterShared {
             store: RefCell::new(ClusterStore::new(settings, statuses)),
             failing: RefCell::default(),
@@ -101,7 +119,7 @@ impl ClusterClient {
             dirty: Cell::new(false),
         });
         let mut followed =
-            ClusterFollower { client, shared, tasks: BTreeMap::new(), state, last_state: now, _follow_task: following };
+            ClusterFollower { objects, shared, tasks: BTreeMap::new(), state, last_state: now, _follow_task };
         followed.start_watch(WatchedResource::ApiServices);
         followed
     }
@@ -109,13 +127,13 @@ impl ClusterClient {
 
 /// A watched kube-apiserver. Dropping it ends the watches.
 pub(in crate::registry) struct ClusterFollower {
-    client: Rc<Client>,
+    objects: WatchedObjects,
     shared: Rc<ClusterShared>,
     tasks: BTreeMap<WatchedResource, AbortOnDrop>,
     state: Publisher<ClusterState>,
     /// The state published last.
     last_state: ClusterState,
-    _follow_task: AbortOnDrop,
+    _follow_task: Option<AbortOnDrop>,
 }
 
 /// State that the watches write and the follower reads. Never borrowed across an await.
@@ -149,6 +167,16 @@ impl AbortOnDrop {
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+impl WatchedObjects {
+    /// Name of the source in messages.
+    fn name(&self) -> &'static str {
+        match self {
+            WatchedObjects::Client(_) => "kube-apiserver",
+            WatchedObjects::Store(_) => "embedded API server",
+        }
     }
 }
 
@@ -194,13 +222,16 @@ impl ClusterFollower {
     /// Starts or restarts the watch of a collection.
     fn start_watch(&mut self, kind: WatchedResource) {
         let path = list_path(&kind);
-        let (client, teller) =
-            (self.client.clone(), ClusterHandler { shared: self.shared.clone(), kind: kind.clone() });
+        let (objects, teller) =
+            (self.objects.clone(), ClusterHandler { shared: self.shared.clone(), kind: kind.clone() });
         let following = async move {
-            futures_util::join!(
-                watch::list_and_watch(client, &path, &teller),
-                teller.shared.time_out_namespace(&teller.kind)
-            );
+            let watching = async {
+                match objects {
+                    WatchedObjects::Client(client) => watch::list_and_watch(client, &path, &teller).await,
+                    WatchedObjects::Store(objects) => objects.list_and_watch(&teller.kind, &teller).await,
+                }
+            };
+            futures_util::join!(watching, teller.shared.time_out_namespace(&teller.kind));
         };
         self.tasks.insert(kind, AbortOnDrop::spawn(following));
     }
@@ -212,18 +243,16 @@ impl ClusterFollower {
         if next == self.last_state {
             return;
         }
+        let source = self.objects.name();
         match (&self.last_state.failing, &next.failing) {
             (None, Some((_, why))) => {
-                tracing::warn!(
-                    why,
-                    "the registry's kube-apiserver cannot be watched; its last known objects stay in use"
-                );
+                tracing::warn!(why, "the registry's {source} cannot be watched; its last known objects stay in use");
             }
-            (Some(_), None) => tracing::info!("the registry's kube-apiserver is watched again"),
+            (Some(_), None) => tracing::info!("the registry's {source} is watched again"),
             _ => {}
         }
         if next.complete && !self.last_state.complete {
-            tracing::info!("the registry of the kube-apiserver is completely listed");
+            tracing::info!("the registry of the {source} is completely listed");
         }
         self.last_state = next.clone();
         self.state.publish(Arc::new(next));

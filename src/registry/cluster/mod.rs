@@ -1,4 +1,5 @@
-//! The registry of a kube-apiserver: APIServices, the Services they reference, and their EndpointSlices, by watches.
+//! The registry of a kube-apiserver or of the embedded API server: APIServices, the Services they reference, and their
+//! EndpointSlices, by watches.
 //!
 //! Two watches for each namespace with a referenced Service. Memory and traffic do not grow with the rest of the
 //! cluster, and no permission to read it is needed.
@@ -11,6 +12,7 @@ mod namespace;
 mod object_parser;
 mod reference_index;
 mod statuses;
+mod stored_objects;
 mod watched_resource;
 
 #[cfg(test)]
@@ -18,5 +20,6 @@ pub(super) use cluster_store::ClusterStore;
 pub(super) use follow::ClusterFollower;
 pub use follow::{ClusterClient, ClusterSource, ClusterState};
 pub use statuses::{ApiServiceStatuses, StoredStatus};
+pub use stored_objects::StoredObjects;
 #[cfg(test)]
 pub(super) use watched_resource::WatchedResource;

@@ -1,6 +1,7 @@
 //! Validation of objects by the rules of their kinds, with Kubernetes' texts and order
 //! (`pkg/apis/*/validation`, `k8s.io/apiserver/pkg/registry/rest/create.go` and `update.go`).
 
+mod api_service;
 mod config_data;
 mod endpoint_slice;
 mod endpoints;
@@ -72,6 +73,7 @@ pub(super) fn validate_replacement(
 fn name_rule(resource: &Resource) -> NameRule {
     match (resource.group, resource.plural) {
         ("", "namespaces" | "services") => NameRule::DnsLabel,
+        ("apiregistration.k8s.io", "apiservices") => NameRule::PathSegment,
         _ => NameRule::DnsSubdomain,
     }
 }
@@ -80,6 +82,7 @@ fn name_rule(resource: &Resource) -> NameRule {
 fn kind_errors(input: &ValidationInput<'_>) -> Vec<FieldError> {
     let target = input.target;
     match (target.resource.group, target.resource.plural, target.subresource) {
+        ("apiregistration.k8s.io", "apiservices", _) => api_service::validate_api_service(input),
         ("", "configmaps", _) => config_data::validate_config_map(input),
         ("", "secrets", _) => config_data::validate_secret(input),
         ("", "namespaces", subresource) => namespace::validate_namespace(input, subresource),

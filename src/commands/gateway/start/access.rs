@@ -121,6 +121,11 @@ fn authorizer(
         AuthorizerMode::Static(name) => policy.cloned().map(|policy| AuthorizationMode::Static(policy, name)),
         AuthorizerMode::Webhook => access_reviews.cloned().map(AuthorizationMode::Webhook),
     });
+    let grants_bootstrap_roles = config.embedded_api.is_some()
+        && config.authorization_modes.iter().any(|mode| matches!(mode, AuthorizerMode::Static(_)));
+    let bootstrap =
+        grants_bootstrap_roles.then(|| AuthorizationMode::Static(Published::fixed(RbacPolicy::bootstrap()), "RBAC"));
+    let modes = bootstrap.into_iter().chain(modes);
     // First: what the file allows needs no review.
     let modes = sources.rules.clone().map(AuthorizationMode::ConfigFile).into_iter().chain(modes);
     let chain = sources.chain.map_or_else(|| modes.collect::<Vec<_>>().into(), AuthorizerChain::Reloaded);

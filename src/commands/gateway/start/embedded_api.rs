@@ -1,22 +1,28 @@
-//! Starts the embedded API server: opens the store, creates the first objects.
+//! Starts the embedded API server: opens the store, creates the first objects, makes it the source of the registry.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::commands::gateway::registry_thread::EmbeddedRegistry;
 use crate::commands::threads::spawn_thread;
 use crate::config::GatewayConfig;
 use crate::observe::health::HealthCheck;
 use crate::observe::metrics::{Metrics, ResourceStats, StorageStats};
-use crate::process::{Drain, Problem, ShutdownPhase};
+use crate::process::{Drain, Problem, Published, ShutdownPhase};
+use crate::registry::StoredObjects;
 use crate::resources::Resource;
 use crate::rest::{ApiServer, create_initial_objects};
+use crate::route::RouteTable;
 use crate::storage::{LocalStore, LocalStoreSettings, StoreMonitor};
 use crate::watch_cache::{Collections, HistoryLimits, ResourceCollection};
 
 /// Interval of dropping history that is too old.
 const TRIM_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Longest wait for the first routes.
+const ROUTES_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The embedded API server of a running gateway.
 pub(super) struct EmbeddedApi {
@@ -113,4 +119,37 @@ fn store_check(monitor: StoreMonitor) -> HealthCheck {
         (false, Some(_)) => Ok(Some("the last write was refused".into())),
         (false, None) => Ok(None),
     })
+}
+
+/// The store as the source of the registry; none if the collections cannot be made.
+pub(super) fn embedded_registry(config: &GatewayConfig, api: &ApiServer) -> Option<EmbeddedRegistry> {
+    let settings = config.embedded_api.as_ref()?.registry.clone();
+    let collection = |group: &str, plural: &str| api.builtin_collection(group, plural).ok();
+    let objects = StoredObjects {
+        api_services: collection("apiregistration.k8s.io", "apiservices")?,
+        services: collection("", "services")?,
+        endpoint_slices: collection("discovery.k8s.io", "endpointslices")?,
+        notifier: api.collections().notifier(),
+    };
+    Some(EmbeddedRegistry { objects, settings })
+}
+
+/// Waits until the routes of the stored APIServices are published, so that no request for them is answered with 404
+/// after a restart. Late routes only delay the start: until they are published, requests get 503.
+///
+/// # Errors
+/// The thread cannot be spawned.
+pub(super) fn wait_for_routes(mut table: Published<RouteTable>) -> Result<(), Problem> {
+    let (sender, complete) = channel();
+    spawn_thread("first-routes", async move || {
+        let routes = async {
+            while !table.get().complete {
+                table.changed().await;
+            }
+        };
+        let _ = tokio::time::timeout(ROUTES_TIMEOUT, routes).await;
+        let _ = sender.send(());
+    })?;
+    let _ = complete.recv();
+    Ok(())
 }

@@ -21,10 +21,10 @@ pub(in crate::commands) use self::files::prepare;
 
 use self::access::access_control;
 use self::certificates::{Certificates, publish_serving};
-use self::embedded_api::start_embedded_api;
+use self::embedded_api::{embedded_registry, start_embedded_api, wait_for_routes};
 use self::generated_api::generated_api;
 use self::health::{health_endpoints, readiness_checks};
-use self::routing::Routing;
+use self::routing::{RegistryObjects, Routing};
 use self::workers::Listeners;
 use super::control::{ControlTasks, ControlThread};
 use super::gateway_handle::{GatewayHandle, ShutdownHandles};
@@ -98,8 +98,12 @@ pub fn start(
     if serves_delegation {
         certificates.publish_auth_config_map(config, &serving.trust, &api, &mut tasks)?;
     }
+    let objects = match embedded_registry(config, &api) {
+        Some(registry) => RegistryObjects::Stored(registry),
+        None => RegistryObjects::Generated(api.publisher("apiregistration.k8s.io", "v1", "apiservices")),
+    };
     let routing =
-        Routing::start(config, files.backends, &egress, &serving.trust, &api, (&metrics, &drain), &mut tasks)?;
+        Routing::start(config, files.backends, &egress, &serving.trust, objects, (&metrics, &drain), &mut tasks)?;
     let file_errors = tasks.file_errors().clone();
     let delegate = DelegateScope::new(config);
     let documents = start_control(config, tasks, &certificates, &serving, &routing, &egress, &drain)?;
@@ -107,6 +111,9 @@ pub fn start(
     let readiness_checks = readiness_checks(config, &routing, &delegated, &metrics);
     let documents_of = (&routing.table, &documents.discovery);
     let health = health_endpoints(&drain, &access_log, documents_of, store_check, &readiness_checks);
+    if embedded.is_some() {
+        wait_for_routes(routing.table.clone())?;
+    }
     let (store, store_thread) = embedded.map(|one| (one.store, one.thread)).unzip();
     let shared = Arc::new(GatewayState {
         serving,
@@ -225,6 +232,10 @@ fn log_addresses(config: &GatewayConfig, address: SocketAddr, admin: Option<Sock
     }
     if let Some(embedded) = &config.embedded_api {
         tracing::info!(file = %embedded.store_file.display(), "objects are stored");
+        if let Some(path) = kubeconfig {
+            let path = path.display();
+            tracing::info!("try: kubectl --kubeconfig {path} create configmap hello --from-literal=a=b");
+        }
     } else if config.backends.registry.is_none() && config.backends.cluster.is_none() && !config.is_sidecar() {
         tracing::info!(
             "no registry configured, so there are no backends; set --registry-dir, or --kubeconfig for a kube-apiserver"

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use super::backend_files::BackendFiles;
 use crate::availability::AvailabilityMap;
 use crate::commands::gateway::control::{ControlTasks, RegistryViews, RegistryWarnings, UpstreamReadiness};
-use crate::commands::gateway::registry_thread::{ClusterStatus, LeaseRelease, RegistryThread};
+use crate::commands::gateway::registry_thread::{ClusterStatus, EmbeddedRegistry, LeaseRelease, RegistryThread};
 use crate::commands::gateway::settings::EgressSettings;
 use crate::config::GatewayConfig;
 use crate::observe::metrics::Metrics;
 use crate::process::{Drain, Problem, Published};
 use crate::registry::Registry;
-use crate::rest::ApiServer;
+use crate::rest::ObjectPublisher;
 use crate::route::{RouteSources, RouteTable};
 use crate::tls::server::ClientTrust;
 
@@ -27,6 +27,14 @@ pub(super) struct Routing {
     pub(super) lease_release: Option<LeaseRelease>,
 }
 
+/// How clients get the APIServices as objects.
+pub(super) enum RegistryObjects {
+    /// They are stored, and a source of the registry.
+    Stored(EmbeddedRegistry),
+    /// They are generated from the registry. None if a delegate serves them.
+    Generated(Option<ObjectPublisher>),
+}
+
 impl Routing {
     /// Builds the first routes, and starts to follow the registry.
     ///
@@ -37,13 +45,17 @@ impl Routing {
         files: BackendFiles,
         egress: &EgressSettings,
         trust: &Published<ClientTrust>,
-        api: &ApiServer,
+        objects: RegistryObjects,
         (metrics, drain): (&Arc<Metrics>, &Drain),
         tasks: &mut ControlTasks,
     ) -> Result<Routing, Problem> {
         let BackendFiles { registry, cluster, delegate, upstreams, .. } = files;
         let (directory, mut registry) = registry.map_or_else(|| (None, Registry::empty()), |(d, r)| (Some(d), r));
-        registry.complete = cluster.is_none();
+        let (stored, generated) = match objects {
+            RegistryObjects::Stored(stored) => (Some(stored), None),
+            RegistryObjects::Generated(publisher) => (None, publisher),
+        };
+        registry.complete = cluster.is_none() && stored.is_none();
         let (availability, resolve_rules) = (AvailabilityMap::default(), config.backends.resolve_rules);
         let table = RouteTable::build(&registry, resolve_rules, &egress.routes.get(), &availability, None);
         let delegate = delegate.map(|delegate| tasks.follow("delegate", delegate));
@@ -65,8 +77,7 @@ impl Routing {
                 egress_routes: egress.routes.clone(),
             },
             table: table_publisher,
-            // A delegate may serve them.
-            apiservices: api.publisher("apiregistration.k8s.io", "v1", "apiservices"),
+            apiservices: generated,
             warnings: warnings_publisher,
             trust: trust.clone(),
         };
@@ -74,6 +85,7 @@ impl Routing {
         let registry_thread = RegistryThread {
             directory,
             cluster,
+            embedded: stored,
             election: config.backends.cluster.as_ref().and_then(|cluster| cluster.election.clone()),
             publisher: registry_publisher,
             availability: availability.clone(),

@@ -9,8 +9,8 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
         Flag::new(
             "embedded-api",
             FlagKind::Switch,
-            "false",
-            "Serve Namespaces, ConfigMaps, Secrets, ServiceAccounts, Events, Leases, Services, Endpoints and EndpointSlices from a store of this gateway, without a kube-apiserver. Without --authorization-mode only group system:masters and --authorization-policy-file are allowed",
+            "",
+            "Serve Namespaces, ConfigMaps, Secrets, ServiceAccounts, Events, Leases, Services, Endpoints, EndpointSlices and APIServices from a store of this gateway, without a kube-apiserver (default true without --registry-dir, --kubeconfig, --delegate-kubeconfig and --serve-delegation). Without --authorization-mode only group system:masters and --authorization-policy-file are allowed",
         ),
         Flag::new(
             "store-file",

@@ -1,0 +1,145 @@
+//! Local APIServices of the groups that the embedded API server serves itself
+//! (`k8s.io/kube-aggregator/pkg/controllers/autoregister`): created, updated and deleted at start, not later.
+
+use serde_json::{Map, Value, json};
+
+use super::target::ObjectTarget;
+use super::{ApiServer, api_service, cache_error, metadata, stored_object, strategy};
+use crate::kubeapi::Status;
+use crate::kubeapi::json::write_stored_json;
+use crate::kubeapi::object_meta::ObjectMetaView;
+use crate::resources::builtin::builtin_kinds;
+use crate::watch_cache::Error;
+
+/// Label of the APIServices that the server manages (`autoregister.AutoRegisterManagedLabel`).
+const MANAGED_LABEL: &str = "kube-aggregator.kubernetes.io/automanaged";
+/// Value of the label: managed at start only.
+const MANAGED_ON_START: &str = "onstart";
+
+/// Groups in kube-apiserver's order, the first has the greatest priority, with the priority of the group
+/// (`pkg/controlplane/apiserver/aggregator.go`, `cmd/kube-apiserver/app/aggregator.go`).
+const GROUP_PRIORITIES: [(&str, i32); 21] = [
+    ("", 18_000),
+    ("apps", 17_800),
+    ("events.k8s.io", 17_750),
+    ("authentication.k8s.io", 17_700),
+    ("authorization.k8s.io", 17_600),
+    ("autoscaling", 17_500),
+    ("batch", 17_400),
+    ("certificates.k8s.io", 17_300),
+    ("networking.k8s.io", 17_200),
+    ("policy", 17_100),
+    ("rbac.authorization.k8s.io", 17_000),
+    ("storage.k8s.io", 16_800),
+    ("apiextensions.k8s.io", 16_700),
+    ("admissionregistration.k8s.io", 16_700),
+    ("scheduling.k8s.io", 16_600),
+    ("coordination.k8s.io", 16_500),
+    ("node.k8s.io", 16_300),
+    ("discovery.k8s.io", 16_200),
+    ("flowcontrol.apiserver.k8s.io", 16_100),
+    ("internal.apiserver.k8s.io", 16_000),
+    ("resource.k8s.io", 15_900),
+];
+
+/// Priority of a version that has none of its own.
+const VERSION_PRIORITY: i32 = 15;
+
+/// Priorities of the versions that are not [`VERSION_PRIORITY`].
+const VERSION_PRIORITIES: [(&str, &str, i32); 3] =
+    [("", "v1", 1), ("autoscaling", "v2", 30), ("flowcontrol.apiserver.k8s.io", "v1", 21)];
+
+/// Creates the Local APIServices of all served groups, gives those of an earlier start the current specification, and
+/// deletes those of groups that are no longer served.
+///
+/// # Errors
+/// The store cannot be read or written.
+pub(super) async fn register_local_groups(api: &ApiServer) -> Result<(), Status> {
+    let Some((resource, version)) = builtin_kinds().find("apiregistration.k8s.io", "v1", "apiservices") else {
+        return Ok(());
+    };
+    let collection = api.collection(resource)?;
+    let unavailable = |error: Error| Status::service_unavailable(error.to_string());
+    collection.ensure_loaded().await.map_err(unavailable)?;
+    let served = served_versions(api);
+    for (group, group_version) in &served {
+        let name = format!("{group_version}.{group}");
+        let target = ObjectTarget { resource, version, namespace: "", name: name.clone().into(), subresource: "" };
+        let key = target.key(&collection)?;
+        let result = match collection.get(&key) {
+            None => {
+                let mut object = local_api_service(&name, group, group_version);
+                metadata::fill_new_object(&target, &mut object);
+                strategy::prepare_new(resource, &mut object);
+                collection.create(&key, write_stored_json(&object).bytes.into(), None).await.map(drop)
+            }
+            Some(current) => {
+                let mut object = stored_object(&current).await?;
+                let spec = local_api_service(&name, group, group_version).remove("spec");
+                if !is_managed(&object) || object.get("spec") == spec.as_ref() {
+                    continue;
+                }
+                object.insert("spec".to_owned(), spec.unwrap_or_default());
+                api_service::prepare_new(&mut object);
+                let value = write_stored_json(&object).bytes;
+                collection.update(&key, current.revision(), value.into(), None).await.map(drop)
+            }
+        };
+        match result {
+            Ok(()) | Err(Error::Conflict { .. }) => {}
+            Err(error) => return Err(cache_error(&target, error)),
+        }
+    }
+    let all = collection.list(&Default::default()).await.map_err(unavailable)?;
+    for current in all.objects {
+        let is_served = served
+            .iter()
+            .any(|(group, version)| current.name().strip_prefix(version.as_str()) == Some(&format!(".{group}")));
+        if !is_served && is_managed(&stored_object(&current).await?) {
+            let key = collection.prefix().key("", current.name()).map_err(Status::internal_error)?;
+            collection.delete(&key, current.revision()).await.map_err(unavailable)?;
+        }
+    }
+    Ok(())
+}
+
+/// Group and version of everything that is served here, except `apiregistration.k8s.io`: as in a kube-apiserver, that
+/// cannot be registered.
+fn served_versions(api: &ApiServer) -> Vec<(String, String)> {
+    let entries = api.settings.catalog.entries().iter();
+    let stored = entries.map(|entry| (entry.resource.group, entry.version.version));
+    // Self-reviews are served, and not in the catalog.
+    let reviews = [("authentication.k8s.io", "v1"), ("authorization.k8s.io", "v1")];
+    let mut served: Vec<(String, String)> = stored
+        .chain(reviews)
+        .filter(|(group, _)| *group != "apiregistration.k8s.io")
+        .map(|(group, version)| (group.to_owned(), version.to_owned()))
+        .collect();
+    served.sort();
+    served.dedup();
+    served
+}
+
+fn local_api_service(name: &str, group: &str, version: &str) -> Map<String, Value> {
+    let last = GROUP_PRIORITIES.last().map_or(1, |(_, priority)| priority - 100);
+    let group_priority =
+        GROUP_PRIORITIES.iter().find(|(name, _)| *name == group).map_or(last, |(_, priority)| *priority);
+    let own = VERSION_PRIORITIES.iter().find(|(of, name, _)| (*of, *name) == (group, version));
+    let version_priority = own.map_or(VERSION_PRIORITY, |(_, _, priority)| *priority);
+    let mut spec = json!({
+        "version": version, "groupPriorityMinimum": group_priority, "versionPriority": version_priority,
+    });
+    if !group.is_empty() {
+        spec["group"] = json!(group);
+    }
+    let mut object = Map::new();
+    object.insert("apiVersion".to_owned(), json!("apiregistration.k8s.io/v1"));
+    object.insert("kind".to_owned(), json!("APIService"));
+    object.insert("metadata".to_owned(), json!({"name": name, "labels": {MANAGED_LABEL: MANAGED_ON_START}}));
+    object.insert("spec".to_owned(), spec);
+    object
+}
+
+fn is_managed(object: &Map<String, Value>) -> bool {
+    ObjectMetaView::of_map(object).label(MANAGED_LABEL) == Some(MANAGED_ON_START)
+}
