@@ -1,5 +1,6 @@
 //! The embedded API server (`--embedded-api`).
 
+mod api_services;
 mod bad_bodies;
 mod bad_parameters;
 mod builtin_kinds;
