@@ -128,6 +128,12 @@ impl<'a> FlagParser<'a> {
         self.parse(name, value::parse_bool).unwrap_or_default()
     }
 
+    /// A boolean; none if it is not given.
+    pub(super) fn optional_switch(&mut self, name: &str) -> Option<bool> {
+        self.default_value(name);
+        self.is_given(name).then(|| self.switch(name))
+    }
+
     /// A whole number of at most `most`.
     pub(super) fn count(&mut self, name: &str, most: u64) -> u64 {
         let number = self.parse(name, |text| text.parse::<i128>().map_err(|_| "use a whole number"));

@@ -21,7 +21,7 @@ pub use cluster::{ApiServiceStatuses, ClusterClient, ClusterSource, ClusterState
 pub use delegate::{DELEGATE, Delegate};
 pub use directory::last_good::{load_directory, parse_manifests};
 pub use follow::{RegistryDirectory, RegistryFollower};
-pub use objects::annotations::{BackendSettings, RetryMode, UpgradeProtocols};
+pub use objects::annotations::{BackendSettings, RetryMode, URL as URL_ANNOTATION, UpgradeProtocols};
 pub use objects::api_service::{ApiService, ApiServiceBackend, ClientCertificate, DisplayName, ServiceReference};
 pub use objects::endpoints::{EndpointPort, EndpointSlice, EndpointSubset, SliceEndpoint};
 pub use objects::long_running::LongRunning;

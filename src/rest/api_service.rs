@@ -3,15 +3,16 @@
 use serde_json::{Map, Value, json};
 
 use crate::kubeapi::object_meta::ObjectMetaView;
+use crate::registry;
 
 /// Port of a Service reference without one (`SetDefaults_ServiceReference`).
 const DEFAULT_PORT: u16 = 443;
 
-/// Drops the status of a new APIService. One without a Service is available from the start.
+/// Drops the status of a new APIService. One without a backend is available from the start.
 pub(super) fn prepare_new(object: &mut Map<String, Value>) {
     set_defaults(object);
     let mut status = json!({});
-    if !has_service(object) {
+    if !has_backend(object) {
         status = json!({"conditions": [{
             "type": "Available",
             "status": "True",
@@ -33,8 +34,10 @@ pub(super) fn set_defaults(object: &mut Map<String, Value>) {
     }
 }
 
-fn has_service(object: &Map<String, Value>) -> bool {
-    object.get("spec").is_some_and(|spec| spec["service"].is_object())
+/// Whether the APIService has a server of its own: a Service, or the URL in its annotation.
+pub(super) fn has_backend(object: &Map<String, Value>) -> bool {
+    let has_service = object.get("spec").is_some_and(|spec| spec["service"].is_object());
+    has_service || ObjectMetaView::of_map(object).annotation(registry::URL_ANNOTATION).is_some()
 }
 
 #[cfg(test)]

@@ -191,13 +191,9 @@ impl ApiServer {
         representation::respond(target.kind(), media_type, reply.code, reply.content).await
     }
 
-    /// The collection of a built-in resource.
-    ///
-    /// # Errors
-    /// There is no such resource.
-    pub fn builtin_collection(&self, group: &str, plural: &str) -> Result<ResourceCollection, Status> {
-        let resource = builtin_kinds().resource(group, plural).ok_or_else(Status::not_found)?;
-        self.collection(resource)
+    /// The collection of a built-in resource; none if there is no such resource.
+    pub fn builtin_collection(&self, group: &str, plural: &str) -> Option<ResourceCollection> {
+        self.collection(builtin_kinds().resource(group, plural)?).ok()
     }
 
     /// The collection of a resource.

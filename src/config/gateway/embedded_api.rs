@@ -27,15 +27,14 @@ const NAME: &str = "embedded-api";
 
 /// Whether the embedded API server runs: by default if nothing else says what lies behind the gateway.
 pub(in crate::config) fn is_enabled(parser: &mut FlagParser<'_>) -> bool {
-    if parser.is_given(NAME) {
-        return parser.switch(NAME);
-    }
-    !["registry-dir", "kubeconfig", "delegate-kubeconfig"].iter().any(|flag| parser.is_given(flag))
+    let others = ["registry-dir", "kubeconfig", "delegate-kubeconfig"];
+    parser.optional_switch(NAME).unwrap_or_else(|| !others.iter().any(|flag| parser.is_given(flag)))
 }
 
 /// Reads the flags; none if the embedded API server does not run.
 pub(in crate::config) fn embedded_api(
     parser: &mut FlagParser<'_>,
+    is_enabled: bool,
     data_dir: &Path,
     forwarding: &ForwardingConfig,
 ) -> Option<EmbeddedApiConfig> {
@@ -45,7 +44,7 @@ pub(in crate::config) fn embedded_api(
     let min_request_timeout = Duration::from_secs(parser.count("min-request-timeout", u64::from(u32::MAX)));
     let runtime_config = parser.list("runtime-config");
     let registry = registry_settings(parser, data_dir, forwarding);
-    if !is_enabled(parser) {
+    if !is_enabled {
         for flag in ["store-file", "runtime-config", "event-ttl", "unsafe-no-fsync"] {
             if parser.is_given(flag) {
                 parser.add_problem(flag, "needs --embedded-api");

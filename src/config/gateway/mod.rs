@@ -110,7 +110,7 @@ impl Arguments<GatewayCommand> {
             policy_file: authentication::policy_file(&mut parser, &modes, configured, has_store),
             authorization_modes: modes,
             authorization_config,
-            embedded_api: embedded_api::embedded_api(&mut parser, &data_dir, &forwarding),
+            embedded_api: embedded_api::embedded_api(&mut parser, has_store, &data_dir, &forwarding),
             backends: backends::backends(&mut parser, &data_dir, &forwarding),
             data_dir,
             sidecar: SidecarAuth::for_gateway(forwarding.forward_uid),

@@ -90,7 +90,7 @@ impl UpgradeProtocols {
 const PREFIX: &str = "narthex.dev/";
 
 /// Annotation of a URL backend, instead of a Service.
-pub(in crate::registry) const URL: &str = "narthex.dev/url";
+pub const URL: &str = "narthex.dev/url";
 /// Annotation of certificate files. Their content may change while the manifest stays the same.
 pub(in crate::registry) const CLIENT_CERTIFICATE: &str = "client-certificate";
 

@@ -8,13 +8,21 @@ use super::{ValidationInput, items, text};
 use crate::kubeapi::GoQuoted;
 use crate::kubeapi::field_error::{FieldError, FieldPath};
 use crate::kubeapi::names::{check_dns1035_label, check_dns1123_subdomain};
+use crate::rest::api_service::has_backend;
 
 /// Validates an APIService; of a new status the conditions alone.
 pub(super) fn validate_api_service(input: &ValidationInput<'_>) -> Vec<FieldError> {
     let mut errors = input.metadata_update_errors();
     if input.target.subresource != "status" {
         errors.extend(input.metadata_errors());
-        errors.extend(spec_errors(input.metadata().name(), input.field("spec")));
+        let spec = input.field("spec");
+        errors.extend(spec_errors(input.metadata().name(), spec));
+        errors.extend(match spec["service"].is_object() {
+            true => service_errors(spec),
+            // The server at a URL, which Kubernetes does not have, has a certificate, too.
+            false if has_backend(input.object) => Vec::new(),
+            false => local_errors(spec),
+        });
     }
     errors.extend(condition_errors(input.field("status")));
     errors
@@ -47,41 +55,49 @@ fn spec_errors(name: &str, spec: &Value) -> Vec<FieldError> {
             errors.push(FieldError::invalid(path.child(field), value, why));
         }
     }
-    errors.extend(backend_errors(spec, &path));
     errors
 }
 
-fn backend_errors(spec: &Value, path: &FieldPath<'_>) -> Vec<FieldError> {
+/// Errors of an APIService without a server of its own.
+fn local_errors(spec: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    let bundle = text(spec, "caBundle");
-    let skips_verification = spec["insecureSkipTLSVerify"].as_bool().unwrap_or_default();
-    let skip_path = path.child("insecureSkipTLSVerify");
-    let Some(service) = spec["service"].as_object() else {
-        if !bundle.is_empty() {
-            let length = STANDARD.decode(bundle).map_or(bundle.len(), |bytes| bytes.len());
-            let why = "local APIServices may not have a caBundle";
-            errors.push(FieldError::invalid(path.child("caBundle"), format!("{length} bytes").as_str(), why));
-        }
-        if skips_verification {
-            errors.push(FieldError::invalid(skip_path, true, "local APIServices may not have insecureSkipTLSVerify"));
-        }
-        return errors;
-    };
+    let (path, bundle) = (FieldPath::root("spec"), text(spec, "caBundle"));
+    if !bundle.is_empty() {
+        let length = STANDARD.decode(bundle).map_or(bundle.len(), |bytes| bytes.len());
+        let why = "local APIServices may not have a caBundle";
+        errors.push(FieldError::invalid(path.child("caBundle"), format!("{length} bytes").as_str(), why));
+    }
+    if skips_verification(spec) {
+        let why = "local APIServices may not have insecureSkipTLSVerify";
+        errors.push(FieldError::invalid(path.child("insecureSkipTLSVerify"), true, why));
+    }
+    errors
+}
+
+/// Errors of the Service of an APIService.
+fn service_errors(spec: &Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let (path, service) = (FieldPath::root("spec"), &spec["service"]);
     let service_path = path.child("service");
     for field in ["namespace", "name"] {
-        if service.get(field).and_then(Value::as_str).unwrap_or_default().is_empty() {
+        if text(service, field).is_empty() {
             errors.push(FieldError::required(service_path.child(field), ""));
         }
     }
-    let port = service.get("port").and_then(Value::as_i64).unwrap_or_default();
+    let port = service["port"].as_i64().unwrap_or_default();
     if !(1..=65_535).contains(&port) {
         let why = "port is not valid: must be between 1 and 65535, inclusive";
         errors.push(FieldError::invalid(service_path.child("port"), port, why));
     }
-    if skips_verification && !bundle.is_empty() {
-        errors.push(FieldError::invalid(skip_path, true, "may not be true if caBundle is present"));
+    if skips_verification(spec) && !text(spec, "caBundle").is_empty() {
+        let why = "may not be true if caBundle is present";
+        errors.push(FieldError::invalid(path.child("insecureSkipTLSVerify"), true, why));
     }
     errors
+}
+
+fn skips_verification(spec: &Value) -> bool {
+    spec["insecureSkipTLSVerify"].as_bool().unwrap_or_default()
 }
 
 /// Errors of the status of conditions (`validateAPIServiceStatus`).
@@ -102,7 +118,9 @@ mod tests {
     use super::*;
 
     fn bodies(object: &Value) -> Vec<String> {
-        let errors = spec_errors(text(&object["metadata"], "name"), &object["spec"]);
+        let spec = &object["spec"];
+        let mut errors = spec_errors(text(&object["metadata"], "name"), spec);
+        errors.extend(if spec["service"].is_object() { service_errors(spec) } else { local_errors(spec) });
         errors.iter().map(|error| format!("{}: {}", error.field, error.body())).collect()
     }
 

@@ -9,6 +9,7 @@ use crate::support::embedded_api::{CONFIG_MAPS, EmbeddedApiFixture, send_json};
 use crate::support::fixtures::{TestEnvironment, eventually};
 
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
+const SERVICES: &str = "/api/v1/namespaces/default/services";
 const API_SERVICE: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v1.things.io";
 /// What the backend serves.
 const THINGS: &str = "/apis/things.io/v1/things";
@@ -23,24 +24,17 @@ fn api_service(environment: &TestEnvironment) -> Value {
     })
 }
 
+/// Its backend is on this machine, named by a URL: endpoints cannot be loopback addresses.
+fn api_service_with_url(environment: &TestEnvironment, backend: &Backend) -> Value {
+    let mut object = api_service(environment);
+    object["spec"].as_object_mut().unwrap().remove("service");
+    object["metadata"]["annotations"] = json!({"narthex.dev/url": format!("https://{}", backend.address), "narthex.dev/server-name": "things-v1.default.svc"});
+    object
+}
+
 async fn create(client: &Client, path: &str, object: &Value) {
     let response = send_json(client, Method::POST, path, object).await;
     assert_eq!(response.status, 201, "{}", response.text());
-}
-
-/// Creates an APIService with its Service and EndpointSlice.
-async fn register(api: &EmbeddedApiFixture, client: &Client, backend: &Backend) {
-    let service = json!({"metadata": {"name": "things-v1"},
-        "spec": {"clusterIP": "None", "ports": [{"name": "https", "port": 443, "targetPort": 8443}]}});
-    create(client, "/api/v1/namespaces/default/services", &service).await;
-    let slice = json!({
-        "metadata": {"name": "things-v1-0", "labels": {"kubernetes.io/service-name": "things-v1"}},
-        "addressType": "IPv4",
-        "ports": [{"name": "https", "port": backend.address.port()}],
-        "endpoints": [{"addresses": [backend.address.ip().to_string()], "conditions": {"ready": true}}],
-    });
-    create(client, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", &slice).await;
-    create(client, API_SERVICES, &api_service(&api.environment)).await;
 }
 
 async fn start_backend(environment: &TestEnvironment) -> Backend {
@@ -67,16 +61,14 @@ async fn wait_for_status(client: &Client, path: &str, code: u16) -> ClientRespon
 
 #[tokio::test]
 async fn stored_api_service_is_a_route_until_it_is_deleted() {
-    let mut api = EmbeddedApiFixture::start(&[]);
+    let mut api = EmbeddedApiFixture::start(&["--allow-url-backends"]);
     let backend = start_backend(&api.environment).await;
     let client = api.http2().await;
     assert_eq!(client.get(THINGS).await.status, 404);
-    register(&api, &client, &backend).await;
+    create(&client, API_SERVICES, &api_service_with_url(&api.environment, &backend)).await;
     wait_for_status(&client, THINGS, 200).await;
     assert_eq!(backend.last_request().header_values("x-remote-user"), ["admin"]);
     wait_for_condition(&client, ("True", "Passed")).await;
-    // The default port is stored, and the resource is in discovery.
-    assert_eq!(client.get(API_SERVICE).await.json()["spec"]["service"]["port"], 443);
     let look = async || client.get("/apis").await.text().contains("things.io").then_some(());
     eventually("the group in discovery", look).await;
 
@@ -95,15 +87,36 @@ async fn stored_api_service_is_a_route_until_it_is_deleted() {
 
 #[tokio::test]
 async fn stored_api_service_condition_follows_its_service() {
-    let api = EmbeddedApiFixture::start(&[]);
+    let api = EmbeddedApiFixture::start(&["--allow-url-backends"]);
     let backend = start_backend(&api.environment).await;
     let client = api.http2().await;
     create(&client, API_SERVICES, &api_service(&api.environment)).await;
     wait_for_condition(&client, ("False", "ServiceNotFound")).await;
+    assert_eq!(client.get(API_SERVICE).await.json()["spec"]["service"]["port"], 443);
     let refused = client.get(THINGS).await;
     assert_eq!(refused.status, 503, "{}", refused.text());
-    assert_eq!(send_json(&client, Method::DELETE, API_SERVICE, &json!({})).await.status, 200);
-    register(&api, &client, &backend).await;
+    let mut service = json!({"metadata": {"name": "things-v1"},
+        "spec": {"clusterIP": "None", "ports": [{"name": "https", "port": 8443}]}});
+    create(&client, SERVICES, &service).await;
+    wait_for_condition(&client, ("False", "ServicePortError")).await;
+    service = client.get(&format!("{SERVICES}/things-v1")).await.json();
+    service["spec"]["ports"][0]["port"] = json!(443);
+    assert_eq!(send_json(&client, Method::PUT, &format!("{SERVICES}/things-v1"), &service).await.status, 200);
+    wait_for_condition(&client, ("False", "EndpointsNotFound")).await;
+    let slice = json!({
+        "metadata": {"name": "things-v1-0", "labels": {"kubernetes.io/service-name": "things-v1"}},
+        "addressType": "IPv4",
+        "ports": [{"name": "https", "port": 8443}],
+        "endpoints": [{"addresses": ["192.0.2.1"], "conditions": {"ready": false}}],
+    });
+    create(&client, "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", &slice).await;
+    wait_for_condition(&client, ("False", "MissingEndpoints")).await;
+    let mut object = client.get(API_SERVICE).await.json();
+    let with_url = api_service_with_url(&api.environment, &backend);
+    object["metadata"]["annotations"] = with_url["metadata"]["annotations"].clone();
+    object["spec"] = with_url["spec"].clone();
+    let replaced = send_json(&client, Method::PUT, API_SERVICE, &object).await;
+    assert_eq!(replaced.status, 200, "{}", replaced.text());
     wait_for_condition(&client, ("True", "Passed")).await;
     // A replacement keeps the status; the status subresource keeps the rest.
     let mut object = client.get(API_SERVICE).await.json();

@@ -10,7 +10,7 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
             "embedded-api",
             FlagKind::Switch,
             "",
-            "Serve Namespaces, ConfigMaps, Secrets, ServiceAccounts, Events, Leases, Services, Endpoints, EndpointSlices and APIServices from a store of this gateway, without a kube-apiserver (default true without --registry-dir, --kubeconfig, --delegate-kubeconfig and --serve-delegation). Without --authorization-mode only group system:masters and --authorization-policy-file are allowed",
+            "Serve Namespaces, ConfigMaps, Secrets, ServiceAccounts, Events, Leases, Services, Endpoints, EndpointSlices and APIServices from a store of this gateway, without a kube-apiserver (default true without --registry-dir, --kubeconfig and --delegate-kubeconfig). Without --authorization-mode only group system:masters and --authorization-policy-file are allowed",
         ),
         Flag::new(
             "store-file",
