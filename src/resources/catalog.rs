@@ -66,7 +66,7 @@ pub struct CatalogEntry {
 }
 
 /// The resources that an embedded API server serves.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ResourceCatalog {
     entries: Vec<CatalogEntry>,
 }
@@ -184,6 +184,14 @@ impl ResourceCatalog {
         self.entries.iter().find(|entry| {
             entry.resource.group == group && entry.version.version == version && entry.resource.plural == plural
         })
+    }
+}
+
+impl std::fmt::Debug for ResourceCatalog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let stored: Vec<_> =
+            self.entries.iter().filter(|entry| entry.is_stored).map(|one| one.resource.plural).collect();
+        f.debug_struct("ResourceCatalog").field("stored", &stored).finish_non_exhaustive()
     }
 }
 

@@ -324,7 +324,10 @@ mod tests {
                 &["--authorization-mode=RBAC,Static", "--authorization-policy-file=p.yaml"],
                 "--authorization-mode: Static is given more than once",
             ),
-            (&["--authorization-mode=Static"], "--authorization-policy-file: required with --authorization-mode=RBAC"),
+            (
+                &["--authorization-mode=Static", "--registry-dir=r"],
+                "--authorization-policy-file: required with --authorization-mode=RBAC",
+            ),
             (
                 &["--authorization-policy-file=p.yaml"],
                 "--authorization-policy-file: not used without RBAC among --authorization-mode",

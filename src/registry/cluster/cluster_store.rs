@@ -364,7 +364,7 @@ impl ClusterStore {
                 .collect();
             its.sort_unstable();
             let message = format!("{what} cannot be listed: {why}; unavailable APIServices: {}", its.join(", "));
-            Some(Problem::new(format!("API server, namespace {name:?}"), message))
+            Some(Problem::new(format!("kube-apiserver, namespace {name:?}"), message))
         };
         let namespaces = self.failing_namespaces.iter().filter_map(of_namespace);
         Problems(self.problems.values().flatten().cloned().chain(namespaces).collect())

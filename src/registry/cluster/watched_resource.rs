@@ -15,10 +15,10 @@ impl WatchedResource {
     /// Location of the object `name`, for problems.
     pub(super) fn location(&self, name: &str) -> String {
         match self {
-            WatchedResource::ApiServices => format!("API server, APIService {name:?}"),
-            WatchedResource::Services(namespace) => format!("API server, Service \"{namespace}/{name}\""),
+            WatchedResource::ApiServices => format!("kube-apiserver, APIService {name:?}"),
+            WatchedResource::Services(namespace) => format!("kube-apiserver, Service \"{namespace}/{name}\""),
             WatchedResource::EndpointSlices(namespace) => {
-                format!("API server, EndpointSlice \"{namespace}/{name}\"")
+                format!("kube-apiserver, EndpointSlice \"{namespace}/{name}\"")
             }
         }
     }

@@ -123,7 +123,7 @@ fn cluster_store_publishes_api_service_once_namespace_is_listed() {
     );
     let problems: Vec<String> = known.problems().0.iter().map(ToString::to_string).collect();
     assert_eq!(problems.len(), 1);
-    assert!(problems[0].starts_with("API server, namespace \"far\": services cannot be listed: "), "{problems:?}");
+    assert!(problems[0].starts_with("kube-apiserver, namespace \"far\": services cannot be listed: "), "{problems:?}");
     assert!(problems[0].ends_with(": v1.b.io"), "{problems:?}");
     // It moves: until the new namespace is listed, the previous Service is used.
     known.apply_object(&WatchedResource::ApiServices, &raw(&api_service("a.io", "new")), false);
@@ -216,8 +216,8 @@ fn cluster_store_invalid_object_reported_and_last_valid_kept() {
     known.apply_object(&resources_of_ns()[1], &raw(&elsewhere), false);
     let problems: Vec<String> = known.problems().0.iter().map(ToString::to_string).collect();
     assert_eq!(problems.len(), 3, "{problems:#?}");
-    assert!(problems[1].starts_with("API server, APIService \"v1.a.io\": spec.versionPriority: 0"), "{problems:?}");
-    assert!(problems[2].starts_with("API server, EndpointSlice \"ns/one\": "), "{problems:?}");
+    assert!(problems[1].starts_with("kube-apiserver, APIService \"v1.a.io\": spec.versionPriority: 0"), "{problems:?}");
+    assert!(problems[2].starts_with("kube-apiserver, EndpointSlice \"ns/one\": "), "{problems:?}");
     let registry = Registry::from_sources(LayeredSources::single(&known));
     assert!(resolve(&registry.sorted_api_services()[0], &registry, ResolveRules::default()).is_ok());
     // A list keeps errors of listed objects and drops those of absent ones.
