@@ -329,7 +329,7 @@ mod tests {
                 "--authorization-policy-file: required with --authorization-mode=RBAC",
             ),
             (
-                &["--authorization-policy-file=p.yaml"],
+                &["--authorization-policy-file=p.yaml", "--registry-dir=r"],
                 "--authorization-policy-file: not used without RBAC among --authorization-mode",
             ),
             (
@@ -353,7 +353,7 @@ mod tests {
                 "--authorization-config: can not be specified together with --authorization-kubeconfig",
             ),
             (
-                &["--serve-delegation"],
+                &["--serve-delegation", "--registry-dir=r"],
                 "--serve-delegation: needs --authorization-mode Webhook or RBAC, or --authorization-config: with \
                  AlwaysAllow, every user could send reviews about every user, and all would be allowed",
             ),

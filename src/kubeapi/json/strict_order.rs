@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(messages(r#"{"b":1,"b":2}"#, &[]), [r#"duplicate field "b""#]);
         assert_eq!(messages("{\"b\":1}", &["b"]), [r#"unknown field "b""#]);
         // A path that is not found, and a text that serde_json does not read.
-        let lone = r#"{"b":"\ud800","a":1}"#;
+        let lone = r#"{"b":1,"known":"\ud800","a":1}"#;
         assert_eq!(messages(lone, &["a", "b"]), [r#"unknown field "a""#, r#"unknown field "b""#]);
     }
 }
