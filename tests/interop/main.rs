@@ -14,13 +14,21 @@ mod environment;
 mod page_runner;
 mod scenarios;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Trial};
 
 use environment::{Kubectl, TestEnvironment};
+
+/// Time limit of one test. The slowest takes about three minutes on two cores.
+const TEST_TIMEOUT: Duration = Duration::from_secs(12 * 60);
+
+/// The tests that run, with their start times.
+static RUNNING_TESTS: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
 
 /// Programs that `tests/interop/peers/build` builds.
 const PEERS: [&str; 14] = [
@@ -62,6 +70,7 @@ fn main() -> ExitCode {
     if !arguments.list {
         // Started on the main thread, which outlives all tests: peers end with the thread that started them.
         let _ = shared.set(TestEnvironment::start(with_gateway));
+        std::thread::spawn(enforce_test_timeout);
     }
     let conclusion = libtest_mimic::run(&arguments, tests);
     if let Some(environment) = Arc::into_inner(shared).and_then(OnceLock::into_inner) {
@@ -74,7 +83,8 @@ fn tests(shared: &Arc<OnceLock<TestEnvironment>>, kubectls: &[Kubectl], with_gat
     let mut tests = Vec::new();
     let mut add = |name: String, test: Box<dyn FnOnce(&TestEnvironment) + Send>| {
         let shared = Arc::clone(shared);
-        tests.push(Trial::test(name, move || {
+        tests.push(Trial::test(name.clone(), move || {
+            let _running = RunningTest::start(name);
             test(shared.get().expect("the environment was started before the tests"));
             Ok(())
         }));
@@ -116,6 +126,39 @@ fn tests(shared: &Arc<OnceLock<TestEnvironment>>, kubectls: &[Kubectl], with_gat
         add(name.to_owned(), Box::new(test));
     }
     tests
+}
+
+/// An entry of [`RUNNING_TESTS`], removed on drop.
+struct RunningTest(String);
+
+impl RunningTest {
+    fn start(name: String) -> RunningTest {
+        RUNNING_TESTS.lock().unwrap().insert(name.clone(), Instant::now());
+        RunningTest(name)
+    }
+}
+
+impl Drop for RunningTest {
+    fn drop(&mut self) {
+        RUNNING_TESTS.lock().unwrap().remove(&self.0);
+    }
+}
+
+/// Ends the suite with an error when a test exceeds [`TEST_TIMEOUT`]: a test that hangs must not take CI's whole time.
+/// The peers end with this process; their logs stay in the scratch directory.
+fn enforce_test_timeout() {
+    loop {
+        std::thread::sleep(Duration::from_secs(5));
+        let running = RUNNING_TESTS.lock().unwrap();
+        if running.values().all(|start| start.elapsed() < TEST_TIMEOUT) {
+            continue;
+        }
+        eprintln!("interop: a test exceeded {} s; running tests:", TEST_TIMEOUT.as_secs());
+        for (name, start) in running.iter() {
+            eprintln!("interop:   {name}: {} s", start.elapsed().as_secs());
+        }
+        std::process::exit(1);
+    }
 }
 
 fn built(name: &str) -> bool {

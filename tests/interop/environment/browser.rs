@@ -60,6 +60,11 @@ impl Browser {
             "--no-sandbox".to_owned(),
             "--disable-gpu".to_owned(),
             "--disable-dev-shm-usage".to_owned(),
+            // The browser sends no requests of its own.
+            "--no-first-run".to_owned(),
+            "--disable-background-networking".to_owned(),
+            "--disable-component-update".to_owned(),
+            "--disable-sync".to_owned(),
             "--no-proxy-server".to_owned(),
             format!("--host-resolver-rules={rule}"),
             format!("--user-data-dir={}", profile.display()),

@@ -1,5 +1,7 @@
 //! The certificate authorities of the test environment and the certificates they sign.
 
+use std::fs::File;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use rcgen::{
@@ -39,11 +41,18 @@ impl Authority {
         params.extended_key_usages = vec![usage];
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        let identity = Identity {
-            certificate: self.directory.join(format!("{file}.crt")),
-            key: self.directory.join(format!("{file}.key")),
+        // Tests that run at the same time start servers of the same name: each pair has its own files.
+        let mut path = self.directory.join(format!("{file}.crt"));
+        let mut certificate_file = loop {
+            match File::create_new(&path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    path = self.directory.join(format!("{file}-{}.crt", fastrand::u32(..)));
+                }
+                created => break created.unwrap(),
+            }
         };
-        std::fs::write(&identity.certificate, certificate.pem()).unwrap();
+        let identity = Identity { key: path.with_extension("key"), certificate: path };
+        certificate_file.write_all(certificate.pem().as_bytes()).unwrap();
         std::fs::write(&identity.key, key.serialize_pem()).unwrap();
         identity
     }

@@ -134,10 +134,17 @@ pub(crate) struct Http2Connection {
 }
 
 impl Http2Connection {
+    /// Sends a GET request. Panics when the response headers do not arrive within 90 s, more than the request timeout
+    /// of the gateways.
     pub(crate) async fn get(&mut self, path: &str) -> Result<Response<Incoming>, hyper::Error> {
         let request = Request::get(format!("{}{path}", self.authority)).body(Full::default()).unwrap();
-        self.sender.ready().await?;
-        self.sender.send_request(request).await
+        let exchange = async {
+            self.sender.ready().await?;
+            self.sender.send_request(request).await
+        };
+        tokio::time::timeout(Duration::from_secs(90), exchange)
+            .await
+            .unwrap_or_else(|_| panic!("GET {path}: no response headers in 90 s"))
     }
 }
 

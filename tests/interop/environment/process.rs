@@ -17,13 +17,18 @@ pub(crate) fn deadline() -> Instant {
 }
 
 /// Repeats `probe` until it succeeds; panics with `what` and the last error after [`TIMEOUT`].
-pub(crate) fn eventually<T>(what: &str, mut probe: impl FnMut() -> Result<T, String>) -> T {
-    let deadline = deadline();
+pub(crate) fn eventually<T>(what: &str, probe: impl FnMut() -> Result<T, String>) -> T {
+    retry(TIMEOUT, probe).unwrap_or_else(|error| panic!("timed out waiting for {what}: {error}"))
+}
+
+/// Repeats `probe` until it succeeds or `timeout` has passed; then returns its last error.
+pub(crate) fn retry<T>(timeout: Duration, mut probe: impl FnMut() -> Result<T, String>) -> Result<T, String> {
+    let deadline = Instant::now() + timeout;
     loop {
         match probe() {
-            Ok(response) => return response,
-            Err(error) if Instant::now() > deadline => panic!("timed out waiting for {what}: {error}"),
+            Err(error) if Instant::now() > deadline => return Err(error),
             Err(_) => std::thread::sleep(Duration::from_millis(50)),
+            response => return response,
         }
     }
 }

@@ -209,7 +209,10 @@ fn request_in_loop(
             let began = Instant::now();
             let response = connection.get(path).await.unwrap_or_else(|error| panic!("{path}, {at}: {error}"));
             let status = response.status().as_u16();
-            response.into_body().collect().await.unwrap_or_else(|error| panic!("{path}, {at}: {error}"));
+            tokio::time::timeout(Duration::from_secs(90), response.into_body().collect())
+                .await
+                .unwrap_or_else(|_| panic!("{path}, {at}: {status}, no end of the body in 90 s"))
+                .unwrap_or_else(|error| panic!("{path}, {at}: {error}"));
             responses.push((at, status, began.elapsed()));
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
