@@ -433,8 +433,9 @@ impl BenchEnvironment {
         text.parse().expect("a number")
     }
 
-    /// The embedded API server with an empty store and a namespace `bench`. Everyone is allowed everything.
-    pub(crate) fn start_embedded_api(&self) -> Proxy {
+    /// The embedded API server with an empty store and a namespace `bench`. Everyone is allowed everything. With
+    /// `has_backend` it also relays to the bench's backend.
+    pub(crate) fn start_embedded_api(&self, has_backend: bool) -> Proxy {
         let port = free_port();
         let log = self.directory().join("proxy.log");
         let data = tempfile::tempdir_in(self.directory()).expect("a folder").keep();
@@ -453,6 +454,15 @@ impl BenchEnvironment {
             ("token-auth-file", file("tokens.csv")),
         ] {
             command.arg(format!("--{flag}={value}"));
+        }
+        if has_backend {
+            for (flag, name) in [
+                ("registry-dir", "registry"),
+                ("proxy-client-cert-file", "front-proxy.crt"),
+                ("proxy-client-key-file", "front-proxy.key"),
+            ] {
+                command.arg(format!("--{flag}={}", file(name)));
+            }
         }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&log).expect("a log"));
         let proxy = Proxy::new(ChildProcess::spawn(&mut command), port, log);

@@ -5,12 +5,15 @@
 //! cargo bench --bench objects -- --rounds 3 --objects 1000 --watches 1000
 //! cargo bench --bench objects -- --narthex P   # the program at P instead of the one built with the benchmark
 //! cargo bench --bench objects -- --alone       # without kube-apiserver
+//! cargo bench --bench objects -- --relay --seconds 5   # relayed requests beside the store
 //! ```
 //!
 //! Needs `taskset`, and kube-apiserver and etcd: `tests/interop/peers/build kubernetes etcd`. The servers are pinned to
 //! one core, the load to another. CPU time is that of all server processes, as counted by the kernel; ratios are of
 //! medians measured side by side. Both write each change to the disk before they acknowledge it.
 
+#[path = "../compare/backend.rs"]
+mod backend;
 mod client;
 #[path = "../compare/fixtures.rs"]
 #[allow(dead_code, reason = "shared with the other benchmark")]
@@ -19,6 +22,9 @@ mod fixtures;
 #[allow(dead_code, reason = "shared with the other benchmark")]
 mod kube_apiserver;
 mod operations;
+mod relay;
+#[path = "../compare/server.rs"]
+mod server;
 mod watches;
 
 use fixtures::{BenchEnvironment, Proxy};
@@ -108,6 +114,9 @@ pub(crate) fn written(server: &Proxy) -> f64 {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.first().is_some_and(|argument| argument == "backend") {
+        return backend::main(&arguments[1..]);
+    }
     let value = |name: &str| arguments.iter().position(|a| a == name).and_then(|at| arguments.get(at + 1)).cloned();
     let number = |name: &str, default: u64| {
         value(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} takes a number")))
@@ -122,9 +131,11 @@ fn main() {
         eprintln!("not found: taskset. On Debian: apt-get install util-linux");
         std::process::exit(1);
     }
+    let relays = arguments.iter().any(|argument| argument == "--relay");
     let mut servers = vec![ApiServerKind::Narthex];
-    match kube_apiserver::is_built() && !arguments.iter().any(|argument| argument == "--alone") {
+    match kube_apiserver::is_built() && !relays && !arguments.iter().any(|argument| argument == "--alone") {
         true => servers.push(ApiServerKind::KubeApiserver),
+        false if relays => {}
         false => println!("without kube-apiserver; tests/interop/peers/build kubernetes etcd builds it"),
     }
     narthex::listen::raise_descriptor_limit();
@@ -135,6 +146,9 @@ fn main() {
     let narthex = value("--narthex").unwrap_or_else(|| env!("CARGO_BIN_EXE_narthex").to_owned());
     let environment = BenchEnvironment::new(narthex.into());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    if relays {
+        return runtime.block_on(relay::run(&environment, options.rounds, number("--seconds", 5)));
+    }
     let mut results = Results::default();
     for round in 0..options.rounds {
         for server in &servers {
@@ -149,7 +163,7 @@ fn main() {
 async fn measure(environment: &BenchEnvironment, kind: ApiServerKind, options: &Options, results: &mut Results) {
     let began = std::time::Instant::now();
     let server = match kind {
-        ApiServerKind::Narthex => environment.start_embedded_api(),
+        ApiServerKind::Narthex => environment.start_embedded_api(false),
         ApiServerKind::KubeApiserver => kube_apiserver::start_control_plane(environment),
     };
     results.add(kind, "start to the first object created", "ms", began.elapsed().as_secs_f64() * 1000.0);
