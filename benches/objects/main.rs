@@ -67,7 +67,7 @@ impl Results {
     }
 
     fn print(&self) {
-        println!("{:<44} {:>26} {:>28} {:>8}", "median (min-max)", "narthex", "kube-apiserver and etcd", "ratio");
+        println!("{:<72} {:>26} {:>28} {:>8}", "median (min-max)", "narthex", "kube-apiserver and etcd", "ratio");
         for row in &self.0 {
             let [own, theirs] = row.values.each_ref().map(|values| median(values));
             let ratio = match (own, theirs) {
@@ -75,7 +75,7 @@ impl Results {
                 _ => String::new(),
             };
             let name = format!("{}, {}", row.name, row.unit);
-            println!("{name:<44} {:>26} {:>28} {ratio:>8}", show(&row.values[0]), show(&row.values[1]));
+            println!("{name:<72} {:>26} {:>28} {ratio:>8}", show(&row.values[0]), show(&row.values[1]));
         }
     }
 }
