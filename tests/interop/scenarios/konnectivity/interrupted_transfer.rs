@@ -2,6 +2,7 @@
 //! implementation reports each as closed by the target; a client of narthex must never take a partial body for
 //! complete.
 
+use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -32,6 +33,8 @@ const LARGE_BODY: usize = 1 << 30;
 const SMALL_BODY: usize = 1 << 20;
 /// The default dial timeout.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(8);
+/// Attempts to begin a transfer.
+const ATTEMPTS: usize = 5;
 /// Time limit of transfers that end without a timeout of their own.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -112,21 +115,33 @@ impl TransferFixture<'_> {
         println!("served {:?} after the restart", began.elapsed());
     }
 
-    /// `interrupt` runs in the middle of an upload.
+    /// `interrupt` runs in the middle of an upload. It starts again when it does not reach the target: the reference
+    /// implementation loses connections.
     async fn upload_fails(&self, interrupt: &mut dyn FnMut()) {
-        self.backend.received.store(0, Relaxed);
-        let status = timeout(
-            END_TIMEOUT,
-            self.upload(64 << 20, "", async || {
-                while self.backend.received.load(Relaxed) == 0 {
-                    sleep(Duration::from_millis(5)).await;
-                }
-                interrupt();
-            }),
-        );
-        let status = status.await.expect("an end within END_TIMEOUT");
-        println!("the upload's status is {status:?}");
-        assert!(status.is_none_or(|status| status >= 500), "{status:?}");
+        for _ in 0..ATTEMPTS {
+            self.backend.received.store(0, Relaxed);
+            let is_interrupted = Cell::new(false);
+            let status = timeout(
+                END_TIMEOUT,
+                self.upload(64 << 20, "", async || {
+                    while self.backend.received.load(Relaxed) == 0 {
+                        sleep(Duration::from_millis(5)).await;
+                    }
+                    is_interrupted.set(true);
+                    interrupt();
+                }),
+            );
+            let status = status.await;
+            if !is_interrupted.get() {
+                println!("the upload did not reach the target: {status:?}");
+                continue;
+            }
+            let status = status.expect("an end within END_TIMEOUT");
+            println!("the upload's status is {status:?}");
+            assert!(status.is_none_or(|status| status >= 500), "{status:?}");
+            return;
+        }
+        panic!("{ATTEMPTS} uploads did not reach the target");
     }
 
     /// The target closes the connection at various positions, with and without a TLS close_notify, between complete
@@ -206,25 +221,40 @@ impl TransferFixture<'_> {
     }
 }
 
-/// `interrupt` runs during two downloads, one over each version of HTTP.
+/// `interrupt` runs during two downloads, one over each version of HTTP. Both start again when one ends before that: the
+/// reference implementation loses connections.
 async fn download_fails(endpoint: &HttpsEndpoint, identity: &Identity, interrupt: &mut dyn FnMut()) {
-    let seen = [AtomicUsize::new(0), AtomicUsize::new(0)];
     let path = format!("{BASE}/things?send={LARGE_BODY}&of={LARGE_BODY}");
-    let (over_http1, over_http2, ()) = tokio::join!(
-        timeout(END_TIMEOUT, download(endpoint, identity, b"http/1.1", &path, &seen[0])),
-        timeout(END_TIMEOUT, download(endpoint, identity, b"h2", &path, &seen[1])),
-        async {
-            while seen.iter().any(|seen| seen.load(Relaxed) < 1 << 20) {
-                sleep(Duration::from_millis(5)).await;
-            }
-            interrupt();
+    for _ in 0..ATTEMPTS {
+        let (seen, ended) = ([AtomicUsize::new(0), AtomicUsize::new(0)], AtomicUsize::new(0));
+        let download_with_timeout = async |protocol: &[u8], seen: &AtomicUsize| {
+            let outcome = timeout(END_TIMEOUT, download(endpoint, identity, protocol, &path, seen)).await;
+            ended.fetch_add(1, Relaxed);
+            outcome
+        };
+        let (over_http1, over_http2, is_interrupted) =
+            tokio::join!(download_with_timeout(b"http/1.1", &seen[0]), download_with_timeout(b"h2", &seen[1]), async {
+                while seen.iter().any(|seen| seen.load(Relaxed) < 1 << 20) {
+                    if ended.load(Relaxed) > 0 {
+                        return false;
+                    }
+                    sleep(Duration::from_millis(5)).await;
+                }
+                interrupt();
+                true
+            });
+        if !is_interrupted {
+            println!("a download ended before the interruption: {over_http1:?}, {over_http2:?}");
+            continue;
         }
-    );
-    for ended in [over_http1, over_http2] {
-        let ended = ended.expect("an end within END_TIMEOUT");
-        println!("a download of {LARGE_BODY} ends with {ended:?}");
-        assert!(matches!(ended, DownloadOutcome::Broken(_)), "{ended:?}");
+        for ended in [over_http1, over_http2] {
+            let ended = ended.expect("an end within END_TIMEOUT");
+            println!("a download of {LARGE_BODY} ends with {ended:?}");
+            assert!(matches!(ended, DownloadOutcome::Broken(_)), "{ended:?}");
+        }
+        return;
     }
+    panic!("{ATTEMPTS} times a download ended before the interruption");
 }
 
 /// Number of interrupted transfers.
