@@ -192,16 +192,23 @@ fn send(endpoint: &HttpsEndpoint, identity: &Identity, row: &RequestRow) -> Http
     response.unwrap_or_else(|error| panic!("{}: {} {}: {error}", row.title, row.method, row.path))
 }
 
+/// Whether an event is a bookmark that marks no end of initial events. kube-apiserver sends these by the clock, sometimes
+/// within a watch of one second.
+fn is_periodic_bookmark(event: &Value) -> bool {
+    event["type"] == "BOOKMARK" && event["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"].is_null()
+}
+
 /// The body as JSON; a list of documents for a stream of them; text for anything else.
 fn body_value(response: &HttpResponse) -> Value {
     let documents = serde_json::Deserializer::from_slice(&response.body).into_iter::<Value>();
     let is_stream = response.headers.get("transfer-encoding").is_some() && !response.body.starts_with(b"{\"kind\"");
     match documents.collect::<Result<Vec<Value>, _>>() {
-        Ok(documents)
+        Ok(mut documents)
             if documents.iter().all(|document| {
                 document.get("type").is_some_and(Value::is_string) && document.get("object").is_some()
             }) =>
         {
+            documents.retain(|event| !is_periodic_bookmark(event));
             json!({ "events": documents })
         }
         Ok(mut documents) if documents.len() == 1 && !is_stream => documents.remove(0),
