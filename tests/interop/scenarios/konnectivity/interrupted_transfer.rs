@@ -211,8 +211,11 @@ impl TransferFixture<'_> {
             // The upload may be rejected early; only the response counts.
             let _ = writer.write_all(head.as_bytes()).await;
             let _ = writer.write_all(&body[..length / 2]).await;
+            // Without a flush the last records may stay in the TLS session.
+            let _ = writer.flush().await;
             middle().await;
             let _ = writer.write_all(&body[length / 2..]).await;
+            let _ = writer.flush().await;
         };
         let mut response = Vec::new();
         let (_, _) = tokio::join!(writing, reader.read_to_end(&mut response));

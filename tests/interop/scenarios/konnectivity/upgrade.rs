@@ -55,6 +55,7 @@ pub(super) fn echoes(environment: &TestEnvironment) {
                  Upgrade: SPDY/3.1\r\nContent-Length: 0\r\n\r\n"
             );
             stream.write_all(request.as_bytes()).await.unwrap();
+            stream.flush().await.unwrap();
             let mut head = Vec::new();
             while !head.ends_with(b"\r\n\r\n") {
                 head.push(stream.read_u8().await.unwrap());
@@ -63,11 +64,17 @@ pub(super) fn echoes(environment: &TestEnvironment) {
             let args = pattern(4 << 20);
             let mut back = vec![0; args.len()];
             let (mut reader, mut writer) = tokio::io::split(stream);
-            let (read, written) = tokio::join!(reader.read_exact(&mut back), writer.write_all(&args));
+            // Without a flush the last records may stay in the TLS session.
+            let writing = async {
+                writer.write_all(&args).await?;
+                writer.flush().await
+            };
+            let (read, written) = tokio::join!(reader.read_exact(&mut back), writing);
             read.unwrap();
             written.unwrap();
             assert!(back == args);
             writer.write_all(b"bye").await.unwrap();
+            writer.flush().await.unwrap();
             let mut rest = Vec::new();
             // The backend closes without a TLS close_notify, so the kind of end is not asserted.
             let _ = reader.read_to_end(&mut rest).await;
