@@ -49,7 +49,13 @@ async fn apiservice_unavailable_while_idle_when_endpoint_port_is_closed() {
     assert_eq!((&endpoint["state"], &endpoint["reason"]), (&"unreachable".into(), &"ConnectionRefused".into()));
     assert_eq!(endpoint["address"], dead.to_string());
     environment.register_apiservice("things.example.com", "v1", &[&backend]);
-    let back = wait_for_availability(&gateway, "v1.things.example.com", true).await;
+    // The prober may see new endpoints before the report does.
+    let back = eventually("the first endpoint to be back", async || {
+        let status = apiservice_status(&gateway, "v1.things.example.com").await;
+        let is_back = status["available"] == true && status["endpoints"][0]["address"] == backend.address.to_string();
+        is_back.then_some(status)
+    })
+    .await;
     assert_eq!(back["endpoints"][0]["state"], "ready");
 }
 
