@@ -266,7 +266,7 @@ fn list_options() {
 
 #[test]
 fn strategic_merge_patches() {
-    let message = builtin_kinds().find("", "v1", "services").unwrap().1.message;
+    let message = builtin_kinds().find("", "v1", "services").unwrap().version.message().unwrap();
     fuzz_text(PATCH, |text| {
         let Ok((patch, _)) = StrategicPatch::parse(text.as_bytes()) else { return };
         let Value::Object(object) = service() else { return };

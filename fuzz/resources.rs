@@ -23,7 +23,7 @@ fn protobuf_objects() {
     fuzz_bytes(|bytes| {
         let _ = read_envelope(bytes);
         for (group, version, plural) in KINDS {
-            let message = kinds.find(group, version, plural).unwrap().1.message;
+            let message = kinds.find(group, version, plural).unwrap().version.message().unwrap();
             let envelope = ProtobufEnvelope { raw: bytes, ..ProtobufEnvelope::default() };
             if let Ok(value) = decode_object(&kinds.messages, message, &envelope) {
                 encode_object(&kinds.messages, message, &value).unwrap();
@@ -66,7 +66,7 @@ fn json_objects() {
     fuzz_text(WORDS, |text| {
         let Ok(value) = serde_json::from_str::<Value>(text) else { return };
         for (group, version, plural) in KINDS {
-            let message = kinds.find(group, version, plural).unwrap().1.message;
+            let message = kinds.find(group, version, plural).unwrap().version.message().unwrap();
             let mut value = value.clone();
             if normalize(&kinds.messages, message, &mut value).is_ok() {
                 set_defaults(&kinds.messages, message, &mut value);

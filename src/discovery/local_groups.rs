@@ -1,6 +1,7 @@
 //! API groups served locally: `apiregistration.k8s.io`, read-only without an embedded API server, so that `kubectl get
 //! apiservices` works; and review APIs for `kubectl auth` and backends, unless a backend serves those.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -66,9 +67,9 @@ fn own_kind(kind: &str) -> ResourceKind {
 /// A version of a group that is served locally unless a backend claims it.
 pub(super) struct LocalGroup {
     /// Group; empty for the core group.
-    pub(super) group: &'static str,
+    pub(super) group: Cow<'static, str>,
     /// Version.
-    pub(super) version: &'static str,
+    pub(super) version: Cow<'static, str>,
     /// Path of its resource list.
     pub(super) list_path: String,
     resources: Vec<LocalResource>,
@@ -78,12 +79,17 @@ pub(super) struct LocalGroup {
 struct LocalResource {
     entry: DiscoveryResource,
     /// `storageVersionHash`, which only the legacy format has; empty if nothing is stored.
-    storage_version_hash: &'static str,
+    storage_version_hash: Cow<'static, str>,
 }
 
 impl LocalGroup {
-    fn new(group: &'static str, version: &'static str, resources: Vec<LocalResource>) -> LocalGroup {
-        let list_path = match group {
+    fn new(
+        group: impl Into<Cow<'static, str>>,
+        version: impl Into<Cow<'static, str>>,
+        resources: Vec<LocalResource>,
+    ) -> LocalGroup {
+        let (group, version) = (group.into(), version.into());
+        let list_path = match &*group {
             "" => format!("/api/{version}"),
             group => format!("/apis/{group}/{version}"),
         };
@@ -98,7 +104,7 @@ impl LocalGroup {
 
 impl From<DiscoveryResource> for LocalResource {
     fn from(entry: DiscoveryResource) -> LocalResource {
-        LocalResource { entry, storage_version_hash: "" }
+        LocalResource { entry, storage_version_hash: Cow::Borrowed("") }
     }
 }
 
@@ -150,11 +156,12 @@ fn backend_reviews() -> [LocalGroup; 2] {
 /// The resources of the embedded API server (`--embedded-api`), and the review APIs.
 fn embedded(catalog: &ResourceCatalog, reviews: [LocalGroup; 2]) -> Vec<LocalGroup> {
     let mut groups: Vec<LocalGroup> = Vec::new();
-    for entry in catalog.entries().iter().filter(|entry| entry.resource.group != GROUP) {
-        let (group, version, resource) = (entry.resource.group, entry.version.version, catalog_resource(entry));
-        match groups.iter_mut().find(|one| one.group == group && one.version == version) {
+    for entry in catalog.entries().iter().filter(|entry| entry.kind.resource.group != GROUP) {
+        let (group, version) = (&entry.kind.resource.group, &entry.kind.version.version);
+        let resource = catalog_resource(entry);
+        match groups.iter_mut().find(|one| one.group == *group && one.version == *version) {
             Some(one) => one.resources.push(resource),
-            None => groups.push(LocalGroup::new(group, version, vec![resource])),
+            None => groups.push(LocalGroup::new(group.clone(), version.clone(), vec![resource])),
         }
     }
     for group in &mut groups {
@@ -167,26 +174,30 @@ fn embedded(catalog: &ResourceCatalog, reviews: [LocalGroup; 2]) -> Vec<LocalGro
 }
 
 fn catalog_resource(entry: &CatalogEntry) -> LocalResource {
-    let (resource, version) = (entry.resource, entry.version);
+    let (resource, version) = (&entry.kind.resource, &entry.kind.version);
     let subresource = |one: &ServedSubresource| Subresource {
         subresource: one.name.to_owned(),
-        response_kind: ResourceKind { group: one.group.into(), version: one.version.into(), kind: one.kind.into() },
+        response_kind: ResourceKind {
+            group: one.group.to_string(),
+            version: one.version.to_string(),
+            kind: one.kind.to_string(),
+        },
         accepted_types: Vec::new(),
         verbs: owned(entry.subresource_verbs(one.name)),
     };
     let served = |one: &&ServedSubresource| !entry.subresource_verbs(one.name).is_empty();
     LocalResource {
         entry: DiscoveryResource {
-            resource: resource.plural.to_owned(),
-            response_kind: own_kind(resource.kind),
+            resource: resource.plural.to_string(),
+            response_kind: own_kind(&resource.kind),
             scope: if resource.is_namespaced { Scope::Namespaced } else { Scope::Cluster },
-            singular_resource: resource.singular.to_owned(),
+            singular_resource: resource.singular.to_string(),
             verbs: owned(entry.verbs()),
-            short_names: owned(&resource.short_names),
-            categories: owned(&resource.categories),
+            short_names: resource.short_names.iter().map(Cow::to_string).collect(),
+            categories: resource.categories.iter().map(Cow::to_string).collect(),
             subresources: version.subresources.iter().filter(served).map(subresource).collect(),
         },
-        storage_version_hash: version.storage_version_hash,
+        storage_version_hash: version.storage_version_hash.clone(),
     }
 }
 
@@ -276,7 +287,7 @@ impl LocalGroup {
             }));
         }
         let group_version =
-            if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) };
+            if self.group.is_empty() { self.version.to_string() } else { format!("{}/{}", self.group, self.version) };
         let mut list = json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": resources});
         // A kube-apiserver's list of the core group has no `apiVersion`.
         if !self.group.is_empty() {

@@ -139,7 +139,7 @@ impl GroupMerger {
         }
         if all {
             groups.extend(self.claims.keys().chain(self.offers.keys()).cloned());
-            groups.extend(self.served.iter().map(|served| served.group.to_owned()));
+            groups.extend(self.served.iter().map(|served| served.group.to_string()));
             groups.extend(self.local_groups.has_registrations().then(|| local_groups::GROUP.to_owned()));
         }
         groups.into_iter().map(|group| (group.clone(), self.group(&group, known, contents))).collect()
@@ -189,7 +189,7 @@ impl GroupMerger {
             && !versions.iter().any(|version| version.version == served.version)
         {
             let resources = Arc::new(served.resources());
-            versions.push(MergedVersion { version: served.version.into(), resources, current: true });
+            versions.push(MergedVersion { version: served.version.to_string(), resources, current: true });
         }
         let rank = match (greatest, served) {
             (Some(greatest), _) => (1, Reverse(greatest), 0),

@@ -1,7 +1,7 @@
 //! Catalog of the embedded API server: which built-in resources it serves, and which of them it stores.
 
 use crate::resources::builtin::builtin_kinds;
-use crate::resources::{Resource, ResourceVersion};
+use crate::resources::{Resource, ServedKind};
 
 /// What the embedded API server does with a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +55,10 @@ const SERVED: [(&str, &str, Serving); 30] = [
 const READ_VERBS: [&str; 3] = ["get", "list", "watch"];
 
 /// A resource in the version that is served and stored.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct CatalogEntry {
-    /// The resource.
-    pub resource: &'static Resource,
-    /// The version.
-    pub version: &'static ResourceVersion,
+    /// The resource and the version.
+    pub kind: ServedKind,
     serving: Serving,
     is_stored: bool,
 }
@@ -84,12 +82,12 @@ impl CatalogEntry {
 
     /// The verbs of the resource.
     pub fn verbs(&self) -> &[&'static str] {
-        if self.is_stored { &self.version.verbs } else { &READ_VERBS }
+        if self.is_stored { &self.kind.version.verbs } else { &READ_VERBS }
     }
 
     /// The verbs of a subresource that are served; none if it is not served.
     pub fn subresource_verbs(&self, name: &str) -> &[&'static str] {
-        match (self.version.subresource(name), name) {
+        match (self.kind.version.subresource(name), name) {
             (Some(subresource), "status" | "finalize") if self.is_stored => &subresource.verbs,
             (Some(_), "status") => &READ_VERBS[..1],
             _ => &[],
@@ -98,15 +96,12 @@ impl CatalogEntry {
 
     /// `v1` or `group/version`.
     pub fn group_version(&self) -> String {
-        match self.resource.group {
-            "" => self.version.version.to_owned(),
-            group => format!("{group}/{}", self.version.version),
-        }
+        self.kind.api_version()
     }
 
     /// Why objects are not stored, and what enables them if anything does.
     pub fn why_not_stored(&self) -> String {
-        let (plural, group_version) = (self.resource.plural, self.group_version());
+        let (plural, group_version) = (&*self.kind.resource.plural, self.group_version());
         match (self.serving, plural) {
             (Serving::Generated, "apiservices") => {
                 return "APIServices are read from the registry directory and cannot be changed here: change the files there".to_owned();
@@ -116,7 +111,7 @@ impl CatalogEntry {
             }
             _ => {}
         }
-        let name = match self.resource.group {
+        let name = match &*self.kind.resource.group {
             "" => plural.to_owned(),
             group => format!("{plural}.{group}"),
         };
@@ -162,10 +157,11 @@ impl ResourceCatalog {
             });
             for resource in all {
                 // A kube-apiserver stores some kinds in a version that it does not serve any more.
-                let stored = resource.storage.and_then(|(_, version)| resource.version(version));
+                let stored = resource.storage.as_ref().and_then(|(_, version)| resource.version(version));
                 let Some(version) = stored.or(resource.versions.first()) else { continue };
+                let kind = ServedKind { resource: resource.clone(), version: version.clone() };
                 if resource.storage.is_some() {
-                    let mut entry = CatalogEntry { resource, version, serving: *serving, is_stored: false };
+                    let mut entry = CatalogEntry { kind, serving: *serving, is_stored: false };
                     entry.is_stored = *serving == Serving::Stored || entry.is_optional() && stores(&entry);
                     entries.push(entry);
                 }
@@ -182,7 +178,9 @@ impl ResourceCatalog {
     /// Finds a served resource.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&CatalogEntry> {
         self.entries.iter().find(|entry| {
-            entry.resource.group == group && entry.version.version == version && entry.resource.plural == plural
+            entry.kind.resource.group == group
+                && entry.kind.version.version == version
+                && entry.kind.resource.plural == plural
         })
     }
 }
@@ -190,7 +188,7 @@ impl ResourceCatalog {
 impl std::fmt::Debug for ResourceCatalog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let stored: Vec<_> =
-            self.entries.iter().filter(|entry| entry.is_stored).map(|one| one.resource.plural).collect();
+            self.entries.iter().filter(|entry| entry.is_stored).map(|one| &one.kind.resource.plural).collect();
         f.debug_struct("ResourceCatalog").field("stored", &stored).finish_non_exhaustive()
     }
 }
@@ -208,8 +206,12 @@ mod tests {
     #[test]
     fn resource_catalog_stores_or_lists_empty() {
         let catalog = ResourceCatalog::default();
-        let stored: Vec<_> =
-            catalog.entries().iter().filter(|entry| entry.is_stored()).map(|entry| entry.resource.plural).collect();
+        let stored: Vec<_> = catalog
+            .entries()
+            .iter()
+            .filter(|entry| entry.is_stored())
+            .map(|entry| &*entry.kind.resource.plural)
+            .collect();
         let expected = [
             "apiservices",
             "configmaps",
@@ -250,7 +252,7 @@ mod tests {
         assert_eq!(deployments.subresource_verbs("status"), ["get", "patch", "update"]);
         assert!(deployments.subresource_verbs("scale").is_empty());
         let names: std::collections::BTreeSet<_> =
-            catalog.entries().iter().map(|entry| (entry.resource.group, entry.resource.plural)).collect();
+            catalog.entries().iter().map(|entry| entry.kind.resource.group_resource()).collect();
         assert_eq!(names.len(), catalog.entries().len());
     }
 }

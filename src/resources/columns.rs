@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::Resource;
+use super::{ResourceColumn, ServedKind};
 use crate::kubeapi::human_duration::human_duration;
 
 /// Maximum number of addresses or ports in a cell.
@@ -16,9 +16,9 @@ const MAX_LISTED: usize = 3;
 /// The cells of an object, one for each column of its resource. Ages are relative to `now`.
 ///
 /// Kinds that Narthex has no printer for get their name, their age, and otherwise empty cells.
-pub fn table_cells(resource: &Resource, object: &Value, now: SystemTime) -> Vec<Value> {
+pub fn table_cells(kind: &ServedKind, object: &Value, now: SystemTime) -> Vec<Value> {
     let printer = CellPrinter { object, now };
-    match (resource.group, resource.plural) {
+    match kind.resource.group_resource() {
         ("", "namespaces") => vec![printer.name(), text(object, "/status/phase").into(), printer.age()],
         ("", "configmaps") => {
             let count = length(object, "/data") + length(object, "/binaryData");
@@ -45,7 +45,7 @@ pub fn table_cells(resource: &Resource, object: &Value, now: SystemTime) -> Vec<
         ("apiregistration.k8s.io", "apiservices") => {
             vec![printer.name(), backend(object).into(), availability(object).into(), printer.age()]
         }
-        _ => printer.other(resource),
+        _ => printer.other(&kind.version.columns),
     }
 }
 
@@ -153,14 +153,14 @@ impl CellPrinter<'_> {
         ]
     }
 
-    fn other(self, resource: &Resource) -> Vec<Value> {
+    fn other(self, columns: &[ResourceColumn]) -> Vec<Value> {
         let cell = |name: &str| match name {
             "Name" => self.name(),
             "Age" => self.age(),
             "Created At" => text(self.object, "/metadata/creationTimestamp").into(),
             _ => json!(""),
         };
-        resource.columns.iter().map(|column| cell(column.name)).collect()
+        columns.iter().map(|column| cell(&column.name)).collect()
     }
 }
 
@@ -324,11 +324,11 @@ mod tests {
             let case: Value = serde_json::from_str(line).unwrap();
             let object = &case["object"];
             let (group, version) = text(object, "/apiVersion").rsplit_once('/').unwrap_or(("", "v1"));
-            let (resource, _) = builtin_kinds().find_kind(group, version, text(object, "/kind")).unwrap();
+            let kind = builtin_kinds().find_kind(group, version, text(object, "/kind")).unwrap();
             let now: Timestamp = text(&case, "/now").parse().unwrap();
-            let cells = table_cells(resource, object, now.into());
+            let cells = table_cells(&kind, object, now.into());
             assert_eq!(Value::Array(cells), case["cells"], "{object}");
-            assert_eq!(items(&case, "/cells").len(), resource.columns.len());
+            assert_eq!(items(&case, "/cells").len(), kind.version.columns.len());
             rows += 1;
         }
         assert_eq!(rows, 28);
@@ -337,8 +337,9 @@ mod tests {
     #[test]
     fn table_cells_of_objects_without_fields_match_the_columns() {
         for resource in builtin_kinds().resources().iter().filter(|resource| resource.list_kind.is_some()) {
-            let cells = table_cells(resource, &json!({}), SystemTime::UNIX_EPOCH);
-            assert_eq!(cells.len(), resource.columns.len(), "{}", resource.plural);
+            let kind = ServedKind { resource: resource.clone(), version: resource.versions[0].clone() };
+            let cells = table_cells(&kind, &json!({}), SystemTime::UNIX_EPOCH);
+            assert_eq!(cells.len(), kind.version.columns.len(), "{}", resource.plural);
         }
     }
 }

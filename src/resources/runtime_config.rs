@@ -44,7 +44,7 @@ impl RuntimeConfig {
     fn stores(&self, entry: &CatalogEntry) -> bool {
         let rule = |key: &str| self.rules.iter().find(|(of, _)| of == key).map(|(_, is_enabled)| *is_enabled);
         let version = entry.group_version();
-        rule(&format!("{version}/{}", entry.resource.plural))
+        rule(&format!("{version}/{}", entry.kind.resource.plural))
             .or_else(|| rule(&version))
             // All served versions are generally available.
             .or_else(|| rule("api/ga"))
@@ -60,7 +60,7 @@ fn check_key(catalog: &ResourceCatalog, key: &str, is_enabled: bool) -> Result<(
     let named = |entry: &&CatalogEntry| {
         let version = entry.group_version();
         key == version
-            || key.strip_prefix(&version).and_then(|rest| rest.strip_prefix('/')) == Some(entry.resource.plural)
+            || key.strip_prefix(&version).and_then(|rest| rest.strip_prefix('/')) == Some(&*entry.kind.resource.plural)
     };
     let mut entries = catalog.entries().iter().filter(named).peekable();
     if entries.peek().is_none() {
@@ -87,10 +87,10 @@ mod tests {
         RuntimeConfig::parse(&text.split(',').map(str::to_owned).collect::<Vec<_>>())
     }
 
-    fn stored(text: &str) -> Vec<&'static str> {
+    fn stored(text: &str) -> Vec<String> {
         let catalog = parse(text).unwrap().catalog();
         let optional = catalog.entries().iter().filter(|entry| entry.is_optional() && entry.is_stored());
-        optional.map(|entry| entry.resource.plural).collect()
+        optional.map(|entry| entry.kind.resource.plural.to_string()).collect()
     }
 
     #[test]
@@ -103,7 +103,7 @@ mod tests {
         );
         assert_eq!(stored("batch/v1=true,batch/v1=false,policy/v1=true"), ["poddisruptionbudgets"]);
         assert!(stored("api/all=true,v1=false").len() > 20);
-        assert!(!stored("api/all=true,v1=false").contains(&"pods"));
+        assert!(!stored("api/all=true,v1=false").contains(&"pods".to_owned()));
         assert!(stored("api/beta=true").is_empty());
         let everything = parse("api/all=true").unwrap().catalog();
         assert!(!everything.find("rbac.authorization.k8s.io", "v1", "roles").unwrap().is_stored());

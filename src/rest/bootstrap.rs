@@ -19,16 +19,16 @@ const SYSTEM_NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "
 /// The store cannot be written.
 pub async fn create_initial_objects(api: &ApiServer) -> Result<(), Status> {
     let kinds = builtin_kinds();
-    let Some((resource, version)) = kinds.find("", "v1", "namespaces") else { return Ok(()) };
-    let collection = api.collection(resource)?;
+    let Some(kind) = kinds.find("", "v1", "namespaces") else { return Ok(()) };
+    let collection = api.collection(&kind.resource)?;
     for name in SYSTEM_NAMESPACES {
-        let target = ObjectTarget { resource, version, namespace: "", name: name.into(), subresource: "" };
+        let target = ObjectTarget { kind: kind.clone(), namespace: "", name: name.into(), subresource: "" };
         let mut object: Map<String, Value> = Map::new();
         object.insert("apiVersion".to_owned(), json!("v1"));
         object.insert("kind".to_owned(), json!("Namespace"));
         object.insert("metadata".to_owned(), json!({"name": name}));
         metadata::fill_new_object(&target, &mut object);
-        strategy::prepare_new(resource, &mut object);
+        strategy::prepare_new(&kind.resource, &mut object);
         let key = target.key(&collection)?;
         match collection.create(&key, write_stored_json(&object).bytes.into(), None).await {
             Ok(_) | Err(Error::Conflict { .. }) => {}

@@ -60,13 +60,13 @@ pub(super) async fn store_new(
     loop {
         let mut object = object.clone();
         metadata::fill_new_object(target, &mut object);
-        strategy::begin_create(target.resource, &mut object)?;
-        strategy::prepare_new(target.resource, &mut object);
+        strategy::begin_create(&target.kind.resource, &mut object)?;
+        strategy::prepare_new(&target.kind.resource, &mut object);
         validate_new(target, &object)?;
-        warnings.extend(object_warnings(target.resource, target.subresource, None, &object));
+        warnings.extend(object_warnings(&target.kind.resource, target.subresource, None, &object));
         let name = ObjectMetaView::of_map(&object).name().to_owned();
         let key = target.key_of(collection, target.namespace, &name)?;
-        let exists = || Status::already_exists(target.resource.group, target.resource.plural, &name);
+        let exists = || Status::already_exists(&target.kind.resource.group, &target.kind.resource.plural, &name);
         if is_dry_run {
             collection.ensure_loaded().await.map_err(|error| cache_error(target, error))?;
             return match collection.get(&key) {
@@ -93,5 +93,5 @@ pub(super) async fn store_new(
 
 /// How long the store keeps an object of the kind; none is for ever.
 pub(super) fn time_to_live(api: &ApiServer, target: &ObjectTarget<'_>) -> Option<Duration> {
-    (target.resource.plural == "events").then_some(api.settings.event_ttl)
+    (target.kind.resource.plural == "events").then_some(api.settings.event_ttl)
 }

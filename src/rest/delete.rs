@@ -32,12 +32,12 @@ pub(super) async fn delete(
     let current = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
     let current = current.ok_or_else(|| target.not_found())?;
     let content = match remove(collection, target, current, &options).await? {
-        Removed::Gone(last, revision) if strategy::returns_deleted_object(target.resource) => {
+        Removed::Gone(last, revision) if strategy::returns_deleted_object(&target.kind.resource) => {
             ReplyContent::Object(ReplyObject::Stored(last, revision))
         }
         Removed::Gone(last, _) => ReplyContent::Status(deleted_status(target, &last)),
         Removed::Marked(object) => {
-            if target.resource.plural == "namespaces" && !options.is_dry_run {
+            if target.kind.resource.plural == "namespaces" && !options.is_dry_run {
                 namespace::spawn_removal(api.clone(), target.name.clone().into_owned());
             }
             ReplyContent::Object(object)
@@ -66,8 +66,7 @@ pub(super) async fn delete_collection(
         let one = ObjectTarget {
             namespace: object.namespace(),
             name: object.name().into(),
-            resource: target.resource,
-            version: target.version,
+            kind: target.kind.clone(),
             subresource: "",
         };
         remove(collection, &one, object.clone(), options).await.map(|_| object.clone())
@@ -86,7 +85,8 @@ pub(super) async fn delete_collection(
 
 /// The Status of a deletion.
 fn deleted_status(target: &ObjectTarget<'_>, last: &Stored) -> Status {
-    let mut details = StatusDetails::for_resource(target.resource.group, target.resource.plural, &target.name);
+    let mut details =
+        StatusDetails::for_resource(&target.kind.resource.group, &target.kind.resource.plural, &target.name);
     details.uid = last.metadata().uid.to_string();
     Status::success(details)
 }

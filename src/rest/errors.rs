@@ -25,7 +25,7 @@ pub(super) fn status_of(target: &ObjectTarget<'_>, error: Error) -> Status {
 /// `OptimisticLockErrorMsg`).
 pub(super) fn modified(target: &ObjectTarget<'_>, name: &str) -> Status {
     let why = "the object has been modified; please apply your changes to the latest version and try again";
-    Status::conflict(target.resource.group, target.resource.plural, name, why)
+    Status::conflict(&target.kind.resource.group, &target.kind.resource.plural, name, why)
 }
 
 /// 413 for a value that is too large, else 503. Without a `Retry-After` header, which client-go would obey silently.

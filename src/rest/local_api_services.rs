@@ -55,22 +55,22 @@ const VERSION_PRIORITIES: [(&str, &str, i32); 3] =
 /// # Errors
 /// The store cannot be read or written.
 pub(super) async fn register_local_groups(api: &ApiServer) -> Result<(), Status> {
-    let Some((resource, version)) = builtin_kinds().find("apiregistration.k8s.io", "v1", "apiservices") else {
+    let Some(kind) = builtin_kinds().find("apiregistration.k8s.io", "v1", "apiservices") else {
         return Ok(());
     };
-    let collection = api.collection(resource)?;
+    let collection = api.collection(&kind.resource)?;
     let unavailable = |error: Error| Status::service_unavailable(error.to_string());
     collection.ensure_loaded().await.map_err(unavailable)?;
     let served = served_versions(api);
     for (group, group_version) in &served {
         let name = format!("{group_version}.{group}");
-        let target = ObjectTarget { resource, version, namespace: "", name: name.clone().into(), subresource: "" };
+        let target = ObjectTarget { kind: kind.clone(), namespace: "", name: name.clone().into(), subresource: "" };
         let key = target.key(&collection)?;
         let result = match collection.get(&key) {
             None => {
                 let mut object = local_api_service(&name, group, group_version);
                 metadata::fill_new_object(&target, &mut object);
-                strategy::prepare_new(resource, &mut object);
+                strategy::prepare_new(&kind.resource, &mut object);
                 collection.create(&key, write_stored_json(&object).bytes.into(), None).await.map(drop)
             }
             Some(current) => {
@@ -107,7 +107,7 @@ pub(super) async fn register_local_groups(api: &ApiServer) -> Result<(), Status>
 /// cannot be registered.
 fn served_versions(api: &ApiServer) -> Vec<(String, String)> {
     let entries = api.settings.catalog.entries().iter();
-    let stored = entries.map(|entry| (entry.resource.group, entry.version.version));
+    let stored = entries.map(|entry| (&*entry.kind.resource.group, &*entry.kind.version.version));
     // Self-reviews are served, and not in the catalog.
     let reviews = [("authentication.k8s.io", "v1"), ("authorization.k8s.io", "v1")];
     let mut served: Vec<(String, String)> = stored

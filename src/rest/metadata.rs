@@ -24,7 +24,7 @@ pub(super) fn set_namespace(target: &ObjectTarget<'_>, object: &mut Map<String, 
     if own == target.namespace {
         return Ok(());
     }
-    if !target.resource.is_namespaced {
+    if !target.kind.resource.is_namespaced {
         change_metadata(object, |metadata| metadata.remove("namespace"));
         return Ok(());
     }
@@ -54,7 +54,7 @@ pub(super) fn fill_new_object(target: &ObjectTarget<'_>, object: &mut Map<String
         }
         metadata.insert("uid".to_owned(), json!(uuid::Uuid::new_v4().to_string()));
         metadata.insert("creationTimestamp".to_owned(), json!(now()));
-        if strategy::has_generation(target.resource) {
+        if strategy::has_generation(&target.kind.resource) {
             metadata.insert("generation".to_owned(), json!(1));
         }
     });
@@ -65,7 +65,7 @@ pub(super) fn fill_new_object(target: &ObjectTarget<'_>, object: &mut Map<String
 pub(super) fn fill_replacement(target: &ObjectTarget<'_>, old: &Map<String, Value>, object: &mut Map<String, Value>) {
     let old_meta = old.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
     let labels = |object: &Map<String, Value>| object.get("metadata").and_then(|meta| meta.get("labels")).cloned();
-    let changes_content = strategy::has_generation(target.resource)
+    let changes_content = strategy::has_generation(&target.kind.resource)
         && (labels(old) != labels(object)
             || old
                 .iter()

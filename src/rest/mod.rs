@@ -135,10 +135,10 @@ impl ApiServer {
     ///
     /// # Errors
     /// 500 for a name that cannot be part of a key.
-    pub fn stored_resources(&self) -> Result<Vec<(&'static Resource, ResourceCollection)>, Status> {
-        let is_own = |entry: &&CatalogEntry| entry.is_stored() && !is_stored_as_other(entry.resource);
+    pub fn stored_resources(&self) -> Result<Vec<(Arc<Resource>, ResourceCollection)>, Status> {
+        let is_own = |entry: &&CatalogEntry| entry.is_stored() && !is_stored_as_other(&entry.kind.resource);
         let stored = self.settings.catalog.entries().iter().filter(is_own);
-        stored.map(|entry| Ok((entry.resource, self.collection(entry.resource)?))).collect()
+        stored.map(|entry| Ok((entry.kind.resource.clone(), self.collection(&entry.kind.resource)?))).collect()
     }
 
     /// Whether the request is for a resource that is served here.
@@ -173,10 +173,10 @@ impl ApiServer {
         warnings: &mut Vec<String>,
     ) -> Result<Response<Body>, Status> {
         let target = ObjectTarget::parse(&self.settings.catalog, request.info)?;
-        let collection = self.collection(target.resource)?;
+        let collection = self.collection(&target.kind.resource)?;
         let verb = &*request.info.verb;
-        warnings.extend(strategy::deprecation_warning(target.resource).map(str::to_owned));
-        let media_type = OutputMediaType::negotiate(target.kind(), verb, request.query, request.headers)?;
+        warnings.extend(strategy::deprecation_warning(&target.kind.resource).map(str::to_owned));
+        let media_type = OutputMediaType::negotiate(&target.kind, verb, request.query, request.headers)?;
         let reply = match verb {
             "get" => VerbReply::ok(read::get(&collection, &target, request).await?),
             "list" => VerbReply::ok(read::list(&collection, &target, request).await?),
@@ -188,7 +188,7 @@ impl ApiServer {
             "deletecollection" => delete::delete_collection(self, &collection, &target, request).await?,
             _ => return Err(target.method_not_allowed()),
         };
-        representation::respond(target.kind(), media_type, reply.code, reply.content).await
+        representation::respond(&target.kind, media_type, reply.code, reply.content).await
     }
 
     /// The collection of a built-in resource; none if there is no such resource.
@@ -197,9 +197,9 @@ impl ApiServer {
     }
 
     /// The collection of a resource.
-    fn collection(&self, resource: &'static Resource) -> Result<ResourceCollection, Status> {
+    fn collection(&self, resource: &Arc<Resource>) -> Result<ResourceCollection, Status> {
         let resource = stored_resource(resource);
-        let prefix = Prefix::of_builtin(KEY_ROOT, resource.group, resource.plural);
+        let prefix = Prefix::of_builtin(KEY_ROOT, &resource.group, &resource.plural);
         let prefix = prefix.map_err(Status::internal_error)?;
         let fields = strategy::selectable_fields(resource);
         let declare = |name: &&str| match *name {

@@ -13,7 +13,6 @@ use super::{ApiServer, cache_error, stored_object};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::object_meta::ObjectMetaView;
-use crate::resources::Resource;
 use crate::resources::builtin::builtin_kinds;
 use crate::watch_cache::{Error, ListQuery, ResourceCollection};
 
@@ -46,10 +45,10 @@ pub(super) async fn check_active(
     }
     let meta = ObjectMetaView::of_map(object);
     let name = if meta.name().is_empty() { meta.generate_name() } else { meta.name() };
-    let (plural, namespace) = (target.resource.plural, target.namespace);
+    let (plural, namespace) = (&target.kind.resource.plural, target.namespace);
     let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
     let mut status = Status::new(403, "Forbidden", format!("{plural} {name:?} is forbidden: {why}"));
-    status = status.with_resource(target.resource.group, plural, name);
+    status = status.with_resource(&target.kind.resource.group, plural, name);
     status = status.with_cause("NamespaceTerminating", format!("namespace {namespace} is being terminated"));
     let causes = status.details.iter_mut().flat_map(|details| &mut details.causes);
     causes.for_each(|cause| cause.field = "metadata.namespace".into());
@@ -61,7 +60,7 @@ pub(super) async fn check_active(
 /// # Errors
 /// 403 for such a namespace.
 pub(super) fn check_deletable(target: &ObjectTarget<'_>) -> Result<(), Status> {
-    if target.resource.plural != "namespaces" || !IMMORTAL.contains(&&*target.name) {
+    if target.kind.resource.plural != "namespaces" || !IMMORTAL.contains(&&*target.name) {
         return Ok(());
     }
     let message = format!("namespaces {:?} is forbidden: this namespace may not be deleted", target.name);
@@ -79,8 +78,7 @@ pub(super) fn spawn_removal(api: ApiServer, name: String) {
 }
 
 fn namespaces(api: &ApiServer) -> Result<ResourceCollection, Status> {
-    let resource: &Resource =
-        builtin_kinds().resource("", "namespaces").ok_or_else(|| Status::internal_error("no namespaces"))?;
+    let resource = builtin_kinds().resource("", "namespaces").ok_or_else(|| Status::internal_error("no namespaces"))?;
     api.collection(resource)
 }
 
@@ -93,23 +91,18 @@ async fn remove_content(api: &ApiServer, name: &str) -> Result<(), Status> {
     let options = DeleteOptions::default();
     let (mut remaining, mut first) = (0, None);
     let stored = api.settings.catalog.entries().iter().filter(|entry| entry.is_stored());
-    for entry in stored.filter(|entry| entry.resource.is_namespaced) {
-        let collection = api.collection(entry.resource)?;
+    for entry in stored.filter(|entry| entry.kind.resource.is_namespaced) {
+        let collection = api.collection(&entry.kind.resource)?;
         let query = ListQuery { namespace: Some(name.to_owned()), ..ListQuery::default() };
         let list = collection.list(&query).await.map_err(|error| Status::service_unavailable(error.to_string()))?;
         for object in list.objects {
-            let target = ObjectTarget {
-                resource: entry.resource,
-                version: entry.version,
-                namespace: name,
-                name: object.name().into(),
-                subresource: "",
-            };
+            let target =
+                ObjectTarget { kind: entry.kind.clone(), namespace: name, name: object.name().into(), subresource: "" };
             match remove(&collection, &target, object.clone(), &options).await {
                 Ok(Removed::Gone(..)) => {}
                 Ok(Removed::Marked(_)) => {
                     remaining += 1;
-                    first.get_or_insert_with(|| format!("{} {}", entry.resource.plural, object.name()));
+                    first.get_or_insert_with(|| format!("{} {}", entry.kind.resource.plural, object.name()));
                 }
                 Err(status) if status.code == 404 => {}
                 Err(status) => return Err(status),

@@ -18,7 +18,7 @@ impl ApiServer {
     /// A publisher of objects of a resource; none if the catalog does not have it.
     pub fn publisher(&self, group: &str, version: &str, plural: &str) -> Option<ObjectPublisher> {
         let entry = self.settings().catalog.find(group, version, plural)?;
-        Some(ObjectPublisher { collection: self.collection(entry.resource).ok()? })
+        Some(ObjectPublisher { collection: self.collection(&entry.kind.resource).ok()? })
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) async fn remove(
         check_preconditions(target, &current, options)?;
         let mut object = stored_object(&current).await?;
         let is_marked = current.metadata().deletion_timestamp.is_some();
-        let is_gone = !metadata::has_finalizers(target.resource, &object);
+        let is_gone = !metadata::has_finalizers(&target.kind.resource, &object);
         if is_marked && !is_gone {
             return Ok(Removed::Marked(ReplyObject::stored(current)));
         }
@@ -68,7 +68,7 @@ pub(super) async fn remove(
 
 /// Marks an object for deletion (`rest.BeforeDelete`).
 fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>) {
-    let is_namespace = target.resource.plural == "namespaces";
+    let is_namespace = target.kind.resource.plural == "namespaces";
     change_metadata(object, |metadata| {
         metadata.insert("deletionTimestamp".to_owned(), json!(metadata::now()));
         if !is_namespace {
@@ -91,7 +91,7 @@ fn check_preconditions(target: &ObjectTarget<'_>, current: &Stored, options: &De
             "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might \
              have been {then}"
         );
-        Err(Status::conflict(target.resource.group, target.resource.kind, &target.name, why))
+        Err(Status::conflict(&target.kind.resource.group, &target.kind.resource.kind, &target.name, why))
     };
     if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != &*current.metadata().uid) {
         return conflict("UID", uid, &current.metadata().uid, "deleted and then recreated");

@@ -1,12 +1,14 @@
 //! `apiVersion` and `kind` of a body, and errors of its decoding (`transformDecodeError` in
 //! `k8s.io/apiserver/pkg/endpoints/handlers/rest.go`).
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
-use super::target::ServedKind;
 use crate::kubeapi::Status;
 use crate::kubeapi::field_error::{FieldError, invalid_fields_status};
 use crate::kubeapi::json::write_json;
+use crate::resources::ServedKind;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::builtin::event_conversion::stored_resource;
 
@@ -48,14 +50,14 @@ impl DecodeError {
     }
 
     /// An error of an object of the right kind.
-    pub(super) fn of_kind(kind: ServedKind, why: impl std::fmt::Display) -> DecodeError {
-        let found = FoundType::Recognized(kind.resource.kind.to_owned(), kind.version.version.to_owned());
+    pub(super) fn of_kind(kind: &ServedKind, why: impl std::fmt::Display) -> DecodeError {
+        let found = FoundType::Recognized(kind.resource.kind.to_string(), kind.version.version.to_string());
         DecodeError { found, why: why.to_string() }
     }
 
     /// 400 for the body of a create or update.
-    pub(super) fn body_status(&self, kind: ServedKind, body: &[u8]) -> Status {
-        let (expected, why) = (kind.resource.kind, &self.why);
+    pub(super) fn body_status(&self, kind: &ServedKind, body: &[u8]) -> Status {
+        let (expected, why) = (&kind.resource.kind, &self.why);
         Status::bad_request(match &self.found {
             FoundType::OtherVersion => why.clone(),
             FoundType::Recognized(found, version) => {
@@ -78,10 +80,10 @@ impl DecodeError {
 ///
 /// # Errors
 /// For another type, and for what is no object.
-pub(super) fn check_type(kind: ServedKind, value: &mut Value) -> Result<(), DecodeError> {
+pub(super) fn check_type(kind: &ServedKind, value: &mut Value) -> Result<(), DecodeError> {
     let Value::Object(object) = value else { return check_is_object(value) };
     let api_version = type_field(object, "apiVersion", &kind.api_version())?;
-    let found = type_field(object, "kind", kind.resource.kind)?;
+    let found = type_field(object, "kind", &kind.resource.kind)?;
     if api_version == kind.api_version() && found == kind.resource.kind {
         return Ok(());
     }
@@ -90,7 +92,10 @@ pub(super) fn check_type(kind: ServedKind, value: &mut Value) -> Result<(), Deco
         return Err(DecodeError::unrecognized(format_args!("unexpected GroupVersion string: {api_version}")));
     }
     let other = builtin_kinds().find_kind(group, version, &found);
-    if other.is_some_and(|(other, _)| std::ptr::eq(stored_resource(other), stored_resource(kind.resource))) {
+    if other
+        .as_ref()
+        .is_some_and(|other| Arc::ptr_eq(stored_resource(&other.resource), stored_resource(&kind.resource)))
+    {
         let why = format!(
             "the API version in the data ({api_version}) does not match the expected API version ({})",
             kind.api_version()
@@ -100,7 +105,7 @@ pub(super) fn check_type(kind: ServedKind, value: &mut Value) -> Result<(), Deco
     let why = match other {
         Some(_) => format!(
             "converting ({version}.{found}) to ({}.{}): unknown conversion",
-            internal_package(kind.resource.group),
+            internal_package(&kind.resource.group),
             kind.resource.kind
         ),
         None => unregistered(&found, &api_version),

@@ -7,12 +7,13 @@ use serde_json::Value;
 use super::compute::run_sized;
 use super::representation::ReplyContent;
 use super::request_body::BodyFindings;
-use super::target::{ObjectTarget, ServedKind};
+use super::target::ObjectTarget;
 use super::update::{Replaced, ReplacementOptions, replace};
 use super::write_options::WriteOptions;
 use super::{ApiRequest, ApiServer, VerbReply, cache_error, metadata, request_body, stored_object};
 use crate::kubeapi::{Status, StatusDetails};
 use crate::patch::{JsonPatch, MergePatch, PatchError, StrategicPatch};
+use crate::resources::ServedKind;
 use crate::resources::builtin::event_conversion::convert_from_stored;
 use crate::resources::builtin::merge_schema;
 use crate::rest::write_options::FieldValidation;
@@ -48,7 +49,7 @@ pub(super) async fn patch(
     request: &ApiRequest<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<VerbReply, Status> {
-    let (media_type, body, kind) = (request_body::media_type(request.headers), request.body.clone(), target.kind());
+    let (media_type, body) = (request_body::media_type(request.headers), request.body.clone());
     if !MEDIA_TYPES.contains(&&*media_type) {
         return Err(unsupported_patch(&media_type));
     }
@@ -64,12 +65,13 @@ pub(super) async fn patch(
     for _ in 0..ATTEMPTS {
         let current = old.ok_or_else(|| target.not_found())?;
         let mut object = stored_object(&current).await?;
-        convert_from_stored(kind.resource, &mut object);
+        convert_from_stored(&target.kind.resource, &mut object);
         let object = Value::Object(object);
         let (patch, findings, validation) = (patch.clone(), findings.clone(), options.validation);
+        let kind = target.kind.clone();
         let apply = move || {
-            let patched = patch.apply(kind, object).map_err(|error| error.status())?;
-            let checked = request_body::check_object(kind, patched.clone(), BodyFindings::Texts(findings), validation);
+            let patched = patch.apply(&kind, object).map_err(|error| error.status())?;
+            let checked = request_body::check_object(&kind, patched.clone(), BodyFindings::Texts(findings), validation);
             checked.map_err(|error| error.patch_status(&patched))
         };
         let decoded = run_sized(size + current.bytes().len(), apply).await??;
@@ -102,12 +104,15 @@ impl ObjectPatch {
         parsed.map_err(|error| error.status())
     }
 
-    fn apply(&self, kind: ServedKind, object: Value) -> Result<Value, PatchError> {
+    fn apply(&self, kind: &ServedKind, object: Value) -> Result<Value, PatchError> {
         match (self, object) {
             (ObjectPatch::Json(patch), object) => patch.apply(object),
             (ObjectPatch::Merge(patch), Value::Object(object)) => Ok(Value::Object(patch.apply(object))),
             (ObjectPatch::Strategic(patch), Value::Object(object)) => {
-                let schema = merge_schema(kind.version.message)
+                let schema = kind
+                    .version
+                    .message()
+                    .and_then(merge_schema)
                     .ok_or_else(|| PatchError::Unmergeable(format!("{} has no schema", kind.resource.kind)))?;
                 patch.apply(object, schema).map(Value::Object)
             }

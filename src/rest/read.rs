@@ -87,17 +87,17 @@ pub(super) fn selection(
     target: &ObjectTarget<'_>,
     options: &ListOptions,
 ) -> Result<Selection, Status> {
-    let own_fields = strategy::selectable_fields(target.resource);
+    let own_fields = strategy::selectable_fields(&target.kind.resource);
     let is_selectable = |field: &str| {
         field == "metadata.name"
-            || (field == "metadata.namespace" && target.resource.is_namespaced)
+            || (field == "metadata.namespace" && target.kind.resource.is_namespaced)
             || own_fields.contains(&field)
     };
     options.check_fields(is_selectable, !own_fields.is_empty())?;
     let declared = collection.declared_fields();
     let mut fields = options.field_selector.clone();
     for term in &mut fields.terms {
-        term.field = stored_field_name(target.resource, &term.field);
+        term.field = stored_field_name(&target.kind.resource, &term.field);
     }
     Selection::new(options.label_selector.clone(), &fields, declared).map_err(|error| cache_error(target, error))
 }

@@ -9,7 +9,7 @@ use super::ApiRequest;
 use super::compute::run_sized;
 use super::object_type::{DecodeError, check_type};
 use super::strategy;
-use super::target::{ObjectTarget, ServedKind};
+use super::target::ObjectTarget;
 use super::write_options::FieldValidation;
 use crate::kubeapi::json::{JsonFindings, read_json, strict_messages};
 use crate::kubeapi::protobuf::decode::{decode_object, read_envelope};
@@ -18,6 +18,7 @@ use crate::kubeapi::yaml::read_yaml;
 use crate::kubeapi::{GoQuoted, Status};
 use crate::resources::builtin::event_conversion::convert_to_stored;
 use crate::resources::builtin::{builtin_kinds, set_defaults};
+use crate::resources::{ObjectFormat, ServedKind};
 
 /// A decoded object, and warnings about its fields.
 pub(super) struct DecodedObject {
@@ -62,16 +63,16 @@ pub(super) async fn decode(
     target: &ObjectTarget<'_>,
     validation: FieldValidation,
 ) -> Result<DecodedObject, Status> {
-    let (kind, media_type, body) = (target.kind(), media_type(request.headers), request.body.clone());
+    let (kind, media_type, body) = (target.kind.clone(), media_type(request.headers), request.body.clone());
     run_sized(body.len(), move || {
-        let (value, findings) = read_value(&media_type, &body, kind)?;
-        check_object(kind, value, findings, validation).map_err(|error| error.body_status(kind, &body))
+        let (value, findings) = read_value(&media_type, &body, &kind)?;
+        check_object(&kind, value, findings, validation).map_err(|error| error.body_status(&kind, &body))
     })
     .await?
 }
 
 /// Reads a body as a value.
-fn read_value(media_type: &str, body: &Bytes, kind: ServedKind) -> Result<(Value, BodyFindings), Status> {
+fn read_value(media_type: &str, body: &Bytes, kind: &ServedKind) -> Result<(Value, BodyFindings), Status> {
     let malformed = |error: DecodeError| error.body_status(kind, body);
     match media_type {
         "" | "application/json" => {
@@ -86,7 +87,8 @@ fn read_value(media_type: &str, body: &Bytes, kind: ServedKind) -> Result<(Value
         }
         "application/vnd.kubernetes.protobuf" => {
             let envelope = read_envelope(body).map_err(|error| malformed(DecodeError::unrecognized(error)))?;
-            let value = decode_object(&builtin_kinds().messages, kind.version.message, &envelope);
+            let message = kind.version.message().ok_or_else(unsupported_body)?;
+            let value = decode_object(&builtin_kinds().messages, message, &envelope);
             Ok((value.map_err(|error| malformed(DecodeError::of_kind(kind, error)))?, BodyFindings::Texts(Vec::new())))
         }
         _ => Err(unsupported_body()),
@@ -106,21 +108,26 @@ pub(super) fn unsupported_body() -> Status {
 /// # Errors
 /// For another kind, a value of the wrong type or, with strict validation, unknown fields.
 pub(super) fn check_object(
-    kind: ServedKind,
+    kind: &ServedKind,
     mut value: Value,
     findings: BodyFindings,
     validation: FieldValidation,
 ) -> Result<DecodedObject, DecodeError> {
     check_type(kind, &mut value)?;
-    let unknown = normalize(&builtin_kinds().messages, kind.version.message, &mut value);
-    let unknown = unknown.map_err(|error| DecodeError::of_kind(kind, error))?;
+    let unknown = match kind.version.format {
+        ObjectFormat::Builtin(message, _) => {
+            let unknown = normalize(&builtin_kinds().messages, message, &mut value);
+            let unknown = unknown.map_err(|error| DecodeError::of_kind(kind, error))?;
+            set_defaults(&builtin_kinds().messages, message, &mut value);
+            unknown
+        }
+    };
     let findings = findings.messages(&unknown);
-    set_defaults(&builtin_kinds().messages, kind.version.message, &mut value);
     let Value::Object(mut object) = value else {
         return Err(DecodeError::of_kind(kind, "the body is not an object"));
     };
-    strategy::convert_string_data(kind.resource, &mut object);
-    convert_to_stored(kind.resource, &mut object);
+    strategy::convert_string_data(&kind.resource, &mut object);
+    convert_to_stored(&kind.resource, &mut object);
     let warnings = match validation {
         FieldValidation::Strict if !findings.is_empty() => {
             let why = format!("strict decoding error: {}", findings.join(", "));

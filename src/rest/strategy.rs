@@ -12,7 +12,7 @@ use crate::resources::Resource;
 
 /// Field selectors besides `metadata.name` and `metadata.namespace`.
 pub(super) fn selectable_fields(resource: &Resource) -> &'static [&'static str] {
-    match (resource.group, resource.plural) {
+    match resource.group_resource() {
         ("", "namespaces") => &["status.phase"],
         ("", "secrets") => &["type"],
         ("", "services") => &["spec.clusterIP", "spec.type"],
@@ -63,25 +63,25 @@ pub(super) fn selectable_fields(resource: &Resource) -> &'static [&'static str] 
 
 /// The warning about a kind that is deprecated (`APILifecycleDeprecated` in `k8s.io/api`).
 pub(super) fn deprecation_warning(resource: &Resource) -> Option<&'static str> {
-    let is_deprecated = (resource.group, resource.plural) == ("", "endpoints");
+    let is_deprecated = resource.group_resource() == ("", "endpoints");
     is_deprecated.then_some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
 }
 
 /// Whether objects have `metadata.generation`.
 pub(super) fn has_generation(resource: &Resource) -> bool {
-    (resource.group, resource.plural) == ("discovery.k8s.io", "endpointslices")
+    resource.group_resource() == ("discovery.k8s.io", "endpointslices")
 }
 
 /// Whether PUT creates an object that does not exist (`AllowCreateOnUpdate`).
 pub(super) fn creates_on_update(resource: &Resource) -> bool {
-    matches!(resource.plural, "leases" | "endpoints" | "events" | "services")
+    matches!(&*resource.plural, "leases" | "endpoints" | "events" | "services")
 }
 
 /// Whether DELETE is answered with the object instead of a Status (`ReturnDeletedObject`).
 pub(super) fn returns_deleted_object(resource: &Resource) -> bool {
-    match resource.group {
+    match &*resource.group {
         "" => matches!(
-            resource.plural,
+            &*resource.plural,
             "namespaces"
                 | "persistentvolumeclaims"
                 | "persistentvolumes"
@@ -102,7 +102,7 @@ pub(super) fn returns_deleted_object(resource: &Resource) -> bool {
 /// # Errors
 /// 422 for fields that contradict each other.
 pub(super) fn begin_create(resource: &Resource, object: &mut Map<String, Value>) -> Result<(), Status> {
-    match (resource.group, resource.plural) {
+    match resource.group_resource() {
         ("", "services") => complete_new_service(object),
         _ => Ok(()),
     }
@@ -118,7 +118,7 @@ pub(super) fn begin_update(
     old: &Map<String, Value>,
     object: &mut Map<String, Value>,
 ) -> Result<(), Status> {
-    match (resource.group, resource.plural, subresource) {
+    match (&*resource.group, &*resource.plural, subresource) {
         ("", "services", "") => complete_replacing_service(old, object),
         _ => Ok(()),
     }
@@ -126,7 +126,7 @@ pub(super) fn begin_update(
 
 /// Whether PUT without a resourceVersion replaces whatever there is (`AllowUnconditionalUpdate`).
 pub(super) fn allows_unconditional_update(resource: &Resource) -> bool {
-    !matches!(resource.plural, "leases" | "apiservices")
+    !matches!(&*resource.plural, "leases" | "apiservices")
 }
 
 /// Moves the text in `stringData` of a Secret to `data` (`pkg/apis/core/v1/conversion.go`).
@@ -149,7 +149,7 @@ pub(super) fn convert_string_data(resource: &Resource, object: &mut Map<String, 
 
 /// Sets the fields of a new object that clients cannot choose, and defaults.
 pub(super) fn prepare_new(resource: &Resource, object: &mut Map<String, Value>) {
-    match (resource.group, resource.plural) {
+    match resource.group_resource() {
         ("", "namespaces") => {
             let name = ObjectMetaView::of_map(object).name().to_owned();
             change_metadata(object, |metadata| {
@@ -217,7 +217,7 @@ pub(super) fn prepare_replacement(
         Some(value) => drop(object.insert(field.to_owned(), value.clone())),
         None => drop(object.remove(field)),
     };
-    match (resource.plural, subresource) {
+    match (&*resource.plural, subresource) {
         ("namespaces", "") => {
             keep("spec");
             keep("status");
@@ -238,7 +238,7 @@ pub(super) fn prepare_replacement(
         (_, "status") => keep("spec"),
         _ => {}
     }
-    match resource.plural {
+    match &*resource.plural {
         "secrets" => set_default(object, "type", json!("Opaque")),
         "apiservices" => api_service::set_defaults(object),
         _ => {}

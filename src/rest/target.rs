@@ -3,32 +3,14 @@
 use std::borrow::Cow;
 
 use crate::kubeapi::{RequestInfo, Status};
-use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
-use crate::resources::{Resource, ResourceVersion};
+use crate::resources::ServedKind;
+use crate::resources::catalog::ResourceCatalog;
 use crate::storage::Key;
 use crate::watch_cache::ResourceCollection;
 
-/// A served resource in one version.
-#[derive(Clone, Copy)]
-pub(super) struct ServedKind {
-    pub(super) resource: &'static Resource,
-    pub(super) version: &'static ResourceVersion,
-}
-
-impl ServedKind {
-    /// Group and version: `v1` or `group/version`.
-    pub(super) fn api_version(self) -> String {
-        match self.resource.group {
-            "" => self.version.version.to_owned(),
-            group => format!("{group}/{}", self.version.version),
-        }
-    }
-}
-
 /// The object or collection that a request is for.
 pub(super) struct ObjectTarget<'r> {
-    pub(super) resource: &'static Resource,
-    pub(super) version: &'static ResourceVersion,
+    pub(super) kind: ServedKind,
     /// Namespace; empty for cluster-scoped objects, and for all namespaces.
     pub(super) namespace: &'r str,
     /// Name; empty for a collection.
@@ -45,7 +27,7 @@ impl<'r> ObjectTarget<'r> {
     /// and for writes of a resource that is not stored.
     pub(super) fn parse(catalog: &ResourceCatalog, info: &'r RequestInfo<'r>) -> Result<ObjectTarget<'r>, Status> {
         let entry = catalog.find(info.api_group, info.api_version, info.resource).ok_or_else(Status::not_found)?;
-        let CatalogEntry { resource, version, .. } = *entry;
+        let ServedKind { resource, version } = &entry.kind;
         // `/api/v1/namespaces/x` is in the namespace `x` for authorization, and cluster-scoped for storage.
         let namespace = if resource.is_namespaced { info.namespace } else { "" };
         let is_own_namespace = resource.plural == "namespaces" && info.namespace == &*info.name;
@@ -64,7 +46,7 @@ impl<'r> ObjectTarget<'r> {
             return Err(Status::not_found());
         }
         let needs_name = !is_collection && (info.verb != "create" || !subresource.is_empty());
-        let target = ObjectTarget { resource, version, namespace, name, subresource };
+        let target = ObjectTarget { kind: entry.kind.clone(), namespace, name, subresource };
         let verbs = if subresource.is_empty() { entry.verbs() } else { entry.subresource_verbs(subresource) };
         // A collection is deleted in one namespace at a time.
         let is_one_collection = info.verb != "deletecollection" || !resource.is_namespaced || !namespace.is_empty();
@@ -85,12 +67,7 @@ impl<'r> ObjectTarget<'r> {
 
     /// 404 for an object that does not exist.
     pub(super) fn not_found(&self) -> Status {
-        Status::object_not_found(self.resource.group, self.resource.plural, &self.name)
-    }
-
-    /// The resource and version.
-    pub(super) fn kind(&self) -> ServedKind {
-        ServedKind { resource: self.resource, version: self.version }
+        Status::object_not_found(&self.kind.resource.group, &self.kind.resource.plural, &self.name)
     }
 
     /// The key of the object `name` in `namespace`.

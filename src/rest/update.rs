@@ -41,7 +41,7 @@ pub(super) async fn update(
     let mut old = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
     loop {
         let Some(current) = old else {
-            if !strategy::creates_on_update(target.resource) || !target.subresource.is_empty() {
+            if !strategy::creates_on_update(&target.kind.resource) || !target.subresource.is_empty() {
                 return Err(target.not_found());
             }
             if !ObjectMetaView::of_map(&object).resource_version().is_empty() {
@@ -96,14 +96,14 @@ pub(super) async fn replace(
         check_uid(target, old, &object)?;
     }
     metadata::fill_replacement(target, &old_object, &mut object);
-    strategy::begin_update(target.resource, target.subresource, &old_object, &mut object)?;
-    strategy::prepare_replacement(target.resource, target.subresource, &old_object, &mut object);
+    strategy::begin_update(&target.kind.resource, target.subresource, &old_object, &mut object)?;
+    strategy::prepare_replacement(&target.kind.resource, target.subresource, &old_object, &mut object);
     validate_replacement(target, &old_object, &object)?;
-    warnings.extend(object_warnings(target.resource, target.subresource, Some(&old_object), &object));
+    warnings.extend(object_warnings(&target.kind.resource, target.subresource, Some(&old_object), &object));
     let value = write_stored_json(&object).bytes;
     let key = target.key(collection)?;
     // The last finalizer was removed.
-    let is_removed = metadata::is_removable(target.resource, &object);
+    let is_removed = metadata::is_removable(&target.kind.resource, &object);
     if options.is_dry_run {
         return Ok(Replaced::Done(ReplyObject::Unstored(Value::Object(object))));
     }
@@ -140,11 +140,16 @@ fn check_version(target: &ObjectTarget<'_>, old: &Stored, object: &mut Map<Strin
     if version.is_some_and(|version| version != old.revision()) {
         return Err(errors::modified(target, &target.name));
     }
-    if version.is_none() && !strategy::allows_unconditional_update(target.resource) {
+    if version.is_none() && !strategy::allows_unconditional_update(&target.kind.resource) {
         let why = "must be specified for an update";
         let error = FieldError::invalid("metadata.resourceVersion", 0_i64, why);
         // With the resource instead of the kind, as in Kubernetes.
-        return Err(invalid_fields_status(target.resource.group, target.resource.plural, &target.name, &[error]));
+        return Err(invalid_fields_status(
+            &target.kind.resource.group,
+            &target.kind.resource.plural,
+            &target.name,
+            &[error],
+        ));
     }
     let current = old.revision().to_string();
     change_metadata(object, |metadata| metadata.insert("resourceVersion".to_owned(), json!(current)));
@@ -162,5 +167,5 @@ fn check_uid(target: &ObjectTarget<'_>, old: &Stored, object: &Map<String, Value
          in precondition: {uid}, UID in object meta: {found}",
         old.key()
     );
-    Err(Status::conflict(target.resource.group, target.resource.plural, &target.name, why))
+    Err(Status::conflict(&target.kind.resource.group, &target.kind.resource.plural, &target.name, why))
 }

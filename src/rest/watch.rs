@@ -55,7 +55,7 @@ pub(super) async fn watch(
         Err(error @ (Error::Expired { .. } | Error::TooLargeResourceVersion { .. })) => Err(cache_error(target, error)),
         Err(error) => return Err(cache_error(target, error)),
     };
-    let encoder = EventEncoder::new(target.kind(), media_type, api.event_views.clone());
+    let encoder = EventEncoder::new(target.kind.clone(), media_type, api.event_views.clone());
     let content_type = encoder.content_type();
     let body = WatchBody { cursor: cursor.map_err(Some), encoder, drain: api.drain.clone() };
     let events = stream::unfold(body, |mut body| async move {

@@ -126,7 +126,7 @@ mod tests {
         let mut checked = 0;
         for resource in builtin_kinds().resources().iter().filter(|resource| resource.storage.is_some()) {
             for version in &resource.versions {
-                let message = builtin_kinds().messages.message(version.message);
+                let message = builtin_kinds().messages.message(version.message().unwrap());
                 let found = definitions.reachable([message.name.to_owned()]);
                 for (name, definition) in &found {
                     let Some(properties) = definition["properties"].as_object() else { continue };

@@ -40,7 +40,7 @@ impl LocalDocument {
     pub(super) fn of_catalog(catalog: &Arc<ResourceCatalog>) -> BTreeMap<String, Arc<LocalDocument>> {
         let mut served: BTreeMap<String, String> = BTreeMap::new();
         for entry in catalog.entries() {
-            let line = format!("{} {}\n", entry.resource.plural, entry.is_stored());
+            let line = format!("{} {}\n", entry.kind.resource.plural, entry.is_stored());
             served.entry(key(entry)).or_default().push_str(&line);
         }
         let file = digest::digest(&digest::SHA512, definitions::FILE);
@@ -106,7 +106,7 @@ pub fn build_v2(catalog: &ResourceCatalog) -> String {
         collect_references(parameter, V2_PREFIX, &mut names);
     }
     let versions: BTreeSet<(&str, &str)> =
-        catalog.entries().iter().map(|entry| (entry.resource.group, entry.version.version)).collect();
+        catalog.entries().iter().map(|entry| (&*entry.kind.resource.group, &*entry.kind.version.version)).collect();
     let schemas = definitions.reachable(names).into_iter().map(|(name, schema)| {
         let schema = with_common_kinds(&name, schema, &versions);
         (name, schema_to_v2(schema))
@@ -133,7 +133,7 @@ fn build_v3(catalog: &ResourceCatalog, own: &str, definitions: &Definitions<'_>)
     let mut names = Vec::new();
     collect_references(&paths, "#/components/schemas/", &mut names);
     let mut versions = BTreeSet::from([("", "v1")]);
-    versions.extend(entries().map(|entry| (entry.resource.group, entry.version.version)));
+    versions.extend(entries().map(|entry| (&*entry.kind.resource.group, &*entry.kind.version.version)));
     let schemas = definitions.reachable(names).into_iter().map(|(name, schema)| {
         let schema = with_common_kinds(&name, schema, &versions);
         (name, schema)
@@ -189,8 +189,8 @@ fn security_scheme() -> Value {
 
 /// The key of the document that describes a resource.
 fn key(entry: &CatalogEntry) -> String {
-    match entry.resource.group {
-        "" => format!("api/{}", entry.version.version),
+    match &*entry.kind.resource.group {
+        "" => format!("api/{}", entry.kind.version.version),
         _ => format!("apis/{}", entry.group_version()),
     }
 }

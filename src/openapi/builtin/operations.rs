@@ -98,14 +98,14 @@ enum PathTarget<'t> {
 
 impl<'d> ResourceOperations<'d> {
     pub(super) fn new(entry: &'d CatalogEntry, definitions: &'d Definitions<'d>) -> ResourceOperations<'d> {
-        let group = match entry.resource.group {
+        let group = match &*entry.kind.resource.group {
             "" => "core".to_owned(),
             group => {
                 let words = group.strip_suffix(".k8s.io").unwrap_or(group).split('.');
                 words.enumerate().map(|(at, word)| if at == 0 { word.to_owned() } else { capitalize(word) }).collect()
             }
         };
-        let version = entry.version.version;
+        let version = &entry.kind.version.version;
         ResourceOperations {
             entry,
             definitions,
@@ -116,15 +116,15 @@ impl<'d> ResourceOperations<'d> {
 
     /// The path items of the resource by their paths.
     pub(super) fn paths(&self) -> Vec<(String, Value)> {
-        let resource = self.entry.resource;
-        let root = match resource.group {
-            "" => format!("/api/{}", self.entry.version.version),
-            group => format!("/apis/{group}/{}", self.entry.version.version),
+        let resource = &self.entry.kind.resource;
+        let root = match &*resource.group {
+            "" => format!("/api/{}", self.entry.kind.version.version),
+            group => format!("/apis/{group}/{}", self.entry.kind.version.version),
         };
         let namespace = if resource.is_namespaced { "/namespaces/{namespace}" } else { "" };
         let collection = format!("{root}{namespace}/{}", resource.plural);
         let object = format!("{collection}/{{name}}");
-        let subresources = self.entry.version.subresources.iter();
+        let subresources = self.entry.kind.version.subresources.iter();
         let mut paths: Vec<(String, Value)> = subresources
             .filter(|one| !self.entry.subresource_verbs(one.name).is_empty())
             .map(|one| (format!("{object}/{}", one.name), self.item(PathTarget::Subresource(one))))
@@ -151,12 +151,12 @@ impl<'d> ResourceOperations<'d> {
             |name: &String| !name.starts_with("body-") && served.iter().all(|action| names(action).contains(name));
         let mut common: Vec<Value> = Vec::new();
         if !matches!(target, PathTarget::Collection | PathTarget::AllNamespaces) {
-            let description = format!("name of the {}", self.entry.resource.kind);
+            let description = format!("name of the {}", self.entry.kind.resource.kind);
             common.push(
                 json!({"uniqueItems": true, "type": "string", "description": description, "name": "name", "in": "path", "required": true}),
             );
         }
-        if self.entry.resource.is_namespaced && !matches!(target, PathTarget::AllNamespaces) {
+        if self.entry.kind.resource.is_namespaced && !matches!(target, PathTarget::AllNamespaces) {
             common.push(reference("namespace-vgWSWtn3"));
         }
         common.push(reference("pretty-tJGM1-ng"));
@@ -181,22 +181,22 @@ impl<'d> ResourceOperations<'d> {
     }
 
     fn operation(&self, action: &Action, target: PathTarget<'_>, mut parameters: Vec<Value>) -> Value {
-        let (resource, version) = (self.entry.resource, self.entry.version);
-        let (mut group, mut version_name, mut kind) = (resource.group, version.version, resource.kind);
-        let mut message = version.message;
+        let (resource, version) = (&self.entry.kind.resource, &self.entry.kind.version);
+        let (mut group, mut version_name, mut kind) = (&resource.group, &version.version, &resource.kind);
+        let mut message = version.message();
         if let PathTarget::Subresource(one) = target {
-            (kind, message) = (one.kind, one.message);
+            (kind, message) = (&one.kind, one.message);
             if !one.version.is_empty() {
-                (group, version_name) = (one.group, one.version);
+                (group, version_name) = (&one.group, &one.version);
             }
         }
-        let body_type = definition(message);
+        let body_type = message.map_or_else(|| json!({"type": "object"}), definition);
         if matches!(action.name, "post" | "put") {
             parameters.insert(0, json!({"name": "body", "in": "body", "required": true, "schema": body_type}));
         }
         let answered = match action.name {
-            "list" => version.list_message.map_or_else(|| body_type.clone(), definition),
-            "delete" if RETURNED_WHEN_DELETED.contains(&resource.plural) => body_type,
+            "list" => version.list_message().map_or_else(|| body_type.clone(), definition),
+            "delete" if RETURNED_WHEN_DELETED.contains(&&*resource.plural) => body_type,
             "delete" | "deletecollection" => definition_named(STATUS),
             _ => body_type,
         };
@@ -227,7 +227,7 @@ impl<'d> ResourceOperations<'d> {
     }
 
     fn description(&self, action: &Action, target: PathTarget<'_>) -> String {
-        let kind = self.entry.resource.kind;
+        let kind = &self.entry.kind.resource.kind;
         let verb = match action.name {
             "list" => return format!("list or watch objects of kind {kind}"),
             "post" => return format!("create{}{kind}", article(kind)),
@@ -243,8 +243,8 @@ impl<'d> ResourceOperations<'d> {
     }
 
     fn operation_id(&self, action: &Action, target: PathTarget<'_>) -> String {
-        let (group_version, kind) = (&self.group_version, self.entry.resource.kind);
-        let is_namespaced = self.entry.resource.is_namespaced && !matches!(target, PathTarget::AllNamespaces);
+        let (group_version, kind) = (&self.group_version, &self.entry.kind.resource.kind);
+        let is_namespaced = self.entry.kind.resource.is_namespaced && !matches!(target, PathTarget::AllNamespaces);
         let namespaced = if is_namespaced { "Namespaced" } else { "" };
         let collection = if action.name == "deletecollection" { "Collection" } else { "" };
         let suffix = match target {

@@ -103,7 +103,7 @@ fn openapi_document_hash_changes_with_stored_resources_of_its_group() {
         documents.into_iter().map(|(key, document)| (key, document.hash.clone())).collect::<BTreeMap<_, _>>()
     };
     let (before, after) =
-        (hashes(ResourceCatalog::default()), hashes(ResourceCatalog::new(|entry| entry.resource.group == "apps")));
+        (hashes(ResourceCatalog::default()), hashes(ResourceCatalog::new(|entry| entry.kind.resource.group == "apps")));
     assert_eq!(before["api/v1"].len(), 128);
     let changed: Vec<_> = before.iter().filter(|(key, hash)| after[*key] != **hash).map(|(key, _)| key).collect();
     assert_eq!(changed, ["apis/apps/v1"]);

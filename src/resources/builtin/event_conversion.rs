@@ -1,6 +1,8 @@
 //! Events of `events.k8s.io/v1`: another view of the Events of `v1`, which is the stored version
 //! (`pkg/apis/events/v1/conversion.go`).
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
 use super::builtin_kinds;
@@ -27,8 +29,8 @@ pub fn is_stored_as_other(resource: &Resource) -> bool {
 }
 
 /// The resource as which objects of a resource are stored.
-pub fn stored_resource(resource: &'static Resource) -> &'static Resource {
-    let stored = if is_stored_as_other(resource) { builtin_kinds().resource("", resource.plural) } else { None };
+pub fn stored_resource(resource: &Arc<Resource>) -> &Arc<Resource> {
+    let stored = if is_stored_as_other(resource) { builtin_kinds().resource("", &resource.plural) } else { None };
     stored.unwrap_or(resource)
 }
 
@@ -59,7 +61,7 @@ pub fn stored_field_name(resource: &Resource, name: &str) -> String {
 /// Renames fields, and makes the object what Go would write of the version in `group`.
 fn convert(object: &mut Map<String, Value>, group: &str, renamed: [(&str, &str); 7]) {
     let kinds = builtin_kinds();
-    let Some((_, version)) = kinds.find(group, "v1", "events") else { return };
+    let Some(message) = kinds.find(group, "v1", "events").and_then(|kind| kind.version.message()) else { return };
     let api_version = if group.is_empty() { "v1".to_owned() } else { format!("{group}/v1") };
     if object.get("apiVersion").is_some_and(|found| *found == api_version) {
         return;
@@ -72,7 +74,7 @@ fn convert(object: &mut Map<String, Value>, group: &str, renamed: [(&str, &str);
     object.insert("apiVersion".to_owned(), api_version.into());
     let mut value = Value::Object(std::mem::take(object));
     // The types of the fields are the same, so that nothing can be wrong.
-    let _ = normalize(&kinds.messages, version.message, &mut value);
+    let _ = normalize(&kinds.messages, message, &mut value);
     if let Value::Object(converted) = value {
         *object = converted;
     }

@@ -1,7 +1,8 @@
 //! Reads `kinds.json` once into typed tables.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -9,7 +10,7 @@ use serde_json::Value;
 use crate::kubeapi::protobuf::table::{
     FieldListType, GoType, MessageField, MessageId, MessageTable, MessageType, Omission,
 };
-use crate::resources::{Resource, ResourceColumn, ResourceVersion, ServedSubresource};
+use crate::resources::{ObjectFormat, Resource, ResourceColumn, ResourceVersion, ServedKind, ServedSubresource};
 
 /// Written by `tests/interop/kinds`.
 const KINDS: &str = include_str!("kinds.json");
@@ -19,7 +20,7 @@ const KINDS: &str = include_str!("kinds.json");
 pub struct BuiltinKinds {
     /// Message types of all kinds, of the options of requests, and of what these contain.
     pub messages: MessageTable,
-    resources: Vec<Resource>,
+    resources: Vec<Arc<Resource>>,
     by_name: HashMap<(&'static str, &'static str), usize>,
 }
 
@@ -34,27 +35,27 @@ pub fn builtin_kinds() -> &'static BuiltinKinds {
 
 impl BuiltinKinds {
     /// All resources, ordered by group and plural name.
-    pub fn resources(&self) -> &[Resource] {
+    pub fn resources(&self) -> &[Arc<Resource>] {
         &self.resources
     }
 
     /// Finds a resource by its group and plural name.
-    pub fn resource(&self, group: &str, plural: &str) -> Option<&Resource> {
+    pub fn resource(&self, group: &str, plural: &str) -> Option<&Arc<Resource>> {
         self.by_name.get(&(group, plural)).map(|at| &self.resources[*at])
     }
 
     /// Finds a served version of a resource by group, version and plural name.
-    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<(&Resource, &ResourceVersion)> {
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<ServedKind> {
         let resource = self.resource(group, plural)?;
-        Some((resource, resource.version(version)?))
+        Some(ServedKind { version: resource.version(version)?.clone(), resource: resource.clone() })
     }
 
     /// Finds the resource of a kind.
-    pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<(&Resource, &ResourceVersion)> {
-        self.resources
-            .iter()
-            .filter(|resource| resource.group == group && resource.kind == kind)
-            .find_map(|resource| Some((resource, resource.version(version)?)))
+    pub fn find_kind(&self, group: &str, version: &str, kind: &str) -> Option<ServedKind> {
+        let named = |resource: &&Arc<Resource>| resource.group == group && resource.kind == kind;
+        let found =
+            self.resources.iter().filter(named).find_map(|resource| Some((resource, resource.version(version)?)));
+        found.map(|(resource, version)| ServedKind { resource: resource.clone(), version: version.clone() })
     }
 
     /// Finds a message type of `metav1`, such as `DeleteOptions`.
@@ -68,10 +69,9 @@ impl BuiltinKinds {
             .map_err(|name| format!("too many messages: {name}"))?;
         let messages: Result<_, String> =
             file.messages.into_iter().map(|message| message.into_type(&numbers)).collect();
-        let resources: Vec<Resource> =
+        let by_name = file.resources.iter().enumerate().map(|(at, line)| ((line.group, line.plural), at)).collect();
+        let resources =
             file.resources.into_iter().map(|line| line.into_resource(&numbers)).collect::<Result<_, _>>()?;
-        let by_name =
-            resources.iter().enumerate().map(|(at, resource)| ((resource.group, resource.plural), at)).collect();
         Ok(BuiltinKinds { messages: MessageTable::new(messages?, numbers), resources, by_name })
     }
 }
@@ -202,32 +202,31 @@ fn number_of(name: &str, numbers: &Numbers) -> Result<MessageId, String> {
 }
 
 impl ResourceLine<'static> {
-    fn into_resource(self, numbers: &Numbers) -> Result<Resource, String> {
-        let versions =
-            self.versions.into_iter().map(|version| version.into_version(numbers)).collect::<Result<_, _>>()?;
-        Ok(Resource {
-            group: self.group,
-            plural: self.plural,
-            singular: self.singular,
-            kind: self.kind,
-            list_kind: self.list_kind,
-            short_names: self.short_names,
-            categories: self.categories,
+    fn into_resource(self, numbers: &Numbers) -> Result<Arc<Resource>, String> {
+        let columns: Arc<[_]> = self.columns.into_iter().map(ColumnLine::into_column).collect();
+        let versions = self.versions.into_iter().map(|version| version.into_version(numbers, &columns));
+        Ok(Arc::new(Resource {
+            group: self.group.into(),
+            plural: self.plural.into(),
+            singular: self.singular.into(),
+            kind: self.kind.into(),
+            list_kind: self.list_kind.map(Cow::Borrowed),
+            short_names: self.short_names.into_iter().map(Cow::Borrowed).collect(),
+            categories: self.categories.into_iter().map(Cow::Borrowed).collect(),
             is_namespaced: self.namespaced,
             storage: self.storage.map(|storage| (storage.group, storage.version)),
             storage_path: self.storage_path,
-            versions,
-            columns: self.columns.into_iter().map(ColumnLine::into_column).collect(),
-        })
+            versions: versions.collect::<Result<_, _>>()?,
+        }))
     }
 }
 
 impl ColumnLine<'static> {
     fn into_column(self) -> ResourceColumn {
         ResourceColumn {
-            name: self.name,
-            column_type: self.r#type,
-            format: self.format,
+            name: self.name.into(),
+            column_type: self.r#type.into(),
+            format: self.format.into(),
             description: self.description,
             priority: self.priority,
         }
@@ -235,25 +234,26 @@ impl ColumnLine<'static> {
 }
 
 impl VersionLine<'static> {
-    fn into_version(self, numbers: &Numbers) -> Result<ResourceVersion, String> {
+    fn into_version(self, numbers: &Numbers, columns: &Arc<[ResourceColumn]>) -> Result<Arc<ResourceVersion>, String> {
         let subresources = self.subresources.into_iter().map(|line| {
             Ok::<_, String>(ServedSubresource {
                 name: line.name,
-                group: line.group,
-                version: line.version,
-                kind: line.kind,
-                message: number_of(line.message, numbers)?,
+                group: line.group.into(),
+                version: line.version.into(),
+                kind: line.kind.into(),
+                message: Some(number_of(line.message, numbers)?),
                 verbs: line.verbs,
             })
         });
-        Ok(ResourceVersion {
-            version: self.version,
-            message: number_of(self.message, numbers)?,
-            list_message: self.list_message.map(|name| number_of(name, numbers)).transpose()?,
+        let list_message = self.list_message.map(|name| number_of(name, numbers)).transpose()?;
+        Ok(Arc::new(ResourceVersion {
+            version: self.version.into(),
+            format: ObjectFormat::Builtin(number_of(self.message, numbers)?, list_message),
+            columns: columns.clone(),
             verbs: self.verbs,
-            storage_version_hash: self.storage_version_hash,
+            storage_version_hash: self.storage_version_hash.into(),
             subresources: subresources.collect::<Result<_, _>>()?,
-        })
+        }))
     }
 }
 

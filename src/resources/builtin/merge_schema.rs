@@ -56,16 +56,17 @@ mod tests {
 
     #[test]
     fn merge_schema_finds_keys_of_nested_lists() {
-        let (_, services) = builtin_kinds().find("", "v1", "services").unwrap();
-        let service = merge_schema(services.message).unwrap();
+        let services = builtin_kinds().find("", "v1", "services").unwrap();
+        let service = merge_schema(services.version.message().unwrap()).unwrap();
         let ports = field(field(service, "spec").child.unwrap(), "ports");
         assert_eq!((ports.strategy, ports.merge_key), (MergeStrategy::Merge, Some("port")));
         assert!(ports.child.unwrap().merge_field("targetPort").unwrap().child.is_none());
         let metadata = field(service, "metadata").child.unwrap();
         assert_eq!(field(metadata, "finalizers").strategy, MergeStrategy::Merge);
         assert!(metadata.merge_field("foo").is_none());
-        let (_, pods) = builtin_kinds().find("", "v1", "pods").unwrap();
-        let volumes = field(field(merge_schema(pods.message).unwrap(), "spec").child.unwrap(), "volumes");
+        let pods = builtin_kinds().find("", "v1", "pods").unwrap();
+        let volumes =
+            field(field(merge_schema(pods.version.message().unwrap()).unwrap(), "spec").child.unwrap(), "volumes");
         assert_eq!((volumes.strategy, volumes.merge_key), (MergeStrategy::Merge, Some("name")));
         assert!(volumes.child.unwrap().merge_field("configMap").unwrap().child.is_some());
     }

@@ -10,6 +10,7 @@ use crate::kubeapi::protobuf::decode::{ProtobufEnvelope, ProtobufError, decode_o
 use crate::kubeapi::protobuf::encode::encode_object;
 use crate::kubeapi::protobuf::normalize::{NormalizeError, normalize};
 use crate::kubeapi::protobuf::table::{FieldListType, MessageId};
+use crate::resources::ServedKind;
 
 fn lines(text: &str) -> impl Iterator<Item = Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap())
@@ -19,8 +20,8 @@ fn message_of(object: &Value) -> MessageId {
     let (api_version, kind) = (object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap());
     let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
     let found = builtin_kinds().find_kind(group, version, kind.trim_end_matches("List"));
-    let (_, served) = found.unwrap_or_else(|| panic!("no {kind} in {api_version}"));
-    if kind.ends_with("List") { served.list_message.unwrap() } else { served.message }
+    let served = found.unwrap_or_else(|| panic!("no {kind} in {api_version}")).version;
+    if kind.ends_with("List") { served.list_message() } else { served.message() }.unwrap()
 }
 
 fn object_cases() -> Vec<(Value, Vec<u8>)> {
@@ -37,16 +38,16 @@ fn decode(body: &[u8], message: MessageId) -> Result<Value, ProtobufError> {
 fn builtin_kinds_of_the_file_are_found() {
     let kinds = builtin_kinds();
     assert_eq!(kinds.resources().len(), 67);
-    let (services, v1) = kinds.find("", "v1", "services").unwrap();
-    assert_eq!((services.kind, services.short_names.as_slice()), ("Service", &["svc"][..]));
-    assert_eq!((services.storage, services.storage_path), (Some(("", "v1")), "services/specs"));
+    let ServedKind { resource: services, version: v1 } = kinds.find("", "v1", "services").unwrap();
+    assert_eq!((&*services.kind, services.short_names.as_slice()), ("Service", &["svc".into()][..]));
+    assert_eq!((services.storage.clone(), services.storage_path), (Some(("", "v1")), "services/specs"));
     assert_eq!(v1.subresource("status").unwrap().verbs, ["get", "patch", "update"]);
     let spec = kinds.messages.find("io.k8s.api.core.v1.ServiceSpec").unwrap();
     let (ports, _) = kinds.messages.field(spec, "ports").unwrap();
     assert_eq!((ports.list_type, ports.list_keys.as_slice()), (Some(FieldListType::Map), &["port", "protocol"][..]));
     assert_eq!((ports.patch_strategy, ports.patch_merge_key), ("merge", "port"));
     let autoscalers = kinds.resource("autoscaling", "horizontalpodautoscalers").unwrap();
-    assert_eq!(autoscalers.versions.iter().map(|served| served.version).collect::<Vec<_>>(), ["v2", "v1"]);
+    assert_eq!(autoscalers.versions.iter().map(|served| &*served.version).collect::<Vec<_>>(), ["v2", "v1"]);
     assert!(kinds.meta_message("DeleteOptions").is_some() && kinds.find("", "v2", "services").is_none());
 }
 

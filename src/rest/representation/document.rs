@@ -11,15 +11,15 @@ use crate::kubeapi::Status;
 use crate::kubeapi::json::JsonIndenter;
 use crate::kubeapi::protobuf::encode::encode_object;
 use crate::kubeapi::yaml::write_yaml_into;
+use crate::resources::ServedKind;
 use crate::resources::builtin::builtin_kinds;
-use crate::rest::target::ServedKind;
 
 /// An object in a representation, as a whole document. A Table has its columns if `with_columns` says so.
 ///
 /// # Errors
 /// 500 for an object that cannot be read or encoded.
 pub(super) fn object_document(
-    kind: ServedKind,
+    kind: &ServedKind,
     object: &ReplyObject,
     media_type: OutputMediaType,
     with_columns: bool,
@@ -33,7 +33,7 @@ pub(super) fn object_document(
 /// Appends an object as a JSON document, without a newline at its end.
 pub(super) fn write_document_json(
     out: &mut Vec<u8>,
-    kind: ServedKind,
+    kind: &ServedKind,
     object: &ReplyObject,
     transform: ObjectTransform,
     with_columns: bool,
@@ -47,7 +47,7 @@ pub(super) fn write_document_json(
         "" => "{}".to_owned(),
         version => format!("{{\"resourceVersion\":\"{version}\"}}"),
     };
-    out.extend_from_slice(table_head(kind.resource, api_version, &metadata, with_columns).as_bytes());
+    out.extend_from_slice(table_head(kind, api_version, &metadata, with_columns).as_bytes());
     write_item(out, kind, object, transform, now);
     out.extend_from_slice(b"]}");
 }
@@ -55,7 +55,7 @@ pub(super) fn write_document_json(
 /// Appends an object as JSON: as an item of a list, or the row of a Table.
 pub(super) fn write_item(
     out: &mut Vec<u8>,
-    kind: ServedKind,
+    kind: &ServedKind,
     object: &ReplyObject,
     transform: ObjectTransform,
     now: SystemTime,
@@ -65,13 +65,13 @@ pub(super) fn write_item(
         ObjectTransform::Unchanged => object.write_json(out),
         ObjectTransform::PartialMetadata(api_version) => write_partial_metadata(out, object, api_version),
         ObjectTransform::Table(api_version, row_object) => {
-            write_row(out, kind.resource, object, (api_version, row_object), now);
+            write_row(out, kind, object, (api_version, row_object), now);
         }
     }
 }
 
 /// Converts the JSON of an object into the encoding.
-fn encode_json(kind: ServedKind, mut json: Vec<u8>, media_type: OutputMediaType) -> Result<Vec<u8>, Status> {
+fn encode_json(kind: &ServedKind, mut json: Vec<u8>, media_type: OutputMediaType) -> Result<Vec<u8>, Status> {
     match media_type.encoding {
         OutputEncoding::Json => {
             json.push(b'\n');
@@ -90,7 +90,7 @@ fn encode_json(kind: ServedKind, mut json: Vec<u8>, media_type: OutputMediaType)
         OutputEncoding::Protobuf => {
             let kinds = builtin_kinds();
             let message = match media_type.transform {
-                ObjectTransform::Unchanged => Some(kind.version.message),
+                ObjectTransform::Unchanged => kind.version.message(),
                 _ => kinds.meta_message("PartialObjectMetadata"),
             };
             let message = message.ok_or_else(|| Status::internal_error("PartialObjectMetadata has no message type"))?;

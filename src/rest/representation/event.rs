@@ -14,9 +14,9 @@ use super::negotiate::{ObjectTransform, OutputEncoding, OutputMediaType, RowObje
 use super::reply_object::ReplyObject;
 use crate::kubeapi::protobuf::{varint_length, write_bytes, write_tag, write_text, write_varint};
 use crate::kubeapi::{Status, encode};
+use crate::resources::ServedKind;
 use crate::resources::builtin::event_conversion::is_stored_as_other;
 use crate::rest::compute::run_sized;
-use crate::rest::target::ServedKind;
 use crate::watch_cache::{StoredChange, WatchEvent, WatchEventKind};
 
 /// Bytes of encoded events that changes keep at most, of all collections.
@@ -79,19 +79,19 @@ impl EventEncoder {
     /// 500 for an object that cannot be read or encoded.
     pub(in crate::rest) async fn encode(&mut self, event: WatchEvent) -> Result<Bytes, Status> {
         let with_columns = !std::mem::replace(&mut self.has_sent_columns, true);
-        let (kind, media_type) = (self.kind, self.media_type);
+        let (kind, media_type) = (self.kind.clone(), self.media_type);
         let Some(change) = event.change.clone() else {
             let size = event.object.as_ref().map_or(0, |object| object.bytes().len());
-            return run_sized(size, move || event_frame(kind, media_type, &event, with_columns)).await?;
+            return run_sized(size, move || event_frame(&kind, media_type, &event, with_columns)).await?;
         };
-        let is_converted = u64::from(is_stored_as_other(kind.resource));
+        let is_converted = u64::from(is_stored_as_other(&kind.resource));
         let form = view_form(media_type, event.kind, with_columns, SystemTime::now()) | is_converted << 15;
         let size = event.object.as_ref().map_or(0, |object| object.bytes().len());
         let shared = change.clone();
         let encode = move || {
             let mut result = Ok(0);
             let frame = shared.views().get_or_encode(form, || {
-                let frame = event_frame(kind, media_type, &event, with_columns);
+                let frame = event_frame(&kind, media_type, &event, with_columns);
                 result = frame.as_ref().map(Bytes::len).map_err(Status::clone);
                 frame.unwrap_or_default()
             });
@@ -135,7 +135,7 @@ fn view_form(media_type: OutputMediaType, kind: WatchEventKind, with_columns: bo
 }
 
 fn event_frame(
-    kind: ServedKind,
+    kind: &ServedKind,
     mut media_type: OutputMediaType,
     event: &WatchEvent,
     with_columns: bool,
@@ -164,7 +164,7 @@ fn event_frame(
 }
 
 /// The object of a bookmark: its type and metadata.
-fn bookmark_object(kind: ServedKind, event: &WatchEvent) -> ReplyObject {
+fn bookmark_object(kind: &ServedKind, event: &WatchEvent) -> ReplyObject {
     let mut metadata = json!({"resourceVersion": event.revision.to_string()});
     if event.kind == WatchEventKind::InitialEventsEnd {
         metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});

@@ -18,9 +18,9 @@ use crate::kubeapi::protobuf::encode::encode_message;
 use crate::kubeapi::protobuf::table::MessageId;
 use crate::kubeapi::protobuf::{UnknownFrame, varint_length, write_bytes};
 use crate::kubeapi::yaml::write_yaml_into;
+use crate::resources::ServedKind;
 use crate::resources::builtin::builtin_kinds;
 use crate::rest::compute::run_sized;
-use crate::rest::target::ServedKind;
 use crate::watch_cache::{Stored, StoredList};
 
 /// A list in frames.
@@ -28,7 +28,7 @@ use crate::watch_cache::{Stored, StoredList};
 /// # Errors
 /// 500 for an object that cannot be read or encoded. Nothing of the list has been sent then.
 pub(super) async fn list_frames(
-    kind: ServedKind,
+    kind: &ServedKind,
     list: StoredList,
     media_type: OutputMediaType,
 ) -> Result<Box<dyn FrameSource>, Status> {
@@ -44,7 +44,7 @@ pub(super) async fn list_frames(
         _ => (document.head.into_bytes(), b"]}\n".to_vec()),
     };
     let frames = ItemFrames {
-        kind,
+        kind: kind.clone(),
         media_type,
         now: SystemTime::now(),
         head,
@@ -71,15 +71,15 @@ struct ListDocument {
 }
 
 impl ListDocument {
-    fn new(kind: ServedKind, list: &StoredList, transform: ObjectTransform) -> ListDocument {
+    fn new(kind: &ServedKind, list: &StoredList, transform: ObjectTransform) -> ListDocument {
         let metadata = list_metadata(list);
         let (api_version, list_kind) = match transform {
-            ObjectTransform::Unchanged => (kind.api_version(), kind.resource.list_kind.unwrap_or_default()),
+            ObjectTransform::Unchanged => (kind.api_version(), kind.resource.list_kind.as_deref().unwrap_or_default()),
             ObjectTransform::PartialMetadata(version) => (version.to_owned(), "PartialObjectMetadataList"),
             ObjectTransform::Table(version, _) => (version.to_owned(), "Table"),
         };
         let (head, items) = match transform {
-            ObjectTransform::Table(version, _) => (table_head(kind.resource, version, &metadata, true), "rows"),
+            ObjectTransform::Table(version, _) => (table_head(kind, version, &metadata, true), "rows"),
             _ => {
                 let mut head = String::from("{\"kind\":");
                 quote_json_into(&mut head, list_kind);
@@ -147,11 +147,11 @@ impl ItemFrames {
             if !is_first {
                 out.push(b',');
             }
-            write_item(out, self.kind, &object, self.media_type.transform, self.now);
+            write_item(out, &self.kind, &object, self.media_type.transform, self.now);
             return;
         }
         let mut item = Vec::with_capacity(object.size() + 64);
-        write_item(&mut item, self.kind, &object, self.media_type.transform, self.now);
+        write_item(&mut item, &self.kind, &object, self.media_type.transform, self.now);
         let mut text = String::with_capacity(item.len());
         // An object without a defect is JSON.
         write_yaml_into(&mut text, &Value::Array(vec![parse_json(&item).unwrap_or_default()]), 0);
@@ -216,7 +216,7 @@ impl FrameSource for EncodedFrames {
 
 /// A list in protobuf. Its length precedes it, so that all objects are encoded first.
 async fn protobuf_frames(
-    kind: ServedKind,
+    kind: &ServedKind,
     list: StoredList,
     transform: ObjectTransform,
     document: &ListDocument,
@@ -225,7 +225,7 @@ async fn protobuf_frames(
     let unknown = |name| Status::internal_error(format_args!("{name} has no message type"));
     let (message, metadata) = (
         match transform {
-            ObjectTransform::Unchanged => kind.version.message,
+            ObjectTransform::Unchanged => kind.version.message().ok_or_else(|| unknown("the kind"))?,
             _ => kinds.meta_message("PartialObjectMetadata").ok_or_else(|| unknown("PartialObjectMetadata"))?,
         },
         kinds.meta_message("ListMeta").ok_or_else(|| unknown("ListMeta"))?,
@@ -241,7 +241,8 @@ async fn protobuf_frames(
             work = 0;
             tokio::task::yield_now().await;
         }
-        let item = run_sized(size, move || protobuf_item(kind, object, transform, message)).await??;
+        let kind = kind.clone();
+        let item = run_sized(size, move || protobuf_item(&kind, object, transform, message)).await??;
         length += item.len();
         items.push(item);
     }
@@ -253,7 +254,7 @@ async fn protobuf_frames(
 
 /// An item of a list: field 2 of the list's message.
 fn protobuf_item(
-    kind: ServedKind,
+    kind: &ServedKind,
     object: Arc<Stored>,
     transform: ObjectTransform,
     message: MessageId,

@@ -24,9 +24,9 @@ use self::body::FramedBody;
 use self::document::object_document;
 use self::list::list_frames;
 use super::compute::run_sized;
-use super::target::ServedKind;
 use crate::kubeapi::{Status, encode};
 use crate::message::Body;
+use crate::resources::ServedKind;
 use crate::watch_cache::StoredList;
 
 /// What a request is answered with, before it is encoded.
@@ -44,7 +44,7 @@ pub(super) enum ReplyContent {
 /// # Errors
 /// 500 for an object that cannot be read or encoded.
 pub(super) async fn respond(
-    kind: ServedKind,
+    kind: &ServedKind,
     media_type: OutputMediaType,
     code: StatusCode,
     content: ReplyContent,
@@ -54,7 +54,8 @@ pub(super) async fn respond(
         ReplyContent::Status(status) => (encode(&status, media_type.encoding.for_status()).into(), false),
         ReplyContent::Object(object) => {
             let size = object.size();
-            let document = run_sized(size, move || object_document(kind, &object, media_type, true)).await??;
+            let kind = kind.clone();
+            let document = run_sized(size, move || object_document(&kind, &object, media_type, true)).await??;
             FramedBody::from_document(document.into(), gzip).await?
         }
         ReplyContent::List(list) => FramedBody::new(list_frames(kind, list, media_type).await?).into_body(gzip).await?,

@@ -6,7 +6,7 @@ use http::header::ACCEPT;
 use crate::kubeapi::field_error::FieldError;
 use crate::kubeapi::{Query, Status, StatusDetails, StatusEncoding};
 use crate::message::negotiate::{MediaRange, accepts_gzip, is_human_client, parse_accept};
-use crate::rest::target::ServedKind;
+use crate::resources::ServedKind;
 
 /// Encoding of an object, list or event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl OutputMediaType {
     /// # Errors
     /// 406 if nothing acceptable is supported, 400 for an invalid `includeObject`; with kube-apiserver's texts.
     pub(in crate::rest) fn negotiate(
-        kind: ServedKind,
+        kind: &ServedKind,
         verb: &str,
         query: &Query<'_>,
         headers: &HeaderMap,
@@ -207,7 +207,7 @@ impl TransformTarget {
         Some(TransformTarget { kind, api_version })
     }
 
-    fn transform(self, kind: ServedKind, shape: ResponseShape, query: &Query<'_>) -> Result<ObjectTransform, Status> {
+    fn transform(self, kind: &ServedKind, shape: ResponseShape, query: &Query<'_>) -> Result<ObjectTransform, Status> {
         let package = kind.resource.group.split('.').next().filter(|label| !label.is_empty()).unwrap_or("core");
         let requested = |transform: &str, is: &str, suffix: &str| {
             let go_type = format!("*{package}.{}{suffix}", kind.resource.kind);

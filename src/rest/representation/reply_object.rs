@@ -9,8 +9,8 @@ use serde_json::Value;
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_json;
 use crate::kubeapi::object_meta::ObjectMetaView;
+use crate::resources::ServedKind;
 use crate::resources::builtin::event_conversion::{convert_from_stored, is_stored_as_other};
-use crate::rest::target::ServedKind;
 use crate::storage::Revision;
 use crate::watch_cache::Stored;
 
@@ -65,8 +65,8 @@ impl ReplyObject {
     }
 
     /// The object in the version of a kind, if that is not the stored one.
-    pub(super) fn in_version_of(&self, kind: ServedKind) -> Cow<'_, ReplyObject> {
-        if !is_stored_as_other(kind.resource) {
+    pub(super) fn in_version_of(&self, kind: &ServedKind) -> Cow<'_, ReplyObject> {
+        if !is_stored_as_other(&kind.resource) {
             return Cow::Borrowed(self);
         }
         let mut value = match self {
@@ -76,7 +76,7 @@ impl ReplyObject {
             ReplyObject::Unstored(value) => value.clone(),
         };
         if let Value::Object(object) = &mut value {
-            convert_from_stored(kind.resource, object);
+            convert_from_stored(&kind.resource, object);
         }
         Cow::Owned(ReplyObject::Unstored(value))
     }

@@ -7,18 +7,18 @@ use serde_json::Value;
 use super::negotiate::RowObject;
 use super::reply_object::ReplyObject;
 use crate::kubeapi::json::{quote_json_into, write_json_into};
-use crate::resources::Resource;
 use crate::resources::columns::table_cells;
+use crate::resources::{ResourceColumn, ServedKind};
 
 /// The JSON of a Table up to its rows. `metadata` is JSON. Columns are null where they were sent before.
-pub(super) fn table_head(resource: &Resource, api_version: &str, metadata: &str, with_columns: bool) -> String {
+pub(super) fn table_head(kind: &ServedKind, api_version: &str, metadata: &str, with_columns: bool) -> String {
     let mut head = String::from("{\"kind\":\"Table\",\"apiVersion\":");
     quote_json_into(&mut head, api_version);
     head.push_str(",\"metadata\":");
     head.push_str(metadata);
     head.push_str(",\"columnDefinitions\":");
     if with_columns {
-        write_columns(&mut head, resource);
+        write_columns(&mut head, &kind.version.columns);
     } else {
         head.push_str("null");
     }
@@ -26,14 +26,14 @@ pub(super) fn table_head(resource: &Resource, api_version: &str, metadata: &str,
     head
 }
 
-fn write_columns(out: &mut String, resource: &Resource) {
-    for (index, column) in resource.columns.iter().enumerate() {
+fn write_columns(out: &mut String, columns: &[ResourceColumn]) {
+    for (index, column) in columns.iter().enumerate() {
         out.push(if index == 0 { '[' } else { ',' });
         let mut start = '{';
         for (name, value) in [
-            ("name", column.name),
-            ("type", column.column_type),
-            ("format", column.format),
+            ("name", &*column.name),
+            ("type", &*column.column_type),
+            ("format", &*column.format),
             ("description", &*column.description),
         ] {
             out.push(std::mem::replace(&mut start, ','));
@@ -49,13 +49,13 @@ fn write_columns(out: &mut String, resource: &Resource) {
 /// Appends the row of an object as JSON. Ages are relative to `now`.
 pub(super) fn write_row(
     out: &mut Vec<u8>,
-    resource: &Resource,
+    kind: &ServedKind,
     object: &ReplyObject,
     (api_version, row_object): (&str, RowObject),
     now: SystemTime,
 ) {
     let mut cells = String::from("{\"cells\":");
-    write_json_into(&mut cells, &Value::Array(table_cells(resource, &object.value(), now)));
+    write_json_into(&mut cells, &Value::Array(table_cells(kind, &object.value(), now)));
     cells.push_str(",\"object\":");
     out.extend_from_slice(cells.as_bytes());
     match row_object {

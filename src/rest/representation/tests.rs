@@ -30,13 +30,12 @@ const KUBECTL: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/
                        application/json";
 
 fn config_maps() -> ServedKind {
-    let (resource, version) = builtin_kinds().find("", "v1", "configmaps").unwrap();
-    ServedKind { resource, version }
+    builtin_kinds().find("", "v1", "configmaps").unwrap()
 }
 
 fn negotiate_query(verb: &str, accept: &str, query: &str, agent: &str) -> Result<OutputMediaType, Status> {
     let headers = [(ACCEPT, accept), (USER_AGENT, agent)].map(|(name, value)| (name, value.parse().unwrap()));
-    OutputMediaType::negotiate(config_maps(), verb, &Query::parse(query), &HeaderMap::from_iter(headers))
+    OutputMediaType::negotiate(&config_maps(), verb, &Query::parse(query), &HeaderMap::from_iter(headers))
 }
 
 fn negotiate(verb: &str, accept: &str) -> OutputMediaType {
@@ -68,7 +67,7 @@ fn stored(name: &str, data: &str) -> Arc<Stored> {
 fn document(accept: &str, query: &str) -> String {
     let media_type = negotiate_query("get", accept, query, "").unwrap();
     let object = ReplyObject::stored(stored("a", "v"));
-    String::from_utf8(object_document(config_maps(), &object, media_type, true).unwrap()).unwrap()
+    String::from_utf8(object_document(&config_maps(), &object, media_type, true).unwrap()).unwrap()
 }
 
 fn list_of(objects: Vec<Arc<Stored>>) -> StoredList {
@@ -80,8 +79,8 @@ async fn list_response(list: StoredList, accept: &str, gzip: bool) -> (HeaderMap
     if gzip {
         headers.insert(ACCEPT_ENCODING, "gzip".parse().unwrap());
     }
-    let media_type = OutputMediaType::negotiate(config_maps(), "list", &Query::parse(""), &headers).unwrap();
-    let response = respond(config_maps(), media_type, StatusCode::OK, ReplyContent::List(list)).await.unwrap();
+    let media_type = OutputMediaType::negotiate(&config_maps(), "list", &Query::parse(""), &headers).unwrap();
+    let response = respond(&config_maps(), media_type, StatusCode::OK, ReplyContent::List(list)).await.unwrap();
     let (parts, mut body) = response.into_parts();
     let mut frames = Vec::new();
     while let Some(frame) = body.frame().await {
@@ -98,8 +97,8 @@ fn decode(body: &[u8]) -> (String, Value) {
     let envelope = read_envelope(body).unwrap();
     let kinds = builtin_kinds();
     let message = match envelope.kind {
-        "ConfigMap" => config_maps().version.message,
-        "ConfigMapList" => config_maps().version.list_message.unwrap(),
+        "ConfigMap" => config_maps().version.message().unwrap(),
+        "ConfigMapList" => config_maps().version.list_message().unwrap(),
         meta => kinds.meta_message(meta).unwrap(),
     };
     (envelope.kind.to_owned(), decode_object(&kinds.messages, message, &envelope).unwrap())
@@ -241,7 +240,7 @@ fn representation_of_object_in_each_encoding() {
 fn representation_of_object_in_protobuf_is_that_of_kube_apiserver() {
     let encode = |accept| {
         let object = ReplyObject::stored(stored("a", "v<&"));
-        object_document(config_maps(), &object, negotiate("get", accept), true).unwrap()
+        object_document(&config_maps(), &object, negotiate("get", accept), true).unwrap()
     };
     let metadata =
         "CgFhEgAaB2RlZmF1bHQiACokNWZiMWEyMmMtNTg1Zi00MjgyLWE5YWMtNjQ2ODZjZDQ1MGFiMgMyMTQ4AEIICNzUjtgGEABaBgoBeBIBeQ==";
@@ -280,7 +279,7 @@ fn table_of_object_has_columns_cells_and_row_object() {
         read_yaml(&document("application/yaml;as=Table;v=v1;g=meta.k8s.io", "includeObject=None")).unwrap().value;
     assert_eq!(yaml["rows"][0]["cells"][0], "a");
     let unstored = ReplyObject::Unstored(json!({"metadata": {"name": "dry"}}));
-    let dry_run = object_document(config_maps(), &unstored, negotiate("create", TABLE), true).unwrap();
+    let dry_run = object_document(&config_maps(), &unstored, negotiate("create", TABLE), true).unwrap();
     let dry_run: Value = serde_json::from_slice(&dry_run).unwrap();
     assert_eq!((&dry_run["metadata"], &dry_run["rows"][0]["cells"]), (&json!({}), &json!(["dry", 0, "<unknown>"])));
 }
@@ -391,11 +390,11 @@ async fn list_over_128_kib_is_gzipped_for_clients_that_accept_it() {
 #[tokio::test]
 async fn list_with_unreadable_object_is_an_internal_error() {
     let list = list_of(vec![stored("a", "v"), stored_value("broken", "k8s\0".into())]);
-    let refused = list_frames(config_maps(), list, negotiate("list", "")).await.err().unwrap();
+    let refused = list_frames(&config_maps(), list, negotiate("list", "")).await.err().unwrap();
     assert_eq!(refused.code, 500);
     assert!(refused.message.contains("/registry/configmaps/default/broken cannot be read"), "{}", refused.message);
     let broken = ReplyObject::stored(stored_value("broken", "k8s\0".into()));
-    assert_eq!(object_document(config_maps(), &broken, negotiate("get", TABLE), true).unwrap_err().code, 500);
+    assert_eq!(object_document(&config_maps(), &broken, negotiate("get", TABLE), true).unwrap_err().code, 500);
 }
 
 struct WatchFixture {

@@ -71,7 +71,7 @@ pub(super) fn validate_replacement(
 
 /// The rule that names of the resource's objects must follow.
 fn name_rule(resource: &Resource) -> NameRule {
-    match (resource.group, resource.plural) {
+    match resource.group_resource() {
         ("", "namespaces" | "services") => NameRule::DnsLabel,
         ("apiregistration.k8s.io", "apiservices") => NameRule::PathSegment,
         _ => NameRule::DnsSubdomain,
@@ -81,7 +81,7 @@ fn name_rule(resource: &Resource) -> NameRule {
 /// The errors by the rules of the kind.
 fn kind_errors(input: &ValidationInput<'_>) -> Vec<FieldError> {
     let target = input.target;
-    match (target.resource.group, target.resource.plural, target.subresource) {
+    match (&*target.kind.resource.group, &*target.kind.resource.plural, target.subresource) {
         ("apiregistration.k8s.io", "apiservices", _) => api_service::validate_api_service(input),
         ("", "configmaps", _) => config_data::validate_config_map(input),
         ("", "secrets", _) => config_data::validate_secret(input),
@@ -118,7 +118,7 @@ impl<'v> ValidationInput<'v> {
 
     /// Errors of the metadata, which hold for every resource (`validateCommonFields`).
     fn common_errors(&self) -> Vec<FieldError> {
-        let is_namespaced = self.target.resource.is_namespaced;
+        let is_namespaced = self.target.kind.resource.is_namespaced;
         let mut errors = validate_object_meta(self.metadata(), is_namespaced, NameRule::PathSegment, &METADATA);
         errors.extend(self.metadata_change_errors());
         errors
@@ -126,7 +126,7 @@ impl<'v> ValidationInput<'v> {
 
     /// Errors of the metadata by the resource's rule for names (`ValidateObjectMeta`).
     fn metadata_errors(&self) -> Vec<FieldError> {
-        let resource = self.target.resource;
+        let resource = &self.target.kind.resource;
         let rule = name_rule(resource);
         let mut errors = validate_object_meta(self.metadata(), resource.is_namespaced, rule, &METADATA);
         errors.extend(finalizer_errors(self.metadata()));
@@ -151,8 +151,8 @@ impl<'v> ValidationInput<'v> {
         if errors.is_empty() {
             return Ok(());
         }
-        let resource = stored_resource(self.target.resource);
-        Err(invalid_fields_status(resource.group, resource.kind, self.metadata().name(), errors))
+        let resource = stored_resource(&self.target.kind.resource);
+        Err(invalid_fields_status(&resource.group, &resource.kind, self.metadata().name(), errors))
     }
 }
 

@@ -8,8 +8,8 @@ use crate::resources::builtin::builtin_kinds;
 use crate::rest::target::ObjectTarget;
 
 fn target(group: &str, plural: &str) -> ObjectTarget<'static> {
-    let (resource, version) = builtin_kinds().find(group, "v1", plural).unwrap();
-    ObjectTarget { resource, version, namespace: "n", name: "a".into(), subresource: "" }
+    let kind = builtin_kinds().find(group, "v1", plural).unwrap();
+    ObjectTarget { kind, namespace: "n", name: "a".into(), subresource: "" }
 }
 
 fn object(mut fields: Value) -> Map<String, Value> {

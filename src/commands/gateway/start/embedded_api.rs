@@ -80,9 +80,9 @@ pub(super) fn start_embedded_api(
 }
 
 /// Counts the requests to the store, and has its state read by scrapes.
-fn count_storage(metrics: &Metrics, monitor: StoreMonitor, resources: &[(&'static Resource, ResourceCollection)]) {
+fn count_storage(metrics: &Metrics, monitor: StoreMonitor, resources: &[(Arc<Resource>, ResourceCollection)]) {
     for (resource, collection) in resources {
-        collection.count_requests(metrics.storage().requests(resource.group, resource.plural));
+        collection.count_requests(metrics.storage().requests(&resource.group, &resource.plural));
     }
     let resources = resources.to_vec();
     metrics.storage().set_source(move || {
@@ -101,8 +101,8 @@ fn count_storage(metrics: &Metrics, monitor: StoreMonitor, resources: &[(&'stati
 fn resource_stats(resource: &Resource, collection: &ResourceCollection) -> ResourceStats {
     let (revision, snapshot) = collection.current();
     ResourceStats {
-        group: resource.group.to_owned(),
-        resource: resource.plural.to_owned(),
+        group: resource.group.to_string(),
+        resource: resource.plural.to_string(),
         objects: snapshot.len() as u64,
         bytes: snapshot.bytes() as u64,
         revision,
