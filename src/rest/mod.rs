@@ -13,6 +13,7 @@ mod errors;
 mod local_api_services;
 mod metadata;
 mod namespace;
+mod namespace_conditions;
 mod object_publisher;
 mod object_removal;
 mod object_type;

@@ -1,23 +1,29 @@
 //! Life of a namespace: what is created needs an active one, and a deleted one is emptied before it is removed
 //! (`k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle`, `pkg/controller/namespace/deletion`).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
 use super::delete_options::DeleteOptions;
 use super::metadata::is_removable;
+use super::namespace_conditions::RemainingContent;
 use super::object_removal::{Removed, remove};
 use super::target::ObjectTarget;
 use super::{ApiServer, cache_error, stored_object};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::object_meta::ObjectMetaView;
+use crate::resources::ServedKind;
 use crate::resources::builtin::builtin_kinds;
-use crate::watch_cache::{Error, ListQuery, ResourceCollection};
+use crate::watch_cache::{Error, ListQuery, ResourceCollection, Stored};
 
 /// Namespaces that cannot be deleted.
 pub(super) const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
+
+/// Finalizer in the `spec` of a namespace, by which this server empties it first.
+const OWN_FINALIZER: &str = "kubernetes";
 
 /// Pause before a removal that failed is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
@@ -67,11 +73,15 @@ pub(super) fn check_deletable(target: &ObjectTarget<'_>) -> Result<(), Status> {
     Err(Status::new(403, "Forbidden", message).with_resource("", "namespaces", &target.name))
 }
 
-/// Empties a namespace that is marked for deletion and removes it, on this thread.
+/// Empties a namespace that is marked for deletion and removes it, on this thread. What hinders that is in its conditions.
 pub(super) fn spawn_removal(api: ApiServer, name: String) {
     tokio::task::spawn_local(async move {
+        let mut logged = String::new();
         while let Err(status) = remove_content(&api, &name).await {
-            tracing::warn!(namespace = name, "namespace not removed, tried again in 5s: {}", status.message);
+            if status.message != logged {
+                tracing::warn!(namespace = name, "namespace not removed, tried again every 5s: {}", status.message);
+                logged = status.message;
+            }
             tokio::time::sleep(RETRY_PAUSE).await;
         }
     });
@@ -82,60 +92,101 @@ fn namespaces(api: &ApiServer) -> Result<ResourceCollection, Status> {
     api.collection(resource)
 }
 
-/// Deletes everything in a namespace, then the namespace. Objects with finalizers are marked, so that what owns a
-/// finalizer learns of the deletion.
+/// Deletes everything in a namespace that is marked for deletion, then the namespace. Objects with finalizers are marked,
+/// so that what owns a finalizer learns of the deletion.
 ///
 /// # Errors
 /// 503 while objects remain, and errors of the store.
 async fn remove_content(api: &ApiServer, name: &str) -> Result<(), Status> {
-    let options = DeleteOptions::default();
-    let (mut remaining, mut first) = (0, None);
-    let stored = api.settings.catalog.entries().iter().filter(|entry| entry.is_stored());
-    for entry in stored.filter(|entry| entry.kind.resource.is_namespaced) {
-        let collection = api.collection(&entry.kind.resource)?;
-        let query = ListQuery { namespace: Some(name.to_owned()), ..ListQuery::default() };
-        let list = collection.list(&query).await.map_err(|error| Status::service_unavailable(error.to_string()))?;
-        for object in list.objects {
-            let target =
-                ObjectTarget { kind: entry.kind.clone(), namespace: name, name: object.name().into(), subresource: "" };
-            match remove(&collection, &target, object.clone(), &options).await {
-                Ok(Removed::Gone(..)) => {}
-                Ok(Removed::Marked(_)) => {
-                    remaining += 1;
-                    first.get_or_insert_with(|| format!("{} {}", entry.kind.resource.plural, object.name()));
-                }
-                Err(status) if status.code == 404 => {}
-                Err(status) => return Err(status),
-            }
-        }
-    }
-    match first {
-        Some(first) => {
-            Err(Status::service_unavailable(format!("finalizers remain on {remaining} objects, such as {first}")))
-        }
-        None => finalize(api, name).await,
-    }
-}
-
-/// Removes the finalizer `kubernetes` of the namespace, and the namespace if no other remains.
-async fn finalize(api: &ApiServer, name: &str) -> Result<(), Status> {
     let namespaces = namespaces(api)?;
     let key = namespaces.prefix().key("", name).map_err(|error| Status::bad_request(error.to_string()))?;
-    let unavailable = |error: Error| Status::service_unavailable(error.to_string());
-    let Some(current) = namespaces.get_latest(&key).await.map_err(unavailable)? else { return Ok(()) };
-    let mut object = stored_object(&current).await?;
-    let mut finalizers = object.get("spec").map(|spec| spec["finalizers"].clone()).unwrap_or_default();
-    if let Some(finalizers) = finalizers.as_array_mut() {
-        finalizers.retain(|finalizer| finalizer != "kubernetes");
-    }
-    object.insert("spec".to_owned(), json!({"finalizers": finalizers}));
-    let resource = builtin_kinds().resource("", "namespaces");
-    let result = match resource.is_some_and(|resource| is_removable(resource, &object)) {
-        true => namespaces.delete(&key, current.revision()).await.map(drop),
-        false => {
-            let value = write_stored_json(&object).bytes;
-            namespaces.update(&key, current.revision(), value.into(), None).await.map(drop)
-        }
+    let current = namespaces.get_latest(&key).await.map_err(unavailable)?;
+    // Another namespace may have the name meanwhile, and the finalizer may be gone already.
+    let Some(current) = current.filter(|current| current.metadata().deletion_timestamp.is_some()) else {
+        return Ok(());
     };
-    result.map_err(unavailable)
+    if !has_own_finalizer(&stored_object(&current).await?) {
+        return Ok(());
+    }
+    let mut remaining = RemainingContent::default();
+    let stored = api.settings.catalog.entries().iter().filter(|entry| entry.is_stored());
+    for entry in stored.filter(|entry| entry.kind.resource.is_namespaced) {
+        if let Err(status) = remove_objects(api, &entry.kind, name, &mut remaining).await {
+            remaining.add_failure(status.message);
+        }
+    }
+    finalize(&namespaces, &current, &remaining).await?;
+    if remaining.is_empty() { Ok(()) } else { Err(Status::service_unavailable(remaining.summary())) }
+}
+
+fn unavailable(error: Error) -> Status {
+    Status::service_unavailable(error.to_string())
+}
+
+/// Deletes all objects of a resource in a namespace. Those that have finalizers are added to `remaining`.
+///
+/// # Errors
+/// Errors of the store.
+async fn remove_objects(
+    api: &ApiServer,
+    kind: &ServedKind,
+    namespace: &str,
+    remaining: &mut RemainingContent,
+) -> Result<(), Status> {
+    let collection = api.collection(&kind.resource)?;
+    let query = ListQuery { namespace: Some(namespace.to_owned()), ..ListQuery::default() };
+    for object in collection.list(&query).await.map_err(unavailable)?.objects {
+        let target = ObjectTarget { kind: kind.clone(), namespace, name: object.name().into(), subresource: "" };
+        match remove(&collection, &target, object.clone(), &DeleteOptions::default()).await {
+            Ok(Removed::Gone(..)) => {}
+            Ok(Removed::Marked(_)) => {
+                remaining.add_object(&kind.resource, ObjectMetaView::of_map(&stored_object(&object).await?));
+            }
+            Err(status) if status.code == 404 => {}
+            Err(status) => return Err(status),
+        }
+    }
+    Ok(())
+}
+
+/// Whether the finalizer of this server remains.
+fn has_own_finalizer(namespace: &Map<String, Value>) -> bool {
+    let finalizers = namespace.get("spec").and_then(|spec| spec["finalizers"].as_array());
+    finalizers.is_some_and(|all| all.iter().any(|one| one == OWN_FINALIZER))
+}
+
+/// Writes the conditions of the namespace `first`. If nothing remains in it, removes the finalizer `kubernetes`, and the
+/// namespace if no other finalizer remains.
+///
+/// # Errors
+/// Errors of the store.
+async fn finalize(
+    namespaces: &ResourceCollection,
+    first: &Arc<Stored>,
+    remaining: &RemainingContent,
+) -> Result<(), Status> {
+    let kinds = builtin_kinds();
+    let mut latest = Some(first.clone());
+    while let Some(current) = latest.filter(|current| current.metadata().uid == first.metadata().uid) {
+        let mut object = stored_object(&current).await?;
+        let mut is_changed = remaining.set_conditions(object.entry("status").or_insert_with(|| json!({})));
+        if remaining.is_empty() && has_own_finalizer(&object) {
+            let finalizers = object.get_mut("spec").and_then(|spec| spec.get_mut("finalizers")?.as_array_mut());
+            finalizers.into_iter().for_each(|all| all.retain(|one| one != OWN_FINALIZER));
+            is_changed = true;
+        }
+        let result = match kinds.resource("", "namespaces").is_some_and(|resource| is_removable(resource, &object)) {
+            true => namespaces.delete(current.key(), current.revision()).await.map(drop),
+            false if is_changed => {
+                let value = write_stored_json(&object).bytes;
+                namespaces.update(current.key(), current.revision(), value.into(), None).await.map(drop)
+            }
+            false => Ok(()),
+        };
+        match result {
+            Err(Error::Conflict { current }) => latest = current,
+            outcome => return outcome.map_err(unavailable),
+        }
+    }
+    Ok(())
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Client, get, next_chunk, request};
 use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
+use crate::support::fixtures::eventually;
 
 const NAMESPACE: &str = "/api/v1/namespaces/held";
 
@@ -25,6 +26,13 @@ async fn watch_until(client: &Client, path: &str, is_last: impl Fn(&Value) -> bo
         }
     }
     panic!("{path} ended after {events:?}");
+}
+
+/// `TYPE=STATUS MESSAGE` of the conditions.
+fn conditions(namespace: &Value) -> Vec<String> {
+    let conditions = namespace["status"]["conditions"].as_array().into_iter().flatten();
+    let text = |one: &Value, field: &str| one[field].as_str().unwrap_or_default().to_owned();
+    conditions.map(|one| format!("{}={} {}", text(one, "type"), text(one, "status"), text(one, "message"))).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,10 +62,52 @@ async fn namespace_deletion_marks_objects_with_finalizers_and_deletes_the_others
         "DELETED c"
     );
 
+    // Its conditions say why the namespace remains.
+    let namespace = eventually("the conditions", async || {
+        Some(client.get(NAMESPACE).await.json()).filter(|namespace| namespace["status"]["conditions"].is_array())
+    })
+    .await;
+    assert_eq!(
+        conditions(&namespace)[3..],
+        [
+            "NamespaceContentRemaining=True Some resources are remaining: configmaps. has 1 resource instances",
+            "NamespaceFinalizersRemaining=True Some content in the namespace has finalizers remaining: \
+             example.com/hold in 1 resource instances",
+        ]
+    );
+
     let headers = [("content-type", "application/merge-patch+json")];
     let patch = request(Method::PATCH, &format!("{maps}/a"), &headers, r#"{"metadata":{"finalizers":null}}"#);
     assert_eq!(client.send_and_read(patch).await.status, 200);
     let own = since("/api/v1/namespaces") + "&fieldSelector=metadata.name%3Dheld";
     assert_eq!(watch_until(&client, &own, is_deleted).await.last().unwrap(), "DELETED held");
     assert_eq!(client.send_and_read(get(NAMESPACE, &[])).await.status, 404);
+}
+
+#[tokio::test]
+async fn empty_namespace_with_another_finalizer_has_conditions_until_it_is_finalized() {
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    let object = json!({"metadata": {"name": "held"}, "spec": {"finalizers": ["example.com/own"]}});
+    assert_eq!(send_json(&client, Method::POST, "/api/v1/namespaces", &object).await.status, 201);
+    assert_eq!(client.send_and_read(request(Method::DELETE, NAMESPACE, &[], "")).await.status, 200);
+    let mut namespace = eventually("the finalizer of the server is gone", async || {
+        let namespace = client.get(NAMESPACE).await.json();
+        (namespace["spec"]["finalizers"] == json!(["example.com/own"])).then_some(namespace)
+    })
+    .await;
+    assert_eq!(
+        conditions(&namespace),
+        [
+            "NamespaceDeletionDiscoveryFailure=False All resources successfully discovered",
+            "NamespaceDeletionGroupVersionParsingFailure=False All legacy kube types successfully parsed",
+            "NamespaceDeletionContentFailure=False All content successfully deleted, may be waiting on finalization",
+            "NamespaceContentRemaining=False All content successfully removed",
+            "NamespaceFinalizersRemaining=False All content-preserving finalizers finished",
+        ]
+    );
+    namespace["spec"]["finalizers"] = json!([]);
+    let finalized = send_json(&client, Method::PUT, &format!("{NAMESPACE}/finalize"), &namespace).await;
+    assert_eq!(finalized.status, 200, "{}", finalized.text());
+    assert_eq!(client.get(NAMESPACE).await.status, 404);
 }
