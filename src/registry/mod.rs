@@ -17,7 +17,9 @@ mod sidecar_upstreams;
 pub(crate) mod snapshot;
 mod static_backend;
 
-pub use cluster::{ApiServiceStatuses, ClusterClient, ClusterSource, ClusterState, StoredObjects, StoredStatus};
+pub use cluster::{
+    ApiServiceStatuses, ClusterClient, ClusterSource, ClusterState, StoredObjects, StoredStatus, api_server_of_location,
+};
 pub use delegate::{DELEGATE, Delegate};
 pub use directory::last_good::{load_directory, parse_manifests};
 pub use follow::{RegistryDirectory, RegistryFollower};

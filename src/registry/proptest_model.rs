@@ -130,7 +130,7 @@ fn raw(value: &Value) -> Box<serde_json::value::RawValue> {
 
 impl RegistryModel {
     pub(crate) fn new() -> RegistryModel {
-        let known = ClusterStore::new(Settings::default(), ApiServiceStatuses::default());
+        let known = ClusterStore::new("kube-apiserver", Settings::default(), ApiServiceStatuses::default());
         let mut registry = Registry::empty();
         registry.complete = false;
         RegistryModel {

@@ -24,8 +24,10 @@ use crate::registry::objects::service::Service;
 use crate::registry::objects::service::{service_key, split_service_key};
 use crate::registry::settings::Settings;
 
-/// Known objects of a kube-apiserver.
+/// Known objects of a kube-apiserver, or of the embedded API server.
 pub(in crate::registry) struct ClusterStore {
+    /// Name of the API server.
+    pub(super) source: &'static str,
     settings: Settings,
     api_services: Collection<Arc<ApiService>>,
     /// The published version of each APIService.
@@ -69,8 +71,13 @@ pub(in crate::registry) struct WatchPlan {
 }
 
 impl ClusterStore {
-    pub(in crate::registry) fn new(settings: Settings, statuses: ApiServiceStatuses) -> ClusterStore {
+    pub(in crate::registry) fn new(
+        source: &'static str,
+        settings: Settings,
+        statuses: ApiServiceStatuses,
+    ) -> ClusterStore {
         ClusterStore {
+            source,
             settings,
             api_services: Collection::default(),
             published: BTreeMap::new(),
@@ -107,7 +114,7 @@ impl ClusterStore {
             return;
         }
         let mut problems = Problems::default();
-        let Some(read) = object_parser::parse_document(kind, text, &mut problems) else {
+        let Some(read) = object_parser::parse_document(self.source, kind, text, &mut problems) else {
             self.set_problems(kind, String::new(), problems);
             return;
         };
@@ -239,7 +246,7 @@ impl ClusterStore {
 
     /// Records that the lists of a namespace are late; `give_up` ends the wait.
     pub(in crate::registry) fn record_timeout(&mut self, namespace: &str, give_up: bool) {
-        if self.namespaces.get_mut(namespace).is_some_and(|one| one.record_timeout(give_up)) {
+        if self.namespaces.get_mut(namespace).is_some_and(|one| one.record_timeout(self.source, give_up)) {
             self.change_count += 1;
             self.pending.namespaces.insert(namespace.to_owned());
         }
@@ -364,7 +371,7 @@ impl ClusterStore {
                 .collect();
             its.sort_unstable();
             let message = format!("{what} cannot be listed: {why}; unavailable APIServices: {}", its.join(", "));
-            Some(Problem::new(format!("kube-apiserver, namespace {name:?}"), message))
+            Some(Problem::new(format!("{}, namespace {name:?}", self.source), message))
         };
         let namespaces = self.failing_namespaces.iter().filter_map(of_namespace);
         Problems(self.problems.values().flatten().cloned().chain(namespaces).collect())
@@ -397,7 +404,7 @@ impl ClusterStore {
 
 impl RegistrySource for ClusterStore {
     fn api_service(&self, name: &str) -> Option<(String, Arc<ApiService>)> {
-        self.published.get(name).map(|one| (WatchedResource::ApiServices.location(name), one.clone()))
+        self.published.get(name).map(|one| (WatchedResource::ApiServices.location(self.source, name), one.clone()))
     }
 
     fn service(&self, key: &str) -> Option<Arc<Service>> {

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use super::cluster_store::ClusterStore;
 use super::statuses::ApiServiceStatuses;
 use super::stored_objects::StoredObjects;
-use super::watched_resource::WatchedResource;
+use super::watched_resource::{EMBEDDED_API_SERVER, KUBE_APISERVER, WatchedResource};
 use crate::egress::Dialer;
 use crate::kubeclient::watch::{self, ReflectorHandler, WatchFailure};
 use crate::kubeclient::{Client, Kubeconfig, KubeconfigSource};
@@ -100,7 +100,7 @@ enum WatchedObjects {
 impl ClusterClient {
     /// The store of the embedded API server as a source. To be started on a `LocalSet`.
     pub fn of_store(objects: StoredObjects, settings: Settings) -> ClusterClient {
-        let state = ClusterState { server: "embedded API server".to_owned(), ..ClusterState::default() };
+        let state = ClusterState { server: EMBEDDED_API_SERVER.to_owned(), ..ClusterState::default() };
         ClusterClient { objects: WatchedObjects::Store(Rc::new(objects)), settings, state, _follow_task: None }
     }
 
@@ -112,7 +112,7 @@ impl ClusterClient {
     ) -> ClusterFollower {
         let ClusterClient { objects, settings, state: now, _follow_task } = self;
         let shared = Rc::new(ClusterShared {
-            store: RefCell::new(ClusterStore::new(settings, statuses)),
+            store: RefCell::new(ClusterStore::new(objects.name(), settings, statuses)),
             failing: RefCell::default(),
             healthy_since: Cell::new(Instant::now()),
             changed: Notify::new(),
@@ -174,8 +174,8 @@ impl WatchedObjects {
     /// Name of the source in messages.
     fn name(&self) -> &'static str {
         match self {
-            WatchedObjects::Client(_) => "kube-apiserver",
-            WatchedObjects::Store(_) => "embedded API server",
+            WatchedObjects::Client(_) => KUBE_APISERVER,
+            WatchedObjects::Store(_) => EMBEDDED_API_SERVER,
         }
     }
 }
@@ -340,9 +340,10 @@ impl ReflectorHandler for ClusterHandler {
         let why = format!("{}: {}", list_path(&self.kind), failure.why);
         self.shared.failing.borrow_mut().entry(self.kind.clone()).or_insert((SystemTime::now(), String::new())).1 = why;
         // Clients may see this message: it contains no addresses.
+        let source = self.shared.store.borrow().source;
         let why = match failure.status {
-            Some(status) => format!("the kube-apiserver answered {status}"),
-            None => "the kube-apiserver did not answer".to_owned(),
+            Some(status) => format!("the {source} answered {status}"),
+            None => format!("the {source} did not answer"),
         };
         self.update_store(|known| {
             known.record_failure(&self.kind, &why, failure.status.is_some_and(is_permanent_failure))

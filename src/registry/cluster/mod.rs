@@ -23,3 +23,4 @@ pub use statuses::{ApiServiceStatuses, StoredStatus};
 pub use stored_objects::StoredObjects;
 #[cfg(test)]
 pub(super) use watched_resource::WatchedResource;
+pub use watched_resource::api_server_of_location;

@@ -145,14 +145,13 @@ impl NamespaceStore {
         changed | self.give_up(refused)
     }
 
-    /// Records that the lists are late; `give_up` ends the wait. True if anything changed.
-    pub(super) fn record_timeout(&mut self, give_up: bool) -> bool {
-        const SILENT: &str = "the kube-apiserver has not listed them yet";
+    /// Records that the lists of the API server `source` are late; `give_up` ends the wait. True if anything changed.
+    pub(super) fn record_timeout(&mut self, source: &str, give_up: bool) -> bool {
+        let why = format!("the {source} has not listed them yet");
         // An earlier error is the better explanation.
         let silent = self.list_error().is_none();
         let named = &self.referenced;
-        let changed =
-            silent && (self.services.record_failure(named, SILENT) | self.slices.record_failure(named, SILENT));
+        let changed = silent && (self.services.record_failure(named, &why) | self.slices.record_failure(named, &why));
         changed | self.give_up(give_up)
     }
 
@@ -195,20 +194,20 @@ mod tests {
         apply_list(&mut one, NamespacedResource::EndpointSlices);
         assert!(one.has_synced() && one.list_error().is_none() && !one.given_up);
         assert!(!one.record_failure(NamespacedResource::Services, "500", false), "the last list stays in use");
-        assert!(!one.record_timeout(true));
+        assert!(!one.record_timeout("kube-apiserver", true));
     }
 
     #[test]
     fn namespace_waits_after_failure_and_counts_timeout_as_failure() {
         let mut one = referencing_api();
         assert!(one.record_failure(NamespacedResource::Services, "500", false) && !one.is_settled("api"));
-        assert!(!one.record_timeout(false), "an earlier error is kept");
+        assert!(!one.record_timeout("kube-apiserver", false), "an earlier error is kept");
         assert_eq!(one.list_error(), Some((("services", "500"), false)));
-        assert!(one.record_timeout(true) && one.is_settled("api"));
+        assert!(one.record_timeout("kube-apiserver", true) && one.is_settled("api"));
         assert_eq!(one.list_error(), Some((("services", "500"), true)));
 
         let mut silent = referencing_api();
-        assert!(silent.record_timeout(false) && !silent.is_settled("api"));
+        assert!(silent.record_timeout("kube-apiserver", false) && !silent.is_settled("api"));
         assert_eq!(silent.service_list_error("api").unwrap().0, "services");
     }
 

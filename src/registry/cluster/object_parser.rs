@@ -23,21 +23,22 @@ const METADATA_FIELDS: [&str; 6] = ["name", "namespace", "labels", "annotations"
 /// The object is invalid.
 pub(super) struct InvalidObject;
 
-/// Parses the object into a document with its name.
+/// Parses an object of the API server `source` into a document with its name.
 pub(super) fn parse_document(
+    source: &str,
     kind: &WatchedResource,
     text: &RawValue,
     problems: &mut Problems,
 ) -> Option<ManifestDocument> {
     let value: Result<Value, _> = serde_json::from_str(text.get());
-    let value = value.map_err(|error| Problem::new(kind.location(""), format_args!("not JSON: {error}")));
+    let value = value.map_err(|error| Problem::new(kind.location(source, ""), format_args!("not JSON: {error}")));
     let value = problems.collect(value)?;
     let Some(name) = value.pointer("/metadata/name").and_then(Value::as_str).map(str::to_owned) else {
-        problems.0.push(Problem::at_field(kind.location(""), "metadata.name", "required"));
+        problems.0.push(Problem::at_field(kind.location(source, ""), "metadata.name", "required"));
         return None;
     };
     Some(ManifestDocument {
-        location: kind.location(&name),
+        location: kind.location(source, &name),
         api_version: String::new(),
         kind: String::new(),
         name,

@@ -15,7 +15,7 @@ use crate::egress::EgressRoutes;
 use crate::observe::metrics::Metrics;
 use crate::openapi::{OpenApiAggregator, OpenApiV2Aggregator};
 use crate::process::{Drain, Problems, Published, ShutdownPhase};
-use crate::registry::{ApiService, DELEGATE, Registry, Revision};
+use crate::registry::{ApiService, DELEGATE, Registry, Revision, api_server_of_location};
 use crate::route::RouteTable;
 use crate::tls::server::CertificateInUse;
 
@@ -258,10 +258,10 @@ impl SyncLoop {
     }
 }
 
-/// The file in a problem's place, without the document number; or `kube-apiserver`.
+/// The file in a problem's place, without the document number; or the name of the API server.
 fn problem_file(place: &str) -> String {
-    if place.starts_with("kube-apiserver, ") {
-        return "kube-apiserver".to_owned();
+    if let Some(source) = api_server_of_location(place) {
+        return source.to_owned();
     }
     place.split(" document ").next().unwrap_or(place).trim_end_matches(',').to_owned()
 }

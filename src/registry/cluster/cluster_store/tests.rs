@@ -20,7 +20,7 @@ fn raw(value: &Value) -> Box<RawValue> {
 }
 
 fn empty_store() -> ClusterStore {
-    ClusterStore::new(Settings::default(), ApiServiceStatuses::default())
+    ClusterStore::new("kube-apiserver", Settings::default(), ApiServiceStatuses::default())
 }
 
 fn api_service(group: &str, namespace: &str) -> Value {
