@@ -236,6 +236,21 @@ pub fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= MAX_DNS_SUBDOMAIN && text.split('.').all(is_lower_label)
 }
 
+/// Whether a text is a lower-case RFC 1123 label, as names of namespaces must be.
+pub fn is_dns_label(text: &str) -> bool {
+    text.len() <= MAX_DNS_LABEL && is_lower_label(text)
+}
+
+/// Whether a text is a lower-case RFC 1035 label, as versions must be. It begins with a letter.
+pub fn is_dns1035_label(text: &str) -> bool {
+    is_dns_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase())
+}
+
+/// Whether a text is a host name as in a certificate: a subdomain in either case, without a trailing dot.
+pub fn is_host_name(text: &str) -> bool {
+    is_dns_subdomain(&text.to_ascii_lowercase())
+}
+
 fn is_lower_label(label: &str) -> bool {
     let ends = !label.is_empty() && !label.starts_with('-') && !label.ends_with('-');
     ends && label.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')

@@ -23,11 +23,12 @@ pub use cluster::{
 pub use delegate::{DELEGATE, Delegate};
 pub use directory::last_good::{load_directory, parse_manifests};
 pub use follow::{RegistryDirectory, RegistryFollower};
-pub use objects::annotations::{BackendSettings, RetryMode, URL as URL_ANNOTATION, UpgradeProtocols};
+pub use objects::annotations::{
+    BackendSettings, InvalidAnnotation, RetryMode, URL as URL_ANNOTATION, UpgradeProtocols, validate_annotations,
+};
 pub use objects::api_service::{ApiService, ApiServiceBackend, ClientCertificate, DisplayName, ServiceReference};
 pub use objects::endpoints::{EndpointPort, EndpointSlice, EndpointSubset, SliceEndpoint};
 pub use objects::long_running::LongRunning;
-pub use objects::name_validation::is_dns1123_subdomain as is_object_name;
 pub use objects::service::{ObjectSource, Service, ServicePort, ServiceType};
 pub use objects::url_backend::UrlBackend;
 pub use resolve::{ResolveError, ResolveRules, ResolvedBackend, Zone, resolve};

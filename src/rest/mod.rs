@@ -48,6 +48,7 @@ use self::target::ObjectTarget;
 use crate::kubeapi::{Query, RequestInfo, Status};
 use crate::message::Body;
 use crate::process::Drain;
+use crate::registry;
 use crate::resources::Resource;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::builtin::event_conversion::{is_stored_as_other, stored_resource};
@@ -72,6 +73,8 @@ pub struct ApiServerSettings {
     pub catalog: Arc<ResourceCatalog>,
     /// Longest duration of a request that is no watch (`--request-timeout`).
     pub request_timeout: Duration,
+    /// Limits of what stored APIServices may configure.
+    pub registry: registry::Settings,
 }
 
 /// The embedded API server. Cheap to clone.

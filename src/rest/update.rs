@@ -98,7 +98,7 @@ pub(super) async fn replace(
     metadata::fill_replacement(target, &old_object, &mut object);
     strategy::begin_update(&target.kind.resource, target.subresource, &old_object, &mut object)?;
     strategy::prepare_replacement(&target.kind.resource, target.subresource, &old_object, &mut object);
-    validate_replacement(target, &old_object, &object)?;
+    validate_replacement(&api.settings.registry, target, &old_object, &object)?;
     warnings.extend(object_warnings(&target.kind.resource, target.subresource, Some(&old_object), &object));
     let value = write_stored_json(&object).bytes;
     let key = target.key(collection)?;

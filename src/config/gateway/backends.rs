@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::config::parser::FlagParser;
 use crate::egress::ProxyEnvironment;
+use crate::kubeapi::names;
 use crate::kubeclient::{KubeconfigSource, election};
 use crate::message::ErrorFormat;
 use crate::registry;
@@ -196,7 +197,7 @@ fn election(parser: &mut FlagParser<'_>, somewhere: bool) -> Option<election::Se
     }
     for name in ["leader-elect-resource-name", "leader-elect-resource-namespace"] {
         let text = parser.text(name);
-        if !registry::is_object_name(&text) {
+        if !names::is_dns_subdomain(&text) {
             parser.add_problem(name, format_args!("{text:?} is not a valid object name"));
         }
     }

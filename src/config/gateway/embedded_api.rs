@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::backends::{ForwardingConfig, registry_settings};
 use crate::config::parser::FlagParser;
-use crate::registry;
 use crate::resources::runtime_config::RuntimeConfig;
 use crate::rest::ApiServerSettings;
 
@@ -17,8 +16,6 @@ pub struct EmbeddedApiConfig {
     pub store_file: PathBuf,
     /// Whether a write is acknowledged only after it is on the disk.
     pub synchronizes: bool,
-    /// Limits of what stored APIServices may configure.
-    pub registry: registry::Settings,
     /// Settings of the embedded API server.
     pub settings: ApiServerSettings,
 }
@@ -57,12 +54,19 @@ pub(in crate::config) fn embedded_api(
             parser.add_problem(NAME, format_args!("cannot be given together with --{flag}"));
         }
     }
+    if parser.is_given("registry-dir") {
+        parser.add_warning(
+            "registry-dir",
+            "kubectl get apiservices lists only the APIServices that --embedded-api stores; those of the directory are \
+             served, and listed by narthex status",
+        );
+    }
     let runtime_config = RuntimeConfig::parse(&runtime_config).unwrap_or_else(|why| {
         parser.add_problem("runtime-config", why);
         RuntimeConfig::default()
     });
     let catalog = Arc::new(runtime_config.catalog());
     let request_timeout = forwarding.request_timeout;
-    let settings = ApiServerSettings { event_ttl, min_request_timeout, catalog, request_timeout };
-    Some(EmbeddedApiConfig { store_file, synchronizes, registry, settings })
+    let settings = ApiServerSettings { event_ttl, min_request_timeout, catalog, request_timeout, registry };
+    Some(EmbeddedApiConfig { store_file, synchronizes, settings })
 }

@@ -17,6 +17,7 @@ use super::gateway::{
 };
 use super::host_port::listen_address;
 use super::parser::{Diagnostics, FlagParser};
+use crate::kubeapi::names;
 use crate::kubeclient::KubeconfigSource;
 use crate::message::ErrorFormat;
 use crate::{registry, tls};
@@ -163,7 +164,7 @@ fn certificate_request(parser: &mut FlagParser<'_>, api_server: Option<&Path>) -
         return None;
     }
     // As kube-apiserver validates it (pkg/apis/certificates/validation): a domain and a path.
-    if signer.split_once('/').is_none_or(|(domain, path)| !registry::is_object_name(domain) || path.is_empty()) {
+    if signer.split_once('/').is_none_or(|(domain, path)| !names::is_dns_subdomain(domain) || path.is_empty()) {
         parser.add_problem(SIGNER, format_args!("{signer:?} is not a signer name, such as example.com/serving"));
     }
     if names.is_empty() {

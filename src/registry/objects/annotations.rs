@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use crate::kubeapi::duration;
+use crate::kubeapi::{duration, names};
 use crate::message::{AllowedHeaders, hop_by_hop};
 use crate::process::{Problem, Problems};
 use crate::registry::objects::long_running::LongRunning;
-use crate::registry::objects::name_validation;
+use crate::registry::objects::url_backend::UrlBackend;
 use crate::registry::settings::Settings;
 use crate::tls::PairFiles;
 
@@ -113,8 +113,42 @@ const KNOWN_ANNOTATIONS: [&str; 16] = [
     CLIENT_CERTIFICATE,
 ];
 
+/// Most errors that [`validate_annotations`] returns.
+const MAX_INVALID_ANNOTATIONS: usize = 32;
+
 /// Maximum of all timeouts. Endless requests are configured with `long-running`.
 const MAX_DURATION: Duration = Duration::from_secs(24 * 3600);
+
+/// An annotation that the registry refuses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidAnnotation<'a> {
+    /// Name, with the domain `narthex.dev`.
+    pub name: &'a str,
+    /// The whole value.
+    pub value: &'a str,
+    /// What is wrong, without the value.
+    pub detail: String,
+}
+
+/// The annotations in the domain `narthex.dev` that are unknown or have an invalid value, at most 32 of them.
+/// `has_service` is whether `spec.service` is set, beside which there can be no URL.
+pub fn validate_annotations<'a>(
+    annotations: impl Iterator<Item = (&'a str, &'a str)>,
+    has_service: bool,
+    settings: &Settings,
+) -> Vec<InvalidAnnotation<'a>> {
+    let mut parsed = default_settings(settings);
+    let invalid = annotations.filter_map(|(name, value)| {
+        let result = match name {
+            URL => parse_url(value, has_service, settings).map(drop),
+            _ => set_annotation(&mut parsed, name.strip_prefix(PREFIX)?, value.trim(), settings),
+        };
+        let message = result.err()?;
+        let detail = message.strip_prefix(&format!("{:?} ", value.trim())).unwrap_or(&message).to_owned();
+        Some(InvalidAnnotation { name, value, detail })
+    });
+    invalid.take(MAX_INVALID_ANNOTATIONS).collect()
+}
 
 /// Reads the annotations, with the defaults of `settings` for missing ones.
 pub(in crate::registry) fn parse_annotations(
@@ -123,7 +157,32 @@ pub(in crate::registry) fn parse_annotations(
     settings: &Settings,
     problems: &mut Problems,
 ) -> BackendSettings {
-    let mut ours = BackendSettings {
+    let mut ours = default_settings(settings);
+    for (name, value) in annotations {
+        let Some(key) = name.strip_prefix(PREFIX) else { continue };
+        if let Err(message) = set_annotation(&mut ours, key, value.trim(), settings) {
+            problems.0.push(Problem::at_field(place, format_args!("metadata.annotations[{name}]"), message));
+        }
+    }
+    ours
+}
+
+/// Reads [`URL`]. `has_service` is whether `spec.service` is set.
+///
+/// # Errors
+/// Another backend, `--allow-url-backends` is missing, or the URL is invalid.
+pub(in crate::registry) fn parse_url(url: &str, has_service: bool, settings: &Settings) -> Result<UrlBackend, String> {
+    if has_service {
+        return Err("spec.service is set too: only one of them can be the backend".to_owned());
+    }
+    if !settings.allow_url_backends {
+        return Err("URL backends are not allowed: start with --allow-url-backends to allow them".to_owned());
+    }
+    UrlBackend::parse(url)
+}
+
+fn default_settings(settings: &Settings) -> BackendSettings {
+    BackendSettings {
         server_name: None,
         request_timeout: settings.default_request_timeout,
         connect_timeout: Duration::from_secs(2),
@@ -142,14 +201,7 @@ pub(in crate::registry) fn parse_annotations(
         owns_origin: false,
         allowed_response_headers: AllowedHeaders::default(),
         allowed_request_headers: AllowedHeaders::default(),
-    };
-    for (name, value) in annotations {
-        let Some(key) = name.strip_prefix(PREFIX) else { continue };
-        if let Err(message) = set_annotation(&mut ours, key, value.trim(), settings) {
-            problems.0.push(Problem::at_field(place, format_args!("metadata.annotations[{name}]"), message));
-        }
     }
-    ours
 }
 
 fn set_annotation(ours: &mut BackendSettings, key: &str, value: &str, settings: &Settings) -> Result<(), String> {
@@ -159,7 +211,7 @@ fn set_annotation(ours: &mut BackendSettings, key: &str, value: &str, settings: 
             ours.allowed_response_headers = AllowedHeaders::parse(names, hop_by_hop::is_untrusted_response_header)?;
         }
         "server-name" => {
-            if !name_validation::is_host_name(value) && value.parse::<std::net::IpAddr>().is_err() {
+            if !names::is_host_name(value) && value.parse::<std::net::IpAddr>().is_err() {
                 return Err(format!("{value:?} is neither a DNS name nor an IP address"));
             }
             ours.server_name = Some(value.to_owned());
@@ -205,7 +257,7 @@ fn set_annotation(ours: &mut BackendSettings, key: &str, value: &str, settings: 
             ours.egress = value.to_ascii_lowercase();
         }
         CLIENT_CERTIFICATE => ours.client_certificate = Some(resolve_pair_files(&settings.dir, value)?),
-        // Read together with spec.service.
+        // Read together with spec.service, by `parse_url`.
         "url" => {}
         _ => {
             let near = closest_match(key, &KNOWN_ANNOTATIONS).map(|known| format!(", did you mean {PREFIX}{known}?"));

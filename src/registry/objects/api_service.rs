@@ -7,11 +7,11 @@ use std::time::SystemTime;
 use base64::Engine as _;
 use serde_json::Value;
 
+use crate::kubeapi::names;
 use crate::process::ManifestDocument;
 use crate::process::{Problem, Problems};
 use crate::registry::objects::annotations::{self, BackendSettings};
 use crate::registry::objects::manifest::{self, ApiServiceManifest, ServiceReferenceManifest};
-use crate::registry::objects::name_validation;
 use crate::registry::objects::service::{ObjectSource, service_key};
 use crate::registry::objects::url_backend::UrlBackend;
 use crate::registry::settings::Settings;
@@ -167,11 +167,11 @@ impl ApiService {
                 "spec.group",
                 "required: only v1 may have an empty group, and it is the legacy core group".to_owned(),
             );
-        } else if !spec.group.is_empty() && !name_validation::is_dns1123_subdomain(&spec.group) {
-            wrong("spec.group", format!("{:?} {}", spec.group, name_validation::SUBDOMAIN));
+        } else if !spec.group.is_empty() && !names::is_dns_subdomain(&spec.group) {
+            wrong("spec.group", format!("{:?} {}", spec.group, manifest::NOT_A_SUBDOMAIN));
         }
-        if !name_validation::is_dns1035_label(&spec.version) {
-            wrong("spec.version", format!("{:?} {}", spec.version, name_validation::LETTER_LABEL));
+        if !names::is_dns1035_label(&spec.version) {
+            wrong("spec.version", format!("{:?} {}", spec.version, manifest::NOT_A_LETTER_LABEL));
         }
         for (field, value, most) in [
             ("spec.groupPriorityMinimum", spec.group_priority_minimum, 20_000),
@@ -240,21 +240,12 @@ fn parse_backend(
     settings: &Settings,
     wrong: &mut impl FnMut(&str, String),
 ) -> Option<ApiServiceBackend> {
-    let url_field = format!("metadata.annotations[{}]", annotations::URL);
     match (service, url) {
         (None, None) => Some(ApiServiceBackend::Local),
-        (Some(_), Some(_)) => {
-            wrong(&url_field, "spec.service is set too: only one of them can be the backend".to_owned());
-            None
-        }
-        (None, Some(_)) if !settings.allow_url_backends => {
-            wrong(&url_field, "URL backends are not allowed: start with --allow-url-backends to allow them".to_owned());
-            None
-        }
-        (None, Some(url)) => match UrlBackend::parse(url) {
+        (service, Some(url)) => match annotations::parse_url(url, service.is_some(), settings) {
             Ok(url) => Some(ApiServiceBackend::Url(url)),
             Err(message) => {
-                wrong(&url_field, message);
+                wrong(&format!("metadata.annotations[{}]", annotations::URL), message);
                 None
             }
         },
@@ -263,10 +254,10 @@ fn parse_backend(
                 (
                     "spec.service.namespace",
                     &service.namespace,
-                    name_validation::is_dns1123_label as fn(&str) -> bool,
-                    name_validation::LABEL,
+                    names::is_dns_label as fn(&str) -> bool,
+                    manifest::NOT_A_LABEL,
                 ),
-                ("spec.service.name", &service.name, name_validation::is_dns1123_label, name_validation::LABEL),
+                ("spec.service.name", &service.name, names::is_dns_label, manifest::NOT_A_LABEL),
             ] {
                 if value.is_empty() {
                     wrong(field, "required".to_owned());

@@ -11,6 +11,15 @@ use serde_json::Value;
 
 use crate::process::Problem;
 
+/// Error text for an invalid group or object name.
+pub(in crate::registry) const NOT_A_SUBDOMAIN: &str = "must be a lower-case RFC 1123 subdomain: letters, digits, '-' and '.', beginning and ending with a letter or digit";
+/// Error text for an invalid namespace or name of a Service.
+pub(in crate::registry) const NOT_A_LABEL: &str =
+    "must be a lower-case RFC 1123 label: letters, digits and '-', beginning and ending with a letter or digit";
+/// Error text for an invalid version.
+pub(in crate::registry) const NOT_A_LETTER_LABEL: &str =
+    "must be a lower-case DNS-1035 label: letters, digits and '-', beginning with a letter";
+
 /// Reads `value` as `T`. The error names the path of the invalid field.
 pub(in crate::registry) fn parse<T: DeserializeOwned>(place: &str, value: &Value) -> Result<T, Problem> {
     serde_path_to_error::deserialize(value).map_err(|error| {

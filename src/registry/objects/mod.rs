@@ -5,6 +5,5 @@ pub(super) mod api_service;
 pub(super) mod endpoints;
 pub(super) mod long_running;
 pub(super) mod manifest;
-pub(super) mod name_validation;
 pub(super) mod service;
 pub(super) mod url_backend;

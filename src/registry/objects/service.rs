@@ -2,10 +2,10 @@
 
 use std::net::IpAddr;
 
+use crate::kubeapi::names;
 use crate::process::ManifestDocument;
 use crate::process::{Problem, Problems};
 use crate::registry::objects::manifest::{self, ServiceManifest};
-use crate::registry::objects::name_validation;
 
 /// One `v1 Service`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl Service {
         }
         let external_name = spec.external_name.unwrap_or_default();
         let external_name = external_name.trim_end_matches('.');
-        if kind == ServiceType::ExternalName && !name_validation::is_host_name(external_name) {
+        if kind == ServiceType::ExternalName && !names::is_host_name(external_name) {
             wrong("spec.externalName".to_owned(), format!("{external_name:?} is not a DNS name"));
         }
         let mut ports: Vec<ServicePort> = Vec::new();
@@ -156,20 +156,20 @@ pub(in crate::registry) fn name_and_namespace(
     problems: &mut Problems,
 ) -> (String, String) {
     let namespace = metadata.namespace.as_deref().filter(|namespace| !namespace.is_empty()).unwrap_or("default");
-    if !name_validation::is_dns1123_label(namespace) {
+    if !names::is_dns_label(namespace) {
         problems.0.push(Problem::at_field(
             place,
             "metadata.namespace",
-            format_args!("{namespace:?} {}", name_validation::LABEL),
+            format_args!("{namespace:?} {}", manifest::NOT_A_LABEL),
         ));
     }
     if metadata.name.is_empty() {
         problems.0.push(Problem::at_field(place, "metadata.name", "required"));
-    } else if !name_validation::is_dns1123_subdomain(&metadata.name) {
+    } else if !names::is_dns_subdomain(&metadata.name) {
         problems.0.push(Problem::at_field(
             place,
             "metadata.name",
-            format_args!("{:?} {}", metadata.name, name_validation::SUBDOMAIN),
+            format_args!("{:?} {}", metadata.name, manifest::NOT_A_SUBDOMAIN),
         ));
     }
     (namespace.to_owned(), metadata.name.clone())

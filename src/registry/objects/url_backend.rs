@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use crate::egress::{Address, Destination, EgressRoute, Host, HttpVersion};
-use crate::registry::objects::name_validation;
+use crate::kubeapi::names;
 
 /// `https://host[:port][/prefix]`, the same with `http`, or `unix:/path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ impl UrlBackend {
         };
         let host = match (host.parse::<IpAddr>(), bracketed.is_some()) {
             (Ok(ip), brackets) if ip.is_ipv6() == brackets => Host::Ip(ip),
-            (Err(_), false) if name_validation::is_host_name(host) => Host::Name(host.to_ascii_lowercase()),
+            (Err(_), false) if names::is_host_name(host) => Host::Name(host.to_ascii_lowercase()),
             _ => return Err(format!("{host:?} is neither a DNS name nor an IP address")),
         };
         let prefix = prefix.trim_end_matches('/');

@@ -4,10 +4,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::{ValidationInput, items, text};
+use super::{METADATA, ValidationInput, items, text};
 use crate::kubeapi::GoQuoted;
 use crate::kubeapi::field_error::{FieldError, FieldPath};
 use crate::kubeapi::names::{check_dns1035_label, check_dns1123_subdomain};
+use crate::kubeapi::object_meta::ObjectMetaView;
+use crate::registry::{URL_ANNOTATION, validate_annotations};
 use crate::rest::api_service::has_backend;
 
 /// Validates an APIService; of a new status the conditions alone.
@@ -15,6 +17,7 @@ pub(super) fn validate_api_service(input: &ValidationInput<'_>) -> Vec<FieldErro
     let mut errors = input.metadata_update_errors();
     if input.target.subresource != "status" {
         errors.extend(input.metadata_errors());
+        errors.extend(annotation_errors(input));
         let spec = input.field("spec");
         errors.extend(spec_errors(input.metadata().name(), spec));
         errors.extend(match spec["service"].is_object() {
@@ -26,6 +29,21 @@ pub(super) fn validate_api_service(input: &ValidationInput<'_>) -> Vec<FieldErro
     }
     errors.extend(condition_errors(input.field("status")));
     errors
+}
+
+/// Errors of the annotations that configure the server, by the registry's parser. An annotation that the replaced object
+/// has, too, is no error: the flags may have been others when it was written.
+fn annotation_errors(input: &ValidationInput<'_>) -> Vec<FieldError> {
+    let has_service = input.field("spec")["service"].is_object();
+    let is_service_changed = has_service != input.old_field("spec")["service"].is_object();
+    let old = input.old.map(ObjectMetaView::of_map);
+    let is_changed = |name: &str, value: &str| {
+        old.is_none_or(|old| old.annotation(name) != Some(value)) || name == URL_ANNOTATION && is_service_changed
+    };
+    let changed = input.metadata().annotations().filter(|(name, value)| is_changed(name, value));
+    let path = METADATA.child("annotations");
+    let invalid = validate_annotations(changed, has_service, input.registry);
+    invalid.into_iter().map(|one| FieldError::invalid(path.key(one.name), one.value, one.detail)).collect()
 }
 
 fn spec_errors(name: &str, spec: &Value) -> Vec<FieldError> {

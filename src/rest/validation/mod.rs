@@ -23,6 +23,7 @@ use crate::kubeapi::Status;
 use crate::kubeapi::field_error::{FieldError, FieldPath, invalid_fields_status};
 use crate::kubeapi::names::NameRule;
 use crate::kubeapi::object_meta::{ObjectMetaView, validate_object_meta, validate_object_meta_update};
+use crate::registry;
 use crate::resources::Resource;
 use crate::resources::builtin::event_conversion::stored_resource;
 
@@ -39,14 +40,20 @@ struct ValidationInput<'v> {
     target: &'v ObjectTarget<'v>,
     object: &'v Map<String, Value>,
     old: Option<&'v Map<String, Value>>,
+    /// Limits of what an APIService may configure.
+    registry: &'v registry::Settings,
 }
 
 /// Validates a new object.
 ///
 /// # Errors
 /// 422 for invalid metadata or fields.
-pub(super) fn validate_new(target: &ObjectTarget<'_>, object: &Map<String, Value>) -> Result<(), Status> {
-    let input = ValidationInput { target, object, old: None };
+pub(super) fn validate_new(
+    registry: &registry::Settings,
+    target: &ObjectTarget<'_>,
+    object: &Map<String, Value>,
+) -> Result<(), Status> {
+    let input = ValidationInput { target, object, old: None, registry };
     let mut errors = kind_errors(&input);
     if errors.is_empty() {
         errors = input.common_errors();
@@ -59,11 +66,12 @@ pub(super) fn validate_new(target: &ObjectTarget<'_>, object: &Map<String, Value
 /// # Errors
 /// 422 for changes that are not allowed, and for invalid fields.
 pub(super) fn validate_replacement(
+    registry: &registry::Settings,
     target: &ObjectTarget<'_>,
     old: &Map<String, Value>,
     object: &Map<String, Value>,
 ) -> Result<(), Status> {
-    let input = ValidationInput { target, object, old: Some(old) };
+    let input = ValidationInput { target, object, old: Some(old), registry };
     let mut errors = input.common_errors();
     errors.extend(kind_errors(&input));
     input.result(&errors)

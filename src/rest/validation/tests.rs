@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{validate_new, validate_replacement};
 use crate::kubeapi::Status;
+use crate::registry;
 use crate::resources::builtin::builtin_kinds;
 use crate::rest::target::ObjectTarget;
 
@@ -18,6 +18,18 @@ fn object(mut fields: Value) -> Map<String, Value> {
     }
     let Value::Object(object) = fields else { panic!("no object") };
     object
+}
+
+fn validate_new(target: &ObjectTarget<'_>, object: &Map<String, Value>) -> Result<(), Status> {
+    super::validate_new(&registry::Settings::default(), target, object)
+}
+
+fn validate_replacement(
+    target: &ObjectTarget<'_>,
+    old: &Map<String, Value>,
+    object: &Map<String, Value>,
+) -> Result<(), Status> {
+    super::validate_replacement(&registry::Settings::default(), target, old, object)
 }
 
 /// The causes, as `field: message`.
@@ -155,4 +167,56 @@ fn validation_of_event_in_new_group_is_strict() {
         ]
     );
     assert_eq!(causes(validate_replacement(&target("", "events"), &event("r"), &other)), [""; 0]);
+}
+
+#[test]
+fn annotations_of_api_services_refused_by_the_registry_parser_unless_unchanged() {
+    let api_service = |annotations: Value, service: Value| {
+        object(json!({
+            "metadata": {"name": "v1.a.io", "resourceVersion": "1", "annotations": annotations},
+            "spec": {"group": "a.io", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 1, "service": service},
+        }))
+    };
+    let of = |subresource| {
+        let kind = builtin_kinds().find("apiregistration.k8s.io", "v1", "apiservices").unwrap();
+        ObjectTarget { kind, namespace: "", name: "v1.a.io".into(), subresource }
+    };
+    let service = json!({"namespace": "default", "name": "api", "port": 443});
+    let wrong = json!({
+        "example.com/retry": "always", "narthex.dev/egress": "", "narthex.dev/max-inflight": "7",
+        "narthex.dev/request-timout": "1s", "narthex.dev/retry": " always ", "narthex.dev/url": "https://a.io",
+    });
+    let errors = [
+        "metadata.annotations[narthex.dev/egress]: Invalid value: \"\": must name an egress selection",
+        "metadata.annotations[narthex.dev/request-timout]: Invalid value: \"1s\": unknown annotation, did you mean \
+         narthex.dev/request-timeout?",
+        "metadata.annotations[narthex.dev/retry]: Invalid value: \" always \": is neither \"safe\" nor \"never\"",
+        "metadata.annotations[narthex.dev/url]: Invalid value: \"https://a.io\": spec.service is set too: only one of them \
+         can be the backend",
+    ];
+    let refused = api_service(wrong.clone(), service.clone());
+    assert_eq!(causes(validate_new(&of(""), &refused)), errors);
+    let valid = api_service(json!({"narthex.dev/retry": "never"}), service.clone());
+    assert_eq!(causes(validate_new(&of(""), &valid)), [""; 0]);
+    assert_eq!(causes(validate_replacement(&of(""), &valid, &refused)), errors);
+    assert_eq!(causes(validate_replacement(&of("status"), &valid, &refused)), [""; 0]);
+
+    // What is stored already stays, until it is changed.
+    assert_eq!(causes(validate_replacement(&of(""), &refused, &refused)), [""; 0]);
+    let mut changed = wrong;
+    changed["narthex.dev/retry"] = json!("sometimes");
+    let changed = causes(validate_replacement(&of(""), &refused, &api_service(changed, service.clone())));
+    assert_eq!(changed.len(), 1, "{changed:?}");
+    assert!(changed[0].starts_with("metadata.annotations[narthex.dev/retry]: Invalid value: \"sometimes\": "));
+
+    // A URL depends on a flag, and on the Service.
+    let url = json!({"narthex.dev/url": "https://a.io"});
+    let by_url = api_service(url.clone(), Value::Null);
+    let forbidden = causes(validate_new(&of(""), &by_url));
+    assert!(forbidden.len() == 1 && forbidden[0].contains("--allow-url-backends"), "{forbidden:?}");
+    assert_eq!(causes(validate_replacement(&of(""), &by_url, &by_url)), [""; 0]);
+    let both = causes(validate_replacement(&of(""), &by_url, &api_service(url, service)));
+    assert!(both.len() == 1 && both[0].contains("spec.service is set too"), "{both:?}");
+    let settings = registry::Settings { allow_url_backends: true, ..registry::Settings::default() };
+    assert_eq!(causes(super::validate_new(&settings, &of(""), &by_url)), [""; 0]);
 }

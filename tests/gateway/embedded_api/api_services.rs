@@ -4,7 +4,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::support::backend::{Backend, BackendSettings, json_response};
-use crate::support::client::{Client, ClientResponse};
+use crate::support::client::{Client, ClientResponse, admin_request, get, request};
 use crate::support::embedded_api::{CONFIG_MAPS, EmbeddedApiFixture, send_json};
 use crate::support::fixtures::{TestEnvironment, eventually};
 
@@ -157,6 +157,50 @@ async fn invalid_api_services_refused_with_upstream_texts() {
         let status = refused.assert_failure(422, "Invalid");
         assert!(status["message"].as_str().unwrap().contains(message), "{status}");
     }
+}
+
+#[tokio::test]
+async fn api_service_with_invalid_annotations_refused_with_all_fields() {
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    let mut object = api_service(&api.environment);
+    create(&client, API_SERVICES, &object).await;
+    let annotations = json!({"narthex.dev/request-timout": "1s", "narthex.dev/retry": "always"});
+    let expected = json!([
+        {"reason": "FieldValueInvalid", "field": "metadata.annotations[narthex.dev/request-timout]",
+            "message": "Invalid value: \"1s\": unknown annotation, did you mean narthex.dev/request-timeout?"},
+        {"reason": "FieldValueInvalid", "field": "metadata.annotations[narthex.dev/retry]",
+            "message": "Invalid value: \"always\": is neither \"safe\" nor \"never\""},
+    ]);
+    object["metadata"]["annotations"] = annotations.clone();
+    let dry_run = format!("{API_SERVICES}?dryRun=All");
+    for path in [API_SERVICES, &*dry_run] {
+        let refused = send_json(&client, Method::POST, path, &object).await.assert_failure(422, "Invalid");
+        assert_eq!(refused["details"]["causes"], expected);
+    }
+    let patch = json!({"metadata": {"annotations": annotations}, "spec": {"versionPriority": 16}}).to_string();
+    let headers = [("content-type", "application/merge-patch+json")];
+    let patched = client.send_and_read(request(Method::PATCH, API_SERVICE, &headers, &patch)).await;
+    assert_eq!(patched.assert_failure(422, "Invalid")["details"]["causes"], expected);
+    assert_eq!(client.get(API_SERVICE).await.json()["spec"]["versionPriority"], 15);
+}
+
+#[tokio::test]
+async fn registry_errors_of_stored_objects_name_the_embedded_api_server() {
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    let mut object = api_service(&api.environment);
+    // Accepted as by kube-apiserver.
+    object["spec"]["caBundle"] = json!("YWJj");
+    create(&client, API_SERVICES, &object).await;
+    eventually("the metric", async || {
+        let metrics = admin_request(&api.gateway, get("/metrics", &[])).await.text();
+        metrics.contains(r#"narthex_registry_errors{source="embedded API server"} 1"#).then_some(())
+    })
+    .await;
+    let problems = admin_request(&api.gateway, get("/status.json", &[])).await.json()["registryProblems"].to_string();
+    assert!(problems.contains(r#"embedded API server, APIService \"v1.things.io\""#), "{problems}");
+    assert!(!problems.contains("kube-apiserver"), "{problems}");
 }
 
 #[tokio::test]

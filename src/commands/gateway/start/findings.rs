@@ -48,7 +48,7 @@ impl ReadableFiles<'_> {
             backend_findings(delegate, None, now, &mut found);
         }
         if let Some((directory, registry)) = registry {
-            let elsewhere = config.backends.cluster.is_some();
+            let elsewhere = config.backends.cluster.is_some() || config.embedded_api.is_some();
             found.extend(
                 directory.cross_check(registry, config.backends.resolve_rules, self.egress_routes, elsewhere).0,
             );

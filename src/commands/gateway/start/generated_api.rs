@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::commands::gateway::state::DelegateScope;
 use crate::config::GatewayConfig;
 use crate::process::Drain;
+use crate::registry;
 use crate::resources::catalog::ResourceCatalog;
 use crate::rest::{ApiServer, ApiServerSettings};
 use crate::storage::{MemoryStore, system_clock};
@@ -31,6 +32,8 @@ pub(super) fn generated_api(config: &GatewayConfig, delegation: bool, drain: &Dr
         min_request_timeout: MIN_REQUEST_TIMEOUT,
         catalog: Arc::new(ResourceCatalog::of_generated(!DelegateScope::new(config).apiservices, delegation)),
         request_timeout: config.forwarding.request_timeout,
+        // Clients write nothing here.
+        registry: registry::Settings::default(),
     };
     ApiServer::new(collections, settings, drain.clone())
 }

@@ -5,12 +5,14 @@ use serde_json::{Map, Value, json};
 
 use super::api_errors;
 use super::resource::{ExampleResource, FieldType, METADATA, SchemaField};
-use crate::kubeapi::Status;
+use crate::kubeapi::field_error::FieldPath;
+use crate::kubeapi::names::NameRule;
+use crate::kubeapi::object_meta::{ObjectMetaView, validate_object_meta};
+use crate::kubeapi::{Status, StatusCause};
 
 /// Size limit of an object, the same as etcd's.
 const MAX_OBJECT_BYTES: usize = 1536 * 1024;
 const MAX_TEXT_BYTES: usize = 1024;
-const MAX_ANNOTATIONS_BYTES: usize = 256 * 1024;
 
 /// A decoded object: only known fields, of the right types.
 #[derive(Debug)]
@@ -149,43 +151,18 @@ fn json_type(value: &Value) -> &'static str {
 
 /// Rejects an object with invalid values with 422, and one that is too large with 413.
 pub(super) fn validate(resource: &ExampleResource, object: &Value) -> Result<(), Status> {
-    let mut errors = Vec::new();
-    let (object_name, object_namespace) = (name(object), namespace(object));
-    if object_name.is_empty() {
-        errors.push(api_errors::required_field("metadata.name", "name or generateName is required"));
-    } else if !is_dns_subdomain(object_name) {
-        errors.push(api_errors::invalid_field("metadata.name", object_name, NOT_A_SUBDOMAIN));
-    }
-    if resource.namespaced && !is_dns_label(object_namespace) {
-        errors.push(api_errors::invalid_field("metadata.namespace", object_namespace, NOT_A_LABEL));
-    }
+    let metadata = ObjectMetaView::of(object);
+    let errors =
+        validate_object_meta(metadata, resource.namespaced, NameRule::DnsSubdomain, &FieldPath::root("metadata"));
+    let mut errors: Vec<StatusCause> = errors.iter().map(StatusCause::from).collect();
     let texts = |pointer| object.pointer(pointer).and_then(Value::as_object).into_iter().flatten();
-    for (key, value) in texts("/metadata/labels") {
-        errors.extend(label_key_error(key).map(|why| api_errors::invalid_field("metadata.labels", key, why)));
-        let value = value.as_str().unwrap_or_default();
-        errors.extend(label_value_error(value).map(|why| api_errors::invalid_field("metadata.labels", value, why)));
-    }
-    let mut annotations = 0;
-    for (key, value) in texts("/metadata/annotations") {
-        let why = label_key_error(&key.to_ascii_lowercase());
-        errors.extend(why.map(|why| api_errors::invalid_field("metadata.annotations", key, why)));
-        annotations += key.len() + value.as_str().map_or(0, str::len);
-    }
-    if annotations > MAX_ANNOTATIONS_BYTES {
-        errors.push(api_errors::too_long_field("metadata.annotations", MAX_ANNOTATIONS_BYTES));
-    }
-    for finalizer in strings(object, "/metadata/finalizers") {
-        errors.extend(
-            label_key_error(finalizer).map(|why| api_errors::invalid_field("metadata.finalizers", finalizer, why)),
-        );
-    }
     for (field, value) in texts("/spec") {
         if value.as_str().is_some_and(|text| text.len() > MAX_TEXT_BYTES) {
             errors.push(api_errors::too_long_field(format!("spec.{field}"), MAX_TEXT_BYTES));
         }
     }
     if !errors.is_empty() {
-        return Err(api_errors::invalid_object(resource, object_name, errors));
+        return Err(api_errors::invalid_object(resource, name(object), errors));
     }
     let bytes = serde_json::to_vec(object).map_or(0, |bytes| bytes.len());
     if bytes > MAX_OBJECT_BYTES {
@@ -244,70 +221,6 @@ pub(super) fn generate_name(prefix: &str) -> String {
     name
 }
 
-const NOT_A_SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, \
-    '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation \
-    is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
-const NOT_A_LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and \
-    must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
-    '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
-const NOT_A_LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' \
-    or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex \
-    used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
-const NOT_A_QUALIFIED_NAME: &str = "name part must consist of alphanumeric characters, '-', '_' or '.', and must start \
-    and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
-    '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
-
-/// Whether `name` is an RFC 1123 label.
-pub(super) fn is_dns_label(name: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    name.len() <= 63 && starts_and_ends_with(name, plain) && name.bytes().all(|byte| plain(byte) || byte == b'-')
-}
-
-fn is_dns_subdomain(name: &str) -> bool {
-    name.len() <= 253
-        && name.split('.').all(|part| {
-            let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-            starts_and_ends_with(part, plain) && part.bytes().all(|byte| plain(byte) || byte == b'-')
-        })
-}
-
-/// Why `key` is not a qualified name, if it is not.
-pub(super) fn label_key_error(key: &str) -> Option<&'static str> {
-    let (prefix, name) = key.split_once('/').unwrap_or(("prefix", key));
-    if !is_dns_subdomain(prefix) {
-        Some("prefix part must be a lowercase RFC 1123 subdomain")
-    } else if name.len() > 63 {
-        Some("name part must be no more than 63 bytes")
-    } else if name.is_empty() {
-        Some("name part must be non-empty")
-    } else if !is_word(name) {
-        Some(NOT_A_QUALIFIED_NAME)
-    } else {
-        None
-    }
-}
-
-/// Why `value` is not a valid label value, if it is not.
-pub(super) fn label_value_error(value: &str) -> Option<&'static str> {
-    if value.len() > 63 {
-        Some("must be no more than 63 bytes")
-    } else if !value.is_empty() && !is_word(value) {
-        Some(NOT_A_LABEL_VALUE)
-    } else {
-        None
-    }
-}
-
-fn is_word(text: &str) -> bool {
-    starts_and_ends_with(text, |byte| byte.is_ascii_alphanumeric())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-}
-
-fn starts_and_ends_with(text: &str, plain: impl Fn(u8) -> bool) -> bool {
-    matches!(text.as_bytes(), [first, .., last] if plain(*first) && plain(*last))
-        || matches!(text.as_bytes(), [only] if plain(*only))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -355,7 +268,10 @@ mod tests {
     #[test]
     fn generate_name_keeps_prefix() {
         let name = generate_name("hello-");
-        assert!(name.starts_with("hello-") && name.len() == 11 && is_dns_subdomain(&name), "{name}");
+        assert!(
+            name.starts_with("hello-") && name.len() == 11 && crate::kubeapi::names::is_dns_subdomain(&name),
+            "{name}"
+        );
         assert_eq!(generate_name(&"é".repeat(40)).chars().count(), 29 + 5);
     }
 }
