@@ -128,6 +128,26 @@ mod tests {
     }
 
     #[test]
+    fn registry_directory_beside_embedded_api_may_refer_to_stored_services() {
+        let home = tempfile::tempdir().unwrap();
+        let registry = home.path().join("registry");
+        std::fs::create_dir(&registry).unwrap();
+        let api_service = "apiVersion: apiregistration.k8s.io/v1\nkind: APIService\nmetadata: {name: v1.a.io}\n\
+            spec: {group: a.io, version: v1, groupPriorityMinimum: 1000, versionPriority: 15, \
+            insecureSkipTLSVerify: true, service: {namespace: default, name: a}}\n";
+        write(&registry, "a.yaml", api_service);
+        let directory = format!("--registry-dir={}", registry.display());
+        let (alone, problems) = check(std::slice::from_ref(&directory), home.path());
+        assert!(problems.len() == 1 && problems[0].contains("ServiceNotFound"), "{problems:?}");
+        let (beside, problems) = check(&[directory, "--embedded-api".to_owned()], home.path());
+        assert_eq!(problems, [""; 0]);
+        // The APIServices of the directory are not in the store that kubectl lists.
+        let warns =
+            |found: &Diagnostics| found.warnings.iter().any(|one| one.message.contains("kubectl get apiservices"));
+        assert!(warns(&beside) && !warns(&alone), "{:?}", beside.warnings);
+    }
+
+    #[test]
     fn requestheader_ca_shared_with_client_ca_needs_allowed_names() {
         let home = tempfile::tempdir().unwrap();
         let (shared, other) = (authority(), authority());

@@ -169,23 +169,29 @@ async fn finalize(
     let mut latest = Some(first.clone());
     while let Some(current) = latest.filter(|current| current.metadata().uid == first.metadata().uid) {
         let mut object = stored_object(&current).await?;
-        let mut is_changed = remaining.set_conditions(object.entry("status").or_insert_with(|| json!({})));
-        if remaining.is_empty() && has_own_finalizer(&object) {
+        let status = object.entry("status").or_insert_with(|| json!({}));
+        let had_conditions = status.get("conditions").is_some();
+        let are_conditions_changed = remaining.set_conditions(status);
+        // Watches of a namespace that hung see that nothing remains before it is removed.
+        let is_finalized = remaining.is_empty() && !(had_conditions && are_conditions_changed);
+        if is_finalized {
             let finalizers = object.get_mut("spec").and_then(|spec| spec.get_mut("finalizers")?.as_array_mut());
             finalizers.into_iter().for_each(|all| all.retain(|one| one != OWN_FINALIZER));
-            is_changed = true;
+        }
+        if !is_finalized && !are_conditions_changed {
+            return Ok(());
         }
         let result = match kinds.resource("", "namespaces").is_some_and(|resource| is_removable(resource, &object)) {
-            true => namespaces.delete(current.key(), current.revision()).await.map(drop),
-            false if is_changed => {
+            true => namespaces.delete(current.key(), current.revision()).await.map(|_| None),
+            false => {
                 let value = write_stored_json(&object).bytes;
-                namespaces.update(current.key(), current.revision(), value.into(), None).await.map(drop)
+                namespaces.update(current.key(), current.revision(), value.into(), None).await.map(Some)
             }
-            false => Ok(()),
         };
         match result {
+            Ok(updated) if remaining.is_empty() && !is_finalized => latest = updated,
             Err(Error::Conflict { current }) => latest = current,
-            outcome => return outcome.map_err(unavailable),
+            outcome => return outcome.map(drop).map_err(unavailable),
         }
     }
     Ok(())

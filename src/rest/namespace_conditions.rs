@@ -206,7 +206,7 @@ mod tests {
     fn namespace_conditions_change_only_when_content_changes() {
         let one = remaining(&[("", "configmaps", json!(["example.com/a"]))]);
         let own = json!({"type": "Own", "status": "True"});
-        let mut status = json!({"conditions": [own.clone()]});
+        let mut status = json!({"conditions": [own]});
         assert!(one.set_conditions(&mut status));
         for condition in status["conditions"].as_array_mut().unwrap() {
             condition["lastTransitionTime"] = json!("2020-01-01T00:00:00Z");
