@@ -53,7 +53,7 @@ pub(crate) async fn measure(
         for watches in [1, options.watches] {
             let before = memory(server);
             while (received.len() as u64) < watches {
-                if received.len() as u64 % group.per_connection == 0 {
+                if (received.len() as u64).is_multiple_of(group.per_connection) {
                     client = ApiClient::connect(environment.directory(), server.port, &environment.token).await;
                 }
                 received.push(open_watch(client.clone(), &collection).await);

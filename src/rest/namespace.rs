@@ -100,7 +100,7 @@ fn namespaces(api: &ApiServer) -> Result<ResourceCollection, Status> {
 async fn remove_content(api: &ApiServer, name: &str) -> Result<(), Status> {
     let namespaces = namespaces(api)?;
     let key = namespaces.prefix().key("", name).map_err(|error| Status::bad_request(error.to_string()))?;
-    let current = namespaces.get_latest(&key).await.map_err(unavailable)?;
+    let current = namespaces.get_latest(&key).await.map_err(|error| unavailable(&error))?;
     // Another namespace may have the name meanwhile, and the finalizer may be gone already.
     let Some(current) = current.filter(|current| current.metadata().deletion_timestamp.is_some()) else {
         return Ok(());
@@ -119,7 +119,7 @@ async fn remove_content(api: &ApiServer, name: &str) -> Result<(), Status> {
     if remaining.is_empty() { Ok(()) } else { Err(Status::service_unavailable(remaining.summary())) }
 }
 
-fn unavailable(error: Error) -> Status {
+fn unavailable(error: &Error) -> Status {
     Status::service_unavailable(error.to_string())
 }
 
@@ -135,7 +135,7 @@ async fn remove_objects(
 ) -> Result<(), Status> {
     let collection = api.collection(&kind.resource)?;
     let query = ListQuery { namespace: Some(namespace.to_owned()), ..ListQuery::default() };
-    for object in collection.list(&query).await.map_err(unavailable)?.objects {
+    for object in collection.list(&query).await.map_err(|error| unavailable(&error))?.objects {
         let target = ObjectTarget { kind: kind.clone(), namespace, name: object.name().into(), subresource: "" };
         match remove(&collection, &target, object.clone(), &DeleteOptions::default()).await {
             Ok(Removed::Gone(..)) => {}
@@ -191,7 +191,7 @@ async fn finalize(
         match result {
             Ok(updated) if remaining.is_empty() && !is_finalized => latest = updated,
             Err(Error::Conflict { current }) => latest = current,
-            outcome => return outcome.map(drop).map_err(unavailable),
+            outcome => return outcome.map(drop).map_err(|error| unavailable(&error)),
         }
     }
     Ok(())

@@ -20,7 +20,7 @@ pub(super) fn object_warnings(
 ) -> Vec<String> {
     let null = Value::Null;
     let field = |name: &str| object.get(name).unwrap_or(&null);
-    match (&*&*resource.group, &*&*resource.plural, subresource) {
+    match (&*resource.group, &*resource.plural, subresource) {
         ("", "services", "") => service_warnings(ObjectMetaView::of_map(object), field("spec")),
         ("", "endpoints", _) => endpoints_warnings(field("subsets")),
         ("discovery.k8s.io", "endpointslices", _) => {
