@@ -37,10 +37,9 @@ type question struct {
 }
 
 func (q *question) answer() (answer any, err error) {
-	// A panic of upstream is an answer, too.
 	defer func() {
 		if recovered := recover(); recovered != nil {
-			err = fmt.Errorf("panic: %v", recovered)
+			err = panicError{recovered}
 		}
 	}()
 	switch q.Op {
@@ -104,6 +103,12 @@ type unstableError struct{ first, other string }
 func (e unstableError) Error() string {
 	return fmt.Sprintf("unstable: %s or %s", e.first, e.other)
 }
+
+// panicError says that upstream panics: its server answers 500. So it does for selectable fields of a schema that has no
+// structural form.
+type panicError struct{ recovered any }
+
+func (e panicError) Error() string { return fmt.Sprintf("panic: %v", e.recovered) }
 
 // errorAnswer is an answer with errors whose order may differ between runs.
 type errorAnswer interface {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -80,6 +81,7 @@ func (q *question) definitionAnswer() (*definitionAnswer, error) {
 		answer.Errors = fieldErrors(strategy.ValidateUpdate(ctx, definition, old), "")
 		answer.Warnings = strategy.WarningsOnUpdate(ctx, definition, old)
 	}
+	slices.Sort(answer.Warnings)
 	if q.Show {
 		encoder := codecs.EncoderForVersion(jsonSerializer(), apiextensionsv1.SchemeGroupVersion)
 		if answer.Prepared, err = runtime.Encode(encoder, definition); err != nil {

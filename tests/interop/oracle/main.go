@@ -35,7 +35,7 @@
 //	prepared      "defaulted" after the strategy's PrepareFor{Create,Update}, without metadata; only with "status"
 //	errors        of validation. "from" is the step: meta, schema, scale, embedded, list. Any other error has none
 //	unordered     upstream's order differs between runs (it walks Go maps); "errors" is sorted by text
-//	warnings      texts of warnings
+//	warnings      texts of warnings, sorted
 //
 // An error is {"type","field","value","detail","text","from"}: type is the reason of the cause in a Status, value the
 // rejected value as JSON (absent if upstream prints none), text the whole text as upstream prints it. The checked-in files have no value
@@ -66,7 +66,8 @@
 //	object    the object
 //	now       time of the request, RFC 3339
 //
-// answer: error (the columns are not usable: only the name is printed), columns (without the first, Name), cells.
+// answer: error (the columns are not usable: only the name is printed), columns (without the first, Name; absent in the checked-in files where it only
+// repeats the question), cells.
 //
 // # op "openapi": what is published for a version of a definition
 //
@@ -97,6 +98,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"k8s.io/klog/v2"
 )
@@ -120,6 +122,7 @@ func run(args []string) error {
 	seed := flags.Uint64("seed", 1, "seed of the random cases")
 	count := flags.Int("count", 1000, "number of random cases")
 	root := flags.String("root", "../../..", "root of the repository")
+	only := flags.String("only", "", "part of the names of the files")
 	check := flags.Bool("check", false, "compare instead of writing; exit status 1 if a file differs")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -130,7 +133,7 @@ func run(args []string) error {
 	case "generate":
 		return generateLines(*op, *seed, *count)
 	case "files":
-		return writeFiles(*root, *check)
+		return writeFiles(*root, *only, *check)
 	}
 	return fmt.Errorf("unknown mode %q: answer, generate or files", mode)
 }
@@ -191,10 +194,13 @@ func generateLines(op string, seed uint64, count int) error {
 	return nil
 }
 
-func writeFiles(root string, check bool) error {
+func writeFiles(root, only string, check bool) error {
 	different := 0
 	isBrief = true
 	for _, file := range files {
+		if !strings.Contains(file.name, only) {
+			continue
+		}
 		want, err := file.content()
 		if err != nil {
 			return fmt.Errorf("%s: %w", file.name, err)
