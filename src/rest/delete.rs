@@ -2,19 +2,16 @@
 
 use std::pin::pin;
 
-use futures_util::stream::{self, StreamExt as _};
+use futures_util::stream::TryStreamExt as _;
 
 use super::delete_options::DeleteOptions;
-use super::object_removal::{Removed, remove};
+use super::object_removal::{Removed, remove, remove_all};
 use super::representation::{ReplyContent, ReplyObject};
 use super::target::ObjectTarget;
 use super::{ApiRequest, ApiServer, VerbReply, cache_error, namespace, read, strategy};
 use crate::kubeapi::list_options::ListOptions;
 use crate::kubeapi::{Status, StatusDetails};
 use crate::watch_cache::{ResourceCollection, Stored, StoredList};
-
-/// Deletions of one deletecollection that are in the store at a time; it writes what waits in one transaction.
-const CONCURRENT_DELETIONS: usize = 16;
 
 /// Deletes an object, or marks it if finalizers remain.
 ///
@@ -61,24 +58,9 @@ pub(super) async fn delete_collection(
     let query = read::list_query(collection, target, &list_options)?;
     let list = collection.list(&query).await.map_err(|error| cache_error(target, error))?;
     let mut deleted = StoredList { objects: Vec::new(), ..list.clone() };
-    let options = &options;
-    let removals = list.objects.into_iter().map(|object| async move {
-        let one = ObjectTarget {
-            namespace: object.namespace(),
-            name: object.name().into(),
-            kind: target.kind.clone(),
-            subresource: "",
-        };
-        remove(collection, &one, object.clone(), options).await.map(|_| object.clone())
-    });
-    // In the order of the list, so that the answer is that of one deletion after another.
-    let mut removals = pin!(stream::iter(removals).buffered(CONCURRENT_DELETIONS));
-    while let Some(removed) = removals.next().await {
-        match removed {
-            Ok(object) => deleted.objects.push(object),
-            Err(status) if status.code == 404 => {}
-            Err(status) => return Err(status),
-        }
+    let mut removals = pin!(remove_all(collection, &target.kind, list.objects, &options));
+    while let Some((object, _)) = removals.try_next().await? {
+        deleted.objects.push(object);
     }
     Ok(VerbReply::ok(ReplyContent::List(deleted)))
 }

@@ -1,15 +1,17 @@
 //! Life of a namespace: what is created needs an active one, and a deleted one is emptied before it is removed
 //! (`k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle`, `pkg/controller/namespace/deletion`).
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream::TryStreamExt as _;
 use serde_json::{Map, Value, json};
 
 use super::delete_options::DeleteOptions;
 use super::metadata::is_removable;
 use super::namespace_conditions::RemainingContent;
-use super::object_removal::{Removed, remove};
+use super::object_removal::{Removed, remove_all};
 use super::target::ObjectTarget;
 use super::{ApiServer, cache_error, stored_object};
 use crate::kubeapi::Status;
@@ -135,15 +137,12 @@ async fn remove_objects(
 ) -> Result<(), Status> {
     let collection = api.collection(&kind.resource)?;
     let query = ListQuery { namespace: Some(namespace.to_owned()), ..ListQuery::default() };
-    for object in collection.list(&query).await.map_err(|error| unavailable(&error))?.objects {
-        let target = ObjectTarget { kind: kind.clone(), namespace, name: object.name().into(), subresource: "" };
-        match remove(&collection, &target, object.clone(), &DeleteOptions::default()).await {
-            Ok(Removed::Gone(..)) => {}
-            Ok(Removed::Marked(_)) => {
-                remaining.add_object(&kind.resource, ObjectMetaView::of_map(&stored_object(&object).await?));
-            }
-            Err(status) if status.code == 404 => {}
-            Err(status) => return Err(status),
+    let objects = collection.list(&query).await.map_err(|error| unavailable(&error))?.objects;
+    let options = DeleteOptions::default();
+    let mut removals = pin!(remove_all(&collection, kind, objects, &options));
+    while let Some((object, removed)) = removals.try_next().await? {
+        if let Removed::Marked(_) = removed {
+            remaining.add_object(&kind.resource, ObjectMetaView::of_map(&stored_object(&object).await?));
         }
     }
     Ok(())

@@ -1,8 +1,10 @@
-//! Removal of one object: at once, or marked with a deletionTimestamp while finalizers remain (`rest.BeforeDelete`
-//! in `k8s.io/apiserver/pkg/registry/rest/delete.go`).
+//! Removal of objects: at once, or marked with a deletionTimestamp while finalizers remain (`rest.BeforeDelete` in
+//! `k8s.io/apiserver/pkg/registry/rest/delete.go`).
 
+use std::future::ready;
 use std::sync::Arc;
 
+use futures_util::stream::{self, Stream, StreamExt as _};
 use serde_json::{Map, Value, json};
 
 use super::delete_options::DeleteOptions;
@@ -12,8 +14,12 @@ use super::{cache_error, metadata, stored_object};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::object_meta::change_metadata;
+use crate::resources::ServedKind;
 use crate::storage::Revision;
 use crate::watch_cache::{Error, ResourceCollection, Stored};
+
+/// Deletions of one list of objects that are in the store at a time; it writes what waits in one transaction.
+const CONCURRENT_DELETIONS: usize = 16;
 
 /// Result of a deletion.
 pub(super) enum Removed {
@@ -64,6 +70,24 @@ pub(super) async fn remove(
             Err(error) => return Err(cache_error(target, error)),
         }
     }
+}
+
+/// Deletes objects of a collection, several at a time. The results are in the order of `objects`, as of one deletion
+/// after another, without those of objects that were gone already.
+pub(super) fn remove_all<'r>(
+    collection: &'r ResourceCollection,
+    kind: &'r ServedKind,
+    objects: Vec<Arc<Stored>>,
+    options: &'r DeleteOptions,
+) -> impl Stream<Item = Result<(Arc<Stored>, Removed), Status>> + 'r {
+    let removals = objects.into_iter().map(move |object| async move {
+        let (namespace, name) = (object.namespace(), object.name().into());
+        let target = ObjectTarget { kind: kind.clone(), namespace, name, subresource: "" };
+        let removed = remove(collection, &target, object.clone(), options).await?;
+        Ok((object.clone(), removed))
+    });
+    let removed = stream::iter(removals).buffered(CONCURRENT_DELETIONS);
+    removed.filter(|removed| ready(!matches!(removed, Err(Status { code: 404, .. }))))
 }
 
 /// Marks an object for deletion (`rest.BeforeDelete`).
