@@ -21,7 +21,7 @@ pub use incoming_body::IncomingBody;
 pub use negotiate::Accept;
 pub use refusal::{Blame, Refusal, ReviewedAttributes};
 pub use respond::{ErrorFormat, respond, warning};
-pub use watch_events::{WatchEvents, bookmark_metadata};
+pub use watch_events::{WatchEvents, bookmark_metadata, split_watch_events};
 
 /// Headers of a test, line by line. A value may be any bytes that a header can have.
 #[cfg(test)]

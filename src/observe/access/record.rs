@@ -243,7 +243,7 @@ impl AccessRecord {
         }
     }
 
-    /// Records a frame of a watch that is answered locally: one event.
+    /// Records an event of a watch that is answered locally.
     pub fn record_watch_event(&mut self, event: &[u8]) {
         self.record_response_body(event);
         if let Some(counted) = self.0.counted.filter(|_| !event.is_empty()) {

@@ -95,6 +95,26 @@ async fn metrics_of_stored_objects_have_upstream_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn metric_of_watch_events_counts_each_initial_event() {
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    for number in 0..30 {
+        create(&client, &format!("c{number}")).await;
+    }
+    let sizes = "apiserver_watch_events_sizes_count{group=\"\",resource=\"configmaps\",version=\"v1\"}";
+    let total = "apiserver_watch_events_total{group=\"\",resource=\"configmaps\",version=\"v1\"}";
+    let mut watches = Vec::new();
+    for (accept, sent) in [("application/json", 30.0), ("application/vnd.kubernetes.protobuf;stream=watch", 60.0)] {
+        let path = format!("{CONFIG_MAPS}?watch=1&resourceVersion=0");
+        let mut watch = client.send(get(&path, &[("accept", accept)])).await.unwrap().into_body();
+        next_chunk(&mut watch).await.unwrap().unwrap();
+        watches.push(watch);
+        wait_for_metric(&api.gateway, total, sent).await;
+        wait_for_metric(&api.gateway, sizes, sent).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn metric_labels_of_stored_objects_are_not_chosen_by_clients() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;

@@ -5,11 +5,11 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::Response;
-use http::header::CONTENT_LENGTH;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http_body::{Body as _, Frame, SizeHint};
 
 use crate::forward::ForwardedBody;
-use crate::message::{Body, BodyError};
+use crate::message::{Body, BodyError, split_watch_events};
 use crate::observe::access::{AccessRecord, EndReason};
 
 /// The body of a response that has no access record yet.
@@ -49,7 +49,9 @@ pub(super) fn finish_response(response: Response<ResponseBody>, mut record: Acce
         // A watch of what is served locally.
         ResponseBody::Local(body @ Body::Stream(_)) => {
             record.record_response_head(parts.status.as_u16(), &parts.headers, None);
-            Body::stream(RecordedBody { body, record })
+            let content_type = parts.headers.get(CONTENT_TYPE).map_or(&b""[..], |value| value.as_bytes());
+            let is_protobuf = content_type.starts_with(b"application/vnd.kubernetes.protobuf");
+            Body::stream(RecordedBody { body, record, is_protobuf })
         }
         ResponseBody::Local(body) => {
             let response = Response::from_parts(parts, body);
@@ -69,10 +71,11 @@ pub(super) fn record_response(mut record: AccessRecord, response: &Response<Body
     record.set_end(EndReason::Complete);
 }
 
-/// A locally produced stream whose access record ends with it.
+/// A watch that is answered locally, whose access record ends with it. Its frames hold whole events.
 struct RecordedBody {
     body: Body,
     record: AccessRecord,
+    is_protobuf: bool,
 }
 
 impl http_body::Body for RecordedBody {
@@ -83,7 +86,9 @@ impl http_body::Body for RecordedBody {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
-                self.record.record_watch_event(frame.data_ref().map_or(&[], |data| data));
+                let events = frame.data_ref().map_or(&[][..], |data| data);
+                let is_protobuf = self.is_protobuf;
+                split_watch_events(events, is_protobuf).for_each(|event| self.record.record_watch_event(event));
             }
             Poll::Ready(None) => self.record.set_end(EndReason::Complete),
             _ => {}
