@@ -268,8 +268,11 @@ func (q *question) validate(answer *objectAnswer, object *unstructured.Unstructu
 		if object.GetUID() == "" {
 			object.SetUID(old.GetUID())
 		}
+		if old.GetResourceVersion() == "" {
+			old.SetResourceVersion("1")
+		}
 		if object.GetResourceVersion() == "" {
-			object.SetResourceVersion("1")
+			object.SetResourceVersion(old.GetResourceVersion())
 		}
 		if q.Subresource == "status" {
 			strategy := customresource.NewStatusStrategy(strategy)
