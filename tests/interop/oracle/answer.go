@@ -26,6 +26,7 @@ type question struct {
 	Stored                bool              `json:"stored,omitempty"`
 	Show                  bool              `json:"show,omitempty"`
 	Version               string            `json:"version,omitempty"`
+	Part                  string            `json:"part,omitempty"`
 	Now                   string            `json:"now,omitempty"`
 	Pattern               *string           `json:"pattern,omitempty"`
 	Strings               []string          `json:"strings,omitempty"`

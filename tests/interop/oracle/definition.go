@@ -65,6 +65,10 @@ func (q *question) definitionAnswer() (*definitionAnswer, error) {
 		answer.DecodeError = err.Error()
 		return answer, nil
 	}
+	if q.Stored {
+		answer.Prepared, err = runtime.Encode(codecs.EncoderForVersion(jsonSerializer(), apiextensionsv1.SchemeGroupVersion), definition)
+		return answer, err
+	}
 	answer.Strict = strict
 	ctx := context.Background()
 	strategy := customresourcedefinition.NewStrategy(apiserver.Scheme)

@@ -118,6 +118,9 @@ func definitionCases() ([]question, error) {
 		asked.Show = index%7 == 0
 		cases = append(cases, asked)
 	}
+	for _, stored := range storedDefinitions {
+		cases = append(cases, question{Op: "definition", Stored: true, Definition: raw(parse(stored))})
+	}
 	return cases, nil
 }
 

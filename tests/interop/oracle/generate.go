@@ -35,6 +35,7 @@ var files = []file{
 	{"src/schema/testdata/formats.jsonl", []func() ([]question, error){tables(formatCases), random("format", 18, 400)}, 600_000},
 	{"src/resources/testdata/definitions.jsonl", []func() ([]question, error){definitionCases, random("definition", 18, 1000)}, 1_400_000},
 	{"src/resources/testdata/custom_tables.jsonl", []func() ([]question, error){tables(tableCases), random("table", 18, 500)}, 900_000},
+	{"src/openapi/testdata/custom_schemas.jsonl", []func() ([]question, error){publishedTables, random("openapi", 18, 150)}, 400_000},
 }
 
 func (f file) content() ([]byte, error) {
@@ -93,6 +94,8 @@ func generate(op string, seed uint64, count int) ([]question, error) {
 	switch op {
 	case "definition":
 		one = g.definitionCase
+	case "openapi":
+		one = g.publishedCase
 	case "table":
 		one = next(tableCases)
 	case "pattern":

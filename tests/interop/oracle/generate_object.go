@@ -20,6 +20,12 @@ func (g *generator) objectCase() question {
 			asked.PreserveUnknownFields = true
 			g.damageSchema(root)
 		}
+		if g.chance(25) && !asked.PreserveUnknownFields {
+			asked.Scale = json.RawMessage(`{"specReplicasPath":".spec.n","statusReplicasPath":".status.n","labelSelectorPath":".status.s"}`)
+			properties := root["properties"].(tree)
+			properties["spec"] = tree{"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": tree{"n": tree{"type": "integer", "default": pick(g, 1, -1)}}}
+			properties["status"] = tree{"type": "object", "properties": tree{"n": tree{"type": "integer"}, "s": tree{"type": "string"}}}
+		}
 		asked.Schema = raw(root)
 		if !asked.PreserveUnknownFields && !isAccepted(asked.Schema) {
 			continue

@@ -6,8 +6,9 @@
 //	oracle files -root ../../..                     writes the checked-in files: go run . files
 //	oracle files -root ../../.. -check              says whether the checked-in files are what it would write
 //
-// The checked-in files are src/schema/testdata/{objects,structural,patterns,formats}.jsonl and
-// src/resources/testdata/{definitions,custom_tables}.jsonl. A line is a case:
+// The checked-in files are src/schema/testdata/{objects,structural,patterns,formats}.jsonl,
+// src/resources/testdata/{definitions,custom_tables}.jsonl and src/openapi/testdata/custom_schemas.jsonl. A line is a
+// case:
 //
 //	{"op":…, …, "answer":{…}}
 //
@@ -57,8 +58,10 @@
 //	definition   the object of the request
 //	old          the object in the store: the request is an update
 //	show         answer "prepared", too
+//	stored       read from the store, in v1 or v1beta1, without validation; answers "prepared"
 //
-// answer: decodeError, strict, errors, unordered, warnings as above; prepared is the object that would be stored, in v1.
+// answer: decodeError, strict, errors, unordered, warnings as above; prepared is the object that would be stored, or is
+// read, in v1.
 //
 // # op "table": the row of an object
 //
@@ -74,8 +77,10 @@
 //	definition   a CustomResourceDefinition in v1; or
 //	schema       openAPIV3Schema of a definition a.io/v1 Case
 //	version      version of "definition"; if absent, the first
+//	part         "schema": only the schema of the kind, without the properties apiVersion, kind and metadata of its root,
+//	             which are the same in all
 //
-// answer: error; v3, v2: the documents.
+// answer: error; v3, v2: the documents, or their parts.
 //
 // # op "pattern": a regular expression
 //

@@ -9,7 +9,6 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
-	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -99,40 +98,6 @@ func moveTimes(text json.RawMessage, by time.Duration) json.RawMessage {
 		}
 		return []byte(at.Add(by).Format(`"` + time.RFC3339Nano + `"`))
 	})
-}
-
-type openapiAnswer struct {
-	Error string `json:"error,omitempty"`
-	V3    any    `json:"v3,omitempty"`
-	V2    any    `json:"v2,omitempty"`
-}
-
-func (q *question) openapiAnswer() (*openapiAnswer, error) {
-	text := q.Definition
-	if len(text) == 0 {
-		text = definitionOf(q.Schema)
-	}
-	internal, _, err := decodedDefinition(text)
-	if err != nil {
-		return &openapiAnswer{Error: err.Error()}, nil
-	}
-	definition := &apiextensionsv1.CustomResourceDefinition{}
-	if err := apiextensionsv1.Convert_apiextensions_CustomResourceDefinition_To_v1_CustomResourceDefinition(internal, definition, nil); err != nil {
-		return nil, err
-	}
-	version := q.Version
-	if version == "" {
-		version = definition.Spec.Versions[0].Name
-	}
-	v3, err := builder.BuildOpenAPIV3(definition, version, builder.Options{IncludeSelectableFields: true})
-	if err != nil {
-		return &openapiAnswer{Error: err.Error()}, nil
-	}
-	v2, err := builder.BuildOpenAPIV2(definition, version, builder.Options{V2: true, IncludeSelectableFields: true})
-	if err != nil {
-		return &openapiAnswer{Error: err.Error()}, nil
-	}
-	return &openapiAnswer{V3: v3, V2: v2}, nil
 }
 
 type patternAnswer struct {
