@@ -1,8 +1,10 @@
-//! Structural schemas of built-in and custom kinds: pruning of unknown fields, and defaults
+//! Structural schemas of built-in and custom kinds: pruning of unknown fields, defaults, validation
 //! (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema`). Functions on values.
 
 mod default;
 mod prune;
+mod read;
+mod validation;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,9 +13,10 @@ use serde_json::Value;
 
 pub use default::{apply_defaults, drop_forbidden_nulls};
 pub use prune::{prune_unknown_fields, unknown_field_message};
+pub use read::SchemaReadError;
+pub use validation::{Pattern, ValueValidation, validate, validate_list_types};
 
-/// A structural schema: what a value consists of, without the validation of its contents. Shared parts, such as
-/// `metadata`, exist once.
+/// A structural schema: what a value consists of and must be like. Shared parts, such as `metadata`, exist once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Schema {
     /// Type of the value. `None` only if [`Schema::is_int_or_string`] or [`Schema::preserves_unknown_fields`].
@@ -48,6 +51,8 @@ pub struct Schema {
     pub merge_key: Option<String>,
     /// The extension `x-kubernetes-patch-strategy`, without `retainKeys`.
     pub merge_strategy: MergeStrategy,
+    /// What values must be like, besides their type.
+    pub validation: Option<Arc<ValueValidation>>,
 }
 
 /// Type of a value (`type`).
