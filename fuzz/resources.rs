@@ -19,8 +19,8 @@ const KINDS: [(&str, &str, &str); 5] = [
 
 #[test]
 fn protobuf_objects() {
-    let kinds = builtin_kinds();
     fuzz_bytes(|bytes| {
+        let kinds = builtin_kinds();
         let _ = read_envelope(bytes);
         for (group, version, plural) in KINDS {
             let message = kinds.find(group, version, plural).unwrap().version.message().unwrap();
@@ -62,8 +62,8 @@ fn json_objects() {
         "\"a\":",
         "\"AA==\"",
     ];
-    let kinds = builtin_kinds();
     fuzz_text(WORDS, |text| {
+        let kinds = builtin_kinds();
         let Ok(value) = serde_json::from_str::<Value>(text) else { return };
         for (group, version, plural) in KINDS {
             let message = kinds.find(group, version, plural).unwrap().version.message().unwrap();

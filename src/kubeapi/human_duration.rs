@@ -1,5 +1,9 @@
 //! Ages as kubectl prints them.
 
+use std::time::{Duration, SystemTime};
+
+use jiff::Timestamp;
+
 /// Formats a number of seconds, as `5d3h`: at most two units, the smaller one only where it matters
 /// (`HumanDuration` of `k8s.io/apimachinery/pkg/util/duration`).
 pub fn human_duration(seconds: i64) -> String {
@@ -24,6 +28,20 @@ pub fn human_duration(seconds: i64) -> String {
         () if days < 2920 => two(days / 365, 'y', days % 365, 'd'),
         () => format!("{}y", days / 365),
     }
+}
+
+/// Time since a timestamp in RFC 3339, as kubectl prints it; none if the text is no timestamp.
+pub fn age_of(timestamp: &str, now: SystemTime) -> Option<String> {
+    let time: Timestamp = timestamp.parse().ok()?;
+    let seconds = match now.duration_since(SystemTime::from(time)) {
+        Ok(past) => whole_seconds(past),
+        Err(future) => -whole_seconds(future.duration()),
+    };
+    Some(human_duration(seconds))
+}
+
+fn whole_seconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ enum Serving {
     Empty,
     /// Read and watched: the gateway itself makes the objects.
     Generated,
+    /// Of a CustomResourceDefinition: objects are stored.
+    Custom,
 }
 
 /// Group, plural (`*` for all others of the group), and what is done with it. These are the resources that kubectl,
@@ -42,7 +44,7 @@ const SERVED: [(&str, &str, Serving); 30] = [
     ("rbac.authorization.k8s.io", "*", Serving::Empty),
     ("storage.k8s.io", "*", Serving::Optional),
     ("admissionregistration.k8s.io", "*", Serving::Empty),
-    ("apiextensions.k8s.io", "*", Serving::Empty),
+    ("apiextensions.k8s.io", "customresourcedefinitions", Serving::Stored),
     ("scheduling.k8s.io", "*", Serving::Optional),
     ("coordination.k8s.io", "leases", Serving::Stored),
     ("node.k8s.io", "*", Serving::Optional),
@@ -51,6 +53,9 @@ const SERVED: [(&str, &str, Serving); 30] = [
     ("flowcontrol.apiserver.k8s.io", "*", Serving::Empty),
 ];
 
+/// Verbs of a custom resource, in kube-apiserver's order.
+pub(super) const CUSTOM_VERBS: [&str; 8] =
+    ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
 /// Verbs of a resource that clients cannot change.
 const READ_VERBS: [&str; 3] = ["get", "list", "watch"];
 
@@ -67,9 +72,16 @@ pub struct CatalogEntry {
 #[derive(Clone)]
 pub struct ResourceCatalog {
     entries: Vec<CatalogEntry>,
+    /// Places of the entries, ordered by group, plural name and version.
+    by_name: Vec<usize>,
 }
 
 impl CatalogEntry {
+    /// An entry of a CustomResourceDefinition.
+    pub fn of_custom(kind: ServedKind) -> CatalogEntry {
+        CatalogEntry { kind, serving: Serving::Custom, is_stored: true }
+    }
+
     /// Whether objects are stored. If not, the resource is listed and watched empty.
     pub fn is_stored(&self) -> bool {
         self.is_stored
@@ -80,14 +92,22 @@ impl CatalogEntry {
         self.serving == Serving::Optional
     }
 
-    /// The verbs of the resource.
+    /// The verbs of the resource in discovery.
     pub fn verbs(&self) -> &[&'static str] {
         if self.is_stored { &self.kind.version.verbs } else { &READ_VERBS }
+    }
+
+    /// The verbs that are answered. While a definition is being deleted, discovery lists fewer.
+    pub fn answered_verbs(&self) -> &[&'static str] {
+        if self.serving == Serving::Custom { &CUSTOM_VERBS } else { self.verbs() }
     }
 
     /// The verbs of a subresource that are served; none if it is not served.
     pub fn subresource_verbs(&self, name: &str) -> &[&'static str] {
         match (self.kind.version.subresource(name), name) {
+            (Some(subresource), "status" | "finalize" | "scale") if self.serving == Serving::Custom => {
+                &subresource.verbs
+            }
             (Some(subresource), "status" | "finalize") if self.is_stored => &subresource.verbs,
             (Some(_), "status") => &READ_VERBS[..1],
             _ => &[],
@@ -97,6 +117,16 @@ impl CatalogEntry {
     /// `v1` or `group/version`.
     pub fn group_version(&self) -> String {
         self.kind.api_version()
+    }
+
+    /// Whether the resource is of a CustomResourceDefinition.
+    pub fn is_custom(&self) -> bool {
+        self.serving == Serving::Custom
+    }
+
+    fn name(&self) -> (&str, &str, &str) {
+        let (group, plural) = self.kind.resource.group_resource();
+        (group, plural, &self.kind.version.version)
     }
 
     /// Why objects are not stored, and what enables them if anything does.
@@ -167,7 +197,28 @@ impl ResourceCatalog {
                 }
             }
         }
-        ResourceCatalog { entries }
+        ResourceCatalog::of_entries(entries)
+    }
+
+    fn of_entries(entries: Vec<CatalogEntry>) -> ResourceCatalog {
+        let mut by_name: Vec<usize> = (0..entries.len()).collect();
+        by_name.sort_by(|a, b| entries[*a].name().cmp(&entries[*b].name()));
+        ResourceCatalog { entries, by_name }
+    }
+
+    /// The built-in resources of this catalog, and those of CustomResourceDefinitions. A definition of a group that the
+    /// server has itself is not served.
+    #[must_use]
+    pub fn with_custom(&self, custom: impl IntoIterator<Item = CatalogEntry>) -> ResourceCatalog {
+        let builtin = self.entries.iter().filter(|entry| entry.serving != Serving::Custom);
+        let mut entries: Vec<CatalogEntry> = builtin.cloned().collect();
+        let count = entries.len();
+        for entry in custom {
+            if !entries[..count].iter().any(|builtin| builtin.kind.resource.group == entry.kind.resource.group) {
+                entries.push(entry);
+            }
+        }
+        ResourceCatalog::of_entries(entries)
     }
 
     /// All resources, ordered by group as in a kube-apiserver's discovery.
@@ -177,11 +228,8 @@ impl ResourceCatalog {
 
     /// Finds a served resource.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&CatalogEntry> {
-        self.entries.iter().find(|entry| {
-            entry.kind.resource.group == group
-                && entry.kind.version.version == version
-                && entry.kind.resource.plural == plural
-        })
+        let found = self.by_name.binary_search_by(|at| self.entries[*at].name().cmp(&(group, plural, version)));
+        found.ok().map(|place| &self.entries[self.by_name[place]])
     }
 }
 
@@ -222,6 +270,7 @@ mod tests {
             "serviceaccounts",
             "services",
             "events",
+            "customresourcedefinitions",
             "leases",
             "endpointslices",
         ];

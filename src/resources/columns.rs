@@ -2,13 +2,13 @@
 //! kube-aggregator's `registry/apiservice/etcd/etcd.go`).
 
 use std::collections::BTreeSet;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::custom::cells::custom_cells;
 use super::{ResourceColumn, ServedKind};
-use crate::kubeapi::human_duration::human_duration;
+use crate::kubeapi::human_duration::age_of;
 
 /// Maximum number of addresses or ports in a cell.
 const MAX_LISTED: usize = 3;
@@ -18,6 +18,9 @@ const MAX_LISTED: usize = 3;
 /// Kinds that Narthex has no printer for get their name, their age, and otherwise empty cells.
 pub fn table_cells(kind: &ServedKind, object: &Value, now: SystemTime) -> Vec<Value> {
     let printer = CellPrinter { object, now };
+    if let Some(version) = kind.version.custom() {
+        return custom_cells(version, object, now);
+    }
     match kind.resource.group_resource() {
         ("", "namespaces") => vec![printer.name(), text(object, "/status/phase").into(), printer.age()],
         ("", "configmaps") => {
@@ -98,12 +101,7 @@ impl CellPrinter<'_> {
 
     /// Time since a timestamp of the object, if it has it.
     fn since(self, pointer: &str) -> Option<String> {
-        let time: Timestamp = self.object.pointer(pointer)?.as_str()?.parse().ok()?;
-        let seconds = match self.now.duration_since(SystemTime::from(time)) {
-            Ok(past) => whole_seconds(past),
-            Err(future) => -whole_seconds(future.duration()),
-        };
-        Some(human_duration(seconds))
+        age_of(self.object.pointer(pointer)?.as_str()?, self.now)
     }
 
     fn service(self) -> Vec<Value> {
@@ -166,10 +164,6 @@ impl CellPrinter<'_> {
 
 fn unknown() -> String {
     "<unknown>".to_owned()
-}
-
-fn whole_seconds(duration: Duration) -> i64 {
-    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
 }
 
 fn text<'v>(value: &'v Value, pointer: &str) -> &'v str {
@@ -314,6 +308,8 @@ fn availability(api_service: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
     use crate::resources::builtin::builtin_kinds;
 

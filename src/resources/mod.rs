@@ -6,12 +6,15 @@ pub mod builtin;
 pub mod catalog;
 /// Tables: columns and cells.
 pub mod columns;
+/// Resources of CustomResourceDefinitions.
+pub mod custom;
 /// `--runtime-config`: which optional resources are stored.
 pub mod runtime_config;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use self::custom::{CustomResource, CustomVersion};
 use crate::kubeapi::protobuf::table::MessageId;
 
 /// A resource: what clients call it, and which versions of it are served and stored.
@@ -34,11 +37,13 @@ pub struct Resource {
     /// Whether objects are in namespaces.
     pub is_namespaced: bool,
     /// Group and version in which a kube-apiserver stores objects; none for resources that are not stored.
-    pub storage: Option<(&'static str, &'static str)>,
+    pub storage: Option<(Cow<'static, str>, Cow<'static, str>)>,
     /// Path of the keys in etcd below the prefix, such as `services/specs`; empty for resources that are not stored.
-    pub storage_path: &'static str,
+    pub storage_path: Cow<'static, str>,
     /// Served versions, the preferred one first.
     pub versions: Vec<Arc<ResourceVersion>>,
+    /// Present if the resource is of a CustomResourceDefinition.
+    pub custom: Option<CustomResource>,
 }
 
 /// A served version of a [`Resource`].
@@ -80,6 +85,8 @@ pub struct ServedSubresource {
 pub enum ObjectFormat {
     /// A built-in kind: message types of an object and of a list; none for resources that are not listed.
     Builtin(MessageId, Option<MessageId>),
+    /// A version of a CustomResourceDefinition.
+    Custom(Arc<CustomVersion>),
 }
 
 /// A resource in one of its versions. Cheap to clone.
@@ -133,6 +140,15 @@ impl ResourceVersion {
     pub fn message(&self) -> Option<MessageId> {
         match self.format {
             ObjectFormat::Builtin(message, _) => Some(message),
+            ObjectFormat::Custom(_) => None,
+        }
+    }
+
+    /// The version of a CustomResourceDefinition, if it is one.
+    pub fn custom(&self) -> Option<&Arc<CustomVersion>> {
+        match &self.format {
+            ObjectFormat::Builtin(..) => None,
+            ObjectFormat::Custom(version) => Some(version),
         }
     }
 
@@ -140,6 +156,7 @@ impl ResourceVersion {
     pub fn list_message(&self) -> Option<MessageId> {
         match self.format {
             ObjectFormat::Builtin(_, list) => list,
+            ObjectFormat::Custom(_) => None,
         }
     }
 

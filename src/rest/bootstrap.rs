@@ -28,7 +28,7 @@ pub async fn create_initial_objects(api: &ApiServer) -> Result<(), Status> {
         object.insert("kind".to_owned(), json!("Namespace"));
         object.insert("metadata".to_owned(), json!({"name": name}));
         metadata::fill_new_object(&target, &mut object);
-        strategy::prepare_new(&kind.resource, &mut object);
+        strategy::prepare_new(&kind, &mut object);
         let key = target.key(&collection)?;
         match collection.create(&key, write_stored_json(&object).bytes.into(), None).await {
             Ok(_) | Err(Error::Conflict { .. }) => {}

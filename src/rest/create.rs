@@ -10,9 +10,10 @@ use super::representation::{ReplyContent, ReplyObject};
 use super::target::ObjectTarget;
 use super::validation::validate_new;
 use super::write_options::WriteOptions;
-use super::{ApiRequest, ApiServer, VerbReply, cache_error, metadata, namespace, request_body, strategy};
+use super::{
+    ApiRequest, ApiServer, VerbReply, cache_error, custom_object, metadata, namespace, request_body, strategy,
+};
 use crate::kubeapi::Status;
-use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use crate::watch_cache::{Error, ResourceCollection};
 
@@ -54,6 +55,7 @@ pub(super) async fn store_new(
     warnings: &mut Vec<String>,
 ) -> Result<ReplyObject, Status> {
     namespace::check_active(api, target, &object).await?;
+    check_definition(target)?;
     let is_generated = ObjectMetaView::of_map(&object).name().is_empty();
     let version = ObjectMetaView::of_map(&object).resource_version().to_owned();
     let mut attempt = 1;
@@ -61,7 +63,7 @@ pub(super) async fn store_new(
         let mut object = object.clone();
         metadata::fill_new_object(target, &mut object);
         strategy::begin_create(&target.kind.resource, &mut object)?;
-        strategy::prepare_new(&target.kind.resource, &mut object);
+        strategy::prepare_new(&target.kind, &mut object);
         validate_new(&api.settings.registry, target, &object)?;
         warnings.extend(object_warnings(&target.kind.resource, target.subresource, None, &object));
         let name = ObjectMetaView::of_map(&object).name().to_owned();
@@ -81,7 +83,7 @@ pub(super) async fn store_new(
                 }
             };
         }
-        let value = write_stored_json(&object).bytes;
+        let value = custom_object::stored_bytes(&target.kind.resource, &object);
         match collection.create(&key, value.into(), time_to_live(api, target)).await {
             Ok(stored) => return Ok(ReplyObject::stored(stored)),
             Err(Error::Conflict { .. }) if is_generated && attempt < NAME_ATTEMPTS => attempt += 1,
@@ -91,7 +93,25 @@ pub(super) async fn store_new(
     }
 }
 
+/// Refuses a new object of a custom resource whose definition is being deleted.
+///
+/// # Errors
+/// 403.
+fn check_definition(target: &ObjectTarget<'_>) -> Result<(), Status> {
+    let is_terminating = target.kind.resource.custom.as_ref().is_some_and(|custom| custom.is_terminating);
+    if !is_terminating {
+        return Ok(());
+    }
+    let (group, plural) = target.kind.resource.group_resource();
+    let qualified = format!("{plural}.{group}");
+    let message = format!(
+        "{qualified} {:?} is forbidden: create not allowed while custom resource definition is terminating",
+        target.name
+    );
+    Err(Status::new(403, "Forbidden", message).with_resource(group, plural, &target.name))
+}
+
 /// How long the store keeps an object of the kind; none is for ever.
 pub(super) fn time_to_live(api: &ApiServer, target: &ObjectTarget<'_>) -> Option<Duration> {
-    (target.kind.resource.plural == "events").then_some(api.settings.event_ttl)
+    (target.kind.resource.custom.is_none() && target.kind.resource.plural == "events").then_some(api.settings.event_ttl)
 }

@@ -1,5 +1,6 @@
 //! Local APIServices of the groups that the embedded API server serves itself
-//! (`k8s.io/kube-aggregator/pkg/controllers/autoregister`): created, updated and deleted at start, not later.
+//! (`k8s.io/kube-aggregator/pkg/controllers/autoregister`): created, updated and deleted at start, and when a
+//! CustomResourceDefinition comes, changes or goes.
 
 use serde_json::{Map, Value, json};
 
@@ -15,6 +16,10 @@ use crate::watch_cache::Error;
 const MANAGED_LABEL: &str = "kube-aggregator.kubernetes.io/automanaged";
 /// Value of the label: managed at start only.
 const MANAGED_ON_START: &str = "onstart";
+/// Value of the label for the groups of CustomResourceDefinitions: managed always.
+const MANAGED: &str = "true";
+/// Priorities of these groups and their versions (`crdregistration_controller.go` of kube-aggregator).
+const CUSTOM_PRIORITIES: (i32, i32) = (1000, 100);
 
 /// Groups in kube-apiserver's order, the first has the greatest priority, with the priority of the group
 /// (`pkg/controlplane/apiserver/aggregator.go`, `cmd/kube-apiserver/app/aggregator.go`).
@@ -62,20 +67,20 @@ pub(super) async fn register_local_groups(api: &ApiServer) -> Result<(), Status>
     let unavailable = |error: Error| Status::service_unavailable(error.to_string());
     collection.ensure_loaded().await.map_err(unavailable)?;
     let served = served_versions(api);
-    for (group, group_version) in &served {
-        let name = format!("{group_version}.{group}");
+    for served in &served {
+        let name = format!("{}.{}", served.version, served.group);
         let target = ObjectTarget { kind: kind.clone(), namespace: "", name: name.clone().into(), subresource: "" };
         let key = target.key(&collection)?;
         let result = match collection.get(&key) {
             None => {
-                let mut object = local_api_service(&name, group, group_version);
+                let mut object = local_api_service(&name, served);
                 metadata::fill_new_object(&target, &mut object);
-                strategy::prepare_new(&kind.resource, &mut object);
+                strategy::prepare_new(&kind, &mut object);
                 collection.create(&key, write_stored_json(&object).bytes.into(), None).await.map(drop)
             }
             Some(current) => {
                 let mut object = stored_object(&current).await?;
-                let spec = local_api_service(&name, group, group_version).remove("spec");
+                let spec = local_api_service(&name, served).remove("spec");
                 if !is_managed(&object) || object.get("spec") == spec.as_ref() {
                     continue;
                 }
@@ -94,7 +99,7 @@ pub(super) async fn register_local_groups(api: &ApiServer) -> Result<(), Status>
     for current in all.objects {
         let is_served = served
             .iter()
-            .any(|(group, version)| current.name().strip_prefix(version.as_str()) == Some(&format!(".{group}")));
+            .any(|one| current.name().strip_prefix(one.version.as_str()) == Some(&format!(".{}", one.group)));
         if !is_served && is_managed(&stored_object(&current).await?) {
             let key = collection.prefix().key("", current.name()).map_err(Status::internal_error)?;
             collection.delete(&key, current.revision()).await.map_err(unavailable)?;
@@ -103,29 +108,50 @@ pub(super) async fn register_local_groups(api: &ApiServer) -> Result<(), Status>
     Ok(())
 }
 
+/// A group and version that is served here.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ServedVersion {
+    group: String,
+    version: String,
+    /// Whether it is of a CustomResourceDefinition.
+    is_custom: bool,
+}
+
 /// Group and version of everything that is served here, except `apiregistration.k8s.io`: as in a kube-apiserver, that
 /// cannot be registered.
-fn served_versions(api: &ApiServer) -> Vec<(String, String)> {
-    let entries = api.settings.catalog.entries().iter();
-    let stored = entries.map(|entry| (&*entry.kind.resource.group, &*entry.kind.version.version));
+fn served_versions(api: &ApiServer) -> Vec<ServedVersion> {
+    let catalog = api.catalog.get();
+    let stored = catalog
+        .entries()
+        .iter()
+        .map(|entry| (&*entry.kind.resource.group, &*entry.kind.version.version, entry.is_custom()));
     // Self-reviews are served, and not in the catalog.
-    let reviews = [("authentication.k8s.io", "v1"), ("authorization.k8s.io", "v1")];
-    let mut served: Vec<(String, String)> = stored
+    let reviews = [("authentication.k8s.io", "v1", false), ("authorization.k8s.io", "v1", false)];
+    let mut served: Vec<ServedVersion> = stored
         .chain(reviews)
-        .filter(|(group, _)| *group != "apiregistration.k8s.io")
-        .map(|(group, version)| (group.to_owned(), version.to_owned()))
+        .filter(|(group, ..)| *group != "apiregistration.k8s.io")
+        .map(|(group, version, is_custom)| ServedVersion {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            is_custom,
+        })
         .collect();
     served.sort();
     served.dedup();
     served
 }
 
-fn local_api_service(name: &str, group: &str, version: &str) -> Map<String, Value> {
+fn local_api_service(name: &str, served: &ServedVersion) -> Map<String, Value> {
+    let ServedVersion { group, version, is_custom } = served;
+    let is_of = |name: &str, of: &str| name == group && (of.is_empty() || of == version);
     let last = GROUP_PRIORITIES.last().map_or(1, |(_, priority)| priority - 100);
     let group_priority =
-        GROUP_PRIORITIES.iter().find(|(name, _)| *name == group).map_or(last, |(_, priority)| *priority);
-    let own = VERSION_PRIORITIES.iter().find(|(of, name, _)| (*of, *name) == (group, version));
+        GROUP_PRIORITIES.iter().find(|(name, _)| is_of(name, "")).map_or(last, |(_, priority)| *priority);
+    let own = VERSION_PRIORITIES.iter().find(|(of, name, _)| is_of(of, name));
     let version_priority = own.map_or(VERSION_PRIORITY, |(_, _, priority)| *priority);
+    let (group_priority, version_priority) =
+        if *is_custom { CUSTOM_PRIORITIES } else { (group_priority, version_priority) };
+    let label = if *is_custom { MANAGED } else { MANAGED_ON_START };
     let mut spec = json!({
         "version": version, "groupPriorityMinimum": group_priority, "versionPriority": version_priority,
     });
@@ -135,11 +161,11 @@ fn local_api_service(name: &str, group: &str, version: &str) -> Map<String, Valu
     let mut object = Map::new();
     object.insert("apiVersion".to_owned(), json!("apiregistration.k8s.io/v1"));
     object.insert("kind".to_owned(), json!("APIService"));
-    object.insert("metadata".to_owned(), json!({"name": name, "labels": {MANAGED_LABEL: MANAGED_ON_START}}));
+    object.insert("metadata".to_owned(), json!({"name": name, "labels": {MANAGED_LABEL: label}}));
     object.insert("spec".to_owned(), spec);
     object
 }
 
 fn is_managed(object: &Map<String, Value>) -> bool {
-    ObjectMetaView::of_map(object).label(MANAGED_LABEL) == Some(MANAGED_ON_START)
+    matches!(ObjectMetaView::of_map(object).label(MANAGED_LABEL), Some(MANAGED_ON_START | MANAGED))
 }

@@ -7,7 +7,7 @@ use super::target::ObjectTarget;
 use crate::kubeapi::Status;
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata, generate_object_name};
 use crate::resources::Resource;
-use crate::rest::strategy;
+use crate::rest::{custom_object, strategy};
 
 /// The current time in the format of `metav1.Time`: UTC, whole seconds.
 pub(super) fn now() -> String {
@@ -65,12 +65,20 @@ pub(super) fn fill_new_object(target: &ObjectTarget<'_>, object: &mut Map<String
 pub(super) fn fill_replacement(target: &ObjectTarget<'_>, old: &Map<String, Value>, object: &mut Map<String, Value>) {
     let old_meta = old.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
     let labels = |object: &Map<String, Value>| object.get("metadata").and_then(|meta| meta.get("labels")).cloned();
-    let changes_content = strategy::has_generation(&target.kind.resource)
-        && (labels(old) != labels(object)
-            || old
-                .iter()
-                .chain(object.iter())
-                .any(|(field, _)| !matches!(&**field, "metadata" | "status") && old.get(field) != object.get(field)));
+    let differs = |field: &str| old.get(field) != object.get(field);
+    let changes_content = match (target.kind.version.custom(), target.kind.resource.group_resource()) {
+        (Some(_), _) if !target.subresource.is_empty() => false,
+        (Some(version), _) => custom_object::changes_generation(version, old, object),
+        (None, ("discovery.k8s.io", _)) => {
+            labels(old) != labels(object)
+                || old
+                    .keys()
+                    .chain(object.keys())
+                    .any(|field| !matches!(&**field, "metadata" | "status") && differs(field))
+        }
+        (None, ("apiextensions.k8s.io", _)) => target.subresource.is_empty() && differs("spec"),
+        (None, _) => false,
+    };
     change_metadata(object, |metadata| {
         metadata.remove("selfLink");
         metadata.remove("managedFields");

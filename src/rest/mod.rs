@@ -7,6 +7,9 @@ mod api_service;
 mod bootstrap;
 mod compute;
 mod create;
+mod custom_object;
+mod definition;
+mod definition_controller;
 mod delete;
 mod delete_options;
 mod errors;
@@ -31,6 +34,7 @@ mod warnings;
 mod watch;
 mod write_options;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +43,7 @@ use http::{HeaderMap, Response, StatusCode};
 use serde_json::{Map, Value};
 
 pub use self::bootstrap::create_initial_objects;
+pub use self::definition_controller::DefinitionController;
 pub use self::object_publisher::ObjectPublisher;
 pub use self::write_options::FieldValidation;
 
@@ -47,13 +52,13 @@ use self::representation::{EventViewCache, OutputMediaType, ReplyContent};
 use self::target::ObjectTarget;
 use crate::kubeapi::{Query, RequestInfo, Status};
 use crate::message::Body;
-use crate::process::Drain;
+use crate::process::{Drain, Published, Publisher};
 use crate::registry;
 use crate::resources::Resource;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::builtin::event_conversion::{is_stored_as_other, stored_resource};
 use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
-use crate::storage::Prefix;
+use crate::storage::{KeyError, Prefix};
 use crate::watch_cache::{CollectionSettings, Collections, DeclaredField, Notifier, ResourceCollection, Stored};
 
 /// Largest request body in bytes, kube-apiserver's `MaxRequestBodyBytes`.
@@ -69,7 +74,7 @@ pub struct ApiServerSettings {
     pub event_ttl: Duration,
     /// Shortest duration of a watch without `timeoutSeconds`; the longest is twice that (`--min-request-timeout`).
     pub min_request_timeout: Duration,
-    /// The resources that are served.
+    /// The built-in resources that are served.
     pub catalog: Arc<ResourceCatalog>,
     /// Longest duration of a request that is no watch (`--request-timeout`).
     pub request_timeout: Duration,
@@ -82,6 +87,8 @@ pub struct ApiServerSettings {
 pub struct ApiServer {
     collections: Collections,
     settings: Arc<ApiServerSettings>,
+    catalog: Published<ResourceCatalog>,
+    catalog_publisher: Arc<Publisher<ResourceCatalog>>,
     drain: Drain,
     event_views: EventViewCache,
 }
@@ -122,7 +129,15 @@ impl VerbReply {
 impl ApiServer {
     /// Creates an API server above a watch cache. Watches end when `drain` begins.
     pub fn new(collections: Collections, settings: ApiServerSettings, drain: Drain) -> ApiServer {
-        ApiServer { collections, settings: Arc::new(settings), drain, event_views: EventViewCache::default() }
+        let (publisher, catalog) = Published::new(ResourceCatalog::clone(&settings.catalog));
+        ApiServer {
+            collections,
+            settings: Arc::new(settings),
+            catalog,
+            catalog_publisher: Arc::new(publisher),
+            drain,
+            event_views: EventViewCache::default(),
+        }
     }
 
     /// The watch cache.
@@ -135,20 +150,49 @@ impl ApiServer {
         &self.settings
     }
 
+    /// The resources that are served, those of CustomResourceDefinitions included.
+    pub fn catalog(&self) -> &Published<ResourceCatalog> {
+        &self.catalog
+    }
+
+    /// Replaces the resources of CustomResourceDefinitions. A collection whose definition is another one, or whose fields
+    /// for selectors changed, is dropped: the next request makes it again.
+    fn publish_custom(&self, entries: Vec<CatalogEntry>) {
+        let before = self.catalog.get();
+        let catalog = before.with_custom(entries);
+        let basis = |catalog: &ResourceCatalog| -> HashMap<String, (String, Vec<String>, Arc<Resource>)> {
+            let custom = catalog.entries().iter().filter_map(|entry| {
+                let custom = entry.kind.resource.custom.as_ref()?;
+                let fields = strategy::stored_fields(&entry.kind.resource).into_iter().map(str::to_owned).collect();
+                Some((custom.definition.clone(), (custom.uid.clone(), fields, entry.kind.resource.clone())))
+            });
+            custom.collect()
+        };
+        let now = basis(&catalog);
+        for (name, (uid, fields, resource)) in basis(&before) {
+            let is_same =
+                now.get(&name).is_some_and(|(new_uid, new_fields, _)| (new_uid, new_fields) == (&uid, &fields));
+            if !is_same && let Ok(prefix) = resource_prefix(&resource) {
+                self.collections.remove(&prefix);
+            }
+        }
+        self.catalog_publisher.publish(Arc::new(catalog));
+    }
+
     /// The resources that are stored as themselves, each with its collection.
     ///
     /// # Errors
     /// 500 for a name that cannot be part of a key.
     pub fn stored_resources(&self) -> Result<Vec<(Arc<Resource>, ResourceCollection)>, Status> {
         let is_own = |entry: &&CatalogEntry| entry.is_stored() && !is_stored_as_other(&entry.kind.resource);
-        let stored = self.settings.catalog.entries().iter().filter(is_own);
+        let catalog = self.catalog.get();
+        let stored = catalog.entries().iter().filter(is_own);
         stored.map(|entry| Ok((entry.kind.resource.clone(), self.collection(&entry.kind.resource)?))).collect()
     }
 
     /// Whether the request is for a resource that is served here.
     pub fn claims(&self, info: &RequestInfo<'_>) -> bool {
-        info.is_resource_request
-            && self.settings.catalog.find(info.api_group, info.api_version, info.resource).is_some()
+        info.is_resource_request && self.catalog.load().find(info.api_group, info.api_version, info.resource).is_some()
     }
 
     /// The response to a request that [`claims`](ApiServer::claims) accepts.
@@ -176,10 +220,10 @@ impl ApiServer {
         notifier: &Notifier,
         warnings: &mut Vec<String>,
     ) -> Result<Response<Body>, Status> {
-        let target = ObjectTarget::parse(&self.settings.catalog, request.info)?;
+        let target = ObjectTarget::parse(&self.catalog.get(), request.info)?;
         let collection = self.collection(&target.kind.resource)?;
         let verb = &*request.info.verb;
-        warnings.extend(strategy::deprecation_warning(&target.kind.resource).map(str::to_owned));
+        warnings.extend(strategy::deprecation_warning(&target.kind).map(str::to_owned));
         let media_type = OutputMediaType::negotiate(&target.kind, verb, request.query, request.headers)?;
         let reply = match verb {
             "get" => VerbReply::ok(read::get(&collection, &target, request).await?),
@@ -203,16 +247,25 @@ impl ApiServer {
     /// The collection of a resource.
     fn collection(&self, resource: &Arc<Resource>) -> Result<ResourceCollection, Status> {
         let resource = stored_resource(resource);
-        let prefix = Prefix::of_builtin(KEY_ROOT, &resource.group, &resource.plural);
+        let prefix = resource_prefix(resource);
         let prefix = prefix.map_err(Status::internal_error)?;
-        let fields = strategy::selectable_fields(resource);
-        let declare = |name: &&str| match *name {
+        let declare = |name: &str| match name {
             // `ToSelectableFields` in `pkg/registry/core/event/strategy.go`.
-            "source" => DeclaredField::new(name, &["source.component", "reportingComponent"]),
+            "source" if resource.custom.is_none() => {
+                DeclaredField::new(name, &["source.component", "reportingComponent"])
+            }
             name => DeclaredField::new(name, &[name]),
         };
-        let fields: Arc<[DeclaredField]> = fields.iter().map(declare).collect();
+        let fields: Arc<[DeclaredField]> = strategy::stored_fields(resource).into_iter().map(declare).collect();
         Ok(self.collections.collection(&CollectionSettings { prefix, fields }))
+    }
+}
+
+/// Prefix of the keys of a resource.
+fn resource_prefix(resource: &Resource) -> Result<Prefix, KeyError> {
+    match resource.custom {
+        Some(_) => Prefix::of_custom(KEY_ROOT, &resource.group, &resource.plural),
+        None => Prefix::of_builtin(KEY_ROOT, &resource.group, &resource.plural),
     }
 }
 

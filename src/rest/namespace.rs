@@ -111,7 +111,8 @@ async fn remove_content(api: &ApiServer, name: &str) -> Result<(), Status> {
         return Ok(());
     }
     let mut remaining = RemainingContent::default();
-    let stored = api.settings.catalog.entries().iter().filter(|entry| entry.is_stored());
+    let catalog = api.catalog.get();
+    let stored = catalog.entries().iter().filter(|entry| entry.is_stored());
     for entry in stored.filter(|entry| entry.kind.resource.is_namespaced) {
         if let Err(status) = remove_objects(api, &entry.kind, name, &mut remaining).await {
             remaining.add_failure(status.message);

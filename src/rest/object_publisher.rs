@@ -17,7 +17,8 @@ pub struct ObjectPublisher {
 impl ApiServer {
     /// A publisher of objects of a resource; none if the catalog does not have it.
     pub fn publisher(&self, group: &str, version: &str, plural: &str) -> Option<ObjectPublisher> {
-        let entry = self.settings().catalog.find(group, version, plural)?;
+        let catalog = self.catalog.get();
+        let entry = catalog.find(group, version, plural)?;
         Some(ObjectPublisher { collection: self.collection(&entry.kind.resource).ok()? })
     }
 }

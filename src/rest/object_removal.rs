@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::delete_options::DeleteOptions;
 use super::representation::ReplyObject;
 use super::target::ObjectTarget;
-use super::{cache_error, metadata, stored_object};
+use super::{cache_error, definition, metadata, stored_object};
 use crate::kubeapi::Status;
 use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::object_meta::change_metadata;
@@ -44,7 +44,9 @@ pub(super) async fn remove(
         check_preconditions(target, &current, options)?;
         let mut object = stored_object(&current).await?;
         let is_marked = current.metadata().deletion_timestamp.is_some();
-        let is_gone = !metadata::has_finalizers(&target.kind.resource, &object);
+        // Its objects are deleted first.
+        let is_gone = !metadata::has_finalizers(&target.kind.resource, &object)
+            && (is_marked || !definition::is_definition(&target.kind.resource));
         if is_marked && !is_gone {
             return Ok(Removed::Marked(ReplyObject::stored(current)));
         }
@@ -102,6 +104,9 @@ fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>) {
             metadata.insert("generation".to_owned(), json!(generation + 1));
         }
     });
+    if definition::is_definition(&target.kind.resource) {
+        definition::mark(object, &metadata::now());
+    }
     if is_namespace {
         let status = object.entry("status").or_insert_with(|| json!({}));
         status["phase"] = json!("Terminating");

@@ -10,7 +10,7 @@ use super::request_body::BodyFindings;
 use super::target::ObjectTarget;
 use super::update::{Replaced, ReplacementOptions, replace};
 use super::write_options::WriteOptions;
-use super::{ApiRequest, ApiServer, VerbReply, cache_error, metadata, request_body, stored_object};
+use super::{ApiRequest, ApiServer, VerbReply, cache_error, custom_object, metadata, request_body, stored_object};
 use crate::kubeapi::{Status, StatusDetails};
 use crate::patch::{JsonPatch, MergePatch, PatchError, StrategicPatch};
 use crate::resources::ServedKind;
@@ -50,7 +50,8 @@ pub(super) async fn patch(
     warnings: &mut Vec<String>,
 ) -> Result<VerbReply, Status> {
     let (media_type, body) = (request_body::media_type(request.headers), request.body.clone());
-    if !MEDIA_TYPES.contains(&&*media_type) {
+    let is_custom = target.kind.resource.custom.is_some();
+    if !MEDIA_TYPES.contains(&&*media_type) || is_custom && media_type == STRATEGIC_MERGE_PATCH {
         return Err(unsupported_patch(&media_type));
     }
     let options = WriteOptions::parse(request.query, "PatchOptions")?;
@@ -66,6 +67,7 @@ pub(super) async fn patch(
         let current = old.ok_or_else(|| target.not_found())?;
         let mut object = stored_object(&current).await?;
         convert_from_stored(&target.kind.resource, &mut object);
+        custom_object::convert_from_stored(&target.kind, &mut object);
         let object = Value::Object(object);
         let (patch, findings, validation) = (patch.clone(), findings.clone(), options.validation);
         let kind = target.kind.clone();

@@ -87,7 +87,7 @@ pub(super) fn selection(
     target: &ObjectTarget<'_>,
     options: &ListOptions,
 ) -> Result<Selection, Status> {
-    let own_fields = strategy::selectable_fields(&target.kind.resource);
+    let own_fields = strategy::selectable_fields(&target.kind);
     let is_selectable = |field: &str| {
         field == "metadata.name"
             || (field == "metadata.namespace" && target.kind.resource.is_namespaced)

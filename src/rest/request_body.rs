@@ -8,9 +8,9 @@ use serde_json::{Map, Value};
 use super::ApiRequest;
 use super::compute::run_sized;
 use super::object_type::{DecodeError, check_type};
-use super::strategy;
 use super::target::ObjectTarget;
 use super::write_options::FieldValidation;
+use super::{custom_object, strategy};
 use crate::kubeapi::json::{JsonFindings, read_json, strict_messages};
 use crate::kubeapi::protobuf::decode::{decode_object, read_envelope};
 use crate::kubeapi::protobuf::normalize::normalize;
@@ -114,8 +114,11 @@ pub(super) fn check_object(
     validation: FieldValidation,
 ) -> Result<DecodedObject, DecodeError> {
     check_type(kind, &mut value)?;
-    let unknown = match kind.version.format {
-        ObjectFormat::Builtin(message, _) => {
+    let unknown = match &kind.version.format {
+        ObjectFormat::Custom(version) => {
+            custom_object::decode(version, &mut value).map_err(|error| DecodeError::of_kind(kind, error))?
+        }
+        &ObjectFormat::Builtin(message, _) => {
             let unknown = normalize(&builtin_kinds().messages, message, &mut value);
             let unknown = unknown.map_err(|error| DecodeError::of_kind(kind, error))?;
             set_defaults(&builtin_kinds().messages, message, &mut value);

@@ -1,17 +1,36 @@
 //! Rules that differ between the built-in kinds (`pkg/registry/*/strategy.go`).
 
+use std::collections::BTreeSet;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use super::api_service;
 use super::service_fields::{complete_new_service, complete_replacing_service, drop_type_dependent_fields};
+use super::{api_service, custom_object, definition};
 use crate::kubeapi::Status;
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
-use crate::resources::Resource;
+use crate::resources::{Resource, ServedKind};
 
-/// Field selectors besides `metadata.name` and `metadata.namespace`.
-pub(super) fn selectable_fields(resource: &Resource) -> &'static [&'static str] {
+/// Field selectors of a version besides `metadata.name` and `metadata.namespace`.
+pub(super) fn selectable_fields(kind: &ServedKind) -> Vec<&str> {
+    match kind.version.custom() {
+        Some(version) => version.selectable_fields.iter().map(String::as_str).collect(),
+        None => builtin_selectable_fields(&kind.resource).to_vec(),
+    }
+}
+
+/// Fields of stored objects that field selectors of some version may name.
+pub(super) fn stored_fields(resource: &Resource) -> BTreeSet<&str> {
+    match &resource.custom {
+        Some(custom) => {
+            custom.versions.iter().flat_map(|version| &version.selectable_fields).map(String::as_str).collect()
+        }
+        None => builtin_selectable_fields(resource).iter().copied().collect(),
+    }
+}
+
+fn builtin_selectable_fields(resource: &Resource) -> &'static [&'static str] {
     match resource.group_resource() {
         ("", "namespaces") => &["status.phase"],
         ("", "secrets") => &["type"],
@@ -62,19 +81,26 @@ pub(super) fn selectable_fields(resource: &Resource) -> &'static [&'static str] 
 }
 
 /// The warning about a kind that is deprecated (`APILifecycleDeprecated` in `k8s.io/api`).
-pub(super) fn deprecation_warning(resource: &Resource) -> Option<&'static str> {
-    let is_deprecated = resource.group_resource() == ("", "endpoints");
+pub(super) fn deprecation_warning(kind: &ServedKind) -> Option<&str> {
+    if let Some(version) = kind.version.custom() {
+        return version.deprecation_warning.as_deref();
+    }
+    let is_deprecated = kind.resource.group_resource() == ("", "endpoints");
     is_deprecated.then_some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
 }
 
 /// Whether objects have `metadata.generation`.
 pub(super) fn has_generation(resource: &Resource) -> bool {
-    resource.group_resource() == ("discovery.k8s.io", "endpointslices")
+    resource.custom.is_some()
+        || matches!(
+            resource.group_resource(),
+            ("discovery.k8s.io", "endpointslices") | ("apiextensions.k8s.io", "customresourcedefinitions")
+        )
 }
 
 /// Whether PUT creates an object that does not exist (`AllowCreateOnUpdate`).
 pub(super) fn creates_on_update(resource: &Resource) -> bool {
-    matches!(&*resource.plural, "leases" | "endpoints" | "events" | "services")
+    resource.custom.is_none() && matches!(&*resource.plural, "leases" | "endpoints" | "events" | "services")
 }
 
 /// Whether DELETE is answered with the object instead of a Status (`ReturnDeletedObject`).
@@ -126,12 +152,12 @@ pub(super) fn begin_update(
 
 /// Whether PUT without a resourceVersion replaces whatever there is (`AllowUnconditionalUpdate`).
 pub(super) fn allows_unconditional_update(resource: &Resource) -> bool {
-    !matches!(&*resource.plural, "leases" | "apiservices")
+    resource.custom.is_none() && !matches!(&*resource.plural, "leases" | "apiservices" | "customresourcedefinitions")
 }
 
 /// Moves the text in `stringData` of a Secret to `data` (`pkg/apis/core/v1/conversion.go`).
 pub(super) fn convert_string_data(resource: &Resource, object: &mut Map<String, Value>) {
-    if resource.plural != "secrets" {
+    if resource.group_resource() != ("", "secrets") {
         return;
     }
     let Some(Value::Object(texts)) = object.remove("stringData") else { return };
@@ -148,8 +174,12 @@ pub(super) fn convert_string_data(resource: &Resource, object: &mut Map<String, 
 }
 
 /// Sets the fields of a new object that clients cannot choose, and defaults.
-pub(super) fn prepare_new(resource: &Resource, object: &mut Map<String, Value>) {
-    match resource.group_resource() {
+pub(super) fn prepare_new(kind: &ServedKind, object: &mut Map<String, Value>) {
+    if let Some(version) = kind.version.custom() {
+        return custom_object::prepare_new(version, object);
+    }
+    match kind.resource.group_resource() {
+        ("apiextensions.k8s.io", "customresourcedefinitions") => definition::prepare_new(object),
         ("", "namespaces") => {
             let name = ObjectMetaView::of_map(object).name().to_owned();
             change_metadata(object, |metadata| {
@@ -208,11 +238,15 @@ fn drop_coordinated_election(object: &mut Map<String, Value>) {
 
 /// Restores the fields that a write to the object or to a subresource cannot change.
 pub(super) fn prepare_replacement(
-    resource: &Resource,
+    kind: &ServedKind,
     subresource: &str,
     old: &Map<String, Value>,
     object: &mut Map<String, Value>,
 ) {
+    if let Some(version) = kind.version.custom() {
+        return custom_object::prepare_replacement(version, subresource, old, object);
+    }
+    let resource = &kind.resource;
     let mut keep = |field: &str| match old.get(field) {
         Some(value) => drop(object.insert(field.to_owned(), value.clone())),
         None => drop(object.remove(field)),
@@ -230,7 +264,7 @@ pub(super) fn prepare_replacement(
         ("serviceaccounts", _) => keep_secret_names(object),
         ("leases", _) => drop_coordinated_election(object),
         ("endpointslices", _) => drop_topology(object),
-        ("apiservices", "") => keep("status"),
+        ("apiservices" | "customresourcedefinitions", "") => keep("status"),
         ("apiservices", "status") => {
             keep("spec");
             keep_metadata(old, object);
@@ -241,6 +275,7 @@ pub(super) fn prepare_replacement(
     match &*resource.plural {
         "secrets" => set_default(object, "type", json!("Opaque")),
         "apiservices" => api_service::set_defaults(object),
+        "customresourcedefinitions" => definition::prepare_replacement(object),
         _ => {}
     }
 }

@@ -47,7 +47,7 @@ impl<'r> ObjectTarget<'r> {
         }
         let needs_name = !is_collection && (info.verb != "create" || !subresource.is_empty());
         let target = ObjectTarget { kind: entry.kind.clone(), namespace, name, subresource };
-        let verbs = if subresource.is_empty() { entry.verbs() } else { entry.subresource_verbs(subresource) };
+        let verbs = if subresource.is_empty() { entry.answered_verbs() } else { entry.subresource_verbs(subresource) };
         // A collection is deleted in one namespace at a time.
         let is_one_collection = info.verb != "deletecollection" || !resource.is_namespaced || !namespace.is_empty();
         let has_place = needs_name != target.name.is_empty() && is_one_collection;

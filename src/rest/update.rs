@@ -11,10 +11,12 @@ use super::representation::{ReplyContent, ReplyObject};
 use super::target::ObjectTarget;
 use super::validation::validate_replacement;
 use super::write_options::WriteOptions;
-use super::{ApiRequest, ApiServer, VerbReply, cache_error, errors, metadata, request_body, stored_object, strategy};
+use super::{
+    ApiRequest, ApiServer, VerbReply, cache_error, custom_object, errors, metadata, request_body, stored_object,
+    strategy,
+};
 use crate::kubeapi::Status;
 use crate::kubeapi::field_error::{FieldError, invalid_fields_status};
-use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::list_options::parse_uint64;
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use crate::watch_cache::{Error, ResourceCollection, Stored};
@@ -89,7 +91,8 @@ pub(super) async fn replace(
     options: ReplacementOptions,
     warnings: &mut Vec<String>,
 ) -> Result<Replaced, Status> {
-    let old_object = stored_object(old).await?;
+    let mut old_object = stored_object(old).await?;
+    custom_object::convert_from_stored(&target.kind, &mut old_object);
     let is_conditional = check_version(target, old, &mut object)?;
     // Of a patch, the uid is validated as any other field.
     if !options.is_patch {
@@ -97,10 +100,10 @@ pub(super) async fn replace(
     }
     metadata::fill_replacement(target, &old_object, &mut object);
     strategy::begin_update(&target.kind.resource, target.subresource, &old_object, &mut object)?;
-    strategy::prepare_replacement(&target.kind.resource, target.subresource, &old_object, &mut object);
+    strategy::prepare_replacement(&target.kind, target.subresource, &old_object, &mut object);
     validate_replacement(&api.settings.registry, target, &old_object, &object)?;
     warnings.extend(object_warnings(&target.kind.resource, target.subresource, Some(&old_object), &object));
-    let value = write_stored_json(&object).bytes;
+    let value = custom_object::stored_bytes(&target.kind.resource, &object);
     let key = target.key(collection)?;
     // The last finalizer was removed.
     let is_removed = metadata::is_removable(&target.kind.resource, &object);

@@ -1,5 +1,6 @@
 //! The verb watch.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -15,7 +16,9 @@ use super::{ApiRequest, ApiServer, cache_error, read};
 use crate::kubeapi::Status;
 use crate::kubeapi::list_options::{ListOptions, VersionMatch};
 use crate::message::{Body, BodyError};
-use crate::process::{Drain, ShutdownPhase};
+use crate::process::{Drain, Published, ShutdownPhase};
+use crate::resources::catalog::ResourceCatalog;
+use crate::resources::{ResourceVersion, ServedKind};
 use crate::watch_cache::{Error, Notifier, ResourceCollection, WatchCursor, WatchEvent, WatchQuery, WatchStart};
 
 /// Size in bytes up to which initial events are sent together.
@@ -57,7 +60,8 @@ pub(super) async fn watch(
     };
     let encoder = EventEncoder::new(target.kind.clone(), media_type, api.event_views.clone());
     let content_type = encoder.content_type();
-    let body = WatchBody { cursor: cursor.map_err(Some), encoder, drain: api.drain.clone() };
+    let served = target.kind.resource.custom.as_ref().map(|_| ServedDefinition::new(api, target));
+    let body = WatchBody { cursor: cursor.map_err(Some), encoder, served, drain: api.drain.clone() };
     let events = stream::unfold(body, |mut body| async move {
         let frame = body.next_frame().await?;
         Some((Ok::<_, BodyError>(Frame::data(frame)), body))
@@ -95,7 +99,45 @@ struct WatchBody {
     /// An error is sent once, as an event of type ERROR.
     cursor: Result<WatchCursor, Option<Status>>,
     encoder: EventEncoder,
+    /// Of a custom resource.
+    served: Option<ServedDefinition>,
     drain: Drain,
+}
+
+/// The definition by which a watch began: the watch ends when it changes, so that clients see objects by the new one.
+struct ServedDefinition {
+    catalog: Published<ResourceCatalog>,
+    kind: ServedKind,
+}
+
+impl ServedDefinition {
+    fn new(api: &ApiServer, target: &ObjectTarget<'_>) -> ServedDefinition {
+        ServedDefinition { catalog: api.catalog.clone(), kind: target.kind.clone() }
+    }
+
+    fn is_current(&self) -> bool {
+        let (resource, version) = (&self.kind.resource, &self.kind.version);
+        let catalog = self.catalog.load();
+        let entry = catalog.find(&resource.group, &version.version, &resource.plural);
+        let custom = |version: &ResourceVersion| version.custom().cloned();
+        let (now, before) = (entry.and_then(|entry| custom(&entry.kind.version)), custom(version));
+        now.zip(before).is_some_and(|(now, before)| Arc::ptr_eq(&now, &before))
+    }
+
+    /// Waits until the definition is another one.
+    async fn changed(&mut self) {
+        while self.is_current() {
+            self.catalog.changed().await;
+        }
+    }
+}
+
+/// Waits until the definition of a custom resource is another one; for ever for a built-in one.
+async fn definition_changed(served: &mut Option<ServedDefinition>) {
+    match served {
+        Some(served) => served.changed().await,
+        None => std::future::pending().await,
+    }
 }
 
 impl WatchBody {
@@ -108,6 +150,7 @@ impl WatchBody {
         let event = tokio::select! {
             biased;
             () = self.drain.wait_for(ShutdownPhase::Draining) => return None,
+            () = definition_changed(&mut self.served) => return None,
             event = cursor.next() => event,
         };
         let frame = match event {

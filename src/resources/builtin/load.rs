@@ -214,9 +214,10 @@ impl ResourceLine<'static> {
             short_names: self.short_names.into_iter().map(Cow::Borrowed).collect(),
             categories: self.categories.into_iter().map(Cow::Borrowed).collect(),
             is_namespaced: self.namespaced,
-            storage: self.storage.map(|storage| (storage.group, storage.version)),
-            storage_path: self.storage_path,
+            storage: self.storage.map(|storage| (storage.group.into(), storage.version.into())),
+            storage_path: self.storage_path.into(),
             versions: versions.collect::<Result<_, _>>()?,
+            custom: None,
         }))
     }
 }

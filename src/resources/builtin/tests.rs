@@ -40,7 +40,8 @@ fn builtin_kinds_of_the_file_are_found() {
     assert_eq!(kinds.resources().len(), 67);
     let ServedKind { resource: services, version: v1 } = kinds.find("", "v1", "services").unwrap();
     assert_eq!((&*services.kind, services.short_names.as_slice()), ("Service", &["svc".into()][..]));
-    assert_eq!((services.storage, services.storage_path), (Some(("", "v1")), "services/specs"));
+    assert_eq!(services.storage, Some(("".into(), "v1".into())));
+    assert_eq!(services.storage_path, "services/specs");
     assert_eq!(v1.subresource("status").unwrap().verbs, ["get", "patch", "update"]);
     let spec = kinds.messages.find("io.k8s.api.core.v1.ServiceSpec").unwrap();
     let (ports, _) = kinds.messages.field(spec, "ports").unwrap();

@@ -84,8 +84,11 @@ impl EventEncoder {
             let size = event.object.as_ref().map_or(0, |object| object.bytes().len());
             return run_sized(size, move || event_frame(&kind, media_type, &event, with_columns)).await?;
         };
-        let is_converted = u64::from(is_stored_as_other(&kind.resource));
-        let form = view_form(media_type, event.kind, with_columns, SystemTime::now()) | is_converted << 15;
+        let conversion = match kind.version.custom() {
+            Some(version) => version.number(),
+            None => u16::from(is_stored_as_other(&kind.resource)),
+        };
+        let form = view_form(media_type, event.kind, with_columns, SystemTime::now()) | u64::from(conversion) << 48;
         let size = event.object.as_ref().map_or(0, |object| object.bytes().len());
         let shared = change.clone();
         let encode = move || {
@@ -114,9 +117,8 @@ impl EventEncoder {
     }
 }
 
-/// The number of a representation of an event, for [`Views`](crate::watch_cache::Views), without bit 15, which says that
-/// objects are converted. Tables have ages, so that one
-/// is shared within a second only.
+/// The number of a representation of an event, for [`Views`](crate::watch_cache::Views), without the upper 16 bits, which
+/// say how objects are converted. Tables have ages, so that one is shared within a second only.
 fn view_form(media_type: OutputMediaType, kind: WatchEventKind, with_columns: bool, now: SystemTime) -> u64 {
     let is_beta = |api_version: &str| u64::from(api_version.ends_with("beta1"));
     let transform = match media_type.transform {

@@ -85,7 +85,7 @@ impl OutputMediaType {
         let shape = ResponseShape::of_verb(verb);
         let clause = match accept {
             Some("") => SupportedClause { encoding: OutputEncoding::Json, target: None, is_pretty: false },
-            accept => negotiate_clause(accept.unwrap_or_default(), shape)?,
+            accept => negotiate_clause(accept.unwrap_or_default(), shape, kind.version.message().is_some())?,
         };
         let mut encoding = clause.encoding;
         if shape == ResponseShape::Watch && clause.encoding == OutputEncoding::Yaml {
@@ -145,8 +145,8 @@ struct SupportedClause {
     is_pretty: bool,
 }
 
-/// The preferred clause that is supported.
-fn negotiate_clause(accept: &str, shape: ResponseShape) -> Result<SupportedClause, Status> {
+/// The preferred clause that is supported; `has_protobuf` as for [`SupportedClause::new`].
+fn negotiate_clause(accept: &str, shape: ResponseShape, has_protobuf: bool) -> Result<SupportedClause, Status> {
     let clauses = parse_accept(accept);
     let covered = || {
         clauses.iter().flat_map(|clause| {
@@ -158,7 +158,8 @@ fn negotiate_clause(accept: &str, shape: ResponseShape) -> Result<SupportedClaus
     let is_range = |clause: &MediaRange<'_>| clause.kind != "*" && clause.subtype == "*";
     let is_acceptable = covered().any(|(clause, _)| !is_range(clause));
     if is_acceptable
-        && let Some(clause) = covered().find_map(|(clause, encoding)| SupportedClause::new(clause, encoding))
+        && let Some(clause) =
+            covered().find_map(|(clause, encoding)| SupportedClause::new(clause, encoding, has_protobuf))
     {
         return Ok(clause);
     }
@@ -172,8 +173,9 @@ fn negotiate_clause(accept: &str, shape: ResponseShape) -> Result<SupportedClaus
 }
 
 impl SupportedClause {
-    /// The clause; none if one of its parameters is not supported for the encoding.
-    fn new(clause: &MediaRange<'_>, encoding: OutputEncoding) -> Option<SupportedClause> {
+    /// The clause; none if one of its parameters is not supported for the encoding. `has_protobuf` says that objects of
+    /// the kind have a form in protobuf; metadata always have.
+    fn new(clause: &MediaRange<'_>, encoding: OutputEncoding, has_protobuf: bool) -> Option<SupportedClause> {
         let is_streamed = encoding != OutputEncoding::Yaml;
         let is_supported = clause.parameters.iter().all(|(key, value)| match *key {
             "stream" => value.is_empty() || (value == "watch" && is_streamed),
@@ -184,7 +186,8 @@ impl SupportedClause {
         let target = if is_transformed { Some(TransformTarget::new(clause)?) } else { None };
         // A Table has no form in protobuf.
         let is_table = target.is_some_and(|target| target.kind == TransformKind::Table);
-        if !is_supported || (is_table && encoding == OutputEncoding::Protobuf) {
+        let is_unavailable = is_table || target.is_none() && !has_protobuf;
+        if !is_supported || (is_unavailable && encoding == OutputEncoding::Protobuf) {
             return None;
         }
         Some(SupportedClause { encoding, target, is_pretty: clause.parameter("pretty") == Some("1") })

@@ -11,6 +11,7 @@ use crate::kubeapi::json::write_json;
 use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::ServedKind;
 use crate::resources::builtin::event_conversion::{convert_from_stored, is_stored_as_other};
+use crate::rest::custom_object;
 use crate::storage::Revision;
 use crate::watch_cache::Stored;
 
@@ -66,7 +67,12 @@ impl ReplyObject {
 
     /// The object in the version of a kind, if that is not the stored one.
     pub(super) fn in_version_of(&self, kind: &ServedKind) -> Cow<'_, ReplyObject> {
-        if !is_stored_as_other(&kind.resource) {
+        let is_as_stored = match (self, kind.version.custom()) {
+            (_, None) => !is_stored_as_other(&kind.resource),
+            (ReplyObject::Stored(..), Some(_)) => false,
+            (ReplyObject::Unstored(value), Some(version)) => value["apiVersion"] == *version.api_version,
+        };
+        if is_as_stored {
             return Cow::Borrowed(self);
         }
         let mut value = match self {
@@ -77,6 +83,7 @@ impl ReplyObject {
         };
         if let Value::Object(object) = &mut value {
             convert_from_stored(&kind.resource, object);
+            custom_object::convert_from_stored(kind, object);
         }
         Cow::Owned(ReplyObject::Unstored(value))
     }

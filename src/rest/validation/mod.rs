@@ -3,6 +3,7 @@
 
 mod api_service;
 mod config_data;
+mod definition;
 mod endpoint_slice;
 mod endpoints;
 mod event;
@@ -18,6 +19,7 @@ use serde_json::{Map, Value};
 
 pub(super) use self::service_addresses::cluster_ip_errors;
 
+use super::custom_object;
 use super::target::ObjectTarget;
 use crate::kubeapi::Status;
 use crate::kubeapi::field_error::{FieldError, FieldPath, invalid_fields_status};
@@ -89,8 +91,15 @@ fn name_rule(resource: &Resource) -> NameRule {
 /// The errors by the rules of the kind.
 fn kind_errors(input: &ValidationInput<'_>) -> Vec<FieldError> {
     let target = input.target;
+    if let Some(version) = target.kind.version.custom() {
+        let mut errors = input.metadata_update_errors();
+        errors.extend(input.metadata_errors());
+        errors.extend(custom_object::schema_errors(version, input.old, input.object));
+        return errors;
+    }
     match (&*target.kind.resource.group, &*target.kind.resource.plural, target.subresource) {
         ("apiregistration.k8s.io", "apiservices", _) => api_service::validate_api_service(input),
+        ("apiextensions.k8s.io", "customresourcedefinitions", _) => definition::validate_definition(input),
         ("", "configmaps", _) => config_data::validate_config_map(input),
         ("", "secrets", _) => config_data::validate_secret(input),
         ("", "namespaces", subresource) => namespace::validate_namespace(input, subresource),

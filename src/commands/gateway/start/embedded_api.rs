@@ -13,7 +13,7 @@ use crate::observe::metrics::{Metrics, ResourceStats, StorageStats};
 use crate::process::{Drain, Problem, Published, ShutdownPhase};
 use crate::registry::StoredObjects;
 use crate::resources::Resource;
-use crate::rest::{ApiServer, create_initial_objects};
+use crate::rest::{ApiServer, DefinitionController, create_initial_objects};
 use crate::route::RouteTable;
 use crate::storage::{LocalStore, LocalStoreSettings, StoreMonitor};
 use crate::watch_cache::{Collections, HistoryLimits, ResourceCollection};
@@ -61,7 +61,17 @@ pub(super) fn start_embedded_api(
     let (sender, created) = channel();
     let (first, mut drain) = (api.clone(), drain.clone());
     let thread = spawn_thread("embedded-api", async move || {
+        let definitions = match DefinitionController::start(first.clone()).await {
+            Ok(definitions) => definitions,
+            Err(status) => return drop(sender.send(Err(status))),
+        };
         let _ = sender.send(create_initial_objects(&first).await);
+        let notifier = collections.notifier();
+        tokio::task::spawn_local({
+            let notifier = notifier.clone();
+            async move { notifier.run().await }
+        });
+        tokio::task::spawn_local(definitions.run(notifier));
         // Before the first request for each. A resource that cannot be read is tried again by its requests.
         for (_, collection) in resources {
             let _ = collection.ensure_loaded().await;

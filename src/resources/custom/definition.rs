@@ -1,0 +1,234 @@
+//! The fields of a CustomResourceDefinition that the server reads (`apiextensions.k8s.io/v1`). Schemas are read by
+//! [`CustomVersion`](super::CustomVersion) when they are needed.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+
+use crate::watch_cache::Stored;
+
+/// A CustomResourceDefinition.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Definition {
+    /// Metadata.
+    pub metadata: DefinitionMetadata,
+    /// What its author wants.
+    pub spec: DefinitionSpec,
+    /// What the server made of it.
+    #[serde(default)]
+    pub status: DefinitionStatus,
+}
+
+/// Metadata of a definition.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct DefinitionMetadata {
+    /// Plural name and group.
+    pub name: String,
+    /// The uid.
+    pub uid: String,
+    /// Counts changes of the specification.
+    pub generation: i64,
+    /// When deletion began.
+    pub deletion_timestamp: Option<String>,
+    /// Names of the finalizers.
+    pub finalizers: Option<Vec<String>>,
+}
+
+/// Specification of a definition.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct DefinitionSpec {
+    /// API group.
+    pub group: String,
+    /// Names that the author wants.
+    pub names: DefinitionNames,
+    /// `Namespaced` or `Cluster`.
+    #[serde(default)]
+    pub scope: String,
+    /// Versions, in the order of the author.
+    #[serde(default)]
+    pub versions: Vec<DefinitionVersion>,
+    /// How objects are converted between versions.
+    pub conversion: Option<DefinitionConversion>,
+    /// A relic of v1beta1: unknown fields are kept everywhere.
+    #[serde(default)]
+    pub preserve_unknown_fields: bool,
+}
+
+/// Names of a custom resource.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(default, rename_all = "camelCase")]
+pub struct DefinitionNames {
+    /// Name in paths.
+    pub plural: String,
+    /// Singular name.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub singular: String,
+    /// Short names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub short_names: Option<Vec<String>>,
+    /// Kind of an object.
+    pub kind: String,
+    /// Kind of a list.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub list_kind: String,
+    /// Categories, such as `all`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub categories: Option<Vec<String>>,
+}
+
+/// A version of a custom resource.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct DefinitionVersion {
+    /// Name of the version.
+    pub name: String,
+    /// Whether the version is served.
+    #[serde(default)]
+    pub served: bool,
+    /// Whether objects are stored in the version.
+    #[serde(default)]
+    pub storage: bool,
+    /// Whether requests get a warning.
+    #[serde(default)]
+    pub deprecated: bool,
+    /// The text of that warning, if the author gave one.
+    pub deprecation_warning: Option<String>,
+    /// A number that differs for different schemas.
+    #[serde(default, deserialize_with = "schema_hash", rename = "schema")]
+    pub schema_hash: u64,
+    /// Subresources.
+    pub subresources: Option<DefinitionSubresources>,
+    /// Columns of a Table.
+    pub additional_printer_columns: Option<Vec<PrinterColumn>>,
+    /// Fields that field selectors may name.
+    pub selectable_fields: Option<Vec<SelectableField>>,
+}
+
+/// The hash of a value that is read elsewhere, so that a change of it is a change of the definition.
+fn schema_hash<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let text = Box::<RawValue>::deserialize(deserializer)?;
+    let mut hasher = DefaultHasher::new();
+    text.get().hash(&mut hasher);
+    Ok(hasher.finish())
+}
+
+/// Subresources of a version.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+pub struct DefinitionSubresources {
+    /// Present if there is a subresource `status`.
+    pub status: Option<IgnoredAny>,
+    /// Present if there is a subresource `scale`.
+    pub scale: Option<ScalePaths>,
+}
+
+/// Where the fields of a `Scale` are in an object.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ScalePaths {
+    /// JSON path of the wanted number of replicas.
+    pub spec_replicas_path: String,
+    /// JSON path of the observed number of replicas.
+    pub status_replicas_path: String,
+    /// JSON path of the label selector as text.
+    pub label_selector_path: Option<String>,
+}
+
+/// A column of a Table.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PrinterColumn {
+    /// Heading.
+    pub name: String,
+    /// Type of the cells.
+    #[serde(rename = "type")]
+    pub column_type: String,
+    /// Format of the cells; may be empty.
+    #[serde(default)]
+    pub format: String,
+    /// Description; may be empty.
+    #[serde(default)]
+    pub description: String,
+    /// Above 0, kubectl prints the column only with `-o wide`.
+    #[serde(default)]
+    pub priority: i32,
+    /// JSON path of the cell.
+    #[serde(default)]
+    pub json_path: String,
+}
+
+/// A field that field selectors may name.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct SelectableField {
+    /// JSON path of the field.
+    pub json_path: String,
+}
+
+/// How objects are converted between versions.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+pub struct DefinitionConversion {
+    /// `None` or `Webhook`.
+    pub strategy: String,
+    /// A number that differs for different webhooks.
+    #[serde(default, deserialize_with = "schema_hash", rename = "webhook")]
+    pub webhook_hash: u64,
+}
+
+/// Status of a definition.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct DefinitionStatus {
+    /// Conditions.
+    pub conditions: Option<Vec<DefinitionCondition>>,
+    /// Names that the resource has.
+    pub accepted_names: DefinitionNames,
+    /// Versions in which objects may be stored.
+    pub stored_versions: Option<Vec<String>>,
+}
+
+/// A condition of a definition.
+#[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct DefinitionCondition {
+    /// Type, such as `Established`.
+    #[serde(rename = "type")]
+    pub condition_type: String,
+    /// `True`, `False` or `Unknown`.
+    pub status: String,
+    /// When the status changed last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<String>,
+    /// Reason in one word.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Reason for people.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Generation that was observed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
+
+impl Definition {
+    /// Reads a stored definition.
+    ///
+    /// # Errors
+    /// The stored value is no definition.
+    pub fn read(stored: &Stored) -> Result<Definition, serde_json::Error> {
+        serde_json::from_slice(stored.bytes())
+    }
+
+    /// Whether a condition is true.
+    pub fn has_condition(&self, condition_type: &str) -> bool {
+        self.condition(condition_type).is_some_and(|condition| condition.status == "True")
+    }
+
+    /// Finds a condition.
+    pub fn condition(&self, condition_type: &str) -> Option<&DefinitionCondition> {
+        self.status.conditions.iter().flatten().find(|condition| condition.condition_type == condition_type)
+    }
+}

@@ -1,0 +1,189 @@
+//! Custom resources: what a CustomResourceDefinition makes of its versions.
+
+/// Cells of a Table.
+pub mod cells;
+/// CustomResourceDefinitions as they are stored.
+pub mod definition;
+/// A version of a custom resource: its schema, compiled on first use.
+pub mod version;
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use aws_lc_rs::digest;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+pub use self::definition::{Definition, DefinitionNames};
+pub use self::version::CustomVersion;
+
+use self::definition::DefinitionVersion;
+use super::catalog::{CUSTOM_VERBS, CatalogEntry};
+use super::{ObjectFormat, Resource, ResourceColumn, ResourceVersion, ServedKind, ServedSubresource};
+use crate::kubeapi::compare_kube_aware;
+use crate::watch_cache::Stored;
+
+/// Verbs of a custom resource whose definition is being deleted.
+const TERMINATING_VERBS: [&str; 5] = ["delete", "deletecollection", "get", "list", "watch"];
+const SUBRESOURCE_VERBS: [&str; 3] = ["get", "patch", "update"];
+
+/// What a custom resource has besides a built-in one.
+#[derive(Debug)]
+pub struct CustomResource {
+    /// Name of the CustomResourceDefinition.
+    pub definition: String,
+    /// `metadata.uid` of the CustomResourceDefinition.
+    pub uid: String,
+    /// `metadata.generation` of the CustomResourceDefinition.
+    pub generation: i64,
+    /// Whether the CustomResourceDefinition is being deleted, so that no object can be created.
+    pub is_terminating: bool,
+    /// All versions in the order of the definition, also those that are not served: stored objects may be in them.
+    pub versions: Vec<Arc<CustomVersion>>,
+}
+
+impl CustomResource {
+    /// Finds a version by its name, served or not.
+    pub fn version(&self, name: &str) -> Option<&Arc<CustomVersion>> {
+        self.versions.iter().find(|version| version.name == name)
+    }
+}
+
+/// The entries of the catalog that a definition makes: one for each served version, in the order of their priority.
+/// None until the names are accepted. Names are the accepted ones. `before` is the resource of the same specification,
+/// whose versions go on to be used.
+pub fn custom_entries(
+    definition: &Definition,
+    stored: &Arc<Stored>,
+    before: Option<&CustomResource>,
+) -> Vec<CatalogEntry> {
+    let resource = Arc::new(custom_resource(definition, stored, before));
+    let served =
+        resource.versions.iter().map(|version| ServedKind { resource: resource.clone(), version: version.clone() });
+    served.map(CatalogEntry::of_custom).collect()
+}
+
+fn custom_resource(definition: &Definition, stored: &Arc<Stored>, before: Option<&CustomResource>) -> Resource {
+    let (spec, names) = (&definition.spec, &definition.status.accepted_names);
+    let is_terminating = definition.metadata.deletion_timestamp.is_some();
+    let storage = spec.versions.iter().find(|version| version.storage).map(|version| version.name.clone());
+    let new_versions = || {
+        let all = spec.versions.iter().enumerate();
+        all.map(|(place, version)| Arc::new(CustomVersion::new(spec, version, place, stored))).collect()
+    };
+    let versions: Vec<Arc<CustomVersion>> = before.map_or_else(new_versions, |before| before.versions.clone());
+    let mut served: Vec<(&DefinitionVersion, &Arc<CustomVersion>)> =
+        spec.versions.iter().zip(&versions).filter(|(version, _)| version.served).collect();
+    served.sort_by(|a, b| by_priority(&a.0.name, &b.0.name));
+    let resource_version = |(version, custom): (&DefinitionVersion, &Arc<CustomVersion>)| {
+        Arc::new(ResourceVersion {
+            version: Cow::Owned(version.name.clone()),
+            format: ObjectFormat::Custom(custom.clone()),
+            columns: columns(version),
+            verbs: if is_terminating { TERMINATING_VERBS.to_vec() } else { CUSTOM_VERBS.to_vec() },
+            storage_version_hash: storage_version_hash(&spec.group, storage.as_deref(), &names.kind).into(),
+            subresources: subresources(version, &names.kind),
+        })
+    };
+    Resource {
+        group: Cow::Owned(spec.group.clone()),
+        plural: Cow::Owned(names.plural.clone()),
+        singular: Cow::Owned(names.singular.clone()),
+        kind: Cow::Owned(names.kind.clone()),
+        list_kind: Some(Cow::Owned(names.list_kind.clone())),
+        short_names: names.short_names.iter().flatten().cloned().map(Cow::Owned).collect(),
+        categories: names.categories.iter().flatten().cloned().map(Cow::Owned).collect(),
+        is_namespaced: spec.scope == "Namespaced",
+        storage: storage.clone().map(|version| (Cow::Owned(spec.group.clone()), Cow::Owned(version))),
+        storage_path: Cow::Owned(format!("{}/{}", spec.group, names.plural)),
+        versions: served.into_iter().map(resource_version).collect(),
+        custom: Some(CustomResource {
+            definition: definition.metadata.name.clone(),
+            uid: definition.metadata.uid.clone(),
+            generation: definition.metadata.generation,
+            is_terminating,
+            versions,
+        }),
+    }
+}
+
+/// Kubernetes' order of versions: the first is preferred (`CompareKubeAwareVersionStrings` in
+/// `k8s.io/apimachinery/pkg/version`).
+fn by_priority(a: &str, b: &str) -> Ordering {
+    compare_kube_aware(b, a)
+}
+
+/// `storageVersionHash` of discovery (`discovery.StorageVersionHash` in `k8s.io/apiserver`).
+fn storage_version_hash(group: &str, version: Option<&str>, kind: &str) -> String {
+    let Some(version) = version else { return String::new() };
+    let hash = digest::digest(&digest::SHA256, format!("{group}/{version}/{kind}").as_bytes());
+    STANDARD.encode(&hash.as_ref()[..8])
+}
+
+/// Columns of a Table: the name, then those of the definition, or the age
+/// (`pkg/registry/customresource/tableconvertor`).
+fn columns(version: &DefinitionVersion) -> Arc<[ResourceColumn]> {
+    let name = ResourceColumn {
+        name: "Name".into(),
+        column_type: "string".into(),
+        format: "name".into(),
+        description: NAME_DESCRIPTION.to_owned(),
+        priority: 0,
+    };
+    let age = ResourceColumn {
+        name: "Age".into(),
+        column_type: "date".into(),
+        format: "".into(),
+        description: AGE_DESCRIPTION.to_owned(),
+        priority: 0,
+    };
+    let own = version.additional_printer_columns.iter().flatten().map(|column| ResourceColumn {
+        name: Cow::Owned(column.name.clone()),
+        column_type: Cow::Owned(column.column_type.clone()),
+        format: Cow::Owned(column.format.clone()),
+        description: if column.description.is_empty() {
+            format!("Custom resource definition column (in JSONPath format): {}", column.json_path)
+        } else {
+            column.description.clone()
+        },
+        priority: column.priority,
+    });
+    let mut columns: Vec<ResourceColumn> = std::iter::once(name).chain(own).collect();
+    if columns.len() == 1 {
+        columns.push(age);
+    }
+    columns.into()
+}
+
+/// Description of `metadata.name`, as upstream prints it.
+const NAME_DESCRIPTION: &str = "Name must be unique within a namespace. Is required when creating resources, although \
+    some resources may allow a client to request the generation of an appropriate name automatically. Name is primarily \
+    intended for creation idempotence and configuration definition. Cannot be updated. More info: \
+    https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
+/// Description of the default column, as upstream prints it.
+const AGE_DESCRIPTION: &str = "CreationTimestamp is a timestamp representing the server time when this object was \
+    created. It is not guaranteed to be set in happens-before order across separate operations. Clients may not set this \
+    value. It is represented in RFC3339 form and is in UTC.\n\nPopulated by the system. Read-only. Null for lists. More \
+    info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
+
+fn subresources(version: &DefinitionVersion, kind: &str) -> Vec<ServedSubresource> {
+    let Some(subresources) = &version.subresources else { return Vec::new() };
+    let scale = subresources.scale.as_ref().map(|_| ServedSubresource {
+        name: "scale",
+        group: "autoscaling".into(),
+        version: "v1".into(),
+        kind: "Scale".into(),
+        message: None,
+        verbs: SUBRESOURCE_VERBS.to_vec(),
+    });
+    let status = subresources.status.as_ref().map(|_| ServedSubresource {
+        name: "status",
+        group: "".into(),
+        version: "".into(),
+        kind: Cow::Owned(kind.to_owned()),
+        message: None,
+        verbs: SUBRESOURCE_VERBS.to_vec(),
+    });
+    scale.into_iter().chain(status).collect()
+}

@@ -1,0 +1,132 @@
+//! A version of a custom resource.
+
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::definition::{DefinitionSpec, DefinitionVersion, ScalePaths};
+use crate::kubeapi::json_path::JsonPath;
+use crate::schema::Schema;
+use crate::watch_cache::Stored;
+
+/// A version of a custom resource. Its schema is read from the stored definition on first use.
+#[derive(Debug)]
+pub struct CustomVersion {
+    /// Name of the version.
+    pub name: String,
+    /// `group/version`.
+    pub api_version: String,
+    /// Whether there is a subresource `status`.
+    pub has_status: bool,
+    /// The subresource `scale`, if there is one.
+    pub scale: Option<ScalePaths>,
+    /// Text of the warning about a deprecated version.
+    pub deprecation_warning: Option<String>,
+    /// Fields that field selectors may name, without the dot at the beginning.
+    pub selectable_fields: Vec<String>,
+    /// JSON paths of the columns of a Table with their types; none for a path that cannot be read.
+    pub column_paths: Vec<(Option<JsonPath>, String)>,
+    /// Whether unknown fields are kept everywhere.
+    pub preserves_unknown_fields: bool,
+    definition: Arc<Stored>,
+    /// Place of the version in the definition.
+    place: usize,
+    schema: OnceLock<Arc<Schema>>,
+    number: u16,
+}
+
+impl CustomVersion {
+    pub(super) fn new(
+        spec: &DefinitionSpec,
+        version: &DefinitionVersion,
+        place: usize,
+        definition: &Arc<Stored>,
+    ) -> CustomVersion {
+        let subresources = version.subresources.as_ref();
+        let column_paths = version.additional_printer_columns.iter().flatten();
+        CustomVersion {
+            name: version.name.clone(),
+            api_version: format!("{}/{}", spec.group, version.name),
+            has_status: subresources.is_some_and(|subresources| subresources.status.is_some()),
+            scale: subresources.and_then(|subresources| subresources.scale.clone()),
+            deprecation_warning: version.deprecated.then(|| deprecation_warning(spec, version)),
+            selectable_fields: version
+                .selectable_fields
+                .iter()
+                .flatten()
+                .map(|field| field.json_path.trim_start_matches('.').to_owned())
+                .collect(),
+            column_paths: column_paths
+                .map(|column| (JsonPath::parse(&column.json_path).ok(), column.column_type.clone()))
+                .collect(),
+            preserves_unknown_fields: spec.preserve_unknown_fields,
+            definition: definition.clone(),
+            place,
+            schema: OnceLock::new(),
+            number: next_number(),
+        }
+    }
+
+    /// A number that few versions share: another one after each change of the definition. Never 0 or 1.
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// The schema of an object.
+    pub fn schema(&self) -> &Arc<Schema> {
+        self.schema.get_or_init(|| {
+            let json = self.schema_json().unwrap_or_default();
+            // A definition is validated before it is stored.
+            Arc::new(Schema::read(&json).unwrap_or_default())
+        })
+    }
+
+    /// `openAPIV3Schema` as it stands in the definition.
+    pub fn schema_json(&self) -> Option<Value> {
+        #[derive(Deserialize)]
+        struct DefinitionRoot {
+            spec: Spec,
+        }
+        #[derive(Deserialize)]
+        struct Spec {
+            versions: Vec<Version>,
+        }
+        #[derive(Deserialize)]
+        struct Version {
+            schema: Option<Validation>,
+        }
+        #[derive(Deserialize)]
+        struct Validation {
+            #[serde(rename = "openAPIV3Schema")]
+            schema: Option<Value>,
+        }
+        let root: DefinitionRoot = serde_json::from_slice(self.definition.bytes()).ok()?;
+        root.spec.versions.into_iter().nth(self.place)?.schema?.schema
+    }
+}
+
+fn next_number() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(2);
+    let next = |number: u16| Some(if number == u16::MAX { 2 } else { number + 1 });
+    NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(2)
+}
+
+/// The warning about a deprecated version, with upstream's text
+/// (`pkg/apiserver/customresource_handler.go`).
+fn deprecation_warning(spec: &DefinitionSpec, version: &DefinitionVersion) -> String {
+    if let Some(warning) = &version.deprecation_warning {
+        return warning.clone();
+    }
+    let (group, kind) = (&spec.group, &spec.names.kind);
+    let newer = spec
+        .versions
+        .iter()
+        .filter(|other| other.served && !other.deprecated && super::by_priority(&other.name, &version.name).is_lt());
+    let text = format!("{group}/{} {kind} is deprecated", version.name);
+    match newer.min_by(|a, b| super::by_priority(&a.name, &b.name)) {
+        Some(newer) => format!("{text}; use {group}/{} {kind}", newer.name),
+        None => text,
+    }
+}

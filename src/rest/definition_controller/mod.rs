@@ -1,0 +1,248 @@
+//! Serves what the CustomResourceDefinitions of the store define: accepts their names, publishes the catalog, registers
+//! their groups, and removes what is deleted.
+
+mod conditions;
+mod names;
+mod removal;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use self::names::{TakenNames, accept_names};
+use self::removal::{is_pending, remove_definition};
+use crate::kubeapi::Status;
+use crate::kubeapi::json::write_stored_json;
+use crate::process::ShutdownPhase;
+use crate::resources::builtin::builtin_kinds;
+use crate::resources::catalog::CatalogEntry;
+use crate::resources::custom::{Definition, custom_entries};
+use crate::rest::local_api_services::register_local_groups;
+use crate::rest::{ApiServer, stored_object};
+use crate::storage::Revision;
+use crate::watch_cache::{Error, Notifier, ResourceCollection, Selection, Stored, WatchQuery, WatchStart};
+
+/// Pause after the store could not be read or written.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// The controller of CustomResourceDefinitions.
+pub struct DefinitionController {
+    api: ApiServer,
+    definitions: ResourceCollection,
+    known: BTreeMap<String, KnownDefinition>,
+    /// Names and uids of the definitions that are being removed.
+    removing: HashSet<(String, String)>,
+    /// Group-versions that are registered.
+    registered: BTreeSet<(String, String)>,
+}
+
+/// A definition, and what it makes of the catalog.
+struct KnownDefinition {
+    revision: Revision,
+    definition: Arc<Definition>,
+    entries: Vec<CatalogEntry>,
+}
+
+impl DefinitionController {
+    /// Reads the definitions of the store and publishes the catalog.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn start(api: ApiServer) -> Result<DefinitionController, Status> {
+        let kind = builtin_kinds().find("apiextensions.k8s.io", "v1", "customresourcedefinitions");
+        let kind = kind.ok_or_else(|| Status::internal_error("no customresourcedefinitions"))?;
+        let definitions = api.collection(&kind.resource)?;
+        definitions.ensure_loaded().await.map_err(unavailable)?;
+        let mut controller = DefinitionController {
+            api,
+            definitions,
+            known: BTreeMap::new(),
+            removing: HashSet::new(),
+            registered: BTreeSet::new(),
+        };
+        controller.update_catalog();
+        controller.registered = controller.served_versions();
+        Ok(controller)
+    }
+
+    /// Follows the definitions until the process drains. The thread should run `notifier`.
+    pub async fn run(mut self, notifier: Notifier) {
+        let mut drain = self.api.drain.clone();
+        tokio::select! {
+            () = self.follow(&notifier) => {}
+            () = drain.wait_for(ShutdownPhase::Draining) => {}
+        }
+    }
+
+    async fn follow(&mut self, notifier: &Notifier) {
+        loop {
+            if let Err(status) = self.follow_once(notifier).await {
+                tracing::warn!("CustomResourceDefinitions cannot be followed, tried again: {}", status.message);
+            }
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    async fn follow_once(&mut self, notifier: &Notifier) -> Result<(), Status> {
+        let query = WatchQuery {
+            namespace: None,
+            selection: Selection::default(),
+            start: WatchStart::Latest { marks_end: true },
+            sends_bookmarks: false,
+            timeout: None,
+        };
+        let mut cursor = self.definitions.watch(query, notifier).await.map_err(unavailable)?;
+        loop {
+            self.reconcile().await?;
+            match cursor.next().await {
+                Ok(Some(_)) => {}
+                Ok(None) | Err(Error::Expired { .. }) => return Ok(()),
+                Err(error) => return Err(unavailable(error)),
+            }
+        }
+    }
+
+    /// Brings the status of every definition, the catalog and the registered groups up to date.
+    async fn reconcile(&mut self) -> Result<(), Status> {
+        if !self.read_changes() {
+            return Ok(());
+        }
+        self.accept_all_names().await?;
+        self.read_changes();
+        self.update_catalog();
+        let served = self.served_versions();
+        if served != self.registered {
+            register_local_groups(&self.api).await?;
+            self.registered = served;
+        }
+        self.remove_deleted();
+        Ok(())
+    }
+
+    /// Reads the definitions that changed. Returns whether any did.
+    fn read_changes(&mut self) -> bool {
+        let snapshot = self.definitions.snapshot();
+        let stored: HashMap<&str, &Arc<Stored>> =
+            snapshot.range(self.definitions.prefix(), None).map(|stored| (stored.name(), stored)).collect();
+        let mut has_changed = false;
+        self.known.retain(|name, _| {
+            let stays = stored.contains_key(name.as_str());
+            has_changed |= !stays;
+            stays
+        });
+        for (name, stored) in stored {
+            if self.known.get(name).is_some_and(|known| known.revision == stored.revision()) {
+                continue;
+            }
+            has_changed = true;
+            match Definition::read(stored) {
+                Ok(definition) => {
+                    let entries = self.entries_of(&definition, stored);
+                    let definition = Arc::new(definition);
+                    let known = KnownDefinition { revision: stored.revision(), definition, entries };
+                    self.known.insert(name.to_owned(), known);
+                }
+                Err(error) => {
+                    tracing::error!(definition = name, "stored CustomResourceDefinition cannot be read: {error}");
+                    self.known.remove(name);
+                }
+            }
+        }
+        has_changed
+    }
+
+    /// The entries of a definition: those that it has, unless something changed that they depend on. So a schema is
+    /// compiled once, and watches go on while the specification stays the same.
+    fn entries_of(&self, definition: &Definition, stored: &Arc<Stored>) -> Vec<CatalogEntry> {
+        if !definition.has_condition("Established") {
+            return Vec::new();
+        }
+        let known = self.known.get(&definition.metadata.name).filter(|known| {
+            let (before, now) = (&known.definition, definition);
+            (&before.metadata.uid, &before.spec, &before.status.accepted_names)
+                == (&now.metadata.uid, &now.spec, &now.status.accepted_names)
+        });
+        let Some((known, first)) = known.and_then(|known| Some((known, known.entries.first()?))) else {
+            return custom_entries(definition, stored, None);
+        };
+        if known.definition.metadata.deletion_timestamp == definition.metadata.deletion_timestamp {
+            return known.entries.clone();
+        }
+        custom_entries(definition, stored, first.kind.resource.custom.as_ref())
+    }
+
+    /// Accepts the names of every definition, the older ones first, and writes the status of those that changed.
+    async fn accept_all_names(&mut self) -> Result<(), Status> {
+        let mut names: Vec<(Revision, String)> = Vec::new();
+        for stored in self.definitions.snapshot().range(self.definitions.prefix(), None) {
+            names.push((stored.created(), stored.name().to_owned()));
+        }
+        names.sort();
+        let mut current: BTreeMap<String, Arc<Definition>> =
+            self.known.iter().map(|(name, known)| (name.clone(), known.definition.clone())).collect();
+        for (_, name) in names {
+            let Some(before) = current.get(&name).cloned() else { continue };
+            let mut definition = Definition::clone(&before);
+            let others =
+                current.values().filter(|other| other.spec.group == before.spec.group && other.metadata.name != name);
+            accept_names(&mut definition, &TakenNames::of(others.map(|other| &**other)));
+            let is_same = definition.status.conditions == before.status.conditions
+                && definition.status.accepted_names == before.status.accepted_names;
+            if !is_same {
+                self.write_status(&definition).await?;
+                current.insert(name, Arc::new(definition));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes names and conditions. A definition that another writer changed is looked at again with its next event.
+    async fn write_status(&self, definition: &Definition) -> Result<(), Status> {
+        let name = &definition.metadata.name;
+        let key = self.definitions.prefix().key("", name).map_err(Status::internal_error)?;
+        let Some(stored) = self.definitions.get(&key) else { return Ok(()) };
+        if self.known.get(name).is_none_or(|known| known.revision != stored.revision()) {
+            return Ok(());
+        }
+        let mut object: Map<String, Value> = stored_object(&stored).await?;
+        let to_value = |value: Result<Value, serde_json::Error>| value.map_err(Status::internal_error);
+        let status = object.entry("status").or_insert_with(|| Value::Object(Map::new()));
+        status["acceptedNames"] = to_value(serde_json::to_value(&definition.status.accepted_names))?;
+        status["conditions"] = to_value(serde_json::to_value(&definition.status.conditions))?;
+        let value = write_stored_json(&object).bytes;
+        match self.definitions.update(&key, stored.revision(), value.into(), None).await {
+            Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
+            Err(error) => Err(unavailable(error)),
+        }
+    }
+
+    fn update_catalog(&mut self) {
+        self.read_changes();
+        let entries = self.known.values().flat_map(|known| known.entries.iter().cloned());
+        self.api.publish_custom(entries.collect());
+    }
+
+    fn served_versions(&self) -> BTreeSet<(String, String)> {
+        let kinds = self.known.values().flat_map(|known| &known.entries).map(|entry| &entry.kind);
+        kinds.map(|kind| (kind.resource.group.to_string(), kind.version.version.to_string())).collect()
+    }
+
+    /// Begins the removal of definitions that are marked, on this thread.
+    fn remove_deleted(&mut self) {
+        self.removing.retain(|(name, _)| self.known.contains_key(name));
+        for (name, known) in &self.known {
+            let id = (name.clone(), known.definition.metadata.uid.clone());
+            if is_pending(&known.definition) && self.removing.insert(id) {
+                let kind = known.entries.first().map(|entry| entry.kind.clone());
+                let removal = remove_definition(self.api.clone(), self.definitions.clone(), name.clone(), kind);
+                tokio::task::spawn_local(removal);
+            }
+        }
+    }
+}
+
+fn unavailable(error: Error) -> Status {
+    Status::service_unavailable(error.to_string())
+}

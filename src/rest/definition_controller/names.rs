@@ -1,0 +1,140 @@
+//! Which names a definition gets: those that no other definition of its group has
+//! (`pkg/controller/status/naming_controller.go` of apiextensions-apiserver).
+
+use std::collections::BTreeSet;
+
+use super::conditions::{condition, set_condition};
+use crate::resources::custom::{Definition, DefinitionNames};
+
+/// Names that are taken in a group.
+#[derive(Default)]
+pub(super) struct TakenNames<'d> {
+    resources: BTreeSet<&'d str>,
+    kinds: BTreeSet<&'d str>,
+}
+
+impl<'d> TakenNames<'d> {
+    /// The accepted names of definitions.
+    pub(super) fn of(definitions: impl IntoIterator<Item = &'d Definition>) -> TakenNames<'d> {
+        let mut taken = TakenNames::default();
+        for names in definitions.into_iter().map(|definition| &definition.status.accepted_names) {
+            taken.resources.extend([&*names.plural, &*names.singular]);
+            taken.resources.extend(names.short_names.iter().flatten().map(String::as_str));
+            taken.kinds.extend([&*names.kind, &*names.list_kind]);
+        }
+        taken.resources.remove("");
+        taken.kinds.remove("");
+        taken
+    }
+}
+
+/// Gives a definition the names that are free, and says in its conditions which are not. `taken` has the names of the
+/// other definitions of its group. A name that it has stays its own.
+pub(super) fn accept_names(definition: &mut Definition, taken: &TakenNames<'_>) {
+    let wanted = definition.spec.names.clone();
+    let mut accepted = definition.status.accepted_names.clone();
+    let mut conflicts: Vec<(&str, String)> = Vec::new();
+    let mut take = |reason, wanted: &str, accepted: &mut String, taken: &BTreeSet<&str>| {
+        if wanted == accepted || !taken.contains(wanted) {
+            wanted.clone_into(accepted);
+        } else {
+            conflicts.push((reason, in_use(wanted)));
+        }
+    };
+    let DefinitionNames { plural, singular, kind, list_kind, .. } = &mut accepted;
+    take("PluralConflict", &wanted.plural, plural, &taken.resources);
+    take("SingularConflict", &wanted.singular, singular, &taken.resources);
+    take("KindConflict", &wanted.kind, kind, &taken.kinds);
+    take("ListKindConflict", &wanted.list_kind, list_kind, &taken.kinds);
+    let used: Vec<String> = wanted
+        .short_names
+        .iter()
+        .flatten()
+        .filter(|name| !accepted.short_names.iter().flatten().any(|own| own == *name))
+        .filter(|name| taken.resources.contains(name.as_str()))
+        .map(|name| in_use(name))
+        .collect();
+    match used.as_slice() {
+        [] => accepted.short_names.clone_from(&wanted.short_names),
+        [one] => conflicts.push(("ShortNamesConflict", one.clone())),
+        all => conflicts.push(("ShortNamesConflict", format!("[{}]", all.join(", ")))),
+    }
+    accepted.categories.clone_from(&wanted.categories);
+    definition.status.accepted_names = accepted;
+    // The last of upstream's checks has the last word.
+    let order = ["PluralConflict", "SingularConflict", "ShortNamesConflict", "KindConflict", "ListKindConflict"];
+    conflicts.sort_by_key(|(reason, _)| order.iter().position(|one| one == reason));
+    let is_established = definition.has_condition("Established");
+    match conflicts.pop() {
+        Some((reason, message)) => {
+            set_condition(definition, condition("NamesAccepted", false, reason, message));
+            if !is_established {
+                let unaccepted = condition("Established", false, "NotAccepted", "not all names are accepted");
+                set_condition(definition, unaccepted);
+            }
+        }
+        None => {
+            set_condition(definition, condition("NamesAccepted", true, "NoConflicts", "no conflicts found"));
+            if !is_established {
+                let message = "the initial names have been accepted";
+                set_condition(definition, condition("Established", true, "InitialNamesAccepted", message));
+            }
+        }
+    }
+}
+
+fn in_use(name: &str) -> String {
+    format!("{name:?} is already in use")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn definition(plural: &str, kind: &str, short: &[&str]) -> Definition {
+        serde_json::from_value(json!({"metadata": {"name": format!("{plural}.g")}, "spec": {"group": "g", "names": {
+            "plural": plural, "singular": kind.to_lowercase(), "kind": kind, "listKind": format!("{kind}List"), "shortNames": short,
+        }}}))
+        .unwrap()
+    }
+
+    fn state(definition: &Definition, condition: &str) -> (String, String) {
+        let condition = definition.condition(condition).unwrap();
+        (condition.reason.clone(), condition.message.clone())
+    }
+
+    #[test]
+    fn definition_gets_free_names_and_is_established() {
+        let mut first = definition("foos", "Foo", &["f"]);
+        accept_names(&mut first, &TakenNames::default());
+        assert_eq!(first.status.accepted_names, first.spec.names);
+        assert_eq!(state(&first, "Established").0, "InitialNamesAccepted");
+        let times: Vec<_> = first.status.conditions.clone().unwrap();
+        accept_names(&mut first, &TakenNames::default());
+        assert_eq!(first.status.conditions.unwrap(), times);
+    }
+
+    #[test]
+    fn definition_with_taken_names_keeps_those_it_has() {
+        let mut first = definition("foos", "Foo", &["f"]);
+        accept_names(&mut first, &TakenNames::default());
+        let mut second = definition("bars", "Foo", &["f"]);
+        accept_names(&mut second, &TakenNames::of([&first]));
+        assert_eq!(
+            state(&second, "NamesAccepted"),
+            ("ListKindConflict".into(), r#""FooList" is already in use"#.into())
+        );
+        assert_eq!(state(&second, "Established").0, "NotAccepted");
+        assert_eq!((&*second.status.accepted_names.plural, &*second.status.accepted_names.kind), ("bars", ""));
+        assert!(second.status.accepted_names.short_names.is_none());
+        // An established one stays so.
+        let mut third = definition("quxes", "Qux", &[]);
+        accept_names(&mut third, &TakenNames::of([&first]));
+        third.spec.names.short_names = Some(vec!["f".to_owned()]);
+        accept_names(&mut third, &TakenNames::of([&first]));
+        assert_eq!(state(&third, "NamesAccepted").0, "ShortNamesConflict");
+        assert!(third.has_condition("Established"));
+    }
+}
