@@ -22,6 +22,7 @@ use super::polling::poller::{ClaimChange, ClaimMap, ContentMap, PollOutcome, Pol
 use super::snapshot::{DiscoverySnapshot, LastFetched, SourceStatus};
 use crate::process::{Published, Publisher};
 use crate::registry::DELEGATE;
+use crate::resources::catalog::ResourceCatalog;
 
 /// `Accept` for `/apis`. Both versions are listed: backends before Kubernetes 1.30 know only the second. Kubernetes
 /// sends only the first.
@@ -47,6 +48,8 @@ struct DiscoveryPollSource<F> {
     fetch: F,
     publisher: Publisher<DiscoverySnapshot>,
     merger: RefCell<GroupMerger>,
+    /// Local groups that are published next.
+    changed_locals: RefCell<Option<LocalGroups>>,
     aggregations: Arc<AtomicU64>,
     cache: CacheSection,
 }
@@ -94,6 +97,7 @@ impl<F: Fetch + 'static> DiscoveryAggregator<F> {
             fetch,
             publisher,
             merger: RefCell::new(GroupMerger::new(own.clone())),
+            changed_locals: RefCell::default(),
             aggregations: aggregations.clone(),
             cache: kept.section("discovery"),
         });
@@ -112,6 +116,15 @@ impl<F: Fetch + 'static> DiscoveryAggregator<F> {
     pub fn apply_changes(&self, mut changes: Vec<ClaimChange>) {
         changes.retain(|(_, now)| now.as_ref().is_none_or(|one| !self.local_groups.is_reserved(&one.group)));
         self.poller.apply_changes(changes);
+    }
+
+    /// Replaces the resources of the embedded API server.
+    pub fn set_catalog(&self, catalog: Arc<ResourceCatalog>) {
+        let own = LocalGroups { embedded: Some(catalog), ..self.local_groups.clone() };
+        self.poller.change_source(|source| {
+            source.merger.borrow_mut().set_local_groups(own.clone());
+            *source.changed_locals.borrow_mut() = Some(own);
+        });
     }
 
     /// Polls the backend of `apiservice` now, for example when it became available.
@@ -225,7 +238,11 @@ impl<F: Fetch + 'static> PollSource for DiscoveryPollSource<F> {
         for source in sources.values().flatten() {
             log_transition(before.source(&source.apiservice), source);
         }
-        self.publisher.publish(Arc::new(before.updated(groups, sources)));
+        let mut next = before.updated(groups, sources);
+        if let Some(own) = self.changed_locals.take() {
+            next = next.with_local_groups(&own);
+        }
+        self.publisher.publish(Arc::new(next));
         self.aggregations.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -65,6 +65,7 @@ fn own_kind(kind: &str) -> ResourceKind {
 }
 
 /// A version of a group that is served locally unless a backend claims it.
+#[derive(PartialEq)]
 pub(super) struct LocalGroup {
     /// Group; empty for the core group.
     pub(super) group: Cow<'static, str>,
@@ -76,6 +77,7 @@ pub(super) struct LocalGroup {
 }
 
 /// A resource of a [`LocalGroup`].
+#[derive(PartialEq)]
 struct LocalResource {
     entry: DiscoveryResource,
     /// `storageVersionHash`, which only the legacy format has; empty if nothing is stored.

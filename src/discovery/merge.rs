@@ -11,7 +11,7 @@ use super::local_groups::{self, LocalGroup, LocalGroups};
 use super::model::DiscoveryResource;
 use super::parse::GroupVersionListing;
 use super::polling::poller::ClaimMap;
-use crate::kubeapi::compare_by_priority;
+use crate::kubeapi::{compare_by_priority, compare_kube_aware};
 use crate::registry::DELEGATE;
 
 /// A group; its most preferred version comes first.
@@ -85,6 +85,8 @@ pub(super) struct GroupMerger {
     offers: BTreeMap<String, Vec<(i32, GroupVersionListing)>>,
     /// Whether anything was merged.
     is_started: bool,
+    /// Groups whose local versions changed since the last merge.
+    changed_locals: BTreeSet<String>,
 }
 
 impl GroupMerger {
@@ -97,7 +99,19 @@ impl GroupMerger {
             delegate: None,
             offers: BTreeMap::new(),
             is_started: false,
+            changed_locals: BTreeSet::new(),
         }
+    }
+
+    /// Replaces the local groups.
+    pub(super) fn set_local_groups(&mut self, own: LocalGroups) {
+        let before = std::mem::replace(&mut self.served, own.groups());
+        let changed = |one: &[LocalGroup], other: &[LocalGroup]| -> Vec<String> {
+            one.iter().filter(|group| !other.contains(group)).map(|group| group.group.to_string()).collect()
+        };
+        self.changed_locals.extend(changed(&before, &self.served));
+        self.changed_locals.extend(changed(&self.served, &before));
+        self.local_groups = own;
     }
 
     /// Updates the groups of the `changed` APIServices. Returns the affected groups by name; `None` for removed ones.
@@ -107,7 +121,7 @@ impl GroupMerger {
         changed: &BTreeSet<String>,
         contents: &impl ContentStore,
     ) -> BTreeMap<String, Option<(GroupRank, MergedGroup)>> {
-        let mut groups = BTreeSet::new();
+        let mut groups = std::mem::take(&mut self.changed_locals);
         let registered = !self.locals.is_empty();
         for name in changed.iter().filter(|name| *name != DELEGATE) {
             // A version has no dot.
@@ -184,16 +198,18 @@ impl GroupMerger {
             greatest = greatest.max(claims().map(|one| one.group_priority_minimum).max());
         }
         let mut versions: Vec<MergedVersion> = versions.into_iter().map(|one| one.version).collect();
-        let served = self.served.iter().enumerate().find(|(_, served)| served.group == name);
-        if let Some((_, served)) = served
-            && !versions.iter().any(|version| version.version == served.version)
-        {
-            let resources = Arc::new(served.resources());
-            versions.push(MergedVersion { version: served.version.to_string(), resources, current: true });
+        let place = self.served.iter().position(|served| served.group == name);
+        let mut local: Vec<&LocalGroup> = self.served.iter().filter(|served| served.group == name).collect();
+        local.sort_by(|a, b| compare_kube_aware(&b.version, &a.version));
+        for served in local {
+            if !versions.iter().any(|version| version.version == served.version) {
+                let resources = Arc::new(served.resources());
+                versions.push(MergedVersion { version: served.version.to_string(), resources, current: true });
+            }
         }
-        let rank = match (greatest, served) {
+        let rank = match (greatest, place) {
             (Some(greatest), _) => (1, Reverse(greatest), 0),
-            (None, Some((place, _))) => (2, Reverse(0), place),
+            (None, Some(place)) => (2, Reverse(0), place),
             (None, None) => return None,
         };
         Some((rank, MergedGroup { name: name.into(), versions }))

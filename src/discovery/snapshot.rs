@@ -130,15 +130,10 @@ pub(super) enum Root {
 impl DiscoverySnapshot {
     /// The documents before the registry is read: the local groups.
     pub fn empty(own: &LocalGroups) -> DiscoverySnapshot {
-        let served = own.groups();
-        let served = served.iter().map(|served| (served.list_path.clone(), served.resource_list()));
-        let registrations = own.has_registrations().then(|| (local_groups::PATH.to_owned(), own.registration_list()));
-        let all =
-            registrations.into_iter().chain(served).map(|(path, list)| (path, EncodedDocument::from_value(&list)));
         let nothing = DiscoverySnapshot {
             groups: ShardedMap::default(),
             lists: Arc::default(),
-            local_documents: Arc::new(all.collect()),
+            local_documents: Arc::new(local_documents(own)),
             sources: ShardedMap::default(),
             is_registry_read: false,
         };
@@ -149,6 +144,11 @@ impl DiscoverySnapshot {
     /// A snapshot of the local groups that never changes.
     pub fn fixed_empty() -> Published<DiscoverySnapshot> {
         Published::fixed(DiscoverySnapshot::empty(&LocalGroups::default()))
+    }
+
+    /// A snapshot with the documents of other local groups.
+    pub(super) fn with_local_groups(&self, own: &LocalGroups) -> DiscoverySnapshot {
+        DiscoverySnapshot { local_documents: Arc::new(local_documents(own)), ..self.clone() }
     }
 
     /// A new snapshot with changed groups and sources; `None` removes one.
@@ -295,6 +295,15 @@ impl GroupEntry {
             group,
         }
     }
+}
+
+/// The resource lists of local groups, by path.
+fn local_documents(own: &LocalGroups) -> BTreeMap<String, EncodedDocument> {
+    let served = own.groups();
+    let served = served.iter().map(|served| (served.list_path.clone(), served.resource_list()));
+    let registrations = own.has_registrations().then(|| (local_groups::PATH.to_owned(), own.registration_list()));
+    let all = registrations.into_iter().chain(served);
+    all.map(|(path, list)| (path, EncodedDocument::from_value(&list))).collect()
 }
 
 /// The groups as a list of `api_version`.

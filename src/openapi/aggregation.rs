@@ -16,6 +16,7 @@ use crate::discovery::{
 };
 use crate::process::{Published, Publisher};
 use crate::registry::DELEGATE;
+use crate::resources::catalog::ResourceCatalog;
 
 /// The running OpenAPI aggregation of all backends; dropping it ends its tasks.
 ///
@@ -79,6 +80,15 @@ impl<F: Fetch + 'static> OpenApiAggregator<F> {
         let ours = |one: &ApiServiceClaim| self.local_groups.has_registrations() && key(one) == REGISTRATIONS;
         changes.retain(|(_, now)| !now.as_ref().is_some_and(ours));
         self.poller.apply_changes(changes);
+    }
+
+    /// Replaces the resources of the embedded API server.
+    pub fn set_catalog(&self, catalog: Arc<ResourceCatalog>) {
+        let own = LocalGroups { embedded: Some(catalog), ..self.local_groups.clone() };
+        self.poller.change_source(|source| {
+            let index = source.publisher.reader().get().with_local_groups(&own);
+            source.publisher.publish(Arc::new(index));
+        });
     }
 
     /// Polls the backend of `apiservice` now, for example when it became available.

@@ -55,21 +55,25 @@ pub(super) type Hashes = BTreeMap<String, Hash>;
 impl Index {
     /// An index of the local documents alone.
     pub(super) fn empty(ours: &LocalGroups) -> Index {
-        let mut local_documents = BTreeMap::new();
-        if ours.has_registrations() {
-            local_documents.insert(REGISTRATIONS.to_owned(), LocalDocument::of_registrations());
-        }
-        if let Some(catalog) = &ours.embedded {
-            local_documents.append(&mut LocalDocument::of_catalog(catalog));
-        }
         Index {
-            local_documents: Arc::new(local_documents),
+            local_documents: Arc::new(local_documents(ours)),
             reserves_registrations: ours.has_registrations(),
             claimed: ShardedMap::default(),
             delegate_hashes: Arc::default(),
             problems: ShardedMap::default(),
             document: Arc::default(),
         }
+    }
+
+    /// A snapshot with other local documents. Those that are the same stay built.
+    pub(super) fn with_local_groups(&self, ours: &LocalGroups) -> Index {
+        let mut documents = local_documents(ours);
+        for (key, document) in &mut documents {
+            if let Some(before) = self.local_documents.get(key).filter(|before| before.hash == document.hash) {
+                *document = before.clone();
+            }
+        }
+        Index { local_documents: Arc::new(documents), document: Arc::default(), ..self.clone() }
     }
 
     /// A new snapshot with changed APIServices, and with `offered`, the delegate's documents, if they changed.
@@ -242,6 +246,17 @@ impl IndexEntry {
             query => Some(query.strip_prefix("?hash=").filter(|hash| is_hash(hash)).unwrap_or_default()),
         }
     }
+}
+
+fn local_documents(ours: &LocalGroups) -> BTreeMap<String, Arc<LocalDocument>> {
+    let mut documents = BTreeMap::new();
+    if ours.has_registrations() {
+        documents.insert(REGISTRATIONS.to_owned(), LocalDocument::of_registrations());
+    }
+    if let Some(catalog) = &ours.embedded {
+        documents.append(&mut LocalDocument::of_catalog(catalog));
+    }
+    documents
 }
 
 /// Whether a hash is valid in a URL and a header without escaping. SHA-512 in hexadecimal has 128 digits.

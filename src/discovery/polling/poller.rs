@@ -177,6 +177,14 @@ impl<S: PollSource> Poller<S> {
         }
     }
 
+    /// Changes the source, and publishes the contents again once the registry was read.
+    pub(crate) fn change_source(&self, change: impl FnOnce(&S)) {
+        change(&self.shared.source);
+        if self.shared.state.borrow().is_registry_read {
+            self.shared.publish([]);
+        }
+    }
+
     /// Replaces the set of APIServices. New and changed ones are polled at once; removed ones are dropped.
     pub(crate) fn set_api_services(&self, known: Vec<ApiServiceClaim>) {
         let mut changes: BTreeMap<String, Option<ApiServiceClaim>> = BTreeMap::new();

@@ -1,5 +1,6 @@
 //! OpenAPI documents of the resources that the gateway serves itself: built from the catalog when they are requested.
 
+mod custom;
 mod definitions;
 mod operations;
 
@@ -10,6 +11,7 @@ use aws_lc_rs::digest;
 use serde_json::{Map, Value, json};
 use tokio::task::spawn_blocking;
 
+use self::custom::{META_DEFINITIONS, custom_definitions, custom_schema_to_v2};
 use self::definitions::{Definitions, DefinitionsText, V2_PREFIX, collect_references, schema_to_v2};
 use self::operations::ResourceOperations;
 use super::v2::path_to_v3;
@@ -40,7 +42,17 @@ impl LocalDocument {
     pub(super) fn of_catalog(catalog: &Arc<ResourceCatalog>) -> BTreeMap<String, Arc<LocalDocument>> {
         let mut served: BTreeMap<String, String> = BTreeMap::new();
         for entry in catalog.entries() {
-            let line = format!("{} {}\n", entry.kind.resource.plural, entry.is_stored());
+            let custom = entry
+                .kind
+                .resource
+                .custom
+                .as_ref()
+                .map(|custom| (&custom.uid, custom.generation, custom.is_terminating));
+            let names = (&entry.kind.resource.kind, &entry.kind.resource.list_kind);
+            let line = match custom {
+                Some(custom) => format!("{} {custom:?} {names:?}\n", entry.kind.resource.plural),
+                None => format!("{} {}\n", entry.kind.resource.plural, entry.is_stored()),
+            };
             served.entry(key(entry)).or_default().push_str(&line);
         }
         let file = digest::digest(&digest::SHA512, definitions::FILE);
@@ -100,7 +112,8 @@ pub fn build_v2(catalog: &ResourceCatalog) -> String {
     let text = DefinitionsText::read();
     let definitions = text.parse();
     let paths = paths(catalog.entries().iter(), &definitions);
-    let mut names = Vec::new();
+    let custom = custom_definitions(catalog.entries().iter());
+    let mut names = META_DEFINITIONS.map(str::to_owned).to_vec();
     collect_references(&paths, V2_PREFIX, &mut names);
     for parameter in definitions.parameters.values() {
         collect_references(parameter, V2_PREFIX, &mut names);
@@ -111,6 +124,7 @@ pub fn build_v2(catalog: &ResourceCatalog) -> String {
         let schema = with_common_kinds(&name, schema, &versions);
         (name, schema_to_v2(schema))
     });
+    let schemas = schemas.chain(custom.into_iter().map(|(name, schema)| (name, custom_schema_to_v2(schema))));
     json!({
         "swagger": "2.0",
         "info": info(),
@@ -130,14 +144,17 @@ fn build_v3(catalog: &ResourceCatalog, own: &str, definitions: &Definitions<'_>)
         return Value::Null;
     };
     let paths: Value = paths.into_iter().map(|(path, item)| (path, path_to_v3(item))).collect::<Map<_, _>>().into();
+    let custom = custom_definitions(entries());
     let mut names = Vec::new();
     collect_references(&paths, "#/components/schemas/", &mut names);
+    custom.values().for_each(|schema| collect_references(schema, "#/components/schemas/", &mut names));
     let mut versions = BTreeSet::from([("", "v1")]);
     versions.extend(entries().map(|entry| (&*entry.kind.resource.group, &*entry.kind.version.version)));
     let schemas = definitions.reachable(names).into_iter().map(|(name, schema)| {
         let schema = with_common_kinds(&name, schema, &versions);
         (name, schema)
     });
+    let schemas = schemas.chain(custom);
     json!({
         "openapi": "3.0.0",
         "info": info(),

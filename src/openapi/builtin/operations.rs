@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::custom::{SCALE, custom_definition_name};
 use super::definitions::{Definitions, V2_PREFIX};
 use crate::kubeapi::protobuf::table::MessageId;
 use crate::resources::ServedSubresource;
@@ -183,20 +184,28 @@ impl<'d> ResourceOperations<'d> {
     fn operation(&self, action: &Action, target: PathTarget<'_>, mut parameters: Vec<Value>) -> Value {
         let (resource, version) = (&self.entry.kind.resource, &self.entry.kind.version);
         let (mut group, mut version_name, mut kind) = (&resource.group, &version.version, &resource.kind);
-        let mut message = version.message();
+        let own_type = |message: Option<MessageId>| match message {
+            Some(message) => definition(message),
+            None => definition_named(&custom_definition_name(&self.entry.kind, false)),
+        };
+        let mut body_type = own_type(version.message());
         if let PathTarget::Subresource(one) = target {
-            (kind, message) = (&one.kind, one.message);
+            kind = &one.kind;
+            body_type = match one.name {
+                "scale" if one.message.is_none() => definition_named(SCALE),
+                _ => own_type(one.message),
+            };
             if !one.version.is_empty() {
                 (group, version_name) = (&one.group, &one.version);
             }
         }
-        let body_type = message.map_or_else(|| json!({"type": "object"}), definition);
         if matches!(action.name, "post" | "put") {
             parameters.insert(0, json!({"name": "body", "in": "body", "required": true, "schema": body_type}));
         }
         let answered = match action.name {
+            "list" if resource.custom.is_some() => definition_named(&custom_definition_name(&self.entry.kind, true)),
             "list" => version.list_message().map_or_else(|| body_type.clone(), definition),
-            "delete" if RETURNED_WHEN_DELETED.contains(&&*resource.plural) => body_type,
+            "delete" if resource.custom.is_none() && RETURNED_WHEN_DELETED.contains(&&*resource.plural) => body_type,
             "delete" | "deletecollection" => definition_named(STATUS),
             _ => body_type,
         };
@@ -207,8 +216,15 @@ impl<'d> ResourceOperations<'d> {
             responses[*code] = json!({"description": description, "schema": answered});
         }
         let streams: &[&str] = if action.name == "list" { &STREAMS } else { &[] };
-        let produced = [&PRODUCED, streams].concat();
-        let consumed: &[&str] = if action.name == "patch" { &PATCHES } else { &["*/*"] };
+        let produced: Vec<&str> = match resource.custom {
+            Some(_) => PRODUCED[..2].to_vec(),
+            None => [&PRODUCED, streams].concat(),
+        };
+        let consumed: &[&str] = match (action.name, &resource.custom) {
+            ("patch", Some(_)) => &PATCHES[..2],
+            ("patch", None) => &PATCHES,
+            _ => &["*/*"],
+        };
         let mut operation = json!({
             "description": self.description(action, target),
             "consumes": consumed,

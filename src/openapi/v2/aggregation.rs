@@ -106,6 +106,11 @@ impl<F: Fetch + 'static> OpenApiV2Aggregator<F> {
         self.inner.changed.notify_one();
     }
 
+    /// Merges again: what is served locally has changed.
+    pub fn local_changed(&self) {
+        self.inner.sources.send_if_modified(|sources| sources.is_some());
+    }
+
     /// Polls the backend of `apiservice` now, for example when it became available.
     pub fn refresh_now(&self, apiservice: &str) {
         self.inner.poller.refresh_now(apiservice);

@@ -5,6 +5,7 @@ mod bad_bodies;
 mod bad_parameters;
 mod builtin_kinds;
 mod concurrency;
+mod custom_resources;
 mod discovery;
 mod namespaces;
 mod observability;

@@ -34,6 +34,7 @@ use crate::observe::metrics::Metrics;
 use crate::openapi::{BuildLocalV2, OpenApiAggregator, OpenApiV2Aggregator, build_v2};
 use crate::process::{Drain, FairBudget, Published, Publisher};
 use crate::registry::{Registry, ResolveRules};
+use crate::resources::catalog::ResourceCatalog;
 use crate::rest::ObjectPublisher;
 use crate::route::{RouteSources, RouteTable, publish_route_tables};
 use crate::tls::KeyPair;
@@ -52,6 +53,8 @@ pub(super) struct ControlThread {
     pub(super) egress: EgressSettings,
     pub(super) certificates_in_use: Published<Vec<CertificateInUse>>,
     pub(super) local_groups: LocalGroups,
+    /// Resources of the embedded API server.
+    pub(super) catalog: Option<Published<ResourceCatalog>>,
     /// Whether the delegate gets all requests that no APIService claims.
     pub(super) delegates_all: bool,
     /// Documents of backends from earlier processes.
@@ -130,7 +133,8 @@ impl ControlThread {
             identity_headers,
             metrics: self.metrics.clone(),
         });
-        let (aggregators, documents) = start_aggregators(&client, self.local_groups, &self.disk_cache);
+        let (aggregators, documents) =
+            start_aggregators(&client, self.local_groups, self.catalog.clone(), &self.disk_cache);
         let delegate = self.delegates_all.then(|| DelegateAvailability::new(documents.discovery.clone()));
         if ready.send(documents).is_err() {
             return;
@@ -146,6 +150,7 @@ impl ControlThread {
             registry: self.registry,
             table: self.table,
             availability: self.availability,
+            catalog: self.catalog,
             certificates_in_use: self.certificates_in_use,
             egress_routes: self.egress.routes,
             delegates_all: self.delegates_all,
@@ -161,13 +166,13 @@ impl ControlThread {
 fn start_aggregators(
     client: &Rc<BackendClient>,
     local_groups: LocalGroups,
+    catalog: Option<Published<ResourceCatalog>>,
     disk_cache: &DiskCache,
 ) -> (Aggregators, Documents) {
     let memory = FairBudget::new(DOCUMENT_MEMORY);
     let fetcher = || DocumentFetcher { client: client.clone(), memory: memory.clone() };
     let (discovery, snapshot) = DiscoveryAggregator::start(fetcher(), local_groups.clone(), disk_cache);
-    let catalog = local_groups.embedded.clone();
-    let local_v2 = catalog.map(|catalog| -> BuildLocalV2 { Arc::new(move || build_v2(&catalog)) });
+    let local_v2 = catalog.map(|catalog| -> BuildLocalV2 { Arc::new(move || build_v2(&catalog.get())) });
     let (openapi, index) = OpenApiAggregator::start(fetcher(), local_groups, disk_cache);
     let (openapi_v2, merged) = OpenApiV2Aggregator::start(fetcher(), disk_cache, local_v2);
     let documents = Documents { discovery: snapshot, openapi: index, openapi_v2: merged };

@@ -14,8 +14,9 @@ use crate::discovery::{ApiServiceClaim, ClaimChange, DiscoveryAggregator, DiskCa
 use crate::egress::EgressRoutes;
 use crate::observe::metrics::Metrics;
 use crate::openapi::{OpenApiAggregator, OpenApiV2Aggregator};
-use crate::process::{Drain, Problems, Published, ShutdownPhase};
+use crate::process::{Drain, Problems, Published, ShutdownPhase, changed_or_pending};
 use crate::registry::{ApiService, DELEGATE, Registry, Revision, api_server_of_location};
+use crate::resources::catalog::ResourceCatalog;
 use crate::route::RouteTable;
 use crate::tls::server::CertificateInUse;
 
@@ -48,6 +49,8 @@ pub(super) struct SyncInputs {
     pub(super) registry: Published<Registry>,
     pub(super) table: Published<RouteTable>,
     pub(super) availability: AvailabilityMap,
+    /// Resources of the embedded API server.
+    pub(super) catalog: Option<Published<ResourceCatalog>>,
     pub(super) certificates_in_use: Published<Vec<CertificateInUse>>,
     pub(super) egress_routes: Published<EgressRoutes>,
     /// Whether the delegate gets all requests that no APIService claims.
@@ -93,6 +96,12 @@ impl Aggregators {
         self.openapi_v2.set_api_services(claims);
     }
 
+    fn set_catalog(&self, catalog: &Arc<ResourceCatalog>) {
+        self.discovery.set_catalog(catalog.clone());
+        self.openapi.set_catalog(catalog.clone());
+        self.openapi_v2.local_changed();
+    }
+
     fn refresh_now(&self, name: &str) {
         self.discovery.refresh_now(name);
         self.openapi.refresh_now(name);
@@ -121,6 +130,10 @@ impl SyncLoop {
             tokio::select! {
                 () = self.inputs.registry.changed() => {}
                 () = self.inputs.table.changed() => {}
+                () = changed_or_pending(&mut self.inputs.catalog) => {
+                    let catalog = self.inputs.catalog.as_ref().map(Published::get);
+                    catalog.iter().for_each(|catalog| self.aggregators.set_catalog(catalog));
+                }
                 changed = availability_changes.changed() => if changed.is_err() { return },
                 _ = interval.tick() => self.tick(&table),
                 () = self.inputs.drain.wait_for(ShutdownPhase::Ending) => return,

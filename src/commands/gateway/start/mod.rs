@@ -43,6 +43,7 @@ use crate::observe::access::AccessLog;
 use crate::observe::log::LogLevel;
 use crate::observe::metrics::Metrics;
 use crate::process::{Drain, Problem, Problems, Published};
+use crate::resources::catalog::ResourceCatalog;
 use crate::tls::ManagedCertificate;
 use crate::tls::server::ServingReaders;
 
@@ -106,7 +107,8 @@ pub fn start(
         Routing::start(config, files.backends, &egress, &serving.trust, objects, (&metrics, &drain), &mut tasks)?;
     let file_errors = tasks.file_errors().clone();
     let delegate = DelegateScope::new(config);
-    let documents = start_control(config, tasks, &certificates, &serving, &routing, &egress, &drain)?;
+    let catalog = embedded.as_ref().map(|embedded| embedded.api.catalog().clone());
+    let documents = start_control(config, (tasks, catalog), &certificates, &serving, &routing, &egress, &drain)?;
     let store_check = embedded.as_ref().map(|embedded| embedded.check.clone());
     let readiness_checks = readiness_checks(config, &routing, &delegated, &metrics);
     let documents_of = (&routing.table, &documents.discovery);
@@ -172,7 +174,7 @@ fn publish_egress(
 /// Starts the control thread, which creates the discovery and OpenAPI documents.
 fn start_control(
     config: &GatewayConfig,
-    tasks: ControlTasks,
+    (tasks, catalog): (ControlTasks, Option<Published<ResourceCatalog>>),
     certificates: &Certificates,
     serving: &ServingReaders,
     routing: &Routing,
@@ -192,9 +194,10 @@ fn start_control(
         local_groups: LocalGroups {
             delegation: config.serve_delegation && certificates.identity.is_some(),
             delegate: delegate.all,
-            embedded: config.embedded_api.as_ref().map(|embedded| embedded.settings.catalog.clone()),
+            embedded: catalog.as_ref().map(Published::get),
             apiregistration_from_delegate: delegate.apiservices && delegate.all,
         },
+        catalog,
         delegates_all: delegate.all,
         disk_cache: match config.is_sidecar() {
             true => DiskCache::disabled(),
