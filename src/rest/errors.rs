@@ -21,6 +21,11 @@ pub(super) fn status_of(target: &ObjectTarget<'_>, error: Error) -> Status {
     }
 }
 
+/// 503 for a controller that cannot read or write objects.
+pub(super) fn unavailable(error: &Error) -> Status {
+    Status::service_unavailable(error.to_string())
+}
+
 /// 409: another writer was faster. Kubernetes' text (`pkg/registry/generic/registry/store.go`,
 /// `OptimisticLockErrorMsg`).
 pub(super) fn modified(target: &ObjectTarget<'_>, name: &str) -> Status {

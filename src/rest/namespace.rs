@@ -9,6 +9,7 @@ use futures_util::stream::TryStreamExt as _;
 use serde_json::{Map, Value, json};
 
 use super::delete_options::DeleteOptions;
+use super::errors::unavailable;
 use super::metadata::is_removable;
 use super::namespace_conditions::RemainingContent;
 use super::object_removal::{Removed, remove_all};
@@ -120,10 +121,6 @@ async fn remove_content(api: &ApiServer, name: &str) -> Result<(), Status> {
     }
     finalize(&namespaces, &current, &remaining).await?;
     if remaining.is_empty() { Ok(()) } else { Err(Status::service_unavailable(remaining.summary())) }
-}
-
-fn unavailable(error: &Error) -> Status {
-    Status::service_unavailable(error.to_string())
 }
 
 /// Deletes all objects of a resource in a namespace. Those that have finalizers are added to `remaining`.

@@ -19,6 +19,7 @@ use crate::process::ShutdownPhase;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::catalog::CatalogEntry;
 use crate::resources::custom::{Definition, custom_entries};
+use crate::rest::errors::unavailable;
 use crate::rest::local_api_services::register_local_groups;
 use crate::rest::{ApiServer, stored_object};
 use crate::storage::Revision;
@@ -54,7 +55,7 @@ impl DefinitionController {
         let kind = builtin_kinds().find("apiextensions.k8s.io", "v1", "customresourcedefinitions");
         let kind = kind.ok_or_else(|| Status::internal_error("no customresourcedefinitions"))?;
         let definitions = api.collection(&kind.resource)?;
-        definitions.ensure_loaded().await.map_err(unavailable)?;
+        definitions.ensure_loaded().await.map_err(|error| unavailable(&error))?;
         let mut controller = DefinitionController {
             api,
             definitions,
@@ -93,13 +94,13 @@ impl DefinitionController {
             sends_bookmarks: false,
             timeout: None,
         };
-        let mut cursor = self.definitions.watch(query, notifier).await.map_err(unavailable)?;
+        let mut cursor = self.definitions.watch(query, notifier).await.map_err(|error| unavailable(&error))?;
         loop {
             self.reconcile().await?;
             match cursor.next().await {
                 Ok(Some(_)) => {}
                 Ok(None) | Err(Error::Expired { .. }) => return Ok(()),
-                Err(error) => return Err(unavailable(error)),
+                Err(error) => return Err(unavailable(&error)),
             }
         }
     }
@@ -214,7 +215,7 @@ impl DefinitionController {
         let value = write_stored_json(&object).bytes;
         match self.definitions.update(&key, stored.revision(), value.into(), None).await {
             Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
-            Err(error) => Err(unavailable(error)),
+            Err(error) => Err(unavailable(&error)),
         }
     }
 
@@ -241,8 +242,4 @@ impl DefinitionController {
             }
         }
     }
-}
-
-fn unavailable(error: Error) -> Status {
-    Status::service_unavailable(error.to_string())
 }

@@ -12,10 +12,11 @@ use crate::resources::ServedKind;
 use crate::resources::custom::Definition;
 use crate::rest::definition::CLEANUP_FINALIZER;
 use crate::rest::delete_options::DeleteOptions;
+use crate::rest::errors::unavailable;
 use crate::rest::object_removal::{Removed, remove};
 use crate::rest::target::ObjectTarget;
 use crate::rest::{ApiServer, stored_object};
-use crate::watch_cache::{Error, ListQuery, ResourceCollection};
+use crate::watch_cache::{ListQuery, ResourceCollection};
 
 /// Pause before objects with finalizers are looked at again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -57,7 +58,7 @@ pub(super) async fn remove_definition(
 /// 503 while objects remain.
 async fn remove_objects(api: &ApiServer, kind: &ServedKind) -> Result<(), Status> {
     let collection = api.collection(&kind.resource)?;
-    let list = collection.list(&ListQuery::default()).await.map_err(unavailable)?;
+    let list = collection.list(&ListQuery::default()).await.map_err(|error| unavailable(&error))?;
     let (options, mut remaining) = (DeleteOptions::default(), 0_usize);
     for object in list.objects {
         let target = ObjectTarget {
@@ -82,7 +83,7 @@ async fn remove_objects(api: &ApiServer, kind: &ServedKind) -> Result<(), Status
 /// Removes the finalizer of the definition, and the definition if no other remains.
 async fn finish(definitions: &ResourceCollection, name: &str) -> Result<(), Status> {
     let key = definitions.prefix().key("", name).map_err(Status::internal_error)?;
-    let Some(current) = definitions.get_latest(&key).await.map_err(unavailable)? else { return Ok(()) };
+    let Some(current) = definitions.get_latest(&key).await.map_err(|error| unavailable(&error))? else { return Ok(()) };
     let mut object: Map<String, Value> = stored_object(&current).await?;
     if ObjectMetaView::of_map(&object).deletion_timestamp().is_none() {
         return Ok(());
@@ -99,15 +100,11 @@ async fn finish(definitions: &ResourceCollection, name: &str) -> Result<(), Stat
             definitions.update(&key, current.revision(), value.into(), None).await.map(drop)
         }
     };
-    result.map_err(unavailable)
+    result.map_err(|error| unavailable(&error))
 }
 
 /// Whether the finalizer of the server is on a definition that is being deleted.
 pub(super) fn is_pending(definition: &Definition) -> bool {
     let finalizers = definition.metadata.finalizers.iter().flatten();
     definition.metadata.deletion_timestamp.is_some() && finalizers.into_iter().any(|name| name == CLEANUP_FINALIZER)
-}
-
-fn unavailable(error: Error) -> Status {
-    Status::service_unavailable(error.to_string())
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{validate, validate_list_types};
 use crate::schema::Schema;
 
-fn errors(schema: Value, value: Value) -> Vec<String> {
+fn errors(schema: &Value, value: &Value) -> Vec<String> {
     let schema = Schema::read(&json!({"type": "object", "properties": {"x": schema}})).unwrap();
     let value = json!({"x": value});
     let errors = validate(&schema, &value).into_iter().chain(validate_list_types(&schema, &value));
@@ -83,7 +83,7 @@ fn schema_validation_has_kubernetes_texts() {
             r#"x: Invalid value: "boolean": x in body must be of type integer,string: "boolean""#,
         ),
     ] {
-        assert_eq!(errors(schema, value), [expected]);
+        assert_eq!(errors(&schema, &value), [expected]);
     }
 }
 
@@ -98,24 +98,24 @@ fn schema_validation_accepts_what_fits() {
         (json!({"type": "string", "format": "something-else"}), json!("x")),
         (json!({"type": "object", "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}), json!({"b": 1})),
     ] {
-        assert_eq!(errors(schema, value), Vec::<String>::new());
+        assert_eq!(errors(&schema, &value), Vec::<String>::new());
     }
 }
 
 #[test]
 fn schema_validation_reports_best_alternative() {
     let schema = json!({"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]});
-    let none = errors(schema.clone(), json!({}));
+    let none = errors(&schema, &json!({}));
     assert_eq!(
         none[0],
         r#"<nil>: Invalid value: "": "x" must validate one and only one schema (oneOf). Found none valid"#
     );
     assert_eq!(none[1], "x.a: Required value");
-    let both = errors(schema, json!({"a": 1, "b": 2}));
+    let both = errors(&schema, &json!({"a": 1, "b": 2}));
     assert_eq!(
         both,
         [r#"<nil>: Invalid value: "": "x" must validate one and only one schema (oneOf). Found 2 valid alternatives"#]
     );
-    let not = errors(json!({"type": "string", "not": {"enum": ["a"]}}), json!("a"));
+    let not = errors(&json!({"type": "string", "not": {"enum": ["a"]}}), &json!("a"));
     assert_eq!(not, [r#"<nil>: Invalid value: "": "x" must not validate the schema (not)"#]);
 }

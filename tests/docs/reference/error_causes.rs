@@ -99,7 +99,7 @@ const REQUESTS: [(&str, u16, &str); 11] = [
 ];
 
 /// Code, source, message and cause of each 403 and 404. `…` stands for what differs.
-const DENIALS: [(u16, &str, &str, &str); 16] = [
+const DENIALS: [(u16, &str, &str, &str); 17] = [
     (
         403,
         "src/authorize/authorizer.rs",
@@ -135,6 +135,12 @@ const DENIALS: [(u16, &str, &str, &str); 16] = [
         "src/forward/error_response.rs",
         "cannot be reached through its egress proxy: …",
         "the [egress proxy](#egress-proxies) does not allow the destination",
+    ),
+    (
+        403,
+        "src/rest/create.rs",
+        "create not allowed while custom resource definition is terminating",
+        "the CustomResourceDefinition is being deleted",
     ),
     (
         403,

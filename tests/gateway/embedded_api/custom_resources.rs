@@ -39,7 +39,7 @@ fn definition() -> Value {
     })
 }
 
-fn cron_tab(name: &str, spec: Value) -> Value {
+fn cron_tab(name: &str, spec: &Value) -> Value {
     json!({"apiVersion": "stable.example.com/v1", "kind": "CronTab", "metadata": {"name": name}, "spec": spec})
 }
 
@@ -69,7 +69,7 @@ async fn custom_resource_is_defaulted_pruned_validated_and_selected() {
     let client = api.http2().await;
     establish(&client).await;
     let spec = json!({"cronSpec": "* * * * *", "unknown": 1});
-    let created = send_json(&client, Method::POST, CRON_TABS, &cron_tab("a", spec.clone())).await;
+    let created = send_json(&client, Method::POST, CRON_TABS, &cron_tab("a", &spec)).await;
     assert_eq!(created.status, 201, "{}", created.text());
     let warnings: Vec<_> = created.headers.get_all("warning").iter().collect();
     assert_eq!(warnings, [r#"299 - "unknown field \"spec.unknown\"""#]);
@@ -80,13 +80,13 @@ async fn custom_resource_is_defaulted_pruned_validated_and_selected() {
     );
 
     let strict = format!("{CRON_TABS}?fieldValidation=Strict");
-    let refused = send_json(&client, Method::POST, &strict, &cron_tab("b", spec)).await;
+    let refused = send_json(&client, Method::POST, &strict, &cron_tab("b", &spec)).await;
     assert_eq!(refused.status, 400);
     assert!(
         refused.json()["message"].as_str().unwrap().ends_with(r#"strict decoding error: unknown field "spec.unknown""#)
     );
 
-    let wrong = send_json(&client, Method::POST, CRON_TABS, &cron_tab("b", json!({"replicas": 11}))).await;
+    let wrong = send_json(&client, Method::POST, CRON_TABS, &cron_tab("b", &json!({"replicas": 11}))).await;
     assert_eq!(wrong.status, 422);
     assert_eq!(
         wrong.json()["message"],
@@ -94,7 +94,7 @@ async fn custom_resource_is_defaulted_pruned_validated_and_selected() {
          spec.replicas in body should be less than or equal to 10]"
     );
 
-    let other = send_json(&client, Method::POST, CRON_TABS, &cron_tab("c", json!({"cronSpec": "0 0 0 0 0"}))).await;
+    let other = send_json(&client, Method::POST, CRON_TABS, &cron_tab("c", &json!({"cronSpec": "0 0 0 0 0"}))).await;
     assert_eq!(other.status, 201);
     let selected = client.get(&format!("{CRON_TABS}?fieldSelector=spec.cronSpec%3D0+0+0+0+0")).await.json();
     let names: Vec<_> = selected["items"].as_array().unwrap().iter().map(|item| &item["metadata"]["name"]).collect();
@@ -109,7 +109,7 @@ async fn custom_resource_status_is_written_by_its_subresource_alone() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     establish(&client).await;
-    let mut object = cron_tab("a", json!({"cronSpec": "* * * * *"}));
+    let mut object = cron_tab("a", &json!({"cronSpec": "* * * * *"}));
     object["status"] = json!({"replicas": 5});
     let created = send_json(&client, Method::POST, CRON_TABS, &object).await.json();
     assert_eq!((&created["status"], &created["metadata"]["generation"]), (&Value::Null, &json!(1)));
@@ -130,11 +130,11 @@ async fn custom_resource_definition_deleted_with_its_objects_and_watches() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     establish(&client).await;
-    let mut object = cron_tab("a", json!({"cronSpec": "* * * * *"}));
+    let mut object = cron_tab("a", &json!({"cronSpec": "* * * * *"}));
     object["metadata"]["finalizers"] = json!(["example.com/hold"]);
     assert_eq!(send_json(&client, Method::POST, CRON_TABS, &object).await.status, 201);
     assert_eq!(
-        send_json(&client, Method::POST, CRON_TABS, &cron_tab("b", json!({"cronSpec": "* * * * *"}))).await.status,
+        send_json(&client, Method::POST, CRON_TABS, &cron_tab("b", &json!({"cronSpec": "* * * * *"}))).await.status,
         201
     );
     let mut watch = client.send(get(&format!("{CRON_TABS}?watch=1"), &[])).await.unwrap().into_body();
@@ -145,7 +145,7 @@ async fn custom_resource_definition_deleted_with_its_objects_and_watches() {
         (list["items"].as_array().unwrap().len() == 1).then_some(())
     })
     .await;
-    let refused = send_json(&client, Method::POST, CRON_TABS, &cron_tab("c", json!({"cronSpec": "* * * * *"}))).await;
+    let refused = send_json(&client, Method::POST, CRON_TABS, &cron_tab("c", &json!({"cronSpec": "* * * * *"}))).await;
     assert_eq!(refused.status, 403);
     assert!(refused.text().contains("create not allowed while custom resource definition is terminating"));
     let (code, _) = patch(&client, &format!("{CRON_TABS}/a"), r#"{"metadata":{"finalizers":null}}"#).await;
@@ -180,7 +180,7 @@ async fn custom_resource_served_in_versions_and_across_restarts() {
     let client = api.http2().await;
     establish(&client).await;
     assert_eq!(
-        send_json(&client, Method::POST, CRON_TABS, &cron_tab("a", json!({"cronSpec": "* * * * *"}))).await.status,
+        send_json(&client, Method::POST, CRON_TABS, &cron_tab("a", &json!({"cronSpec": "* * * * *"}))).await.status,
         201
     );
     let mut changed = client.get(DEFINITION).await.json();
