@@ -81,6 +81,18 @@ func (q *question) definitionAnswer() (*definitionAnswer, error) {
 		if err != nil {
 			return nil, fmt.Errorf("old: %w", err)
 		}
+		// What the store does before it asks the strategy, and a resourceVersion that a client would have sent.
+		definition.Generation = old.Generation
+		definition.CreationTimestamp = old.CreationTimestamp
+		if definition.UID == "" {
+			definition.UID = old.UID
+		}
+		if old.ResourceVersion == "" {
+			old.ResourceVersion = "1"
+		}
+		if definition.ResourceVersion == "" {
+			definition.ResourceVersion = old.ResourceVersion
+		}
 		strategy.PrepareForUpdate(ctx, definition, old)
 		answer.Errors = fieldErrors(strategy.ValidateUpdate(ctx, definition, old), "")
 		answer.Warnings = strategy.WarningsOnUpdate(ctx, definition, old)
@@ -142,7 +154,11 @@ func (q *question) structuralAnswer() (*structuralAnswer, error) {
 
 // definitionOf is a definition with one version with a schema.
 func definitionOf(schema json.RawMessage) json.RawMessage {
+	return definitionWith(schema, "{}")
+}
+
+func definitionWith(schema json.RawMessage, subresources string) json.RawMessage {
 	return fmt.Appendf(nil, `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"cases.a.io"},`+
 		`"spec":{"group":"a.io","scope":"Cluster","names":{"plural":"cases","kind":"Case"},`+
-		`"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":%s}}]}}`, schema)
+		`"versions":[{"name":"v1","served":true,"storage":true,"subresources":%s,"schema":{"openAPIV3Schema":%s}}]}}`, subresources, schema)
 }

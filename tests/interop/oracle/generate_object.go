@@ -27,7 +27,7 @@ func (g *generator) objectCase() question {
 			properties["status"] = tree{"type": "object", "properties": tree{"n": tree{"type": "integer"}, "s": tree{"type": "string"}}}
 		}
 		asked.Schema = raw(root)
-		if !asked.PreserveUnknownFields && !isAccepted(asked.Schema) {
+		if !asked.PreserveUnknownFields && !isAccepted(asked.Schema, asked.Status) {
 			continue
 		}
 		object := g.root(root)
@@ -81,8 +81,12 @@ func (a *objectAnswer) isOfOtherKind() bool {
 }
 
 // isAccepted says whether a definition with a schema can be created.
-func isAccepted(schema json.RawMessage) bool {
-	asked := question{Definition: definitionOf(schema)}
+func isAccepted(schema json.RawMessage, hasStatus bool) bool {
+	subresources := "{}"
+	if hasStatus {
+		subresources = `{"status":{}}`
+	}
+	asked := question{Definition: definitionWith(schema, subresources)}
 	answer, err := asked.definitionAnswer()
 	return err == nil && answer.DecodeError == "" && len(answer.Errors) == 0
 }
