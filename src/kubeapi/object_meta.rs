@@ -46,6 +46,11 @@ impl<'v> ObjectMetaView<'v> {
         ObjectMetaView { fields: object.get("metadata").and_then(Value::as_object) }
     }
 
+    /// Metadata themselves.
+    pub fn of_metadata(metadata: &'v Map<String, Value>) -> ObjectMetaView<'v> {
+        ObjectMetaView { fields: Some(metadata) }
+    }
+
     fn field(&self, name: &str) -> Option<&'v Value> {
         self.fields?.get(name)
     }

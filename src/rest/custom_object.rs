@@ -1,43 +1,44 @@
 //! Objects of custom resources: decoding by their schema, conversion between versions, and the rules of their strategy
 //! (`k8s.io/apiextensions-apiserver/pkg/apiserver/customresource_handler.go`, `pkg/registry/customresource/strategy.go`).
 
+mod coercion;
+mod embedded;
+mod scale_fields;
+
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
+use self::coercion::{MalformedFields, coerce_embedded, coerce_metadata};
+use self::embedded::embedded_errors;
+use self::scale_fields::{scale_spec_errors, scale_status_errors};
+use crate::kubeapi::GoQuoted;
 use crate::kubeapi::field_error::FieldError;
 use crate::kubeapi::json::write_stored_json;
-use crate::kubeapi::protobuf::normalize::normalize;
-use crate::resources::builtin::builtin_kinds;
+use crate::kubeapi::names::check_qualified_name;
+use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::custom::{CustomResource, CustomVersion};
 use crate::resources::{Resource, ServedKind};
-use crate::schema::{apply_defaults, drop_forbidden_nulls, prune_unknown_fields, validate, validate_list_types};
+use crate::schema::{
+    Schema, apply_defaults, drop_forbidden_nulls, prune_unknown_fields, validate, validate_list_types,
+};
 
 /// Makes a body an object of the version: metadata are those of Kubernetes, unknown fields are removed, defaults set.
-/// Returns the paths of unknown fields, sorted.
+/// Returns the paths of unknown fields.
 ///
 /// # Errors
 /// The metadata have a field of the wrong type; with Go's text.
 pub(super) fn decode(version: &CustomVersion, value: &mut Value) -> Result<Vec<String>, String> {
-    let mut unknown = coerce_metadata(value)?;
+    let mut unknown = coerce_metadata(value, MalformedFields::Refuse)?;
     let schema = version.schema();
     if !version.preserves_unknown_fields {
         unknown.extend(prune_unknown_fields(value, Some(schema), true));
+        drop_forbidden_nulls(value, schema);
     }
-    unknown.sort_unstable();
-    drop_forbidden_nulls(value, schema);
+    let embedded = coerce_embedded(schema, value, MalformedFields::Refuse).map_err(|error| error.to_string())?;
+    unknown.extend(embedded);
     apply_defaults(value, schema);
     Ok(unknown)
-}
-
-/// Makes `metadata` what Go's `ObjectMeta` holds.
-fn coerce_metadata(value: &mut Value) -> Result<Vec<String>, String> {
-    let Some(metadata) = value.get_mut("metadata") else { return Ok(Vec::new()) };
-    if metadata.is_null() {
-        *metadata = json!({});
-    }
-    let kinds = builtin_kinds();
-    let Some(message) = kinds.meta_message("ObjectMeta") else { return Ok(Vec::new()) };
-    let unknown = normalize(&kinds.messages, message, metadata).map_err(|error| error.to_string())?;
-    Ok(unknown.iter().map(|path| format!("metadata.{path}")).collect())
 }
 
 /// Converts a stored object to the version of a kind, and gives it what the schemas of both versions add since it was
@@ -68,8 +69,10 @@ fn refresh(version: &CustomVersion, value: &mut Value) {
     let schema = version.schema();
     if !version.preserves_unknown_fields {
         prune_unknown_fields(value, Some(schema), true);
+        drop_forbidden_nulls(value, schema);
     }
-    drop_forbidden_nulls(value, schema);
+    // What cannot be read is removed, so that there is no error.
+    let _ = coerce_embedded(schema, value, MalformedFields::Remove);
     apply_defaults(value, schema);
 }
 
@@ -118,27 +121,77 @@ pub(super) fn changes_generation(version: &CustomVersion, old: &Map<String, Valu
     old.keys().chain(new.keys()).any(|field| counts(field) && old.get(field) != new.get(field))
 }
 
-/// The errors of an object by its schema. Those of values that a replacement leaves as they are do not count.
-pub(super) fn schema_errors(
+/// The error of an object of another kind, for which nothing else of its type is checked.
+pub(super) fn kind_error(kind: &ServedKind, object: &Map<String, Value>) -> Option<FieldError> {
+    let (expected, found) = (&kind.resource.kind, object.get("kind").and_then(Value::as_str).unwrap_or_default());
+    (found != expected).then(|| FieldError::invalid("kind", found, format!("must be {expected}")))
+}
+
+/// The errors of an object by its definition, besides those of its metadata. Those of values that a replacement leaves as
+/// they are do not count.
+pub(super) fn validation_errors(
     version: &CustomVersion,
+    subresource: &str,
     old: Option<&Map<String, Value>>,
     object: &Map<String, Value>,
 ) -> Vec<FieldError> {
     let schema = version.schema();
-    let value = Value::Object(object.clone());
-    let mut errors = validate(schema, &value);
-    errors.extend(validate_list_types(schema, &value));
-    if let Some(old) = old {
-        let old = Value::Object(old.clone());
-        errors.retain(|error| !is_unchanged(&error.field, &old, &value));
+    let (value, old) = (Value::Object(object.clone()), old.map(|old| Value::Object(old.clone())));
+    let is_status = subresource == "status";
+    let mut errors =
+        if is_status { status_errors(schema, &value, old.as_ref()) } else { validate(schema, &value, old.as_ref()) };
+    if let Some(paths) = &version.scale {
+        if !is_status {
+            errors.extend(scale_spec_errors(paths, &value));
+        }
+        errors.extend(scale_status_errors(paths, &value));
+    }
+    if !is_status {
+        errors.extend(embedded_errors(schema, &value));
+    }
+    let has_old_duplicates = || old.is_some_and(|old| !validate_list_types(schema, &old).is_empty());
+    let duplicates = validate_list_types(schema, &value);
+    if !duplicates.is_empty() && !has_old_duplicates() {
+        errors.extend(duplicates);
     }
     errors
 }
 
-/// Whether the value at a path is the same in both objects. Items of lists are told apart by their place only if the
-/// list is the same.
-fn is_unchanged(path: &str, old: &Value, new: &Value) -> bool {
-    let path = path.split_once('[').map_or(path, |(list, _)| list);
-    let at = |value: &Value| path.split('.').try_fold(value.clone(), |value, name| value.get(name).cloned());
-    matches!((at(old), at(new)), (Some(old), Some(new)) if old == new)
+/// The errors of the status, with fields below `status` and texts that begin there.
+fn status_errors(schema: &Schema, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let (Some(schema), Some(status)) = (schema.properties.get("status"), value.get("status")) else {
+        return Vec::new();
+    };
+    let mut errors = validate(schema, status, old.and_then(|old| old.get("status")));
+    for error in &mut errors {
+        error.field = match &*error.field {
+            "<nil>" => "status".to_owned(),
+            field => format!("status.{field}"),
+        };
+    }
+    errors
 }
+
+/// Warnings about finalizers of an object that its predecessor does not have, sorted (`validateKubeFinalizerName`).
+pub(super) fn finalizer_warnings(old: Option<&Map<String, Value>>, object: &Map<String, Value>) -> Vec<String> {
+    const STANDARD: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
+    let old = old.map(ObjectMetaView::of_map);
+    let is_old = |name: &str| old.is_some_and(|old| old.finalizers().any(|other| other == name));
+    let added: BTreeSet<&str> = ObjectMetaView::of_map(object).finalizers().filter(|name| !is_old(name)).collect();
+    let mut warnings = Vec::new();
+    for name in added {
+        let quoted = GoQuoted(name);
+        warnings.extend(check_qualified_name(name).iter().map(|why| format!("metadata.finalizers: {quoted}: {why}")));
+        if !name.contains('/') && !STANDARD.contains(&name) {
+            let path = if name.contains('.') { " including a path (/)" } else { "" };
+            warnings.push(format!(
+                "metadata.finalizers: {quoted}: prefer a domain-qualified finalizer name{path} to avoid accidental conflicts \
+                 with other finalizer writers"
+            ));
+        }
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests;

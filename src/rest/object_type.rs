@@ -49,6 +49,14 @@ impl DecodeError {
         DecodeError::unrecognized(format_args!("couldn't get version/kind; json parse error: {why}"))
     }
 
+    /// An error of an object of the same kind in another version.
+    fn other_version(kind: &ServedKind, api_version: &str) -> DecodeError {
+        let expected = kind.api_version();
+        let why =
+            format!("the API version in the data ({api_version}) does not match the expected API version ({expected})");
+        DecodeError { found: FoundType::OtherVersion, why }
+    }
+
     /// An error of an object of the right kind.
     pub(super) fn of_kind(kind: &ServedKind, why: impl std::fmt::Display) -> DecodeError {
         let found = FoundType::Recognized(kind.resource.kind.to_string(), kind.version.version.to_string());
@@ -81,6 +89,9 @@ impl DecodeError {
 /// # Errors
 /// For another type, and for what is no object.
 pub(super) fn check_type(kind: &ServedKind, value: &mut Value) -> Result<(), DecodeError> {
+    if kind.version.custom().is_some() {
+        return check_custom_type(kind, value);
+    }
     let Value::Object(object) = value else { return check_is_object(value) };
     let api_version = type_field(object, "apiVersion", &kind.api_version())?;
     let found = type_field(object, "kind", &kind.resource.kind)?;
@@ -96,11 +107,7 @@ pub(super) fn check_type(kind: &ServedKind, value: &mut Value) -> Result<(), Dec
         .as_ref()
         .is_some_and(|other| Arc::ptr_eq(stored_resource(&other.resource), stored_resource(&kind.resource)))
     {
-        let why = format!(
-            "the API version in the data ({api_version}) does not match the expected API version ({})",
-            kind.api_version()
-        );
-        return Err(DecodeError { found: FoundType::OtherVersion, why });
+        return Err(DecodeError::other_version(kind, &api_version));
     }
     let why = match other {
         Some(_) => format!(
@@ -112,6 +119,25 @@ pub(super) fn check_type(kind: &ServedKind, value: &mut Value) -> Result<(), Dec
     };
     let version = version.to_owned();
     Err(DecodeError { found: FoundType::Recognized(found, version), why })
+}
+
+/// Checks `apiVersion` of a custom object, and that it has a kind. The kind itself is a matter of validation.
+fn check_custom_type(kind: &ServedKind, value: &mut Value) -> Result<(), DecodeError> {
+    check_is_object(value)?;
+    let document = value.clone();
+    let Value::Object(object) = value else { return Err(missing_kind(&document)) };
+    let api_version = type_field(object, "apiVersion", "")?;
+    if type_field(object, "kind", "")?.is_empty() {
+        return Err(missing_kind(&document));
+    }
+    if api_version.matches('/').count() > 1 {
+        return Err(DecodeError::unrecognized(format_args!("unexpected GroupVersion string: {api_version}")));
+    }
+    if api_version == kind.api_version() { Ok(()) } else { Err(DecodeError::other_version(kind, &api_version)) }
+}
+
+fn missing_kind(document: &Value) -> DecodeError {
+    DecodeError::unrecognized(format_args!("Object 'Kind' is missing in '{}'", write_json(document)))
 }
 
 /// Checks that a body is `DeleteOptions` or says no kind.

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use super::custom_object;
 use crate::kubeapi::field_error::FieldPath;
 use crate::kubeapi::ip_address::ip_warning;
 use crate::kubeapi::object_meta::ObjectMetaView;
@@ -20,6 +21,9 @@ pub(super) fn object_warnings(
 ) -> Vec<String> {
     let null = Value::Null;
     let field = |name: &str| object.get(name).unwrap_or(&null);
+    if resource.custom.is_some() {
+        return if subresource.is_empty() { custom_object::finalizer_warnings(old, object) } else { Vec::new() };
+    }
     match (&*resource.group, &*resource.plural, subresource) {
         ("", "services", "") => service_warnings(ObjectMetaView::of_map(object), field("spec")),
         ("", "endpoints", _) => endpoints_warnings(field("subsets")),

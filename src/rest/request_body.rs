@@ -11,14 +11,15 @@ use super::object_type::{DecodeError, check_type};
 use super::target::ObjectTarget;
 use super::write_options::FieldValidation;
 use super::{custom_object, strategy};
+use crate::kubeapi::Status;
 use crate::kubeapi::json::{JsonFindings, read_json, strict_messages};
 use crate::kubeapi::protobuf::decode::{decode_object, read_envelope};
 use crate::kubeapi::protobuf::normalize::normalize;
 use crate::kubeapi::yaml::read_yaml;
-use crate::kubeapi::{GoQuoted, Status};
 use crate::resources::builtin::event_conversion::convert_to_stored;
 use crate::resources::builtin::{builtin_kinds, set_defaults};
 use crate::resources::{ObjectFormat, ServedKind};
+use crate::schema::unknown_field_message;
 
 /// A decoded object, and warnings about its fields.
 pub(super) struct DecodedObject {
@@ -40,7 +41,7 @@ impl BodyFindings {
         match self {
             BodyFindings::Json(document, findings) => strict_messages(&document, &findings, unknown),
             BodyFindings::Texts(mut texts) => {
-                texts.extend(unknown.iter().map(|path| format!("unknown field {}", GoQuoted(path))));
+                texts.extend(unknown.iter().map(|path| unknown_field_message(path)));
                 texts
             }
         }
@@ -125,7 +126,14 @@ pub(super) fn check_object(
             unknown
         }
     };
-    let findings = findings.messages(&unknown);
+    // Those of a custom resource are found one after the other, not in the order of the document.
+    let findings = match kind.version.custom() {
+        Some(_) => {
+            let unknown = unknown.iter().map(|path| unknown_field_message(path));
+            findings.messages(&[]).into_iter().chain(unknown).collect()
+        }
+        None => findings.messages(&unknown),
+    };
     let Value::Object(mut object) = value else {
         return Err(DecodeError::of_kind(kind, "the body is not an object"));
     };

@@ -2,6 +2,7 @@
 //! (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema`). Functions on values.
 
 mod default;
+mod path;
 mod prune;
 mod read;
 mod validation;
@@ -10,6 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
+
+use crate::kubeapi::field_error::FieldPath;
 
 pub use default::{apply_defaults, drop_forbidden_nulls};
 pub use prune::{prune_unknown_fields, unknown_field_message};
@@ -39,6 +42,8 @@ pub struct Schema {
     pub preserves_unknown_fields: bool,
     /// `x-kubernetes-embedded-resource`: an object with `apiVersion`, `kind` and `metadata`.
     pub is_embedded_resource: bool,
+    /// Whether the value, or one in it, is an embedded resource.
+    pub contains_embedded_resource: bool,
     /// The extension `x-kubernetes-int-or-string`.
     pub is_int_or_string: bool,
     /// The extension `x-kubernetes-list-type`.
@@ -167,4 +172,22 @@ impl Schema {
             None => self.additional_properties.as_ref()?.schema(),
         }
     }
+
+    /// Path of a property of a value; `path` is absent for the whole value.
+    pub fn child_path<'c>(path: Option<&'c FieldPath<'_>>, name: &'c str) -> FieldPath<'c> {
+        path.map_or(FieldPath::root(name), |path| path.child(name))
+    }
+
+    /// Path of an item of a list.
+    pub fn item_path<'c>(path: Option<&'c FieldPath<'_>>, index: usize) -> FieldPath<'c> {
+        path.map_or(FieldPath::root_index(index), |path| path.index(index))
+    }
+
+    /// Path of a value of a map.
+    pub fn key_path<'c>(path: Option<&'c FieldPath<'_>>, key: &'c str) -> FieldPath<'c> {
+        path.unwrap_or(&ROOT_PATH).key(key)
+    }
 }
+
+/// Path of the whole value, for keys of a root that is a map.
+static ROOT_PATH: FieldPath<'static> = FieldPath::root("");

@@ -4,7 +4,8 @@
 use serde_json::{Map, Value};
 
 use super::Schema;
-use crate::kubeapi::field_error::FieldPath;
+use super::path::ValuePath;
+use crate::kubeapi::GoQuoted;
 
 /// Fields of the root and of embedded resources that are never pruned; other code checks them.
 const META_FIELDS: [&str; 3] = ["apiVersion", "kind", "metadata"];
@@ -25,7 +26,7 @@ pub fn prune_unknown_fields(value: &mut Value, schema: Option<&Schema>, is_root:
 
 /// The text of strict decoding for a path that was removed.
 pub fn unknown_field_message(path: &str) -> String {
-    format!("unknown field \"{path}\"")
+    format!("unknown field {}", GoQuoted(path))
 }
 
 #[derive(Default)]
@@ -34,16 +35,8 @@ struct FieldPruner {
     reported: usize,
 }
 
-fn join<'c>(path: Option<&'c FieldPath<'_>>, name: &'c str) -> FieldPath<'c> {
-    path.map_or(FieldPath::root(name), |path| path.child(name))
-}
-
-fn join_index<'c>(path: Option<&'c FieldPath<'_>>, index: usize) -> FieldPath<'c> {
-    path.map_or(FieldPath::root_index(index), |path| path.index(index))
-}
-
 impl FieldPruner {
-    fn report(&mut self, path: FieldPath<'_>) {
+    fn report(&mut self, path: ValuePath<'_>) {
         if self.reported < MAX_REPORTED {
             let path = path.to_string();
             self.reported += path.len();
@@ -51,7 +44,7 @@ impl FieldPruner {
         }
     }
 
-    fn prune(&mut self, value: &mut Value, schema: Option<&Schema>, path: Option<&FieldPath<'_>>) {
+    fn prune(&mut self, value: &mut Value, schema: Option<&Schema>, path: Option<&ValuePath<'_>>) {
         match value {
             Value::Object(map) => {
                 let is_embedded = schema.is_some_and(|schema| schema.is_embedded_resource);
@@ -61,7 +54,7 @@ impl FieldPruner {
                 let inner = schema.and_then(|schema| schema.items.as_deref());
                 let is_preserved = schema.is_some_and(|schema| schema.preserves_unknown_fields);
                 for (index, item) in items.iter_mut().enumerate() {
-                    let path = join_index(path, index);
+                    let path = ValuePath::item(path, index);
                     if is_preserved {
                         self.prune_specified(item, inner, Some(&path));
                     } else {
@@ -78,7 +71,7 @@ impl FieldPruner {
         map: &mut Map<String, Value>,
         schema: Option<&Schema>,
         is_embedded: bool,
-        path: Option<&FieldPath<'_>>,
+        path: Option<&ValuePath<'_>>,
     ) {
         let is_preserved = schema.is_some_and(|schema| schema.preserves_unknown_fields);
         map.retain(|key, value| {
@@ -91,12 +84,12 @@ impl FieldPruner {
             });
             match specified {
                 Some(schema) => {
-                    self.prune(value, schema, Some(&join(path, key)));
+                    self.prune(value, schema, Some(&ValuePath::property(path, key)));
                     true
                 }
                 None if is_preserved => true,
                 None => {
-                    self.report(join(path, key));
+                    self.report(ValuePath::property(path, key));
                     false
                 }
             }
@@ -104,7 +97,7 @@ impl FieldPruner {
     }
 
     /// Prunes below an array that preserves unknown fields: only what has a schema.
-    fn prune_specified(&mut self, value: &mut Value, schema: Option<&Schema>, path: Option<&FieldPath<'_>>) {
+    fn prune_specified(&mut self, value: &mut Value, schema: Option<&Schema>, path: Option<&ValuePath<'_>>) {
         let Some(schema) = schema else { return };
         match value {
             Value::Object(map) => {
@@ -117,13 +110,13 @@ impl FieldPruner {
                         None => schema.additional_properties.as_ref().map(|values| values.schema()),
                     };
                     if let Some(schema) = specified {
-                        self.prune(value, schema, Some(&join(path, key)));
+                        self.prune(value, schema, Some(&ValuePath::property(path, key)));
                     }
                 }
             }
             Value::Array(items) => {
                 for (index, item) in items.iter_mut().enumerate() {
-                    self.prune_specified(item, schema.items.as_deref(), Some(&join_index(path, index)));
+                    self.prune_specified(item, schema.items.as_deref(), Some(&ValuePath::item(path, index)));
                 }
             }
             _ => {}

@@ -85,6 +85,10 @@ fn read_schema(json: &Value, depth: usize) -> Result<Schema, SchemaReadError> {
     if let Some(items @ Value::Object(_)) = fields.get("items") {
         schema.items = Some(Arc::new(read_schema(items, depth)?));
     }
+    let additional = schema.additional_properties.as_ref().and_then(AdditionalProperties::schema);
+    let mut inner = schema.properties.values().chain(&schema.items).map(|inner| &**inner).chain(additional);
+    schema.contains_embedded_resource =
+        schema.is_embedded_resource || inner.any(|inner| inner.contains_embedded_resource);
     Ok(schema)
 }
 

@@ -100,13 +100,13 @@ fn write_number(out: &mut String, number: &Number) {
 }
 
 /// Go's `%v` of a number: an integer, or the shortest float, with an exponent of at least two digits below 1e-4 and from
-/// 1e21 on.
+/// 1e6 on.
 pub fn format_go_number(value: &Value) -> String {
     let float = match value {
         Value::Number(number) if number.is_f64() => number.as_f64().unwrap_or_default(),
         _ => return value.to_string(),
     };
-    if float == 0.0 || (1e-4..1e21).contains(&float.abs()) {
+    if float == 0.0 || (1e-4..1e6).contains(&float.abs()) {
         return float.to_string();
     }
     let text = format!("{float:e}");

@@ -92,9 +92,15 @@ fn name_rule(resource: &Resource) -> NameRule {
 fn kind_errors(input: &ValidationInput<'_>) -> Vec<FieldError> {
     let target = input.target;
     if let Some(version) = target.kind.version.custom() {
-        let mut errors = input.metadata_update_errors();
-        errors.extend(input.metadata_errors());
-        errors.extend(custom_object::schema_errors(version, input.old, input.object));
+        let resource = &target.kind.resource;
+        if let Some(error) = custom_object::kind_error(&target.kind, input.object) {
+            return vec![error];
+        }
+        let mut errors = match input.old {
+            Some(_) => input.metadata_change_errors(),
+            None => validate_object_meta(input.metadata(), resource.is_namespaced, name_rule(resource), &METADATA),
+        };
+        errors.extend(custom_object::validation_errors(version, target.subresource, input.old, input.object));
         return errors;
     }
     match (&*target.kind.resource.group, &*target.kind.resource.plural, target.subresource) {

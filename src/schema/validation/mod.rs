@@ -1,10 +1,14 @@
 //! Validation of values by their schema, with the texts of a kube-apiserver (`k8s.io/kube-openapi/pkg/validation` and
 //! `k8s.io/apiextensions-apiserver/pkg/apiserver/validation`).
 
+mod alternatives;
+mod correlation;
 mod format;
 mod keywords;
 mod list_type;
+mod number;
 mod pattern;
+mod value_type;
 
 use std::fmt::Display;
 
@@ -13,9 +17,11 @@ use serde_json::{Map, Value};
 pub use self::list_type::validate_list_types;
 pub use self::pattern::Pattern;
 
-use super::{Schema, ValueType};
-use crate::kubeapi::field_error::{BadValue, FieldError, FieldErrorKind};
-use crate::kubeapi::json::{format_go_number, write_json};
+use self::correlation::CorrelatedValue;
+use super::path::ValuePath;
+use super::{AdditionalProperties, Schema};
+use crate::kubeapi::GoQuoted;
+use crate::kubeapi::field_error::{BadValue, FieldError};
 
 /// Maximum number of errors that are collected.
 const MAX_ERRORS: usize = 1000;
@@ -61,11 +67,12 @@ pub struct ValueValidation {
     pub not: Option<Box<Schema>>,
 }
 
-/// Validates a value. Errors are in the order of a kube-apiserver, except that properties are visited by name: there
-/// their order is random.
-pub fn validate(schema: &Schema, value: &Value) -> Vec<FieldError> {
+/// Validates a value. `old` is the value that it replaces: parts that did not change have no errors. Errors are in the
+/// order of a kube-apiserver, except that fields are visited by name: there their order is random.
+pub fn validate(schema: &Schema, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut result = ValidationResult::default();
-    validate_value(schema, value, "", &mut result);
+    let value = CorrelatedValue::new(schema, value, old);
+    validate_correlated(schema, &value, None, &mut result);
     result.errors
 }
 
@@ -78,8 +85,9 @@ struct ValidationResult {
 }
 
 impl ValidationResult {
+    /// Adds an error that is not there yet.
     fn add(&mut self, error: FieldError) {
-        if self.errors.len() < MAX_ERRORS {
+        if self.errors.len() < MAX_ERRORS && !self.errors.contains(&error) {
             self.errors.push(error);
         }
     }
@@ -94,24 +102,69 @@ impl ValidationResult {
     }
 
     /// A value that is malformed; the text repeats the path.
-    fn invalid(&mut self, path: &str, value: &Value, why: impl Display) {
-        self.add(FieldError::invalid(path, value, in_body(path, why)));
+    fn invalid(&mut self, path: Option<&ValuePath<'_>>, value: impl Into<BadValue>, why: impl Display) {
+        self.add(FieldError::invalid(field_of(path), value, in_body(path, why)));
+    }
+
+    /// A value of the wrong type.
+    fn type_invalid(&mut self, path: Option<&ValuePath<'_>>, found: &str, expected: impl Display) {
+        let why = in_body(path, format_args!("must be of type {expected}: {}", GoQuoted(found)));
+        self.add(FieldError::type_invalid(field_of(path), found, why));
+    }
+
+    /// An error that has no path of its own.
+    fn without_path(&mut self, why: impl Into<String>) {
+        self.add(FieldError::invalid(ROOT_FIELD, "", why));
+    }
+}
+
+/// Field of an error of the whole value.
+const ROOT_FIELD: &str = "<nil>";
+
+/// The path as texts have it; empty for the whole value.
+fn path_text(path: Option<&ValuePath<'_>>) -> String {
+    path.map_or_else(String::new, ToString::to_string)
+}
+
+/// The field of an error.
+fn field_of(path: Option<&ValuePath<'_>>) -> String {
+    let text = path_text(path);
+    match text.strip_prefix('.').unwrap_or(&text) {
+        "" => ROOT_FIELD.to_owned(),
+        field => field.to_owned(),
     }
 }
 
 /// The text of an error of kube-openapi, which names the place itself.
-fn in_body(path: &str, why: impl Display) -> String {
-    format!("{path} in body {why}")
+fn in_body(path: Option<&ValuePath<'_>>, why: impl Display) -> String {
+    format!("{} in body {why}", path_text(path))
 }
 
-/// An error that concerns several schemas has no path of its own (`<nil>`).
-fn of_alternatives(path: &str, why: impl Display) -> FieldError {
-    FieldError::invalid("<nil>", "", format!("\"{path}\" {why}"))
+/// Validates a value, and forgets its errors if it is as before
+/// (`k8s.io/apiextensions-apiserver/pkg/apiserver/validation/ratcheting.go`).
+fn validate_correlated(
+    schema: &Schema,
+    value: &CorrelatedValue<'_>,
+    path: Option<&ValuePath<'_>>,
+    result: &mut ValidationResult,
+) {
+    let errors_before = result.errors.len();
+    validate_value(schema, value, path, result);
+    if result.errors.len() > errors_before && value.is_unchanged() {
+        result.errors.truncate(errors_before);
+    }
 }
 
-fn validate_value(schema: &Schema, value: &Value, path: &str, result: &mut ValidationResult) {
-    validate_type(schema, value, path, result);
+/// Applies all keywords. The counts of matches are those of `pkg/validation/validate/schema.go`.
+fn validate_value(
+    schema: &Schema,
+    correlated: &CorrelatedValue<'_>,
+    path: Option<&ValuePath<'_>>,
+    result: &mut ValidationResult,
+) {
+    let value = correlated.value;
     let rules = schema.validation.as_deref();
+    value_type::validate_type(schema, value, path, result);
     if value.is_null() {
         // Only type and enumeration are examined.
         if let Some(rules) = rules {
@@ -119,180 +172,78 @@ fn validate_value(schema: &Schema, value: &Value, path: &str, result: &mut Valid
         }
         return;
     }
+    // Alternatives and enumeration are counted, also where there are none.
+    result.matches += 4;
     if let Some(rules) = rules {
-        validate_alternatives(rules, value, path, result);
-        if let Value::String(text) = value {
-            keywords::validate_text(rules, text, path, result);
+        alternatives::validate_alternatives(rules, value, path, result);
+    }
+    match value {
+        Value::String(text) => {
+            result.matches += 1;
+            if let Some(rules) = rules {
+                keywords::validate_text(rules, text, path, result);
+            }
+            format::validate_format(schema, text, path, result);
         }
-    }
-    if !schema.format.is_empty() {
-        format::validate_format(schema, value, path, result);
-    }
-    if let (Some(rules), Value::Number(number)) = (rules, value) {
-        keywords::validate_number(rules, number, path, result);
-    }
-    if let Value::Array(items) = value {
-        if let Some(inner) = &schema.items {
-            for (index, item) in items.iter().enumerate() {
-                validate_value(inner, item, &format!("{path}[{index}]"), result);
+        Value::Number(number) => {
+            result.matches += 2;
+            number::validate_number(schema, number, path, result);
+        }
+        Value::Array(items) => {
+            result.matches += 2;
+            if let Some(inner) = &schema.items {
+                for (index, item) in correlated.items().iter().enumerate() {
+                    validate_correlated(inner, item, Some(&ValuePath::item(path, index)), result);
+                }
+            }
+            if let Some(rules) = rules {
+                keywords::validate_items(rules, items, path, result);
             }
         }
-        if let Some(rules) = rules {
-            keywords::validate_items(rules, items, path, result);
-        }
+        _ => {}
     }
     if let Some(rules) = rules {
         keywords::validate_enumeration(rules, value, path, result);
     }
     if let Value::Object(fields) = value {
-        validate_fields(schema, fields, path, result);
+        result.matches += 1;
+        validate_fields(schema, correlated, fields, path, result);
     }
-    result.matches += 1;
 }
 
-fn validate_fields(schema: &Schema, fields: &Map<String, Value>, path: &str, result: &mut ValidationResult) {
-    if let Some(rules) = schema.validation.as_deref()
-        && !keywords::validate_field_count(rules, fields, path, result)
-    {
-        return;
+fn validate_fields(
+    schema: &Schema,
+    correlated: &CorrelatedValue<'_>,
+    fields: &Map<String, Value>,
+    path: Option<&ValuePath<'_>>,
+    result: &mut ValidationResult,
+) {
+    if let Some(rules) = schema.validation.as_deref() {
+        keywords::validate_field_count(rules, fields, path, result);
+    }
+    let mut validate_field = |name: &str, value, inner, path: &ValuePath<'_>, is_root: bool| {
+        // Both versions of the type of the root are set by the server.
+        let is_compared = !(is_root && matches!(name, "apiVersion" | "kind"));
+        let child = correlated.field(name).filter(|_| is_compared).unwrap_or(CorrelatedValue::uncorrelated(value));
+        validate_correlated(inner, &child, Some(path), result);
+    };
+    if let Some(AdditionalProperties::Schema(inner)) = &schema.additional_properties {
+        for (name, value) in fields.iter().filter(|(name, _)| !schema.properties.contains_key(*name)) {
+            validate_field(name, value, inner, &ValuePath::key(path, name), path.is_none());
+        }
+    }
+    if !schema.properties.is_empty() {
+        for (name, value) in fields {
+            if let Some(inner) = schema.properties.get(name) {
+                validate_field(name, value, inner, &ValuePath::property(path, name), path.is_none());
+            }
+        }
     }
     for name in &schema.required {
         if !fields.contains_key(name) {
-            result.add(FieldError::required(child_path(path, name), ""));
+            result.add(FieldError::required(field_of(Some(&ValuePath::key(path, name))), ""));
         }
     }
-    for (name, value) in fields {
-        if let Some(inner) = schema.field(name) {
-            validate_value(inner, value, &child_path(path, name), result);
-        }
-    }
-}
-
-fn child_path(path: &str, name: &str) -> String {
-    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
-}
-
-/// Checks the type of a value (`pkg/validation/validate/type.go`).
-fn validate_type(schema: &Schema, value: &Value, path: &str, result: &mut ValidationResult) {
-    let expected = match schema.value_type {
-        _ if schema.is_int_or_string => "integer,string",
-        None => return,
-        Some(expected) => type_name(expected),
-    };
-    if value.is_null() {
-        if !schema.is_nullable {
-            result.add(type_error(path, "null", expected));
-        }
-        return;
-    }
-    let is_whole = || value.as_f64().is_some_and(|number| number.fract() == 0.0);
-    let matches = match (schema.value_type, value) {
-        (_, Value::String(_)) if schema.is_int_or_string => true,
-        (_, Value::Number(_)) if schema.is_int_or_string => is_whole(),
-        (Some(ValueType::Integer), Value::Number(_)) => is_whole(),
-        (Some(expected), value) => expected == type_of(value),
-        (None, _) => false,
-    };
-    if !matches {
-        let found = match value {
-            Value::Number(number) if number.is_f64() && !is_whole() => "number",
-            Value::Number(_) => "integer",
-            value => type_name(type_of(value)),
-        };
-        result.add(type_error(path, found, expected));
-    }
-}
-
-fn type_error(path: &str, found: &str, expected: &str) -> FieldError {
-    FieldError::type_invalid(path, found, in_body(path, format_args!("must be of type {expected}: {found:?}")))
-}
-
-fn type_of(value: &Value) -> ValueType {
-    match value {
-        Value::Null | Value::Object(_) => ValueType::Object,
-        Value::Array(_) => ValueType::Array,
-        Value::String(_) => ValueType::String,
-        Value::Number(_) => ValueType::Number,
-        Value::Bool(_) => ValueType::Boolean,
-    }
-}
-
-fn type_name(value_type: ValueType) -> &'static str {
-    match value_type {
-        ValueType::Object => "object",
-        ValueType::Array => "array",
-        ValueType::String => "string",
-        ValueType::Integer => "integer",
-        ValueType::Number => "number",
-        ValueType::Boolean => "boolean",
-    }
-}
-
-/// Validates `anyOf`, `oneOf`, `allOf` and `not` (`pkg/validation/validate/schema_props.go`).
-fn validate_alternatives(rules: &ValueValidation, value: &Value, path: &str, result: &mut ValidationResult) {
-    let apply = |schema: &Schema| {
-        let mut of_schema = ValidationResult::default();
-        validate_value(schema, value, path, &mut of_schema);
-        of_schema
-    };
-    let best =
-        |failures: Vec<ValidationResult>| failures.into_iter().reduce(|a, b| if b.matches > a.matches { b } else { a });
-    if !rules.any_of.is_empty() {
-        let mut failures = Vec::new();
-        let is_valid = rules.any_of.iter().any(|schema| {
-            let of_schema = apply(schema);
-            let is_valid = of_schema.is_valid();
-            failures.push(of_schema);
-            is_valid
-        });
-        if !is_valid {
-            result.add(of_alternatives(path, "must validate at least one schema (anyOf)"));
-            best(failures).into_iter().for_each(|failure| result.merge(failure));
-        }
-    }
-    if !rules.one_of.is_empty() {
-        let (valid, failures): (Vec<_>, Vec<_>) = rules.one_of.iter().map(apply).partition(ValidationResult::is_valid);
-        match valid.len() {
-            1 => {}
-            0 => {
-                let why = "must validate one and only one schema (oneOf). Found none valid";
-                result.add(of_alternatives(path, why));
-                best(failures).into_iter().for_each(|failure| result.merge(failure));
-            }
-            count => {
-                let why = format!("must validate one and only one schema (oneOf). Found {count} valid alternatives");
-                result.add(of_alternatives(path, why));
-            }
-        }
-    }
-    if !rules.all_of.is_empty() {
-        let (valid, failures): (Vec<_>, Vec<_>) = rules.all_of.iter().map(apply).partition(ValidationResult::is_valid);
-        let has_failed = !failures.is_empty();
-        failures.into_iter().for_each(|failure| result.merge(failure));
-        if has_failed {
-            let none = if valid.is_empty() { ". None validated" } else { "" };
-            result.add(of_alternatives(path, format_args!("must validate all the schemas (allOf){none}")));
-        }
-    }
-    if let Some(not) = &rules.not
-        && apply(not).is_valid()
-    {
-        result.add(of_alternatives(path, "must not validate the schema (not)"));
-    }
-}
-
-/// A value as an error shows it.
-fn shown(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Number(_) => format_go_number(value),
-        _ => write_json(value),
-    }
-}
-
-/// An error of a kind that shows a value.
-fn error_of(kind: FieldErrorKind, path: &str, value: impl Into<BadValue>, detail: String) -> FieldError {
-    FieldError::new(kind, path, Some(value.into()), detail)
 }
 
 #[cfg(test)]

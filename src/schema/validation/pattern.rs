@@ -128,6 +128,21 @@ fn translate_escape(rest: &mut Peekable<Chars<'_>>, in_class: bool, out: &mut St
             out.push_str(&regex::escape(&quoted));
             return;
         }
+        ('p' | 'P' | 'x', _) => {
+            out.push('\\');
+            out.push(escaped);
+            // A name or a number in braces.
+            if rest.next_if_eq(&'{').is_some() {
+                out.push('{');
+                for inner in rest.by_ref() {
+                    out.push(inner);
+                    if inner == '}' {
+                        break;
+                    }
+                }
+            }
+            return;
+        }
         (other, _) => {
             out.push('\\');
             out.push(other);

@@ -8,7 +8,7 @@ use crate::schema::Schema;
 fn errors(schema: &Value, value: &Value) -> Vec<String> {
     let schema = Schema::read(&json!({"type": "object", "properties": {"x": schema}})).unwrap();
     let value = json!({"x": value});
-    let errors = validate(&schema, &value).into_iter().chain(validate_list_types(&schema, &value));
+    let errors = validate(&schema, &value, None).into_iter().chain(validate_list_types(&schema, &value));
     errors.map(|error| error.to_string()).collect()
 }
 

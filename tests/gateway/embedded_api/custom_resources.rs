@@ -90,8 +90,8 @@ async fn custom_resource_is_defaulted_pruned_validated_and_selected() {
     assert_eq!(wrong.status, 422);
     assert_eq!(
         wrong.json()["message"],
-        "CronTab.stable.example.com \"b\" is invalid: [spec.cronSpec: Required value, spec.replicas: Invalid value: 11: \
-         spec.replicas in body should be less than or equal to 10]"
+        "CronTab.stable.example.com \"b\" is invalid: [spec.replicas: Invalid value: 11: spec.replicas in \
+         body should be less than or equal to 10, spec.cronSpec: Required value]"
     );
 
     let other = send_json(&client, Method::POST, CRON_TABS, &cron_tab("c", &json!({"cronSpec": "0 0 0 0 0"}))).await;

@@ -1,0 +1,87 @@
+//! The fields of an object that the subresource `scale` reads (`ValidateScaleSpec` and `ValidateScaleStatus` in
+//! `k8s.io/apiextensions-apiserver/pkg/registry/customresource/validator.go`).
+
+use serde_json::Value;
+
+use super::coercion::go_type;
+use crate::kubeapi::field_error::FieldError;
+use crate::kubeapi::json::format_go_number;
+use crate::resources::custom::definition::ScalePaths;
+
+/// The errors of the wanted number of replicas.
+pub(super) fn scale_spec_errors(paths: &ScalePaths, object: &Value) -> Vec<FieldError> {
+    replica_error(&paths.spec_replicas_path, object).into_iter().collect()
+}
+
+/// The errors of the observed number of replicas and of the selector.
+pub(super) fn scale_status_errors(paths: &ScalePaths, object: &Value) -> Vec<FieldError> {
+    let mut errors: Vec<FieldError> = replica_error(&paths.status_replicas_path, object).into_iter().collect();
+    if let Some(path) = &paths.label_selector_path {
+        match value_at(object, path) {
+            Ok(None | Some(Value::String(_))) => {}
+            Ok(Some(value)) => errors.push(FieldError::invalid(path, "", wrong_type(path, value, "string"))),
+            Err(why) => errors.push(FieldError::invalid(path, "", why)),
+        }
+    }
+    errors
+}
+
+fn replica_error(path: &str, object: &Value) -> Option<FieldError> {
+    let replicas = match value_at(object, path) {
+        Ok(None) => return None,
+        Ok(Some(Value::Number(number))) if number.is_i64() => number.as_i64().unwrap_or_default(),
+        Ok(Some(value)) => return Some(FieldError::invalid(path, 0i64, wrong_type(path, value, "int64"))),
+        Err(why) => return Some(FieldError::invalid(path, 0i64, why)),
+    };
+    let why = match replicas {
+        ..0 => "should be a non-negative integer".to_owned(),
+        number if number > i64::from(i32::MAX) => format!("should be less than or equal to {}", i32::MAX),
+        _ => return None,
+    };
+    Some(FieldError::invalid(path, replicas, why))
+}
+
+/// The value at a path such as `.spec.replicas`, if there is one.
+///
+/// # Errors
+/// A value on the way is no object.
+fn value_at<'v>(object: &'v Value, path: &str) -> Result<Option<&'v Value>, String> {
+    let path = path.strip_prefix('.').unwrap_or(path);
+    let mut value = object;
+    let mut end = 0;
+    for name in path.split('.') {
+        match value {
+            Value::Null => return Ok(None),
+            Value::Object(fields) => match fields.get(name) {
+                Some(inner) => value = inner,
+                None => return Ok(None),
+            },
+            // The text names the path with the field that is looked for.
+            other => return Err(wrong_type(&path[..end + name.len()], other, "map[string]interface{}")),
+        }
+        end += name.len() + 1;
+    }
+    Ok(Some(value))
+}
+
+fn wrong_type(path: &str, value: &Value, expected: &str) -> String {
+    let path = path.strip_prefix('.').unwrap_or(path);
+    format!(".{path} accessor error: {} is of the type {}, expected {expected}", go_text(value), go_type(value))
+}
+
+/// A value as Go's `%v` prints it.
+fn go_text(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::Bool(flag) => flag.to_string(),
+        Value::Number(_) => format_go_number(value),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => format!("[{}]", items.iter().map(go_text).collect::<Vec<_>>().join(" ")),
+        Value::Object(fields) => {
+            let mut fields: Vec<_> = fields.iter().collect();
+            fields.sort_unstable_by_key(|(name, _)| *name);
+            let texts = fields.iter().map(|(name, value)| format!("{name}:{}", go_text(value)));
+            format!("map[{}]", texts.collect::<Vec<_>>().join(" "))
+        }
+    }
+}
