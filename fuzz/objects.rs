@@ -353,7 +353,7 @@ fn stored_object_requests() {
         min_request_timeout: Duration::from_secs(60),
         request_timeout: Duration::from_secs(60),
         catalog: Arc::default(),
-        registry: narthex::registry::Settings::default(),
+        validation: narthex::rest::ValidationSettings::default(),
     };
     let (_drainer, drain) = Drain::new();
     let clock: narthex::storage::Clock = Arc::new(|| 1_000_000);

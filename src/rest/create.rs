@@ -64,7 +64,7 @@ pub(super) async fn store_new(
         metadata::fill_new_object(target, &mut object);
         strategy::begin_create(&target.kind.resource, &mut object)?;
         strategy::prepare_new(&target.kind, &mut object);
-        validate_new(&api.settings.registry, target, &object)?;
+        validate_new(&api.settings.validation, target, &object)?;
         warnings.extend(object_warnings(&target.kind.resource, target.subresource, None, &object));
         let name = ObjectMetaView::of_map(&object).name().to_owned();
         let key = target.key_of(collection, target.namespace, &name)?;

@@ -45,6 +45,7 @@ use serde_json::{Map, Value};
 pub use self::bootstrap::create_initial_objects;
 pub use self::definition_controller::DefinitionController;
 pub use self::object_publisher::ObjectPublisher;
+pub use self::validation::ValidationSettings;
 pub use self::write_options::FieldValidation;
 
 use self::errors::status_of;
@@ -53,7 +54,6 @@ use self::target::ObjectTarget;
 use crate::kubeapi::{Query, RequestInfo, Status};
 use crate::message::Body;
 use crate::process::{Drain, Published, Publisher};
-use crate::registry;
 use crate::resources::Resource;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::builtin::event_conversion::{is_stored_as_other, stored_resource};
@@ -78,8 +78,8 @@ pub struct ApiServerSettings {
     pub catalog: Arc<ResourceCatalog>,
     /// Longest duration of a request that is no watch (`--request-timeout`).
     pub request_timeout: Duration,
-    /// Limits of what stored APIServices may configure.
-    pub registry: registry::Settings,
+    /// Settings of the validation of objects.
+    pub validation: ValidationSettings,
 }
 
 /// The embedded API server. Cheap to clone.

@@ -7,6 +7,7 @@ use crate::kubeapi::field_error::FieldPath;
 use crate::kubeapi::ip_address::ip_warning;
 use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::Resource;
+use crate::rest::validation::definition_warnings;
 
 const TOPOLOGY_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
@@ -25,6 +26,7 @@ pub(super) fn object_warnings(
         return if subresource.is_empty() { custom_object::finalizer_warnings(old, object) } else { Vec::new() };
     }
     match (&*resource.group, &*resource.plural, subresource) {
+        ("apiextensions.k8s.io", "customresourcedefinitions", "") => definition_warnings(old, object),
         ("", "services", "") => service_warnings(ObjectMetaView::of_map(object), field("spec")),
         ("", "endpoints", _) => endpoints_warnings(field("subsets")),
         ("discovery.k8s.io", "endpointslices", _) => {

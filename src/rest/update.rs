@@ -101,7 +101,7 @@ pub(super) async fn replace(
     metadata::fill_replacement(target, &old_object, &mut object);
     strategy::begin_update(&target.kind.resource, target.subresource, &old_object, &mut object)?;
     strategy::prepare_replacement(&target.kind, target.subresource, &old_object, &mut object);
-    validate_replacement(&api.settings.registry, target, &old_object, &object)?;
+    validate_replacement(&api.settings.validation, target, &old_object, &object)?;
     warnings.extend(object_warnings(&target.kind.resource, target.subresource, Some(&old_object), &object));
     let value = custom_object::stored_bytes(&target.kind.resource, &object);
     let key = target.key(collection)?;

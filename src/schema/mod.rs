@@ -3,6 +3,7 @@
 
 mod default;
 mod path;
+pub mod props;
 mod prune;
 mod read;
 mod validation;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::backends::{ForwardingConfig, registry_settings};
 use crate::config::parser::FlagParser;
 use crate::resources::runtime_config::RuntimeConfig;
-use crate::rest::ApiServerSettings;
+use crate::rest::{ApiServerSettings, ValidationSettings};
 
 /// The embedded API server and its store.
 #[derive(Clone, Debug)]
@@ -40,9 +40,12 @@ pub(in crate::config) fn embedded_api(
     let event_ttl = parser.positive_duration("event-ttl");
     let min_request_timeout = Duration::from_secs(parser.count("min-request-timeout", u64::from(u32::MAX)));
     let runtime_config = parser.list("runtime-config");
-    let registry = registry_settings(parser, data_dir, forwarding);
+    let validation = ValidationSettings {
+        registry: registry_settings(parser, data_dir, forwarding),
+        allows_unenforced_rules: parser.switch("allow-unenforced-rules"),
+    };
     if !is_enabled {
-        for flag in ["store-file", "runtime-config", "event-ttl", "unsafe-no-fsync"] {
+        for flag in ["store-file", "runtime-config", "event-ttl", "allow-unenforced-rules", "unsafe-no-fsync"] {
             if parser.is_given(flag) {
                 parser.add_problem(flag, "needs --embedded-api");
             }
@@ -67,6 +70,6 @@ pub(in crate::config) fn embedded_api(
     });
     let catalog = Arc::new(runtime_config.catalog());
     let request_timeout = forwarding.request_timeout;
-    let settings = ApiServerSettings { event_ttl, min_request_timeout, catalog, request_timeout, registry };
+    let settings = ApiServerSettings { event_ttl, min_request_timeout, catalog, request_timeout, validation };
     Some(EmbeddedApiConfig { store_file, synchronizes, settings })
 }

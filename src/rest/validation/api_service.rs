@@ -42,7 +42,7 @@ fn annotation_errors(input: &ValidationInput<'_>) -> Vec<FieldError> {
     };
     let changed = input.metadata().annotations().filter(|(name, value)| is_changed(name, value));
     let path = METADATA.child("annotations");
-    let invalid = validate_annotations(changed, has_service, input.registry);
+    let invalid = validate_annotations(changed, has_service, &input.settings.registry);
     invalid.into_iter().map(|one| FieldError::invalid(path.key(one.name), one.value, one.detail)).collect()
 }
 

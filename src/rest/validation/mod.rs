@@ -17,6 +17,7 @@ mod tests;
 
 use serde_json::{Map, Value};
 
+pub(super) use self::definition::definition_warnings;
 pub(super) use self::service_addresses::cluster_ip_errors;
 
 use super::custom_object;
@@ -36,14 +37,22 @@ const METADATA: FieldPath<'static> = FieldPath::root("metadata");
 /// Protocols of a port.
 const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 
+/// Settings of validation.
+#[derive(Clone, Debug, Default)]
+pub struct ValidationSettings {
+    /// Limits of what an APIService may configure.
+    pub registry: registry::Settings,
+    /// Whether CustomResourceDefinitions may have rules, which are not enforced (`--allow-unenforced-rules`).
+    pub allows_unenforced_rules: bool,
+}
+
 /// An object to validate, and the one that it replaces.
 #[derive(Clone, Copy)]
 struct ValidationInput<'v> {
     target: &'v ObjectTarget<'v>,
     object: &'v Map<String, Value>,
     old: Option<&'v Map<String, Value>>,
-    /// Limits of what an APIService may configure.
-    registry: &'v registry::Settings,
+    settings: &'v ValidationSettings,
 }
 
 /// Validates a new object.
@@ -51,11 +60,11 @@ struct ValidationInput<'v> {
 /// # Errors
 /// 422 for invalid metadata or fields.
 pub(super) fn validate_new(
-    registry: &registry::Settings,
+    settings: &ValidationSettings,
     target: &ObjectTarget<'_>,
     object: &Map<String, Value>,
 ) -> Result<(), Status> {
-    let input = ValidationInput { target, object, old: None, registry };
+    let input = ValidationInput { target, object, old: None, settings };
     let mut errors = kind_errors(&input);
     if errors.is_empty() {
         errors = input.common_errors();
@@ -68,12 +77,12 @@ pub(super) fn validate_new(
 /// # Errors
 /// 422 for changes that are not allowed, and for invalid fields.
 pub(super) fn validate_replacement(
-    registry: &registry::Settings,
+    settings: &ValidationSettings,
     target: &ObjectTarget<'_>,
     old: &Map<String, Value>,
     object: &Map<String, Value>,
 ) -> Result<(), Status> {
-    let input = ValidationInput { target, object, old: Some(old), registry };
+    let input = ValidationInput { target, object, old: Some(old), settings };
     let mut errors = input.common_errors();
     errors.extend(kind_errors(&input));
     input.result(&errors)

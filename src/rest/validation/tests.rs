@@ -21,7 +21,7 @@ fn object(mut fields: Value) -> Map<String, Value> {
 }
 
 fn validate_new(target: &ObjectTarget<'_>, object: &Map<String, Value>) -> Result<(), Status> {
-    super::validate_new(&registry::Settings::default(), target, object)
+    super::validate_new(&super::ValidationSettings::default(), target, object)
 }
 
 fn validate_replacement(
@@ -29,7 +29,7 @@ fn validate_replacement(
     old: &Map<String, Value>,
     object: &Map<String, Value>,
 ) -> Result<(), Status> {
-    super::validate_replacement(&registry::Settings::default(), target, old, object)
+    super::validate_replacement(&super::ValidationSettings::default(), target, old, object)
 }
 
 /// The causes, as `field: message`.
@@ -217,6 +217,7 @@ fn annotations_of_api_services_refused_by_the_registry_parser_unless_unchanged()
     assert_eq!(causes(validate_replacement(&of(""), &by_url, &by_url)), [""; 0]);
     let both = causes(validate_replacement(&of(""), &by_url, &api_service(url, service)));
     assert!(both.len() == 1 && both[0].contains("spec.service is set too"), "{both:?}");
-    let settings = registry::Settings { allow_url_backends: true, ..registry::Settings::default() };
+    let registry = registry::Settings { allow_url_backends: true, ..registry::Settings::default() };
+    let settings = super::ValidationSettings { registry, ..super::ValidationSettings::default() };
     assert_eq!(causes(super::validate_new(&settings, &of(""), &by_url)), [""; 0]);
 }

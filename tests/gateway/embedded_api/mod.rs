@@ -6,6 +6,7 @@ mod bad_parameters;
 mod builtin_kinds;
 mod concurrency;
 mod custom_resources;
+mod definition_validation;
 mod discovery;
 mod namespaces;
 mod observability;

@@ -133,7 +133,7 @@ fn store_check(monitor: StoreMonitor) -> HealthCheck {
 
 /// The store as the source of the registry; none if the collections cannot be made.
 pub(super) fn embedded_registry(config: &GatewayConfig, api: &ApiServer) -> Option<EmbeddedRegistry> {
-    let settings = config.embedded_api.as_ref()?.settings.registry.clone();
+    let settings = config.embedded_api.as_ref()?.settings.validation.registry.clone();
     let collection = |group: &str, plural: &str| api.builtin_collection(group, plural);
     let objects = StoredObjects {
         api_services: collection("apiregistration.k8s.io", "apiservices")?,

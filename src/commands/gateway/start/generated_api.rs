@@ -6,9 +6,8 @@ use std::time::Duration;
 use crate::commands::gateway::state::DelegateScope;
 use crate::config::GatewayConfig;
 use crate::process::Drain;
-use crate::registry;
 use crate::resources::catalog::ResourceCatalog;
-use crate::rest::{ApiServer, ApiServerSettings};
+use crate::rest::{ApiServer, ApiServerSettings, ValidationSettings};
 use crate::storage::{MemoryStore, system_clock};
 use crate::watch_cache::{Collections, HistoryLimits};
 
@@ -33,7 +32,7 @@ pub(super) fn generated_api(config: &GatewayConfig, delegation: bool, drain: &Dr
         catalog: Arc::new(ResourceCatalog::of_generated(!DelegateScope::new(config).apiservices, delegation)),
         request_timeout: config.forwarding.request_timeout,
         // Clients write nothing here.
-        registry: registry::Settings::default(),
+        validation: ValidationSettings::default(),
     };
     ApiServer::new(collections, settings, drain.clone())
 }

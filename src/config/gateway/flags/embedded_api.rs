@@ -26,6 +26,12 @@ pub static EMBEDDED_API: FlagGroup = FlagGroup {
         ),
         Flag::new("event-ttl", FlagKind::Duration, "1h", "How long Events of --embedded-api are kept"),
         Flag::new(
+            "allow-unenforced-rules",
+            FlagKind::Switch,
+            "false",
+            "Accept CustomResourceDefinitions with x-kubernetes-validations, with a Warning: --embedded-api does not enforce such rules",
+        ),
+        Flag::new(
             "unsafe-no-fsync",
             FlagKind::Switch,
             "false",
