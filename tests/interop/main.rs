@@ -31,7 +31,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(12 * 60);
 static RUNNING_TESTS: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
 
 /// Programs that `tests/interop/peers/build` builds.
-const PEERS: [&str; 14] = [
+const PEERS: [&str; 16] = [
     "etcd",
     "kube-apiserver",
     "kube-controller-manager",
@@ -46,6 +46,8 @@ const PEERS: [&str; 14] = [
     "kube-rbac-proxy",
     "informers",
     "leader-election",
+    "kinds",
+    "oracle",
 ];
 
 fn main() -> ExitCode {

@@ -118,7 +118,7 @@ fn least_privileged_kubeconfig(cluster: &Cluster, directory: &Path) -> PathBuf {
 }
 
 /// The address of this machine on its default route; nothing is sent.
-fn own_address() -> String {
+pub(super) fn own_address() -> String {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.connect("198.51.100.1:9").expect("an address other than loopback, which is not valid in an EndpointSlice");
     socket.local_addr().unwrap().ip().to_string()

@@ -9,9 +9,9 @@ use crate::environment::{Gateway, TestEnvironment, eventually};
 pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] =
     &[("leader election: one of two gateways writes conditions, the other takes over", single_status_writer)];
 
-const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/narthex";
+pub(super) const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/narthex";
 
-fn wait_for_log(gateway: &Gateway, text: &str) -> String {
+pub(super) fn wait_for_log(gateway: &Gateway, text: &str) -> String {
     eventually(&format!("the log line {text:?}"), || {
         let log = gateway.process.log();
         log.lines().find(|line| line.contains(text)).map(str::to_owned).ok_or_else(|| "no such line".to_owned())

@@ -3,6 +3,7 @@
 
 mod audit;
 mod backend_failure;
+mod checked_in_data;
 mod cluster;
 mod cluster_registry;
 mod conversion_webhook;
@@ -117,6 +118,7 @@ pub(crate) fn gateway_tests() -> Vec<(&'static str, TestFn)> {
         sidecar::GATEWAY_TESTS,
         embedded_api::GATEWAY_TESTS,
         store_contract::TESTS,
+        checked_in_data::TESTS,
     ]
     .concat()
 }

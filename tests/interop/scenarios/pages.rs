@@ -14,6 +14,7 @@ pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
     }),
     ("page docs/tutorials/standalone.md", |environment| run(environment, "docs/tutorials/standalone.md")),
     ("page docs/tutorials/api-server.md", |environment| run(environment, "docs/tutorials/api-server.md")),
+    ("page docs/tutorials/custom-resources.md", |environment| run(environment, "docs/tutorials/custom-resources.md")),
     ("page docs/tutorials/cluster.md", |environment| run(environment, "docs/tutorials/cluster.md")),
     ("page docs/tutorials/two-schedulers.md", |environment| run(environment, "docs/tutorials/two-schedulers.md")),
     ("page docs/tutorials/egress.md", |environment| run(environment, "docs/tutorials/egress.md")),

@@ -9,14 +9,14 @@ pub(super) const KUBECTL_TESTS: &[(&str, KubectlTestFn)] =
     &[("serve delegation: extension server without kube-apiserver", without_kube_apiserver)];
 
 /// Flags that turn off features that need a cluster.
-const WITHOUT_A_CLUSTER: [&str; 2] = [
+pub(super) const WITHOUT_A_CLUSTER: [&str; 2] = [
     "--enable-priority-and-fairness=false",
     "--disable-admission-plugins=NamespaceLifecycle,MutatingAdmissionPolicy,MutatingAdmissionWebhook,\
      ValidatingAdmissionPolicy,ValidatingAdmissionWebhook",
 ];
 
 /// Group `devs` has all verbs on flunders; authenticated users have discovery.
-const RULES: &str = "
+pub(super) const RULES: &str = "
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole

@@ -1,6 +1,8 @@
 //! The embedded API server beside kube-apiserver: the same requests, kubectl commands and client-go programs.
 
 mod client_go;
+mod extension_server;
+mod gateways_elect;
 mod kube_controller_manager;
 mod kube_rs_watchers;
 mod kube_schedulers;
@@ -19,6 +21,10 @@ pub(super) const KUBECTL_TESTS: &[(&str, KubectlTestFn)] = &[
     ("embedded API: commands print what they print for kube-apiserver", kubectl_stories::compare_commands),
     ("embedded API: descriptions are those of kube-apiserver", kubectl_descriptions::compare_descriptions),
     ("embedded API: watch and wait", kubectl_stories::watch_and_wait),
+    (
+        "embedded API: extension server without kube-apiserver behind stored APIServices",
+        extension_server::serves_behind_stored_api_services,
+    ),
 ];
 
 pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
@@ -60,6 +66,7 @@ pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
     ("embedded API: requests: life of configmaps", |environment| compare_lifecycle(environment, 7)),
     ("embedded API: client-go: informers see the same events", client_go::informers_see_the_same_events),
     ("embedded API: client-go: leader election", client_go::leader_election_takes_over),
+    ("embedded API: gateways: standby takes over", gateways_elect::standby_takes_over),
     ("embedded API: kube-scheduler: standby takes over", kube_schedulers::standby_takes_over),
     (
         "embedded API: kube-controller-manager: namespaces are filled and deleted",
