@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
+pub(super) use self::scale_fields::read_scale_fields;
+
 use self::coercion::{MalformedFields, coerce_embedded, coerce_metadata};
 use self::embedded::embedded_errors;
 use self::scale_fields::{scale_spec_errors, scale_status_errors};
@@ -142,9 +144,9 @@ pub(super) fn validation_errors(
         if is_status { status_errors(schema, &value, old.as_ref()) } else { validate(schema, &value, old.as_ref()) };
     if let Some(paths) = &version.scale {
         if !is_status {
-            errors.extend(scale_spec_errors(paths, &value));
+            errors.extend(scale_spec_errors(paths, object));
         }
-        errors.extend(scale_status_errors(paths, &value));
+        errors.extend(scale_status_errors(paths, object));
     }
     if !is_status {
         errors.extend(embedded_errors(schema, &value));

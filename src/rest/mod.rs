@@ -25,6 +25,7 @@ mod patch;
 mod read;
 mod representation;
 mod request_body;
+mod scale;
 mod service_fields;
 mod strategy;
 mod target;
@@ -224,6 +225,11 @@ impl ApiServer {
         let collection = self.collection(&target.kind.resource)?;
         let verb = &*request.info.verb;
         warnings.extend(strategy::deprecation_warning(&target.kind).map(str::to_owned));
+        if let Some(kind) = scale::scale_kind().filter(|_| target.subresource == "scale") {
+            let media_type = OutputMediaType::negotiate(kind, verb, request.query, request.headers)?;
+            let reply = scale::scale(self, &collection, &target, kind, request, warnings).await?;
+            return representation::respond(kind, media_type, reply.code, reply.content).await;
+        }
         let media_type = OutputMediaType::negotiate(&target.kind, verb, request.query, request.headers)?;
         let reply = match verb {
             "get" => VerbReply::ok(read::get(&collection, &target, request).await?),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::compute::run_sized;
 use super::representation::ReplyContent;
-use super::request_body::BodyFindings;
+use super::request_body::{BodyFindings, DecodedObject};
 use super::target::ObjectTarget;
 use super::update::{Replaced, ReplacementOptions, replace};
 use super::write_options::WriteOptions;
@@ -49,34 +49,20 @@ pub(super) async fn patch(
     request: &ApiRequest<'_>,
     warnings: &mut Vec<String>,
 ) -> Result<VerbReply, Status> {
-    let (media_type, body) = (request_body::media_type(request.headers), request.body.clone());
-    let is_custom = target.kind.resource.custom.is_some();
-    if !MEDIA_TYPES.contains(&&*media_type) || is_custom && media_type == STRATEGIC_MERGE_PATCH {
-        return Err(unsupported_patch(&media_type));
-    }
+    RequestPatch::check_media_type(request, &target.kind)?;
     let options = WriteOptions::parse(request.query, "PatchOptions")?;
     let key = target.key(collection)?;
     let mut old = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
     if old.is_none() {
         return Err(target.not_found());
     }
-    let (size, is_strict) = (body.len(), options.validation != FieldValidation::Ignore);
-    let parsed = run_sized(size, move || ObjectPatch::parse(&media_type, &body, is_strict)).await?;
-    let (patch, findings) = parsed.map(|(patch, findings)| (Arc::new(patch), findings))?;
+    let patch = RequestPatch::parse(request, &target.kind, options.validation).await?;
     for _ in 0..ATTEMPTS {
         let current = old.ok_or_else(|| target.not_found())?;
         let mut object = stored_object(&current).await?;
         convert_from_stored(&target.kind.resource, &mut object);
         custom_object::convert_from_stored(&target.kind, &mut object);
-        let object = Value::Object(object);
-        let (patch, findings, validation) = (patch.clone(), findings.clone(), options.validation);
-        let kind = target.kind.clone();
-        let apply = move || {
-            let patched = patch.apply(&kind, object).map_err(|error| error.status())?;
-            let checked = request_body::check_object(&kind, patched.clone(), BodyFindings::Texts(findings), validation);
-            checked.map_err(|error| error.patch_status(&patched))
-        };
-        let decoded = run_sized(size + current.bytes().len(), apply).await??;
+        let decoded = patch.apply(Value::Object(object), current.bytes().len()).await?;
         let mut object = decoded.object;
         warnings.extend(decoded.warnings);
         metadata::set_namespace(target, &mut object)?;
@@ -91,6 +77,62 @@ pub(super) async fn patch(
     Err(super::errors::modified(target, &target.name))
 }
 
+/// A patch in a request body, for an object of a kind.
+pub(super) struct RequestPatch {
+    kind: ServedKind,
+    patch: Arc<ObjectPatch>,
+    /// Texts about duplicate fields of the patch.
+    findings: Vec<String>,
+    validation: FieldValidation,
+    size: usize,
+}
+
+impl RequestPatch {
+    /// Checks that the media type of the body is one of a patch for the kind.
+    ///
+    /// # Errors
+    /// 415.
+    pub(super) fn check_media_type(request: &ApiRequest<'_>, kind: &ServedKind) -> Result<(), Status> {
+        let media_type = request_body::media_type(request.headers);
+        let is_custom = kind.resource.custom.is_some();
+        if !MEDIA_TYPES.contains(&&*media_type) || is_custom && media_type == STRATEGIC_MERGE_PATCH {
+            return Err(unsupported_patch(&media_type, is_custom));
+        }
+        Ok(())
+    }
+
+    /// Reads the patch, on a compute thread if it is large.
+    ///
+    /// # Errors
+    /// 400, 413, 415.
+    pub(super) async fn parse(
+        request: &ApiRequest<'_>,
+        kind: &ServedKind,
+        validation: FieldValidation,
+    ) -> Result<RequestPatch, Status> {
+        let (media_type, body) = (request_body::media_type(request.headers), request.body.clone());
+        let (size, is_strict) = (body.len(), validation != FieldValidation::Ignore);
+        let parsed = run_sized(size, move || ObjectPatch::parse(&media_type, &body, is_strict)).await?;
+        let (patch, findings) = parsed?;
+        Ok(RequestPatch { kind: kind.clone(), patch: Arc::new(patch), findings, validation, size })
+    }
+
+    /// Applies the patch, on a compute thread if it or the object is large.
+    ///
+    /// # Errors
+    /// 400 and 422 for a patch that does not apply or makes something else of the object.
+    pub(super) async fn apply(&self, object: Value, object_size: usize) -> Result<DecodedObject, Status> {
+        let (patch, findings, validation) = (self.patch.clone(), self.findings.clone(), self.validation);
+        let kind = self.kind.clone();
+        let apply = move || {
+            let patched = patch.apply(&kind, object).map_err(|error| error.status())?;
+            let checked = request_body::check_object(&kind, patched.clone(), BodyFindings::Texts(findings), validation);
+            checked.map_err(|error| error.patch_status(&patched))
+        };
+        run_sized(self.size + object_size, apply).await?
+    }
+}
+
 impl ObjectPatch {
     fn parse(media_type: &str, body: &[u8], is_strict: bool) -> Result<(ObjectPatch, Vec<String>), Status> {
         let parsed = match media_type {
@@ -101,7 +143,7 @@ impl ObjectPatch {
             STRATEGIC_MERGE_PATCH => {
                 StrategicPatch::parse(body).map(|(patch, findings)| (ObjectPatch::Strategic(patch), findings))
             }
-            _ => return Err(unsupported_patch(media_type)),
+            _ => return Err(unsupported_patch(media_type, false)),
         };
         parsed.map_err(|error| error.status())
     }
@@ -124,11 +166,15 @@ impl ObjectPatch {
 }
 
 /// 415 with Kubernetes' text; for server-side apply what to do instead.
-fn unsupported_patch(media_type: &str) -> Status {
+fn unsupported_patch(media_type: &str, is_custom: bool) -> Status {
     let status = Status::unsupported_media_type(match media_type.starts_with("application/apply-patch+") {
         true => {
             "this server does not support server-side apply: use kubectl apply without --server-side, or one of these \
              patches: application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json"
+        }
+        false if is_custom => {
+            "the body of the request was in an unknown format - accepted media types include: \
+             application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
         }
         false => "415: Unsupported Media Type",
     });

@@ -1,7 +1,7 @@
 //! The fields of an object that the subresource `scale` reads (`ValidateScaleSpec` and `ValidateScaleStatus` in
 //! `k8s.io/apiextensions-apiserver/pkg/registry/customresource/validator.go`).
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::coercion::go_type;
 use crate::kubeapi::field_error::FieldError;
@@ -9,12 +9,12 @@ use crate::kubeapi::json::format_go_number;
 use crate::resources::custom::definition::ScalePaths;
 
 /// The errors of the wanted number of replicas.
-pub(super) fn scale_spec_errors(paths: &ScalePaths, object: &Value) -> Vec<FieldError> {
+pub(super) fn scale_spec_errors(paths: &ScalePaths, object: &Map<String, Value>) -> Vec<FieldError> {
     replica_error(&paths.spec_replicas_path, object).into_iter().collect()
 }
 
 /// The errors of the observed number of replicas and of the selector.
-pub(super) fn scale_status_errors(paths: &ScalePaths, object: &Value) -> Vec<FieldError> {
+pub(super) fn scale_status_errors(paths: &ScalePaths, object: &Map<String, Value>) -> Vec<FieldError> {
     let mut errors: Vec<FieldError> = replica_error(&paths.status_replicas_path, object).into_iter().collect();
     if let Some(path) = &paths.label_selector_path {
         match value_at(object, path) {
@@ -26,7 +26,7 @@ pub(super) fn scale_status_errors(paths: &ScalePaths, object: &Value) -> Vec<Fie
     errors
 }
 
-fn replica_error(path: &str, object: &Value) -> Option<FieldError> {
+fn replica_error(path: &str, object: &Map<String, Value>) -> Option<FieldError> {
     let replicas = match value_at(object, path) {
         Ok(None) => return None,
         Ok(Some(Value::Number(number))) if number.is_i64() => number.as_i64().unwrap_or_default(),
@@ -41,15 +41,54 @@ fn replica_error(path: &str, object: &Value) -> Option<FieldError> {
     Some(FieldError::invalid(path, replicas, why))
 }
 
+/// What a `Scale` says of an object.
+pub(in crate::rest) struct ScaleFields {
+    /// The wanted number of replicas, if the object has it.
+    pub(in crate::rest) spec_replicas: Option<i64>,
+    /// The observed number of replicas.
+    pub(in crate::rest) status_replicas: i64,
+    /// The label selector; may be empty.
+    pub(in crate::rest) selector: String,
+}
+
+/// Reads the fields of a `Scale`.
+///
+/// # Errors
+/// A field has the wrong type; with Go's text.
+pub(in crate::rest) fn read_scale_fields(
+    paths: &ScalePaths,
+    object: &Map<String, Value>,
+) -> Result<ScaleFields, String> {
+    let integer = |path: &str| match value_at(object, path)? {
+        None => Ok(None),
+        Some(value) => value.as_i64().map(Some).ok_or_else(|| wrong_type(path, value, "int64")),
+    };
+    let selector = match paths.label_selector_path.as_deref().filter(|path| !path.is_empty()) {
+        None => "",
+        Some(path) => match value_at(object, path)? {
+            None => "",
+            Some(value) => value.as_str().ok_or_else(|| wrong_type(path, value, "string"))?,
+        },
+    };
+    Ok(ScaleFields {
+        spec_replicas: integer(&paths.spec_replicas_path)?,
+        status_replicas: integer(&paths.status_replicas_path)?.unwrap_or_default(),
+        selector: selector.to_owned(),
+    })
+}
+
 /// The value at a path such as `.spec.replicas`, if there is one.
 ///
 /// # Errors
 /// A value on the way is no object.
-fn value_at<'v>(object: &'v Value, path: &str) -> Result<Option<&'v Value>, String> {
+fn value_at<'v>(object: &'v Map<String, Value>, path: &str) -> Result<Option<&'v Value>, String> {
     let path = path.strip_prefix('.').unwrap_or(path);
-    let mut value = object;
-    let mut end = 0;
-    for name in path.split('.') {
+    let mut names = path.split('.');
+    let first = names.next().unwrap_or_default();
+    let Some(mut value) = object.get(first) else { return Ok(None) };
+    let mut end = first.len();
+    for name in names {
+        end += 1 + name.len();
         match value {
             Value::Null => return Ok(None),
             Value::Object(fields) => match fields.get(name) {
@@ -57,9 +96,8 @@ fn value_at<'v>(object: &'v Value, path: &str) -> Result<Option<&'v Value>, Stri
                 None => return Ok(None),
             },
             // The text names the path with the field that is looked for.
-            other => return Err(wrong_type(&path[..end + name.len()], other, "map[string]interface{}")),
+            other => return Err(wrong_type(&path[..end], other, "map[string]interface{}")),
         }
-        end += name.len() + 1;
     }
     Ok(Some(value))
 }

@@ -45,7 +45,11 @@ fn cron_tab(name: &str, spec: &Value) -> Value {
 
 /// Creates the definition and waits until it is established and in discovery.
 async fn establish(client: &Client) {
-    let created = send_json(client, Method::POST, DEFINITIONS, &definition()).await;
+    establish_definition(client, &definition()).await;
+}
+
+async fn establish_definition(client: &Client, definition: &Value) {
+    let created = send_json(client, Method::POST, DEFINITIONS, definition).await;
     assert_eq!(created.status, 201, "{}", created.text());
     eventually("the definition to be established and discovered", async || {
         let object = client.get(DEFINITION).await.json();
@@ -213,4 +217,45 @@ async fn custom_resource_served_in_versions_and_across_restarts() {
     let group = client.get("/apis/stable.example.com").await.json();
     let versions: Vec<_> = group["versions"].as_array().unwrap().iter().map(|version| &version["version"]).collect();
     assert_eq!(versions, ["v2", "v1"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn custom_resource_is_scaled_by_its_subresource() {
+    let api = EmbeddedApiFixture::start(&[]);
+    let client = api.http2().await;
+    let mut definition = definition();
+    definition["spec"]["versions"][0]["subresources"]["scale"] =
+        json!({"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"});
+    establish_definition(&client, &definition).await;
+    let spec = json!({"cronSpec": "* * * * *", "replicas": 2});
+    let created = send_json(&client, Method::POST, CRON_TABS, &cron_tab("a", &spec)).await;
+    assert_eq!(created.status, 201, "{}", created.text());
+    let (object, path) = (created.json(), format!("{CRON_TABS}/a/scale"));
+    let scale = client.get(&path).await.json();
+    let metadata = &object["metadata"];
+    assert_eq!(
+        scale,
+        json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "spec": {"replicas": 2}, "status": {"replicas": 0}, "metadata": {
+            "name": "a", "namespace": "default", "uid": metadata["uid"], "creationTimestamp": metadata["creationTimestamp"],
+            "resourceVersion": metadata["resourceVersion"],
+        }})
+    );
+
+    let mut wanted = scale.clone();
+    wanted["spec"]["replicas"] = json!(5);
+    let scaled = send_json(&client, Method::PUT, &path, &wanted).await;
+    assert_eq!((scaled.status.as_u16(), &scaled.json()["spec"]["replicas"]), (200, &json!(5)));
+    let object = client.get(&format!("{CRON_TABS}/a")).await.json();
+    assert_eq!((&object["spec"]["replicas"], &object["metadata"]["generation"]), (&json!(5), &json!(2)));
+    // The resourceVersion is an old one now.
+    assert_eq!(send_json(&client, Method::PUT, &path, &wanted).await.status, 409);
+
+    let patch = [("content-type", "application/merge-patch+json")];
+    let patched = client.send_and_read(request(Method::PATCH, &path, &patch, r#"{"spec":{"replicas":7}}"#)).await;
+    assert_eq!((patched.status.as_u16(), &patched.json()["spec"]["replicas"]), (200, &json!(7)));
+    let wrong = client.send_and_read(request(Method::PATCH, &path, &patch, r#"{"spec":{"replicas":-1}}"#)).await;
+    assert_eq!(wrong.status, 422);
+    let message = wrong.json()["message"].as_str().unwrap().to_owned();
+    assert!(message.contains(".spec.replicas: Invalid value: -1: should be a non-negative integer"), "{message}");
+    assert_eq!(client.get(&format!("{CRON_TABS}/b/scale")).await.status, 404);
 }

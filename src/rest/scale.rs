@@ -1,0 +1,194 @@
+//! The subresource `scale` of custom objects: an `autoscaling/v1` `Scale` whose fields are fields of the object
+//! (`ScaleREST` in `k8s.io/apiextensions-apiserver/pkg/registry/customresource/etcd.go`).
+
+use std::borrow::Cow;
+use std::sync::{Arc, LazyLock};
+
+use serde_json::{Map, Value, json};
+
+use super::patch::RequestPatch;
+use super::representation::{ReplyContent, ReplyObject};
+use super::target::ObjectTarget;
+use super::update::{Replaced, ReplacementOptions, replace};
+use super::write_options::WriteOptions;
+use super::{
+    ApiRequest, ApiServer, VerbReply, cache_error, custom_object, errors, metadata, request_body, stored_object,
+};
+use crate::kubeapi::Status;
+use crate::kubeapi::object_meta::ObjectMetaView;
+use crate::resources::builtin::builtin_kinds;
+use crate::resources::custom::definition::ScalePaths;
+use crate::resources::{ObjectFormat, Resource, ResourceVersion, ServedKind};
+use crate::watch_cache::{ResourceCollection, Stored};
+
+/// Attempts of a write that other writers overtake.
+const ATTEMPTS: usize = 6;
+
+/// The kind `Scale`; none if the tables of built-in kinds do not have it, which a test excludes.
+pub(super) fn scale_kind() -> Option<&'static ServedKind> {
+    static KIND: LazyLock<Option<ServedKind>> = LazyLock::new(|| {
+        let message = builtin_kinds().messages.find("io.k8s.api.autoscaling.v1.Scale")?;
+        let version = Arc::new(ResourceVersion {
+            version: Cow::Borrowed("v1"),
+            format: ObjectFormat::Builtin(message, None),
+            columns: Arc::new([]),
+            verbs: Vec::new(),
+            storage_version_hash: Cow::Borrowed(""),
+            subresources: Vec::new(),
+        });
+        let resource = Resource {
+            group: Cow::Borrowed("autoscaling"),
+            plural: Cow::Borrowed("scales"),
+            singular: Cow::Borrowed(""),
+            kind: Cow::Borrowed("Scale"),
+            list_kind: None,
+            short_names: Vec::new(),
+            categories: Vec::new(),
+            is_namespaced: true,
+            storage: None,
+            storage_path: Cow::Borrowed(""),
+            versions: vec![version.clone()],
+            custom: None,
+        };
+        Some(ServedKind { resource: Arc::new(resource), version })
+    });
+    KIND.as_ref()
+}
+
+/// Reads or writes the `Scale` of an object.
+///
+/// # Errors
+/// 400, 404, 409 `Conflict`, 415, 422; 500 for an object without the fields.
+pub(super) async fn scale(
+    api: &ApiServer,
+    collection: &ResourceCollection,
+    target: &ObjectTarget<'_>,
+    kind: &ServedKind,
+    request: &ApiRequest<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<VerbReply, Status> {
+    let paths = target.kind.version.custom().and_then(|version| version.scale.as_ref());
+    let paths = paths.ok_or_else(|| target.not_found())?;
+    let key = target.key(collection)?;
+    let stored = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
+    let mut current = stored.ok_or_else(|| target.not_found())?;
+    if request.info.verb == "get" {
+        let scale = read_scale(paths, &served_object(target, &current).await?).map_err(Status::internal_error)?;
+        if scale["spec"]["replicas"].is_null() {
+            let path = &paths.spec_replicas_path;
+            return Err(Status::internal_error(format_args!("the spec replicas field {path:?} does not exist")));
+        }
+        return Ok(reply(scale));
+    }
+    let of_scale =
+        ObjectTarget { kind: kind.clone(), namespace: target.namespace, name: target.name.clone(), subresource: "" };
+    let of_object = ObjectTarget {
+        kind: target.kind.clone(),
+        namespace: target.namespace,
+        name: target.name.clone(),
+        subresource: "",
+    };
+    let is_patch = request.info.verb == "patch";
+    if is_patch {
+        RequestPatch::check_media_type(request, kind)?;
+    }
+    let options = WriteOptions::parse(request.query, if is_patch { "PatchOptions" } else { "UpdateOptions" })?;
+    let patch = if is_patch { Some(RequestPatch::parse(request, kind, options.validation).await?) } else { None };
+    for _ in 0..ATTEMPTS {
+        let mut object = served_object(target, &current).await?;
+        let decoded = match &patch {
+            Some(patch) => patch.apply(read_scale(paths, &object).map_err(Status::bad_request)?, 0).await?,
+            None => request_body::decode(request, &of_scale, options.validation).await?,
+        };
+        warnings.extend(decoded.warnings);
+        let mut scale = decoded.object;
+        metadata::set_namespace(&of_scale, &mut scale)?;
+        metadata::check_name(&of_scale, &scale)?;
+        let replicas = scale.get("spec").and_then(|spec| spec.get("replicas")).and_then(Value::as_i64);
+        // Go's decoder does not tell 0 from nothing.
+        let is_absent = replicas.is_none()
+            && is_patch
+            && read_scale(paths, &object).is_ok_and(|scale| scale["spec"]["replicas"].is_null());
+        if is_absent {
+            let path = &paths.spec_replicas_path;
+            return Err(Status::bad_request(format!("the spec replicas field {path:?} cannot be empty")));
+        }
+        set_value(&mut object, &paths.spec_replicas_path, replicas.unwrap_or_default().into())
+            .map_err(Status::internal_error)?;
+        let version = ObjectMetaView::of_map(&scale).resource_version();
+        let is_conditional = !version.is_empty() && !is_patch;
+        if !version.is_empty()
+            && let Some(Value::Object(metadata)) = object.get_mut("metadata")
+        {
+            metadata.insert("resourceVersion".to_owned(), version.into());
+        }
+        let write = ReplacementOptions { is_dry_run: options.is_dry_run, is_patch: !is_conditional };
+        match replace(api, collection, &of_object, &current, object, write, warnings).await? {
+            Replaced::Done(ReplyObject::Stored(stored, _)) => {
+                let object = served_object(target, &stored).await?;
+                return read_scale(paths, &object).map(reply).map_err(Status::bad_request);
+            }
+            Replaced::Done(ReplyObject::Unstored(value)) => {
+                let object = value.as_object().cloned().unwrap_or_default();
+                return read_scale(paths, &object).map(reply).map_err(Status::bad_request);
+            }
+            Replaced::Conflict(now) => current = now.ok_or_else(|| target.not_found())?,
+        }
+    }
+    Err(errors::modified(target, &target.name))
+}
+
+fn reply(scale: Value) -> VerbReply {
+    VerbReply::ok(ReplyContent::Object(ReplyObject::Unstored(scale)))
+}
+
+/// A stored object in the version of the request.
+async fn served_object(target: &ObjectTarget<'_>, stored: &Arc<Stored>) -> Result<Map<String, Value>, Status> {
+    let mut object = stored_object(stored).await?;
+    custom_object::convert_from_stored(&target.kind, &mut object);
+    Ok(object)
+}
+
+/// The `Scale` of an object; without `spec.replicas` if the object does not have them.
+///
+/// # Errors
+/// A field has the wrong type; with Go's text.
+fn read_scale(paths: &ScalePaths, object: &Map<String, Value>) -> Result<Value, String> {
+    let fields = custom_object::read_scale_fields(paths, object)?;
+    let null = Value::Null;
+    let metadata = object.get("metadata").unwrap_or(&null);
+    let mut scale = json!({
+        "apiVersion": "autoscaling/v1", "kind": "Scale",
+        "metadata": {}, "spec": {}, "status": {"replicas": fields.status_replicas},
+    });
+    for name in ["creationTimestamp", "name", "namespace", "resourceVersion", "uid"] {
+        if let Some(value) = metadata.get(name) {
+            scale["metadata"][name] = value.clone();
+        }
+    }
+    if let Some(replicas) = fields.spec_replicas {
+        scale["spec"]["replicas"] = replicas.into();
+    }
+    if !fields.selector.is_empty() {
+        scale["status"]["selector"] = fields.selector.into();
+    }
+    Ok(scale)
+}
+
+/// Sets the value at a path such as `.spec.replicas`; objects on the way are made.
+///
+/// # Errors
+/// A value on the way is no object; with Go's text.
+fn set_value(object: &mut Map<String, Value>, path: &str, value: Value) -> Result<(), String> {
+    let path = path.strip_prefix('.').unwrap_or(path);
+    let (parents, last) = path.rsplit_once('.').unwrap_or(("", path));
+    let mut fields = object;
+    for name in parents.split('.').filter(|name| !name.is_empty()) {
+        let inner = fields.entry(name).or_insert_with(|| json!({}));
+        fields = inner
+            .as_object_mut()
+            .ok_or_else(|| format!("value cannot be set because .{parents} is not a map[string]interface{{}}"))?;
+    }
+    fields.insert(last.to_owned(), value);
+    Ok(())
+}
