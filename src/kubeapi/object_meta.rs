@@ -5,7 +5,9 @@ mod validate;
 
 use serde_json::{Map, Value};
 
-pub use validate::{check_field_manager, validate_labels, validate_object_meta, validate_object_meta_update};
+pub use validate::{
+    check_field_manager, validate_annotations, validate_labels, validate_object_meta, validate_object_meta_update,
+};
 
 /// Finalizer of an object that is deleted after its dependents are orphaned.
 pub const ORPHAN_FINALIZER: &str = "orphan";

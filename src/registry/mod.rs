@@ -18,7 +18,8 @@ pub(crate) mod snapshot;
 mod static_backend;
 
 pub use cluster::{
-    ApiServiceStatuses, ClusterClient, ClusterSource, ClusterState, StoredObjects, StoredStatus, api_server_of_location,
+    ApiServiceStatuses, ClusterClient, ClusterSource, ClusterState, StoredObjects, StoredServices, StoredStatus,
+    api_server_of_location,
 };
 pub use delegate::{DELEGATE, Delegate};
 pub use directory::last_good::{load_directory, parse_manifests};

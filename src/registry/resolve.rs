@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::objects::api_service::{ApiService, ApiServiceBackend, ServiceReference};
 use super::objects::endpoints::{EndpointSlice, SliceEndpoint};
@@ -143,14 +144,32 @@ fn service_addresses(
     registry: &Registry,
     rules: ResolveRules,
 ) -> Result<(Vec<Destination>, usize), ResolveError> {
+    let ServiceReference { namespace, name, .. } = reference;
+    let lookup_error = registry.lookup_error(namespace, name);
+    let service = registry.service(namespace, name).map(|service| &**service);
+    service_endpoints(reference, service, &registry.endpoint_slices_of(namespace, name), lookup_error, rules)
+}
+
+/// The endpoints of a Service, the preferred ones first, and how many these are. `lookup_error` is why the Service or its
+/// EndpointSlices could not be read.
+///
+/// # Errors
+/// As [`resolve`].
+pub(super) fn service_endpoints(
+    reference: &ServiceReference,
+    service: Option<&Service>,
+    slices: &[Arc<EndpointSlice>],
+    lookup_error: Option<&str>,
+    rules: ResolveRules,
+) -> Result<(Vec<Destination>, usize), ResolveError> {
     let ServiceReference { namespace, name, port } = reference;
     let unavailable = |reason, message| Err(ResolveError { reason, message });
     let unknown = |why: &str| {
         let message = format!("service/{name} in {namespace:?} cannot be checked due to: {why}");
         unavailable("ServiceAccessError", message)
     };
-    let Some(service) = registry.service(namespace, name) else {
-        if let Some(why) = registry.lookup_error(namespace, name) {
+    let Some(service) = service else {
+        if let Some(why) = lookup_error {
             return unknown(why);
         }
         return unavailable("ServiceNotFound", format!("service/{name} in {namespace:?} is not present"));
@@ -167,17 +186,16 @@ fn service_addresses(
         let message = format!("service/{name} in {namespace:?} is not listening on port {port}");
         return unavailable("ServicePortError", message);
     };
-    let slices = registry.endpoint_slices_of(namespace, name);
     // A Service of the directory may have no slices. In a cluster, controllers write slices for each ClusterIP Service
     // with endpoints; NodePort and LoadBalancer Services are left to external balancing, as in Kubernetes.
     if slices.is_empty() && service.source == ObjectSource::Cluster && service.kind == ServiceType::ClusterIp {
-        if let Some(why) = registry.lookup_error(namespace, name) {
+        if let Some(why) = lookup_error {
             return unknown(why);
         }
         let message = format!("cannot find endpointslices for service/{name} in {namespace:?}");
         return unavailable("EndpointsNotFound", message);
     }
-    let serving = |of: fn(&SliceEndpoint) -> bool| endpoints_matching(&slices, &service_port.name, of);
+    let serving = |of: fn(&SliceEndpoint) -> bool| endpoints_matching(slices, &service_port.name, of);
     let mut ready = serving(|one| one.ready);
     if ready.is_empty() {
         // As kube-proxy (KEP-1669): without ready endpoints, terminating ones that still serve are used.

@@ -10,6 +10,8 @@ pub mod columns;
 pub mod custom;
 /// `--runtime-config`: which optional resources are stored.
 pub mod runtime_config;
+/// How webhooks are reached.
+pub mod webhook_config;
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -66,13 +66,26 @@ fn stored_version<'r>(resource: &'r CustomResource, value: &Value) -> Option<&'r
     resource.versions.iter().find(|version| version.api_version == api_version).map(|version| &**version)
 }
 
-/// Prunes a stored object and sets its defaults: the schema may have changed since it was stored.
-fn refresh(version: &CustomVersion, value: &mut Value) {
+/// Prunes a stored object of a kind by the schema of its own version, and sets its defaults. Returns whether the definition
+/// has that version.
+pub(super) fn refresh_stored(kind: &ServedKind, value: &mut Value) -> bool {
+    let version = kind.resource.custom.as_ref().and_then(|resource| stored_version(resource, value));
+    version.map(|version| refresh(version, value)).is_some()
+}
+
+/// Prunes an object that a webhook converted to the version.
+pub(super) fn prune_converted(version: &CustomVersion, value: &mut Value) {
     let schema = version.schema();
     if !version.preserves_unknown_fields {
         prune_unknown_fields(value, Some(schema), true);
         drop_forbidden_nulls(value, schema);
     }
+}
+
+/// Prunes a stored object and sets its defaults: the schema may have changed since it was stored.
+fn refresh(version: &CustomVersion, value: &mut Value) {
+    prune_converted(version, value);
+    let schema = version.schema();
     // What cannot be read is removed, so that there is no error.
     let _ = coerce_embedded(schema, value, MalformedFields::Remove);
     apply_defaults(value, schema);

@@ -4,6 +4,7 @@ use std::pin::pin;
 
 use futures_util::stream::TryStreamExt as _;
 
+use super::conversion::has_webhook;
 use super::delete_options::DeleteOptions;
 use super::object_removal::{Removed, remove, remove_all};
 use super::representation::{ReplyContent, ReplyObject};
@@ -48,7 +49,7 @@ pub(super) async fn delete(
 /// # Errors
 /// As a list, and as [`delete`] for the first object that cannot be deleted.
 pub(super) async fn delete_collection(
-    _api: &ApiServer,
+    api: &ApiServer,
     collection: &ResourceCollection,
     target: &ObjectTarget<'_>,
     request: &ApiRequest<'_>,
@@ -57,6 +58,10 @@ pub(super) async fn delete_collection(
     let list_options = ListOptions::parse(request.query)?;
     let query = read::list_query(collection, target, &list_options)?;
     let list = collection.list(&query).await.map_err(|error| cache_error(target, error))?;
+    if has_webhook(&target.kind) {
+        // As upstream, nothing is deleted if the answer cannot be given.
+        api.converter.convert_reply(&target.kind, collection, ReplyContent::List(list.clone())).await?;
+    }
     let mut deleted = StoredList { objects: Vec::new(), ..list.clone() };
     let mut removals = pin!(remove_all(collection, &target.kind, list.objects, &options));
     while let Some((object, _)) = removals.try_next().await? {

@@ -6,6 +6,7 @@
 mod api_service;
 mod bootstrap;
 mod compute;
+mod conversion;
 mod create;
 mod custom_object;
 mod definition;
@@ -33,6 +34,7 @@ mod update;
 mod validation;
 mod warnings;
 mod watch;
+mod webhook_client;
 mod write_options;
 
 use std::collections::HashMap;
@@ -47,13 +49,16 @@ pub use self::bootstrap::create_initial_objects;
 pub use self::definition_controller::DefinitionController;
 pub use self::object_publisher::ObjectPublisher;
 pub use self::validation::ValidationSettings;
+pub use self::webhook_client::{WebhookCalls, WebhookClient, WebhookThread};
 pub use self::write_options::FieldValidation;
 
+use self::conversion::ObjectConverter;
 use self::errors::status_of;
 use self::representation::{EventViewCache, OutputMediaType, ReplyContent};
 use self::target::ObjectTarget;
 use crate::kubeapi::{Query, RequestInfo, Status};
 use crate::message::Body;
+use crate::observe::metrics::ConversionMetrics;
 use crate::process::{Drain, Published, Publisher};
 use crate::resources::Resource;
 use crate::resources::builtin::builtin_kinds;
@@ -92,6 +97,7 @@ pub struct ApiServer {
     catalog_publisher: Arc<Publisher<ResourceCatalog>>,
     drain: Drain,
     event_views: EventViewCache,
+    converter: ObjectConverter,
 }
 
 /// A request for objects, with the whole body.
@@ -138,7 +144,13 @@ impl ApiServer {
             catalog_publisher: Arc::new(publisher),
             drain,
             event_views: EventViewCache::default(),
+            converter: ObjectConverter::default(),
         }
+    }
+
+    /// This server with conversion of custom objects by webhooks.
+    pub fn with_conversion_webhooks(self, client: WebhookClient, metrics: Arc<ConversionMetrics>) -> ApiServer {
+        ApiServer { converter: ObjectConverter::new(client, metrics), ..self }
     }
 
     /// The watch cache.
@@ -242,7 +254,8 @@ impl ApiServer {
             "deletecollection" => delete::delete_collection(self, &collection, &target, request).await?,
             _ => return Err(target.method_not_allowed()),
         };
-        representation::respond(&target.kind, media_type, reply.code, reply.content).await
+        let content = self.converter.convert_reply(&target.kind, &collection, reply.content).await?;
+        representation::respond(&target.kind, media_type, reply.code, content).await
     }
 
     /// The collection of a built-in resource; none if there is no such resource.

@@ -10,7 +10,7 @@ use super::request_body::{BodyFindings, DecodedObject};
 use super::target::ObjectTarget;
 use super::update::{Replaced, ReplacementOptions, replace};
 use super::write_options::WriteOptions;
-use super::{ApiRequest, ApiServer, VerbReply, cache_error, custom_object, metadata, request_body, stored_object};
+use super::{ApiRequest, ApiServer, VerbReply, cache_error, metadata, request_body};
 use crate::kubeapi::{Status, StatusDetails};
 use crate::patch::{JsonPatch, MergePatch, PatchError, StrategicPatch};
 use crate::resources::ServedKind;
@@ -59,9 +59,8 @@ pub(super) async fn patch(
     let patch = RequestPatch::parse(request, &target.kind, options.validation).await?;
     for _ in 0..ATTEMPTS {
         let current = old.ok_or_else(|| target.not_found())?;
-        let mut object = stored_object(&current).await?;
+        let mut object = api.converter.served_object(&target.kind, collection, &current).await?;
         convert_from_stored(&target.kind.resource, &mut object);
-        custom_object::convert_from_stored(&target.kind, &mut object);
         let decoded = patch.apply(Value::Object(object), current.bytes().len()).await?;
         let mut object = decoded.object;
         warnings.extend(decoded.warnings);

@@ -11,15 +11,13 @@ use super::representation::{ReplyContent, ReplyObject};
 use super::target::ObjectTarget;
 use super::update::{Replaced, ReplacementOptions, replace};
 use super::write_options::WriteOptions;
-use super::{
-    ApiRequest, ApiServer, VerbReply, cache_error, custom_object, errors, metadata, request_body, stored_object,
-};
+use super::{ApiRequest, ApiServer, VerbReply, cache_error, custom_object, errors, metadata, request_body};
 use crate::kubeapi::Status;
 use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::custom::definition::ScalePaths;
 use crate::resources::{ObjectFormat, Resource, ResourceVersion, ServedKind};
-use crate::watch_cache::{ResourceCollection, Stored};
+use crate::watch_cache::ResourceCollection;
 
 /// Attempts of a write that other writers overtake.
 const ATTEMPTS: usize = 6;
@@ -73,7 +71,8 @@ pub(super) async fn scale(
     let stored = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
     let mut current = stored.ok_or_else(|| target.not_found())?;
     if request.info.verb == "get" {
-        let scale = read_scale(paths, &served_object(target, &current).await?).map_err(Status::internal_error)?;
+        let scale = read_scale(paths, &api.converter.served_object(&target.kind, collection, &current).await?)
+            .map_err(Status::internal_error)?;
         if scale["spec"]["replicas"].is_null() {
             let path = &paths.spec_replicas_path;
             return Err(Status::internal_error(format_args!("the spec replicas field {path:?} does not exist")));
@@ -95,7 +94,7 @@ pub(super) async fn scale(
     let options = WriteOptions::parse(request.query, if is_patch { "PatchOptions" } else { "UpdateOptions" })?;
     let patch = if is_patch { Some(RequestPatch::parse(request, kind, options.validation).await?) } else { None };
     for _ in 0..ATTEMPTS {
-        let mut object = served_object(target, &current).await?;
+        let mut object = api.converter.served_object(&target.kind, collection, &current).await?;
         let decoded = match &patch {
             Some(patch) => patch.apply(read_scale(paths, &object).map_err(Status::bad_request)?, 0).await?,
             None => request_body::decode(request, &of_scale, options.validation).await?,
@@ -125,7 +124,7 @@ pub(super) async fn scale(
         let write = ReplacementOptions { is_dry_run: options.is_dry_run, is_patch: !is_conditional };
         match replace(api, collection, &of_object, &current, object, write, warnings).await? {
             Replaced::Done(ReplyObject::Stored(stored, _)) => {
-                let object = served_object(target, &stored).await?;
+                let object = api.converter.served_object(&target.kind, collection, &stored).await?;
                 return read_scale(paths, &object).map(reply).map_err(Status::bad_request);
             }
             Replaced::Done(ReplyObject::Unstored(value)) => {
@@ -140,13 +139,6 @@ pub(super) async fn scale(
 
 fn reply(scale: Value) -> VerbReply {
     VerbReply::ok(ReplyContent::Object(ReplyObject::Unstored(scale)))
-}
-
-/// A stored object in the version of the request.
-async fn served_object(target: &ObjectTarget<'_>, stored: &Arc<Stored>) -> Result<Map<String, Value>, Status> {
-    let mut object = stored_object(stored).await?;
-    custom_object::convert_from_stored(&target.kind, &mut object);
-    Ok(object)
 }
 
 /// The `Scale` of an object; without `spec.replicas` if the object does not have them.

@@ -11,10 +11,7 @@ use super::representation::{ReplyContent, ReplyObject};
 use super::target::ObjectTarget;
 use super::validation::validate_replacement;
 use super::write_options::WriteOptions;
-use super::{
-    ApiRequest, ApiServer, VerbReply, cache_error, custom_object, errors, metadata, request_body, stored_object,
-    strategy,
-};
+use super::{ApiRequest, ApiServer, VerbReply, cache_error, errors, metadata, request_body, strategy};
 use crate::kubeapi::Status;
 use crate::kubeapi::field_error::{FieldError, invalid_fields_status};
 use crate::kubeapi::list_options::parse_uint64;
@@ -91,8 +88,7 @@ pub(super) async fn replace(
     options: ReplacementOptions,
     warnings: &mut Vec<String>,
 ) -> Result<Replaced, Status> {
-    let mut old_object = stored_object(old).await?;
-    custom_object::convert_from_stored(&target.kind, &mut old_object);
+    let old_object = api.converter.served_object(&target.kind, collection, old).await?;
     let is_conditional = check_version(target, old, &mut object)?;
     // Of a patch, the uid is validated as any other field.
     if !options.is_patch {
@@ -103,7 +99,7 @@ pub(super) async fn replace(
     strategy::prepare_replacement(&target.kind, target.subresource, &old_object, &mut object);
     validate_replacement(&api.settings.validation, target, &old_object, &object)?;
     warnings.extend(object_warnings(&target.kind.resource, target.subresource, Some(&old_object), &object));
-    let value = custom_object::stored_bytes(&target.kind.resource, &object);
+    let value = api.converter.stored_bytes(&target.kind, &object).await?;
     let key = target.key(collection)?;
     // The last finalizer was removed.
     let is_removed = metadata::is_removable(&target.kind.resource, &object);

@@ -10,6 +10,7 @@ use http::{HeaderValue, Response};
 use http_body::Frame;
 use http_body_util::StreamBody;
 
+use super::conversion::{ObjectConverter, has_webhook};
 use super::representation::{EventEncoder, OutputMediaType};
 use super::target::ObjectTarget;
 use super::{ApiRequest, ApiServer, cache_error, read};
@@ -61,7 +62,12 @@ pub(super) async fn watch(
     let encoder = EventEncoder::new(target.kind.clone(), media_type, api.event_views.clone());
     let content_type = encoder.content_type();
     let served = target.kind.resource.custom.as_ref().map(|_| ServedDefinition::new(api, target));
-    let body = WatchBody { cursor: cursor.map_err(Some), encoder, served, drain: api.drain.clone() };
+    let conversion = has_webhook(&target.kind).then(|| EventConversion {
+        converter: api.converter.clone(),
+        kind: target.kind.clone(),
+        collection: collection.clone(),
+    });
+    let body = WatchBody { cursor: cursor.map_err(Some), encoder, conversion, served, drain: api.drain.clone() };
     let events = stream::unfold(body, |mut body| async move {
         let frame = body.next_frame().await?;
         Some((Ok::<_, BodyError>(Frame::data(frame)), body))
@@ -99,9 +105,18 @@ struct WatchBody {
     /// An error is sent once, as an event of type ERROR.
     cursor: Result<WatchCursor, Option<Status>>,
     encoder: EventEncoder,
+    /// Of a custom resource with a conversion webhook.
+    conversion: Option<EventConversion>,
     /// Of a custom resource.
     served: Option<ServedDefinition>,
     drain: Drain,
+}
+
+/// How the objects of events are converted before they are encoded.
+struct EventConversion {
+    converter: ObjectConverter,
+    kind: ServedKind,
+    collection: ResourceCollection,
 }
 
 /// The definition by which a watch began: the watch ends when it changes, so that clients see objects by the new one.
@@ -155,7 +170,17 @@ impl WatchBody {
         };
         let frame = match event {
             Ok(None) => return None,
-            Ok(Some(event)) => encode_with_initial(cursor, &mut self.encoder, event).await,
+            Ok(Some(event)) => match &self.conversion {
+                None => encode_with_initial(cursor, &mut self.encoder, event).await,
+                Some(conversion) => tokio::select! {
+                    biased;
+                    // Boxed: other watches would pay for its size.
+                    frame = Box::pin(encode_converted(cursor, &mut self.encoder, conversion, event)) => frame,
+                    // A webhook may take long.
+                    () = self.drain.wait_for(ShutdownPhase::Draining) => return None,
+                    () = definition_changed(&mut self.served) => return None,
+                },
+            },
             Err(error) => Err(Status::expired(error.to_string())),
         };
         Some(frame.unwrap_or_else(|status| {
@@ -163,6 +188,30 @@ impl WatchBody {
             self.encoder.encode_error(&status)
         }))
     }
+}
+
+/// As [`encode_with_initial`], of objects that a webhook converts: those of several events by one call.
+async fn encode_converted(
+    cursor: &mut WatchCursor,
+    encoder: &mut EventEncoder,
+    conversion: &EventConversion,
+    event: WatchEvent,
+) -> Result<Bytes, Status> {
+    let size = |event: &WatchEvent| event.object.as_ref().map_or(0, |object| object.bytes().len());
+    let mut read = size(&event);
+    let mut events = vec![event];
+    while read < MAX_FRAME_BYTES
+        && let Some(event) = cursor.next_initial_at_hand()
+    {
+        read += size(&event);
+        events.push(event);
+    }
+    conversion.converter.convert_events(&conversion.kind, &conversion.collection, &mut events).await?;
+    let mut frames = BytesMut::new();
+    for event in events {
+        frames.extend_from_slice(&encoder.encode(event).await?);
+    }
+    Ok(frames.freeze())
 }
 
 /// Encodes an event, and with an initial one those that follow it, up to the size of a frame.

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -69,6 +70,21 @@ impl Dialer {
         let ways = self.0.routes.load();
         let way = if plain { ways.get_plaintext(standard) } else { ways.get(standard) };
         way.cloned().unwrap_or_default()
+    }
+
+    /// The addresses that `destination` has, if it is dialed directly; none if a proxy dials it.
+    ///
+    /// # Errors
+    /// The name has no address, or the resolver fails.
+    pub async fn direct_addresses(
+        &self,
+        route: &EgressRoute,
+        destination: &Destination,
+    ) -> io::Result<Option<Vec<IpAddr>>> {
+        match route.selection_for(destination) {
+            Some(_) => Ok(None),
+            None => self.0.resolver.addresses(destination).await.map(Some),
+        }
     }
 
     /// Records the certificate that the server at `address` presented for `name`.

@@ -49,7 +49,7 @@ pub fn validate_object_meta(
         errors.push(FieldError::invalid(path.child("generation"), meta.generation(), why));
     }
     validate_labels(meta.labels(), &path.child("labels"), &mut errors);
-    check_annotations(meta, path, &mut errors);
+    validate_annotations(meta.annotations(), &path.child("annotations"), &mut errors);
     check_owners(meta, path, &mut errors);
     check_finalizers(meta, path, &mut errors);
     check_managed_fields(meta, path, &mut errors);
@@ -99,7 +99,7 @@ pub fn validate_object_meta_update(
     let (grace, old_grace) = (new.deletion_grace_period_seconds(), old.deletion_grace_period_seconds());
     keep("deletionGracePeriodSeconds", grace.map_or(BadValue::null(), BadValue::from), grace == old_grace);
     validate_labels(new.labels(), &path.child("labels"), &mut errors);
-    check_annotations(new, path, &mut errors);
+    validate_annotations(new.annotations(), &path.child("annotations"), &mut errors);
     check_owners(new, path, &mut errors);
     check_managed_fields(new, path, &mut errors);
     errors
@@ -117,10 +117,14 @@ pub fn validate_labels<'l>(
     }
 }
 
-fn check_annotations(meta: ObjectMetaView<'_>, path: &FieldPath<'_>, errors: &mut Vec<FieldError>) {
-    let path = path.child("annotations");
+/// Appends the errors of annotations (`ValidateAnnotations`).
+pub fn validate_annotations<'a>(
+    annotations: impl Iterator<Item = (&'a str, &'a str)>,
+    path: &FieldPath<'_>,
+    errors: &mut Vec<FieldError>,
+) {
     let mut size = 0;
-    for (key, value) in meta.annotations() {
+    for (key, value) in annotations {
         size += key.len() + value.len();
         // The case of the prefix does not matter, unlike that of a label.
         let sentences = check_qualified_name(&key.to_lowercase());

@@ -171,9 +171,30 @@ pub(super) static REVIEW_SECONDS: BucketBounds = seconds!(
     "10" = 10000 / 1,
 );
 
+/// `apiserver_conversion_webhook_duration_seconds`
+/// (k8s.io/apiextensions-apiserver/pkg/apiserver/conversion/metrics.go).
+pub(super) static WEBHOOK_SECONDS: BucketBounds = seconds!(
+    "0.005" = 5 / 1,
+    "0.01" = 10 / 1,
+    "0.02" = 20 / 1,
+    "0.05" = 50 / 1,
+    "0.1" = 100 / 1,
+    "0.2" = 200 / 1,
+    "0.5" = 500 / 1,
+    "1" = 1000 / 1,
+    "2" = 2000 / 1,
+    "5" = 5000 / 1,
+    "10" = 10000 / 1,
+    "20" = 20000 / 1,
+    "30" = 30000 / 1,
+    "45" = 45000 / 1,
+    "60" = 60000 / 1,
+);
+
 /// `apiserver_impersonation_attempts_duration_seconds` and
 /// `apiserver_impersonation_authorization_attempts_duration_seconds`
-/// (k8s.io/apiserver/pkg/endpoints/filters/impersonation/metrics).
+/// (k8s.io/apiserver/pkg/endpoints/filters/impersonation/metrics), and
+/// `apiserver_crd_conversion_webhook_duration_seconds`, whose bounds are the same.
 pub(super) static IMPERSONATION_SECONDS: BucketBounds = seconds!(
     "0.001" = 1 / 1,
     "0.002" = 2 / 1,

@@ -26,6 +26,7 @@ pub use families::audit::AuditLevel;
 pub(in crate::observe) use families::audit::{AuditCounts, AuditLoss};
 pub use families::authorization::{AuthorizationMetrics, DecisionCounts, RoundTrip, WebhookMetrics};
 pub use families::calls::{CallChange, CallFailure, CallHealth, CallKind, CallStatus, Calls};
+pub use families::conversion::{ConversionFailure, ConversionMetrics};
 pub use families::egress::EgressMetrics;
 pub use families::impersonation::{ImpersonationMetrics, ImpersonationStep};
 pub use families::peer_certificates::{PeerCertificateInfo, PeerCertificates};
@@ -72,6 +73,7 @@ pub struct Metrics {
     rejections: Rejections,
     socks5: Socks5Metrics,
     storage: StorageMetrics,
+    conversion: Arc<ConversionMetrics>,
 }
 
 /// State of an APIService's circuit breaker; the number is the metric's value.
@@ -146,6 +148,7 @@ impl Metrics {
             rejections: Rejections::default(),
             socks5: Socks5Metrics::default(),
             storage: StorageMetrics::default(),
+            conversion: Arc::default(),
         })
     }
 
@@ -206,6 +209,11 @@ impl Metrics {
     /// Metrics of the SOCKS5 proxy.
     pub fn socks5(&self) -> &Socks5Metrics {
         &self.socks5
+    }
+
+    /// Metrics of conversion webhooks.
+    pub fn conversion(&self) -> &Arc<ConversionMetrics> {
+        &self.conversion
     }
 
     /// Metrics of the store and the watch cache.

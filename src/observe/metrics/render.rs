@@ -175,6 +175,7 @@ impl Sums {
     }
 
     fn render_requests(&self, metrics: &Metrics, storage: &StorageStats, text: &mut MetricsText) {
+        metrics.conversion.render(text);
         text.family(
             "apiserver_current_inflight_requests",
             MetricType::Gauge,
@@ -388,9 +389,9 @@ mod tests {
 
     use super::super::families::audit::AuditLoss;
     use super::super::{
-        CacheResult, CallKind, CircuitState, DecisionCacheKind, DryRun, ExceededLimit, HandshakeFailure,
-        ImpersonationStep, KnownLabels, PeerCertificateInfo, RejectReason, RequestLabels, RequestOutcome,
-        ResourceStats, ReviewKind, RoundTrip, Scope, StorageOperation, Verb, WorkerMetrics,
+        CacheResult, CallKind, CircuitState, ConversionFailure, DecisionCacheKind, DryRun, ExceededLimit,
+        HandshakeFailure, ImpersonationStep, KnownLabels, PeerCertificateInfo, RejectReason, RequestLabels,
+        RequestOutcome, ResourceStats, ReviewKind, RoundTrip, Scope, StorageOperation, Verb, WorkerMetrics,
     };
     use super::*;
     use crate::observe::audit::AuditLevel;
@@ -538,6 +539,9 @@ mod tests {
                 },
             ],
         });
+        metrics.conversion().record("foos.g", ("v1", "v2"), Duration::from_millis(6), Ok(()));
+        let failure = Err(ConversionFailure::PartialResponse);
+        metrics.conversion().record("foos.g", ("v1", "v2"), Duration::from_millis(6), failure);
         metrics.socks5().enable();
         metrics.socks5().record_bytes(3, 5);
         (metrics, workers, kept)

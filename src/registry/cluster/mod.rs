@@ -13,6 +13,7 @@ mod object_parser;
 mod reference_index;
 mod statuses;
 mod stored_objects;
+mod stored_services;
 mod watched_resource;
 
 #[cfg(test)]
@@ -21,6 +22,7 @@ pub(super) use follow::ClusterFollower;
 pub use follow::{ClusterClient, ClusterSource, ClusterState};
 pub use statuses::{ApiServiceStatuses, StoredStatus};
 pub use stored_objects::StoredObjects;
+pub use stored_services::StoredServices;
 #[cfg(test)]
 pub(super) use watched_resource::WatchedResource;
 pub use watched_resource::api_server_of_location;

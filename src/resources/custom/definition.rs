@@ -7,6 +7,8 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
+use crate::resources::webhook_config::WebhookClientConfig;
+use crate::tls::Bundle;
 use crate::watch_cache::Stored;
 
 /// A CustomResourceDefinition.
@@ -173,9 +175,19 @@ pub struct SelectableField {
 pub struct DefinitionConversion {
     /// `None` or `Webhook`.
     pub strategy: String,
-    /// A number that differs for different webhooks.
-    #[serde(default, deserialize_with = "schema_hash", rename = "webhook")]
-    pub webhook_hash: u64,
+    /// The webhook of the strategy `Webhook`.
+    pub webhook: Option<DefinitionWebhook>,
+}
+
+/// The webhook that converts objects.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct DefinitionWebhook {
+    /// How it is reached.
+    pub client_config: Option<WebhookClientConfig>,
+    /// Versions of `ConversionReview` that it knows, the preferred one first.
+    #[serde(default)]
+    pub conversion_review_versions: Vec<String>,
 }
 
 /// Status of a definition.
@@ -225,6 +237,16 @@ impl Definition {
     /// Whether a condition is true.
     pub fn has_condition(&self, condition_type: &str) -> bool {
         self.condition(condition_type).is_some_and(|condition| condition.status == "True")
+    }
+
+    /// Whether the CA bundle of the conversion webhook can be read. True without one.
+    pub fn has_valid_ca_bundle(&self) -> bool {
+        let webhook = self.spec.conversion.as_ref().and_then(|conversion| conversion.webhook.as_ref());
+        let Some(config) = webhook.and_then(|webhook| webhook.client_config.as_ref()) else { return true };
+        match config.ca_bundle_pem() {
+            Ok(pem) => pem.is_none_or(|pem| Bundle::from_pem(&pem, "caBundle").is_ok()),
+            Err(_) => false,
+        }
     }
 
     /// Finds a condition.

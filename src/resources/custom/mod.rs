@@ -18,8 +18,9 @@ use base64::engine::general_purpose::STANDARD;
 pub use self::definition::{Definition, DefinitionNames};
 pub use self::version::CustomVersion;
 
-use self::definition::DefinitionVersion;
+use self::definition::{DefinitionSpec, DefinitionVersion};
 use super::catalog::{CUSTOM_VERBS, CatalogEntry};
+use super::webhook_config::WebhookClientConfig;
 use super::{ObjectFormat, Resource, ResourceColumn, ResourceVersion, ServedKind, ServedSubresource};
 use crate::kubeapi::compare_kube_aware;
 use crate::watch_cache::Stored;
@@ -39,8 +40,19 @@ pub struct CustomResource {
     pub generation: i64,
     /// Whether the CustomResourceDefinition is being deleted, so that no object can be created.
     pub is_terminating: bool,
+    /// How a webhook converts objects; none if only their `apiVersion` changes.
+    pub conversion: Option<WebhookConversion>,
     /// All versions in the order of the definition, also those that are not served: stored objects may be in them.
     pub versions: Vec<Arc<CustomVersion>>,
+}
+
+/// How a webhook converts the objects of a custom resource.
+#[derive(Clone, Debug)]
+pub struct WebhookConversion {
+    /// How it is reached.
+    pub client_config: Arc<WebhookClientConfig>,
+    /// Versions of `ConversionReview` that it knows, the preferred one first.
+    pub review_versions: Vec<String>,
 }
 
 impl CustomResource {
@@ -103,9 +115,20 @@ fn custom_resource(definition: &Definition, stored: &Arc<Stored>, before: Option
             uid: definition.metadata.uid.clone(),
             generation: definition.metadata.generation,
             is_terminating,
+            conversion: webhook_conversion(spec),
             versions,
         }),
     }
+}
+
+/// The conversion of a definition with the strategy `Webhook`.
+fn webhook_conversion(spec: &DefinitionSpec) -> Option<WebhookConversion> {
+    let conversion = spec.conversion.as_ref().filter(|conversion| conversion.strategy == "Webhook")?;
+    let (client_config, review_versions) = match &conversion.webhook {
+        Some(webhook) => (webhook.client_config.clone(), webhook.conversion_review_versions.clone()),
+        None => (None, Vec::new()),
+    };
+    Some(WebhookConversion { client_config: Arc::new(client_config.unwrap_or_default()), review_versions })
 }
 
 /// Kubernetes' order of versions: the first is preferred (`CompareKubeAwareVersionStrings` in

@@ -1,6 +1,6 @@
 //! A version of a custom resource.
 
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use serde::Deserialize;
@@ -10,6 +10,9 @@ use super::definition::{DefinitionSpec, DefinitionVersion, ScalePaths};
 use crate::kubeapi::json_path::JsonPath;
 use crate::schema::Schema;
 use crate::watch_cache::Stored;
+
+/// The next [`CustomVersion::id`].
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 /// A version of a custom resource. Its schema is read from the stored definition on first use.
 #[derive(Debug)]
@@ -35,6 +38,7 @@ pub struct CustomVersion {
     place: usize,
     schema: OnceLock<Arc<Schema>>,
     number: u16,
+    id: u64,
 }
 
 impl CustomVersion {
@@ -66,12 +70,18 @@ impl CustomVersion {
             place,
             schema: OnceLock::new(),
             number: next_number(),
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         }
     }
 
     /// A number that few versions share: another one after each change of the definition. Never 0 or 1.
     pub fn number(&self) -> u16 {
         self.number
+    }
+
+    /// A number that no other version has: another one after each change of the definition.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// The schema of an object.

@@ -6,6 +6,9 @@ use std::collections::BTreeSet;
 use super::conditions::{condition, set_condition};
 use crate::resources::custom::{Definition, DefinitionNames};
 
+/// Message of a definition that is not established because its webhook cannot be trusted.
+const INVALID_CA_BUNDLE: &str = "The conversion webhook CABundle is invalid";
+
 /// Names that are taken in a group.
 #[derive(Default)]
 pub(super) struct TakenNames<'d> {
@@ -76,8 +79,13 @@ pub(super) fn accept_names(definition: &mut Definition, taken: &TakenNames<'_>) 
         None => {
             set_condition(definition, condition("NamesAccepted", true, "NoConflicts", "no conflicts found"));
             if !is_established {
-                let message = "the initial names have been accepted";
-                set_condition(definition, condition("Established", true, "InitialNamesAccepted", message));
+                let established = match definition.has_valid_ca_bundle() {
+                    true => {
+                        condition("Established", true, "InitialNamesAccepted", "the initial names have been accepted")
+                    }
+                    false => condition("Established", false, "InvalidCABundle", INVALID_CA_BUNDLE),
+                };
+                set_condition(definition, established);
             }
         }
     }
@@ -114,6 +122,28 @@ mod tests {
         let times: Vec<_> = first.status.conditions.clone().unwrap();
         accept_names(&mut first, &TakenNames::default());
         assert_eq!(first.status.conditions.unwrap(), times);
+    }
+
+    #[test]
+    fn definition_with_invalid_ca_bundle_is_not_established() {
+        let mut first = definition("foos", "Foo", &[]);
+        let conversion = |bundle: &str| {
+            let conversion = json!({"strategy": "Webhook", "webhook": {
+                "clientConfig": {"url": "https://a", "caBundle": bundle}, "conversionReviewVersions": ["v1"]}});
+            serde_json::from_value(conversion).unwrap()
+        };
+        for bundle in ["?", "IA==", "eA=="] {
+            first.spec.conversion = Some(conversion(bundle));
+            accept_names(&mut first, &TakenNames::default());
+            assert_eq!(state(&first, "Established"), ("InvalidCABundle".into(), INVALID_CA_BUNDLE.into()), "{bundle}");
+        }
+        first.spec.conversion = Some(conversion(""));
+        accept_names(&mut first, &TakenNames::default());
+        assert!(first.has_condition("Established"));
+        // Once established, it stays so.
+        first.spec.conversion = Some(conversion("?"));
+        accept_names(&mut first, &TakenNames::default());
+        assert!(first.has_condition("Established"));
     }
 
     #[test]

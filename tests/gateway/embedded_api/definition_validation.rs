@@ -36,7 +36,7 @@ fn causes(status: &Value) -> Vec<(&str, &str)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn definition_with_rules_or_webhook_refused_without_flag() {
+async fn definition_with_rules_refused_without_flag() {
     let api = EmbeddedApiFixture::start(&[]);
     let client = api.http2().await;
     let refused = send_json(&client, Method::POST, DEFINITIONS, &definition(&schema_with_rule())).await;
@@ -45,14 +45,6 @@ async fn definition_with_rules_or_webhook_refused_without_flag() {
     let why = "Forbidden: validation rules are not enforced by this server; the flag --allow-unenforced-rules makes it \
                accept the definition, and ignore them";
     assert_eq!(causes(&refused.json()), [(path, why)]);
-
-    let mut with_webhook = definition(&json!({"type": "object"}));
-    let webhook = json!({"clientConfig": {"url": "https://example.com/"}, "conversionReviewVersions": ["v1"]});
-    with_webhook["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": webhook});
-    let refused = send_json(&client, Method::POST, DEFINITIONS, &with_webhook).await;
-    assert_eq!(refused.status, 422);
-    let why = "Forbidden: conversion webhooks are not supported by this server; the strategy must be None";
-    assert_eq!(causes(&refused.json()), [("spec.conversion.strategy", why)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

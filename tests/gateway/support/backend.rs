@@ -63,6 +63,8 @@ pub(crate) struct BackendSettings {
     pub(crate) address: SocketAddr,
     /// Whether the test answers the gateway's own questions too: probes, discovery, OpenAPI.
     pub(crate) handles_probes: bool,
+    /// Whether clients may come without a certificate.
+    pub(crate) allows_anonymous: bool,
 }
 
 impl Default for BackendSettings {
@@ -76,6 +78,7 @@ impl Default for BackendSettings {
             pair: None,
             address: "127.0.0.1:0".parse().unwrap(),
             handles_probes: false,
+            allows_anonymous: false,
         }
     }
 }
@@ -153,7 +156,7 @@ impl Backend {
             [] => std::slice::from_ref(front_proxies),
             others => others,
         };
-        let tls = tokio_rustls::TlsAcceptor::from(Arc::new(server_config(front_proxies, pair, &settings.protocols)));
+        let tls = tokio_rustls::TlsAcceptor::from(Arc::new(server_config(front_proxies, pair, &settings)));
         let listener = tokio::net::TcpListener::bind(settings.address).await.unwrap();
         let address = listener.local_addr().unwrap();
         let connections = Arc::new(Mutex::new(0));
@@ -283,14 +286,16 @@ pub(crate) fn api_resource_list(path: &str) -> Option<String> {
 fn server_config(
     front_proxies: &[CertificateDer<'static>],
     pair: &CertKeyPair,
-    protocols: &[&str],
+    settings: &BackendSettings,
 ) -> rustls::ServerConfig {
     let mut roots = rustls::RootCertStore::empty();
     front_proxies.iter().for_each(|authority| roots.add(authority.clone()).unwrap());
-    let verifier =
-        rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), narthex::tls::provider())
-            .build()
-            .unwrap();
+    let mut verifier =
+        rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), narthex::tls::provider());
+    if settings.allows_anonymous {
+        verifier = verifier.allow_unauthenticated();
+    }
+    let verifier = verifier.build().unwrap();
     let (chain, key) = &*pair.0;
     let mut config = rustls::ServerConfig::builder_with_provider(narthex::tls::provider())
         .with_safe_default_protocol_versions()
@@ -298,7 +303,7 @@ fn server_config(
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain.clone(), key.clone_key())
         .unwrap();
-    config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+    config.alpn_protocols = settings.protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
     config
 }
 

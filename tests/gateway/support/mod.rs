@@ -4,6 +4,7 @@ pub(crate) mod assert_refused;
 pub(crate) mod backend;
 pub(crate) mod bad_certs;
 pub(crate) mod client;
+pub(crate) mod conversion_webhook;
 pub(crate) mod embedded_api;
 pub(crate) mod fake_apiserver;
 pub(crate) mod fake_egress_proxy;

@@ -1,19 +1,21 @@
 //! Starts the embedded API server: opens the store, creates the first objects, makes it the source of the registry.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::commands::gateway::registry_thread::EmbeddedRegistry;
+use crate::commands::gateway::settings::EgressSettings;
 use crate::commands::threads::spawn_thread;
 use crate::config::GatewayConfig;
 use crate::observe::health::HealthCheck;
 use crate::observe::metrics::{Metrics, ResourceStats, StorageStats};
 use crate::process::{Drain, Problem, Published, ShutdownPhase};
-use crate::registry::StoredObjects;
+use crate::registry::{StoredObjects, StoredServices};
 use crate::resources::Resource;
-use crate::rest::{ApiServer, DefinitionController, create_initial_objects};
+use crate::rest::{ApiServer, DefinitionController, WebhookClient, WebhookThread, create_initial_objects};
 use crate::route::RouteTable;
 use crate::storage::{LocalStore, LocalStoreSettings, StoreMonitor};
 use crate::watch_cache::{Collections, HistoryLimits, ResourceCollection};
@@ -41,9 +43,11 @@ pub(super) struct EmbeddedApi {
 /// The store cannot be opened or written.
 pub(super) fn start_embedded_api(
     config: &GatewayConfig,
-    metrics: &Metrics,
+    own: SocketAddr,
+    egress: &EgressSettings,
     drain: &Drain,
 ) -> Result<Option<EmbeddedApi>, Problem> {
+    let metrics = &egress.metrics;
     let Some(embedded) = &config.embedded_api else { return Ok(None) };
     let mut settings = LocalStoreSettings::new(&embedded.store_file);
     settings.synchronizes = embedded.synchronizes;
@@ -56,6 +60,12 @@ pub(super) fn start_embedded_api(
     let monitor = store.monitor().clone();
     let collections = Collections::new(Arc::new(store.clone()), HistoryLimits::default(), clock);
     let api = ApiServer::new(collections.clone(), embedded.settings.clone(), drain.clone());
+    let api = match stored_services(config, &api) {
+        Some(services) => {
+            api.with_conversion_webhooks(start_webhooks(services, own, egress)?, metrics.conversion().clone())
+        }
+        None => api,
+    };
     let resources = api.stored_resources().map_err(|status| refuse(&status.message))?;
     count_storage(metrics, monitor.clone(), &resources);
     let (sender, created) = channel();
@@ -87,6 +97,31 @@ pub(super) fn start_embedded_api(
     let created = created.recv().map_err(|_| refuse(&"its thread ended early"))?;
     created.map_err(|status| refuse(&status.message))?;
     Ok(Some(EmbeddedApi { api, thread, store, check: store_check(monitor) }))
+}
+
+/// Starts the thread that calls webhooks. It ends with the process. Calls to `own`, the address of this server, are
+/// refused.
+///
+/// # Errors
+/// The thread cannot be spawned.
+fn start_webhooks(
+    services: StoredServices,
+    own: SocketAddr,
+    egress: &EgressSettings,
+) -> Result<WebhookClient, Problem> {
+    let (client, calls) = WebhookClient::new();
+    let egress = egress.clone();
+    spawn_thread("webhooks", async move || WebhookThread::new(egress.dialer(), services, own).run(calls).await)?;
+    Ok(client)
+}
+
+/// The Services of the store; none if the collections cannot be made.
+fn stored_services(config: &GatewayConfig, api: &ApiServer) -> Option<StoredServices> {
+    Some(StoredServices {
+        services: api.builtin_collection("", "services")?,
+        endpoint_slices: api.builtin_collection("discovery.k8s.io", "endpointslices")?,
+        rules: config.backends.resolve_rules,
+    })
 }
 
 /// Counts the requests to the store, and has its state read by scrapes.

@@ -90,7 +90,7 @@ pub fn start(
         authorization,
         (auditor, &metrics, &mut tasks),
     )?;
-    let embedded = start_embedded_api(config, &metrics, &drain)?;
+    let embedded = start_embedded_api(config, address, &egress, &drain)?;
     let serves_delegation = config.serve_delegation && certificates.identity.is_some();
     let api = match &embedded {
         Some(embedded) => embedded.api.clone(),

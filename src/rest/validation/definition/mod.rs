@@ -29,20 +29,10 @@ pub(super) fn validate_definition(input: &ValidationInput<'_>) -> Vec<FieldError
         }
     };
     let old = input.old.map(|_| HoistedSpec::read(input.old_field("spec")).unwrap_or_default());
-    errors.extend(webhook_error(&hoisted, old.as_ref()));
     if !input.settings.allows_unenforced_rules {
         errors.extend(unenforced_rule_errors(&hoisted, old.as_ref()));
     }
     errors
-}
-
-/// The error of a conversion webhook that the definition adds.
-fn webhook_error(spec: &HoistedSpec, old: Option<&HoistedSpec>) -> Option<FieldError> {
-    let has_webhook =
-        |spec: &HoistedSpec| spec.conversion.as_ref().is_some_and(|conversion| conversion.strategy == "Webhook");
-    let is_refused = has_webhook(spec) && !old.is_some_and(has_webhook);
-    let why = "conversion webhooks are not supported by this server; the strategy must be None";
-    is_refused.then(|| FieldError::forbidden("spec.conversion.strategy", why))
 }
 
 /// Warnings about a valid CustomResourceDefinition.

@@ -1,0 +1,95 @@
+//! One call of a conversion webhook.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::review::{ConversionReview, ConversionReviewVersion, FailedConversion};
+use crate::kubeapi::Status;
+use crate::observe::metrics::{ConversionFailure, ConversionMetrics};
+use crate::resources::Resource;
+use crate::resources::custom::{CustomResource, WebhookConversion};
+use crate::rest::compute::run_sized;
+use crate::rest::webhook_client::WebhookClient;
+
+/// Time limit of a call (`NewDefaultAuthenticationInfoResolver` in `k8s.io/apiserver/pkg/util/webhook`).
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Calls conversion webhooks.
+pub(super) struct ConversionWebhooks {
+    pub(super) client: WebhookClient,
+    pub(super) metrics: Arc<ConversionMetrics>,
+}
+
+/// A resource whose objects a webhook converts.
+#[derive(Clone, Copy)]
+pub(super) struct WebhookResource<'r> {
+    pub(super) resource: &'r Resource,
+    pub(super) custom: &'r CustomResource,
+    pub(super) webhook: &'r WebhookConversion,
+}
+
+impl<'r> WebhookResource<'r> {
+    /// The resource, if a webhook converts its objects.
+    pub(super) fn of(resource: &'r Resource) -> Option<WebhookResource<'r>> {
+        let custom = resource.custom.as_ref()?;
+        Some(WebhookResource { resource, custom, webhook: custom.conversion.as_ref()? })
+    }
+}
+
+impl ConversionWebhooks {
+    /// Converts objects, of which there is at least one, to the version `desired`, in one call. `size` is that of all in
+    /// bytes. Their order stays.
+    ///
+    /// # Errors
+    /// 500 with upstream's text.
+    pub(super) async fn convert(
+        &self,
+        of: WebhookResource<'_>,
+        desired: &str,
+        (objects, size): (Vec<Value>, usize),
+        is_list: bool,
+    ) -> Result<Vec<Value>, Status> {
+        let failed = |text: String| Status::new(500, "", text);
+        let version = ConversionReviewVersion::negotiate(&of.webhook.review_versions).map_err(failed)?;
+        let found = objects.first().and_then(|object| object["apiVersion"].as_str()).unwrap_or_default().to_owned();
+        let kind = &of.resource.kind;
+        let input = match is_list {
+            true => format!("{desired}, Kind={}", of.resource.list_kind.as_deref().unwrap_or(kind)),
+            false => format!("{found}, Kind={kind}"),
+        };
+        let uid = uuid::Uuid::new_v4().to_string();
+        let review = ConversionReview { version, uid, desired: desired.to_owned(), input, is_list };
+        let began = Instant::now();
+        let result = self.call(of, review, objects, size).await;
+        let name = |api_version: &'_ str| api_version.rsplit('/').next().unwrap_or_default().to_owned();
+        let outcome = result.as_ref().map(|_| ()).map_err(|failed| failed.failure);
+        self.metrics.record(&of.custom.definition, (&name(&found), &name(desired)), began.elapsed(), outcome);
+        result.map_err(|FailedConversion { text, .. }| {
+            tracing::warn!(definition = %of.custom.definition, "custom objects cannot be converted: {text}");
+            failed(text)
+        })
+    }
+
+    async fn call(
+        &self,
+        of: WebhookResource<'_>,
+        review: ConversionReview,
+        objects: Vec<Value>,
+        size: usize,
+    ) -> Result<Vec<Value>, FailedConversion> {
+        let no_thread = review.clone();
+        let no_thread = |status: Status| no_thread.failed(ConversionFailure::Call, &status.message);
+        let encode = move || {
+            let body = review.request(&objects);
+            (review, objects, body)
+        };
+        let (review, objects, body) = run_sized(size, encode).await.map_err(&no_thread)?;
+        let posted = self.client.post(&of.webhook.client_config, Bytes::from(body), CALL_TIMEOUT).await;
+        let response = posted.map_err(|why| review.failed(ConversionFailure::Call, &why))?;
+        let read = move || review.converted_objects(&objects, &response);
+        run_sized(size, read).await.map_err(no_thread)?
+    }
+}
