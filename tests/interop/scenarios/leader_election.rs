@@ -9,7 +9,7 @@ use crate::environment::{Gateway, TestEnvironment, eventually};
 pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] =
     &[("leader election: one of two gateways writes conditions, the other takes over", single_status_writer)];
 
-pub(super) const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/narthex";
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/narthex";
 
 pub(super) fn wait_for_log(gateway: &Gateway, text: &str) -> String {
     eventually(&format!("the log line {text:?}"), || {

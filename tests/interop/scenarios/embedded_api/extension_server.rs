@@ -44,12 +44,12 @@ pub(super) fn serves_behind_stored_api_services(environment: &TestEnvironment, k
     std::fs::write(&manifests, registration(&name, extension.endpoint.port, &cluster.authorities.backend.file))
         .unwrap();
     admin.run(&["apply", "-f", manifests.to_str().unwrap()]);
-    for version in ["v1alpha1", "v1beta1"] {
-        let api_service = format!("apiservice/{version}.wardle.example.com");
-        admin.run(&["wait", "--for=condition=Available", &api_service, "--timeout=60s"]);
-    }
-    let listed = admin.run(&["get", "apiservices", "v1alpha1.wardle.example.com"]);
-    assert!(listed.contains(&format!("{name}/{name}")) && listed.contains("True"), "{listed}");
+    wait_until_available(&admin);
+    let listed = admin.run(&["get", "apiservices"]);
+    let row = |version: &str| listed.lines().find(|line| line.starts_with(version)).unwrap_or_default().to_owned();
+    let (by_service, by_url) = (row("v1alpha1.wardle.example.com"), row("v1beta1.wardle.example.com"));
+    assert!(by_service.contains(&format!("{name}/{name}")) && by_service.contains("True"), "{listed}");
+    assert!(by_url.contains("True"), "{listed}");
 
     // With the rights of a policy file, by token, by both backends.
     let flunder = scratch.join("flunder.json");
@@ -57,21 +57,13 @@ pub(super) fn serves_behind_stored_api_services(environment: &TestEnvironment, k
         "metadata": {"name": "one", "namespace": "default"}});
     std::fs::write(&flunder, document.to_string()).unwrap();
     assert_eq!(tina.run(&["create", "-f", flunder.to_str().unwrap()]).trim(), "flunder.wardle.example.com/one created");
-    let by_url = ["get", "flunders.v1beta1.wardle.example.com", "one", "-o", "jsonpath={.apiVersion}"];
-    assert_eq!(tina.run(&by_url), "wardle.example.com/v1beta1");
+    let get_by_url = ["get", "flunders.v1beta1.wardle.example.com", "one", "-o", "jsonpath={.apiVersion}"];
+    assert_eq!(tina.run(&get_by_url), "wardle.example.com/v1beta1");
     let seen = extension.audit_event("v1beta1/namespaces/default/flunders/one");
     assert_eq!(seen["user"]["username"], "tina");
 
-    // The server asks narthex about a direct request.
-    let direct = |token: &str| {
-        let bearer = format!("Bearer {token}");
-        let response = extension.endpoint.send(None, "GET", FLUNDERS, &[("authorization", &bearer)], b"").unwrap();
-        (response.status.as_u16(), response.text())
-    };
-    assert_eq!(direct("token-of-tina").0, 200);
-    let (status, text) = direct("token-of-olga");
-    assert!(status == 403 && text.contains(r#"User \"olga\" cannot list"#), "{status} {text}");
-    assert_eq!(direct("invalid-token").0, 401);
+    // Direct requests: the server delegates authentication and authorization to narthex.
+    assert_delegated(&extension, "default");
 
     // Everything is there after a kill: the registration, the rights, and what the server stored itself.
     gateway.process.signal(Signal::KILL);
@@ -81,6 +73,13 @@ pub(super) fn serves_behind_stored_api_services(environment: &TestEnvironment, k
         if found.starts_with("flunder.") { Ok(found) } else { Err(found) }
     });
     assert_eq!(found, "flunder.wardle.example.com/one");
+    wait_until_available(&admin);
+    // The server has no cached decision about another namespace.
+    assert_delegated(&extension, "kube-public");
+    let deleted = tina.run(&["delete", "flunder", "one"]);
+    assert!(deleted.starts_with(r#"flunder.wardle.example.com "one" deleted"#), "{deleted}");
+    assert!(tina.try_run(&["get", "flunder", "one"]).contains(r#"flunders.wardle.example.com "one" not found"#));
+    tina.run(&["create", "-f", flunder.to_str().unwrap()]);
 
     // Without its APIService a version is not served; the other is.
     admin.run(&["delete", "apiservice", "v1alpha1.wardle.example.com"]);
@@ -88,7 +87,31 @@ pub(super) fn serves_behind_stored_api_services(environment: &TestEnvironment, k
         let response = gateway.endpoint.get(Some(cluster.admin()), FLUNDERS)?;
         if response.status == 404 { Ok(()) } else { Err(format!("{} {}", response.status, response.text())) }
     });
-    assert_eq!(tina.run(&by_url), "wardle.example.com/v1beta1");
+    assert_eq!(tina.run(&get_by_url), "wardle.example.com/v1beta1");
+}
+
+fn wait_until_available(admin: &KubectlUser) {
+    for version in ["v1alpha1", "v1beta1"] {
+        let api_service = format!("apiservice/{version}.wardle.example.com");
+        admin.run(&["wait", "--for=condition=Available", &api_service, "--timeout=60s"]);
+    }
+}
+
+/// Asserts what the server answers to direct requests: tina may list flunders, olga may not, nobody else is known.
+fn assert_delegated(extension: &Extension, namespace: &str) {
+    let path = format!("/apis/wardle.example.com/v1alpha1/namespaces/{namespace}/flunders");
+    let direct = |token: &str| {
+        let bearer = format!("Bearer {token}");
+        let response = extension.endpoint.send(None, "GET", &path, &[("authorization", &bearer)], b"").unwrap();
+        (response.status.as_u16(), response.text())
+    };
+    assert_eq!(direct("token-of-tina").0, 200);
+    let (status, text) = direct("token-of-olga");
+    let refusal = format!(
+        r#"User \"olga\" cannot list resource \"flunders\" in API group \"wardle.example.com\" in the namespace \"{namespace}\""#
+    );
+    assert!(status == 403 && text.contains(&refusal), "{status} {text}");
+    assert_eq!(direct("invalid-token").0, 401);
 }
 
 /// A List of what registers the server: v1alpha1 by a Service with an EndpointSlice, v1beta1 by a URL.

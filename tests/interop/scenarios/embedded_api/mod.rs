@@ -25,6 +25,7 @@ pub(super) const KUBECTL_TESTS: &[(&str, KubectlTestFn)] = &[
         "embedded API: extension server without kube-apiserver behind stored APIServices",
         extension_server::serves_behind_stored_api_services,
     ),
+    ("embedded API: gateways: standby takes over", gateways_elect::standby_takes_over),
 ];
 
 pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
@@ -66,7 +67,6 @@ pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
     ("embedded API: requests: life of configmaps", |environment| compare_lifecycle(environment, 7)),
     ("embedded API: client-go: informers see the same events", client_go::informers_see_the_same_events),
     ("embedded API: client-go: leader election", client_go::leader_election_takes_over),
-    ("embedded API: gateways: standby takes over", gateways_elect::standby_takes_over),
     ("embedded API: kube-scheduler: standby takes over", kube_schedulers::standby_takes_over),
     (
         "embedded API: kube-controller-manager: namespaces are filled and deleted",
