@@ -15,6 +15,7 @@ mod objects;
 mod openapi;
 mod registry;
 mod resources;
+mod schema;
 mod socks5;
 
 /// Runs a target on texts made of `words`.
