@@ -13,6 +13,8 @@ pub mod extra_key;
 pub mod field_error;
 mod forbidden;
 mod go_quote;
+/// URLs as in Go.
+pub mod go_url;
 /// Durations for people, as in the column Age.
 pub mod human_duration;
 /// IP addresses and CIDR ranges of fields.

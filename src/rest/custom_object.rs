@@ -9,10 +9,11 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
+pub(super) use self::coercion::{MalformedFields, coerce_embedded};
+pub(super) use self::embedded::embedded_errors;
 pub(super) use self::scale_fields::read_scale_fields;
 
-use self::coercion::{MalformedFields, coerce_embedded, coerce_metadata};
-use self::embedded::embedded_errors;
+use self::coercion::coerce_metadata;
 use self::scale_fields::{scale_spec_errors, scale_status_errors};
 use crate::kubeapi::GoQuoted;
 use crate::kubeapi::field_error::FieldError;

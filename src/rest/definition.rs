@@ -1,5 +1,5 @@
-//! Defaults, first status and deletion mark of CustomResourceDefinitions
-//! (`k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition`, `pkg/apis/apiextensions/v1/defaults.go`).
+//! First status, stored versions and deletion mark of CustomResourceDefinitions
+//! (`k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition`).
 
 use serde_json::{Map, Value, json};
 
@@ -9,25 +9,20 @@ use crate::resources::Resource;
 /// Finalizer of a definition that has objects.
 pub(super) const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// Port of a conversion webhook's Service without one.
-const DEFAULT_PORT: u16 = 443;
-
 /// Whether a resource is that of CustomResourceDefinitions.
 pub(super) fn is_definition(resource: &Resource) -> bool {
     resource.group_resource() == ("apiextensions.k8s.io", "customresourcedefinitions")
 }
 
-/// Sets the defaults of a new definition, and its first status.
+/// Sets the first status of a new definition.
 pub(super) fn prepare_new(object: &mut Map<String, Value>) {
-    set_defaults(object);
-    let versions: Vec<String> = storage_version(object).into_iter().collect();
-    let status = json!({"acceptedNames": {"kind": "", "plural": ""}, "conditions": null, "storedVersions": versions});
+    let stored = storage_version(object).map_or(Value::Null, |version| json!([version]));
+    let status = json!({"acceptedNames": {"kind": "", "plural": ""}, "conditions": null, "storedVersions": stored});
     object.insert("status".to_owned(), status);
 }
 
-/// Sets the defaults of a changed definition, and notes its storage version.
+/// Notes the storage version of a changed definition.
 pub(super) fn prepare_replacement(object: &mut Map<String, Value>) {
-    set_defaults(object);
     let Some(version) = storage_version(object) else { return };
     let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) else { return };
     match status.get_mut("storedVersions") {
@@ -69,31 +64,6 @@ fn storage_version(object: &Map<String, Value>) -> Option<String> {
     versions.iter().find(|version| version["storage"] == true)?["name"].as_str().map(str::to_owned)
 }
 
-fn set_defaults(object: &mut Map<String, Value>) {
-    let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return };
-    if let Some(names) = spec.get_mut("names").and_then(Value::as_object_mut) {
-        let kind = names.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let mut set_default = |field: &str, value: String| {
-            if !kind.is_empty() && names.get(field).and_then(Value::as_str).unwrap_or_default().is_empty() {
-                names.insert(field.to_owned(), value.into());
-            }
-        };
-        set_default("singular", kind.to_lowercase());
-        set_default("listKind", format!("{kind}List"));
-    }
-    if spec.get("conversion").is_none_or(Value::is_null) {
-        spec.insert("conversion".to_owned(), json!({"strategy": "None"}));
-    }
-    let service = spec.get_mut("conversion").and_then(|conversion| {
-        conversion.get_mut("webhook")?.get_mut("clientConfig")?.get_mut("service")?.as_object_mut()
-    });
-    if let Some(service) = service
-        && service.get("port").is_none_or(Value::is_null)
-    {
-        service.insert("port".to_owned(), json!(DEFAULT_PORT));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,17 +76,10 @@ mod tests {
     }
 
     #[test]
-    fn definition_gets_defaults_and_collects_stored_versions() {
+    fn definition_collects_stored_versions() {
         let mut object = definition("v1");
         prepare_new(&mut object);
-        assert_eq!(
-            object["spec"]["names"],
-            json!({"plural": "foos", "kind": "Foo", "singular": "foo", "listKind": "FooList"})
-        );
-        assert_eq!(
-            (&object["spec"]["conversion"]["strategy"], &object["status"]["storedVersions"]),
-            (&json!("None"), &json!(["v1"]))
-        );
+        assert_eq!(object["status"]["storedVersions"], json!(["v1"]));
         let mut changed = definition("v2");
         changed.insert("status".to_owned(), object["status"].clone());
         prepare_replacement(&mut changed);

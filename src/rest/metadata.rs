@@ -93,11 +93,11 @@ pub(super) fn fill_replacement(target: &ObjectTarget<'_>, old: &Map<String, Valu
             }
         }
         match old_meta.get("generation").and_then(Value::as_i64) {
-            Some(generation) => {
-                let next = generation.saturating_add(i64::from(changes_content));
+            None if !changes_content => metadata.remove("generation"),
+            generation => {
+                let next = generation.unwrap_or(0).saturating_add(i64::from(changes_content));
                 metadata.insert("generation".to_owned(), json!(next))
             }
-            None => metadata.remove("generation"),
         };
     });
 }

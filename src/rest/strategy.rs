@@ -275,7 +275,7 @@ pub(super) fn prepare_replacement(
     match &*resource.plural {
         "secrets" => set_default(object, "type", json!("Opaque")),
         "apiservices" => api_service::set_defaults(object),
-        "customresourcedefinitions" => definition::prepare_replacement(object),
+        "customresourcedefinitions" if subresource.is_empty() => definition::prepare_replacement(object),
         _ => {}
     }
 }

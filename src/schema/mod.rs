@@ -6,6 +6,7 @@ mod path;
 pub mod props;
 mod prune;
 mod read;
+pub mod structural;
 mod validation;
 
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ use crate::kubeapi::field_error::FieldPath;
 pub use default::{apply_defaults, drop_forbidden_nulls};
 pub use prune::{prune_unknown_fields, unknown_field_message};
 pub use read::SchemaReadError;
-pub use validation::{Pattern, ValueValidation, validate, validate_list_types};
+pub use validation::{Pattern, ValueValidation, is_text_format, validate, validate_list_types};
 
 /// A structural schema: what a value consists of and must be like. Shared parts, such as `metadata`, exist once.
 #[derive(Clone, Debug, Default, PartialEq)]

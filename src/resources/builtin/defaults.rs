@@ -7,7 +7,7 @@ use crate::kubeapi::protobuf::table::{GoType, MessageId, MessageTable};
 
 /// Sets the defaults of an object that `normalize` has accepted, as a kube-apiserver does when it decodes one.
 ///
-/// Code exists for Namespace, Secret, Service, Endpoints, EndpointSlice and APIService. ConfigMap, ServiceAccount,
+/// Code exists for Namespace, Secret, Service, Endpoints, EndpointSlice, APIService and CustomResourceDefinition. ConfigMap, ServiceAccount,
 /// Event and Lease have no default that is seen in JSON. Other kinds get the defaults that OpenAPI declares.
 pub fn set_defaults(table: &MessageTable, message: MessageId, object: &mut Value) {
     set_declared_defaults(table, &GoType::Message(message), object);
@@ -33,7 +33,41 @@ pub fn set_defaults(table: &MessageTable, message: MessageId, object: &mut Value
                 set_absent(service, "port", || json!(443));
             }
         }
+        "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition" => {
+            set_definition_defaults(map);
+        }
         _ => {}
+    }
+}
+
+/// Sets the defaults of a CustomResourceDefinition (`pkg/apis/apiextensions/v1/defaults.go` of apiextensions-apiserver).
+fn set_definition_defaults(map: &mut Map<String, Value>) {
+    let Some(spec) = map.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    if let Some(names) = spec.get_mut("names").and_then(Value::as_object_mut) {
+        let kind = names.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let mut set_name = |field: &str, value: String| {
+            if !kind.is_empty() && names.get(field).and_then(Value::as_str).unwrap_or_default().is_empty() {
+                names.insert(field.to_owned(), value.into());
+            }
+        };
+        set_name("singular", kind.to_lowercase());
+        set_name("listKind", format!("{kind}List"));
+    }
+    set_absent(spec, "conversion", || json!({"strategy": "None"}));
+    let service = spec.get_mut("conversion").and_then(|conversion| {
+        conversion.get_mut("webhook")?.get_mut("clientConfig")?.get_mut("service")?.as_object_mut()
+    });
+    if let Some(service) = service {
+        set_absent(service, "port", || json!(443));
+    }
+    let versions = spec.get("versions").and_then(Value::as_array);
+    let storage = versions.and_then(|versions| versions.iter().find(|version| version["storage"] == true));
+    let storage = storage.and_then(|version| version["name"].as_str()).map(str::to_owned);
+    let stored = map.get_mut("status").and_then(|status| status.get_mut("storedVersions"));
+    if let (Some(stored), Some(storage)) = (stored, storage)
+        && stored.as_array().is_none_or(Vec::is_empty)
+    {
+        *stored = json!([storage]);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The fields of a CustomResourceDefinition that the server reads (`apiextensions.k8s.io/v1`). Schemas are read by
 //! [`CustomVersion`](super::CustomVersion) when they are needed.
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use serde::de::IgnoredAny;
@@ -37,6 +38,8 @@ pub struct DefinitionMetadata {
     pub deletion_timestamp: Option<String>,
     /// Names of the finalizers.
     pub finalizers: Option<Vec<String>>,
+    /// Annotations.
+    pub annotations: Option<BTreeMap<String, String>>,
 }
 
 /// Specification of a definition.

@@ -1,5 +1,7 @@
 //! Custom resources: what a CustomResourceDefinition makes of its versions.
 
+/// Approval of APIs in groups of the Kubernetes community.
+pub mod api_approval;
 /// Cells of a Table.
 pub mod cells;
 /// CustomResourceDefinitions as they are stored.

@@ -10,7 +10,7 @@ use crate::schema::Schema;
 
 /// What happens to a field of metadata whose type is wrong.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum MalformedFields {
+pub(in crate::rest) enum MalformedFields {
     /// The object is refused.
     Refuse,
     /// The field is removed.
@@ -45,7 +45,7 @@ pub(super) fn coerce_metadata(value: &mut Value, malformed: MalformedFields) -> 
 ///
 /// # Errors
 /// A field of the wrong type.
-pub(super) fn coerce_embedded(
+pub(in crate::rest) fn coerce_embedded(
     schema: &Schema,
     value: &mut Value,
     malformed: MalformedFields,

@@ -9,7 +9,7 @@ use crate::kubeapi::object_meta::{ObjectMetaView, validate_object_meta};
 use crate::schema::Schema;
 
 /// The errors of embedded objects.
-pub(super) fn embedded_errors(schema: &Schema, value: &Value) -> Vec<FieldError> {
+pub(in crate::rest) fn embedded_errors(schema: &Schema, value: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     validate(schema, value, None, &mut errors);
     errors

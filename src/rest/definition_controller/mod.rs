@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use self::conditions::{NON_STRUCTURAL, set_approval_condition, set_structural_condition};
 use self::names::{TakenNames, accept_names};
 use self::removal::{is_pending, remove_definition};
 use crate::kubeapi::Status;
@@ -35,6 +36,8 @@ pub struct DefinitionController {
     known: BTreeMap<String, KnownDefinition>,
     /// Names and uids of the definitions that are being removed.
     removing: HashSet<(String, String)>,
+    /// Names of definitions whose schemas were checked, with uids and generations.
+    checked: HashMap<String, (String, i64)>,
     /// Group-versions that are registered.
     registered: BTreeSet<(String, String)>,
 }
@@ -61,6 +64,7 @@ impl DefinitionController {
             definitions,
             known: BTreeMap::new(),
             removing: HashSet::new(),
+            checked: HashMap::new(),
             registered: BTreeSet::new(),
         };
         controller.update_catalog();
@@ -174,21 +178,31 @@ impl DefinitionController {
         custom_entries(definition, stored, first.kind.resource.custom.as_ref())
     }
 
-    /// Accepts the names of every definition, the older ones first, and writes the status of those that changed.
+    /// Accepts the names of every definition, the older ones first, checks schemas and approvals, and writes the status of
+    /// those that changed.
     async fn accept_all_names(&mut self) -> Result<(), Status> {
-        let mut names: Vec<(Revision, String)> = Vec::new();
-        for stored in self.definitions.snapshot().range(self.definitions.prefix(), None) {
-            names.push((stored.created(), stored.name().to_owned()));
-        }
-        names.sort();
+        let snapshot = self.definitions.snapshot();
+        let mut all: Vec<&Arc<Stored>> = snapshot.range(self.definitions.prefix(), None).collect();
+        all.sort_by_key(|stored| (stored.created(), stored.name().to_owned()));
         let mut current: BTreeMap<String, Arc<Definition>> =
             self.known.iter().map(|(name, known)| (name.clone(), known.definition.clone())).collect();
-        for (_, name) in names {
+        self.checked.retain(|name, _| self.known.contains_key(name));
+        for stored in all {
+            let name = stored.name().to_owned();
             let Some(before) = current.get(&name).cloned() else { continue };
             let mut definition = Definition::clone(&before);
             let others =
                 current.values().filter(|other| other.spec.group == before.spec.group && other.metadata.name != name);
             accept_names(&mut definition, &TakenNames::of(others.map(|other| &**other)));
+            set_approval_condition(&mut definition);
+            let state = (before.metadata.uid.clone(), before.metadata.generation);
+            if self.checked.get(&name) != Some(&state) {
+                set_structural_condition(&mut definition, stored.bytes());
+                // A condition that could not be written is looked at again.
+                if definition.condition(NON_STRUCTURAL) == before.condition(NON_STRUCTURAL) {
+                    self.checked.insert(name.clone(), state);
+                }
+            }
             let is_same = definition.status.conditions == before.status.conditions
                 && definition.status.accepted_names == before.status.accepted_names;
             if !is_same {

@@ -114,7 +114,9 @@ fn kind_errors(input: &ValidationInput<'_>) -> Vec<FieldError> {
     }
     match (&*target.kind.resource.group, &*target.kind.resource.plural, target.subresource) {
         ("apiregistration.k8s.io", "apiservices", _) => api_service::validate_api_service(input),
-        ("apiextensions.k8s.io", "customresourcedefinitions", _) => definition::validate_definition(input),
+        ("apiextensions.k8s.io", "customresourcedefinitions", subresource) => {
+            definition::validate_definition(input, subresource)
+        }
         ("", "configmaps", _) => config_data::validate_config_map(input),
         ("", "secrets", _) => config_data::validate_secret(input),
         ("", "namespaces", subresource) => namespace::validate_namespace(input, subresource),

@@ -14,6 +14,7 @@ use std::fmt::Display;
 
 use serde_json::{Map, Value};
 
+pub use self::format::is_text_format;
 pub use self::list_type::validate_list_types;
 pub use self::pattern::Pattern;
 

@@ -4,13 +4,13 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::super::NULL;
 use crate::resources::custom::DefinitionNames;
 use crate::schema::props::{JsonSchemaProps, go_json};
 
 /// The specification of a CustomResourceDefinition in the form that is validated.
-#[derive(Clone, Debug, Default)]
-#[allow(dead_code)]
-pub(super) struct HoistedSpec {
+#[derive(Clone, Debug)]
+pub(super) struct HoistedSpec<'v> {
     pub(super) group: String,
     /// Name of the first version.
     pub(super) version: String,
@@ -25,6 +25,16 @@ pub(super) struct HoistedSpec {
     pub(super) selectable_fields: Vec<SelectableFieldPath>,
     pub(super) conversion: Option<ConversionField>,
     pub(super) preserve_unknown_fields: bool,
+    /// The versions as they stand in the object.
+    written_versions: &'v Value,
+}
+
+/// A schema of a definition.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DefinitionSchema<'v> {
+    pub(super) props: &'v JsonSchemaProps,
+    /// As it stands in the object.
+    pub(super) written: &'v Value,
 }
 
 /// The specification as it stands in the object.
@@ -143,13 +153,22 @@ pub(super) struct ServiceField {
     pub(super) port: i32,
 }
 
-impl HoistedSpec {
+impl<'v> HoistedSpec<'v> {
     /// Reads the field `spec` of an object.
     ///
     /// # Errors
     /// A field has the wrong type. Decoding finds those before.
-    pub(super) fn read(spec: &Value) -> Result<HoistedSpec, serde_json::Error> {
+    pub(super) fn read(spec: &'v Value) -> Result<HoistedSpec<'v>, serde_json::Error> {
         let written = Option::<WrittenSpec>::deserialize(spec)?.unwrap_or_default();
+        Ok(HoistedSpec::new(written, &spec["versions"]))
+    }
+
+    /// Reads the field `spec` of a stored object. What cannot be read is as if absent.
+    pub(super) fn read_stored(spec: &'v Value) -> HoistedSpec<'v> {
+        HoistedSpec::read(spec).unwrap_or_else(|_| HoistedSpec::new(WrittenSpec::default(), &NULL))
+    }
+
+    fn new(written: WrittenSpec, written_versions: &'v Value) -> HoistedSpec<'v> {
         let mut hoisted = HoistedSpec {
             group: written.group,
             names: written.names,
@@ -157,10 +176,15 @@ impl HoistedSpec {
             versions: written.versions,
             conversion: written.conversion,
             preserve_unknown_fields: written.preserve_unknown_fields,
-            ..HoistedSpec::default()
+            version: String::new(),
+            validation: None,
+            subresources: None,
+            additional_printer_columns: Vec::new(),
+            selectable_fields: Vec::new(),
+            written_versions,
         };
         hoisted.hoist();
-        Ok(hoisted)
+        hoisted
     }
 
     /// Moves what all versions have in common out of them.
@@ -198,14 +222,30 @@ impl HoistedSpec {
         self.validation.as_ref()?.schema.as_ref()
     }
 
+    /// The schema of all versions, as it is written.
+    pub(super) fn common_definition_schema(&self) -> Option<DefinitionSchema<'_>> {
+        Some(DefinitionSchema { props: self.common_schema()?, written: self.written_schema(0) })
+    }
+
+    /// The schema of one version, as it is written.
+    pub(super) fn definition_schema(&self, index: usize) -> Option<DefinitionSchema<'_>> {
+        let props = self.versions().get(index)?.own_schema()?;
+        Some(DefinitionSchema { props, written: self.written_schema(index) })
+    }
+
     /// All schemas: that of all versions, then those of single versions.
-    pub(super) fn schemas(&self) -> impl Iterator<Item = &JsonSchemaProps> {
-        self.common_schema().into_iter().chain(self.versions().iter().filter_map(HoistedVersion::own_schema))
+    pub(super) fn schemas(&self) -> impl Iterator<Item = DefinitionSchema<'_>> {
+        let of_versions = (0..self.versions().len()).filter_map(|index| self.definition_schema(index));
+        self.common_definition_schema().into_iter().chain(of_versions)
+    }
+
+    fn written_schema(&self, index: usize) -> &Value {
+        &self.written_versions[index]["schema"]["openAPIV3Schema"]
     }
 
     /// Whether a predicate holds for a schema, or for one in it.
     pub(super) fn any_schema(&self, mut predicate: impl FnMut(&JsonSchemaProps) -> bool) -> bool {
-        self.schemas().any(|schema| schema.any(&mut predicate))
+        self.schemas().any(|schema| schema.props.any(&mut predicate))
     }
 }
 

@@ -70,7 +70,8 @@ pub(in crate::schema) fn supported_format(schema: &Schema) -> &str {
     if is_supported { format } else { "" }
 }
 
-fn is_text_format(format: &str) -> bool {
+/// Whether a format of texts is examined. Dashes do not count.
+pub fn is_text_format(format: &str) -> bool {
     let name = format.replace('-', "");
     PATTERNS.contains_key(&*name) || OTHER_FORMATS.contains(&&*name)
 }
