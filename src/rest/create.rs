@@ -10,7 +10,9 @@ use super::representation::{ReplyContent, ReplyObject};
 use super::target::ObjectTarget;
 use super::validation::validate_new;
 use super::write_options::WriteOptions;
-use super::{ApiRequest, ApiServer, VerbReply, cache_error, metadata, namespace, request_body, strategy};
+use super::{
+    ApiRequest, ApiServer, VerbReply, cache_error, custom_object, metadata, namespace, request_body, strategy,
+};
 use crate::kubeapi::Status;
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use crate::watch_cache::{Error, ResourceCollection};
@@ -83,7 +85,10 @@ pub(super) async fn store_new(
         }
         let value = api.converter.stored_bytes(&target.kind, &object).await?;
         match collection.create(&key, value.into(), time_to_live(api, target)).await {
-            Ok(stored) => return Ok(ReplyObject::stored(stored)),
+            Ok(stored) => {
+                custom_object::check_written(&target.kind, object, &stored);
+                return Ok(ReplyObject::stored(stored));
+            }
             Err(Error::Conflict { .. }) if is_generated && attempt < NAME_ATTEMPTS => attempt += 1,
             Err(Error::Conflict { .. }) => return Err(exists()),
             Err(error) => return Err(cache_error(target, error)),

@@ -25,6 +25,7 @@ use crate::resources::{Resource, ServedKind};
 use crate::schema::{
     Schema, apply_defaults, drop_forbidden_nulls, prune_unknown_fields, validate, validate_list_types,
 };
+use crate::watch_cache::Stored;
 
 /// Makes a body an object of the version: metadata are those of Kubernetes, unknown fields are removed, defaults set.
 /// Returns the paths of unknown fields.
@@ -58,6 +59,28 @@ pub(super) fn convert_from_stored(kind: &ServedKind, object: &mut Map<String, Va
     }
     if let Value::Object(converted) = value {
         *object = converted;
+    }
+}
+
+/// As [`convert_from_stored`], for an object that was just read. Nothing is done twice if it was found to be unchanged.
+pub(super) fn convert_stored(kind: &ServedKind, stored: &Stored, object: &mut Map<String, Value>) {
+    let Some(version) = kind.version.custom() else { return };
+    if stored.schema_checks().result(version.id()) == Some(true) {
+        object.insert("apiVersion".to_owned(), json!(version.api_version));
+    } else {
+        convert_from_stored(kind, object);
+    }
+}
+
+/// Finds out whether an object that was just stored in the version of the request can be sent as it is.
+pub(super) fn check_written(kind: &ServedKind, object: Map<String, Value>, stored: &Stored) {
+    let Some(version) = kind.version.custom() else { return };
+    let is_storage = kind.resource.storage.as_ref().is_some_and(|(_, storage)| *storage == kind.version.version);
+    if is_storage && stored.schema_checks().result(version.id()).is_none() {
+        let written = Value::Object(object);
+        let mut refreshed = written.clone();
+        refresh(version, &mut refreshed);
+        stored.schema_checks().record(version.id(), refreshed == written);
     }
 }
 

@@ -124,11 +124,18 @@ pub(super) fn check_type(kind: &ServedKind, value: &mut Value) -> Result<(), Dec
 /// Checks `apiVersion` of a custom object, and that it has a kind. The kind itself is a matter of validation.
 fn check_custom_type(kind: &ServedKind, value: &mut Value) -> Result<(), DecodeError> {
     check_is_object(value)?;
-    let document = value.clone();
-    let Value::Object(object) = value else { return Err(missing_kind(&document)) };
+    let Value::Object(object) = value else { return Err(missing_kind(value)) };
+    let had = ["apiVersion", "kind"].map(|field| object.get(field).cloned());
     let api_version = type_field(object, "apiVersion", "")?;
     if type_field(object, "kind", "")?.is_empty() {
-        return Err(missing_kind(&document));
+        // The document as it was.
+        for (field, had) in ["apiVersion", "kind"].into_iter().zip(had) {
+            match had {
+                Some(had) => drop(object.insert(field.to_owned(), had)),
+                None => drop(object.remove(field)),
+            }
+        }
+        return Err(missing_kind(value));
     }
     if api_version.matches('/').count() > 1 {
         return Err(DecodeError::unrecognized(format_args!("unexpected GroupVersion string: {api_version}")));

@@ -11,7 +11,7 @@ use super::representation::{ReplyContent, ReplyObject};
 use super::target::ObjectTarget;
 use super::validation::validate_replacement;
 use super::write_options::WriteOptions;
-use super::{ApiRequest, ApiServer, VerbReply, cache_error, errors, metadata, request_body, strategy};
+use super::{ApiRequest, ApiServer, VerbReply, cache_error, custom_object, errors, metadata, request_body, strategy};
 use crate::kubeapi::Status;
 use crate::kubeapi::field_error::{FieldError, invalid_fields_status};
 use crate::kubeapi::list_options::parse_uint64;
@@ -117,7 +117,11 @@ pub(super) async fn replace(
         }
         false => {
             let ttl = time_to_live(api, target);
-            collection.update(&key, old.revision(), value.into(), ttl).await.map(ReplyObject::stored)
+            let stored = collection.update(&key, old.revision(), value.into(), ttl).await;
+            stored.map(|stored| {
+                custom_object::check_written(&target.kind, object, &stored);
+                ReplyObject::stored(stored)
+            })
         }
     };
     match result {

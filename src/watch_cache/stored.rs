@@ -11,6 +11,7 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::declared_field::DeclaredField;
+use super::schema_checks::SchemaChecks;
 use crate::storage::{Key, KeyValue, Prefix, Revision};
 
 /// An object as it is stored. Immutable and shared.
@@ -28,7 +29,11 @@ pub struct Stored {
     /// Reason why the value could not be read.
     defect: Option<Box<str>>,
     views: Views,
+    schema_checks: SchemaChecks,
 }
+
+/// The beginning of an object whose keys are sorted.
+const LEADING_API_VERSION: &[u8] = b"{\"apiVersion\":\"";
 
 /// Keys and values, sorted by key.
 pub type SortedPairs = Box<[(Box<str>, Box<str>)]>;
@@ -96,8 +101,8 @@ impl Stored {
             }
         };
         let ParsedRecord { splice, metadata_range, metadata, fields } = read;
-        let (prefix, views) = (prefix.as_str().len(), Views::default());
-        Stored { record, prefix, splice, metadata_range, metadata, fields, defect, views }
+        let (prefix, views, schema_checks) = (prefix.as_str().len(), Views::default(), SchemaChecks::default());
+        Stored { record, prefix, splice, metadata_range, metadata, fields, defect, views, schema_checks }
     }
 
     /// The key in the store.
@@ -158,6 +163,18 @@ impl Stored {
     /// The encodings of the object that were made on demand.
     pub fn views(&self) -> &Views {
         &self.views
+    }
+
+    /// Versions of a custom resource in which the object can be sent as it is stored.
+    pub fn schema_checks(&self) -> &SchemaChecks {
+        &self.schema_checks
+    }
+
+    /// The value of `apiVersion`, if the object begins with it, as this server and a kube-apiserver write it.
+    pub fn leading_api_version(&self) -> Option<&str> {
+        let rest = self.bytes().strip_prefix(LEADING_API_VERSION)?;
+        let end = rest.iter().position(|byte| matches!(byte, b'"' | b'\\'))?;
+        std::str::from_utf8(&rest[..end]).ok().filter(|_| rest[end] == b'"')
     }
 
     /// The object as JSON with its resourceVersion: bytes before, the version, bytes after. Nothing is copied but the
@@ -340,6 +357,18 @@ mod tests {
         assert_eq!(deleted, br#"{"metadata":{"resourceVersion":"9"}}"#);
         let metadata = stored(r#"{"kind":"T","metadata": {"name":"a","uid":"u"},"z":1}"#, &[]).versioned_metadata_as(9);
         assert_eq!(metadata.concat(), br#"{"name":"a","resourceVersion":"9","uid":"u"}"#);
+    }
+
+    #[test]
+    fn stored_api_version_found_at_the_beginning() {
+        for (value, expected) in [
+            (r#"{"apiVersion":"a/v1","metadata":{}}"#, Some("a/v1")),
+            (r#"{"apiVersion":"a\/v1","metadata":{}}"#, None),
+            (r#"{"kind":"K","apiVersion":"a/v1","metadata":{}}"#, None),
+            (r#"{"apiVersion":"a/v"#, None),
+        ] {
+            assert_eq!(stored(value, &[]).leading_api_version(), expected, "{value}");
+        }
     }
 
     #[test]

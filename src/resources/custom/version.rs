@@ -12,7 +12,7 @@ use crate::schema::Schema;
 use crate::watch_cache::Stored;
 
 /// The next [`CustomVersion::id`].
-static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// A version of a custom resource. Its schema is read from the stored definition on first use.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl CustomVersion {
         self.number
     }
 
-    /// A number that no other version has: another one after each change of the definition.
+    /// A number above 0 that no other version has: another one after each change of the definition.
     pub fn id(&self) -> u64 {
         self.id
     }

@@ -80,7 +80,7 @@ impl ObjectConverter {
     ) -> Result<Map<String, Value>, Status> {
         let converted = self.convert(kind, collection, stored.clone()).await?;
         let mut object = stored_object(&converted).await?;
-        custom_object::convert_from_stored(kind, &mut object);
+        custom_object::convert_stored(kind, &converted, &mut object);
         Ok(object)
     }
 

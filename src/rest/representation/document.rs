@@ -60,7 +60,7 @@ pub(super) fn write_item(
     transform: ObjectTransform,
     now: SystemTime,
 ) {
-    let object = &*object.in_version_of(kind);
+    let object = &object.in_version_of(kind);
     match transform {
         ObjectTransform::Unchanged => object.write_json(out),
         ObjectTransform::PartialMetadata(api_version) => write_partial_metadata(out, object, api_version),

@@ -41,7 +41,7 @@ pub(super) async fn list_frames(
     }
     let (head, tail) = match media_type.encoding {
         OutputEncoding::Yaml => document.yaml_parts(list.objects.is_empty())?,
-        _ => (document.head.into_bytes(), b"]}\n".to_vec()),
+        _ => (document.head.into_bytes(), [document.tail.as_bytes(), b"\n"].concat()),
     };
     let frames = ItemFrames {
         kind: kind.clone(),
@@ -60,8 +60,10 @@ pub(super) async fn list_frames(
 
 /// What is around the items of a list.
 struct ListDocument {
-    /// JSON up to the first item. The rest is `]}`.
+    /// JSON up to the first item.
     head: String,
+    /// JSON after the last item.
+    tail: String,
     /// Name of the field of the items.
     items: &'static str,
     /// Metadata as JSON.
@@ -72,14 +74,26 @@ struct ListDocument {
 
 impl ListDocument {
     fn new(kind: &ServedKind, list: &StoredList, transform: ObjectTransform) -> ListDocument {
-        let metadata = list_metadata(list);
+        let is_unstructured = kind.resource.custom.is_some() && transform == ObjectTransform::Unchanged;
+        let metadata = if is_unstructured { unstructured_metadata(list) } else { list_metadata(list) };
         let (api_version, list_kind) = match transform {
             ObjectTransform::Unchanged => (kind.api_version(), kind.resource.list_kind.as_deref().unwrap_or_default()),
             ObjectTransform::PartialMetadata(version) => (version.to_owned(), "PartialObjectMetadataList"),
             ObjectTransform::Table(version, _) => (version.to_owned(), "Table"),
         };
+        let mut tail = "]}".to_owned();
         let (head, items) = match transform {
             ObjectTransform::Table(version, _) => (table_head(kind, version, &metadata, true), "rows"),
+            // A kube-apiserver writes the keys of lists of custom objects sorted (`unstructured.UnstructuredList`).
+            ObjectTransform::Unchanged if is_unstructured => {
+                let mut head = String::from("{\"apiVersion\":");
+                quote_json_into(&mut head, &api_version);
+                head.push_str(",\"items\":[");
+                tail = String::from("],\"kind\":");
+                quote_json_into(&mut tail, list_kind);
+                tail.push_str(&format!(",\"metadata\":{metadata}}}"));
+                (head, "items")
+            }
             _ => {
                 let mut head = String::from("{\"kind\":");
                 quote_json_into(&mut head, list_kind);
@@ -89,12 +103,12 @@ impl ListDocument {
                 (head, "items")
             }
         };
-        ListDocument { head, items, metadata, api_version, kind: list_kind.to_owned() }
+        ListDocument { head, tail, items, metadata, api_version, kind: list_kind.to_owned() }
     }
 
     /// YAML before and after the items, with sorted keys.
     fn yaml_parts(&self, is_empty: bool) -> Result<(Vec<u8>, Vec<u8>), Status> {
-        let mut document = parse_json(format!("{}]}}", self.head).as_bytes())?;
+        let mut document = parse_json(format!("{}{}", self.head, self.tail).as_bytes())?;
         let mut before = json!({});
         if let (Value::Object(all), Value::Object(before)) = (&mut document, &mut before) {
             all.remove(self.items);
@@ -123,6 +137,19 @@ fn list_metadata(list: &StoredList) -> String {
         metadata.push_str(&format!(",\"remainingItemCount\":{remaining}"));
     }
     metadata.push('}');
+    metadata
+}
+
+/// The metadata of an `unstructured.UnstructuredList` as JSON: sorted, and `continue` is always there.
+fn unstructured_metadata(list: &StoredList) -> String {
+    let next = list.next.as_ref();
+    let token = next.map(|next| ContinueToken { revision: next.revision, start: next.start.clone() }.encode());
+    let mut metadata = String::from("{\"continue\":");
+    quote_json_into(&mut metadata, &token.unwrap_or_default());
+    if let Some(remaining) = list.remaining.filter(|remaining| *remaining > 0) {
+        metadata.push_str(&format!(",\"remainingItemCount\":{remaining}"));
+    }
+    metadata.push_str(&format!(",\"resourceVersion\":\"{}\"}}", list.revision));
     metadata
 }
 

@@ -4,6 +4,8 @@
 //! Everything is JSON first, for the most part bytes of the store, and converted from that.
 
 mod body;
+#[cfg(test)]
+mod custom_tests;
 mod document;
 mod event;
 mod list;
@@ -12,6 +14,7 @@ mod reply_object;
 mod table;
 #[cfg(test)]
 mod tests;
+mod versioned_object;
 
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, VARY};
 use http::{HeaderValue, Response, StatusCode};

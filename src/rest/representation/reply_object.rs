@@ -3,11 +3,10 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use serde_json::Value;
 
+use super::versioned_object::{StoredDocument, VersionedObject};
 use crate::kubeapi::Status;
-use crate::kubeapi::json::write_json;
 use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::ServedKind;
 use crate::resources::builtin::event_conversion::{convert_from_stored, is_stored_as_other};
@@ -65,58 +64,38 @@ impl ReplyObject {
         }
     }
 
-    /// The object in the version of a kind, if that is not the stored one.
-    pub(super) fn in_version_of(&self, kind: &ServedKind) -> Cow<'_, ReplyObject> {
-        let is_as_stored = match (self, kind.version.custom()) {
-            (_, None) => !is_stored_as_other(&kind.resource),
-            (ReplyObject::Stored(..), Some(_)) => false,
-            (ReplyObject::Unstored(value), Some(version)) => value["apiVersion"] == *version.api_version,
-        };
-        if is_as_stored {
-            return Cow::Borrowed(self);
-        }
-        let mut value = match self {
-            ReplyObject::Stored(stored, revision) => {
-                serde_json::from_slice(&stored.versioned_as(*revision).concat()).unwrap_or_default()
+    /// The object in the version of a kind.
+    pub(super) fn in_version_of<'o>(&'o self, kind: &'o ServedKind) -> VersionedObject<'o> {
+        match (self, kind.version.custom()) {
+            (ReplyObject::Stored(stored, revision), Some(version)) => {
+                VersionedObject::of_custom(kind, version, stored, *revision)
             }
-            ReplyObject::Unstored(value) => value.clone(),
-        };
-        if let Value::Object(object) = &mut value {
-            convert_from_stored(&kind.resource, object);
-            custom_object::convert_from_stored(kind, object);
-        }
-        Cow::Owned(ReplyObject::Unstored(value))
-    }
-
-    /// Appends the object as JSON.
-    pub(super) fn write_json(&self, out: &mut Vec<u8>) {
-        match self {
-            ReplyObject::Stored(stored, revision) => write_parts(out, &stored.versioned_as(*revision)),
-            ReplyObject::Unstored(value) => out.extend_from_slice(write_json(value).as_bytes()),
-        }
-    }
-
-    /// Appends `metadata` as JSON.
-    pub(super) fn write_metadata(&self, out: &mut Vec<u8>) {
-        match self {
-            ReplyObject::Stored(stored, revision) => write_parts(out, &stored.versioned_metadata_as(*revision)),
-            ReplyObject::Unstored(value) => out.extend_from_slice(write_json(&value["metadata"]).as_bytes()),
-        }
-    }
-
-    /// The object as a value; null if it cannot be read.
-    pub(super) fn value(&self) -> Value {
-        match self {
-            ReplyObject::Stored(stored, _) => serde_json::from_slice(stored.bytes()).unwrap_or_default(),
-            ReplyObject::Unstored(value) => value.clone(),
+            (ReplyObject::Stored(stored, revision), None) if !is_stored_as_other(&kind.resource) => {
+                VersionedObject::Stored(StoredDocument { stored, revision: *revision, api_version: None })
+            }
+            (ReplyObject::Stored(stored, revision), None) => {
+                let value = serde_json::from_slice(&stored.versioned_as(*revision).concat()).unwrap_or_default();
+                converted(kind, value)
+            }
+            (ReplyObject::Unstored(value), version) => {
+                let is_in_version = match version {
+                    Some(version) => value["apiVersion"] == *version.api_version,
+                    None => !is_stored_as_other(&kind.resource),
+                };
+                match is_in_version {
+                    true => VersionedObject::Value(Cow::Borrowed(value)),
+                    false => converted(kind, value.clone()),
+                }
+            }
         }
     }
 }
 
-/// Appends the parts of a stored object without the newline at its end.
-fn write_parts(out: &mut Vec<u8>, parts: &[Bytes; 3]) {
-    let [before, version, after] = parts;
-    out.extend_from_slice(before);
-    out.extend_from_slice(version);
-    out.extend_from_slice(after.trim_ascii_end());
+/// An object in the stored version as one of the kind.
+fn converted(kind: &ServedKind, mut value: Value) -> VersionedObject<'static> {
+    if let Value::Object(object) = &mut value {
+        convert_from_stored(&kind.resource, object);
+        custom_object::convert_from_stored(kind, object);
+    }
+    VersionedObject::Value(Cow::Owned(value))
 }

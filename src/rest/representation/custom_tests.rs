@@ -1,0 +1,162 @@
+//! Tests of custom objects: what is sent as it is stored, and lists.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+
+use super::document::write_item;
+use super::negotiate::{ObjectTransform, OutputEncoding};
+use super::*;
+use crate::resources::custom::{Definition, custom_entries};
+use crate::rest::custom_object;
+use crate::storage::{KeyValue, Prefix};
+use crate::watch_cache::{ContinuePosition, Stored};
+
+fn stored(value: Value) -> Arc<Stored> {
+    let prefix = Prefix::parse("/registry/a.io/things/").unwrap();
+    let key = prefix.key("", "x").unwrap();
+    let value = Bytes::from(format!("{value}\n"));
+    Arc::new(Stored::new(Arc::new(KeyValue { key, value, created: 2, revision: 7, expires: None }), &prefix, &[]))
+}
+
+/// The kinds of the served versions: the fields of `spec` by version.
+fn kinds(versions: &[(&str, Value)]) -> Vec<ServedKind> {
+    let names = json!({"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"});
+    let version = |(name, fields): &(&str, Value)| {
+        let spec = json!({"type": "object", "properties": fields});
+        let schema = json!({"type": "object", "properties": {"spec": spec}});
+        json!({"name": name, "served": true, "storage": *name == "v1", "schema": {"openAPIV3Schema": schema}})
+    };
+    let versions: Vec<Value> = versions.iter().map(version).collect();
+    let definition = json!({
+        "metadata": {"name": "things.a.io"},
+        "spec": {"group": "a.io", "names": names, "scope": "Cluster", "versions": versions},
+        "status": {"acceptedNames": names},
+    });
+    let record = stored(definition.clone());
+    let definition: Definition = serde_json::from_value(definition).unwrap();
+    let mut kinds: Vec<ServedKind> =
+        custom_entries(&definition, &record, None).into_iter().map(|entry| entry.kind).collect();
+    kinds.sort_by(|a, b| a.version.version.cmp(&b.version.version));
+    kinds
+}
+
+fn written(kind: &ServedKind, object: &Arc<Stored>, transform: ObjectTransform) -> String {
+    let mut out = Vec::new();
+    write_item(&mut out, kind, &ReplyObject::stored(object.clone()), transform, SystemTime::UNIX_EPOCH);
+    String::from_utf8(out).unwrap()
+}
+
+/// The object in a version, which must be the same when it is sent again; and whether it is sent as it is stored.
+fn sent(kind: &ServedKind, object: &Arc<Stored>) -> (String, bool) {
+    let first = written(kind, object, ObjectTransform::Unchanged);
+    assert_eq!(written(kind, object, ObjectTransform::Unchanged), first);
+    (first, object.schema_checks().result(kind.version.custom().unwrap().id()).unwrap())
+}
+
+fn thing(spec: Value) -> Arc<Stored> {
+    stored(json!({"apiVersion": "a.io/v1", "kind": "Thing", "metadata": {"name": "x"}, "spec": spec}))
+}
+
+fn expected(version: &str, spec: &str) -> String {
+    let metadata = r#"{"name":"x","resourceVersion":"7"}"#;
+    format!(r#"{{"apiVersion":"a.io/{version}","kind":"Thing","metadata":{metadata},"spec":{spec}}}"#)
+}
+
+#[test]
+fn custom_object_sent_as_stored_unless_schema_adds_or_removes() {
+    let text = json!({"type": "string"});
+    let with_default = json!({"type": "string", "default": "d"});
+    let all = kinds(&[("v1", json!({"a": text})), ("v2", json!({"a": text, "b": with_default})), ("v3", json!({}))]);
+    let object = thing(json!({"a": "1"}));
+    for _ in 0..2 {
+        assert_eq!(sent(&all[0], &object), (expected("v1", r#"{"a":"1"}"#), true));
+        assert_eq!(sent(&all[1], &object), (expected("v2", r#"{"a":"1","b":"d"}"#), false));
+        assert_eq!(sent(&all[2], &object), (expected("v3", "{}"), false));
+    }
+    // Nothing but `apiVersion` differs.
+    let whole = thing(json!({"a": "1"}));
+    let same = kinds(&[("v1", json!({"a": text})), ("v2", json!({"a": text}))]);
+    assert_eq!(sent(&same[1], &whole), (expected("v2", r#"{"a":"1"}"#), true));
+    assert_eq!(sent(&same[0], &whole), (expected("v1", r#"{"a":"1"}"#), true));
+    // The definition changes.
+    let pruning = kinds(&[("v1", json!({})), ("v2", json!({"a": text}))]);
+    assert_eq!(sent(&pruning[0], &whole), (expected("v1", "{}"), false));
+    assert_eq!(sent(&pruning[1], &whole), (expected("v2", "{}"), false));
+    assert_eq!(sent(&same[1], &whole), (expected("v2", r#"{"a":"1"}"#), true));
+}
+
+#[test]
+fn custom_object_of_other_writer_is_sent_sorted() {
+    let kind = &kinds(&[("v1", json!({}))])[0];
+    let text = br#"{"kind": "Thing", "apiVersion": "a.io/v1", "metadata": {"name": "x"}, "spec": {}}"#;
+    let prefix = Prefix::parse("/registry/a.io/things/").unwrap();
+    let key = prefix.key("", "x").unwrap();
+    let record = KeyValue { key, value: Bytes::from_static(text), created: 2, revision: 7, expires: None };
+    let object = Arc::new(Stored::new(Arc::new(record), &prefix, &[]));
+    assert_eq!(sent(kind, &object), (expected("v1", "{}"), false));
+}
+
+#[test]
+fn custom_object_is_checked_when_it_is_written() {
+    let with_default = json!({"type": "string", "default": "d"});
+    let kind = &kinds(&[("v1", json!({"a": with_default}))])[0];
+    let id = kind.version.custom().unwrap().id();
+    for (spec, is_unchanged) in [(json!({"a": "1"}), true), (json!({}), false), (json!({"a": "1", "b": 1}), false)] {
+        let object = thing(spec);
+        let value: Value = serde_json::from_slice(object.bytes()).unwrap();
+        custom_object::check_written(kind, value.as_object().unwrap().clone(), &object);
+        assert_eq!(object.schema_checks().result(id), Some(is_unchanged), "{value}");
+    }
+}
+
+#[test]
+fn custom_object_as_stored_has_row_and_metadata_of_the_asked_version() {
+    let kind = &kinds(&[("v1", json!({})), ("v2", json!({}))])[1];
+    let object = thing(json!({}));
+    let transforms = [
+        ObjectTransform::Unchanged,
+        ObjectTransform::PartialMetadata("meta.k8s.io/v1"),
+        ObjectTransform::Table("meta.k8s.io/v1", negotiate::RowObject::Complete),
+    ];
+    let first = transforms.map(|transform| written(kind, &thing(json!({})), transform));
+    sent(kind, &object);
+    assert_eq!(transforms.map(|transform| written(kind, &object, transform)), first);
+    assert!(first[2].contains(&expected("v2", "{}")), "{}", first[2]);
+}
+
+#[tokio::test]
+async fn custom_list_has_sorted_keys_and_always_continue() {
+    let kind = &kinds(&[("v1", json!({}))])[0];
+    let list = |count: usize, next: Option<&str>| StoredList {
+        revision: 9,
+        objects: (0..count).map(|_| thing(json!({}))).collect(),
+        next: next.map(|start| ContinuePosition { revision: Some(9), start: start.to_owned() }),
+        remaining: next.map(|_| 3),
+    };
+    let respond = async |list, encoding| {
+        let media_type = OutputMediaType { encoding, transform: ObjectTransform::Unchanged, accepts_gzip: false };
+        let response = respond(kind, media_type, StatusCode::OK, ReplyContent::List(list)).await.unwrap();
+        String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+    };
+    let item = expected("v1", "{}");
+    assert_eq!(
+        respond(list(2, None), OutputEncoding::Json).await,
+        format!(
+            "{{\"apiVersion\":\"a.io/v1\",\"items\":[{item},{item}],\"kind\":\"ThingList\",\
+             \"metadata\":{{\"continue\":\"\",\"resourceVersion\":\"9\"}}}}\n"
+        )
+    );
+    let page: Value = serde_json::from_str(&respond(list(1, Some("/x\0")), OutputEncoding::Json).await).unwrap();
+    assert_eq!(
+        (&page["metadata"]["remainingItemCount"], &page["metadata"]["resourceVersion"]),
+        (&json!(3), &json!("9"))
+    );
+    assert_ne!(page["metadata"]["continue"], "");
+    let yaml =
+        "apiVersion: a.io/v1\nitems: []\nkind: ThingList\nmetadata:\n  continue: \"\"\n  resourceVersion: \"9\"\n";
+    assert_eq!(respond(list(0, None), OutputEncoding::Yaml).await, yaml);
+}
