@@ -240,7 +240,7 @@ impl<F: Fetch + 'static> PollSource for DiscoveryPollSource<F> {
         }
         let mut next = before.updated(groups, sources);
         if let Some(own) = self.changed_locals.take() {
-            next = next.with_local_groups(&own);
+            next = next.with_local_groups(&own, self.merger.borrow().served());
         }
         self.publisher.publish(Arc::new(next));
         self.aggregations.fetch_add(1, Ordering::Relaxed);

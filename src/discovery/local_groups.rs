@@ -2,6 +2,8 @@
 //! apiservices` works; and review APIs for `kubectl auth` and backends, unless a backend serves those.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -158,12 +160,16 @@ fn backend_reviews() -> [LocalGroup; 2] {
 /// The resources of the embedded API server (`--embedded-api`), and the review APIs.
 fn embedded(catalog: &ResourceCatalog, reviews: [LocalGroup; 2]) -> Vec<LocalGroup> {
     let mut groups: Vec<LocalGroup> = Vec::new();
+    let mut places: HashMap<(&str, &str), usize> = HashMap::new();
     for entry in catalog.entries().iter().filter(|entry| entry.kind.resource.group != GROUP) {
         let (group, version) = (&entry.kind.resource.group, &entry.kind.version.version);
         let resource = catalog_resource(entry);
-        match groups.iter_mut().find(|one| one.group == *group && one.version == *version) {
-            Some(one) => one.resources.push(resource),
-            None => groups.push(LocalGroup::new(group.clone(), version.clone(), vec![resource])),
+        match places.entry((group, version)) {
+            Entry::Occupied(place) => groups[*place.get()].resources.push(resource),
+            Entry::Vacant(place) => {
+                place.insert(groups.len());
+                groups.push(LocalGroup::new(group.clone(), version.clone(), vec![resource]));
+            }
         }
     }
     for group in &mut groups {
@@ -244,15 +250,16 @@ impl LocalGroups {
         Some(LocalGroup::new(GROUP, VERSION, vec![catalog_resource(entry)]))
     }
 
-    pub(super) fn groups(&self) -> Vec<LocalGroup> {
-        match self {
+    pub(super) fn groups(&self) -> Vec<Arc<LocalGroup>> {
+        let groups = match self {
             LocalGroups { embedded: Some(catalog), delegation, .. } => {
                 embedded(catalog, if *delegation { backend_reviews() } else { self_reviews() })
             }
             LocalGroups { delegate: true, .. } => Vec::new(),
             LocalGroups { delegation: true, .. } => with_delegation(),
             LocalGroups { .. } => self_reviews().into(),
-        }
+        };
+        groups.into_iter().map(Arc::new).collect()
     }
 }
 

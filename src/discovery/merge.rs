@@ -3,7 +3,7 @@
 //! Only the groups affected by a change are merged again.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::claim::{ApiServiceClaim, ServedBy};
@@ -74,7 +74,7 @@ pub(super) type GroupRank = (u8, Reverse<i32>, usize);
 pub(super) struct GroupMerger {
     local_groups: LocalGroups,
     /// What `local_groups` describes.
-    served: Vec<LocalGroup>,
+    served: Vec<Arc<LocalGroup>>,
     /// Names of the APIServices of each group.
     claims: BTreeMap<String, BTreeSet<String>>,
     /// Local APIServices, which only order the delegate's groups.
@@ -106,12 +106,20 @@ impl GroupMerger {
     /// Replaces the local groups.
     pub(super) fn set_local_groups(&mut self, own: LocalGroups) {
         let before = std::mem::replace(&mut self.served, own.groups());
-        let changed = |one: &[LocalGroup], other: &[LocalGroup]| -> Vec<String> {
-            one.iter().filter(|group| !other.contains(group)).map(|group| group.group.to_string()).collect()
+        let changed = |one: &[Arc<LocalGroup>], other: &[Arc<LocalGroup>]| -> Vec<String> {
+            let other: HashMap<&str, &LocalGroup> =
+                other.iter().map(|group| (group.list_path.as_str(), &**group)).collect();
+            let is_other = |group: &&Arc<LocalGroup>| other.get(group.list_path.as_str()) != Some(&&***group);
+            one.iter().filter(is_other).map(|group| group.group.to_string()).collect()
         };
         self.changed_locals.extend(changed(&before, &self.served));
         self.changed_locals.extend(changed(&self.served, &before));
         self.local_groups = own;
+    }
+
+    /// The local groups, by version.
+    pub(super) fn served(&self) -> &[Arc<LocalGroup>] {
+        &self.served
     }
 
     /// Updates the groups of the `changed` APIServices. Returns the affected groups by name; `None` for removed ones.
@@ -199,7 +207,7 @@ impl GroupMerger {
         }
         let mut versions: Vec<MergedVersion> = versions.into_iter().map(|one| one.version).collect();
         let place = self.served.iter().position(|served| served.group == name);
-        let mut local: Vec<&LocalGroup> = self.served.iter().filter(|served| served.group == name).collect();
+        let mut local: Vec<&Arc<LocalGroup>> = self.served.iter().filter(|served| served.group == name).collect();
         local.sort_by(|a, b| compare_kube_aware(&b.version, &a.version));
         for served in local {
             if !versions.iter().any(|version| version.version == served.version) {

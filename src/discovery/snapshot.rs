@@ -9,10 +9,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
+use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::encoded_document::EncodedDocument;
-use super::local_groups::{self, LocalGroups};
+use super::local_groups::{self, LocalGroup, LocalGroups};
 use super::media::DiscoveryFormat;
 use super::merge::{GroupMerger, GroupRank, MergedGroup, NoContents};
 use super::model::DiscoveryResource;
@@ -26,11 +27,25 @@ pub struct DiscoverySnapshot {
     /// `/api` for the core group and `/apis` for all others, written on demand.
     lists: Arc<[ListDocuments; 2]>,
     /// Local groups by path: `/apis/apiregistration.k8s.io/v1` and others.
-    local_documents: Arc<BTreeMap<String, EncodedDocument>>,
+    local_documents: Arc<BTreeMap<String, Arc<LocalListDocument>>>,
     /// State of each APIService, by name.
     sources: ShardedMap<Arc<SourceStatus>>,
     /// Whether the registry has been read.
     is_registry_read: bool,
+}
+
+/// The resource list of a local group and version, written on demand.
+struct LocalListDocument {
+    list: LocalList,
+    document: OnceLock<EncodedDocument>,
+}
+
+/// What a resource list is written of.
+#[derive(PartialEq)]
+enum LocalList {
+    Group(Arc<LocalGroup>),
+    /// That of `apiregistration.k8s.io/v1`.
+    Registrations(Value),
 }
 
 /// Maximum number of resources and subresources per group and version that have metrics labels of their own. A backend
@@ -133,7 +148,7 @@ impl DiscoverySnapshot {
         let nothing = DiscoverySnapshot {
             groups: ShardedMap::default(),
             lists: Arc::default(),
-            local_documents: Arc::new(local_documents(own)),
+            local_documents: Arc::new(local_documents(own, &own.groups(), &BTreeMap::new())),
             sources: ShardedMap::default(),
             is_registry_read: false,
         };
@@ -146,9 +161,10 @@ impl DiscoverySnapshot {
         Published::fixed(DiscoverySnapshot::empty(&LocalGroups::default()))
     }
 
-    /// A snapshot with the documents of other local groups.
-    pub(super) fn with_local_groups(&self, own: &LocalGroups) -> DiscoverySnapshot {
-        DiscoverySnapshot { local_documents: Arc::new(local_documents(own)), ..self.clone() }
+    /// A snapshot with the documents of other local groups, which are `served`. Those that are the same stay written.
+    pub(super) fn with_local_groups(&self, own: &LocalGroups, served: &[Arc<LocalGroup>]) -> DiscoverySnapshot {
+        let documents = local_documents(own, served, &self.local_documents);
+        DiscoverySnapshot { local_documents: Arc::new(documents), ..self.clone() }
     }
 
     /// A new snapshot with changed groups and sources; `None` removes one.
@@ -231,7 +247,11 @@ impl DiscoverySnapshot {
 
     /// The document of a local group and version, by its path.
     pub(super) fn local_document(&self, path: &str) -> Option<&EncodedDocument> {
-        self.local_documents.get(path)
+        let LocalListDocument { list, document } = &**self.local_documents.get(path)?;
+        Some(document.get_or_init(|| match list {
+            LocalList::Group(group) => EncodedDocument::from_value(&group.resource_list()),
+            LocalList::Registrations(list) => EncodedDocument::from_value(list),
+        }))
     }
 
     /// The list of all groups below `root`, in this format.
@@ -297,13 +317,23 @@ impl GroupEntry {
     }
 }
 
-/// The resource lists of local groups, by path.
-fn local_documents(own: &LocalGroups) -> BTreeMap<String, EncodedDocument> {
-    let served = own.groups();
-    let served = served.iter().map(|served| (served.list_path.clone(), served.resource_list()));
-    let registrations = own.has_registrations().then(|| (local_groups::PATH.to_owned(), own.registration_list()));
-    let all = registrations.into_iter().chain(served);
-    all.map(|(path, list)| (path, EncodedDocument::from_value(&list))).collect()
+/// The resource lists of local groups, by path. Those of `before` that are the same are taken over.
+fn local_documents(
+    own: &LocalGroups,
+    served: &[Arc<LocalGroup>],
+    before: &BTreeMap<String, Arc<LocalListDocument>>,
+) -> BTreeMap<String, Arc<LocalListDocument>> {
+    let served = served.iter().map(|group| (group.list_path.clone(), LocalList::Group(group.clone())));
+    let registrations = || (local_groups::PATH.to_owned(), LocalList::Registrations(own.registration_list()));
+    let all = own.has_registrations().then(registrations).into_iter().chain(served);
+    let document = |(path, list): (String, LocalList)| {
+        let document = match before.get(&path).filter(|before| before.list == list) {
+            Some(same) => same.clone(),
+            None => Arc::new(LocalListDocument { list, document: OnceLock::new() }),
+        };
+        (path, document)
+    };
+    all.map(document).collect()
 }
 
 /// The groups as a list of `api_version`.
@@ -483,7 +513,7 @@ mod tests {
         let name = |n: usize| format!("things{n:04}");
         let long = "x".repeat(MAX_COUNTED_NAME + 1);
         let names = std::iter::once(long.clone()).chain((0..600).map(name));
-        let resources: Vec<serde_json::Value> =
+        let resources: Vec<Value> =
             names.map(|name| serde_json::json!({"resource": name, "scope": "Namespaced", "verbs": ["get"]})).collect();
         let resources: Arc<Vec<DiscoveryResource>> = Arc::new(serde_json::from_value(resources.into()).unwrap());
         let contents = ContentsFrom(|_: &ApiServiceClaim| (resources.clone(), true));
@@ -615,7 +645,7 @@ mod tests {
         let documents = documents();
         let document = documents.list(Root::Named, DiscoveryFormat::Plain);
         let yaml = document.yaml().unwrap();
-        let back: serde_json::Value = serde_saphyr::from_slice(&yaml.bytes).unwrap();
-        assert_eq!(back, serde_json::from_slice::<serde_json::Value>(&document.json).unwrap());
+        let back: Value = serde_saphyr::from_slice(&yaml.bytes).unwrap();
+        assert_eq!(back, serde_json::from_slice::<Value>(&document.json).unwrap());
     }
 }

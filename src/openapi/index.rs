@@ -56,7 +56,7 @@ impl Index {
     /// An index of the local documents alone.
     pub(super) fn empty(ours: &LocalGroups) -> Index {
         Index {
-            local_documents: Arc::new(local_documents(ours)),
+            local_documents: Arc::new(local_documents(ours, &BTreeMap::new())),
             reserves_registrations: ours.has_registrations(),
             claimed: ShardedMap::default(),
             delegate_hashes: Arc::default(),
@@ -67,12 +67,7 @@ impl Index {
 
     /// A snapshot with other local documents. Those that are the same stay built.
     pub(super) fn with_local_groups(&self, ours: &LocalGroups) -> Index {
-        let mut documents = local_documents(ours);
-        for (key, document) in &mut documents {
-            if let Some(before) = self.local_documents.get(key).filter(|before| before.hash == document.hash) {
-                *document = before.clone();
-            }
-        }
+        let documents = local_documents(ours, &self.local_documents);
         Index { local_documents: Arc::new(documents), document: Arc::default(), ..self.clone() }
     }
 
@@ -248,13 +243,17 @@ impl IndexEntry {
     }
 }
 
-fn local_documents(ours: &LocalGroups) -> BTreeMap<String, Arc<LocalDocument>> {
-    let mut documents = BTreeMap::new();
-    if ours.has_registrations() {
+/// The documents of what is served locally, by key. Those of `before` that are the same are taken over.
+fn local_documents(
+    ours: &LocalGroups,
+    before: &BTreeMap<String, Arc<LocalDocument>>,
+) -> BTreeMap<String, Arc<LocalDocument>> {
+    let mut documents = match &ours.embedded {
+        Some(catalog) => LocalDocument::of_catalog(catalog, before),
+        None => BTreeMap::new(),
+    };
+    if ours.has_registrations() && !documents.contains_key(REGISTRATIONS) {
         documents.insert(REGISTRATIONS.to_owned(), LocalDocument::of_registrations());
-    }
-    if let Some(catalog) = &ours.embedded {
-        documents.append(&mut LocalDocument::of_catalog(catalog));
     }
     documents
 }

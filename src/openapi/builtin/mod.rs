@@ -5,7 +5,7 @@ mod definitions;
 mod operations;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use aws_lc_rs::digest;
 use serde_json::{Map, Value, json};
@@ -31,16 +31,21 @@ const COMMON_KINDS: [&str; 2] = ["DeleteOptions", "WatchEvent"];
 pub struct LocalDocument {
     /// Hash in the index and in the entity tag.
     pub(super) hash: String,
-    key: String,
-    /// The catalog; none for that of APIServices alone, which is made when the document is built.
-    catalog: Option<Arc<ResourceCatalog>>,
+    /// What it describes, as text: that of another document differs.
+    resources: String,
+    /// The resources; none for those of APIServices alone, which are made when the document is built.
+    entries: Option<Vec<CatalogEntry>>,
     built: OnceLock<EncodedDocument>,
 }
 
 impl LocalDocument {
-    /// The documents of all groups and versions of a catalog, by key (`apis/<group>/<version>`).
-    pub(super) fn of_catalog(catalog: &Arc<ResourceCatalog>) -> BTreeMap<String, Arc<LocalDocument>> {
-        let mut served: BTreeMap<String, String> = BTreeMap::new();
+    /// The documents of all groups and versions of a catalog, by key (`apis/<group>/<version>`). Those of `before` that
+    /// are the same are taken over, so that they stay built.
+    pub(super) fn of_catalog(
+        catalog: &ResourceCatalog,
+        before: &BTreeMap<String, Arc<LocalDocument>>,
+    ) -> BTreeMap<String, Arc<LocalDocument>> {
+        let mut served: BTreeMap<String, (String, Vec<CatalogEntry>)> = BTreeMap::new();
         for entry in catalog.entries() {
             let custom = entry
                 .kind
@@ -53,30 +58,36 @@ impl LocalDocument {
                 Some(custom) => format!("{} {custom:?} {names:?}\n", entry.kind.resource.plural),
                 None => format!("{} {}\n", entry.kind.resource.plural, entry.is_stored()),
             };
-            served.entry(key(entry)).or_default().push_str(&line);
+            let (lines, entries) = served.entry(key(entry)).or_default();
+            lines.push_str(&line);
+            entries.push(entry.clone());
         }
-        let file = digest::digest(&digest::SHA512, definitions::FILE);
-        let document = |(key, resources): (String, String)| {
-            let document = LocalDocument::new(file.as_ref(), &key, &resources, Some(catalog.clone()));
-            (key, Arc::new(document))
+        let document = |(key, (resources, entries)): (String, (String, Vec<CatalogEntry>))| {
+            let same = before.get(&key).filter(|before| before.resources == resources && before.entries.is_some());
+            let document = match same {
+                Some(same) => same.clone(),
+                None => Arc::new(LocalDocument::new(&key, resources, Some(entries))),
+            };
+            (key, document)
         };
         served.into_iter().map(document).collect()
     }
 
     /// The document of APIServices that are read-only.
     pub(super) fn of_registrations() -> Arc<LocalDocument> {
-        let file = digest::digest(&digest::SHA512, definitions::FILE);
-        Arc::new(LocalDocument::new(file.as_ref(), REGISTRATIONS, "", None))
+        Arc::new(LocalDocument::new(REGISTRATIONS, String::new(), None))
     }
 
-    /// A document of the definitions with the digest `file`, named by the hash of what it is made of.
-    fn new(file: &[u8], key: &str, resources: &str, catalog: Option<Arc<ResourceCatalog>>) -> LocalDocument {
+    /// A document named by the hash of what it is made of.
+    fn new(key: &str, resources: String, entries: Option<Vec<CatalogEntry>>) -> LocalDocument {
+        static FILE_DIGEST: LazyLock<digest::Digest> =
+            LazyLock::new(|| digest::digest(&digest::SHA512, definitions::FILE));
         let mut context = digest::Context::new(&digest::SHA512);
-        for part in [file, &[FORMAT], key.as_bytes(), b"\n", resources.as_bytes()] {
+        for part in [FILE_DIGEST.as_ref(), &[FORMAT], key.as_bytes(), b"\n", resources.as_bytes()] {
             context.update(part);
         }
         let hash = context.finish().as_ref().iter().map(|byte| format!("{byte:02X}")).collect();
-        LocalDocument { hash, key: key.to_owned(), catalog, built: OnceLock::new() }
+        LocalDocument { hash, resources, entries, built: OnceLock::new() }
     }
 
     /// The document, once [`LocalDocument::build`] has built it.
@@ -95,9 +106,9 @@ impl LocalDocument {
     fn build_now(&self) {
         self.built.get_or_init(|| {
             let text = DefinitionsText::read();
-            let document = match &self.catalog {
-                Some(catalog) => build_v3(catalog, &self.key, &text.parse()),
-                None => build_v3(&ResourceCatalog::of_generated(true, false), &self.key, &text.parse()),
+            let document = match &self.entries {
+                Some(entries) => build_v3(entries, &text.parse()),
+                None => build_v3(ResourceCatalog::of_generated(true, false).entries(), &text.parse()),
             };
             let document = EncodedDocument::with_hash(&document, &self.hash);
             // Compressed here, because responses are made on worker threads.
@@ -138,8 +149,9 @@ pub fn build_v2(catalog: &ResourceCatalog) -> String {
     .to_string()
 }
 
-fn build_v3(catalog: &ResourceCatalog, own: &str, definitions: &Definitions<'_>) -> Value {
-    let entries = || catalog.entries().iter().filter(|entry| key(entry) == own);
+/// The OpenAPI v3 document of the resources of a group and version.
+fn build_v3(entries: &[CatalogEntry], definitions: &Definitions<'_>) -> Value {
+    let entries = || entries.iter();
     let Value::Object(paths) = inline_parameters(paths(entries(), definitions), definitions) else {
         return Value::Null;
     };
