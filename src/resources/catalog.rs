@@ -1,5 +1,8 @@
 //! Catalog of the embedded API server: which built-in resources it serves, and which of them it stores.
 
+use std::borrow::Cow;
+use std::collections::HashSet;
+
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::{Resource, ServedKind};
 
@@ -212,12 +215,9 @@ impl ResourceCatalog {
     pub fn with_custom(&self, custom: impl IntoIterator<Item = CatalogEntry>) -> ResourceCatalog {
         let builtin = self.entries.iter().filter(|entry| entry.serving != Serving::Custom);
         let mut entries: Vec<CatalogEntry> = builtin.cloned().collect();
-        let count = entries.len();
-        for entry in custom {
-            if !entries[..count].iter().any(|builtin| builtin.kind.resource.group == entry.kind.resource.group) {
-                entries.push(entry);
-            }
-        }
+        let groups: HashSet<Cow<'static, str>> =
+            entries.iter().map(|builtin| builtin.kind.resource.group.clone()).collect();
+        entries.extend(custom.into_iter().filter(|entry| !groups.contains(&entry.kind.resource.group)));
         ResourceCatalog::of_entries(entries)
     }
 

@@ -15,17 +15,35 @@ pub(super) use self::scale_fields::read_scale_fields;
 
 use self::coercion::coerce_metadata;
 use self::scale_fields::{scale_spec_errors, scale_status_errors};
-use crate::kubeapi::GoQuoted;
+use super::compute::run_sized;
 use crate::kubeapi::field_error::FieldError;
 use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::names::check_qualified_name;
 use crate::kubeapi::object_meta::ObjectMetaView;
+use crate::kubeapi::{GoQuoted, Status};
 use crate::resources::custom::{CustomResource, CustomVersion};
 use crate::resources::{Resource, ServedKind};
 use crate::schema::{
     Schema, apply_defaults, drop_forbidden_nulls, prune_unknown_fields, validate, validate_list_types,
 };
 use crate::watch_cache::Stored;
+
+/// Compiles the schemas that requests for a kind need, on a compute thread if they are large.
+///
+/// # Errors
+/// 500 if a schema cannot be compiled.
+pub(super) async fn compile_schemas(kind: &ServedKind) -> Result<(), Status> {
+    let (Some(resource), Some(version)) = (&kind.resource.custom, kind.version.custom()) else { return Ok(()) };
+    let storage = kind.resource.storage.as_ref().and_then(|(_, name)| resource.version(name));
+    for version in [Some(version), storage].into_iter().flatten() {
+        let work = version.schema_work();
+        if work > 0 {
+            let version = version.clone();
+            run_sized(work, move || drop(version.schema())).await?;
+        }
+    }
+    Ok(())
+}
 
 /// Makes a body an object of the version: metadata are those of Kubernetes, unknown fields are removed, defaults set.
 /// Returns the paths of unknown fields.
@@ -34,7 +52,7 @@ use crate::watch_cache::Stored;
 /// The metadata have a field of the wrong type; with Go's text.
 pub(super) fn decode(version: &CustomVersion, value: &mut Value) -> Result<Vec<String>, String> {
     let mut unknown = coerce_metadata(value, MalformedFields::Refuse)?;
-    let schema = version.schema();
+    let schema = &*version.schema();
     if !version.preserves_unknown_fields {
         unknown.extend(prune_unknown_fields(value, Some(schema), true));
         drop_forbidden_nulls(value, schema);
@@ -99,7 +117,7 @@ pub(super) fn refresh_stored(kind: &ServedKind, value: &mut Value) -> bool {
 
 /// Prunes an object that a webhook converted to the version.
 pub(super) fn prune_converted(version: &CustomVersion, value: &mut Value) {
-    let schema = version.schema();
+    let schema = &*version.schema();
     if !version.preserves_unknown_fields {
         prune_unknown_fields(value, Some(schema), true);
         drop_forbidden_nulls(value, schema);
@@ -109,7 +127,7 @@ pub(super) fn prune_converted(version: &CustomVersion, value: &mut Value) {
 /// Prunes a stored object and sets its defaults: the schema may have changed since it was stored.
 fn refresh(version: &CustomVersion, value: &mut Value) {
     prune_converted(version, value);
-    let schema = version.schema();
+    let schema = &*version.schema();
     // What cannot be read is removed, so that there is no error.
     let _ = coerce_embedded(schema, value, MalformedFields::Remove);
     apply_defaults(value, schema);
@@ -120,8 +138,12 @@ pub(super) fn stored_bytes(resource: &Resource, object: &Map<String, Value>) -> 
     let (Some(_), Some((group, version))) = (&resource.custom, &resource.storage) else {
         return write_stored_json(object).bytes;
     };
+    let api_version = Value::String(format!("{group}/{version}"));
+    if object.get("apiVersion") == Some(&api_version) {
+        return write_stored_json(object).bytes;
+    }
     let mut stored = object.clone();
-    stored.insert("apiVersion".to_owned(), format!("{group}/{version}").into());
+    stored.insert("apiVersion".to_owned(), api_version);
     write_stored_json(&stored).bytes
 }
 
@@ -174,7 +196,7 @@ pub(super) fn validation_errors(
     old: Option<&Map<String, Value>>,
     object: &Map<String, Value>,
 ) -> Vec<FieldError> {
-    let schema = version.schema();
+    let schema = &*version.schema();
     let (value, old) = (Value::Object(object.clone()), old.map(|old| Value::Object(old.clone())));
     let is_status = subresource == "status";
     let mut errors =

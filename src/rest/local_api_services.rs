@@ -2,6 +2,8 @@
 //! (`k8s.io/kube-aggregator/pkg/controllers/autoregister`): created, updated and deleted at start, and when a
 //! CustomResourceDefinition comes, changes or goes.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use super::target::ObjectTarget;
@@ -60,27 +62,38 @@ const VERSION_PRIORITIES: [(&str, &str, i32); 3] =
 /// # Errors
 /// The store cannot be read or written.
 pub(super) async fn register_local_groups(api: &ApiServer) -> Result<(), Status> {
+    register_selected_groups(api, |_| true).await
+}
+
+/// As [`register_local_groups`], of the APIServices that `is_selected` accepts by name.
+///
+/// # Errors
+/// The store cannot be read or written.
+pub(super) async fn register_selected_groups(
+    api: &ApiServer,
+    is_selected: impl Fn(&str) -> bool,
+) -> Result<(), Status> {
     let Some(kind) = builtin_kinds().find("apiregistration.k8s.io", "v1", "apiservices") else {
         return Ok(());
     };
     let collection = api.collection(&kind.resource)?;
     let unavailable = |error: Error| Status::service_unavailable(error.to_string());
     collection.ensure_loaded().await.map_err(unavailable)?;
-    let served = served_versions(api);
-    for served in &served {
-        let name = format!("{}.{}", served.version, served.group);
-        let target = ObjectTarget { kind: kind.clone(), namespace: "", name: name.clone().into(), subresource: "" };
+    let served = served_versions(api).into_iter().map(|served| (served.api_service_name(), served));
+    let served: BTreeMap<String, ServedVersion> = served.filter(|(name, _)| is_selected(name)).collect();
+    for (name, served) in &served {
+        let target = ObjectTarget { kind: kind.clone(), namespace: "", name: name.as_str().into(), subresource: "" };
         let key = target.key(&collection)?;
         let result = match collection.get(&key) {
             None => {
-                let mut object = local_api_service(&name, served);
+                let mut object = local_api_service(name, served);
                 metadata::fill_new_object(&target, &mut object);
                 strategy::prepare_new(&kind, &mut object);
                 collection.create(&key, write_stored_json(&object).bytes.into(), None).await.map(drop)
             }
             Some(current) => {
                 let mut object = stored_object(&current).await?;
-                let spec = local_api_service(&name, served).remove("spec");
+                let spec = local_api_service(name, served).remove("spec");
                 if !is_managed(&object) || object.get("spec") == spec.as_ref() {
                     continue;
                 }
@@ -97,10 +110,8 @@ pub(super) async fn register_local_groups(api: &ApiServer) -> Result<(), Status>
     }
     let all = collection.list(&Default::default()).await.map_err(unavailable)?;
     for current in all.objects {
-        let is_served = served
-            .iter()
-            .any(|one| current.name().strip_prefix(one.version.as_str()) == Some(&format!(".{}", one.group)));
-        if !is_served && is_managed(&stored_object(&current).await?) {
+        let is_served = served.contains_key(current.name());
+        if !is_served && is_selected(current.name()) && is_managed(&stored_object(&current).await?) {
             let key = collection.prefix().key("", current.name()).map_err(Status::internal_error)?;
             collection.delete(&key, current.revision()).await.map_err(unavailable)?;
         }
@@ -115,6 +126,17 @@ struct ServedVersion {
     version: String,
     /// Whether it is of a CustomResourceDefinition.
     is_custom: bool,
+}
+
+impl ServedVersion {
+    fn api_service_name(&self) -> String {
+        api_service_name(&self.group, &self.version)
+    }
+}
+
+/// The name of the APIService of a group and version.
+pub(super) fn api_service_name(group: &str, version: &str) -> String {
+    format!("{version}.{group}")
 }
 
 /// Group and version of everything that is served here, except `apiregistration.k8s.io`: as in a kube-apiserver, that

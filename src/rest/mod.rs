@@ -64,11 +64,15 @@ use crate::resources::Resource;
 use crate::resources::builtin::builtin_kinds;
 use crate::resources::builtin::event_conversion::{is_stored_as_other, stored_resource};
 use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
+use crate::resources::custom::CustomResource;
 use crate::storage::{KeyError, Prefix};
 use crate::watch_cache::{CollectionSettings, Collections, DeclaredField, Notifier, ResourceCollection, Stored};
 
 /// Largest request body in bytes, kube-apiserver's `MaxRequestBodyBytes`.
 pub const MAX_BODY_BYTES: usize = 3 << 20;
+
+/// Minutes after which the schema of a custom resource that is not used is dropped.
+const IDLE_MINUTES: u32 = 10;
 
 /// Root of all keys, kube-apiserver's default of `--etcd-prefix`.
 const KEY_ROOT: &str = "/registry";
@@ -153,6 +157,14 @@ impl ApiServer {
         ApiServer { converter: ObjectConverter::new(client, metrics), ..self }
     }
 
+    /// Drops the schemas of custom resources that were not used for some time. Called every minute.
+    pub fn drop_idle_schemas(&self) {
+        let catalog = self.catalog.get();
+        for (custom, _) in custom_resources(&catalog).into_values() {
+            custom.versions.iter().for_each(|version| version.drop_idle_schema(IDLE_MINUTES));
+        }
+    }
+
     /// The watch cache.
     pub fn collections(&self) -> &Collections {
         &self.collections
@@ -173,19 +185,14 @@ impl ApiServer {
     fn publish_custom(&self, entries: Vec<CatalogEntry>) {
         let before = self.catalog.get();
         let catalog = before.with_custom(entries);
-        let basis = |catalog: &ResourceCatalog| -> HashMap<String, (String, Vec<String>, Arc<Resource>)> {
-            let custom = catalog.entries().iter().filter_map(|entry| {
-                let custom = entry.kind.resource.custom.as_ref()?;
-                let fields = strategy::stored_fields(&entry.kind.resource).into_iter().map(str::to_owned).collect();
-                Some((custom.definition.clone(), (custom.uid.clone(), fields, entry.kind.resource.clone())))
+        let served = custom_resources(&catalog);
+        for (name, (custom, resource)) in custom_resources(&before) {
+            let is_same = served.get(name).is_some_and(|(now, new_resource)| {
+                Arc::ptr_eq(new_resource, resource)
+                    || now.uid == custom.uid
+                        && strategy::stored_fields(new_resource) == strategy::stored_fields(resource)
             });
-            custom.collect()
-        };
-        let now = basis(&catalog);
-        for (name, (uid, fields, resource)) in basis(&before) {
-            let is_same =
-                now.get(&name).is_some_and(|(new_uid, new_fields, _)| (new_uid, new_fields) == (&uid, &fields));
-            if !is_same && let Ok(prefix) = resource_prefix(&resource) {
+            if !is_same && let Ok(prefix) = resource_prefix(resource) {
                 self.collections.remove(&prefix);
             }
         }
@@ -201,6 +208,18 @@ impl ApiServer {
         let catalog = self.catalog.get();
         let stored = catalog.entries().iter().filter(is_own);
         stored.map(|entry| Ok((entry.kind.resource.clone(), self.collection(&entry.kind.resource)?))).collect()
+    }
+
+    /// The custom resources that were used, each with its collection. They come and go.
+    pub fn custom_collections(&self) -> Vec<(Arc<Resource>, ResourceCollection)> {
+        let catalog = self.catalog.get();
+        let custom = custom_resources(&catalog).into_values();
+        let used = custom.filter_map(|(_, resource)| {
+            Some((resource.clone(), self.collections.get(&resource_prefix(resource).ok()?)?))
+        });
+        let mut used: Vec<(Arc<Resource>, ResourceCollection)> = used.collect();
+        used.sort_by(|(a, _), (b, _)| a.group_resource().cmp(&b.group_resource()));
+        used
     }
 
     /// Whether the request is for a resource that is served here.
@@ -235,6 +254,7 @@ impl ApiServer {
     ) -> Result<Response<Body>, Status> {
         let target = ObjectTarget::parse(&self.catalog.get(), request.info)?;
         let collection = self.collection(&target.kind.resource)?;
+        custom_object::compile_schemas(&target.kind).await?;
         let verb = &*request.info.verb;
         warnings.extend(strategy::deprecation_warning(&target.kind).map(str::to_owned));
         if let Some(kind) = scale::scale_kind().filter(|_| target.subresource == "scale") {
@@ -278,6 +298,13 @@ impl ApiServer {
         let fields: Arc<[DeclaredField]> = strategy::stored_fields(resource).into_iter().map(declare).collect();
         Ok(self.collections.collection(&CollectionSettings { prefix, fields }))
     }
+}
+
+/// The resources of CustomResourceDefinitions, by the name of the definition.
+fn custom_resources(catalog: &ResourceCatalog) -> HashMap<&str, (&CustomResource, &Arc<Resource>)> {
+    let resources = catalog.entries().iter().map(|entry| &entry.kind.resource);
+    let custom = resources.filter_map(|resource| Some((resource.custom.as_ref()?, resource)));
+    custom.map(|(custom, resource)| (custom.definition.as_str(), (custom, resource))).collect()
 }
 
 /// Prefix of the keys of a resource.

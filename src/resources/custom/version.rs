@@ -1,8 +1,9 @@
 //! A version of a custom resource.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -14,7 +15,15 @@ use crate::watch_cache::Stored;
 /// The next [`CustomVersion::id`].
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
-/// A version of a custom resource. Its schema is read from the stored definition on first use.
+/// A schema that is compiled when it is used.
+#[derive(Debug, Default)]
+struct CompiledSchema {
+    schema: Option<Arc<Schema>>,
+    /// How often it was found idle since its last use.
+    idle: u32,
+}
+
+/// A version of a custom resource. Its schema is read from the stored definition when it is used.
 #[derive(Debug)]
 pub struct CustomVersion {
     /// Name of the version.
@@ -36,7 +45,7 @@ pub struct CustomVersion {
     definition: Arc<Stored>,
     /// Place of the version in the definition.
     place: usize,
-    schema: OnceLock<Arc<Schema>>,
+    schema: Mutex<CompiledSchema>,
     number: u16,
     id: u64,
 }
@@ -68,7 +77,7 @@ impl CustomVersion {
             preserves_unknown_fields: spec.preserve_unknown_fields,
             definition: definition.clone(),
             place,
-            schema: OnceLock::new(),
+            schema: Mutex::default(),
             number: next_number(),
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
         }
@@ -85,12 +94,30 @@ impl CustomVersion {
     }
 
     /// The schema of an object.
-    pub fn schema(&self) -> &Arc<Schema> {
-        self.schema.get_or_init(|| {
+    pub fn schema(&self) -> Arc<Schema> {
+        // Held while it is compiled: other callers would compile it, too.
+        let mut compiled = self.schema.lock();
+        compiled.idle = 0;
+        let schema = compiled.schema.get_or_insert_with(|| {
             let json = self.schema_json().unwrap_or_default();
             // A definition is validated before it is stored.
             Arc::new(Schema::read(&json).unwrap_or_default())
-        })
+        });
+        schema.clone()
+    }
+
+    /// How much work the next call of [`schema`](CustomVersion::schema) is, in bytes.
+    pub fn schema_work(&self) -> usize {
+        if self.schema.lock().schema.is_some() { 0 } else { self.definition.bytes().len() }
+    }
+
+    /// Drops the schema if it was not used since as many calls of this function as `limit` says.
+    pub fn drop_idle_schema(&self, limit: u32) {
+        let mut compiled = self.schema.lock();
+        compiled.idle += 1;
+        if compiled.idle > limit {
+            *compiled = CompiledSchema::default();
+        }
     }
 
     /// `openAPIV3Schema` as it stands in the definition.
@@ -138,5 +165,46 @@ fn deprecation_warning(spec: &DefinitionSpec, version: &DefinitionVersion) -> St
     match newer.min_by(|a, b| super::by_priority(&a.name, &b.name)) {
         Some(newer) => format!("{text}; use {group}/{} {kind}", newer.name),
         None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use serde_json::json;
+
+    use super::super::{Definition, custom_entries};
+    use super::*;
+    use crate::storage::{KeyValue, Prefix};
+
+    #[test]
+    fn schema_is_compiled_on_use_and_dropped_when_idle() {
+        let names = json!({"plural": "as", "singular": "a", "kind": "A", "listKind": "AList"});
+        let schema = json!({"openAPIV3Schema": {"type": "object", "properties": {"b": {"type": "string"}}}});
+        let definition = json!({
+            "metadata": {"name": "as.b.io"},
+            "spec": {"group": "b.io", "names": names, "scope": "Cluster", "versions": [
+                {"name": "v1", "served": true, "storage": true, "schema": schema},
+            ]},
+            "status": {"acceptedNames": names},
+        });
+        let prefix = Prefix::parse("/registry/definitions/").unwrap();
+        let (key, value) = (prefix.key("", "as.b.io").unwrap(), Bytes::from(definition.to_string()));
+        let record = KeyValue { key, value, created: 2, revision: 2, expires: None };
+        let stored = Arc::new(Stored::new(Arc::new(record), &prefix, &[]));
+        let definition: Definition = serde_json::from_value(definition).unwrap();
+        let entries = custom_entries(&definition, &stored, None);
+        let version = entries[0].kind.version.custom().unwrap();
+        assert_eq!(version.schema_work(), stored.bytes().len());
+        let first = version.schema();
+        assert!(first.properties.contains_key("b") && version.schema_work() == 0);
+        for _ in 0..3 {
+            version.drop_idle_schema(2);
+            version.drop_idle_schema(2);
+            assert!(Arc::ptr_eq(&version.schema(), &first), "used in between");
+        }
+        (0..3).for_each(|_| version.drop_idle_schema(2));
+        assert_eq!(version.schema_work(), stored.bytes().len());
+        assert_eq!(version.schema(), first);
     }
 }

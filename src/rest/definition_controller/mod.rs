@@ -21,7 +21,7 @@ use crate::resources::builtin::builtin_kinds;
 use crate::resources::catalog::CatalogEntry;
 use crate::resources::custom::{Definition, custom_entries};
 use crate::rest::errors::unavailable;
-use crate::rest::local_api_services::register_local_groups;
+use crate::rest::local_api_services::{api_service_name, register_selected_groups};
 use crate::rest::{ApiServer, stored_object};
 use crate::storage::Revision;
 use crate::watch_cache::{Error, Notifier, ResourceCollection, Selection, Stored, WatchQuery, WatchStart};
@@ -38,9 +38,16 @@ pub struct DefinitionController {
     removing: HashSet<(String, String)>,
     /// Names of definitions whose schemas were checked, with uids and generations.
     checked: HashMap<String, (String, i64)>,
+    /// Groups with definitions that changed since names were accepted.
+    changed_groups: BTreeSet<String>,
+    /// Whether something changed that is not dealt with: a write failed.
+    is_behind: bool,
     /// Group-versions that are registered.
     registered: BTreeSet<(String, String)>,
 }
+
+/// A definition as it is stored, and read.
+type StoredDefinition = (Arc<Stored>, Arc<Definition>);
 
 /// A definition, and what it makes of the catalog.
 struct KnownDefinition {
@@ -65,6 +72,8 @@ impl DefinitionController {
             known: BTreeMap::new(),
             removing: HashSet::new(),
             checked: HashMap::new(),
+            changed_groups: BTreeSet::new(),
+            is_behind: false,
             registered: BTreeSet::new(),
         };
         controller.update_catalog();
@@ -111,7 +120,8 @@ impl DefinitionController {
 
     /// Brings the status of every definition, the catalog and the registered groups up to date.
     async fn reconcile(&mut self) -> Result<(), Status> {
-        if !self.read_changes() {
+        self.is_behind |= self.read_changes();
+        if !self.is_behind {
             return Ok(());
         }
         self.accept_all_names().await?;
@@ -119,10 +129,13 @@ impl DefinitionController {
         self.update_catalog();
         let served = self.served_versions();
         if served != self.registered {
-            register_local_groups(&self.api).await?;
+            let changed = served.symmetric_difference(&self.registered);
+            let changed: HashSet<String> = changed.map(|(group, version)| api_service_name(group, version)).collect();
+            register_selected_groups(&self.api, |name| changed.contains(name)).await?;
             self.registered = served;
         }
         self.remove_deleted();
+        self.is_behind = false;
         Ok(())
     }
 
@@ -132,9 +145,13 @@ impl DefinitionController {
         let stored: HashMap<&str, &Arc<Stored>> =
             snapshot.range(self.definitions.prefix(), None).map(|stored| (stored.name(), stored)).collect();
         let mut has_changed = false;
-        self.known.retain(|name, _| {
+        let changed_groups = &mut self.changed_groups;
+        self.known.retain(|name, known| {
             let stays = stored.contains_key(name.as_str());
-            has_changed |= !stays;
+            if !stays {
+                has_changed = true;
+                changed_groups.insert(known.definition.spec.group.clone());
+            }
             stays
         });
         for (name, stored) in stored {
@@ -144,6 +161,7 @@ impl DefinitionController {
             has_changed = true;
             match Definition::read(stored) {
                 Ok(definition) => {
+                    self.changed_groups.insert(definition.spec.group.clone());
                     let entries = self.entries_of(&definition, stored);
                     let definition = Arc::new(definition);
                     let known = KnownDefinition { revision: stored.revision(), definition, entries };
@@ -181,19 +199,33 @@ impl DefinitionController {
     /// Accepts the names of every definition, the older ones first, checks schemas and approvals, and writes the status of
     /// those that changed.
     async fn accept_all_names(&mut self) -> Result<(), Status> {
-        let snapshot = self.definitions.snapshot();
-        let mut all: Vec<&Arc<Stored>> = snapshot.range(self.definitions.prefix(), None).collect();
-        all.sort_by_key(|stored| (stored.created(), stored.name().to_owned()));
-        let mut current: BTreeMap<String, Arc<Definition>> =
-            self.known.iter().map(|(name, known)| (name.clone(), known.definition.clone())).collect();
         self.checked.retain(|name, _| self.known.contains_key(name));
-        for stored in all {
+        // Names are taken within a group.
+        let mut groups: BTreeMap<String, Vec<StoredDefinition>> = BTreeMap::new();
+        let snapshot = self.definitions.snapshot();
+        for stored in snapshot.range(self.definitions.prefix(), None) {
+            let Some(known) = self.known.get(stored.name()) else { continue };
+            if self.changed_groups.contains(&known.definition.spec.group) {
+                let group = groups.entry(known.definition.spec.group.clone()).or_default();
+                group.push((stored.clone(), known.definition.clone()));
+            }
+        }
+        for mut members in groups.into_values() {
+            members.sort_by_key(|(stored, _)| (stored.created(), stored.name().to_owned()));
+            self.accept_names_of_group(&members).await?;
+        }
+        // Not after an error, which is tried again.
+        self.changed_groups.clear();
+        Ok(())
+    }
+
+    /// Accepts the names of the definitions of one group.
+    async fn accept_names_of_group(&mut self, members: &[StoredDefinition]) -> Result<(), Status> {
+        let mut taken = TakenNames::of(members.iter().map(|(_, definition)| &**definition));
+        for (stored, before) in members {
             let name = stored.name().to_owned();
-            let Some(before) = current.get(&name).cloned() else { continue };
-            let mut definition = Definition::clone(&before);
-            let others =
-                current.values().filter(|other| other.spec.group == before.spec.group && other.metadata.name != name);
-            accept_names(&mut definition, &TakenNames::of(others.map(|other| &**other)));
+            let mut definition = Definition::clone(before);
+            accept_names(&mut definition, &taken);
             set_approval_condition(&mut definition);
             let state = (before.metadata.uid.clone(), before.metadata.generation);
             if self.checked.get(&name) != Some(&state) {
@@ -207,7 +239,7 @@ impl DefinitionController {
                 && definition.status.accepted_names == before.status.accepted_names;
             if !is_same {
                 self.write_status(&definition).await?;
-                current.insert(name, Arc::new(definition));
+                taken.replace(before, &definition);
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Which names a definition gets: those that no other definition of its group has
 //! (`pkg/controller/status/naming_controller.go` of apiextensions-apiserver).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::conditions::{condition, set_condition};
 use crate::resources::custom::{Definition, DefinitionNames};
@@ -9,36 +9,71 @@ use crate::resources::custom::{Definition, DefinitionNames};
 /// Message of a definition that is not established because its webhook cannot be trusted.
 const INVALID_CA_BUNDLE: &str = "The conversion webhook CABundle is invalid";
 
-/// Names that are taken in a group.
+/// Names that are taken in a group, each with the definitions that have it.
 #[derive(Default)]
-pub(super) struct TakenNames<'d> {
-    resources: BTreeSet<&'d str>,
-    kinds: BTreeSet<&'d str>,
+pub(super) struct TakenNames {
+    resources: BTreeMap<String, BTreeSet<String>>,
+    kinds: BTreeMap<String, BTreeSet<String>>,
 }
 
-impl<'d> TakenNames<'d> {
+impl TakenNames {
     /// The accepted names of definitions.
-    pub(super) fn of(definitions: impl IntoIterator<Item = &'d Definition>) -> TakenNames<'d> {
+    pub(super) fn of<'d>(definitions: impl IntoIterator<Item = &'d Definition>) -> TakenNames {
         let mut taken = TakenNames::default();
-        for names in definitions.into_iter().map(|definition| &definition.status.accepted_names) {
-            taken.resources.extend([&*names.plural, &*names.singular]);
-            taken.resources.extend(names.short_names.iter().flatten().map(String::as_str));
-            taken.kinds.extend([&*names.kind, &*names.list_kind]);
-        }
-        taken.resources.remove("");
-        taken.kinds.remove("");
+        definitions.into_iter().for_each(|definition| taken.insert(definition));
         taken
+    }
+
+    /// Replaces the names of a definition.
+    pub(super) fn replace(&mut self, before: &Definition, now: &Definition) {
+        let owner = &before.metadata.name;
+        for (names, used) in [(resource_names(before), &mut self.resources), (kind_names(before), &mut self.kinds)] {
+            for name in names {
+                if let Some(owners) = used.get_mut(name) {
+                    owners.remove(owner);
+                }
+            }
+        }
+        self.insert(now);
+    }
+
+    fn insert(&mut self, definition: &Definition) {
+        let owner = &definition.metadata.name;
+        for (names, used) in
+            [(resource_names(definition), &mut self.resources), (kind_names(definition), &mut self.kinds)]
+        {
+            for name in names {
+                used.entry(name.to_owned()).or_default().insert(owner.clone());
+            }
+        }
     }
 }
 
+fn resource_names(definition: &Definition) -> Vec<&str> {
+    let names = &definition.status.accepted_names;
+    let short = names.short_names.iter().flatten().map(String::as_str);
+    [&*names.plural, &*names.singular].into_iter().chain(short).filter(|name| !name.is_empty()).collect()
+}
+
+fn kind_names(definition: &Definition) -> Vec<&str> {
+    let names = &definition.status.accepted_names;
+    [&*names.kind, &*names.list_kind].into_iter().filter(|name| !name.is_empty()).collect()
+}
+
+/// Whether a definition other than `own` has a name.
+fn is_taken(names: &BTreeMap<String, BTreeSet<String>>, name: &str, own: &str) -> bool {
+    names.get(name).is_some_and(|owners| owners.iter().any(|owner| owner != own))
+}
+
 /// Gives a definition the names that are free, and says in its conditions which are not. `taken` has the names of the
-/// other definitions of its group. A name that it has stays its own.
-pub(super) fn accept_names(definition: &mut Definition, taken: &TakenNames<'_>) {
+/// definitions of its group. A name that it has stays its own.
+pub(super) fn accept_names(definition: &mut Definition, taken: &TakenNames) {
+    let own = definition.metadata.name.clone();
     let wanted = definition.spec.names.clone();
     let mut accepted = definition.status.accepted_names.clone();
     let mut conflicts: Vec<(&str, String)> = Vec::new();
-    let mut take = |reason, wanted: &str, accepted: &mut String, taken: &BTreeSet<&str>| {
-        if wanted == accepted || !taken.contains(wanted) {
+    let mut take = |reason, wanted: &str, accepted: &mut String, taken: &BTreeMap<String, BTreeSet<String>>| {
+        if wanted == accepted || !is_taken(taken, wanted, &own) {
             wanted.clone_into(accepted);
         } else {
             conflicts.push((reason, in_use(wanted)));
@@ -54,7 +89,7 @@ pub(super) fn accept_names(definition: &mut Definition, taken: &TakenNames<'_>) 
         .iter()
         .flatten()
         .filter(|name| !accepted.short_names.iter().flatten().any(|own| own == *name))
-        .filter(|name| taken.resources.contains(name.as_str()))
+        .filter(|name| is_taken(&taken.resources, name, &own))
         .map(|name| in_use(name))
         .collect();
     match used.as_slice() {

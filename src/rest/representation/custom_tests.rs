@@ -15,7 +15,7 @@ use crate::rest::custom_object;
 use crate::storage::{KeyValue, Prefix};
 use crate::watch_cache::{ContinuePosition, Stored};
 
-fn stored(value: Value) -> Arc<Stored> {
+fn stored(value: &Value) -> Arc<Stored> {
     let prefix = Prefix::parse("/registry/a.io/things/").unwrap();
     let key = prefix.key("", "x").unwrap();
     let value = Bytes::from(format!("{value}\n"));
@@ -36,7 +36,7 @@ fn kinds(versions: &[(&str, Value)]) -> Vec<ServedKind> {
         "spec": {"group": "a.io", "names": names, "scope": "Cluster", "versions": versions},
         "status": {"acceptedNames": names},
     });
-    let record = stored(definition.clone());
+    let record = stored(&definition);
     let definition: Definition = serde_json::from_value(definition).unwrap();
     let mut kinds: Vec<ServedKind> =
         custom_entries(&definition, &record, None).into_iter().map(|entry| entry.kind).collect();
@@ -57,8 +57,8 @@ fn sent(kind: &ServedKind, object: &Arc<Stored>) -> (String, bool) {
     (first, object.schema_checks().result(kind.version.custom().unwrap().id()).unwrap())
 }
 
-fn thing(spec: Value) -> Arc<Stored> {
-    stored(json!({"apiVersion": "a.io/v1", "kind": "Thing", "metadata": {"name": "x"}, "spec": spec}))
+fn thing(spec: &Value) -> Arc<Stored> {
+    stored(&json!({"apiVersion": "a.io/v1", "kind": "Thing", "metadata": {"name": "x"}, "spec": spec}))
 }
 
 fn expected(version: &str, spec: &str) -> String {
@@ -71,14 +71,14 @@ fn custom_object_sent_as_stored_unless_schema_adds_or_removes() {
     let text = json!({"type": "string"});
     let with_default = json!({"type": "string", "default": "d"});
     let all = kinds(&[("v1", json!({"a": text})), ("v2", json!({"a": text, "b": with_default})), ("v3", json!({}))]);
-    let object = thing(json!({"a": "1"}));
+    let object = thing(&json!({"a": "1"}));
     for _ in 0..2 {
         assert_eq!(sent(&all[0], &object), (expected("v1", r#"{"a":"1"}"#), true));
         assert_eq!(sent(&all[1], &object), (expected("v2", r#"{"a":"1","b":"d"}"#), false));
         assert_eq!(sent(&all[2], &object), (expected("v3", "{}"), false));
     }
     // Nothing but `apiVersion` differs.
-    let whole = thing(json!({"a": "1"}));
+    let whole = thing(&json!({"a": "1"}));
     let same = kinds(&[("v1", json!({"a": text})), ("v2", json!({"a": text}))]);
     assert_eq!(sent(&same[1], &whole), (expected("v2", r#"{"a":"1"}"#), true));
     assert_eq!(sent(&same[0], &whole), (expected("v1", r#"{"a":"1"}"#), true));
@@ -106,7 +106,7 @@ fn custom_object_is_checked_when_it_is_written() {
     let kind = &kinds(&[("v1", json!({"a": with_default}))])[0];
     let id = kind.version.custom().unwrap().id();
     for (spec, is_unchanged) in [(json!({"a": "1"}), true), (json!({}), false), (json!({"a": "1", "b": 1}), false)] {
-        let object = thing(spec);
+        let object = thing(&spec);
         let value: Value = serde_json::from_slice(object.bytes()).unwrap();
         custom_object::check_written(kind, value.as_object().unwrap().clone(), &object);
         assert_eq!(object.schema_checks().result(id), Some(is_unchanged), "{value}");
@@ -116,13 +116,13 @@ fn custom_object_is_checked_when_it_is_written() {
 #[test]
 fn custom_object_as_stored_has_row_and_metadata_of_the_asked_version() {
     let kind = &kinds(&[("v1", json!({})), ("v2", json!({}))])[1];
-    let object = thing(json!({}));
+    let object = thing(&json!({}));
     let transforms = [
         ObjectTransform::Unchanged,
         ObjectTransform::PartialMetadata("meta.k8s.io/v1"),
         ObjectTransform::Table("meta.k8s.io/v1", negotiate::RowObject::Complete),
     ];
-    let first = transforms.map(|transform| written(kind, &thing(json!({})), transform));
+    let first = transforms.map(|transform| written(kind, &thing(&json!({})), transform));
     sent(kind, &object);
     assert_eq!(transforms.map(|transform| written(kind, &object, transform)), first);
     assert!(first[2].contains(&expected("v2", "{}")), "{}", first[2]);
@@ -133,7 +133,7 @@ async fn custom_list_has_sorted_keys_and_always_continue() {
     let kind = &kinds(&[("v1", json!({}))])[0];
     let list = |count: usize, next: Option<&str>| StoredList {
         revision: 9,
-        objects: (0..count).map(|_| thing(json!({}))).collect(),
+        objects: (0..count).map(|_| thing(&json!({}))).collect(),
         next: next.map(|start| ContinuePosition { revision: Some(9), start: start.to_owned() }),
         remaining: next.map(|_| 3),
     };

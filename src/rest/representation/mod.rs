@@ -11,10 +11,10 @@ mod event;
 mod list;
 mod negotiate;
 mod reply_object;
+mod served_object;
 mod table;
 #[cfg(test)]
 mod tests;
-mod versioned_object;
 
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, VARY};
 use http::{HeaderValue, Response, StatusCode};

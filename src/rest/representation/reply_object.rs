@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::versioned_object::{StoredDocument, VersionedObject};
+use super::served_object::{ServedObject, StoredDocument};
 use crate::kubeapi::Status;
 use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::ServedKind;
@@ -65,13 +65,13 @@ impl ReplyObject {
     }
 
     /// The object in the version of a kind.
-    pub(super) fn in_version_of<'o>(&'o self, kind: &'o ServedKind) -> VersionedObject<'o> {
+    pub(super) fn in_version_of<'o>(&'o self, kind: &'o ServedKind) -> ServedObject<'o> {
         match (self, kind.version.custom()) {
             (ReplyObject::Stored(stored, revision), Some(version)) => {
-                VersionedObject::of_custom(kind, version, stored, *revision)
+                ServedObject::of_custom(kind, version, stored, *revision)
             }
             (ReplyObject::Stored(stored, revision), None) if !is_stored_as_other(&kind.resource) => {
-                VersionedObject::Stored(StoredDocument { stored, revision: *revision, api_version: None })
+                ServedObject::Stored(StoredDocument { stored, revision: *revision, api_version: None })
             }
             (ReplyObject::Stored(stored, revision), None) => {
                 let value = serde_json::from_slice(&stored.versioned_as(*revision).concat()).unwrap_or_default();
@@ -83,7 +83,7 @@ impl ReplyObject {
                     None => !is_stored_as_other(&kind.resource),
                 };
                 match is_in_version {
-                    true => VersionedObject::Value(Cow::Borrowed(value)),
+                    true => ServedObject::Value(Cow::Borrowed(value)),
                     false => converted(kind, value.clone()),
                 }
             }
@@ -92,10 +92,10 @@ impl ReplyObject {
 }
 
 /// An object in the stored version as one of the kind.
-fn converted(kind: &ServedKind, mut value: Value) -> VersionedObject<'static> {
+fn converted(kind: &ServedKind, mut value: Value) -> ServedObject<'static> {
     if let Value::Object(object) = &mut value {
         convert_from_stored(&kind.resource, object);
         custom_object::convert_from_stored(kind, object);
     }
-    VersionedObject::Value(Cow::Owned(value))
+    ServedObject::Value(Cow::Owned(value))
 }

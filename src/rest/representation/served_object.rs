@@ -13,7 +13,7 @@ use crate::storage::Revision;
 use crate::watch_cache::Stored;
 
 /// An object in the version in which it is sent.
-pub(super) enum VersionedObject<'o> {
+pub(super) enum ServedObject<'o> {
     /// A stored object.
     Stored(StoredDocument<'o>),
     /// Another one.
@@ -51,7 +51,7 @@ impl<'o> StoredDocument<'o> {
     }
 }
 
-impl<'o> VersionedObject<'o> {
+impl<'o> ServedObject<'o> {
     /// A stored custom object in the version of a kind. It is parsed only if the schemas may have changed since it was
     /// stored, and that is found out once for each version of a definition.
     pub(super) fn of_custom(
@@ -59,11 +59,11 @@ impl<'o> VersionedObject<'o> {
         version: &'o CustomVersion,
         stored: &'o Stored,
         revision: Revision,
-    ) -> VersionedObject<'o> {
+    ) -> ServedObject<'o> {
         let unchanged = StoredDocument::in_version(stored, revision, version);
         let result = stored.schema_checks().result(version.id());
         if let (Some(true), Some(unchanged)) = (result, unchanged) {
-            return VersionedObject::Stored(unchanged);
+            return ServedObject::Stored(unchanged);
         }
         let mut value: Value = serde_json::from_slice(&stored.versioned_as(revision).concat()).unwrap_or_default();
         if let Value::Object(object) = &mut value {
@@ -77,38 +77,38 @@ impl<'o> VersionedObject<'o> {
             };
             stored.schema_checks().record(version.id(), unchanged.is_some_and(is_same));
         }
-        VersionedObject::Value(Cow::Owned(value))
+        ServedObject::Value(Cow::Owned(value))
     }
 
     /// Appends the object as JSON.
     pub(super) fn write_json(&self, out: &mut Vec<u8>) {
         match self {
-            VersionedObject::Stored(document) => document.write_json(out),
-            VersionedObject::Value(value) => out.extend_from_slice(write_json(value).as_bytes()),
+            ServedObject::Stored(document) => document.write_json(out),
+            ServedObject::Value(value) => out.extend_from_slice(write_json(value).as_bytes()),
         }
     }
 
     /// Appends `metadata` as JSON.
     pub(super) fn write_metadata(&self, out: &mut Vec<u8>) {
         match self {
-            VersionedObject::Stored(document) => {
+            ServedObject::Stored(document) => {
                 write_parts(out, &document.stored.versioned_metadata_as(document.revision));
             }
-            VersionedObject::Value(value) => out.extend_from_slice(write_json(&value["metadata"]).as_bytes()),
+            ServedObject::Value(value) => out.extend_from_slice(write_json(&value["metadata"]).as_bytes()),
         }
     }
 
     /// The object as a value; null if it cannot be read.
     pub(super) fn value(&self) -> Cow<'_, Value> {
         match self {
-            VersionedObject::Stored(document) => {
+            ServedObject::Stored(document) => {
                 let mut value: Value = serde_json::from_slice(document.stored.bytes()).unwrap_or_default();
                 if let (Some(api_version), Value::Object(object)) = (document.api_version, &mut value) {
                     object.insert("apiVersion".to_owned(), json!(api_version));
                 }
                 Cow::Owned(value)
             }
-            VersionedObject::Value(value) => Cow::Borrowed(value),
+            ServedObject::Value(value) => Cow::Borrowed(value),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use serde_json::Value;
 
 use super::negotiate::RowObject;
-use super::versioned_object::VersionedObject;
+use super::served_object::ServedObject;
 use crate::kubeapi::json::{quote_json_into, write_json_into};
 use crate::resources::columns::table_cells;
 use crate::resources::{ResourceColumn, ServedKind};
@@ -50,7 +50,7 @@ fn write_columns(out: &mut String, columns: &[ResourceColumn]) {
 pub(super) fn write_row(
     out: &mut Vec<u8>,
     kind: &ServedKind,
-    object: &VersionedObject<'_>,
+    object: &ServedObject<'_>,
     (api_version, row_object): (&str, RowObject),
     now: SystemTime,
 ) {
@@ -67,7 +67,7 @@ pub(super) fn write_row(
 }
 
 /// Appends a `PartialObjectMetadata` as JSON.
-pub(super) fn write_partial_metadata(out: &mut Vec<u8>, object: &VersionedObject<'_>, api_version: &str) {
+pub(super) fn write_partial_metadata(out: &mut Vec<u8>, object: &ServedObject<'_>, api_version: &str) {
     let mut head = String::from("{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":");
     quote_json_into(&mut head, api_version);
     head.push_str(",\"metadata\":");

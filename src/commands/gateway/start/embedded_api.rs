@@ -67,7 +67,7 @@ pub(super) fn start_embedded_api(
         None => api,
     };
     let resources = api.stored_resources().map_err(|status| refuse(&status.message))?;
-    count_storage(metrics, monitor.clone(), &resources);
+    count_storage(metrics, monitor.clone(), &resources, api.clone());
     let (sender, created) = channel();
     let (first, mut drain) = (api.clone(), drain.clone());
     let thread = spawn_thread("embedded-api", async move || {
@@ -89,7 +89,10 @@ pub(super) fn start_embedded_api(
         let mut interval = tokio::time::interval(TRIM_INTERVAL);
         loop {
             tokio::select! {
-                _ = interval.tick() => collections.trim(),
+                _ = interval.tick() => {
+                    collections.trim();
+                    first.drop_idle_schemas();
+                }
                 () = drain.wait_for(ShutdownPhase::Draining) => return,
             }
         }
@@ -125,13 +128,19 @@ fn stored_services(config: &GatewayConfig, api: &ApiServer) -> Option<StoredServ
 }
 
 /// Counts the requests to the store, and has its state read by scrapes.
-fn count_storage(metrics: &Metrics, monitor: StoreMonitor, resources: &[(Arc<Resource>, ResourceCollection)]) {
+fn count_storage(
+    metrics: &Metrics,
+    monitor: StoreMonitor,
+    resources: &[(Arc<Resource>, ResourceCollection)],
+    api: ApiServer,
+) {
     for (resource, collection) in resources {
         collection.count_requests(metrics.storage().requests(&resource.group, &resource.plural));
     }
     let resources = resources.to_vec();
     metrics.storage().set_source(move || {
-        let loaded = resources.iter().filter(|(_, collection)| collection.is_loaded());
+        let custom = api.custom_collections();
+        let loaded = resources.iter().chain(&custom).filter(|(_, collection)| collection.is_loaded());
         StorageStats {
             file: monitor.file().to_owned(),
             size: monitor.size(),
