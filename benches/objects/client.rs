@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use http::{Method, Request};
+use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
@@ -63,6 +63,21 @@ impl ApiClient {
 
     /// Sends a request; the response with its body still to come. Panics for anything but 200 and 201.
     pub(crate) async fn open(&mut self, request: &ObjectRequest) -> Incoming {
+        let (status, body) = self.start(request).await;
+        if !matches!(status.as_u16(), 200 | 201) {
+            let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            panic!("{} {}: {status} {}", request.method, request.path, String::from_utf8_lossy(&body));
+        }
+        body
+    }
+
+    /// Sends a request; the status and the whole body, whatever they are.
+    pub(crate) async fn try_send(&mut self, request: &ObjectRequest) -> (StatusCode, Bytes) {
+        let (status, body) = self.start(request).await;
+        (status, body.collect().await.map(|body| body.to_bytes()).unwrap_or_default())
+    }
+
+    async fn start(&mut self, request: &ObjectRequest) -> (StatusCode, Incoming) {
         let mut message = Request::builder()
             .method(request.method.clone())
             .uri(format!("https://localhost{}", request.path))
@@ -74,11 +89,7 @@ impl ApiClient {
         self.sender.ready().await.expect("a connection");
         let response = self.sender.send_request(message).await.expect("a response");
         let (head, body) = response.into_parts();
-        if !matches!(head.status.as_u16(), 200 | 201) {
-            let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-            panic!("{} {}: {} {}", request.method, request.path, head.status, String::from_utf8_lossy(&body));
-        }
-        body
+        (head.status, body)
     }
 
     /// Sends a request; the whole body.

@@ -6,6 +6,10 @@
 //! cargo bench --bench objects -- --narthex P   # the program at P instead of the one built with the benchmark
 //! cargo bench --bench objects -- --alone       # without kube-apiserver
 //! cargo bench --bench objects -- --relay --seconds 5   # relayed requests beside the store
+//! cargo bench --bench objects -- --custom              # custom resources, --rounds 1 --many 2000 for a short run
+//! cargo bench --bench objects -- --custom --parts operations,watches,definitions,schemas,capacity
+//! cargo bench --bench objects -- --custom --parts definitions --definitions 1,100,1000
+//! cargo bench --bench objects -- --custom --parts relay --definitions 1000 --seconds 5
 //! ```
 //!
 //! Needs `taskset`, and kube-apiserver and etcd: `tests/interop/peers/build kubernetes etcd`. The servers are pinned to
@@ -15,6 +19,7 @@
 #[path = "../compare/backend.rs"]
 mod backend;
 mod client;
+mod custom;
 #[path = "../compare/fixtures.rs"]
 #[allow(dead_code, reason = "shared with the other benchmark")]
 mod fixtures;
@@ -132,6 +137,11 @@ fn main() {
         std::process::exit(1);
     }
     let relays = arguments.iter().any(|argument| argument == "--relay");
+    let custom = arguments
+        .iter()
+        .any(|argument| argument == "--custom")
+        .then(|| custom::CustomOptions::new(value("--parts").as_deref(), value("--definitions").as_deref()));
+    let relays = relays || custom.as_ref().is_some_and(|custom| custom.has("relay"));
     let mut servers = vec![ApiServerKind::Narthex];
     match kube_apiserver::is_built() && !relays && !arguments.iter().any(|argument| argument == "--alone") {
         true => servers.push(ApiServerKind::KubeApiserver),
@@ -147,13 +157,27 @@ fn main() {
     let environment = BenchEnvironment::new(narthex.into());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     if relays {
-        return runtime.block_on(relay::run(&environment, options.rounds, number("--seconds", 5)));
+        let seconds = number("--seconds", 5);
+        return match custom {
+            Some(custom) => runtime.block_on(relay::run_beside_definitions(
+                &environment,
+                options.rounds,
+                seconds,
+                custom.most_definitions(),
+            )),
+            None => runtime.block_on(relay::run(&environment, options.rounds, seconds)),
+        };
     }
     let mut results = Results::default();
     for round in 0..options.rounds {
         for server in &servers {
             eprintln!("round {} of {}: {server:?}", round + 1, options.rounds);
-            runtime.block_on(measure(&environment, *server, &options, &mut results));
+            match &custom {
+                Some(custom) => {
+                    runtime.block_on(custom::measure(&environment, *server, &options, custom, &mut results));
+                }
+                None => runtime.block_on(measure(&environment, *server, &options, &mut results)),
+            }
         }
     }
     results.print();

@@ -9,6 +9,7 @@ use http::Method;
 use tokio::task::JoinSet;
 
 use crate::client::{ApiClient, ObjectRequest};
+use crate::custom::install_definitions;
 use crate::fixtures::{BenchEnvironment, Contender, Proxy};
 use crate::operations::config_map;
 use crate::{cpu, median, show};
@@ -74,6 +75,41 @@ pub(crate) async fn run(environment: &BenchEnvironment, rounds: usize, seconds: 
         }
     }
     figures.print();
+}
+
+/// Measures relayed requests with and without installed definitions, and prints a table.
+pub(crate) async fn run_beside_definitions(
+    environment: &BenchEnvironment,
+    rounds: usize,
+    seconds: u64,
+    definitions: u64,
+) {
+    let _backend = environment.start_backend(false);
+    let mut costs = [Vec::new(), Vec::new()];
+    let mut latencies = [Vec::new(), Vec::new()];
+    for round in 0..rounds {
+        eprintln!("round {} of {rounds}", round + 1);
+        let load = Load { environment, duration: Duration::from_secs(seconds) };
+        for (place, count) in [0, definitions].into_iter().enumerate() {
+            let server = environment.start_embedded_api(true);
+            if count > 0 {
+                install_definitions(&load.connect(&server).await, 0..count).await;
+                tokio::time::sleep(Duration::from_secs(10)).await;
+            }
+            load.phase(&server, RELAYED_AT_ONCE, 0, None).await;
+            costs[place].push(load.phase(&server, RELAYED_AT_ONCE, 0, None).await.per_thousand(0.0));
+            let mut phase = load.phase(&server, 1, 0, Some(LATENCY_INTERVAL)).await;
+            phase.latencies.sort_by(f64::total_cmp);
+            latencies[place].push(phase.latencies[(phase.latencies.len() - 1) * 99 / 100]);
+        }
+    }
+    println!("{:<56} {:>24}", "median (min-max)", "narthex");
+    for (place, name) in ["without definitions".to_owned(), format!("{definitions} definitions")].iter().enumerate() {
+        println!("{:<56} {:>24}", format!("relayed, {name}, CPU per 1,000, ms"), show(&costs[place]));
+        println!("{:<56} {:>24}", format!("relayed one by one, {name}, p99, ms"), show(&latencies[place]));
+    }
+    let middle = |values: &[f64]| median(values).unwrap_or_default();
+    println!("with definitions to without: {:.3}", middle(&costs[1]) / middle(&costs[0]));
 }
 
 impl Figures {
