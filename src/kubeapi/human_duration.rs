@@ -40,8 +40,10 @@ pub fn age_of(timestamp: &str, now: SystemTime) -> Option<String> {
     Some(human_duration(seconds))
 }
 
+/// The seconds of a duration that is at most as long as Go's `time.Duration` can be.
 fn whole_seconds(duration: Duration) -> i64 {
-    i64::try_from(duration.as_secs()).unwrap_or(i64::MAX)
+    const LONGEST: i64 = i64::MAX / 1_000_000_000;
+    i64::try_from(duration.as_secs()).map_or(LONGEST, |seconds| seconds.min(LONGEST))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ const MAX_LISTED: usize = 3;
 pub fn table_cells(kind: &ServedKind, object: &Value, now: SystemTime) -> Vec<Value> {
     let printer = CellPrinter { object, now };
     if let Some(version) = kind.version.custom() {
-        return custom_cells(version, object, now);
+        return custom_cells(&version.column_paths, object, now);
     }
     match kind.resource.group_resource() {
         ("", "namespaces") => vec![printer.name(), text(object, "/status/phase").into(), printer.age()],

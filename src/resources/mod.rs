@@ -8,6 +8,8 @@ pub mod catalog;
 pub mod columns;
 /// Resources of CustomResourceDefinitions.
 pub mod custom;
+/// CustomResourceDefinitions that are stored as v1beta1.
+pub mod definition_upgrade;
 /// `--runtime-config`: which optional resources are stored.
 pub mod runtime_config;
 /// How webhooks are reached.

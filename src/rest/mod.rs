@@ -65,8 +65,11 @@ use crate::resources::builtin::builtin_kinds;
 use crate::resources::builtin::event_conversion::{is_stored_as_other, stored_resource};
 use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
 use crate::resources::custom::CustomResource;
+use crate::resources::definition_upgrade::upgrade_stored_definition;
 use crate::storage::{KeyError, Prefix};
-use crate::watch_cache::{CollectionSettings, Collections, DeclaredField, Notifier, ResourceCollection, Stored};
+use crate::watch_cache::{
+    CollectionSettings, Collections, DeclaredField, Notifier, ResourceCollection, Stored, ValueUpgrade,
+};
 
 /// Largest request body in bytes, kube-apiserver's `MaxRequestBodyBytes`.
 pub const MAX_BODY_BYTES: usize = 3 << 20;
@@ -296,7 +299,8 @@ impl ApiServer {
             name => DeclaredField::new(name, &[name]),
         };
         let fields: Arc<[DeclaredField]> = strategy::stored_fields(resource).into_iter().map(declare).collect();
-        Ok(self.collections.collection(&CollectionSettings { prefix, fields }))
+        let upgrade = definition::is_definition(resource).then_some(upgrade_stored_definition as ValueUpgrade);
+        Ok(self.collections.collection(&CollectionSettings { prefix, fields, upgrade }))
     }
 }
 

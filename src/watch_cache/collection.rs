@@ -34,7 +34,12 @@ pub struct CollectionSettings {
     pub prefix: Prefix,
     /// Fields that field selectors may name, besides name and namespace.
     pub fields: Arc<[DeclaredField]>,
+    /// Rewrites values that are stored in a version which is no longer served; none for a value that stays as it is.
+    pub upgrade: Option<ValueUpgrade>,
 }
+
+/// Rewrites a stored value; none if it stays as it is.
+pub type ValueUpgrade = fn(&Bytes) -> Option<Bytes>;
 
 /// What all collections of a watch cache share.
 #[derive(Clone)]
@@ -323,6 +328,11 @@ impl ResourceCollection {
 
 impl CollectionState {
     fn parse(&self, record: Arc<KeyValue>) -> Stored {
+        let upgraded = self.settings.upgrade.and_then(|upgrade| upgrade(&record.value));
+        let record = match upgraded {
+            Some(value) => Arc::new(KeyValue { value, ..KeyValue::clone(&record) }),
+            None => record,
+        };
         Stored::new(record, &self.settings.prefix, &self.settings.fields)
     }
 

@@ -23,7 +23,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use change_log::{HistoryLimits, StoredChange};
-pub use collection::{CollectionSettings, ResourceCollection};
+pub use collection::{CollectionSettings, ResourceCollection, ValueUpgrade};
 pub use collections::Collections;
 pub use cursor::{WatchCursor, WatchEvent, WatchQuery, WatchStart};
 pub use declared_field::DeclaredField;

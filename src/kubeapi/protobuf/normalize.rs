@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::table::{GoType, MessageField, MessageId, MessageTable, Omission, SchemaForm};
 use super::timestamp::{TimeFormat, ZERO_SECONDS, format_time, parse_time};
+use crate::kubeapi::json::format_go_number;
 
 /// Maximum number of values in one object. Two bytes of a body may become a struct with all its fields.
 pub(super) const MAX_VALUES: usize = 200_000;
@@ -111,7 +112,14 @@ impl Normalizer<'_> {
                     Err(self.mismatch(go_type, value))
                 }
             }
-            (GoType::Double, Value::Number(_)) => Ok(()),
+            (GoType::Double, Value::Number(number)) => {
+                // An integer that no float is.
+                let float = number.as_f64().map(Value::from).filter(|_| !number.is_f64());
+                if let Some(float) = float.filter(|float| format_go_number(float) != format_go_number(value)) {
+                    *value = float;
+                }
+                Ok(())
+            }
             (GoType::IntOrString, Value::String(_)) | (GoType::Quantity, Value::String(_)) => Ok(()),
             (GoType::IntOrString, Value::Number(_)) => self.value(&GoType::Int32, value, depth),
             (GoType::Quantity, Value::Number(number)) => {

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 /// The compressed file.
 pub(super) const FILE: &[u8] = include_bytes!("definitions.json.gz");
 /// Prefix of references in OpenAPI v3.
-const V3_PREFIX: &str = "#/components/schemas/";
+pub(super) const V3_PREFIX: &str = "#/components/schemas/";
 /// Prefix of references in OpenAPI v2.
 pub(super) const V2_PREFIX: &str = "#/definitions/";
 

@@ -1,6 +1,7 @@
 //! OpenAPI documents of the resources that the gateway serves itself: built from the catalog when they are requested.
 
 mod custom;
+mod custom_schema;
 mod definitions;
 mod operations;
 
@@ -11,7 +12,8 @@ use aws_lc_rs::digest;
 use serde_json::{Map, Value, json};
 use tokio::task::spawn_blocking;
 
-use self::custom::{META_DEFINITIONS, custom_definitions, custom_schema_to_v2};
+use self::custom::{META_DEFINITIONS, custom_definitions};
+use self::custom_schema::OpenApiVersion;
 use self::definitions::{Definitions, DefinitionsText, V2_PREFIX, collect_references, schema_to_v2};
 use self::operations::ResourceOperations;
 use super::v2::path_to_v3;
@@ -21,7 +23,7 @@ use crate::resources::catalog::{CatalogEntry, ResourceCatalog};
 /// Key of the document of APIServices.
 pub(super) const REGISTRATIONS: &str = "apis/apiregistration.k8s.io/v1";
 /// Changed whenever documents are built in another way.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 /// Definitions that describe a kind of every group and version.
 const COMMON_KINDS: [&str; 2] = ["DeleteOptions", "WatchEvent"];
 
@@ -123,7 +125,7 @@ pub fn build_v2(catalog: &ResourceCatalog) -> String {
     let text = DefinitionsText::read();
     let definitions = text.parse();
     let paths = paths(catalog.entries().iter(), &definitions);
-    let custom = custom_definitions(catalog.entries().iter());
+    let custom = custom_definitions(catalog.entries().iter(), OpenApiVersion::V2);
     let mut names = META_DEFINITIONS.map(str::to_owned).to_vec();
     collect_references(&paths, V2_PREFIX, &mut names);
     for parameter in definitions.parameters.values() {
@@ -135,7 +137,7 @@ pub fn build_v2(catalog: &ResourceCatalog) -> String {
         let schema = with_common_kinds(&name, schema, &versions);
         (name, schema_to_v2(schema))
     });
-    let schemas = schemas.chain(custom.into_iter().map(|(name, schema)| (name, custom_schema_to_v2(schema))));
+    let schemas = schemas.chain(custom);
     json!({
         "swagger": "2.0",
         "info": info(),
@@ -156,7 +158,7 @@ fn build_v3(entries: &[CatalogEntry], definitions: &Definitions<'_>) -> Value {
         return Value::Null;
     };
     let paths: Value = paths.into_iter().map(|(path, item)| (path, path_to_v3(item))).collect::<Map<_, _>>().into();
-    let custom = custom_definitions(entries());
+    let custom = custom_definitions(entries(), OpenApiVersion::V3);
     let mut names = Vec::new();
     collect_references(&paths, "#/components/schemas/", &mut names);
     custom.values().for_each(|schema| collect_references(schema, "#/components/schemas/", &mut names));

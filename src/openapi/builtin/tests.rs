@@ -1,6 +1,11 @@
 //! Tests of the OpenAPI documents of built-in kinds.
 
+use super::custom::object_definition;
 use super::*;
+use crate::kubeapi::json::{read_json, write_json};
+use crate::kubeapi::protobuf::normalize::normalize;
+use crate::resources::builtin::builtin_kinds;
+use crate::resources::custom::testing::served_kind;
 
 fn v3(catalog: &ResourceCatalog, key: &str) -> Value {
     let entries: Vec<CatalogEntry> = catalog.entries().iter().filter(|one| super::key(one) == key).cloned().collect();
@@ -117,4 +122,44 @@ fn openapi_document_stays_built_while_its_group_is_the_same() {
     let after = LocalDocument::of_catalog(&catalog, &before);
     let is_same = |key: &str| Arc::ptr_eq(&before[key], &after[key]);
     assert_eq!((is_same("api/v1"), is_same("apis/apps/v1")), (true, false));
+}
+
+/// The part of a schema that the oracle answers.
+fn own_part(mut schema: Value) -> Value {
+    if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        for name in ["apiVersion", "kind", "metadata"] {
+            properties.remove(name);
+        }
+    }
+    schema
+}
+
+#[test]
+fn openapi_schemas_of_custom_resources_are_those_of_kube_apiserver() {
+    let messages = &builtin_kinds().messages;
+    let message = messages.find("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition");
+    let names = json!({"plural": "cases", "kind": "Case", "listKind": "CaseList"});
+    let (mut count, mut different) = (0, 0);
+    for line in include_str!("../testdata/custom_schemas.jsonl").lines() {
+        let (case, _) = read_json(line.as_bytes()).unwrap();
+        let mut definition = json!({"metadata": {"name": "cases.a.io"}, "status": {"acceptedNames": names}, "spec": {
+            "group": "a.io", "names": names, "scope": "Cluster", "versions": [
+                {"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": case["schema"]}},
+            ],
+        }});
+        // As it is stored.
+        normalize(messages, message.unwrap(), &mut definition).unwrap();
+        let kind = served_kind(&definition);
+        for (name, version) in [("v3", OpenApiVersion::V3), ("v2", OpenApiVersion::V2)] {
+            let found = write_json(&own_part(object_definition(&kind, version)));
+            let expected = write_json(&case["answer"][name]);
+            if found != expected {
+                different += 1;
+                println!("{} {name}\n  expected {expected}\n  found    {found}", case["schema"]);
+            }
+        }
+        count += 1;
+    }
+    assert!(count > 300);
+    assert_eq!(different, 0);
 }

@@ -143,8 +143,8 @@ pub struct ScalePaths {
 }
 
 /// A column of a Table.
-#[derive(Clone, Debug, Deserialize, PartialEq)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq)]
+#[serde(default, rename_all = "camelCase")]
 pub struct PrinterColumn {
     /// Heading.
     pub name: String,
@@ -152,16 +152,12 @@ pub struct PrinterColumn {
     #[serde(rename = "type")]
     pub column_type: String,
     /// Format of the cells; may be empty.
-    #[serde(default)]
     pub format: String,
     /// Description; may be empty.
-    #[serde(default)]
     pub description: String,
     /// Above 0, kubectl prints the column only with `-o wide`.
-    #[serde(default)]
     pub priority: i32,
     /// JSON path of the cell.
-    #[serde(default)]
     pub json_path: String,
 }
 

@@ -6,6 +6,8 @@ pub mod api_approval;
 pub mod cells;
 /// CustomResourceDefinitions as they are stored.
 pub mod definition;
+#[cfg(test)]
+pub mod testing;
 /// A version of a custom resource: its schema, compiled on first use.
 pub mod version;
 
@@ -20,10 +22,11 @@ use base64::engine::general_purpose::STANDARD;
 pub use self::definition::{Definition, DefinitionNames};
 pub use self::version::CustomVersion;
 
+use self::cells::table_columns;
 use self::definition::{DefinitionSpec, DefinitionVersion};
 use super::catalog::{CUSTOM_VERBS, CatalogEntry};
 use super::webhook_config::WebhookClientConfig;
-use super::{ObjectFormat, Resource, ResourceColumn, ResourceVersion, ServedKind, ServedSubresource};
+use super::{ObjectFormat, Resource, ResourceVersion, ServedKind, ServedSubresource};
 use crate::kubeapi::compare_kube_aware;
 use crate::watch_cache::Stored;
 
@@ -94,7 +97,7 @@ fn custom_resource(definition: &Definition, stored: &Arc<Stored>, before: Option
         Arc::new(ResourceVersion {
             version: Cow::Owned(version.name.clone()),
             format: ObjectFormat::Custom(custom.clone()),
-            columns: columns(version),
+            columns: table_columns(version).into(),
             verbs: if is_terminating { TERMINATING_VERBS.to_vec() } else { CUSTOM_VERBS.to_vec() },
             storage_version_hash: storage_version_hash(&spec.group, storage.as_deref(), &names.kind).into(),
             subresources: subresources(version, &names.kind),
@@ -145,52 +148,6 @@ fn storage_version_hash(group: &str, version: Option<&str>, kind: &str) -> Strin
     let hash = digest::digest(&digest::SHA256, format!("{group}/{version}/{kind}").as_bytes());
     STANDARD.encode(&hash.as_ref()[..8])
 }
-
-/// Columns of a Table: the name, then those of the definition, or the age
-/// (`pkg/registry/customresource/tableconvertor`).
-fn columns(version: &DefinitionVersion) -> Arc<[ResourceColumn]> {
-    let name = ResourceColumn {
-        name: "Name".into(),
-        column_type: "string".into(),
-        format: "name".into(),
-        description: NAME_DESCRIPTION.to_owned(),
-        priority: 0,
-    };
-    let age = ResourceColumn {
-        name: "Age".into(),
-        column_type: "date".into(),
-        format: "".into(),
-        description: AGE_DESCRIPTION.to_owned(),
-        priority: 0,
-    };
-    let own = version.additional_printer_columns.iter().flatten().map(|column| ResourceColumn {
-        name: Cow::Owned(column.name.clone()),
-        column_type: Cow::Owned(column.column_type.clone()),
-        format: Cow::Owned(column.format.clone()),
-        description: if column.description.is_empty() {
-            format!("Custom resource definition column (in JSONPath format): {}", column.json_path)
-        } else {
-            column.description.clone()
-        },
-        priority: column.priority,
-    });
-    let mut columns: Vec<ResourceColumn> = std::iter::once(name).chain(own).collect();
-    if columns.len() == 1 {
-        columns.push(age);
-    }
-    columns.into()
-}
-
-/// Description of `metadata.name`, as upstream prints it.
-const NAME_DESCRIPTION: &str = "Name must be unique within a namespace. Is required when creating resources, although \
-    some resources may allow a client to request the generation of an appropriate name automatically. Name is primarily \
-    intended for creation idempotence and configuration definition. Cannot be updated. More info: \
-    https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
-/// Description of the default column, as upstream prints it.
-const AGE_DESCRIPTION: &str = "CreationTimestamp is a timestamp representing the server time when this object was \
-    created. It is not guaranteed to be set in happens-before order across separate operations. Clients may not set this \
-    value. It is represented in RFC3339 form and is in UTC.\n\nPopulated by the system. Read-only. Null for lists. More \
-    info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
 
 fn subresources(version: &DefinitionVersion, kind: &str) -> Vec<ServedSubresource> {
     let Some(subresources) = &version.subresources else { return Vec::new() };

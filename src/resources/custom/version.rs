@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::cells::column_paths;
 use super::definition::{DefinitionSpec, DefinitionVersion, ScalePaths};
 use crate::kubeapi::json_path::JsonPath;
 use crate::schema::Schema;
@@ -38,8 +39,8 @@ pub struct CustomVersion {
     pub deprecation_warning: Option<String>,
     /// Fields that field selectors may name, without the dot at the beginning.
     pub selectable_fields: Vec<String>,
-    /// JSON paths of the columns of a Table with their types; none for a path that cannot be read.
-    pub column_paths: Vec<(Option<JsonPath>, String)>,
+    /// JSON paths of the columns of a Table after the name, with their types.
+    pub column_paths: Vec<(JsonPath, String)>,
     /// Whether unknown fields are kept everywhere.
     pub preserves_unknown_fields: bool,
     definition: Arc<Stored>,
@@ -58,7 +59,6 @@ impl CustomVersion {
         definition: &Arc<Stored>,
     ) -> CustomVersion {
         let subresources = version.subresources.as_ref();
-        let column_paths = version.additional_printer_columns.iter().flatten();
         CustomVersion {
             name: version.name.clone(),
             api_version: format!("{}/{}", spec.group, version.name),
@@ -71,9 +71,7 @@ impl CustomVersion {
                 .flatten()
                 .map(|field| field.json_path.trim_start_matches('.').to_owned())
                 .collect(),
-            column_paths: column_paths
-                .map(|column| (JsonPath::parse(&column.json_path).ok(), column.column_type.clone()))
-                .collect(),
+            column_paths: column_paths(version),
             preserves_unknown_fields: spec.preserve_unknown_fields,
             definition: definition.clone(),
             place,

@@ -1,7 +1,6 @@
 //! Custom objects, compared with the answers of a kube-apiserver (`tests/interop/oracle`).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -13,12 +12,10 @@ use crate::kubeapi::field_error::FieldPath;
 use crate::kubeapi::json::{read_json, write_json};
 use crate::kubeapi::names::NameRule;
 use crate::kubeapi::object_meta::{validate_object_meta, validate_object_meta_update};
-use crate::resources::custom::{Definition, custom_entries};
+use crate::resources::custom::testing::served_kind;
 use crate::rest::object_type::DecodeError;
 use crate::rest::request_body::{BodyFindings, check_object};
 use crate::rest::write_options::FieldValidation;
-use crate::storage::{KeyValue, Prefix};
-use crate::watch_cache::Stored;
 
 const METADATA: FieldPath<'static> = FieldPath::root("metadata");
 
@@ -99,9 +96,7 @@ impl Case {
             },
             "status": {"acceptedNames": names},
         });
-        let stored = stored(&definition);
-        let definition: Definition = serde_json::from_value(definition).unwrap();
-        custom_entries(&definition, &stored, None).remove(0).kind
+        served_kind(&definition)
     }
 
     /// What Narthex answers.
@@ -205,14 +200,6 @@ impl Case {
         };
         answer
     }
-}
-
-/// A definition as the store has it.
-fn stored(definition: &Value) -> Arc<Stored> {
-    let prefix = Prefix::parse("/registry/definitions/").unwrap();
-    let key = prefix.key("", "cases.a.io").unwrap();
-    let value = Bytes::from(definition.to_string());
-    Arc::new(Stored::new(Arc::new(KeyValue { key, value, created: 2, revision: 2, expires: None }), &prefix, &[]))
 }
 
 /// The differences by kind, with the case and both answers.

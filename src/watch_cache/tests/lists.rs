@@ -89,7 +89,11 @@ fn list_version_and_match() {
         for path in ["ns/1", "ns/2", "ns/3"] {
             fixture.put(path, "x", "").await;
         }
-        let other = CollectionSettings { prefix: Prefix::parse("/registry/others/").unwrap(), fields: Arc::new([]) };
+        let other = CollectionSettings {
+            prefix: Prefix::parse("/registry/others/").unwrap(),
+            fields: Arc::new([]),
+            upgrade: None,
+        };
         let others = fixture.collections.collection(&other);
         others.create(&other.prefix.key("", "o").unwrap(), value("", ""), None).await.unwrap();
         use ListRevision::*;

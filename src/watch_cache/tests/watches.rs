@@ -172,7 +172,11 @@ fn watch_bookmarks_move_on_with_the_store_and_precede_the_end() {
         };
         let start = tokio::time::Instant::now();
         let mut cursor = fixture.things.watch(timed(true), &fixture.notifier).await.unwrap();
-        let other = CollectionSettings { prefix: Prefix::parse("/registry/others/").unwrap(), fields: Arc::new([]) };
+        let other = CollectionSettings {
+            prefix: Prefix::parse("/registry/others/").unwrap(),
+            fields: Arc::new([]),
+            upgrade: None,
+        };
         let others = fixture.collections.collection(&other);
         others.create(&other.prefix.key("", "o").unwrap(), value("", ""), None).await.unwrap();
         let mut bookmarks = Vec::new();

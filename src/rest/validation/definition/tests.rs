@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use super::*;
 use crate::kubeapi::json::read_json;
 use crate::resources::builtin::builtin_kinds;
+use crate::resources::definition_upgrade::{definition_as_v1, upgrade_stored_definition};
 use crate::rest::object_type::DecodeError;
 use crate::rest::request_body::{BodyFindings, check_object};
 use crate::rest::target::ObjectTarget;
@@ -195,6 +196,26 @@ fn definitions_are_answered_as_by_kube_apiserver() {
         (!case.stored).then(|| (line.to_owned(), case.answer, found, case.show))
     });
     check(cases, &KNOWN_DIFFERENCES);
+}
+
+#[test]
+fn stored_definitions_are_read_as_by_kube_apiserver() {
+    let mut count = 0;
+    for line in include_str!("../../../resources/testdata/definitions.jsonl").lines() {
+        let case: Case = serde_json::from_str(line).unwrap();
+        if case.stored {
+            count += 1;
+            let stored: Value = serde_json::from_str(case.definition.get()).unwrap();
+            let is_old = stored["apiVersion"] == "apiextensions.k8s.io/v1beta1";
+            assert_eq!(definition_as_v1(stored).ok(), case.answer.prepared, "{line}");
+            // One in v1 was stored with its defaults.
+            let bytes = Bytes::copy_from_slice(case.definition.get().as_bytes());
+            let upgraded = upgrade_stored_definition(&bytes);
+            let upgraded = upgraded.map(|bytes| serde_json::from_slice::<Value>(&bytes).unwrap());
+            assert_eq!(upgraded, case.answer.prepared.filter(|_| is_old), "{line}");
+        }
+    }
+    assert_eq!(count, 10);
 }
 
 #[test]
