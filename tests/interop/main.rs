@@ -31,7 +31,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(12 * 60);
 static RUNNING_TESTS: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
 
 /// Programs that `tests/interop/peers/build` builds.
-const PEERS: [&str; 16] = [
+const PEERS: [&str; 19] = [
     "etcd",
     "kube-apiserver",
     "kube-controller-manager",
@@ -44,6 +44,9 @@ const PEERS: [&str; 16] = [
     "sample-apiserver",
     "kubectl",
     "kube-rbac-proxy",
+    "website-operator",
+    "sample-controller",
+    "chaospod-controller",
     "informers",
     "leader-election",
     "kinds",

@@ -117,6 +117,7 @@ pub(crate) fn gateway_tests() -> Vec<(&'static str, TestFn)> {
         pages::GATEWAY_TESTS,
         sidecar::GATEWAY_TESTS,
         embedded_api::GATEWAY_TESTS,
+        embedded_api::operators::GATEWAY_TESTS,
         store_contract::TESTS,
         checked_in_data::TESTS,
     ]

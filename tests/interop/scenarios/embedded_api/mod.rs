@@ -8,6 +8,7 @@ mod kube_rs_watchers;
 mod kube_schedulers;
 mod kubectl_descriptions;
 mod kubectl_stories;
+pub(super) mod operators;
 mod process_kills;
 mod recorder;
 mod request_comparison;

@@ -1,0 +1,9 @@
+//go:build tools
+
+// Package peers names the programs this module builds, so that `go mod tidy` keeps their dependencies.
+package peers
+
+import (
+	_ "k8s.io/sample-controller"
+	_ "sigs.k8s.io/controller-runtime/examples/crd"
+)
