@@ -2,7 +2,11 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
 use serde::Deserialize;
+
+use crate::tls::CertificateInfo;
 
 /// Port of a webhook's Service without one.
 const DEFAULT_PORT: u16 = 443;
@@ -48,9 +52,33 @@ impl WebhookClientConfig {
     }
 }
 
+/// Why a bundle has no certificate that can be used (`rootCertPool` in `k8s.io/client-go/transport`); none if it has one.
+pub fn ca_bundle_error(pem: &[u8]) -> Option<String> {
+    let mut first = None;
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let parsed = certificate.map_err(|error| error.to_string()).and_then(|der| CertificateInfo::parse(&der));
+        match parsed {
+            Ok(_) => return None,
+            Err(error) => first = first.or_else(|| Some(format!("failed to parse certificate: {error}"))),
+        }
+    }
+    Some(first.unwrap_or_else(|| "unable to parse bytes as PEM block".to_owned()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ca_bundle_needs_one_certificate() {
+        let block =
+            |der: &[u8]| format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", STANDARD.encode(der));
+        let valid = rcgen::generate_simple_self_signed(Vec::new()).unwrap().cert;
+        let (valid, invalid) = (block(valid.der()), block(b"abc"));
+        assert_eq!(ca_bundle_error(format!("{invalid}{valid}").as_bytes()), None);
+        assert_eq!(ca_bundle_error(b"abc").unwrap(), "unable to parse bytes as PEM block");
+        assert!(ca_bundle_error(invalid.as_bytes()).unwrap().starts_with("failed to parse certificate: "));
+    }
 
     #[test]
     fn webhook_config_is_read_with_defaults() {

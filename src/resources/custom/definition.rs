@@ -8,8 +8,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
-use crate::resources::webhook_config::WebhookClientConfig;
-use crate::tls::Bundle;
+use crate::resources::webhook_config::{WebhookClientConfig, ca_bundle_error};
 use crate::watch_cache::Stored;
 
 /// A CustomResourceDefinition.
@@ -243,7 +242,7 @@ impl Definition {
         let webhook = self.spec.conversion.as_ref().and_then(|conversion| conversion.webhook.as_ref());
         let Some(config) = webhook.and_then(|webhook| webhook.client_config.as_ref()) else { return true };
         match config.ca_bundle_pem() {
-            Ok(pem) => pem.is_none_or(|pem| Bundle::from_pem(&pem, "caBundle").is_ok()),
+            Ok(pem) => pem.is_none_or(|pem| ca_bundle_error(&pem).is_none()),
             Err(_) => false,
         }
     }

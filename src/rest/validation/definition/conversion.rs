@@ -2,14 +2,13 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject as _;
 
 use super::hoisted::{ClientConfigField, ConversionField, ServiceField};
 use super::options::ValidationRules;
 use crate::kubeapi::field_error::{BadValue, FieldError, FieldPath};
 use crate::kubeapi::go_url::GoUrl;
 use crate::kubeapi::names::{check_dns1035_label, check_dns1123_subdomain, check_port_number};
+use crate::resources::webhook_config::ca_bundle_error;
 
 /// Versions of `ConversionReview` that a server understands.
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
@@ -81,7 +80,7 @@ fn client_errors(client: &ClientConfigField, rules: &ValidationRules, path: &Fie
         _ => vec![FieldError::required(path, "exactly one of url or service is required")],
     };
     if !client.ca_bundle.is_empty() && !rules.allows_invalid_ca_bundle {
-        errors.extend(ca_bundle_error(&client.ca_bundle).map(|why| {
+        errors.extend(bundle_error(&client.ca_bundle).map(|why| {
             let why = format!("unable to load root certificates: {why}");
             FieldError::invalid(path.child("caBundle"), &client.ca_bundle, why)
         }));
@@ -91,17 +90,11 @@ fn client_errors(client: &ClientConfigField, rules: &ValidationRules, path: &Fie
 
 /// Whether certificates in base64 can be used.
 pub(super) fn is_valid_ca_bundle(bundle: &str) -> bool {
-    ca_bundle_error(bundle).is_none()
+    bundle_error(bundle).is_none()
 }
 
-fn ca_bundle_error(bundle: &str) -> Option<String> {
-    let bytes = STANDARD.decode(bundle).unwrap_or_default();
-    let mut certificates = CertificateDer::pem_slice_iter(&bytes);
-    match certificates.next() {
-        None => Some("unable to parse bytes as PEM block".to_owned()),
-        Some(Err(error)) => Some(format!("failed to parse certificate: {error}")),
-        Some(Ok(_)) => None,
-    }
+fn bundle_error(bundle: &str) -> Option<String> {
+    ca_bundle_error(&STANDARD.decode(bundle).unwrap_or_default())
 }
 
 /// The errors of the address of a webhook (`ValidateWebhookURL`).
