@@ -131,6 +131,16 @@ fn refresh(version: &CustomVersion, value: &mut Value) {
     // What cannot be read is removed, so that there is no error.
     let _ = coerce_embedded(schema, value, MalformedFields::Remove);
     apply_defaults(value, schema);
+    repair_generation(value);
+}
+
+/// Counts the generations of an object that was stored without one from 1 on.
+fn repair_generation(value: &mut Value) {
+    if let Some(Value::Object(metadata)) = value.get_mut("metadata")
+        && metadata.get("generation").and_then(Value::as_i64).unwrap_or(0) == 0
+    {
+        metadata.insert("generation".to_owned(), json!(1));
+    }
 }
 
 /// The bytes of an object in the version in which it is stored.

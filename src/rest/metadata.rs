@@ -82,11 +82,13 @@ pub(super) fn fill_replacement(target: &ObjectTarget<'_>, old: &Map<String, Valu
     change_metadata(object, |metadata| {
         metadata.remove("selfLink");
         metadata.remove("managedFields");
-        // Metadata that is left out stays; other values are refused by validation.
-        if let Some(created) = old_meta.get("creationTimestamp") {
-            metadata.insert("creationTimestamp".to_owned(), created.clone());
+        for field in ["creationTimestamp", "deletionTimestamp"] {
+            if let Some(time) = old_meta.get(field) {
+                metadata.insert(field.to_owned(), time.clone());
+            }
         }
-        for field in ["uid", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        // Metadata that is left out stays; other values are refused by validation.
+        for field in ["uid", "deletionGracePeriodSeconds"] {
             let is_unset = metadata.get(field).is_none_or(|value| value.is_null() || value == "");
             if is_unset && let Some(value) = old_meta.get(field) {
                 metadata.insert(field.to_owned(), value.clone());

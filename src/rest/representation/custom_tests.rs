@@ -58,11 +58,11 @@ fn sent(kind: &ServedKind, object: &Arc<Stored>) -> (String, bool) {
 }
 
 fn thing(spec: &Value) -> Arc<Stored> {
-    stored(&json!({"apiVersion": "a.io/v1", "kind": "Thing", "metadata": {"name": "x"}, "spec": spec}))
+    stored(&json!({"apiVersion": "a.io/v1", "kind": "Thing", "metadata": {"generation": 1, "name": "x"}, "spec": spec}))
 }
 
 fn expected(version: &str, spec: &str) -> String {
-    let metadata = r#"{"name":"x","resourceVersion":"7"}"#;
+    let metadata = r#"{"generation":1,"name":"x","resourceVersion":"7"}"#;
     format!(r#"{{"apiVersion":"a.io/{version}","kind":"Thing","metadata":{metadata},"spec":{spec}}}"#)
 }
 
@@ -92,7 +92,7 @@ fn custom_object_sent_as_stored_unless_schema_adds_or_removes() {
 #[test]
 fn custom_object_of_other_writer_is_sent_sorted() {
     let kind = &kinds(&[("v1", json!({}))])[0];
-    let text = br#"{"kind": "Thing", "apiVersion": "a.io/v1", "metadata": {"name": "x"}, "spec": {}}"#;
+    let text = br#"{"kind": "Thing", "apiVersion": "a.io/v1", "metadata": {"name": "x", "generation": 1}, "spec": {}}"#;
     let prefix = Prefix::parse("/registry/a.io/things/").unwrap();
     let key = prefix.key("", "x").unwrap();
     let record = KeyValue { key, value: Bytes::from_static(text), created: 2, revision: 7, expires: None };
