@@ -30,7 +30,9 @@ pub(super) async fn delete(
     let current = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
     let current = current.ok_or_else(|| target.not_found())?;
     let content = match remove(collection, target, current, &options).await? {
-        Removed::Gone(last, revision) if strategy::returns_deleted_object(&target.kind.resource) => {
+        Removed::Gone(last, revision)
+            if strategy::returns_deleted_object(&target.kind.resource) && last.defect().is_none() =>
+        {
             ReplyContent::Object(ReplyObject::Stored(last, revision))
         }
         Removed::Gone(last, _) => ReplyContent::Status(deleted_status(target, &last)),
@@ -65,7 +67,9 @@ pub(super) async fn delete_collection(
     let mut deleted = StoredList { objects: Vec::new(), ..list.clone() };
     let mut removals = pin!(remove_all(collection, &target.kind, list.objects, &options));
     while let Some((object, _)) = removals.try_next().await? {
-        deleted.objects.push(object);
+        if object.defect().is_none() {
+            deleted.objects.push(object);
+        }
     }
     Ok(VerbReply::ok(ReplyContent::List(deleted)))
 }

@@ -42,11 +42,18 @@ pub(super) async fn remove(
     let key = target.key(collection)?;
     loop {
         check_preconditions(target, &current, options)?;
-        let mut object = stored_object(&current).await?;
+        let object = match stored_object(&current).await {
+            Ok(object) => Some(object),
+            // A value that cannot be read has nothing that its deletion waits for.
+            Err(_) if current.defect().is_some() => None,
+            Err(status) => return Err(status),
+        };
         let is_marked = current.metadata().deletion_timestamp.is_some();
-        // Its objects are deleted first.
-        let is_gone = !metadata::has_finalizers(&target.kind.resource, &object)
-            && (is_marked || !definition::is_definition(&target.kind.resource));
+        // The objects of a definition are deleted first.
+        let is_gone = object.as_ref().is_none_or(|object| {
+            !metadata::has_finalizers(&target.kind.resource, object)
+                && (is_marked || !definition::is_definition(&target.kind.resource))
+        });
         if is_marked && !is_gone {
             return Ok(Removed::Marked(ReplyObject::stored(current)));
         }
@@ -54,17 +61,20 @@ pub(super) async fn remove(
             let revision = current.revision();
             return Ok(Removed::Gone(current, revision));
         }
-        let result = if is_gone {
-            let deleted = collection.delete(&key, current.revision()).await;
-            deleted.map(|revision| Removed::Gone(current.clone(), revision))
-        } else {
-            mark(target, &mut object);
-            if options.is_dry_run {
-                return Ok(Removed::Marked(ReplyObject::Unstored(Value::Object(object))));
+        let result = match object.filter(|_| !is_gone) {
+            None => {
+                let deleted = collection.delete(&key, current.revision()).await;
+                deleted.map(|revision| Removed::Gone(current.clone(), revision))
             }
-            let value = write_stored_json(&object).bytes;
-            let stored = collection.update(&key, current.revision(), value.into(), None).await;
-            stored.map(|stored| Removed::Marked(ReplyObject::stored(stored)))
+            Some(mut object) => {
+                mark(target, &mut object);
+                if options.is_dry_run {
+                    return Ok(Removed::Marked(ReplyObject::Unstored(Value::Object(object))));
+                }
+                let value = write_stored_json(&object).bytes;
+                let stored = collection.update(&key, current.revision(), value.into(), None).await;
+                stored.map(|stored| Removed::Marked(ReplyObject::stored(stored)))
+            }
         };
         match result {
             Ok(removed) => return Ok(removed),
