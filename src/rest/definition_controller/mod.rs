@@ -73,7 +73,8 @@ impl DefinitionController {
             removing: HashSet::new(),
             checked: HashMap::new(),
             changed_groups: BTreeSet::new(),
-            is_behind: false,
+            // The last process may have ended before it dealt with what it stored.
+            is_behind: true,
             registered: BTreeSet::new(),
         };
         controller.update_catalog();

@@ -16,3 +16,4 @@ pub(crate) mod plaintext_backend;
 pub(crate) mod process;
 pub(crate) mod raw_backend;
 pub(crate) mod raw_h2_client;
+pub(crate) mod store_file;
