@@ -202,6 +202,11 @@ impl ApiServer {
         self.catalog_publisher.publish(Arc::new(catalog));
     }
 
+    /// Whether the server has resources of its own in a group. Definitions of such a group are not served.
+    fn has_builtin_group(&self, group: &str) -> bool {
+        self.settings.catalog.entries().iter().any(|entry| entry.kind.resource.group == group)
+    }
+
     /// The resources that are stored as themselves, each with its collection.
     ///
     /// # Errors

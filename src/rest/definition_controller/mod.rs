@@ -183,6 +183,12 @@ impl DefinitionController {
         if !definition.has_condition("Established") {
             return Vec::new();
         }
+        // Its objects would be those of the server, and be deleted with the definition.
+        if self.api.has_builtin_group(&definition.spec.group) {
+            let (name, group) = (&definition.metadata.name, &definition.spec.group);
+            tracing::warn!(definition = name, group, "CustomResourceDefinition not served: its group is built in");
+            return Vec::new();
+        }
         let known = self.known.get(&definition.metadata.name).filter(|known| {
             let (before, now) = (&known.definition, definition);
             (&before.metadata.uid, &before.spec, &before.status.accepted_names)

@@ -9,13 +9,13 @@ use crate::support::conversion_webhook::{ConversionAnswer, ConversionWebhook, ri
 use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
 use crate::support::fixtures::eventually;
 
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+pub(super) const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/routes.example.com";
-const V1: &str = "/apis/example.com/v1/namespaces/default/routes";
-const V2: &str = "/apis/example.com/v2/namespaces/default/routes";
+pub(super) const V1: &str = "/apis/example.com/v1/namespaces/default/routes";
+pub(super) const V2: &str = "/apis/example.com/v2/namespaces/default/routes";
 
 /// A definition that stores `storage` and converts by `conversion`.
-fn definition(storage: &str, conversion: &Value) -> Value {
+pub(super) fn definition(storage: &str, conversion: &Value) -> Value {
     let text = json!({"type": "string"});
     let version = |name: &str, spec: Value, path: &str| {
         json!({
@@ -40,22 +40,22 @@ fn definition(storage: &str, conversion: &Value) -> Value {
     })
 }
 
-fn route(version: &str, name: &str, spec: &Value) -> Value {
+pub(super) fn route(version: &str, name: &str, spec: &Value) -> Value {
     json!({"apiVersion": format!("example.com/{version}"), "kind": "Route", "metadata": {"name": name}, "spec": spec})
 }
 
-fn route_v1(name: &str, port: u16) -> Value {
+pub(super) fn route_v1(name: &str, port: u16) -> Value {
     route("v1", name, &json!({"hostPort": format!("{name}:{port}")}))
 }
 
-async fn create(client: &Client, path: &str, object: &Value) -> Value {
+pub(super) async fn create(client: &Client, path: &str, object: &Value) -> Value {
     let response = send_json(client, Method::POST, path, object).await;
     assert_eq!(response.status, 201, "{}", response.text());
     response.json()
 }
 
 /// The message of a Status 500 without reason.
-fn failure(response: &ClientResponse) -> String {
+pub(super) fn failure(response: &ClientResponse) -> String {
     assert_eq!(response.status, 500, "{}", response.text());
     let status = response.json();
     assert_eq!((&status["kind"], &status["reason"]), (&json!("Status"), &Value::Null), "{status}");
@@ -63,7 +63,7 @@ fn failure(response: &ClientResponse) -> String {
 }
 
 /// Creates the definition and waits until both versions are served.
-async fn establish(client: &Client, definition: &Value) {
+pub(super) async fn establish(client: &Client, definition: &Value) {
     create(client, DEFINITIONS, definition).await;
     eventually("the definition to be established", async || {
         (client.get(V1).await.status == 200 && client.get(V2).await.status == 200).then_some(())

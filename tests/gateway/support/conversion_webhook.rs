@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
+use tokio::sync::{RwLock, RwLockWriteGuard};
 
 use crate::support::backend::{Backend, BackendResponse, BackendSettings, json_response};
 use crate::support::fixtures::TestEnvironment;
@@ -19,6 +20,8 @@ pub(crate) struct ConversionWebhook {
     /// The reviews that it received.
     reviews: Arc<Mutex<Vec<Value>>>,
     answer: Arc<Mutex<ConversionAnswer>>,
+    /// Held for writing, no review is answered.
+    gate: Arc<RwLock<()>>,
     ca_bundle: String,
 }
 
@@ -31,20 +34,22 @@ impl ConversionWebhook {
         };
         let reviews: Arc<Mutex<Vec<Value>>> = Arc::default();
         let answer: Arc<Mutex<ConversionAnswer>> = Arc::new(Mutex::new(right_answer));
-        let (received, current) = (reviews.clone(), answer.clone());
+        let gate: Arc<RwLock<()>> = Arc::default();
+        let (received, current, open) = (reviews.clone(), answer.clone(), gate.clone());
         let backend = Backend::start(environment, settings, move |request| {
-            let (received, current) = (received.clone(), current.clone());
+            let (received, current, open) = (received.clone(), current.clone(), open.clone());
             async move {
                 let body = request.into_body().collect().await.unwrap().to_bytes();
                 let review: Value = serde_json::from_slice(&body).unwrap();
                 received.lock().unwrap().push(review.clone());
+                let _open = open.read().await;
                 let answer = *current.lock().unwrap();
                 answer(&mut converted_review(&review))
             }
         })
         .await;
         let ca_bundle = STANDARD.encode(environment.read_file("backend-ca.crt"));
-        ConversionWebhook { backend, reviews, answer, ca_bundle }
+        ConversionWebhook { backend, reviews, answer, gate, ca_bundle }
     }
 
     /// `spec.conversion` with the webhook's URL.
@@ -70,6 +75,11 @@ impl ConversionWebhook {
     /// Changes how the webhook answers.
     pub(crate) fn set_answer(&self, answer: ConversionAnswer) {
         *self.answer.lock().unwrap() = answer;
+    }
+
+    /// Lets reviews wait until the value is dropped.
+    pub(crate) async fn hold(&self) -> RwLockWriteGuard<'_, ()> {
+        self.gate.write().await
     }
 
     /// The number of objects in each call since the last time.
