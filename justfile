@@ -15,6 +15,10 @@ interop *ARGS:
 kills COUNT="1000":
     NARTHEX_TEST_KILLS={{COUNT}} cargo test --locked --test gateway -- --nocapture process_kills
 
+# CustomResourceDefinitions that come and go for so many minutes; says whether memory stays flat
+crd-churn MINUTES="60":
+    NARTHEX_TEST_CHURN_MINUTES={{MINUTES}} cargo test --locked --test gateway -- --nocapture definitions_come_and_go
+
 # Formatting, clippy, dependencies, documentation
 lint:
     cargo fmt --check

@@ -9,6 +9,7 @@ mod conversion_webhook_calls;
 mod conversion_webhooks;
 mod custom_resources;
 mod definition_changes;
+mod definition_churn;
 mod definition_conflicts;
 mod definition_limits;
 mod definition_validation;
