@@ -71,9 +71,9 @@ pub(super) async fn scale(
     let stored = collection.get_latest(&key).await.map_err(|error| cache_error(target, error))?;
     let mut current = stored.ok_or_else(|| target.not_found())?;
     if request.info.verb == "get" {
-        let scale = read_scale(paths, &api.converter.served_object(&target.kind, collection, &current).await?)
-            .map_err(Status::internal_error)?;
-        if scale["spec"]["replicas"].is_null() {
+        let object = api.converter.served_object(&target.kind, collection, &current).await?;
+        let scale = read_scale(paths, &object).map_err(Status::internal_error)?;
+        if !has_replicas(paths, &object) {
             let path = &paths.spec_replicas_path;
             return Err(Status::internal_error(format_args!("the spec replicas field {path:?} does not exist")));
         }
@@ -105,10 +105,7 @@ pub(super) async fn scale(
         metadata::check_name(&of_scale, &scale)?;
         let replicas = scale.get("spec").and_then(|spec| spec.get("replicas")).and_then(Value::as_i64);
         // Go's decoder does not tell 0 from nothing.
-        let is_absent = replicas.is_none()
-            && is_patch
-            && read_scale(paths, &object).is_ok_and(|scale| scale["spec"]["replicas"].is_null());
-        if is_absent {
+        if replicas.is_none() && is_patch && !has_replicas(paths, &object) {
             let path = &paths.spec_replicas_path;
             return Err(Status::bad_request(format!("the spec replicas field {path:?} cannot be empty")));
         }
@@ -141,7 +138,11 @@ fn reply(scale: Value) -> VerbReply {
     VerbReply::ok(ReplyContent::Object(ReplyObject::Unstored(scale)))
 }
 
-/// The `Scale` of an object; without `spec.replicas` if the object does not have them.
+fn has_replicas(paths: &ScalePaths, object: &Map<String, Value>) -> bool {
+    custom_object::read_scale_fields(paths, object).is_ok_and(|fields| fields.spec_replicas.is_some())
+}
+
+/// The `Scale` of an object; without `spec.replicas` if they are 0, as Go encodes it.
 ///
 /// # Errors
 /// A field has the wrong type; with Go's text.
@@ -158,7 +159,7 @@ fn read_scale(paths: &ScalePaths, object: &Map<String, Value>) -> Result<Value, 
             scale["metadata"][name] = value.clone();
         }
     }
-    if let Some(replicas) = fields.spec_replicas {
+    if let Some(replicas) = fields.spec_replicas.filter(|replicas| *replicas != 0) {
         scale["spec"]["replicas"] = replicas.into();
     }
     if !fields.selector.is_empty() {

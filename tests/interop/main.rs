@@ -31,7 +31,7 @@ const TEST_TIMEOUT: Duration = Duration::from_secs(12 * 60);
 static RUNNING_TESTS: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
 
 /// Programs that `tests/interop/peers/build` builds.
-const PEERS: [&str; 19] = [
+const PEERS: [&str; 20] = [
     "etcd",
     "kube-apiserver",
     "kube-controller-manager",
@@ -39,6 +39,7 @@ const PEERS: [&str; 19] = [
     "metrics-server",
     "kube-rs-controller",
     "kube-rs-watchers",
+    "kube-rs-operator",
     "konnectivity-server",
     "konnectivity-agent",
     "sample-apiserver",

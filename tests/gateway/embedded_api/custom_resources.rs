@@ -228,6 +228,8 @@ async fn custom_resource_is_scaled_by_its_subresource() {
     let mut definition = definition();
     definition["spec"]["versions"][0]["subresources"]["scale"] =
         json!({"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"});
+    let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    schema["properties"]["spec"]["properties"]["replicas"]["minimum"] = json!(0);
     establish_definition(&client, &definition).await;
     let spec = json!({"cronSpec": "* * * * *", "replicas": 2});
     let created = send_json(&client, Method::POST, CRON_TABS, &cron_tab("a", &spec)).await;
@@ -255,6 +257,10 @@ async fn custom_resource_is_scaled_by_its_subresource() {
     let patch = [("content-type", "application/merge-patch+json")];
     let patched = client.send_and_read(request(Method::PATCH, &path, &patch, r#"{"spec":{"replicas":7}}"#)).await;
     assert_eq!((patched.status.as_u16(), &patched.json()["spec"]["replicas"]), (200, &json!(7)));
+    let none = client.send_and_read(request(Method::PATCH, &path, &patch, r#"{"spec":{"replicas":0}}"#)).await;
+    assert_eq!((none.status.as_u16(), &none.json()["spec"]), (200, &json!({})), "Go omits zeros");
+    assert_eq!(client.get(&path).await.json()["spec"], json!({}));
+    assert_eq!(client.get(&format!("{CRON_TABS}/a")).await.json()["spec"]["replicas"], 0);
     let wrong = client.send_and_read(request(Method::PATCH, &path, &patch, r#"{"spec":{"replicas":-1}}"#)).await;
     assert_eq!(wrong.status, 422);
     let message = wrong.json()["message"].as_str().unwrap().to_owned();
