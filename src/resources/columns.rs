@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use serde_json::{Value, json};
 
-use super::custom::cells::custom_cells;
+use super::custom::cells::{custom_cells, scale_cells};
 use super::{ResourceColumn, ServedKind};
 use crate::kubeapi::human_duration::age_of;
 
@@ -48,6 +48,7 @@ pub fn table_cells(kind: &ServedKind, object: &Value, now: SystemTime) -> Vec<Va
         ("apiregistration.k8s.io", "apiservices") => {
             vec![printer.name(), backend(object).into(), availability(object).into(), printer.age()]
         }
+        ("autoscaling", "scales") => scale_cells(object, now),
         _ => printer.other(&kind.version.columns),
     }
 }

@@ -55,7 +55,7 @@ pub(super) async fn store_new(
     warnings: &mut Vec<String>,
 ) -> Result<ReplyObject, Status> {
     namespace::check_active(api, target, &object).await?;
-    check_definition(target)?;
+    check_definition(target, ObjectMetaView::of_map(&object).name())?;
     let is_generated = ObjectMetaView::of_map(&object).name().is_empty();
     let version = ObjectMetaView::of_map(&object).resource_version().to_owned();
     let mut attempt = 1;
@@ -100,7 +100,7 @@ pub(super) async fn store_new(
 ///
 /// # Errors
 /// 403.
-fn check_definition(target: &ObjectTarget<'_>) -> Result<(), Status> {
+fn check_definition(target: &ObjectTarget<'_>, name: &str) -> Result<(), Status> {
     let is_terminating = target.kind.resource.custom.as_ref().is_some_and(|custom| custom.is_terminating);
     if !is_terminating {
         return Ok(());
@@ -108,10 +108,9 @@ fn check_definition(target: &ObjectTarget<'_>) -> Result<(), Status> {
     let (group, plural) = target.kind.resource.group_resource();
     let qualified = format!("{plural}.{group}");
     let message = format!(
-        "{qualified} {:?} is forbidden: create not allowed while custom resource definition is terminating",
-        target.name
+        "{qualified} {name:?} is forbidden: create not allowed while custom resource definition is terminating"
     );
-    Err(Status::new(403, "Forbidden", message).with_resource(group, plural, &target.name))
+    Err(Status::new(403, "Forbidden", message).with_resource(group, plural, name))
 }
 
 /// How long the store keeps an object of the kind; none is for ever.

@@ -42,20 +42,32 @@ pub(super) fn mark(object: &mut Map<String, Value>, now: &str) {
             all.push(json!(CLEANUP_FINALIZER));
         }
     });
-    let condition = json!({
-        "type": "Terminating",
-        "status": "True",
-        "lastTransitionTime": now,
-        "reason": "InstanceDeletionPending",
-        "message": "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
-    });
+    set_terminating(
+        object,
+        now,
+        "InstanceDeletionPending",
+        "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
+    );
+}
+
+/// Notes that objects of the definition are being deleted and some remain.
+pub(super) fn mark_in_progress(object: &mut Map<String, Value>, now: &str) {
+    set_terminating(object, now, "InstanceDeletionInProgress", "CustomResource deletion is in progress");
+}
+
+/// Sets the condition `Terminating` to true. Its time stays if it was true.
+fn set_terminating(object: &mut Map<String, Value>, now: &str, reason: &str, message: &str) {
     let status = object.entry("status").or_insert_with(|| json!({}));
     if !status["conditions"].is_array() {
         status["conditions"] = json!([]);
     }
     if let Some(conditions) = status["conditions"].as_array_mut() {
+        let is_terminating = |one: &&Value| one["type"] == "Terminating" && one["status"] == "True";
+        let since = conditions.iter().find(is_terminating).map_or(json!(now), |one| one["lastTransitionTime"].clone());
         conditions.retain(|one| one["type"] != "Terminating");
-        conditions.push(condition);
+        conditions.push(json!({
+            "type": "Terminating", "status": "True", "lastTransitionTime": since, "reason": reason, "message": message,
+        }));
     }
 }
 
@@ -94,5 +106,10 @@ mod tests {
         mark(&mut object, "2026-01-01T00:00:00Z");
         assert_eq!(object["metadata"]["finalizers"], json!([CLEANUP_FINALIZER]));
         assert_eq!(object["status"]["conditions"][0]["reason"], "InstanceDeletionPending");
+        mark_in_progress(&mut object, "2026-01-02T00:00:00Z");
+        let condition = &object["status"]["conditions"][0];
+        assert_eq!(condition["reason"], "InstanceDeletionInProgress");
+        assert_eq!(condition["lastTransitionTime"], "2026-01-01T00:00:00Z");
+        assert_eq!(object["status"]["conditions"].as_array().unwrap().len(), 1);
     }
 }

@@ -105,8 +105,13 @@ pub(super) fn remove_all<'r>(
 /// Marks an object for deletion (`rest.BeforeDelete`).
 fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>) {
     let is_namespace = target.kind.resource.plural == "namespaces";
+    let is_definition = definition::is_definition(&target.kind.resource);
     change_metadata(object, |metadata| {
         metadata.insert("deletionTimestamp".to_owned(), json!(metadata::now()));
+        // `REST.Delete` in apiextensions-apiserver's `pkg/registry/customresourcedefinition/etcd.go`.
+        if is_definition {
+            return;
+        }
         if !is_namespace {
             metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
         }
@@ -114,7 +119,7 @@ fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>) {
             metadata.insert("generation".to_owned(), json!(generation + 1));
         }
     });
-    if definition::is_definition(&target.kind.resource) {
+    if is_definition {
         definition::mark(object, &metadata::now());
     }
     if is_namespace {
@@ -123,14 +128,19 @@ fn mark(target: &ObjectTarget<'_>, object: &mut Map<String, Value>) {
     }
 }
 
-/// 409 if a precondition does not hold, with Kubernetes' text (`rest.BeforeDelete`).
+/// 409 if a precondition does not hold, with Kubernetes' text (`rest.BeforeDelete`; definitions have their own).
 fn check_preconditions(target: &ObjectTarget<'_>, current: &Stored, options: &DeleteOptions) -> Result<(), Status> {
+    let resource = &target.kind.resource;
     let conflict = |what: &str, wanted: &str, found: &str, then: &str| {
+        if definition::is_definition(resource) {
+            let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}");
+            return Err(Status::conflict(&resource.group, &resource.plural, &target.name, why));
+        }
         let why = format!(
             "the {what} in the precondition ({wanted}) does not match the {what} in record ({found}). The object might \
              have been {then}"
         );
-        Err(Status::conflict(&target.kind.resource.group, &target.kind.resource.kind, &target.name, why))
+        Err(Status::conflict(&resource.group, &resource.kind, &target.name, why))
     };
     if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != &*current.metadata().uid) {
         return conflict("UID", uid, &current.metadata().uid, "deleted and then recreated");

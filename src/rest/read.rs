@@ -93,7 +93,7 @@ pub(super) fn selection(
             || (field == "metadata.namespace" && target.kind.resource.is_namespaced)
             || own_fields.contains(&field)
     };
-    options.check_fields(is_selectable, !own_fields.is_empty())?;
+    options.check_fields(is_selectable, target.kind.resource.custom.is_some() || !own_fields.is_empty())?;
     let declared = collection.declared_fields();
     let mut fields = options.field_selector.clone();
     for term in &mut fields.terms {

@@ -15,6 +15,7 @@ use super::{ApiRequest, ApiServer, VerbReply, cache_error, custom_object, errors
 use crate::kubeapi::Status;
 use crate::kubeapi::object_meta::ObjectMetaView;
 use crate::resources::builtin::builtin_kinds;
+use crate::resources::custom::cells::scale_columns;
 use crate::resources::custom::definition::ScalePaths;
 use crate::resources::{ObjectFormat, Resource, ResourceVersion, ServedKind};
 use crate::watch_cache::ResourceCollection;
@@ -29,7 +30,7 @@ pub(super) fn scale_kind() -> Option<&'static ServedKind> {
         let version = Arc::new(ResourceVersion {
             version: Cow::Borrowed("v1"),
             format: ObjectFormat::Builtin(message, None),
-            columns: Arc::new([]),
+            columns: scale_columns().into(),
             verbs: Vec::new(),
             storage_version_hash: Cow::Borrowed(""),
             subresources: Vec::new(),

@@ -36,7 +36,10 @@ impl<'r> ObjectTarget<'r> {
         }
         let subresource = info.subresource;
         if !subresource.is_empty() && version.subresource(subresource).is_none() {
-            return Err(Status::not_found());
+            return Err(match entry.is_custom() {
+                true => Status::object_not_found(&resource.group, &resource.plural, &info.name),
+                false => Status::not_found(),
+            });
         }
         // The name of a list or watch comes from its field selector, which selects by itself.
         let is_collection = matches!(&*info.verb, "list" | "watch" | "deletecollection");

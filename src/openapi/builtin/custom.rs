@@ -45,14 +45,35 @@ pub(super) fn custom_definitions<'e>(
 ) -> BTreeMap<String, Value> {
     let mut definitions = BTreeMap::new();
     for kind in entries.map(|entry| &entry.kind).filter(|kind| kind.resource.custom.is_some()) {
+        let mut object = object_definition(kind, version);
         let list = match version {
-            OpenApiVersion::V2 => schema_to_v2(list_definition(kind)),
+            OpenApiVersion::V2 => {
+                remove_defaults(&mut object);
+                schema_to_v2(list_definition(kind))
+            }
             OpenApiVersion::V3 => list_definition(kind),
         };
-        definitions.insert(custom_definition_name(kind, false), object_definition(kind, version));
+        definitions.insert(custom_definition_name(kind, false), object);
         definitions.insert(custom_definition_name(kind, true), list);
     }
     definitions
+}
+
+/// Removes the defaults of a schema, which clients of OpenAPI v2 do not expect (`PruneDefaults` in kube-openapi's
+/// `pkg/handler/default_pruning.go`). A schema is at most as deep as a definition may be.
+fn remove_defaults(schema: &mut Value) {
+    let Some(fields) = schema.as_object_mut() else { return };
+    fields.remove("default");
+    for (keyword, value) in fields {
+        match (keyword.as_str(), value) {
+            ("properties", Value::Object(properties)) => properties.values_mut().for_each(remove_defaults),
+            ("allOf" | "anyOf" | "oneOf" | "items", Value::Array(schemas)) => {
+                schemas.iter_mut().for_each(remove_defaults);
+            }
+            ("items" | "additionalProperties" | "not", schema) => remove_defaults(schema),
+            _ => {}
+        }
+    }
 }
 
 pub(super) fn object_definition(kind: &ServedKind, version: OpenApiVersion) -> Value {

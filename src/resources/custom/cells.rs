@@ -25,6 +25,49 @@ const AGE_DESCRIPTION: &str = "CreationTimestamp is a timestamp representing the
 
 /// Columns of a Table: the name, then those of the definition, or the age.
 pub(super) fn table_columns(version: &DefinitionVersion) -> Vec<ResourceColumn> {
+    named_columns(usable_columns(version).into_iter().map(|(column, _)| column))
+}
+
+/// Columns of a Table of the subresource `scale`.
+pub fn scale_columns() -> Vec<ResourceColumn> {
+    named_columns(scale_printer_columns().into_iter())
+}
+
+/// Cells of a Table of the subresource `scale`.
+pub(in crate::resources) fn scale_cells(scale: &Value, now: SystemTime) -> Vec<Value> {
+    custom_cells(&parsed_columns(&scale_printer_columns()).map(typed_path).collect::<Vec<_>>(), scale, now)
+}
+
+/// `getScaleColumnsForVersion` in apiextensions-apiserver's `pkg/apiserver/helpers.go`.
+fn scale_printer_columns() -> [PrinterColumn; 3] {
+    let replicas = |name: &str, description: &str, path: &str| PrinterColumn {
+        name: name.to_owned(),
+        column_type: "integer".to_owned(),
+        format: String::new(),
+        description: description.to_owned(),
+        priority: 0,
+        json_path: path.to_owned(),
+    };
+    [
+        replicas("Desired", "Number of desired replicas", ".spec.replicas"),
+        replicas("Available", "Number of actual replicas", ".status.replicas"),
+        age_column(),
+    ]
+}
+
+fn age_column() -> PrinterColumn {
+    PrinterColumn {
+        name: "Age".to_owned(),
+        column_type: "date".to_owned(),
+        format: String::new(),
+        description: AGE_DESCRIPTION.to_owned(),
+        priority: 0,
+        json_path: ".metadata.creationTimestamp".to_owned(),
+    }
+}
+
+/// The name and these columns.
+fn named_columns(columns: impl Iterator<Item = PrinterColumn>) -> Vec<ResourceColumn> {
     let name = ResourceColumn {
         name: "Name".into(),
         column_type: "string".into(),
@@ -32,10 +75,10 @@ pub(super) fn table_columns(version: &DefinitionVersion) -> Vec<ResourceColumn> 
         description: NAME_DESCRIPTION.to_owned(),
         priority: 0,
     };
-    let own = usable_columns(version).into_iter().map(|(column, _)| ResourceColumn {
+    let own = columns.map(|column| ResourceColumn {
         description: match column.description.is_empty() {
             true => format!("Custom resource definition column (in JSONPath format): {}", column.json_path),
-            false => column.description.clone(),
+            false => column.description,
         },
         priority: column.priority,
         name: Cow::Owned(column.name),
@@ -47,22 +90,23 @@ pub(super) fn table_columns(version: &DefinitionVersion) -> Vec<ResourceColumn> 
 
 /// JSON paths of the columns after the name, with their types.
 pub(super) fn column_paths(version: &DefinitionVersion) -> Vec<(JsonPath, String)> {
-    usable_columns(version).into_iter().map(|(column, path)| (path, column.column_type)).collect()
+    usable_columns(version).into_iter().map(typed_path).collect()
+}
+
+fn typed_path((column, path): (PrinterColumn, JsonPath)) -> (JsonPath, String) {
+    (path, column.column_type)
 }
 
 /// The columns of the definition before the first one whose path cannot be parsed; the age if it has none.
 fn usable_columns(version: &DefinitionVersion) -> Vec<(PrinterColumn, JsonPath)> {
-    let own = version.additional_printer_columns.as_deref().unwrap_or_default();
-    let age = [PrinterColumn {
-        name: "Age".to_owned(),
-        column_type: "date".to_owned(),
-        format: String::new(),
-        description: AGE_DESCRIPTION.to_owned(),
-        priority: 0,
-        json_path: ".metadata.creationTimestamp".to_owned(),
-    }];
-    let columns = if own.is_empty() { &age } else { own };
-    columns.iter().map_while(|column| Some((column.clone(), JsonPath::parse(&column.json_path).ok()?))).collect()
+    match version.additional_printer_columns.as_deref().unwrap_or_default() {
+        [] => parsed_columns(&[age_column()]).collect(),
+        own => parsed_columns(own).collect(),
+    }
+}
+
+fn parsed_columns(columns: &[PrinterColumn]) -> impl Iterator<Item = (PrinterColumn, JsonPath)> {
+    columns.iter().map_while(|column| Some((column.clone(), JsonPath::parse(&column.json_path).ok()?)))
 }
 
 /// The cells of an object: its name, then one for each column after it.
@@ -192,5 +236,17 @@ mod tests {
         }
         assert!(count > 700);
         assert_eq!((unknown, used), (0, [true; KNOWN_DIFFERENCES.len()]));
+    }
+
+    #[test]
+    fn table_of_scale_has_replicas_and_age() {
+        let names: Vec<String> = super::scale_columns().iter().map(|column| column.name.to_string()).collect();
+        assert_eq!(names, ["Name", "Desired", "Available", "Age"]);
+        let created: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let scale = json!({"metadata": {"name": "a", "creationTimestamp": created.to_string()},
+            "spec": {"replicas": 3}, "status": {"replicas": 2}});
+        let now = std::time::SystemTime::from(created) + std::time::Duration::from_secs(5);
+        assert_eq!(super::scale_cells(&scale, now), [json!("a"), json!(3), json!(2), json!("5s")]);
+        assert_eq!(super::scale_cells(&json!({}), now), [json!(""), json!(null), json!(null), json!(null)]);
     }
 }

@@ -10,12 +10,12 @@ use crate::kubeapi::json::write_stored_json;
 use crate::kubeapi::object_meta::{ObjectMetaView, change_metadata};
 use crate::resources::ServedKind;
 use crate::resources::custom::Definition;
-use crate::rest::definition::CLEANUP_FINALIZER;
+use crate::rest::definition::{CLEANUP_FINALIZER, mark_in_progress};
 use crate::rest::delete_options::DeleteOptions;
 use crate::rest::errors::unavailable;
 use crate::rest::object_removal::{Removed, remove};
 use crate::rest::target::ObjectTarget;
-use crate::rest::{ApiServer, stored_object};
+use crate::rest::{ApiServer, metadata, stored_object};
 use crate::watch_cache::{ListQuery, ResourceCollection};
 
 /// Pause before objects with finalizers are looked at again.
@@ -29,6 +29,7 @@ pub(super) async fn remove_definition(
     name: String,
     kind: Option<ServedKind>,
 ) {
+    let mut is_in_progress = false;
     loop {
         let removed = match &kind {
             Some(kind) => remove_objects(&api, kind).await,
@@ -46,6 +47,7 @@ pub(super) async fn remove_definition(
                     "CustomResourceDefinition not removed, tried again: {}",
                     status.message
                 );
+                is_in_progress = is_in_progress || note_progress(&definitions, &name).await.is_ok();
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
         }
@@ -78,6 +80,19 @@ async fn remove_objects(api: &ApiServer, kind: &ServedKind) -> Result<(), Status
         0 => Ok(()),
         remaining => Err(Status::service_unavailable(format!("finalizers remain on {remaining} objects"))),
     }
+}
+
+/// Notes in the status of the definition that objects remain.
+async fn note_progress(definitions: &ResourceCollection, name: &str) -> Result<(), Status> {
+    let key = definitions.prefix().key("", name).map_err(Status::internal_error)?;
+    let Some(current) = definitions.get_latest(&key).await.map_err(|error| unavailable(&error))? else { return Ok(()) };
+    let mut object: Map<String, Value> = stored_object(&current).await?;
+    if ObjectMetaView::of_map(&object).deletion_timestamp().is_some() {
+        mark_in_progress(&mut object, &metadata::now());
+        let value = write_stored_json(&object).bytes;
+        definitions.update(&key, current.revision(), value.into(), None).await.map_err(|error| unavailable(&error))?;
+    }
+    Ok(())
 }
 
 /// Removes the finalizer of the definition, and the definition if no other remains.
