@@ -33,7 +33,7 @@ pub(crate) use konnectivity_backend::{KonnectivityBackend, write_egress_configur
 pub(crate) use kubectl::{Kubectl, RunningKubectl, run as kubectl_run};
 pub(crate) use network::Network;
 pub(crate) use ports::free_port;
-pub(crate) use process::{Process, eventually, retry};
+pub(crate) use process::{Process, TIMEOUT, eventually, retry};
 pub(crate) use raw_response::RawResponse;
 pub(crate) use session::{CommandResult, Session};
 

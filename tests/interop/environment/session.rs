@@ -152,8 +152,13 @@ impl<'w> Session<'w> {
 
     /// Records an additional value that must be equal at both targets.
     pub(crate) fn record_note(&mut self, what: &str, output: &str) {
-        let output = self.normalized(output);
-        self.transcript.push(CommandResult { command: what.to_owned(), success: true, output, errors: String::new() });
+        let (command, output) = (self.normalized(what), self.normalized(output));
+        self.transcript.push(CommandResult { command, success: true, output, errors: String::new() });
+    }
+
+    /// Number of results in the transcript.
+    pub(crate) fn recorded(&self) -> usize {
+        self.transcript.len()
     }
 
     pub(crate) fn into_transcript(self) -> Vec<CommandResult> {

@@ -1,6 +1,7 @@
 //! The embedded API server beside kube-apiserver: the same requests, kubectl commands and client-go programs.
 
 mod client_go;
+mod custom_resources;
 mod extension_server;
 mod gateways_elect;
 mod kube_controller_manager;
@@ -27,6 +28,9 @@ pub(super) const KUBECTL_TESTS: &[(&str, KubectlTestFn)] = &[
         extension_server::serves_behind_stored_api_services,
     ),
     ("embedded API: gateways: standby takes over", gateways_elect::standby_takes_over),
+    ("embedded API: custom resources: the page on definitions", custom_resources::follow_definitions_page),
+    ("embedded API: custom resources: the page on versions", custom_resources::follow_versions_page),
+    ("embedded API: custom resources: definitions of four projects", custom_resources::installs_definitions),
 ];
 
 pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
@@ -58,6 +62,13 @@ pub(super) const GATEWAY_TESTS: &[(&str, TestFn)] = &[
     ("embedded API: requests: validation", |environment| {
         compare_requests(environment, "validation.http", "validation", &[]);
     }),
+    ("embedded API: requests: custom definitions", |environment| compare_custom(environment, "definitions")),
+    ("embedded API: requests: custom objects", |environment| compare_custom(environment, "objects")),
+    ("embedded API: requests: custom defaults", |environment| compare_custom(environment, "defaults")),
+    ("embedded API: requests: custom fields", |environment| compare_custom(environment, "fields")),
+    ("embedded API: requests: custom finalizers", |environment| compare_custom(environment, "finalizers")),
+    ("embedded API: requests: custom limits", |environment| compare_custom(environment, "limits")),
+    ("embedded API: requests: custom pruning", |environment| compare_custom(environment, "pruning")),
     ("embedded API: requests: life of secrets", |environment| compare_lifecycle(environment, 0)),
     ("embedded API: requests: life of serviceaccounts", |environment| compare_lifecycle(environment, 1)),
     ("embedded API: requests: life of events", |environment| compare_lifecycle(environment, 2)),
@@ -124,6 +135,13 @@ const KINDS: [[&str; 5]; 8] = [
     ],
     ["v1", "ConfigMap", "configmaps", r#""data":{"a":"b"}"#, r#"{"data":{"c":"d"}}"#],
 ];
+
+/// Compares the responses to requests on custom resources, in a group of their own: tests share kube-apiserver.
+fn compare_custom(environment: &TestEnvironment, what: &str) {
+    let name = format!("custom-{what}");
+    let group = format!("{name}.example.com");
+    compare_requests(environment, &format!("custom_{what}.http"), &name, &[("group", &*group)]);
+}
 
 fn compare_lifecycle(environment: &TestEnvironment, number: usize) {
     let [api_version, kind, plural, payload, change] = KINDS[number];

@@ -9,7 +9,7 @@ use regex::{Captures, Regex};
 use serde_json::{Map, Value, json};
 
 use super::request_file::RequestRow;
-use crate::environment::{HttpResponse, HttpsEndpoint, Identity};
+use crate::environment::{HttpResponse, HttpsEndpoint, Identity, eventually};
 
 /// Headers that are compared.
 const HEADERS: [&str; 8] = [
@@ -109,6 +109,11 @@ impl<'e> Recorder<'e> {
         match value {
             Value::Object(fields) => {
                 fields.remove("managedFields");
+                sort_causes(fields);
+                // Several controllers of kube-apiserver add them.
+                if let Some(Value::Array(conditions)) = fields.get_mut("conditions") {
+                    conditions.sort_by_key(|condition| condition["type"].to_string());
+                }
                 if let Some(Value::Array(items)) = fields.get_mut("items") {
                     items.iter_mut().for_each(remove_type);
                 }
@@ -126,7 +131,9 @@ impl<'e> Recorder<'e> {
                             *value = self.alias("uid", uid).into();
                         }
                         ("continue", Some(token)) if !token.is_empty() => *value = "CONTINUE".into(),
-                        ("creationTimestamp" | "deletionTimestamp", Some(_)) => *value = "TIME".into(),
+                        ("creationTimestamp" | "deletionTimestamp" | "lastTransitionTime", Some(_)) => {
+                            *value = "TIME".into()
+                        }
                         _ => self.normalize(value, key),
                     }
                 }
@@ -168,6 +175,24 @@ impl<'e> Recorder<'e> {
     }
 }
 
+/// Sorts the causes in a Status about a custom resource or a definition: kube-apiserver has them in the order of a Go map.
+fn sort_causes(status: &mut Map<String, Value>) {
+    let group = status.get("details").and_then(|details| details["group"].as_str()).unwrap_or_default();
+    if !group.ends_with(".example.com") && group != "apiextensions.k8s.io" {
+        return;
+    }
+    if let Some(Value::Array(causes)) = status.get_mut("details").map(|details| &mut details["causes"]) {
+        causes.sort_by_key(|cause| format!("{} {}", cause["field"], cause["message"]));
+    }
+    if let Some(Value::String(message)) = status.get_mut("message")
+        && let Some((head, causes)) = message.split_once(" is invalid: [")
+    {
+        let mut causes: Vec<&str> = causes.trim_end_matches(']').split(", ").collect();
+        causes.sort_unstable();
+        *message = format!("{head} is invalid: [{}]", causes.join(", "));
+    }
+}
+
 /// Removes the type of a list's item, which kube-apiserver leaves out of built-in kinds; clients know it.
 fn remove_type(item: &mut Value) {
     if let Some(item) =
@@ -182,7 +207,19 @@ fn is_uuid(text: &str) -> bool {
     text.len() == 36 && text.matches('-').count() == 4
 }
 
+/// Sends the request once, or until the response is the one that is waited for.
 fn send(endpoint: &HttpsEndpoint, identity: &Identity, row: &RequestRow) -> HttpResponse {
+    if row.until.is_empty() {
+        return send_once(endpoint, identity, row);
+    }
+    eventually(&row.title, || {
+        let response = send_once(endpoint, identity, row);
+        let text = format!("{} {}", response.status.as_u16(), response.text());
+        if row.until.iter().all(|wanted| text.contains(wanted)) { Ok(response) } else { Err(text) }
+    })
+}
+
+fn send_once(endpoint: &HttpsEndpoint, identity: &Identity, row: &RequestRow) -> HttpResponse {
     let headers: Vec<(&str, &str)> = row.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
     let body = match row.is_base64 {
         true => base64::engine::general_purpose::STANDARD.decode(&row.body).unwrap(),
@@ -198,8 +235,14 @@ fn is_periodic_bookmark(event: &Value) -> bool {
     event["type"] == "BOOKMARK" && event["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"].is_null()
 }
 
-/// The body as JSON; a list of documents for a stream of them; text for anything else.
+/// The body as JSON; a list of documents for a stream of them; text for anything else. YAML is named so.
 fn body_value(response: &HttpResponse) -> Value {
+    let media_type = response.headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if media_type.starts_with("application/yaml")
+        && let Ok(document) = serde_saphyr::from_slice::<Value>(&response.body)
+    {
+        return json!({ "yaml": document });
+    }
     let documents = serde_json::Deserializer::from_slice(&response.body).into_iter::<Value>();
     let is_stream = response.headers.get("transfer-encoding").is_some() && !response.body.starts_with(b"{\"kind\"");
     match documents.collect::<Result<Vec<Value>, _>>() {

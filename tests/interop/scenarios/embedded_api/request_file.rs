@@ -8,6 +8,7 @@
 //! | `# @each KEY = A \| B` | the request is sent for each value, as `{{KEY}}`; several multiply |
 //! | `# @concurrent` | sent together with the neighbors that say the same |
 //! | `# @base64` | the body is base64 |
+//! | `# @until TEXT` | sent again until the status code and the body, as one text, contain TEXT; several add up |
 //!
 //! `{{repeat TEXT COUNT}}` is TEXT that often. The text before the first request says what the file is about.
 
@@ -25,6 +26,8 @@ pub(super) struct RequestRow {
     pub(super) body: String,
     pub(super) is_base64: bool,
     pub(super) is_concurrent: bool,
+    /// What the last response contains; empty if the request is sent once.
+    pub(super) until: Vec<String>,
 }
 
 /// Reads the requests of a file, with `{{KEY}}` replaced by the given values.
@@ -82,6 +85,7 @@ fn parse_directive(row: &mut RequestRow, directive: &str) {
         ("@name", name) => row.name = name.to_owned(),
         ("@base64", _) => row.is_base64 = true,
         ("@concurrent", _) => row.is_concurrent = true,
+        ("@until", text) => row.until.push(text.to_owned()),
         ("@each", _) => {}
         (word, _) => assert!(!word.starts_with('@'), "{}: unknown directive {word}", row.title),
     }
