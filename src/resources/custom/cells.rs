@@ -240,13 +240,13 @@ mod tests {
 
     #[test]
     fn table_of_scale_has_replicas_and_age() {
-        let names: Vec<String> = super::scale_columns().iter().map(|column| column.name.to_string()).collect();
+        let names: Vec<String> = scale_columns().iter().map(|column| column.name.to_string()).collect();
         assert_eq!(names, ["Name", "Desired", "Available", "Age"]);
         let created: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let scale = json!({"metadata": {"name": "a", "creationTimestamp": created.to_string()},
             "spec": {"replicas": 3}, "status": {"replicas": 2}});
-        let now = std::time::SystemTime::from(created) + std::time::Duration::from_secs(5);
-        assert_eq!(super::scale_cells(&scale, now), [json!("a"), json!(3), json!(2), json!("5s")]);
-        assert_eq!(super::scale_cells(&json!({}), now), [json!(""), json!(null), json!(null), json!(null)]);
+        let now = SystemTime::from(created) + std::time::Duration::from_secs(5);
+        assert_eq!(scale_cells(&scale, now), [json!("a"), json!(3), json!(2), json!("5s")]);
+        assert_eq!(scale_cells(&json!({}), now), [json!(""), json!(null), json!(null), json!(null)]);
     }
 }
