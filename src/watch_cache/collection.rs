@@ -378,13 +378,14 @@ impl ChangeSink for CollectionSink {
         if changes.last().is_some_and(|last| last.revision > self.loaded) {
             self.held = HashMap::new();
         }
-        // The ring first: a snapshot's changes can always be undone.
+        // Both under the lock: a snapshot's changes can always be undone, and who takes a change from the ring finds a
+        // snapshot with it.
         {
             let mut ring = state.ring.write();
             applied.iter().for_each(|change| ring.push(change.clone()));
-        }
-        if snapshot.revision() > self.loaded {
-            state.snapshot.store(Arc::new(snapshot));
+            if snapshot.revision() > self.loaded {
+                state.snapshot.store(Arc::new(snapshot));
+            }
         }
         state.context.notifiers.signal(state.id, &state.settings.prefix, &applied);
         true

@@ -122,21 +122,22 @@ impl DefinitionController {
     /// Brings the status of every definition, the catalog and the registered groups up to date.
     async fn reconcile(&mut self) -> Result<(), Status> {
         self.is_behind |= self.read_changes();
-        if !self.is_behind {
-            return Ok(());
+        while self.is_behind {
+            self.accept_all_names().await?;
+            self.read_changes();
+            self.update_catalog();
+            let served = self.served_versions();
+            if served != self.registered {
+                let changed = served.symmetric_difference(&self.registered);
+                let changed: HashSet<String> =
+                    changed.map(|(group, version)| api_service_name(group, version)).collect();
+                register_selected_groups(&self.api, |name| changed.contains(name)).await?;
+                self.registered = served;
+            }
+            self.remove_deleted();
+            // What was read since names were accepted: no event tells of it again.
+            self.is_behind = !self.changed_groups.is_empty();
         }
-        self.accept_all_names().await?;
-        self.read_changes();
-        self.update_catalog();
-        let served = self.served_versions();
-        if served != self.registered {
-            let changed = served.symmetric_difference(&self.registered);
-            let changed: HashSet<String> = changed.map(|(group, version)| api_service_name(group, version)).collect();
-            register_selected_groups(&self.api, |name| changed.contains(name)).await?;
-            self.registered = served;
-        }
-        self.remove_deleted();
-        self.is_behind = false;
         Ok(())
     }
 

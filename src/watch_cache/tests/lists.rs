@@ -192,3 +192,27 @@ fn list_continue_never_leaves_its_prefix() {
         assert!(matches!(fixture.things.list(&odd).await, Err(Error::InvalidKey(_))));
     });
 }
+
+#[test]
+fn snapshot_has_every_change_that_is_in_the_ring() {
+    const WRITES: usize = 5000;
+    let fixture = CacheFixture::new(HistoryLimits::default());
+    let first = run(fixture.put("a/1", "x", ""));
+    let things = fixture.things.clone();
+    let writer = std::thread::spawn(move || {
+        run(async {
+            for _ in 0..WRITES {
+                put(&things, "a/1", "x", "").await;
+            }
+        });
+    });
+    let mut seen = first;
+    while seen < first + Revision::try_from(WRITES).unwrap() {
+        let oldest = fixture.things.oldest();
+        let newest = fixture.things.ring().read().newest(oldest, Revision::MAX, 1).unwrap_or_default();
+        let Some(change) = newest.first() else { continue };
+        seen = change.revision();
+        assert!(fixture.things.current().0 >= seen);
+    }
+    writer.join().unwrap();
+}
