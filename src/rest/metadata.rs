@@ -64,20 +64,16 @@ pub(super) fn fill_new_object(target: &ObjectTarget<'_>, object: &mut Map<String
 /// (`rest.BeforeUpdate`).
 pub(super) fn fill_replacement(target: &ObjectTarget<'_>, old: &Map<String, Value>, object: &mut Map<String, Value>) {
     let old_meta = old.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
-    let labels = |object: &Map<String, Value>| object.get("metadata").and_then(|meta| meta.get("labels")).cloned();
-    let differs = |field: &str| old.get(field) != object.get(field);
-    let changes_content = match (target.kind.version.custom(), target.kind.resource.group_resource()) {
-        (Some(_), _) if !target.subresource.is_empty() => false,
-        (Some(version), _) => custom_object::changes_generation(version, old, object),
-        (None, ("discovery.k8s.io", _)) => {
-            labels(old) != labels(object)
-                || old
-                    .keys()
-                    .chain(object.keys())
-                    .any(|field| !matches!(&**field, "metadata" | "status") && differs(field))
+    let changes_content = match target.kind.version.custom() {
+        _ if !target.subresource.is_empty() => false,
+        Some(version) => custom_object::changes_generation(version, old, object),
+        None => {
+            let resource = &target.kind.resource;
+            let of_metadata = |object: &Map<String, Value>, field: &str| object.get("metadata")?.get(field).cloned();
+            strategy::counted_fields(resource).iter().any(|field| old.get(*field) != object.get(*field))
+                || strategy::counted_metadata(resource)
+                    .is_some_and(|field| of_metadata(old, field) != of_metadata(object, field))
         }
-        (None, ("apiextensions.k8s.io", _)) => target.subresource.is_empty() && differs("spec"),
-        (None, _) => false,
     };
     change_metadata(object, |metadata| {
         metadata.remove("selfLink");

@@ -89,13 +89,41 @@ pub(super) fn deprecation_warning(kind: &ServedKind) -> Option<&str> {
     is_deprecated.then_some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
 }
 
-/// Whether objects have `metadata.generation`.
+/// Whether new objects have `metadata.generation`.
 pub(super) fn has_generation(resource: &Resource) -> bool {
     resource.custom.is_some()
-        || matches!(
-            resource.group_resource(),
-            ("discovery.k8s.io", "endpointslices") | ("apiextensions.k8s.io", "customresourcedefinitions")
-        )
+        || resource.group_resource() == ("scheduling.k8s.io", "priorityclasses")
+        || resource.plural != "csidrivers" && !counted_fields(resource).is_empty()
+}
+
+/// The fields of a built-in kind whose changes `metadata.generation` counts; none if it counts nothing.
+pub(super) fn counted_fields(resource: &Resource) -> &'static [&'static str] {
+    match resource.group_resource() {
+        ("discovery.k8s.io", "endpointslices") => &["addressType", "endpoints", "ports"],
+        ("", "podtemplates") => &["template"],
+        ("admissionregistration.k8s.io", "mutatingwebhookconfigurations" | "validatingwebhookconfigurations") => {
+            &["webhooks"]
+        }
+        ("admissionregistration.k8s.io" | "flowcontrol.apiserver.k8s.io", _)
+        | ("", "pods" | "replicationcontrollers")
+        | ("apiextensions.k8s.io", "customresourcedefinitions")
+        | ("apps", "daemonsets" | "deployments" | "replicasets" | "statefulsets")
+        | ("batch", "cronjobs" | "jobs")
+        | ("networking.k8s.io", "ingressclasses" | "ingresses" | "networkpolicies")
+        | ("policy", "poddisruptionbudgets")
+        | ("resource.k8s.io", "deviceclasses" | "resourceslices")
+        | ("storage.k8s.io", "csidrivers") => &["spec"],
+        _ => &[],
+    }
+}
+
+/// The field of metadata whose changes count, too.
+pub(super) fn counted_metadata(resource: &Resource) -> Option<&'static str> {
+    match resource.group_resource() {
+        ("discovery.k8s.io", "endpointslices") => Some("labels"),
+        ("apps", "deployments") => Some("annotations"),
+        _ => None,
+    }
 }
 
 /// Whether PUT creates an object that does not exist (`AllowCreateOnUpdate`).

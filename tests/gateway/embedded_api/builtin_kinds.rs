@@ -4,7 +4,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::support::client::{Client, ClientResponse, request};
-use crate::support::embedded_api::{EmbeddedApiFixture, send_json};
+use crate::support::embedded_api::{CONFIG_MAPS, EmbeddedApiFixture, send_json};
 
 async fn merge(client: &Client, path: &str, patch: &Value) -> ClientResponse {
     let headers = [("content-type", "application/merge-patch+json")];
@@ -75,4 +75,32 @@ async fn warnings_are_sent_with_errors() {
             "299 - \"unknown field \\\"unknown\\\"\"",
         ]
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn builtin_kind_counts_generations_as_a_kube_apiserver() {
+    let api = EmbeddedApiFixture::start(&["--runtime-config=apps/v1/deployments=true"]);
+    let client = api.http2().await;
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    let deployment = json!({"metadata": {"name": "a", "generation": 9}, "spec": {
+        "selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    let created = send_json(&client, Method::POST, deployments, &deployment).await;
+    assert_eq!(created.json()["metadata"]["generation"], 1, "{}", created.text());
+    let merge = [("content-type", "application/merge-patch+json")];
+    for (subresource, body, generation) in [
+        ("", r#"{"spec":{"replicas":3}}"#, 2),
+        ("", r#"{"metadata":{"labels":{"a":"b"}}}"#, 2),
+        ("", r#"{"metadata":{"annotations":{"a":"b"}}}"#, 3),
+        ("", r#"{"metadata":{"generation":7}}"#, 3),
+        ("/status", r#"{"status":{"replicas":3}}"#, 3),
+    ] {
+        let path = format!("{deployments}/a{subresource}");
+        let patched = client.send_and_read(request(Method::PATCH, &path, &merge, body)).await;
+        assert_eq!(patched.json()["metadata"]["generation"], generation, "{body}: {}", patched.text());
+    }
+    let path = format!("{CONFIG_MAPS}/a");
+    let created = send_json(&client, Method::POST, CONFIG_MAPS, &json!({"metadata": {"name": "a"}})).await.json();
+    let patched = client.send_and_read(request(Method::PATCH, &path, &merge, r#"{"data":{"a":"b"}}"#)).await.json();
+    assert_eq!((&created["metadata"]["generation"], &patched["metadata"]["generation"]), (&Value::Null, &Value::Null));
 }

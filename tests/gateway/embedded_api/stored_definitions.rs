@@ -114,6 +114,23 @@ async fn definition_stored_as_v1beta1_is_served_as_v1() {
     establish(&client).await;
     assert_eq!(client.get(DEFINITION).await.json()["metadata"]["labels"]["touched"], "yes");
     assert_eq!(client.get(&format!("{OLDS}/second")).await.json()["spec"]["b"], 2);
+    // Once it is structural, the condition is removed, and objects are pruned.
+    let mut structural = client.get(DEFINITION).await.json();
+    structural["spec"]["preserveUnknownFields"] = json!(false);
+    structural["spec"]["versions"][0]["schema"]["openAPIV3Schema"] = json!({"type": "object", "properties": {
+        "spec": {"type": "object", "properties": {"a": {"type": "string"}}}}});
+    let written = send_json(&client, Method::PUT, DEFINITION, &structural).await;
+    assert_eq!(written.status, 200, "{}", written.text());
+    eventually("the condition to be removed", async || {
+        let definition = client.get(DEFINITION).await.json();
+        let mut conditions = definition["status"]["conditions"].as_array().unwrap().iter();
+        conditions.all(|one| one["type"] != "NonStructuralSchema").then_some(())
+    })
+    .await;
+    eventually("objects to be pruned", async || {
+        (client.get(&format!("{OLDS}/second")).await.json()["spec"] == json!({})).then_some(())
+    })
+    .await;
     assert_eq!(delete(&client, DEFINITION).await.status, 200);
     eventually("the definition to be removed", async || {
         (client.get(DEFINITION).await.status == 404 && client.get(OLDS).await.status == 404).then_some(())

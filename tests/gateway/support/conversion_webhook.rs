@@ -117,6 +117,9 @@ fn converted(object: &Value, desired: &str) -> Value {
     } else {
         json!({"hostPort": format!("{}:{}", spec["host"].as_str().unwrap(), spec["port"].as_str().unwrap())})
     };
+    if let Some(replicas) = spec.get("replicas") {
+        converted["spec"]["replicas"] = replicas.clone();
+    }
     converted["spec"]["unknown"] = json!(true);
     converted["apiVersion"] = json!(desired);
     converted["metadata"]["annotations"]["converted-to"] = json!(desired);
