@@ -53,6 +53,9 @@ pub mod watch_cache;
 // Inbound connections: bind, accept, handshake, serve, limits.
 pub mod listen;
 
+// Konnectivity server and agent: tunnels into networks that only agents can leave.
+pub mod konnectivity;
+
 // Authentication: client certificate, request headers, tokens, OIDC, webhook, anonymous.
 pub mod authenticate;
 

@@ -29,6 +29,9 @@ pub use families::calls::{CallChange, CallFailure, CallHealth, CallKind, CallSta
 pub use families::conversion::{ConversionFailure, ConversionMetrics};
 pub use families::egress::EgressMetrics;
 pub use families::impersonation::{ImpersonationMetrics, ImpersonationStep};
+pub use families::konnectivity::{
+    KonnectivityAgentMetrics, KonnectivityDialFailure, KonnectivityServerGauges, KonnectivityServerMetrics,
+};
 pub use families::peer_certificates::{PeerCertificateInfo, PeerCertificates};
 pub use families::rejections::{ExceededLimit, RejectReason, Rejections};
 pub use families::reviews::{CacheResult, DecisionCacheKind, ReviewKind, ReviewMetrics};

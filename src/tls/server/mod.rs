@@ -1,6 +1,7 @@
 //! Server side of TLS: serving certificates, client CAs, TLS settings, and their reload.
 
 mod client_cert_verifier;
+mod mutual;
 mod reload;
 mod sni;
 mod tls_parameters;
@@ -18,6 +19,7 @@ use super::generate::generated_certs::{generate_in_memory, needs_renewal};
 use super::key_pair::{KeyPair, PairFiles};
 use crate::process::{Problem, Problems};
 
+pub use mutual::{MutualTlsFiles, MutualTlsSettings};
 pub use reload::{ServingFiles, ServingPublishers, ServingReaders};
 pub use sni::NamedCertKey;
 

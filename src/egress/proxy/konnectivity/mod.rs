@@ -26,6 +26,6 @@ mod tunnel;
 
 pub use client::KonnectivityClient;
 pub use failure::{TunnelError, TunnelFailure};
-pub use packet::{DecodedPacket, InvalidMessage, Packet, PacketDecoder};
+pub use packet::{DecodedPacket, InvalidMessage, Packet, PacketDecoder, TUNNEL_WINDOW, encode_data_head};
 pub use pool::KonnectivityPool;
 pub use tunnel::KonnectivityTunnel;

@@ -1,4 +1,7 @@
 //! Konnectivity packets (`konnectivity-client/proto/client/client.proto`) and their gRPC framing.
+//!
+//! Types from 64 on are an extension between a server and an agent of this project, which both announce by the
+//! metadata [`TUNNEL_WINDOW`]. The reference ignores unknown types.
 
 use std::io::IoSlice;
 
@@ -10,6 +13,10 @@ use crate::kubeapi::protobuf::{self, ProtobufValue};
 const GRPC_PREFIX_BYTES: usize = 5;
 /// Limit of a message in grpc-go, which all three sides of the protocol use.
 const MAX_MESSAGE_BYTES: usize = 4 << 20;
+
+/// Metadata of `/AgentService/Connect`, in the request and in the response: the window of each tunnel in bytes. With it
+/// on both sides, [`Packet::WindowUpdate`] and [`Packet::WriteClosed`] are understood.
+pub const TUNNEL_WINDOW: &str = "narthex-tunnel-window";
 
 /// A message between client, server and agent about one connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +65,18 @@ pub enum Packet {
     },
     /// The agent accepts no further dials.
     Drain,
+    /// Extension: the receiver may send this much more data of a connection.
+    WindowUpdate {
+        /// The agent's connection id.
+        connection: i64,
+        /// The increment in bytes.
+        increment: i64,
+    },
+    /// Extension: the sender has no more data of a connection; the other direction stays open.
+    WriteClosed {
+        /// The agent's connection id.
+        connection: i64,
+    },
     /// An unknown packet type; ignored.
     Unknown(i32),
 }
@@ -94,6 +113,8 @@ mod kind {
     pub(super) const DATA: (i32, u8) = (4, 4);
     pub(super) const CLOSE_DIAL: (i32, u8) = (5, 7);
     pub(super) const DRAIN: (i32, u8) = (6, 8);
+    pub(super) const WINDOW_UPDATE: (i32, u8) = (64, 64);
+    pub(super) const WRITE_CLOSED: (i32, u8) = (65, 65);
 }
 
 /// Content of a packet: numbers and bytes by field number. All kinds of content use only fields 1 to 3.
@@ -132,7 +153,7 @@ impl Packet {
             match field.map_err(|_| InvalidMessage::Malformed)? {
                 // An enum is an int32, whatever was written.
                 (1, ProtobufValue::Number(value)) => number = value as i32,
-                (field @ 2..=8, ProtobufValue::Bytes(inner)) => {
+                (field @ (2..=8 | 64..=65), ProtobufValue::Bytes(inner)) => {
                     if content.field != field {
                         content = PacketContent { field, ..PacketContent::default() };
                     }
@@ -160,6 +181,10 @@ impl Packet {
             Packet::CloseDial { random: dial.numbers[1] }
         } else if of(kind::DRAIN).is_some() {
             Packet::Drain
+        } else if let Some(update) = of(kind::WINDOW_UPDATE) {
+            Packet::WindowUpdate { connection: update.numbers[1], increment: update.numbers[2] }
+        } else if let Some(end) = of(kind::WRITE_CLOSED) {
+            Packet::WriteClosed { connection: end.numbers[1] }
         } else {
             Packet::Unknown(number)
         })
@@ -198,6 +223,15 @@ impl Packet {
                 (kind::CLOSE_DIAL, inner)
             }
             Packet::Drain => (kind::DRAIN, inner),
+            Packet::WindowUpdate { connection, increment } => {
+                protobuf::write_number(&mut inner, 1, connection.cast_unsigned());
+                protobuf::write_number(&mut inner, 2, increment.cast_unsigned());
+                (kind::WINDOW_UPDATE, inner)
+            }
+            Packet::WriteClosed { connection } => {
+                protobuf::write_number(&mut inner, 1, connection.cast_unsigned());
+                (kind::WRITE_CLOSED, inner)
+            }
             Packet::Data { .. } => (kind::DATA, inner),
             Packet::Unknown(number) => ((*number, 0), inner),
         };
@@ -217,10 +251,22 @@ impl Packet {
 /// Encodes the first `length` bytes of `slices` as a framed [`Packet::Data`], copying them once. There must be as many,
 /// and no more than a message can hold.
 pub(super) fn encode_data_frame(connection: i64, slices: &[IoSlice<'_>], length: usize) -> Bytes {
+    let mut out = encode_data_head(connection, length, length);
+    let mut left = length;
+    for slice in slices {
+        let piece = &slice[..slice.len().min(left)];
+        out.extend_from_slice(piece);
+        left -= piece.len();
+    }
+    out.into()
+}
+
+/// Encodes what precedes `length` bytes of data in a framed [`Packet::Data`], with room for `more` bytes after it.
+pub fn encode_data_head(connection: i64, length: usize, more: usize) -> Vec<u8> {
     let connection = connection.cast_unsigned();
     let inner = 1 + protobuf::varint_length(connection) + 1 + protobuf::varint_length(length as u64) + length;
     let message = 2 + 1 + protobuf::varint_length(inner as u64) + inner;
-    let mut out = Vec::with_capacity(GRPC_PREFIX_BYTES + message);
+    let mut out = Vec::with_capacity(GRPC_PREFIX_BYTES + message - length + more);
     out.push(0);
     out.extend_from_slice(&(message as u32).to_be_bytes());
     protobuf::write_number(&mut out, 1, kind::DATA.0 as u64);
@@ -229,13 +275,7 @@ pub(super) fn encode_data_frame(connection: i64, slices: &[IoSlice<'_>], length:
     protobuf::write_number(&mut out, 1, connection);
     protobuf::write_tag(&mut out, 3, 2);
     protobuf::write_varint(&mut out, length as u64);
-    let mut left = length;
-    for slice in slices {
-        let piece = &slice[..slice.len().min(left)];
-        out.extend_from_slice(piece);
-        left -= piece.len();
-    }
-    out.into()
+    out
 }
 
 /// Decodes packets from a stream that arrives in arbitrary pieces.
@@ -315,7 +355,9 @@ mod tests {
             Packet::Data { connection: 5, data: Bytes::new() },
             Packet::CloseDial { random: -7 },
             Packet::Drain,
-            Packet::Unknown(64),
+            Packet::WindowUpdate { connection: 5, increment: 1 << 20 },
+            Packet::WriteClosed { connection: 5 },
+            Packet::Unknown(66),
             Packet::Unknown(-1),
         ]
     }

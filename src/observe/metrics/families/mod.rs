@@ -6,6 +6,7 @@ pub(super) mod calls;
 pub(super) mod conversion;
 pub(super) mod egress;
 pub(super) mod impersonation;
+pub(super) mod konnectivity;
 pub(super) mod peer_certificates;
 pub(super) mod rejections;
 pub(super) mod reviews;

@@ -1,0 +1,73 @@
+//! Configuration of the Konnectivity server and agent: the flags of the reference
+//! (`apiserver-network-proxy/cmd/server/app/options`, `cmd/agent/app/options`).
+
+mod agent;
+mod server;
+
+pub use agent::{KonnectivityAgentCommand, KonnectivityAgentConfig};
+pub use server::{FrontendAddress, FrontendMode, KonnectivityServerCommand, KonnectivityServerConfig};
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use super::flag::{Flag, FlagGroup, FlagKind};
+use super::observability_flags::{LOG_FORMAT, LOG_LEVEL, VERBOSITY};
+use super::parser::FlagParser;
+
+const IGNORED_HELP: &str = "Accepted, without effect";
+
+/// Log flags, with those of klog.
+static LOG: FlagGroup = FlagGroup {
+    heading: "Log",
+    flags: &[
+        LOG_FORMAT,
+        LOG_LEVEL,
+        VERBOSITY,
+        Flag::new("logtostderr", FlagKind::Switch, "true", IGNORED_HELP),
+        Flag::new("alsologtostderr", FlagKind::Switch, "false", IGNORED_HELP),
+        Flag::new("add-dir-header", FlagKind::Switch, "false", IGNORED_HELP),
+        Flag::new("one-output", FlagKind::Switch, "false", IGNORED_HELP),
+        Flag::new("skip-headers", FlagKind::Switch, "false", IGNORED_HELP),
+        Flag::new("skip-log-headers", FlagKind::Switch, "false", IGNORED_HELP),
+        Flag::new("stderrthreshold", FlagKind::Text("LEVEL"), "", IGNORED_HELP),
+        Flag::new("log-backtrace-at", FlagKind::Text("PLACE"), "", IGNORED_HELP),
+        Flag::new("log-dir", FlagKind::Text("DIR"), "", IGNORED_HELP),
+        Flag::new("log-file", FlagKind::Text("FILE"), "", IGNORED_HELP),
+        Flag::new("log-file-max-size", FlagKind::Count, "0", IGNORED_HELP),
+        Flag::new("vmodule", FlagKind::Text("PATTERN=LEVEL,…"), "", IGNORED_HELP),
+    ],
+};
+
+/// Reads a port as the reference does: no ephemeral and no reserved one. 0 is allowed where it means none or a free one.
+fn port(parser: &mut FlagParser<'_>, name: &str, listener: &str) -> u16 {
+    let port = parser.count(name, u64::from(u16::MAX));
+    if port > 49_151 {
+        parser.add_problem(name, format_args!("please do not try to use ephemeral port {port} for the {listener} port"));
+    } else if port != 0 && port < 1024 {
+        parser.add_problem(name, format_args!("please do not try to use reserved port {port} for the {listener} port"));
+    }
+    u16::try_from(port).unwrap_or(0)
+}
+
+/// Reads an address and a port. An empty address is every address.
+fn address(parser: &mut FlagParser<'_>, address: &str, port_flag: &str, listener: &str) -> SocketAddr {
+    let port = port(parser, port_flag, listener);
+    let ip = parser.parse(address, |text| match text {
+        "" => Ok(IpAddr::from(Ipv6Addr::UNSPECIFIED)),
+        "localhost" => Ok(IpAddr::from([127, 0, 0, 1])),
+        text => text.parse::<IpAddr>().map_err(|_| "use an IP address"),
+    });
+    SocketAddr::new(ip.unwrap_or(Ipv6Addr::UNSPECIFIED.into()), port)
+}
+
+/// Checks the values of flags without effect.
+fn check_ignored(parser: &mut FlagParser<'_>, groups: &'static [&'static FlagGroup]) {
+    let ignored = groups.iter().flat_map(|group| group.flags).filter(|flag| flag.help.starts_with(IGNORED_HELP));
+    parser.check_ignored(ignored);
+}
+
+/// The id of a flag, else of an environment variable, else a random one.
+fn instance_id(parser: &mut FlagParser<'_>, flag: &str, variable: &str) -> String {
+    let id = parser.text(flag);
+    let id = Some(id).filter(|id| !id.is_empty()).or_else(|| parser.environment(variable));
+    id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string())
+}

@@ -1,0 +1,284 @@
+//! One stream to a server: `/AgentService/Connect`.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use h2::client::SendRequest;
+use h2::{RecvStream, SendStream};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, TE, USER_AGENT};
+use http::{HeaderMap, HeaderValue, Request, StatusCode};
+use percent_encoding::percent_decode_str;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
+
+use super::endpoint::{DialRequest, EndpointContext, serve_endpoint};
+use crate::egress::DestinationPattern;
+use crate::egress::proxy::konnectivity::{Packet, TUNNEL_WINDOW};
+use crate::konnectivity::keepalive::keepalive;
+use crate::konnectivity::multiplexer::{
+    PacketFrame, Received, StreamSide, TunnelMultiplexer, TunnelWindows, WINDOW_BYTES,
+};
+use crate::konnectivity::packet_reader::PacketReader;
+use crate::observe::metrics::KonnectivityAgentMetrics;
+
+/// Time for the server to answer the call with its id.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Windows of the stream and its connection, in bytes. The stream is always read.
+const STREAM_WINDOW: u32 = 8 << 20;
+const MAX_FRAME_BYTES: u32 = 72 << 10;
+
+/// What the agent tells a server of itself.
+#[derive(Clone, Debug)]
+pub(super) struct AgentMetadata {
+    pub(super) agent_id: String,
+    /// As given by `--agent-identifiers`.
+    pub(super) identifiers: String,
+    /// Service account token, if tokens authenticate the agent.
+    pub(super) token: Option<String>,
+}
+
+/// An established stream to a server.
+pub(super) struct ServerStream {
+    /// Id of the server.
+    pub(super) server_id: String,
+    /// Number of servers, as this one knows it.
+    pub(super) server_count: u32,
+    multiplexer: Arc<TunnelMultiplexer>,
+    reader: PacketReader,
+    send: SendStream<PacketFrame>,
+    _connection: AbortOnDrop,
+}
+
+/// Why there is no stream to a server: one sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ConnectFailure(pub(super) String);
+
+impl Display for ConnectFailure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl ServerStream {
+    /// Calls the server over `stream`. `authority` is the server's host and port.
+    ///
+    /// # Errors
+    /// The server refuses the agent, or is no Konnectivity server.
+    pub(super) async fn open<S>(
+        stream: S,
+        authority: &str,
+        metadata: &AgentMetadata,
+        ping_interval: Duration,
+    ) -> Result<ServerStream, ConnectFailure>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + 'static,
+    {
+        let failure = |what: &str, error: &dyn Display| ConnectFailure(format!("{what}: {error}"));
+        let mut builder = h2::client::Builder::new();
+        builder
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(STREAM_WINDOW * 2)
+            .max_frame_size(MAX_FRAME_BYTES);
+        let handshake = timeout(CALL_TIMEOUT, builder.handshake::<_, PacketFrame>(stream)).await;
+        let (call, mut connection) = handshake
+            .map_err(|_| ConnectFailure("the server does not answer the HTTP/2 handshake".to_owned()))?
+            .map_err(|error| failure("HTTP/2 handshake failed", &error))?;
+        let ping_pong = connection.ping_pong();
+        let driving = tokio::task::spawn_local(async move {
+            tokio::select! {
+                ended = connection => if let Err(error) = ended {
+                    tracing::debug!(%error, "connection to a Konnectivity server ended");
+                },
+                () = keepalive(ping_pong, ping_interval) => {
+                    tracing::warn!("Konnectivity server does not answer a ping; the connection is closed");
+                }
+            }
+        });
+        let connection = AbortOnDrop(driving.abort_handle());
+        let opened = timeout(CALL_TIMEOUT, call_server(call, authority, metadata)).await;
+        let (headers, body, send) =
+            opened.map_err(|_| ConnectFailure("the server does not answer the call".to_owned()))??;
+        let (server_id, server_count) = read_server(&headers)?;
+        let window = headers.get(TUNNEL_WINDOW).and_then(|window| window.to_str().ok()?.parse::<i64>().ok());
+        let windows = window.filter(|send| *send > 0).map(|send| TunnelWindows { send, receive: WINDOW_BYTES });
+        Ok(ServerStream {
+            server_id,
+            server_count,
+            multiplexer: TunnelMultiplexer::new(StreamSide::Agent, windows),
+            reader: PacketReader::new(body),
+            send,
+            _connection: connection,
+        })
+    }
+
+    /// The tunnels of this stream.
+    pub(super) fn multiplexer(&self) -> Arc<TunnelMultiplexer> {
+        self.multiplexer.clone()
+    }
+
+    /// Serves the requests of the server until the stream ends.
+    ///
+    /// # Errors
+    /// Why the stream broke.
+    pub(super) async fn serve(
+        mut self,
+        allow: Arc<[DestinationPattern]>,
+        metrics: Arc<KonnectivityAgentMetrics>,
+    ) -> Result<(), String> {
+        let context = EndpointContext { multiplexer: self.multiplexer.clone(), allow, metrics };
+        let closed = ClosedOnDrop(self.multiplexer.clone());
+        let ended = tokio::select! {
+            received = receive(&mut self.reader, &context) => received,
+            written = self.multiplexer.write(&mut self.send) => match written {
+                Ok(()) => Err("the server does not read".to_owned()),
+                Err(error) => Err(error.to_string()),
+            },
+        };
+        drop(closed);
+        ended
+    }
+}
+
+/// Ends the tunnels of a stream, however its task ends.
+struct ClosedOnDrop(Arc<TunnelMultiplexer>);
+
+impl Drop for ClosedOnDrop {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// Processes the packets of the server until its stream ends.
+async fn receive(reader: &mut PacketReader, context: &EndpointContext) -> Result<(), String> {
+    let multiplexer = &context.multiplexer;
+    let mut last_connection = 0;
+    // Not aborted with the stream: a target gets what was sent to it.
+    let mut endpoints = DetachOnDrop(JoinSet::new());
+    loop {
+        let packet = tokio::select! {
+            biased;
+            packet = reader.next() => packet?,
+            Some(_) = endpoints.0.join_next() => continue,
+        };
+        let Some(packet) = packet else { return Ok(()) };
+        match packet {
+            Packet::DialRequest { protocol, address, random } => {
+                last_connection += 1;
+                let request = DialRequest { protocol, address, random, connection: last_connection };
+                endpoints.0.spawn_local(serve_endpoint(context.clone(), request));
+            }
+            Packet::Data { connection: 0, .. } => {}
+            Packet::Data { connection, data } => match multiplexer.receive(connection, data) {
+                Received::Taken => {}
+                Received::Full => multiplexer.wait_for_room(connection).await,
+                Received::UnknownConnection => {
+                    let error = "unrecognized connectID".to_owned();
+                    multiplexer.send(&Packet::CloseResponse { error, connection });
+                }
+            },
+            Packet::CloseRequest { connection } => {
+                if !multiplexer.receive_close(connection, String::new()) {
+                    let error = "Unknown connectID".to_owned();
+                    multiplexer.send(&Packet::CloseResponse { error, connection });
+                }
+            }
+            Packet::WindowUpdate { connection, increment } => multiplexer.add_window(connection, increment),
+            Packet::WriteClosed { connection } => multiplexer.receive_write_closed(connection),
+            Packet::DialResponse { .. }
+            | Packet::CloseResponse { .. }
+            | Packet::CloseDial { .. }
+            | Packet::Drain
+            | Packet::Unknown(_) => {}
+        }
+    }
+}
+
+struct DetachOnDrop(JoinSet<()>);
+
+impl Drop for DetachOnDrop {
+    fn drop(&mut self) {
+        self.0.detach_all();
+    }
+}
+
+type OpenedCall = (HeaderMap, RecvStream, SendStream<PacketFrame>);
+
+async fn call_server(
+    call: SendRequest<PacketFrame>,
+    authority: &str,
+    metadata: &AgentMetadata,
+) -> Result<OpenedCall, ConnectFailure> {
+    let failure = |error: &dyn Display| ConnectFailure(format!("the call failed: {error}"));
+    let mut request = Request::post(format!("https://{authority}/AgentService/Connect"))
+        .body(())
+        .map_err(|error| failure(&error))?;
+    let headers = request.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(TE, HeaderValue::from_static("trailers"));
+    headers.insert(USER_AGENT, HeaderValue::from_static(concat!("narthex/", env!("CARGO_PKG_VERSION"))));
+    headers.insert(TUNNEL_WINDOW, HeaderValue::from(WINDOW_BYTES));
+    for (name, value) in [("agentid", &metadata.agent_id), ("agentidentifiers", &metadata.identifiers)] {
+        let value = HeaderValue::from_str(value).map_err(|_| failure(&format_args!("{name} is no header value")))?;
+        headers.insert(name, value);
+    }
+    if let Some(token) = &metadata.token {
+        let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
+            .map_err(|_| failure(&"the service account token is no header value"))?;
+        value.set_sensitive(true);
+        headers.insert(AUTHORIZATION, value);
+    }
+    let mut call = call.ready().await.map_err(|error| failure(&error))?;
+    let (response, send) = call.send_request(request, false).map_err(|error| failure(&error))?;
+    let (head, body) = response.await.map_err(|error| failure(&error))?.into_parts();
+    if head.status != StatusCode::OK {
+        return Err(ConnectFailure(format!("the server answers HTTP status {}", head.status.as_u16())));
+    }
+    if head.headers.contains_key("serverid") {
+        return Ok((head.headers, body, send));
+    }
+    // Refused: the status is in the head, or in the trailers.
+    if let Some(refusal) = describe_status(&head.headers) {
+        return Err(ConnectFailure(refusal));
+    }
+    let mut reader = PacketReader::new(body);
+    while let Ok(Some(_)) = reader.next().await {}
+    let trailers = reader.trailers().await.unwrap_or_default();
+    let refusal = describe_status(&trailers);
+    Err(ConnectFailure(refusal.unwrap_or_else(|| "the server sends no server ID".to_owned())))
+}
+
+/// The gRPC status of a refusal.
+fn describe_status(headers: &HeaderMap) -> Option<String> {
+    let text = |name: &str| Some(String::from_utf8_lossy(headers.get(name)?.as_bytes()).into_owned());
+    let code = text("grpc-status").filter(|code| code != "0")?;
+    let message = text("grpc-message").unwrap_or_default();
+    let message = percent_decode_str(&message).decode_utf8_lossy();
+    Some(format!("the server refuses the agent with gRPC status {code}: {message}"))
+}
+
+/// Id and count of the servers, from the response head.
+fn read_server(headers: &HeaderMap) -> Result<(String, u32), ConnectFailure> {
+    let values = |name: &str| -> Vec<String> {
+        headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
+    };
+    let [server_id] = <[String; 1]>::try_from(values("serverid"))
+        .map_err(|ids| ConnectFailure(format!("expected one server ID in the context, got [{}]", ids.join(" "))))?;
+    let count = values("servercount");
+    let server_count = count.first().and_then(|count| count.parse().ok()).filter(|count| *count > 0).unwrap_or(1);
+    Ok((server_id, server_count))
+}
+
+/// Tells the server that this agent drains.
+pub(super) fn send_drain(multiplexer: &TunnelMultiplexer) {
+    multiplexer.send(&Packet::Drain);
+}

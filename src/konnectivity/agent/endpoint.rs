@@ -1,0 +1,205 @@
+//! Connections to targets.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+
+use crate::egress::proxy::konnectivity::Packet;
+use crate::egress::{Destination, DestinationPattern, Host};
+use crate::konnectivity::multiplexer::{MultiplexedTunnel, TunnelMultiplexer};
+use crate::konnectivity::relay::{AfterEnd, RelayEnd, SharedSocket, relay};
+use crate::observe::metrics::KonnectivityAgentMetrics;
+use crate::process::configure_socket;
+
+/// Time for a target to accept the connection, as in the reference.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long data of a target may wait for the stream after its end.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A request of a server for a connection.
+pub(super) struct DialRequest {
+    /// Go network name.
+    pub(super) protocol: String,
+    /// Host and port.
+    pub(super) address: String,
+    /// The dial id of the server.
+    pub(super) random: i64,
+    /// The id of this connection.
+    pub(super) connection: i64,
+}
+
+/// What connections to targets share.
+#[derive(Clone)]
+pub(super) struct EndpointContext {
+    pub(super) multiplexer: Arc<TunnelMultiplexer>,
+    /// `--allow-destinations`; empty allows all.
+    pub(super) allow: Arc<[DestinationPattern]>,
+    pub(super) metrics: Arc<KonnectivityAgentMetrics>,
+}
+
+/// Connects to a target and relays its data until both sides have closed.
+pub(super) async fn serve_endpoint(context: EndpointContext, request: DialRequest) {
+    let DialRequest { protocol, address, random, connection } = request;
+    let dialed = match check(&protocol, &address, &context.allow) {
+        Ok(destination) => dial(&protocol, &destination).await,
+        Err(why) => {
+            tracing::warn!(address, protocol, "dial refused: {why}");
+            Err(why)
+        }
+    };
+    // The tunnel exists before the server can send data for it.
+    let opened = dialed.and_then(|socket| {
+        let tunnel = context.multiplexer.open(connection).ok_or("the connection id is in use".to_owned())?;
+        Ok((socket, tunnel))
+    });
+    let (error, opened) = match opened {
+        Ok(opened) => (String::new(), Some(opened)),
+        Err(error) => {
+            let is_timeout = error.ends_with("i/o timeout");
+            let failures = if is_timeout { &context.metrics.dial_timeouts } else { &context.metrics.dial_failures };
+            failures.fetch_add(1, Relaxed);
+            (error, None)
+        }
+    };
+    let connection = if opened.is_some() { connection } else { 0 };
+    context.multiplexer.send(&Packet::DialResponse { error, connection, random });
+    let Some((socket, tunnel)) = opened else { return };
+    let _open = OpenEndpoint::new(context.metrics);
+    relay_target(socket, tunnel).await;
+}
+
+async fn relay_target(socket: TcpStream, tunnel: MultiplexedTunnel) {
+    let socket = SharedSocket::new(socket);
+    match relay(&socket, &tunnel, AfterEnd::Close).await {
+        RelayEnd::Finished => {
+            let _ = timeout(FLUSH_TIMEOUT, tunnel.flushed()).await;
+        }
+        RelayEnd::SocketFailed(error) => {
+            let _ = timeout(FLUSH_TIMEOUT, tunnel.flushed()).await;
+            tunnel.close_with(&error.to_string());
+        }
+        // The target must not take truncated data for complete.
+        RelayEnd::TunnelLost => socket.with(|socket| {
+            let _ = SockRef::from(&*socket).set_linger(Some(Duration::ZERO));
+        }),
+    }
+}
+
+/// The destination of a dial, if the agent may connect to it. Errors have the texts of Go's net package, by which
+/// clients and the server tell them apart.
+fn check(protocol: &str, address: &str, allow: &[DestinationPattern]) -> Result<Destination, String> {
+    if !matches!(protocol, "tcp" | "tcp4" | "tcp6") {
+        return Err(format!("dial {protocol} {address}: the agent supports tcp only"));
+    }
+    let Some((host, port)) = address.rsplit_once(':') else {
+        return Err(format!("dial {protocol}: address {address}: missing port in address"));
+    };
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let Ok(port) = port.parse::<u16>() else {
+        return Err(format!("dial {protocol}: address {address}: invalid port"));
+    };
+    let host = host.parse().map_or_else(|_| Host::Name(host.to_owned()), Host::Ip);
+    let destination = Destination { host, port };
+    if allow.is_empty() || allow.iter().any(|pattern| pattern.matches(&destination)) {
+        return Ok(destination);
+    }
+    Err(format!("dial {protocol} {address}: not among --allow-destinations of the agent"))
+}
+
+async fn dial(protocol: &str, destination: &Destination) -> Result<TcpStream, String> {
+    let socket = timeout(DIAL_TIMEOUT, connect(protocol, destination)).await;
+    let socket = socket.unwrap_or_else(|_| Err(format!("dial {protocol} {destination}: i/o timeout")))?;
+    configure_socket(&socket).map_err(|error| format!("dial {protocol} {destination}: {error}"))?;
+    Ok(socket)
+}
+
+async fn connect(protocol: &str, destination: &Destination) -> Result<TcpStream, String> {
+    let addresses = match &destination.host {
+        Host::Ip(ip) => vec![SocketAddr::new(*ip, destination.port)],
+        Host::Name(name) => lookup_host((name.as_str(), destination.port)).await.map(Iterator::collect).unwrap_or_default(),
+    };
+    let mut failure = match &destination.host {
+        Host::Ip(_) => format!("dial {protocol}: address {destination}: no suitable address found"),
+        Host::Name(name) => format!("dial {protocol}: lookup {name}: no such host"),
+    };
+    for address in addresses {
+        if protocol == "tcp4" && !address.is_ipv4() || protocol == "tcp6" && !address.is_ipv6() {
+            continue;
+        }
+        match TcpStream::connect(address).await {
+            Ok(socket) => return Ok(socket),
+            Err(error) => failure = format!("dial {protocol} {address}: connect: {}", go_error(&error)),
+        }
+    }
+    Err(failure)
+}
+
+/// The text of Go's syscall package.
+fn go_error(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::ConnectionReset => "connection reset by peer".to_owned(),
+        io::ErrorKind::HostUnreachable => "no route to host".to_owned(),
+        io::ErrorKind::NetworkUnreachable => "network is unreachable".to_owned(),
+        io::ErrorKind::TimedOut => "connection timed out".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        _ if error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error()) => "too many open files".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// Counts an open connection.
+struct OpenEndpoint(Arc<KonnectivityAgentMetrics>);
+
+impl OpenEndpoint {
+    fn new(metrics: Arc<KonnectivityAgentMetrics>) -> OpenEndpoint {
+        metrics.endpoint_connections.fetch_add(1, Relaxed);
+        OpenEndpoint(metrics)
+    }
+}
+
+impl Drop for OpenEndpoint {
+    fn drop(&mut self) {
+        self.0.endpoint_connections.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::egress::BareName;
+
+    #[tokio::test]
+    async fn endpoint_dial_errors_have_go_texts() {
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        for (address, expected) in [
+            (closed.to_string(), format!("dial tcp {closed}: connect: connection refused")),
+            ("nowhere.invalid:1".to_owned(), "dial tcp: lookup nowhere.invalid: no such host".to_owned()),
+            ("a".to_owned(), "dial tcp: address a: missing port in address".to_owned()),
+            ("a:b".to_owned(), "dial tcp: address a:b: invalid port".to_owned()),
+            (String::new(), "dial tcp: address : missing port in address".to_owned()),
+        ] {
+            let dialed = match check("tcp", &address, &[]) {
+                Ok(destination) => dial("tcp", &destination).await,
+                Err(error) => Err(error),
+            };
+            assert_eq!(dialed.unwrap_err(), expected);
+        }
+    }
+
+    #[test]
+    fn endpoint_refuses_other_protocols_and_destinations() {
+        let allow = [DestinationPattern::parse("10.0.0.0/8", BareName::Exact).unwrap()];
+        assert!(check("udp", "10.0.0.1:53", &[]).is_err());
+        assert!(check("unix", "/run/docker.sock", &[]).is_err());
+        assert!(check("tcp", "192.168.0.1:443", &[]).is_ok());
+        assert!(check("tcp", "10.0.0.1:443", &allow).is_ok());
+        assert!(check("tcp", "192.168.0.1:443", &allow).is_err());
+    }
+}

@@ -1,0 +1,292 @@
+//! Keeps a stream to each server.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use tokio::net::{TcpStream, lookup_host};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_rustls::TlsConnector;
+
+use super::connection::{AgentMetadata, ConnectFailure, ServerStream, send_drain};
+use crate::egress::DestinationPattern;
+use crate::konnectivity::multiplexer::TunnelMultiplexer;
+use crate::observe::metrics::KonnectivityAgentMetrics;
+use crate::process::{Drain, ShutdownPhase, configure_socket};
+use crate::tls::client::{ClientSettings, build_config, server_name};
+use crate::tls::{Bundle, KeyPair, PairFiles, describe_error};
+
+/// Time for TCP and TLS handshakes with a server.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Limit of the back-off after a server that is connected already: another attempt only finds out whether a load
+/// balancer has others.
+const MAX_DUPLICATE_DELAY: Duration = Duration::from_secs(30);
+/// How often a draining agent looks whether its last connection has ended.
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Address of one or several servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerAddress {
+    /// A DNS name or an IP address.
+    pub host: String,
+    /// The port for agents.
+    pub port: u16,
+}
+
+/// Settings of an agent.
+#[derive(Clone, Debug)]
+pub struct AgentSettings {
+    /// `--agent-id`.
+    pub agent_id: String,
+    /// `--agent-identifiers`, valid.
+    pub identifiers: String,
+    /// `--proxy-server-host` and `--proxy-server-port`.
+    pub servers: Vec<ServerAddress>,
+    /// `--ca-cert`; none for the system's roots.
+    pub ca_file: Option<PathBuf>,
+    /// `--agent-cert` and `--agent-key`.
+    pub pair: Option<PairFiles>,
+    /// `--alpn-proto`, beside h2.
+    pub alpn: Vec<String>,
+    /// `--service-account-token-path`.
+    pub token_file: Option<PathBuf>,
+    /// `--allow-destinations`; empty allows all.
+    pub allow: Vec<DestinationPattern>,
+    /// `--sync-interval`.
+    pub sync_interval: Duration,
+    /// `--sync-interval-cap`.
+    pub sync_interval_cap: Duration,
+    /// `--sync-forever`.
+    pub sync_forever: bool,
+    /// `--keepalive-time`.
+    pub keepalive: Duration,
+    /// `--graceful-shutdown-timeout`.
+    pub drain_timeout: Duration,
+}
+
+/// A Konnectivity agent.
+pub struct KonnectivityAgent {
+    settings: AgentSettings,
+    metrics: Arc<KonnectivityAgentMetrics>,
+    allow: Arc<[DestinationPattern]>,
+    /// By server id.
+    streams: BTreeMap<String, Arc<TunnelMultiplexer>>,
+    /// The server last found at an address.
+    found: HashMap<SocketAddr, String>,
+    server_count: usize,
+    attempts: usize,
+    delay: Duration,
+    reported_failure: Option<ConnectFailure>,
+}
+
+impl KonnectivityAgent {
+    /// Creates an agent without connections.
+    pub fn new(settings: AgentSettings, metrics: Arc<KonnectivityAgentMetrics>) -> KonnectivityAgent {
+        KonnectivityAgent {
+            allow: settings.allow.clone().into(),
+            delay: settings.sync_interval,
+            settings,
+            metrics,
+            streams: BTreeMap::new(),
+            found: HashMap::new(),
+            server_count: 1,
+            attempts: 0,
+            reported_failure: None,
+        }
+    }
+
+    /// Runs until the process drains and no connection to a target is left, or the drain times out.
+    pub async fn run(mut self, mut drain: Drain) {
+        let mut tasks = JoinSet::<(String, Result<(), String>)>::new();
+        let mut next = Instant::now();
+        let mut leaving = drain.clone();
+        loop {
+            tokio::select! {
+                biased;
+                () = drain.wait_for(ShutdownPhase::Draining) => break,
+                Some(ended) = tasks.join_next() => {
+                    if let Ok((server_id, result)) = ended {
+                        self.forget(&server_id, result);
+                    }
+                    self.delay = self.settings.sync_interval;
+                    next = Instant::now() + self.jittered_delay();
+                }
+                () = sleep_until(next) => {
+                    let attempt = tokio::select! {
+                        attempt = self.connect_next() => attempt,
+                        () = leaving.wait_for(ShutdownPhase::Draining) => break,
+                    };
+                    if let Some(stream) = attempt {
+                        let server_id = stream.server_id.clone();
+                        let (allow, metrics) = (self.allow.clone(), self.metrics.clone());
+                        tasks.spawn_local(async move { (server_id, stream.serve(allow, metrics).await) });
+                    }
+                    next = Instant::now() + self.jittered_delay();
+                }
+            }
+        }
+        self.drain(&mut tasks).await;
+    }
+
+    async fn drain(&self, tasks: &mut JoinSet<(String, Result<(), String>)>) {
+        for multiplexer in self.streams.values() {
+            send_drain(multiplexer);
+        }
+        let last_ended = async {
+            while self.metrics.endpoint_connections.load(Relaxed) > 0 && !tasks.is_empty() {
+                tokio::select! {
+                    () = sleep(DRAIN_POLL_INTERVAL) => {}
+                    Some(_) = tasks.join_next() => {}
+                }
+            }
+            // What was just closed has to be told to the servers.
+            sleep(DRAIN_POLL_INTERVAL).await;
+        };
+        if timeout(self.settings.drain_timeout, last_ended).await.is_err() {
+            let connections = self.metrics.endpoint_connections.load(Relaxed);
+            tracing::warn!(connections, "drain timeout: open connections are aborted");
+        }
+    }
+
+    fn forget(&mut self, server_id: &str, result: Result<(), String>) {
+        self.streams.remove(server_id);
+        self.metrics.server_connections.store(self.streams.len() as u64, Relaxed);
+        match result {
+            Ok(()) => tracing::info!(server = server_id, "server ended the connection"),
+            Err(error) => tracing::warn!(server = server_id, error, "connection to a server broke"),
+        }
+    }
+
+    fn jittered_delay(&self) -> Duration {
+        self.delay.mul_f64(0.9 + 0.2 * fastrand::f64())
+    }
+
+    /// Connects to the next server, if one is missing. `None` if there is no new stream.
+    async fn connect_next(&mut self) -> Option<ServerStream> {
+        let candidates = match self.candidates().await {
+            Ok(candidates) => candidates,
+            Err(failure) => {
+                self.report(failure);
+                return None;
+            }
+        };
+        let missing: Vec<_> = candidates
+            .iter()
+            .filter(|(address, _)| !self.found.get(address).is_some_and(|server| self.streams.contains_key(server)))
+            .collect();
+        // Behind a load balancer, one address has several servers.
+        let wants_more = self.streams.len() < self.server_count || self.settings.sync_forever;
+        let candidates: Vec<_> = match missing.is_empty() {
+            false => missing,
+            true if wants_more => candidates.iter().collect(),
+            true => {
+                self.delay = self.settings.sync_interval;
+                return None;
+            }
+        };
+        let (address, host) = candidates.get(self.attempts % candidates.len().max(1))?;
+        self.attempts += 1;
+        match self.connect(*address, host).await {
+            Ok(stream) => self.add(*address, stream),
+            Err(failure) => {
+                self.report(failure);
+                None
+            }
+        }
+    }
+
+    fn add(&mut self, address: SocketAddr, stream: ServerStream) -> Option<ServerStream> {
+        self.found.insert(address, stream.server_id.clone());
+        self.server_count = self.server_count.max(stream.server_count as usize);
+        self.metrics.known_servers.store(self.server_count as u64, Relaxed);
+        self.reported_failure = None;
+        if self.streams.contains_key(&stream.server_id) {
+            self.delay = self.delay.mul_f64(1.5).min(MAX_DUPLICATE_DELAY);
+            return None;
+        }
+        self.delay = self.settings.sync_interval;
+        self.streams.insert(stream.server_id.clone(), stream.multiplexer());
+        self.metrics.server_connections.store(self.streams.len() as u64, Relaxed);
+        tracing::info!(server = stream.server_id, %address, servers = self.server_count, "connected to a server");
+        Some(stream)
+    }
+
+    /// Logs a failure once, and backs off.
+    fn report(&mut self, failure: ConnectFailure) {
+        self.delay = self.delay.mul_f64(1.5).min(self.settings.sync_interval_cap.max(self.settings.sync_interval));
+        if self.reported_failure.as_ref() != Some(&failure) {
+            tracing::warn!("cannot connect to a Konnectivity server: {failure}");
+            self.reported_failure = Some(failure);
+        }
+    }
+
+    /// The addresses of all servers, each with the host that it was found by.
+    async fn candidates(&self) -> Result<Vec<(SocketAddr, String)>, ConnectFailure> {
+        let (mut candidates, mut failure) = (Vec::new(), None);
+        for server in &self.settings.servers {
+            match lookup_host((server.host.as_str(), server.port)).await {
+                Ok(addresses) => candidates.extend(addresses.map(|address| (address, server.host.clone()))),
+                Err(error) => failure = Some(ConnectFailure(format!("cannot resolve {:?}: {error}", server.host))),
+            }
+        }
+        match failure {
+            Some(failure) if candidates.is_empty() => Err(failure),
+            _ => Ok(candidates),
+        }
+    }
+
+    async fn connect(&self, address: SocketAddr, host: &str) -> Result<ServerStream, ConnectFailure> {
+        let settings = &self.settings;
+        // Read for each connection, so that all of them may be replaced at any time.
+        let config = client_config(settings).map_err(|problem| ConnectFailure(problem.to_string()))?;
+        let token = match &settings.token_file {
+            Some(path) => Some(read_token(path)?),
+            None => None,
+        };
+        let name = server_name(host).map_err(|problem| ConnectFailure(problem.to_string()))?;
+        let connected = timeout(CONNECT_TIMEOUT, async {
+            let socket = TcpStream::connect(address).await.map_err(|error| format!("cannot connect: {error}"))?;
+            configure_socket(&socket).map_err(|error| error.to_string())?;
+            TlsConnector::from(config).connect(name, socket).await.map_err(|error| describe_error(&error))
+        });
+        let stream = match connected.await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(why)) => return Err(ConnectFailure(format!("{address}: {why}"))),
+            Err(_) => return Err(ConnectFailure(format!("{address}: no TLS connection within {CONNECT_TIMEOUT:?}"))),
+        };
+        let metadata =
+            AgentMetadata { agent_id: settings.agent_id.clone(), identifiers: settings.identifiers.clone(), token };
+        let authority = if host.contains(':') { format!("[{host}]:{}", address.port()) } else { format!("{host}:{}", address.port()) };
+        let opened = ServerStream::open(stream, &authority, &metadata, settings.keepalive).await;
+        opened.map_err(|failure| ConnectFailure(format!("{address}: {failure}")))
+    }
+}
+
+fn client_config(settings: &AgentSettings) -> Result<Arc<rustls::ClientConfig>, crate::process::Problem> {
+    use crate::process::Problem;
+    let ca_bundle = match &settings.ca_file {
+        Some(path) => {
+            let pem = std::fs::read(path)
+                .map_err(|error| Problem::new(path.display(), format!("cannot be read: {error}")))?;
+            Some(Bundle::from_pem(&pem, path.display())?)
+        }
+        None => None,
+    };
+    let identity = settings.pair.as_ref().map(KeyPair::load).transpose()?.map(Arc::new);
+    let alpn = std::iter::once(b"h2".to_vec()).chain(settings.alpn.iter().map(|name| name.clone().into_bytes()));
+    build_config(&ClientSettings { ca_bundle, insecure_skip_verify: false, identity, alpn: alpn.collect() })
+}
+
+fn read_token(path: &std::path::Path) -> Result<String, ConnectFailure> {
+    let token = std::fs::read_to_string(path);
+    let token = token.map_err(|error| ConnectFailure(format!("{} cannot be read: {error}", path.display())))?;
+    let token = token.trim();
+    if token.is_empty() {
+        return Err(ConnectFailure(format!("{} is empty", path.display())));
+    }
+    Ok(token.to_owned())
+}

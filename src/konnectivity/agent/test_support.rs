@@ -1,0 +1,56 @@
+//! Runs an agent over an in-memory connection.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use tokio::io::DuplexStream;
+use tokio::task::{JoinHandle, spawn_local};
+use tokio::time::{Instant, sleep};
+
+use super::connection::{AgentMetadata, ServerStream};
+use crate::observe::metrics::KonnectivityAgentMetrics;
+
+/// A connected agent; it ends when dropped.
+pub(in crate::konnectivity) struct TestAgent {
+    metrics: Arc<KonnectivityAgentMetrics>,
+    running: JoinHandle<Result<(), String>>,
+    serving: JoinHandle<()>,
+}
+
+/// Connects an agent to a server at the other end of `stream`.
+pub(in crate::konnectivity) async fn connect_agent(
+    stream: DuplexStream,
+    id: &str,
+    identifiers: &str,
+    serving: JoinHandle<()>,
+) -> TestAgent {
+    let metadata = AgentMetadata { agent_id: id.to_owned(), identifiers: identifiers.to_owned(), token: None };
+    let stream = ServerStream::open(stream, "localhost:1", &metadata, Duration::from_secs(30)).await.unwrap();
+    assert_eq!((stream.server_id.as_str(), stream.server_count), ("server", 1));
+    let metrics = Arc::<KonnectivityAgentMetrics>::default();
+    let running = spawn_local(stream.serve(Arc::new([]), metrics.clone()));
+    TestAgent { metrics, running, serving }
+}
+
+impl TestAgent {
+    /// Ends the agent without a word.
+    pub(in crate::konnectivity) fn kill(self) {
+        self.running.abort();
+    }
+
+    pub(in crate::konnectivity) async fn wait_for_endpoints(&self, expected: u64) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.metrics.endpoint_connections.load(Relaxed) != expected {
+            assert!(Instant::now() < deadline);
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+impl Drop for TestAgent {
+    fn drop(&mut self) {
+        self.running.abort();
+        self.serving.abort();
+    }
+}

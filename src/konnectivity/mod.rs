@@ -1,0 +1,15 @@
+//! Konnectivity server and agent (`sigs.k8s.io/apiserver-network-proxy`): TCP connections into a network that only its
+//! agents can leave.
+//!
+//! An agent keeps one gRPC stream to each server. All tunnels of the agent share it: [`multiplexer`] holds their queues,
+//! so that a tunnel whose end does not read holds up no other. [`server`] has the frontends that request tunnels, and
+//! [`agent`] the connections to the targets. The client is [`crate::egress::proxy::konnectivity`].
+
+pub mod agent;
+mod keepalive;
+mod multiplexer;
+mod packet_reader;
+mod relay;
+pub mod server;
+#[cfg(test)]
+mod tests;

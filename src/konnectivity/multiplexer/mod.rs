@@ -1,0 +1,260 @@
+//! Tunnels that share the gRPC stream between a server and an agent.
+//!
+//! Each tunnel has a queue in each direction. Queues towards the peer are served in turn, one packet each. What arrives
+//! is put into the tunnel's queue at once, so that the stream is always read. If both sides announce a window
+//! ([`TUNNEL_WINDOW`]), a sender stops at the window of the tunnel. The protocol of the
+//! reference has no such window: there, a tunnel whose queue is full and whose reader takes nothing for
+//! [`STALL_TIMEOUT`] is closed.
+//!
+//! [`TUNNEL_WINDOW`]: crate::egress::proxy::konnectivity::TUNNEL_WINDOW
+
+mod state;
+mod tunnel;
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::buf::Chain;
+use bytes::{Buf as _, Bytes};
+use h2::SendStream;
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout_at};
+
+use crate::egress::proxy::konnectivity::{Packet, encode_data_head};
+pub(super) use state::TunnelCount;
+use state::{MultiplexerState, TunnelState};
+pub(super) use tunnel::{MultiplexedTunnel, TunnelEvent};
+
+/// Window of each tunnel between a server and an agent of this project, in bytes.
+pub(super) const WINDOW_BYTES: i64 = 4 << 20;
+/// Data of a tunnel that waits for its reader, in bytes, where the peer has no window.
+const MAX_INCOMING_BYTES: usize = 8 << 20;
+/// How long the reader of a full queue may take nothing before its tunnel is closed.
+const STALL_TIMEOUT: Duration = Duration::from_secs(2);
+/// Data of a tunnel that waits for the stream, in bytes.
+const MAX_OUTGOING_BYTES: usize = 128 << 10;
+/// Maximum data of a packet, in bytes.
+pub(super) const MAX_PACKET_DATA: usize = 64 << 10;
+/// Packets without data that wait for a peer that does not read. Then the stream is closed.
+const MAX_CONTROL_PACKETS: usize = 20_000;
+
+/// A framed packet: its head and its data, which is not copied.
+pub(super) type PacketFrame = Chain<Bytes, Bytes>;
+
+/// The side of the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StreamSide {
+    /// It requests that a connection be closed.
+    Server,
+    /// It reports that a connection is closed.
+    Agent,
+}
+
+/// The windows of each tunnel, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TunnelWindows {
+    /// What the peer accepts.
+    pub(super) send: i64,
+    /// What this side accepts.
+    pub(super) receive: i64,
+}
+
+/// The tunnels of one stream.
+pub(super) struct TunnelMultiplexer {
+    side: StreamSide,
+    windows: Option<TunnelWindows>,
+    state: Mutex<MultiplexerState>,
+}
+
+/// What became of received data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    /// It waits for its reader, or its tunnel is about to be closed.
+    Taken,
+    /// As [`Received::Taken`]; wait for [`TunnelMultiplexer::wait_for_room`] before the next packet.
+    Full,
+    /// There is no such tunnel.
+    UnknownConnection,
+}
+
+impl TunnelMultiplexer {
+    pub(super) fn new(side: StreamSide, windows: Option<TunnelWindows>) -> Arc<TunnelMultiplexer> {
+        Arc::new(TunnelMultiplexer { side, windows, state: Mutex::default() })
+    }
+
+    /// Adds the tunnel of `connection`. Data may arrive for it from now on. `None` if the id is 0 or in use.
+    pub(super) fn open(self: &Arc<Self>, connection: i64) -> Option<MultiplexedTunnel> {
+        let window = self.windows.map_or(i64::MAX, |windows| windows.send);
+        let mut state = self.state.lock();
+        if connection == 0 || state.tunnels.contains_key(&connection) {
+            return None;
+        }
+        let mut tunnel = TunnelState::new(window);
+        if state.is_closed {
+            tunnel.closed = Some(String::new());
+        }
+        state.tunnels.insert(connection, tunnel);
+        state.closing.remove(&connection);
+        Some(MultiplexedTunnel::new(self.clone(), connection))
+    }
+
+    /// Sends a packet without data.
+    pub(super) fn send(&self, packet: &Packet) {
+        self.state.lock().push_control(packet.encode_frame());
+    }
+
+    /// Puts data of the peer into the queue of its tunnel.
+    pub(super) fn receive(&self, connection: i64, data: Bytes) -> Received {
+        let mut state = self.state.lock();
+        let Some(tunnel) = state.tunnels.get_mut(&connection) else {
+            let is_closing = state.closing.contains(&connection);
+            return if is_closing { Received::Taken } else { Received::UnknownConnection };
+        };
+        // Empty data is nothing, as everywhere in this protocol.
+        if tunnel.closed.is_some() || data.is_empty() {
+            return Received::Taken;
+        }
+        tunnel.push_incoming(data);
+        match self.windows {
+            Some(windows) if tunnel.unreported_bytes() > windows.receive => {
+                self.abort(&mut state, connection, "the peer exceeds the window of the tunnel");
+                Received::Taken
+            }
+            None if tunnel.incoming_bytes >= MAX_INCOMING_BYTES => Received::Full,
+            _ => Received::Taken,
+        }
+    }
+
+    /// Waits until the queue of a tunnel has room again. If its reader takes nothing for [`STALL_TIMEOUT`], closes the
+    /// tunnel.
+    pub(super) async fn wait_for_room(&self, connection: i64) {
+        loop {
+            let Some(since) = self.state.lock().tunnels.get(&connection).map(|tunnel| tunnel.last_taken) else { return };
+            let room = poll_fn(|cx| self.poll_incoming_room(connection, since, cx));
+            if timeout_at(since + STALL_TIMEOUT, room).await.is_ok_and(|has_room| has_room) {
+                return;
+            }
+            let mut state = self.state.lock();
+            let stalled = state.tunnels.get(&connection).is_some_and(|tunnel| {
+                tunnel.incoming_bytes >= MAX_INCOMING_BYTES && tunnel.last_taken + STALL_TIMEOUT <= Instant::now()
+            });
+            if stalled {
+                tracing::warn!(connection, "tunnel closed: its reader is too slow, and the peer has no flow control");
+                self.abort(&mut state, connection, "closed: its reader is too slow");
+                return;
+            }
+        }
+    }
+
+    /// Ready with true when there is room, with false when the reader has taken something since.
+    fn poll_incoming_room(&self, connection: i64, since: Instant, cx: &mut Context<'_>) -> Poll<bool> {
+        let mut state = self.state.lock();
+        match state.tunnels.get_mut(&connection) {
+            Some(tunnel) if tunnel.closed.is_none() && tunnel.incoming_bytes >= MAX_INCOMING_BYTES => {
+                if tunnel.last_taken > since {
+                    return Poll::Ready(false);
+                }
+                tunnel.receive_loop = Some(cx.waker().clone());
+                Poll::Pending
+            }
+            _ => Poll::Ready(true),
+        }
+    }
+
+    /// The peer accepts more data of a tunnel.
+    pub(super) fn add_window(&self, connection: i64, increment: i64) {
+        if self.windows.is_some() && increment > 0 {
+            self.state.lock().add_window(connection, increment);
+        }
+    }
+
+    /// The peer has no more data for a tunnel.
+    pub(super) fn receive_write_closed(&self, connection: i64) {
+        if self.windows.is_some()
+            && let Some(tunnel) = self.state.lock().tunnels.get_mut(&connection)
+        {
+            tunnel.is_write_closed = true;
+            tunnel.wake_reader();
+        }
+    }
+
+    /// The peer closed a tunnel, or requests it. False if there is no such tunnel.
+    pub(super) fn receive_close(&self, connection: i64, error: String) -> bool {
+        let mut state = self.state.lock();
+        let was_closing = state.closing.remove(&connection);
+        let Some(tunnel) = state.tunnels.get_mut(&connection) else { return was_closing };
+        tunnel.close(error);
+        true
+    }
+
+    /// Ends the stream and all its tunnels.
+    pub(super) fn close(&self) {
+        self.state.lock().close();
+    }
+
+    /// Open tunnels, and how many of them wait for a reader.
+    pub(super) fn count(&self) -> TunnelCount {
+        self.state.lock().count()
+    }
+
+    /// Closes a tunnel from this side, at once.
+    fn abort(&self, state: &mut MultiplexerState, connection: i64, why: &str) {
+        let Some(tunnel) = state.tunnels.get_mut(&connection) else { return };
+        tunnel.discard();
+        tunnel.close(why.to_owned());
+        tunnel.is_close_sent = true;
+        let packet = self.close_packet(connection, why);
+        state.closing.insert(connection);
+        state.push_control(packet.encode_frame());
+    }
+
+    fn close_packet(&self, connection: i64, error: &str) -> Packet {
+        match self.side {
+            StreamSide::Server => Packet::CloseRequest { connection },
+            StreamSide::Agent => Packet::CloseResponse { error: error.to_owned(), connection },
+        }
+    }
+
+    /// The next frame for the peer; `None` when the stream is closed.
+    fn poll_frame(&self, cx: &mut Context<'_>) -> Poll<Option<PacketFrame>> {
+        let mut state = self.state.lock();
+        if let Some(packet) = state.control.pop_front() {
+            return Poll::Ready(Some(packet.chain(Bytes::new())));
+        }
+        if let Some((connection, data)) = state.next_data() {
+            let head = Bytes::from(encode_data_head(connection, data.len(), 0));
+            return Poll::Ready(Some(head.chain(data)));
+        }
+        if state.is_closed {
+            return Poll::Ready(None);
+        }
+        state.stream_writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Writes packets until the stream is closed or fails.
+    pub(super) async fn write(&self, send: &mut SendStream<PacketFrame>) -> Result<(), h2::Error> {
+        while let Some(frame) = poll_fn(|cx| self.poll_frame(cx)).await {
+            send_frame(send, frame).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Sends one frame when HTTP/2's flow control permits the first byte of it.
+pub(super) async fn send_frame(send: &mut SendStream<PacketFrame>, frame: PacketFrame) -> Result<(), h2::Error> {
+    send.reserve_capacity(frame.remaining());
+    poll_fn(|cx| {
+        while send.capacity() == 0 {
+            match ready!(send.poll_capacity(cx)) {
+                Some(granted) => granted.map(drop)?,
+                None => return Poll::Ready(Err(h2::Error::from(h2::Reason::CANCEL))),
+            }
+        }
+        Poll::Ready(Ok(()))
+    })
+    .await?;
+    send.send_data(frame, false)
+}

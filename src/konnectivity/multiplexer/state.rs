@@ -1,0 +1,254 @@
+//! The queues of the tunnels of one stream.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::task::Waker;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::{MAX_CONTROL_PACKETS, MAX_OUTGOING_BYTES, MAX_PACKET_DATA};
+
+/// The state of a stream, under its lock.
+#[derive(Default)]
+pub(super) struct MultiplexerState {
+    /// Framed packets without data; they are sent before data.
+    pub(super) control: VecDeque<Bytes>,
+    /// By connection id.
+    pub(super) tunnels: HashMap<i64, TunnelState>,
+    /// Tunnels with data that they may send, in turn.
+    turns: VecDeque<i64>,
+    /// Connections without a tunnel whose close is not confirmed; their data is dropped.
+    pub(super) closing: HashSet<i64>,
+    pub(super) stream_writer: Option<Waker>,
+    pub(super) is_closed: bool,
+}
+
+/// The queues of one tunnel.
+pub(super) struct TunnelState {
+    /// Data for the peer.
+    outgoing: VecDeque<Bytes>,
+    outgoing_bytes: usize,
+    /// What the peer still accepts, in bytes.
+    send_window: i64,
+    has_turn: bool,
+    /// Data from the peer.
+    incoming: VecDeque<Bytes>,
+    pub(super) incoming_bytes: usize,
+    /// Bytes taken by the reader that the peer does not know of.
+    taken_bytes: i64,
+    /// When the reader last took something.
+    pub(super) last_taken: Instant,
+    /// The peer sends no more data.
+    pub(super) is_write_closed: bool,
+    /// The peer closed the connection, with its error text.
+    pub(super) closed: Option<String>,
+    /// Whether it was closed before the stream ended.
+    pub(super) was_closed_by_peer: bool,
+    /// Whether the close packet of this side was sent.
+    pub(super) is_close_sent: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+    /// The task that reads the stream, while the queue is full.
+    pub(super) receive_loop: Option<Waker>,
+}
+
+/// Number of tunnels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::konnectivity) struct TunnelCount {
+    /// Open tunnels.
+    pub(in crate::konnectivity) open: usize,
+    /// Tunnels with data that their reader has not taken.
+    pub(in crate::konnectivity) unread: usize,
+}
+
+impl MultiplexerState {
+    pub(super) fn push_control(&mut self, packet: Bytes) {
+        if self.is_closed {
+            return;
+        }
+        self.control.push_back(packet);
+        if self.control.len() > MAX_CONTROL_PACKETS {
+            self.close();
+        }
+        self.wake_stream_writer();
+    }
+
+    /// Adds data of a tunnel for the peer. False if the tunnel is closed.
+    pub(super) fn push_outgoing(&mut self, connection: i64, data: Bytes) -> bool {
+        let Some(tunnel) = self.tunnels.get_mut(&connection).filter(|tunnel| tunnel.closed.is_none()) else {
+            return false;
+        };
+        tunnel.outgoing_bytes += data.len();
+        tunnel.outgoing.push_back(data);
+        self.give_turn(connection);
+        true
+    }
+
+    pub(super) fn add_window(&mut self, connection: i64, increment: i64) {
+        if let Some(tunnel) = self.tunnels.get_mut(&connection) {
+            tunnel.send_window = tunnel.send_window.saturating_add(increment);
+            self.give_turn(connection);
+        }
+    }
+
+    fn give_turn(&mut self, connection: i64) {
+        let Some(tunnel) = self.tunnels.get_mut(&connection) else { return };
+        if !tunnel.has_turn && !tunnel.outgoing.is_empty() && tunnel.send_window > 0 {
+            tunnel.has_turn = true;
+            self.turns.push_back(connection);
+            self.wake_stream_writer();
+        }
+    }
+
+    /// The data of the next tunnel.
+    pub(super) fn next_data(&mut self) -> Option<(i64, Bytes)> {
+        loop {
+            let connection = self.turns.pop_front()?;
+            let Some(tunnel) = self.tunnels.get_mut(&connection) else { continue };
+            tunnel.has_turn = false;
+            let data = tunnel.next_outgoing();
+            self.give_turn(connection);
+            if let Some(data) = data {
+                return Some((connection, data));
+            }
+        }
+    }
+
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+        self.control.clear();
+        for tunnel in self.tunnels.values_mut() {
+            tunnel.was_closed_by_peer = tunnel.closed.is_some();
+            tunnel.outgoing.clear();
+            tunnel.close(String::new());
+        }
+        self.wake_stream_writer();
+    }
+
+    pub(super) fn count(&self) -> TunnelCount {
+        let open = self.tunnels.values().filter(|tunnel| tunnel.closed.is_none());
+        open.fold(TunnelCount::default(), |count, tunnel| TunnelCount {
+            open: count.open + 1,
+            unread: count.unread + usize::from(!tunnel.incoming.is_empty()),
+        })
+    }
+
+    fn wake_stream_writer(&mut self) {
+        if let Some(waker) = self.stream_writer.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl TunnelState {
+    pub(super) fn new(send_window: i64) -> TunnelState {
+        TunnelState {
+            outgoing: VecDeque::new(),
+            outgoing_bytes: 0,
+            send_window,
+            has_turn: false,
+            incoming: VecDeque::new(),
+            incoming_bytes: 0,
+            taken_bytes: 0,
+            last_taken: Instant::now(),
+            is_write_closed: false,
+            closed: None,
+            was_closed_by_peer: false,
+            is_close_sent: false,
+            reader: None,
+            writer: None,
+            receive_loop: None,
+        }
+    }
+
+    pub(super) fn push_incoming(&mut self, data: Bytes) {
+        if self.incoming.is_empty() {
+            // The reader had nothing to take before.
+            self.last_taken = Instant::now();
+        }
+        self.incoming_bytes += data.len();
+        self.incoming.push_back(data);
+        self.wake_reader();
+    }
+
+    /// Bytes received that were not returned to the peer's window.
+    pub(super) fn unreported_bytes(&self) -> i64 {
+        self.taken_bytes.saturating_add(i64::try_from(self.incoming_bytes).unwrap_or(i64::MAX))
+    }
+
+    /// The next data for the reader, and the window increment that the peer should know of.
+    pub(super) fn take_incoming(&mut self, window: Option<i64>) -> Option<(Bytes, Option<i64>)> {
+        let data = self.incoming.pop_front()?;
+        self.incoming_bytes -= data.len();
+        self.last_taken = Instant::now();
+        if self.incoming.is_empty() && self.incoming.capacity() > 8 {
+            // An idle tunnel holds no buffers.
+            self.incoming = VecDeque::new();
+        }
+        if let Some(waker) = self.receive_loop.take() {
+            waker.wake();
+        }
+        let Some(window) = window else { return Some((data, None)) };
+        self.taken_bytes += data.len() as i64;
+        let increment = (self.taken_bytes >= window / 4).then(|| std::mem::take(&mut self.taken_bytes));
+        Some((data, increment))
+    }
+
+    fn next_outgoing(&mut self) -> Option<Bytes> {
+        let length = usize::try_from(self.send_window).unwrap_or(0).min(MAX_PACKET_DATA);
+        let first = self.outgoing.front_mut().filter(|_| length > 0)?;
+        let data = if first.len() <= length { self.outgoing.pop_front()? } else { first.split_to(length) };
+        if self.send_window != i64::MAX {
+            self.send_window -= data.len() as i64;
+        }
+        self.outgoing_bytes -= data.len();
+        if self.outgoing.is_empty() && self.outgoing.capacity() > 8 {
+            self.outgoing = VecDeque::new();
+        }
+        if self.has_outgoing_room()
+            && let Some(waker) = self.writer.take()
+        {
+            waker.wake();
+        }
+        Some(data)
+    }
+
+    pub(super) fn has_outgoing_room(&self) -> bool {
+        self.outgoing_bytes < MAX_OUTGOING_BYTES
+    }
+
+    pub(super) fn is_flushed(&self) -> bool {
+        self.outgoing.is_empty()
+    }
+
+    pub(super) fn close(&mut self, error: String) {
+        self.closed.get_or_insert(error);
+        self.wake_all();
+    }
+
+    /// Drops what is queued in both directions.
+    pub(super) fn discard(&mut self) {
+        (self.incoming, self.outgoing) = Default::default();
+        (self.incoming_bytes, self.outgoing_bytes) = (0, 0);
+    }
+
+    pub(super) fn set_reader(&mut self, waker: &Waker) {
+        self.reader = Some(waker.clone());
+    }
+
+    pub(super) fn set_writer(&mut self, waker: &Waker) {
+        self.writer = Some(waker.clone());
+    }
+
+    pub(super) fn wake_reader(&mut self) {
+        if let Some(waker) = self.reader.take() {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn wake_all(&mut self) {
+        for waker in [self.reader.take(), self.writer.take(), self.receive_loop.take()].into_iter().flatten() {
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! One tunnel of a stream.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+
+use super::{StreamSide, TunnelMultiplexer};
+use crate::egress::proxy::konnectivity::Packet;
+
+/// A connection of the agent. Dropped, it is closed at once, and data that waits for the stream is lost; wait for
+/// [`MultiplexedTunnel::flushed`] before.
+pub(in crate::konnectivity) struct MultiplexedTunnel {
+    multiplexer: Arc<TunnelMultiplexer>,
+    connection: i64,
+}
+
+/// What the peer sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::konnectivity) enum TunnelEvent {
+    /// Data, never empty.
+    Data(Bytes),
+    /// The peer has no more data; it still accepts some.
+    WriteClosed,
+    /// The peer closed the connection, with its error text.
+    Closed(String),
+    /// The stream between server and agent ended.
+    Lost,
+}
+
+/// The tunnel accepts no more data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::konnectivity) struct TunnelClosed;
+
+impl MultiplexedTunnel {
+    pub(super) fn new(multiplexer: Arc<TunnelMultiplexer>, connection: i64) -> MultiplexedTunnel {
+        MultiplexedTunnel { multiplexer, connection }
+    }
+
+    /// The agent's connection id.
+    pub(in crate::konnectivity) fn connection(&self) -> i64 {
+        self.connection
+    }
+
+    /// Whether the peer understands [`Packet::WriteClosed`].
+    pub(in crate::konnectivity) fn can_close_write(&self) -> bool {
+        self.multiplexer.windows.is_some()
+    }
+
+    /// Waits for what the peer sends. It repeats the last event.
+    pub(in crate::konnectivity) async fn event(&self) -> TunnelEvent {
+        poll_fn(|cx| self.poll_event(cx)).await
+    }
+
+    pub(in crate::konnectivity) fn poll_event(&self, cx: &mut Context<'_>) -> Poll<TunnelEvent> {
+        let window = self.multiplexer.windows.map(|windows| windows.receive);
+        let mut state = self.multiplexer.state.lock();
+        let is_lost = state.is_closed;
+        let Some(tunnel) = state.tunnels.get_mut(&self.connection) else {
+            return Poll::Ready(TunnelEvent::Lost);
+        };
+        if let Some((data, increment)) = tunnel.take_incoming(window) {
+            if let Some(increment) = increment {
+                let update = Packet::WindowUpdate { connection: self.connection, increment };
+                state.push_control(update.encode_frame());
+            }
+            return Poll::Ready(TunnelEvent::Data(data));
+        }
+        if std::mem::take(&mut tunnel.is_write_closed) {
+            return Poll::Ready(TunnelEvent::WriteClosed);
+        }
+        if let Some(error) = &tunnel.closed {
+            if is_lost && !tunnel.was_closed_by_peer {
+                return Poll::Ready(TunnelEvent::Lost);
+            }
+            return Poll::Ready(TunnelEvent::Closed(error.clone()));
+        }
+        tunnel.set_reader(cx.waker());
+        Poll::Pending
+    }
+
+    /// Waits until [`MultiplexedTunnel::send`] may be called.
+    pub(in crate::konnectivity) async fn room(&self) -> Result<(), TunnelClosed> {
+        poll_fn(|cx| {
+            let mut state = self.multiplexer.state.lock();
+            match state.tunnels.get_mut(&self.connection) {
+                Some(tunnel) if tunnel.closed.is_none() => {
+                    if tunnel.has_outgoing_room() {
+                        return Poll::Ready(Ok(()));
+                    }
+                    tunnel.set_writer(cx.waker());
+                    Poll::Pending
+                }
+                _ => Poll::Ready(Err(TunnelClosed)),
+            }
+        })
+        .await
+    }
+
+    /// Waits until the peer has closed the connection or the stream has ended. Data may still wait for the reader.
+    pub(in crate::konnectivity) async fn closed(&self) {
+        poll_fn(|cx| {
+            let mut state = self.multiplexer.state.lock();
+            match state.tunnels.get_mut(&self.connection) {
+                Some(tunnel) if tunnel.closed.is_none() => {
+                    tunnel.set_writer(cx.waker());
+                    Poll::Pending
+                }
+                _ => Poll::Ready(()),
+            }
+        })
+        .await;
+    }
+
+    /// Queues data for the peer, any length. Data for a closed tunnel is dropped.
+    pub(in crate::konnectivity) fn send(&self, data: Bytes) {
+        if !data.is_empty() {
+            self.multiplexer.state.lock().push_outgoing(self.connection, data);
+        }
+    }
+
+    /// Waits until all data is on its way, or the tunnel is closed.
+    pub(in crate::konnectivity) async fn flushed(&self) {
+        poll_fn(|cx| {
+            let mut state = self.multiplexer.state.lock();
+            match state.tunnels.get_mut(&self.connection) {
+                Some(tunnel) if tunnel.closed.is_none() && !tunnel.is_flushed() => {
+                    tunnel.set_writer(cx.waker());
+                    Poll::Pending
+                }
+                _ => Poll::Ready(()),
+            }
+        })
+        .await;
+    }
+
+    /// Tells the peer that no more data follows. Call it after [`MultiplexedTunnel::flushed`], and only if
+    /// [`MultiplexedTunnel::can_close_write`].
+    pub(in crate::konnectivity) fn close_write(&self) {
+        self.multiplexer.send(&Packet::WriteClosed { connection: self.connection });
+    }
+
+    /// Closes the tunnel with an error text for the peer.
+    pub(in crate::konnectivity) fn close_with(self, error: &str) {
+        let mut state = self.multiplexer.state.lock();
+        if let Some(tunnel) = state.tunnels.get_mut(&self.connection)
+            && self.multiplexer.side == StreamSide::Agent
+            && !std::mem::replace(&mut tunnel.is_close_sent, true)
+        {
+            let packet = self.multiplexer.close_packet(self.connection, error);
+            state.push_control(packet.encode_frame());
+        }
+    }
+}
+
+impl Drop for MultiplexedTunnel {
+    fn drop(&mut self) {
+        let mut state = self.multiplexer.state.lock();
+        let Some(tunnel) = state.tunnels.remove(&self.connection) else { return };
+        let is_due = match self.multiplexer.side {
+            StreamSide::Server => tunnel.closed.is_none(),
+            // Also when the server requested it.
+            StreamSide::Agent => true,
+        };
+        if is_due && !tunnel.is_close_sent {
+            if self.multiplexer.side == StreamSide::Server && !state.is_closed {
+                state.closing.insert(self.connection);
+            }
+            let packet = self.multiplexer.close_packet(self.connection, "");
+            state.push_control(packet.encode_frame());
+        }
+    }
+}

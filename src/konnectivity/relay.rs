@@ -1,0 +1,314 @@
+//! Relays bytes between a socket and a tunnel.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future as _, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use futures_util::FutureExt as _;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Interest, ReadBuf, Ready};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_rustls::server::TlsStream;
+
+use super::multiplexer::{MAX_PACKET_DATA, MultiplexedTunnel, TunnelEvent};
+
+/// How long a socket may accept nothing after its tunnel was closed.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pieces below this size are copied, so that they hold no larger buffer.
+const MIN_SHARED_BYTES: usize = 8 << 10;
+
+/// How often a socket whose data waits is checked for its peer.
+const PEER_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long nothing may move after the peer of a socket has closed one direction, while its data waits.
+const STALLED_END_TIMEOUT: Duration = Duration::from_secs(60);
+
+thread_local! {
+    /// The buffer of all reads of a thread: an idle connection holds none.
+    static READ_BUFFER: RefCell<BytesMut> = RefCell::default();
+}
+
+/// Both halves of a socket, on one thread.
+pub(super) struct SharedSocket<S>(Rc<RefCell<S>>);
+
+/// Which directions the peer of a socket has closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerEnd {
+    /// None.
+    Open,
+    /// It sends no more.
+    WriteClosed,
+    /// Both: the connection was reset, or both ends are closed.
+    Closed,
+}
+
+/// A socket that tells, without reading, what its peer has closed.
+pub trait PeerState {
+    /// What the peer has closed.
+    fn peer_end(&self) -> PeerEnd;
+}
+
+impl PeerState for TcpStream {
+    fn peer_end(&self) -> PeerEnd {
+        ready_end(self.ready(Interest::READABLE | Interest::WRITABLE).now_or_never())
+    }
+}
+
+impl PeerState for UnixStream {
+    fn peer_end(&self) -> PeerEnd {
+        ready_end(self.ready(Interest::READABLE | Interest::WRITABLE).now_or_never())
+    }
+}
+
+impl<S: PeerState> PeerState for TlsStream<S> {
+    fn peer_end(&self) -> PeerEnd {
+        self.get_ref().0.peer_end()
+    }
+}
+
+#[cfg(test)]
+impl PeerState for tokio::io::DuplexStream {
+    fn peer_end(&self) -> PeerEnd {
+        PeerEnd::Open
+    }
+}
+
+fn ready_end(ready: Option<io::Result<Ready>>) -> PeerEnd {
+    match ready {
+        Some(Ok(ready)) if ready.is_write_closed() => PeerEnd::Closed,
+        Some(Ok(ready)) if ready.is_read_closed() => PeerEnd::WriteClosed,
+        Some(Err(_)) => PeerEnd::Closed,
+        _ => PeerEnd::Open,
+    }
+}
+
+impl<S> SharedSocket<S> {
+    pub(super) fn new(socket: S) -> SharedSocket<S> {
+        SharedSocket(Rc::new(RefCell::new(socket)))
+    }
+
+    /// Runs `action` on the socket.
+    pub(super) fn with<T>(&self, action: impl FnOnce(&mut S) -> T) -> T {
+        action(&mut self.0.borrow_mut())
+    }
+}
+
+impl<S> Clone for SharedSocket<S> {
+    fn clone(&self) -> SharedSocket<S> {
+        SharedSocket(self.0.clone())
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for SharedSocket<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_read(cx, out)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for SharedSocket<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.borrow_mut()).poll_shutdown(cx)
+    }
+}
+
+/// What follows when the socket has sent its last byte and the peer cannot be told so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AfterEnd {
+    /// The tunnel is closed.
+    Close,
+    /// The tunnel is closed when nothing has come from the peer for this long: a response may follow, and a peer of the
+    /// reference drops what it has not written when it is asked to close.
+    Linger(Duration),
+}
+
+/// How a relay ended.
+#[derive(Debug)]
+pub(super) enum RelayEnd {
+    /// Both directions are complete, or the peer closed the connection.
+    Finished,
+    /// The socket failed.
+    SocketFailed(io::Error),
+    /// The stream between server and agent ended: what was sent may be incomplete.
+    TunnelLost,
+}
+
+/// Relays both directions until both are complete or one fails. The caller closes tunnel and socket.
+pub(super) async fn relay<S>(socket: &SharedSocket<S>, tunnel: &MultiplexedTunnel, after: AfterEnd) -> RelayEnd
+where
+    S: AsyncRead + AsyncWrite + PeerState + Unpin,
+{
+    let moved = Cell::new(Instant::now());
+    let (mut reader, mut writer) = (socket.clone(), socket.clone());
+    let mut outgoing = pin!(send_all(&mut reader, tunnel, &moved));
+    let mut incoming = pin!(receive_all(&mut writer, tunnel, &moved));
+    // The time at which a relay ends that has only the incoming direction left.
+    let mut limit = None;
+    let mut is_sent = false;
+    loop {
+        let deadline = limit.map(|limit| moved.get() + limit);
+        tokio::select! {
+            received = &mut incoming => match received {
+                Ok(Received::Everything) if is_sent => return RelayEnd::Finished,
+                Ok(Received::Everything) => break,
+                Ok(Received::Close) => return RelayEnd::Finished,
+                Ok(Received::Lost) => return RelayEnd::TunnelLost,
+                Err(error) => return RelayEnd::SocketFailed(error),
+            },
+            sent = &mut outgoing, if !is_sent => match sent {
+                Ok(Sent::Everything) => {
+                    is_sent = true;
+                    if !tunnel.can_close_write() {
+                        let AfterEnd::Linger(linger) = after else { return RelayEnd::Finished };
+                        moved.set(Instant::now());
+                        limit = Some(linger);
+                    }
+                }
+                Ok(Sent::TunnelClosed) => {
+                    is_sent = true;
+                    moved.set(Instant::now());
+                    limit = Some(DRAIN_TIMEOUT);
+                }
+                Err(error) => return RelayEnd::SocketFailed(error),
+            },
+            () = wait_until(deadline) => {
+                // Moved meanwhile?
+                if limit.is_some_and(|limit| moved.get() + limit <= Instant::now()) {
+                    return RelayEnd::Finished;
+                }
+            }
+        }
+    }
+    // The peer has sent everything; the other direction goes on.
+    match outgoing.await {
+        Ok(_) => RelayEnd::Finished,
+        Err(error) => RelayEnd::SocketFailed(error),
+    }
+}
+
+enum Sent {
+    Everything,
+    TunnelClosed,
+}
+
+/// Sends what the socket has until its end.
+async fn send_all<S>(socket: &mut SharedSocket<S>, tunnel: &MultiplexedTunnel, moved: &Cell<Instant>) -> io::Result<Sent>
+where
+    S: AsyncRead + PeerState + Unpin,
+{
+    loop {
+        // The end of a socket is behind data that is not read while the tunnel has no room.
+        let room = loop {
+            match timeout(PEER_CHECK_INTERVAL, tunnel.room()).await {
+                Ok(room) => break room,
+                Err(_) => check_peer(socket.0.borrow().peer_end(), moved.get())?,
+            }
+        };
+        if room.is_err() {
+            return Ok(Sent::TunnelClosed);
+        }
+        let data = tokio::select! {
+            biased;
+            data = read(socket) => data?,
+            () = tunnel.closed() => return Ok(Sent::TunnelClosed),
+        };
+        if data.is_empty() {
+            tunnel.flushed().await;
+            if tunnel.can_close_write() {
+                tunnel.close_write();
+            }
+            return Ok(Sent::Everything);
+        }
+        moved.set(Instant::now());
+        tunnel.send(data);
+    }
+}
+
+/// Fails if the peer of a socket has gone while its data waits.
+fn check_peer(end: PeerEnd, moved: Instant) -> io::Result<()> {
+    match end {
+        PeerEnd::Open => Ok(()),
+        PeerEnd::WriteClosed if moved.elapsed() < STALLED_END_TIMEOUT => Ok(()),
+        PeerEnd::WriteClosed => Err(io::ErrorKind::TimedOut.into()),
+        PeerEnd::Closed => Err(io::ErrorKind::ConnectionReset.into()),
+    }
+}
+
+enum Received {
+    Everything,
+    Close,
+    Lost,
+}
+
+/// Writes to the socket what the tunnel has until its end.
+async fn receive_all<W: AsyncWrite + Unpin>(
+    writer: &mut W,
+    tunnel: &MultiplexedTunnel,
+    moved: &Cell<Instant>,
+) -> io::Result<Received> {
+    loop {
+        match tunnel.event().await {
+            TunnelEvent::Data(mut data) => {
+                while !data.is_empty() {
+                    let written = writer.write_buf(&mut data).await?;
+                    if written == 0 {
+                        return Err(io::ErrorKind::WriteZero.into());
+                    }
+                    moved.set(Instant::now());
+                }
+                writer.flush().await?;
+            }
+            TunnelEvent::WriteClosed => {
+                writer.shutdown().await?;
+                return Ok(Received::Everything);
+            }
+            TunnelEvent::Closed(_) => {
+                // The other side may have closed already.
+                let _ = writer.shutdown().await;
+                return Ok(Received::Close);
+            }
+            TunnelEvent::Lost => return Ok(Received::Lost),
+        }
+    }
+}
+
+/// Reads a piece of at most one packet; empty at the end.
+async fn read<R: AsyncRead + Unpin>(reader: &mut R) -> io::Result<Bytes> {
+    poll_fn(|cx| {
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            if buffer.capacity() < MIN_SHARED_BYTES {
+                buffer.reserve(MAX_PACKET_DATA);
+            }
+            let limit = buffer.capacity().min(MAX_PACKET_DATA);
+            let mut limited = (&mut *buffer).limit(limit);
+            let polled = pin!(reader.read_buf(&mut limited)).poll(cx);
+            let Poll::Ready(read) = polled else { return Poll::Pending };
+            let length = read?;
+            if length < MIN_SHARED_BYTES {
+                let data = Bytes::copy_from_slice(buffer);
+                buffer.clear();
+                return Poll::Ready(Ok(data));
+            }
+            Poll::Ready(Ok(buffer.split().freeze()))
+        })
+    })
+    .await
+}
+
+async fn wait_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}

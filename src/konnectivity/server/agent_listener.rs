@@ -1,0 +1,157 @@
+//! Connections of agents: `/AgentService/Connect`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use h2::server::SendResponse;
+use h2::RecvStream;
+use http::{HeaderMap, Request};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::agent_identifiers::AgentIdentifiers;
+use super::backend::Backend;
+use super::grpc_response::{self, GrpcStatus};
+use super::service::KonnectivityServer;
+use crate::egress::proxy::konnectivity::TUNNEL_WINDOW;
+use crate::konnectivity::keepalive::keepalive;
+use crate::konnectivity::multiplexer::{PacketFrame, TunnelWindows, WINDOW_BYTES};
+use crate::konnectivity::packet_reader::PacketReader;
+
+/// Path of the call.
+const CONNECT_PATH: &str = "/AgentService/Connect";
+/// Time for the HTTP/2 preface.
+pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Window of the stream of an agent, in bytes. All its tunnels share it, and it is always read.
+const STREAM_WINDOW: u32 = 8 << 20;
+/// Maximum HTTP/2 frame: a packet with its head fits, so that its data is not copied.
+pub(super) const MAX_FRAME_BYTES: u32 = 72 << 10;
+/// Calls of one agent connection at the same time. An agent has one.
+const MAX_STREAMS: u32 = 16;
+/// Maximum length of a call's metadata.
+pub(super) const MAX_METADATA_BYTES: u32 = 64 << 10;
+const MAX_AGENT_ID_BYTES: usize = 4 << 10;
+
+/// Serves the connection of an agent until it ends.
+pub async fn serve_agent_connection<S>(server: Arc<KonnectivityServer>, stream: S, remote: SocketAddr)
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    let mut builder = h2::server::Builder::new();
+    builder
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(STREAM_WINDOW * 2)
+        .max_frame_size(MAX_FRAME_BYTES)
+        .max_header_list_size(MAX_METADATA_BYTES)
+        .max_concurrent_streams(MAX_STREAMS);
+    let mut connection = match timeout(HANDSHAKE_TIMEOUT, builder.handshake::<_, PacketFrame>(stream)).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => return tracing::debug!(%remote, %error, "connection of an agent is no HTTP/2"),
+        Err(_) => return tracing::debug!(%remote, "connection of an agent sends no HTTP/2 preface"),
+    };
+    let mut keepalive = std::pin::pin!(keepalive(connection.ping_pong(), server.settings.keepalive));
+    // Dropped with the connection: the streams are over then.
+    let mut calls = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = connection.accept() => match accepted {
+                Some(Ok((request, respond))) => {
+                    calls.spawn_local(serve_call(server.clone(), request, respond, remote));
+                }
+                Some(Err(error)) => {
+                    tracing::debug!(%remote, %error, "connection of an agent failed");
+                    break;
+                }
+                None => break,
+            },
+            () = &mut keepalive => {
+                tracing::warn!(%remote, "agent does not answer a ping; its connection is closed");
+                break;
+            }
+            Some(_) = calls.join_next() => {}
+        }
+    }
+}
+
+async fn serve_call(
+    server: Arc<KonnectivityServer>,
+    request: Request<RecvStream>,
+    mut respond: SendResponse<PacketFrame>,
+    remote: SocketAddr,
+) {
+    if request.uri().path() != CONNECT_PATH {
+        let message = format!("unknown method {}", request.uri().path());
+        return grpc_response::refuse(&mut respond, GrpcStatus::Unimplemented, &message);
+    }
+    let (agent_id, identifiers, windows) = match read_metadata(request.headers()) {
+        Ok(metadata) => metadata,
+        Err(message) => {
+            tracing::warn!(%remote, "agent refused: {message}");
+            return grpc_response::refuse(&mut respond, GrpcStatus::Unknown, &message);
+        }
+    };
+    let mut metadata = vec![
+        ("serverid", server.settings.server_id.clone()),
+        ("servercount", server.settings.server_count.to_string()),
+    ];
+    if windows.is_some() {
+        metadata.push((TUNNEL_WINDOW, WINDOW_BYTES.to_string()));
+    }
+    let Ok(mut send) = grpc_response::send_head(&mut respond, &metadata) else { return };
+    let backend = Arc::new(Backend::new(agent_id, identifiers, remote, windows));
+    let _open = server.count_agent_stream();
+    server.backends.add(backend.clone());
+    let registered = RegisteredBackend { server: &server, backend: &backend };
+    tracing::info!(agent = backend.agent_id, %remote, "agent connected");
+    let mut reader = PacketReader::new(request.into_body());
+    let ended = tokio::select! {
+        received = backend.receive(&mut reader) => received,
+        written = backend.multiplexer.write(&mut send) => match written {
+            Ok(()) => Err("the agent does not read".to_owned()),
+            Err(error) => Err(error.to_string()),
+        },
+    };
+    drop(registered);
+    match ended {
+        Ok(()) => tracing::info!(agent = backend.agent_id, %remote, "agent disconnected"),
+        Err(error) => tracing::warn!(agent = backend.agent_id, %remote, error, "connection to an agent broke"),
+    }
+    grpc_response::finish(&mut send);
+}
+
+/// The id, the identifiers and the windows of an agent.
+fn read_metadata(headers: &HeaderMap) -> Result<(String, AgentIdentifiers, Option<TunnelWindows>), String> {
+    let values = |name: &str| -> Vec<String> {
+        headers.get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
+    };
+    let agent_id = match <[String; 1]>::try_from(values("agentid")) {
+        Ok([id]) if id.len() <= MAX_AGENT_ID_BYTES => id,
+        Ok([id]) => return Err(format!("the agent ID has {} bytes, the most are {MAX_AGENT_ID_BYTES}", id.len())),
+        Err(ids) => return Err(format!("expected one agent ID in the context, got [{}]", ids.join(" "))),
+    };
+    let identifiers = match values("agentidentifiers").as_slice() {
+        [] => AgentIdentifiers::default(),
+        [text] => AgentIdentifiers::parse(text).map_err(|invalid| invalid.to_string())?,
+        several => {
+            return Err(format!("expected at most one set of agent Identifiers in the context, got [{}]", several.join(" ")));
+        }
+    };
+    let send = headers.get(TUNNEL_WINDOW).and_then(|window| window.to_str().ok()?.parse::<i64>().ok());
+    let windows = send.filter(|send| *send > 0).map(|send| TunnelWindows { send, receive: WINDOW_BYTES });
+    Ok((agent_id, identifiers, windows))
+}
+
+/// Removes a backend and ends its tunnels, however its task ends.
+struct RegisteredBackend<'s> {
+    server: &'s KonnectivityServer,
+    backend: &'s Arc<Backend>,
+}
+
+impl Drop for RegisteredBackend<'_> {
+    fn drop(&mut self) {
+        self.server.backends.remove(self.backend);
+        self.backend.lost();
+    }
+}

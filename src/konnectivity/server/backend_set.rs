@@ -1,0 +1,153 @@
+//! The connected agents, and which of them serves a destination (`--proxy-strategies`).
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+
+use super::backend::Backend;
+
+/// How an agent is chosen for a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyStrategy {
+    /// Any agent.
+    Default,
+    /// An agent that announces the destination.
+    DestinationHost,
+    /// An agent that announces the narrowest network with the destination; not in the reference.
+    Cidr,
+    /// An agent that announces `default-route=true`.
+    DefaultRoute,
+}
+
+/// The streams of all agents, in the order of their registration.
+#[derive(Default)]
+pub(super) struct BackendSet(Mutex<Vec<Arc<Backend>>>);
+
+/// An agent, for the status.
+#[derive(Clone, Debug, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BackendReport {
+    /// Id of the agent.
+    pub agent_id: String,
+    /// Address of its connection.
+    pub remote: String,
+    /// When it connected.
+    #[serde(skip)]
+    pub connected: Option<SystemTime>,
+    /// Whether it accepts no further dials.
+    pub draining: bool,
+    /// Open tunnels.
+    pub tunnels: usize,
+    /// Tunnels with data that their client has not read.
+    pub unread_tunnels: usize,
+    /// Dials without a response.
+    pub pending_dials: usize,
+}
+
+impl ProxyStrategy {
+    /// Parses a name of `--proxy-strategies`.
+    ///
+    /// # Errors
+    /// The text of the reference for an unknown name.
+    pub fn parse(name: &str) -> Result<ProxyStrategy, String> {
+        match name {
+            "default" => Ok(ProxyStrategy::Default),
+            "destHost" => Ok(ProxyStrategy::DestinationHost),
+            "cidr" => Ok(ProxyStrategy::Cidr),
+            "defaultRoute" => Ok(ProxyStrategy::DefaultRoute),
+            _ => Err(format!("unknown proxy strategy: {name}")),
+        }
+    }
+
+    /// Its name, also the value of the label `proxy_strategy`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ProxyStrategy::Default => "default",
+            ProxyStrategy::DestinationHost => "destHost",
+            ProxyStrategy::Cidr => "cidr",
+            ProxyStrategy::DefaultRoute => "defaultRoute",
+        }
+    }
+
+    /// Whether the agent may serve some destination by this strategy.
+    fn includes(self, backend: &Backend) -> bool {
+        let identifiers = &backend.identifiers;
+        match self {
+            ProxyStrategy::Default => true,
+            ProxyStrategy::DestinationHost => !identifiers.addresses.is_empty() || !identifiers.hosts.is_empty(),
+            ProxyStrategy::Cidr => !identifiers.networks.is_empty(),
+            ProxyStrategy::DefaultRoute => identifiers.is_default_route,
+        }
+    }
+}
+
+impl BackendSet {
+    pub(super) fn add(&self, backend: Arc<Backend>) {
+        self.0.lock().push(backend);
+    }
+
+    pub(super) fn remove(&self, backend: &Arc<Backend>) {
+        self.0.lock().retain(|other| !Arc::ptr_eq(other, backend));
+    }
+
+    /// An agent for `address` (host and port) by the first strategy that finds one. Agents that drain come last.
+    pub(super) fn select(&self, strategies: &[ProxyStrategy], address: &str) -> Option<Arc<Backend>> {
+        let host = host_of(address);
+        let backends = self.0.lock();
+        strategies.iter().find_map(|strategy| select_by(*strategy, &backends, host))
+    }
+
+    /// Whether [`BackendSet::select`] may find an agent by the first strategy.
+    pub(super) fn is_ready(&self, strategies: &[ProxyStrategy]) -> bool {
+        strategies.first().is_some_and(|strategy| self.count(*strategy) > 0)
+    }
+
+    pub(super) fn count(&self, strategy: ProxyStrategy) -> usize {
+        self.0.lock().iter().filter(|backend| strategy.includes(backend)).count()
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Backend>> {
+        self.0.lock().clone()
+    }
+
+    pub(super) fn report(&self) -> Vec<BackendReport> {
+        let describe = |backend: Arc<Backend>| {
+            let tunnels = backend.multiplexer.count();
+            BackendReport {
+                agent_id: backend.agent_id.clone(),
+                remote: backend.remote.to_string(),
+                connected: Some(backend.connected),
+                draining: backend.is_draining(),
+                tunnels: tunnels.open,
+                unread_tunnels: tunnels.unread,
+                pending_dials: backend.pending_dials(),
+            }
+        };
+        self.all().into_iter().map(describe).collect()
+    }
+}
+
+fn select_by(strategy: ProxyStrategy, backends: &[Arc<Backend>], host: &str) -> Option<Arc<Backend>> {
+    let matching: Vec<&Arc<Backend>> = match strategy {
+        ProxyStrategy::Default => backends.iter().collect(),
+        ProxyStrategy::DefaultRoute => backends.iter().filter(|it| it.identifiers.is_default_route).collect(),
+        ProxyStrategy::DestinationHost => backends.iter().filter(|it| it.identifiers.has_host(host)).collect(),
+        ProxyStrategy::Cidr => {
+            let narrowest = backends.iter().filter_map(|it| it.identifiers.network_prefix(host)).max()?;
+            backends.iter().filter(|it| it.identifiers.network_prefix(host) == Some(narrowest)).collect()
+        }
+    };
+    let serving: Vec<_> = matching.iter().filter(|backend| !backend.is_draining()).collect();
+    match (serving.as_slice(), matching.as_slice()) {
+        ([], []) => None,
+        ([], all) => Some(all[fastrand::usize(..all.len())].clone()),
+        (serving, _) => Some((*serving[fastrand::usize(..serving.len())]).clone()),
+    }
+}
+
+/// The host of `host:port`, without brackets. Without a port, everything.
+fn host_of(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
+}

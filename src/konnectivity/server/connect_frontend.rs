@@ -1,0 +1,207 @@
+//! Frontend in HTTP-CONNECT mode (`--mode=http-connect`): one connection of a client is one tunnel.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::time::timeout;
+
+use super::backend::DialFailure;
+use super::service::{FrontendKind, KonnectivityServer};
+use crate::konnectivity::relay::{AfterEnd, PeerState, RelayEnd, SharedSocket, relay};
+
+/// Time for a client to send its request head, as ReadHeaderTimeout of the reference.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum length of a request head, as in net/http.
+const MAX_HEAD_BYTES: usize = 1 << 20;
+const MAX_HEADERS: usize = 100;
+/// How long a response of an agent of the reference may take after its client has closed one direction.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectEnd {
+    /// In order.
+    Closed,
+    /// The tunnel broke: reset the connection, so that the client does not take truncated data for complete.
+    Broken,
+}
+
+/// Serves a client connection until it is closed.
+pub async fn serve_connect_frontend<S>(server: Arc<KonnectivityServer>, mut socket: S) -> ConnectEnd
+where
+    S: AsyncRead + AsyncWrite + PeerState + Unpin,
+{
+    let _open = server.count_frontend(FrontendKind::HttpConnect);
+    let mut buffer = BytesMut::new();
+    loop {
+        match timeout(HEAD_TIMEOUT, read_request(&mut socket, &mut buffer)).await {
+            Ok(ConnectRequest::Connect(address)) => return tunnel(&server, socket, buffer, &address).await,
+            Ok(ConnectRequest::OtherMethod(body_bytes)) => {
+                const BODY: &str = "this proxy only supports CONNECT passthrough\n";
+                let head = format!(
+                    "HTTP/1.1 405 Method Not Allowed\r\nContent-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\nContent-Length: {}\r\n\r\n{BODY}",
+                    BODY.len()
+                );
+                // A request with a body ends the connection: the body is not read.
+                if socket.write_all(head.as_bytes()).await.is_err() || socket.flush().await.is_err() || body_bytes {
+                    return ConnectEnd::Closed;
+                }
+            }
+            Ok(ConnectRequest::Invalid) => {
+                let response = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request";
+                respond(&mut socket, response).await;
+                return ConnectEnd::Closed;
+            }
+            Ok(ConnectRequest::End) | Err(_) => return ConnectEnd::Closed,
+        }
+    }
+}
+
+async fn tunnel<S>(server: &KonnectivityServer, mut socket: S, early: BytesMut, address: &str) -> ConnectEnd
+where
+    S: AsyncRead + AsyncWrite + PeerState + Unpin,
+{
+    let mut early = early;
+    let dialed = {
+        let dial = server.dial("tcp", address);
+        let mut dial = std::pin::pin!(dial);
+        loop {
+            tokio::select! {
+                biased;
+                dialed = &mut dial => break dialed,
+                // A client that leaves cancels its dial. One that sends ahead is read on up to a limit.
+                read = socket.read_buf(&mut early), if early.len() < MAX_HEAD_BYTES => match read {
+                    Ok(0) | Err(_) => return ConnectEnd::Closed,
+                    Ok(_) => {}
+                },
+            }
+        }
+    };
+    let tunnel = match dialed {
+        Ok(tunnel) => tunnel,
+        Err(failure) => {
+            respond(&mut socket, &failure_response(&failure)).await;
+            return ConnectEnd::Closed;
+        }
+    };
+    if socket.write_all(b"HTTP/1.1 200 Connection Established\r\n\r\n").await.is_err() || socket.flush().await.is_err() {
+        return ConnectEnd::Closed;
+    }
+    let early = early.freeze();
+    tunnel.send(if early.len() < 1024 { Bytes::copy_from_slice(&early) } else { early });
+    let mut socket = SharedSocket::new(socket);
+    match relay(&socket, &tunnel, AfterEnd::Linger(LINGER)).await {
+        RelayEnd::Finished => {
+            let _ = timeout(LINGER, socket.shutdown()).await;
+            ConnectEnd::Closed
+        }
+        RelayEnd::SocketFailed(error) => {
+            tracing::debug!(%error, address, "connection of a frontend failed");
+            ConnectEnd::Broken
+        }
+        RelayEnd::TunnelLost => ConnectEnd::Broken,
+    }
+}
+
+async fn respond<S: AsyncWrite + Unpin>(socket: &mut S, response: &str) {
+    // A client that has gone needs no response.
+    if socket.write_all(response.as_bytes()).await.is_ok() {
+        let _ = socket.flush().await;
+        let _ = timeout(LINGER, socket.shutdown()).await;
+    }
+}
+
+/// The responses of the reference.
+fn failure_response(failure: &DialFailure) -> String {
+    match failure {
+        DialFailure::NoAgent => "HTTP/1.1 500 Internal Server Error\r\nContent-Type: text/plain\r\n\r\ncurrently no tunnels available: No agent available".to_owned(),
+        DialFailure::Agent(text) => {
+            let lower = text.to_ascii_lowercase();
+            let status = if lower.contains("timeout") || lower.contains("deadline") {
+                "504 Gateway Timeout"
+            } else if lower.contains("too many open files") {
+                "503 Service Unavailable"
+            } else {
+                "502 Bad Gateway"
+            };
+            format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n{text}")
+        }
+        DialFailure::AgentLost => error_response("502 Bad Gateway", "Backend context error: context canceled\r\n"),
+        DialFailure::Timeout => error_response("504 Gateway Timeout", "Backend dial timeout: timed out waiting for backend dial\r\n"),
+    }
+}
+
+fn error_response(status: &str, body: &str) -> String {
+    format!("HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n{body}")
+}
+
+/// What a client requests.
+#[derive(Debug, PartialEq, Eq)]
+enum ConnectRequest {
+    /// A tunnel to this host and port.
+    Connect(String),
+    /// Another method; whether a body follows.
+    OtherMethod(bool),
+    Invalid,
+    /// The client closed the connection.
+    End,
+}
+
+async fn read_request<S: AsyncRead + Unpin>(socket: &mut S, buffer: &mut BytesMut) -> ConnectRequest {
+    loop {
+        if let Some((request, length)) = parse_request(buffer) {
+            let _ = buffer.split_to(length);
+            return request;
+        }
+        if buffer.len() >= MAX_HEAD_BYTES {
+            return ConnectRequest::Invalid;
+        }
+        match socket.read_buf(buffer).await {
+            Ok(0) | Err(_) => return ConnectRequest::End,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// Parses a request head; `None` if it is incomplete. Otherwise also its length.
+fn parse_request(bytes: &[u8]) -> Option<(ConnectRequest, usize)> {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    let length = match request.parse(bytes) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) => return None,
+        Err(_) => return Some((ConnectRequest::Invalid, 0)),
+    };
+    let header = |name: &str| {
+        let found = request.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
+        found.map(|header| String::from_utf8_lossy(header.value).trim().to_owned())
+    };
+    if request.method != Some("CONNECT") {
+        let has_body = header("transfer-encoding").is_some() || header("content-length").is_some_and(|it| it != "0");
+        return Some((ConnectRequest::OtherMethod(has_body), length));
+    }
+    // As net/http: the authority form, or the Host header when the target is a path.
+    let target = request.path.unwrap_or_default();
+    let address = if target.starts_with('/') { header("host").unwrap_or_default() } else { target.to_owned() };
+    Some((ConnectRequest::Connect(address), length))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connect_request_heads() {
+        let parse = |text: &str| parse_request(text.as_bytes()).map(|(request, _)| request);
+        let connect = |address: &str| Some(ConnectRequest::Connect(address.to_owned()));
+        assert_eq!(parse("CONNECT a:1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"), connect("a:1"));
+        assert_eq!(parse("CONNECT [::1]:1 HTTP/1.0\r\n\r\nearly"), connect("[::1]:1"));
+        assert_eq!(parse("CONNECT / HTTP/1.1\r\nHost: b:2\r\n\r\n"), connect("b:2"));
+        assert_eq!(parse("CONNECT a:1 HTTP/1.1\r\nHost"), None);
+        assert_eq!(parse("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), Some(ConnectRequest::OtherMethod(false)));
+        assert_eq!(parse("PUT / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc"), Some(ConnectRequest::OtherMethod(true)));
+        assert_eq!(parse("\x16\x03\x01"), Some(ConnectRequest::Invalid));
+    }
+}

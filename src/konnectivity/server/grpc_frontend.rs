@@ -1,0 +1,319 @@
+//! Frontend in gRPC mode (`--mode=grpc`): each `/ProxyService/Proxy` call is one tunnel.
+
+use std::collections::VecDeque;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes};
+use h2::server::SendResponse;
+use h2::{RecvStream, SendStream};
+use http::Request;
+use http::header::USER_AGENT;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::agent_listener::{HANDSHAKE_TIMEOUT, MAX_FRAME_BYTES, MAX_METADATA_BYTES};
+use super::authority_rewriter::AuthorityRewriter;
+use super::backend::DialFailure;
+use super::grpc_response::{self, GrpcStatus, control_frame};
+use super::service::{FrontendKind, KonnectivityServer};
+use crate::egress::proxy::konnectivity::{Packet, encode_data_head};
+use crate::konnectivity::keepalive::keepalive;
+use crate::konnectivity::multiplexer::{MultiplexedTunnel, PacketFrame, TunnelEvent, send_frame};
+use crate::konnectivity::packet_reader::PacketReader;
+
+/// Path of the call.
+const PROXY_PATH: &str = "/ProxyService/Proxy";
+/// Window of each call, in bytes.
+const STREAM_WINDOW: u32 = 1 << 20;
+/// Window of a connection, in bytes: calls whose target does not read must not stop the others.
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+/// The reference's client loses data that comes before it has registered the connection, less than a millisecond after
+/// the response to its dial.
+const REGISTRATION_DELAY: Duration = Duration::from_millis(10);
+/// How long a target may accept nothing after the client has requested a close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Serves a client connection until it ends. `:authority` may have any value: grpc-go sends the path of a Unix socket.
+pub async fn serve_grpc_frontend<S>(server: Arc<KonnectivityServer>, stream: S)
+where
+    S: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    let mut builder = h2::server::Builder::new();
+    builder
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(MAX_FRAME_BYTES)
+        .max_header_list_size(MAX_METADATA_BYTES);
+    let stream = AuthorityRewriter::new(stream);
+    let mut connection = match timeout(HANDSHAKE_TIMEOUT, builder.handshake::<_, PacketFrame>(stream)).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => return tracing::debug!(%error, "connection of a frontend is no HTTP/2"),
+        Err(_) => return tracing::debug!("connection of a frontend sends no HTTP/2 preface"),
+    };
+    let mut keepalive = std::pin::pin!(keepalive(connection.ping_pong(), server.settings.frontend_keepalive));
+    // Dropped with the connection: the streams are over then.
+    let mut calls = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = connection.accept() => match accepted {
+                Some(Ok((request, respond))) => {
+                    calls.spawn_local(serve_call(server.clone(), request, respond));
+                }
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "connection of a frontend failed");
+                    break;
+                }
+                None => break,
+            },
+            () = &mut keepalive => {
+                tracing::warn!("frontend does not answer a ping; its connection is closed");
+                break;
+            }
+            Some(_) = calls.join_next() => {}
+        }
+    }
+}
+
+async fn serve_call(
+    server: Arc<KonnectivityServer>,
+    request: Request<RecvStream>,
+    mut respond: SendResponse<PacketFrame>,
+) {
+    if request.uri().path() != PROXY_PATH {
+        let message = format!("unknown method {}", request.uri().path());
+        return grpc_response::refuse(&mut respond, GrpcStatus::Unimplemented, &message);
+    }
+    let is_reference = request.headers().get(USER_AGENT).is_some_and(|agent| {
+        String::from_utf8_lossy(agent.as_bytes()).contains("grpc-go/")
+    });
+    let Ok(send) = grpc_response::send_head(&mut respond, &[]) else { return };
+    let _open = server.count_frontend(FrontendKind::Grpc);
+    let mut call = ProxyCall { server: &server, reader: PacketReader::new(request.into_body()), send, is_reference };
+    if call.serve().await.is_ok() {
+        grpc_response::finish(&mut call.send);
+    }
+}
+
+/// The stream was reset or is invalid; there is nobody to tell.
+struct CallBroken;
+
+/// One `/ProxyService/Proxy` call.
+struct ProxyCall<'s> {
+    server: &'s KonnectivityServer,
+    reader: PacketReader,
+    send: SendStream<PacketFrame>,
+    is_reference: bool,
+}
+
+impl ProxyCall<'_> {
+    /// Serves the call until the client ends it.
+    async fn serve(&mut self) -> Result<(), CallBroken> {
+        loop {
+            let Some(packet) = self.next_packet().await? else { return Ok(()) };
+            match packet {
+                Packet::DialRequest { protocol, address, random } => {
+                    let Some(tunnel) = self.dial(&protocol, &address, random).await? else { continue };
+                    return self.relay(tunnel).await;
+                }
+                Packet::Data { connection, .. } => {
+                    let error = "backend not initialized".to_owned();
+                    self.respond(&Packet::CloseResponse { error, connection }).await?;
+                    return self.discard().await;
+                }
+                Packet::CloseRequest { connection } => {
+                    let error = "backend uninitialized".to_owned();
+                    self.respond(&Packet::CloseResponse { error, connection }).await?;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn next_packet(&mut self) -> Result<Option<Packet>, CallBroken> {
+        self.reader.next().await.map_err(|error| {
+            tracing::debug!(error, "call of a frontend broke");
+            CallBroken
+        })
+    }
+
+    async fn respond(&mut self, packet: &Packet) -> Result<(), CallBroken> {
+        send_frame(&mut self.send, control_frame(packet.encode_frame())).await.map_err(|_| CallBroken)
+    }
+
+    /// Reads until the client ends the call.
+    async fn discard(&mut self) -> Result<(), CallBroken> {
+        while self.next_packet().await?.is_some() {}
+        Ok(())
+    }
+
+    /// Dials and responds; `None` if there is no tunnel.
+    async fn dial(
+        &mut self,
+        protocol: &str,
+        address: &str,
+        random: i64,
+    ) -> Result<Option<MultiplexedTunnel>, CallBroken> {
+        let server = self.server;
+        let mut dial = std::pin::pin!(server.dial(protocol, address));
+        let dialed = loop {
+            tokio::select! {
+                biased;
+                dialed = &mut dial => break dialed,
+                packet = self.reader.next() => match packet {
+                    Ok(Some(Packet::CloseDial { random: canceled })) if canceled == random => return Ok(None),
+                    Ok(Some(_)) => {}
+                    Ok(None) => return Ok(None),
+                    Err(_) => return Err(CallBroken),
+                },
+            }
+        };
+        let (connection, error, tunnel) = match dialed {
+            Ok(tunnel) => (tunnel.connection(), String::new(), Some(tunnel)),
+            Err(DialFailure::NoAgent) => (0, "No agent available".to_owned(), None),
+            Err(DialFailure::Agent(text)) => (0, text, None),
+            Err(DialFailure::AgentLost) => (0, "the connection to the agent is lost".to_owned(), None),
+            Err(DialFailure::Timeout) => (0, "timed out waiting for backend dial".to_owned(), None),
+        };
+        self.respond(&Packet::DialResponse { error, connection, random }).await?;
+        Ok(tunnel)
+    }
+
+    /// Relays packets between the client and its tunnel until the client ends the call.
+    async fn relay(&mut self, tunnel: MultiplexedTunnel) -> Result<(), CallBroken> {
+        let registered = Notify::new();
+        if !self.is_reference {
+            registered.notify_one();
+        }
+        let ended = {
+            let to_agent = relay_to_agent(&mut self.reader, &tunnel, &registered);
+            let to_client = relay_to_client(&mut self.send, &tunnel, &registered);
+            tokio::select! {
+                ended = to_agent => ended?,
+                ended = to_client => ended?,
+            }
+        };
+        let connection = tunnel.connection();
+        match ended {
+            ClientEnd::Close => {
+                // The agent writes what it has before it confirms.
+                let _ = timeout(CLOSE_TIMEOUT, tunnel.flushed()).await;
+                drop(tunnel);
+                self.respond(&Packet::CloseResponse { error: String::new(), connection }).await?;
+            }
+            ClientEnd::Mismatch(other) => {
+                drop(tunnel);
+                for connection in [connection, other] {
+                    let error = "mismatched connection IDs".to_owned();
+                    self.respond(&Packet::CloseResponse { error, connection }).await?;
+                }
+            }
+            ClientEnd::Closed(error) => {
+                drop(tunnel);
+                self.respond(&Packet::CloseResponse { error, connection }).await?;
+            }
+            ClientEnd::Left => return Ok(()),
+        }
+        self.discard().await
+    }
+}
+
+/// Why packets of a client are no longer relayed.
+enum ClientEnd {
+    /// The client requests a close.
+    Close,
+    /// The client names a connection that is not its own.
+    Mismatch(i64),
+    /// The agent closed the connection, with its error text.
+    Closed(String),
+    /// The client ended the call.
+    Left,
+}
+
+/// Relays the client's packets. All of them are read at once, so that a close behind data that waits is seen; HTTP/2's
+/// flow control bounds what waits here.
+async fn relay_to_agent(
+    reader: &mut PacketReader,
+    tunnel: &MultiplexedTunnel,
+    registered: &Notify,
+) -> Result<ClientEnd, CallBroken> {
+    let mut waiting = VecDeque::<(Bytes, usize)>::new();
+    let mut close_deadline = None;
+    loop {
+        let deadline = async {
+            match close_deadline {
+                Some(deadline) => sleep_until(deadline).await,
+                None => pending().await,
+            }
+        };
+        let packet = tokio::select! {
+            biased;
+            room = tunnel.room(), if !waiting.is_empty() => {
+                match (room, waiting.pop_front()) {
+                    (Ok(()), Some((data, held))) => {
+                        tunnel.send(data);
+                        reader.release(held);
+                        close_deadline = close_deadline.map(|_| Instant::now() + CLOSE_TIMEOUT);
+                    }
+                    // The other direction reports it.
+                    _ => waiting.clear(),
+                }
+                if waiting.is_empty() && close_deadline.is_some() {
+                    return Ok(ClientEnd::Close);
+                }
+                continue;
+            }
+            packet = reader.next_held() => packet.map_err(|_| CallBroken)?,
+            () = deadline => return Ok(ClientEnd::Close),
+        };
+        let held = reader.take_unreleased();
+        match packet {
+            _ if close_deadline.is_some() && packet.is_some() => reader.release(held),
+            Some(Packet::Data { connection, data }) if connection == tunnel.connection() => {
+                registered.notify_one();
+                waiting.push_back((data, held));
+            }
+            Some(Packet::CloseRequest { connection }) if connection == tunnel.connection() => {
+                reader.release(held);
+                if waiting.is_empty() {
+                    return Ok(ClientEnd::Close);
+                }
+                close_deadline = Some(Instant::now() + CLOSE_TIMEOUT);
+            }
+            Some(Packet::Data { connection, .. } | Packet::CloseRequest { connection }) if connection != 0 => {
+                return Ok(ClientEnd::Mismatch(connection));
+            }
+            Some(packet) => {
+                if let Packet::DialRequest { address, .. } = packet {
+                    tracing::debug!(address, "second dial on a call ignored: one call is one connection");
+                }
+                reader.release(held);
+            }
+            None => return Ok(ClientEnd::Left),
+        }
+    }
+}
+
+async fn relay_to_client(
+    send: &mut SendStream<PacketFrame>,
+    tunnel: &MultiplexedTunnel,
+    registered: &Notify,
+) -> Result<ClientEnd, CallBroken> {
+    // Either the client has sent data, or it had the time to register the connection.
+    let _ = timeout(REGISTRATION_DELAY, registered.notified()).await;
+    loop {
+        match tunnel.event().await {
+            TunnelEvent::Data(data) => {
+                let head = Bytes::from(encode_data_head(tunnel.connection(), data.len(), 0));
+                send_frame(send, head.chain(data)).await.map_err(|_| CallBroken)?;
+            }
+            // Clients have no half-close: what they send is relayed until the connection is closed.
+            TunnelEvent::WriteClosed => return Ok(ClientEnd::Closed(String::new())),
+            TunnelEvent::Closed(error) => return Ok(ClientEnd::Closed(error)),
+            TunnelEvent::Lost => return Ok(ClientEnd::Closed("the connection to the agent is lost".to_owned())),
+        }
+    }
+}

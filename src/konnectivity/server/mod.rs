@@ -1,0 +1,18 @@
+//! The Konnectivity server: agents connect to it, and clients request tunnels through them.
+
+mod agent_identifiers;
+mod agent_listener;
+mod authority_rewriter;
+mod backend;
+mod backend_set;
+mod connect_frontend;
+mod grpc_frontend;
+mod grpc_response;
+mod service;
+
+pub use agent_identifiers::{AgentIdentifiers, InvalidIdentifiers};
+pub use backend_set::{BackendReport, ProxyStrategy};
+pub use connect_frontend::{ConnectEnd, serve_connect_frontend};
+pub use grpc_frontend::serve_grpc_frontend;
+pub use agent_listener::serve_agent_connection;
+pub use service::{KonnectivityServer, ServerSettings};

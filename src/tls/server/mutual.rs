@@ -1,0 +1,88 @@
+//! A listener whose clients are verified in the handshake, with one key pair and one CA bundle.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::server::{NoClientAuth, SingleCertAndKey, WebPkiClientVerifier};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{RootCertStore, ServerConfig};
+
+use super::tls_parameters::TlsParameters;
+use super::{ServingSettings, load_ca_bundle};
+use crate::process::{Drain, FileWatcher, OnFailure, Problem, Problems, Published, Publisher, ReloadReporter};
+use crate::tls::key_pair::{KeyPair, PairFiles};
+use crate::tls::provider;
+
+/// Settings of a listener that verifies its clients in the handshake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MutualTlsSettings {
+    /// The serving certificate and its key.
+    pub pair: PairFiles,
+    /// The CA bundle of clients; without it, clients need no certificate.
+    pub client_ca: Option<PathBuf>,
+    /// The one protocol that is offered.
+    pub alpn: &'static [u8],
+    /// `--tls-min-version`; empty for the default.
+    pub min_version: String,
+    /// `--cipher-suites`; empty for the default.
+    pub cipher_suites: Vec<String>,
+}
+
+/// The files of such a listener, with their last valid content.
+pub struct MutualTlsFiles {
+    settings: MutualTlsSettings,
+    watcher: FileWatcher,
+    publisher: Publisher<Arc<ServerConfig>>,
+}
+
+impl MutualTlsFiles {
+    /// Loads the files; [`MutualTlsFiles::follow`] keeps the published configuration up to date.
+    ///
+    /// # Errors
+    /// All problems of the settings and files.
+    pub fn open(settings: MutualTlsSettings) -> Result<(MutualTlsFiles, Published<Arc<ServerConfig>>), Problems> {
+        // Before the first load, so that no change is missed.
+        let paths = [&settings.pair.certificate, &settings.pair.key].into_iter().chain(&settings.client_ca);
+        let watcher = FileWatcher::new(paths);
+        let (publisher, published) = Published::new(load(&settings)?);
+        Ok((MutualTlsFiles { settings, watcher, publisher }, published))
+    }
+
+    /// Publishes a new configuration whenever the files changed and are valid, until the process ends.
+    pub async fn follow(mut self, on_failure: OnFailure, mut drain: Drain) {
+        const UNUSABLE: &str = "certificate or CA bundle changed and is invalid; the last good one stays in use";
+        let mut reporter = ReloadReporter::new(UNUSABLE, on_failure);
+        while self.watcher.changed_before_end(&mut drain).await {
+            if let Some(config) = reporter.report(load(&self.settings)) {
+                tracing::info!(files = self.settings.pair.place(), "serving certificate reloaded");
+                self.publisher.publish(Arc::new(config));
+            }
+        }
+    }
+}
+
+fn load(settings: &MutualTlsSettings) -> Result<Arc<ServerConfig>, Problems> {
+    let mut problems = Problems::default();
+    let pair = problems.collect(KeyPair::load(&settings.pair));
+    let bundle = problems.collect(settings.client_ca.as_ref().map(load_ca_bundle).transpose());
+    let parameters = problems.collect(TlsParameters::parse(&ServingSettings {
+        min_version: settings.min_version.clone(),
+        cipher_suites: settings.cipher_suites.clone(),
+        ..ServingSettings::default()
+    }));
+    let (Some(pair), Some(bundle), Some(parameters)) = (pair, bundle, parameters) else { return Err(problems) };
+    let verifier: Arc<dyn ClientCertVerifier> = match bundle {
+        None => Arc::new(NoClientAuth),
+        Some(bundle) => {
+            let mut roots = RootCertStore::empty();
+            roots.add_parsable_certificates(bundle.0.certificates.iter().cloned());
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
+                .build()
+                .map_err(|error| Problem::new(bundle.source(), error))?
+        }
+    };
+    let resolver = Arc::new(SingleCertAndKey::from(pair.certified().as_ref().clone()));
+    let mut config = parameters.into_config(verifier, resolver)?;
+    config.alpn_protocols = vec![settings.alpn.to_vec()];
+    Ok(Arc::new(config))
+}
