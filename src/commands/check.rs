@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::{cli, gateway, print, print_warnings, proxy, socks5};
+use super::{cli, gateway, konnectivity, print, print_warnings, proxy, socks5};
 use crate::config::sidecar::ProgramName;
 use crate::config::{Diagnostics, GatewayConfig, environment};
 
@@ -25,6 +25,20 @@ pub(super) fn run(check: &cli::CheckCommand) -> ExitCode {
             let (config, mistakes) = arguments.read(&environment);
             match proxy::prepare(&config, mistakes) {
                 Ok(_) => print(b"proxy: no mistakes found\n"),
+                Err(status) => status,
+            }
+        }
+        cli::CheckCommand::KonnectivityServer(arguments) => {
+            let (config, mistakes) = arguments.read(&environment);
+            match konnectivity::server::prepare(&config, mistakes) {
+                Ok(_) => print(b"konnectivity-server: no mistakes found\n"),
+                Err(status) => status,
+            }
+        }
+        cli::CheckCommand::KonnectivityAgent(arguments) => {
+            let (config, mistakes) = arguments.read(&environment);
+            match konnectivity::agent::prepare(&config, mistakes) {
+                Ok(()) => print(b"konnectivity-agent: no mistakes found\n"),
                 Err(status) => status,
             }
         }

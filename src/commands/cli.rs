@@ -7,6 +7,7 @@ use clap_complete::Shell;
 
 use super::pki::PkiCommand;
 use super::status::StatusCommand;
+use crate::config::konnectivity::{KonnectivityAgentCommand, KonnectivityServerCommand};
 use crate::config::{
     Arguments, GatewayCommand, LogOnly, ProxyCommand, QuickstartCommand, SidecarCommand, Socks5Command,
 };
@@ -41,6 +42,12 @@ pub enum Command {
     /// Run a SOCKS5 proxy with connections through an egress selection
     #[command(after_help = SOCKS5_ENVIRONMENT_HELP)]
     Socks5(Arguments<Socks5Command>),
+    /// Run a Konnectivity server: tunnels into a network that only its agents can leave
+    #[command(after_help = ENVIRONMENT_HELP)]
+    KonnectivityServer(Arguments<KonnectivityServerCommand>),
+    /// Run a Konnectivity agent: connect to targets for Konnectivity servers
+    #[command(after_help = ENVIRONMENT_HELP)]
+    KonnectivityAgent(Arguments<KonnectivityAgentCommand>),
     /// Create certificate authorities and certificates, and describe certificate files
     Pki {
         /// What to do
@@ -62,10 +69,14 @@ pub enum Command {
     },
 }
 
+/// The commands that read their environment themselves.
+const LONG_RUNNING: [&str; 8] =
+    ["quickstart", "gateway", "sidecar", "proxy", "socks5", "konnectivity-server", "konnectivity-agent", "check"];
+
 /// The clap definition of the whole command line.
 pub fn command() -> clap::Command {
-    // The long-running commands read their environment themselves, so that an error names the variable, not the flag.
-    enable_environment(Cli::command(), &["quickstart", "gateway", "sidecar", "proxy", "socks5", "check"])
+    // So that an error names the variable, not the flag.
+    enable_environment(Cli::command(), &LONG_RUNNING)
         .mut_subcommand("pki", |pki| pki.mut_args(|argument| argument.global(true)))
 }
 
@@ -110,6 +121,12 @@ pub enum CheckCommand {
     /// Check the flags of the local proxy and the kubeconfig
     #[command(after_help = ENVIRONMENT_HELP)]
     Proxy(Arguments<ProxyCommand>),
+    /// Check the flags of the Konnectivity server and its certificates
+    #[command(after_help = ENVIRONMENT_HELP)]
+    KonnectivityServer(Arguments<KonnectivityServerCommand>),
+    /// Check the flags of the Konnectivity agent and the files they name
+    #[command(after_help = ENVIRONMENT_HELP)]
+    KonnectivityAgent(Arguments<KonnectivityAgentCommand>),
     /// Check the flags of the SOCKS5 proxy and the files they name
     #[command(after_help = SOCKS5_ENVIRONMENT_HELP)]
     Socks5(Arguments<Socks5Command>),

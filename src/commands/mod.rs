@@ -4,6 +4,7 @@ pub mod check;
 pub mod cli;
 mod completion;
 pub mod gateway;
+pub mod konnectivity;
 pub mod pki;
 mod program_name;
 pub mod proxy;
@@ -55,6 +56,14 @@ pub fn main() -> ExitCode {
         Command::Proxy(arguments) => {
             let (config, mistakes) = arguments.read(&environment);
             proxy::run(config, mistakes)
+        }
+        Command::KonnectivityServer(arguments) => {
+            let (config, mistakes) = arguments.read(&environment);
+            konnectivity::server::run(config, mistakes)
+        }
+        Command::KonnectivityAgent(arguments) => {
+            let (config, mistakes) = arguments.read(&environment);
+            konnectivity::agent::run(config, mistakes)
         }
         Command::Pki { command, log } => match start_log(log.read(&environment)) {
             Ok(()) => {

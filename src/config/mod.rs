@@ -9,6 +9,7 @@ mod file;
 mod flag;
 pub mod gateway;
 mod host_port;
+pub mod konnectivity;
 mod kubeconfig_flags;
 mod observability;
 mod observability_flags;

@@ -54,19 +54,25 @@ pub trait PeerState {
 
 impl PeerState for TcpStream {
     fn peer_end(&self) -> PeerEnd {
-        ready_end(self.ready(Interest::READABLE | Interest::WRITABLE).now_or_never())
+        ready_end(&self.ready(Interest::READABLE | Interest::WRITABLE).now_or_never())
     }
 }
 
 impl PeerState for UnixStream {
     fn peer_end(&self) -> PeerEnd {
-        ready_end(self.ready(Interest::READABLE | Interest::WRITABLE).now_or_never())
+        ready_end(&self.ready(Interest::READABLE | Interest::WRITABLE).now_or_never())
     }
 }
 
 impl<S: PeerState> PeerState for TlsStream<S> {
     fn peer_end(&self) -> PeerEnd {
         self.get_ref().0.peer_end()
+    }
+}
+
+impl<S: PeerState> PeerState for &mut S {
+    fn peer_end(&self) -> PeerEnd {
+        (**self).peer_end()
     }
 }
 
@@ -77,7 +83,7 @@ impl PeerState for tokio::io::DuplexStream {
     }
 }
 
-fn ready_end(ready: Option<io::Result<Ready>>) -> PeerEnd {
+fn ready_end(ready: &Option<io::Result<Ready>>) -> PeerEnd {
     match ready {
         Some(Ok(ready)) if ready.is_write_closed() => PeerEnd::Closed,
         Some(Ok(ready)) if ready.is_read_closed() => PeerEnd::WriteClosed,
@@ -203,7 +209,11 @@ enum Sent {
 }
 
 /// Sends what the socket has until its end.
-async fn send_all<S>(socket: &mut SharedSocket<S>, tunnel: &MultiplexedTunnel, moved: &Cell<Instant>) -> io::Result<Sent>
+async fn send_all<S>(
+    socket: &mut SharedSocket<S>,
+    tunnel: &MultiplexedTunnel,
+    moved: &Cell<Instant>,
+) -> io::Result<Sent>
 where
     S: AsyncRead + PeerState + Unpin,
 {

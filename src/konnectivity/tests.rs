@@ -41,7 +41,8 @@ impl Setup {
     /// Connects an agent.
     async fn agent(&self, id: &str, identifiers: &str) -> TestAgent {
         let (ours, theirs) = tokio::io::duplex(256 << 10);
-        let serving = spawn_local(serve_agent_connection(self.server.clone(), theirs, SocketAddr::from(([127, 0, 0, 1], 1))));
+        let serving =
+            spawn_local(serve_agent_connection(self.server.clone(), theirs, SocketAddr::from(([127, 0, 0, 1], 1))));
         let agent = connect_agent(ours, id, identifiers, serving).await;
         let deadline = Instant::now() + WAIT;
         while !self.server.agents().iter().any(|agent| agent.agent_id == id) {
@@ -127,7 +128,7 @@ async fn echo_target() -> SocketAddr {
         let _ = tokio::io::copy(&mut reader, &mut writer).await;
         let _ = writer.shutdown().await;
     };
-    target(move |socket| echo(socket)).await.0
+    target(echo).await.0
 }
 
 /// A target that never reads.
@@ -387,10 +388,11 @@ fn b8_pending_dials_fail_at_once_when_the_agent_is_lost() {
             agent.kill();
         };
         let began = Instant::now();
-        let (head, error, ()) =
-            timeout(WAIT, async { tokio::join!(setup.request(&mut stream, &address), client.dial(&address, WAIT), lost) })
-                .await
-                .unwrap();
+        let (head, error, ()) = timeout(WAIT, async {
+            tokio::join!(setup.request(&mut stream, &address), client.dial(&address, WAIT), lost)
+        })
+        .await
+        .unwrap();
         assert!(head.starts_with("HTTP/1.1 502 Bad Gateway\r\n"), "{head}");
         assert!(error.err().unwrap().cause.contains("the connection to the agent is lost"));
         // The agent would have reported a timeout after five seconds.

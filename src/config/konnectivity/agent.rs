@@ -22,7 +22,12 @@ static SERVERS: FlagGroup = FlagGroup {
             "Servers to connect to: IP addresses and DNS names. The agent connects to each address of a name, such as that of a headless Service",
         ),
         Flag::new("proxy-server-port", FlagKind::Count, "8091", "Port of the servers"),
-        Flag::new("ca-cert", FlagKind::File, "", "CA bundle of the servers' certificates (default: the system's). Followed on disk"),
+        Flag::new(
+            "ca-cert",
+            FlagKind::File,
+            "",
+            "CA bundle of the servers' certificates (default: the system's). Followed on disk",
+        ),
         Flag::new("agent-cert", FlagKind::File, "", "Client certificate. Followed on disk"),
         Flag::new("agent-key", FlagKind::File, "", "Its private key. Followed on disk"),
         Flag::new("alpn-proto", FlagKind::List("NAME"), "", "Protocols to offer by ALPN, beside h2"),
@@ -32,7 +37,12 @@ static SERVERS: FlagGroup = FlagGroup {
             "",
             "File with a token that authenticates the agent; read for each connection",
         ),
-        Flag::new("agent-id", FlagKind::Text("ID"), "", "Unique id of this agent (default: $PROXY_AGENT_ID, or a random one)"),
+        Flag::new(
+            "agent-id",
+            FlagKind::Text("ID"),
+            "",
+            "Unique id of this agent (default: $PROXY_AGENT_ID, or a random one)",
+        ),
         Flag::new(
             "agent-identifiers",
             FlagKind::Text("QUERY"),
@@ -41,7 +51,12 @@ static SERVERS: FlagGroup = FlagGroup {
         ),
         Flag::new("sync-interval", FlagKind::Duration, "1s", "Interval of looking for servers without a connection"),
         Flag::new("sync-interval-cap", FlagKind::Duration, "10s", "Limit of the back-off after failures"),
-        Flag::new("sync-forever", FlagKind::Switch, "false", "Look for more servers also when as many as known are connected"),
+        Flag::new(
+            "sync-forever",
+            FlagKind::Switch,
+            "false",
+            "Look for more servers also when as many as known are connected",
+        ),
         Flag::new(
             "keepalive-time",
             FlagKind::Duration,
@@ -67,7 +82,12 @@ static TARGETS: FlagGroup = FlagGroup {
 static OPERATION: FlagGroup = FlagGroup {
     heading: "Operation",
     flags: &[
-        Flag::new("health-server-host", FlagKind::Text("IP"), "", "Address of /healthz, /readyz and /metrics (default: every address)"),
+        Flag::new(
+            "health-server-host",
+            FlagKind::Text("IP"),
+            "",
+            "Address of /healthz, /readyz and /metrics (default: every address)",
+        ),
         Flag::new("health-server-port", FlagKind::Count, "8093", "Its port"),
         Flag::new("admin-bind-address", FlagKind::Text("IP"), "127.0.0.1", "Address of the admin listener"),
         Flag::new("admin-server-port", FlagKind::Count, "8094", "Its port"),

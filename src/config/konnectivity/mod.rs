@@ -41,7 +41,8 @@ static LOG: FlagGroup = FlagGroup {
 fn port(parser: &mut FlagParser<'_>, name: &str, listener: &str) -> u16 {
     let port = parser.count(name, u64::from(u16::MAX));
     if port > 49_151 {
-        parser.add_problem(name, format_args!("please do not try to use ephemeral port {port} for the {listener} port"));
+        parser
+            .add_problem(name, format_args!("please do not try to use ephemeral port {port} for the {listener} port"));
     } else if port != 0 && port < 1024 {
         parser.add_problem(name, format_args!("please do not try to use reserved port {port} for the {listener} port"));
     }

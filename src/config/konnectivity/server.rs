@@ -17,7 +17,12 @@ static FRONTEND: FlagGroup = FlagGroup {
     heading: "Frontend",
     flags: &[
         Flag::new("mode", FlagKind::Text("MODE"), "grpc", "Protocol of clients: grpc or http-connect"),
-        Flag::new("uds-name", FlagKind::File, "", "Unix socket for clients; without it they connect by TCP with mutual TLS"),
+        Flag::new(
+            "uds-name",
+            FlagKind::File,
+            "",
+            "Unix socket for clients; without it they connect by TCP with mutual TLS",
+        ),
         Flag::new(
             "delete-existing-uds-file",
             FlagKind::Switch,
@@ -64,8 +69,18 @@ static AGENTS: FlagGroup = FlagGroup {
             "30s",
             "Time for an agent to answer a dial; 0 for no limit, the default of the reference",
         ),
-        Flag::new("server-id", FlagKind::Text("ID"), "", "Unique id of this server (default: $PROXY_SERVER_ID, or a random one)"),
-        Flag::new("server-count", FlagKind::Count, "1", "Number of servers, told to agents so that they connect to each"),
+        Flag::new(
+            "server-id",
+            FlagKind::Text("ID"),
+            "",
+            "Unique id of this server (default: $PROXY_SERVER_ID, or a random one)",
+        ),
+        Flag::new(
+            "server-count",
+            FlagKind::Count,
+            "1",
+            "Number of servers, told to agents so that they connect to each",
+        ),
         Flag::new("xfr-channel-size", FlagKind::Count, "10", IGNORED_HELP),
         Flag::new("warn-on-channel-limit", FlagKind::Switch, "false", IGNORED_HELP),
     ],
@@ -181,8 +196,10 @@ impl Arguments<KonnectivityServerCommand> {
             "grpc" => FrontendMode::Grpc,
             "http-connect" => FrontendMode::HttpConnect,
             other => {
-                parser_ref
-                    .add_problem("mode", format_args!("mode must be set to either 'grpc' or 'http-connect' not {other:?}"));
+                parser_ref.add_problem(
+                    "mode",
+                    format_args!("mode must be set to either 'grpc' or 'http-connect' not {other:?}"),
+                );
                 FrontendMode::Grpc
             }
         };
@@ -245,7 +262,11 @@ fn frontend(parser: &mut FlagParser<'_>, mode: FrontendMode) -> FrontendAddress 
     }
 }
 
-fn mutual_tls(parser: &mut FlagParser<'_>, [certificate, key, ca]: [&str; 3], alpn: &'static [u8]) -> MutualTlsSettings {
+fn mutual_tls(
+    parser: &mut FlagParser<'_>,
+    [certificate, key, ca]: [&str; 3],
+    alpn: &'static [u8],
+) -> MutualTlsSettings {
     let pair = parser.key_pair_files(certificate, key);
     if pair.is_none() && !parser.is_given(certificate) && !parser.is_given(key) {
         parser.add_problem(certificate, format_args!("required, with --{key}: the certificate of this listener"));

@@ -219,9 +219,8 @@ async fn call_server(
     metadata: &AgentMetadata,
 ) -> Result<OpenedCall, ConnectFailure> {
     let failure = |error: &dyn Display| ConnectFailure(format!("the call failed: {error}"));
-    let mut request = Request::post(format!("https://{authority}/AgentService/Connect"))
-        .body(())
-        .map_err(|error| failure(&error))?;
+    let mut request =
+        Request::post(format!("https://{authority}/AgentService/Connect")).body(()).map_err(|error| failure(&error))?;
     let headers = request.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     headers.insert(TE, HeaderValue::from_static("trailers"));

@@ -122,7 +122,9 @@ async fn dial(protocol: &str, destination: &Destination) -> Result<TcpStream, St
 async fn connect(protocol: &str, destination: &Destination) -> Result<TcpStream, String> {
     let addresses = match &destination.host {
         Host::Ip(ip) => vec![SocketAddr::new(*ip, destination.port)],
-        Host::Name(name) => lookup_host((name.as_str(), destination.port)).await.map(Iterator::collect).unwrap_or_default(),
+        Host::Name(name) => {
+            lookup_host((name.as_str(), destination.port)).await.map(Iterator::collect).unwrap_or_default()
+        }
     };
     let mut failure = match &destination.host {
         Host::Ip(_) => format!("dial {protocol}: address {destination}: no suitable address found"),

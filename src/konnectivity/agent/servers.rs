@@ -16,7 +16,7 @@ use super::connection::{AgentMetadata, ConnectFailure, ServerStream, send_drain}
 use crate::egress::DestinationPattern;
 use crate::konnectivity::multiplexer::TunnelMultiplexer;
 use crate::observe::metrics::KonnectivityAgentMetrics;
-use crate::process::{Drain, ShutdownPhase, configure_socket};
+use crate::process::{Drain, Problem, Problems, ShutdownPhase, configure_socket};
 use crate::tls::client::{ClientSettings, build_config, server_name};
 use crate::tls::{Bundle, KeyPair, PairFiles, describe_error};
 
@@ -260,14 +260,32 @@ impl KonnectivityAgent {
         };
         let metadata =
             AgentMetadata { agent_id: settings.agent_id.clone(), identifiers: settings.identifiers.clone(), token };
-        let authority = if host.contains(':') { format!("[{host}]:{}", address.port()) } else { format!("{host}:{}", address.port()) };
+        let authority = if host.contains(':') {
+            format!("[{host}]:{}", address.port())
+        } else {
+            format!("{host}:{}", address.port())
+        };
         let opened = ServerStream::open(stream, &authority, &metadata, settings.keepalive).await;
         opened.map_err(|failure| ConnectFailure(format!("{address}: {failure}")))
     }
 }
 
-fn client_config(settings: &AgentSettings) -> Result<Arc<rustls::ClientConfig>, crate::process::Problem> {
-    use crate::process::Problem;
+/// Reads the files that the settings name, as each connection does.
+///
+/// # Errors
+/// All problems with them.
+pub fn check_files(settings: &AgentSettings) -> Result<(), Problems> {
+    let mut problems = Problems::default();
+    problems.collect(client_config(settings));
+    if let Some(path) = &settings.token_file
+        && let Err(failure) = read_token(path)
+    {
+        problems.0.push(Problem::new("--service-account-token-path", failure));
+    }
+    problems.into_result(())
+}
+
+fn client_config(settings: &AgentSettings) -> Result<Arc<rustls::ClientConfig>, Problem> {
     let ca_bundle = match &settings.ca_file {
         Some(path) => {
             let pem = std::fs::read(path)

@@ -131,7 +131,9 @@ impl TunnelMultiplexer {
     /// tunnel.
     pub(super) async fn wait_for_room(&self, connection: i64) {
         loop {
-            let Some(since) = self.state.lock().tunnels.get(&connection).map(|tunnel| tunnel.last_taken) else { return };
+            let Some(since) = self.state.lock().tunnels.get(&connection).map(|tunnel| tunnel.last_taken) else {
+                return;
+            };
             let room = poll_fn(|cx| self.poll_incoming_room(connection, since, cx));
             if timeout_at(since + STALL_TIMEOUT, room).await.is_ok_and(|has_room| has_room) {
                 return;

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use h2::server::SendResponse;
 use h2::RecvStream;
+use h2::server::SendResponse;
 use http::{HeaderMap, Request};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
@@ -135,7 +135,10 @@ fn read_metadata(headers: &HeaderMap) -> Result<(String, AgentIdentifiers, Optio
         [] => AgentIdentifiers::default(),
         [text] => AgentIdentifiers::parse(text).map_err(|invalid| invalid.to_string())?,
         several => {
-            return Err(format!("expected at most one set of agent Identifiers in the context, got [{}]", several.join(" ")));
+            return Err(format!(
+                "expected at most one set of agent Identifiers in the context, got [{}]",
+                several.join(" ")
+            ));
         }
     };
     let send = headers.get(TUNNEL_WINDOW).and_then(|window| window.to_str().ok()?.parse::<i64>().ok());

@@ -36,6 +36,8 @@ struct PendingDials {
 /// Why a dial failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DialFailure {
+    /// The server shuts down.
+    Draining,
     /// No agent serves the destination.
     NoAgent,
     /// The agent could not connect; its text.

@@ -86,7 +86,8 @@ where
             return ConnectEnd::Closed;
         }
     };
-    if socket.write_all(b"HTTP/1.1 200 Connection Established\r\n\r\n").await.is_err() || socket.flush().await.is_err() {
+    if socket.write_all(b"HTTP/1.1 200 Connection Established\r\n\r\n").await.is_err() || socket.flush().await.is_err()
+    {
         return ConnectEnd::Closed;
     }
     let early = early.freeze();
@@ -128,6 +129,7 @@ fn failure_response(failure: &DialFailure) -> String {
             };
             format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n{text}")
         }
+        DialFailure::Draining => error_response("503 Service Unavailable", "the server is shutting down\r\n"),
         DialFailure::AgentLost => error_response("502 Bad Gateway", "Backend context error: context canceled\r\n"),
         DialFailure::Timeout => error_response("504 Gateway Timeout", "Backend dial timeout: timed out waiting for backend dial\r\n"),
     }

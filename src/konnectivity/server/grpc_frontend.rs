@@ -87,9 +87,10 @@ async fn serve_call(
         let message = format!("unknown method {}", request.uri().path());
         return grpc_response::refuse(&mut respond, GrpcStatus::Unimplemented, &message);
     }
-    let is_reference = request.headers().get(USER_AGENT).is_some_and(|agent| {
-        String::from_utf8_lossy(agent.as_bytes()).contains("grpc-go/")
-    });
+    let is_reference = request
+        .headers()
+        .get(USER_AGENT)
+        .is_some_and(|agent| String::from_utf8_lossy(agent.as_bytes()).contains("grpc-go/"));
     let Ok(send) = grpc_response::send_head(&mut respond, &[]) else { return };
     let _open = server.count_frontend(FrontendKind::Grpc);
     let mut call = ProxyCall { server: &server, reader: PacketReader::new(request.into_body()), send, is_reference };
@@ -173,6 +174,7 @@ impl ProxyCall<'_> {
         };
         let (connection, error, tunnel) = match dialed {
             Ok(tunnel) => (tunnel.connection(), String::new(), Some(tunnel)),
+            Err(DialFailure::Draining) => (0, "the server is shutting down".to_owned(), None),
             Err(DialFailure::NoAgent) => (0, "No agent available".to_owned(), None),
             Err(DialFailure::Agent(text)) => (0, text, None),
             Err(DialFailure::AgentLost) => (0, "the connection to the agent is lost".to_owned(), None),

@@ -10,9 +10,10 @@ mod grpc_frontend;
 mod grpc_response;
 mod service;
 
+pub use crate::konnectivity::relay::{PeerEnd, PeerState};
 pub use agent_identifiers::{AgentIdentifiers, InvalidIdentifiers};
+pub use agent_listener::serve_agent_connection;
 pub use backend_set::{BackendReport, ProxyStrategy};
 pub use connect_frontend::{ConnectEnd, serve_connect_frontend};
 pub use grpc_frontend::serve_grpc_frontend;
-pub use agent_listener::serve_agent_connection;
 pub use service::{KonnectivityServer, ServerSettings};

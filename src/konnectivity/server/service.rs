@@ -1,7 +1,7 @@
 //! The state of a Konnectivity server, shared by all its connections.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use super::backend::DialFailure;
@@ -43,6 +43,7 @@ pub struct KonnectivityServer {
     grpc_streams: AtomicU64,
     http_connections: AtomicU64,
     agent_streams: AtomicU64,
+    is_draining: AtomicBool,
 }
 
 /// Counts something while it exists.
@@ -69,7 +70,13 @@ impl KonnectivityServer {
             grpc_streams: AtomicU64::new(0),
             http_connections: AtomicU64::new(0),
             agent_streams: AtomicU64::new(0),
+            is_draining: AtomicBool::new(false),
         })
+    }
+
+    /// Opens no more tunnels.
+    pub fn drain(&self) {
+        self.is_draining.store(true, Relaxed);
     }
 
     pub(super) fn count_frontend(&self, kind: FrontendKind) -> OpenCount<'_> {
@@ -87,6 +94,9 @@ impl KonnectivityServer {
     pub(super) async fn dial(&self, protocol: &str, address: &str) -> Result<MultiplexedTunnel, DialFailure> {
         let began = Instant::now();
         let result = async {
+            if self.is_draining.load(Relaxed) {
+                return Err(DialFailure::Draining);
+            }
             let Some(backend) = self.backends.select(&self.settings.strategies, address) else {
                 return Err(DialFailure::NoAgent);
             };
@@ -101,7 +111,7 @@ impl KonnectivityServer {
             Ok(_) => self.metrics.record_dial(began.elapsed()),
             Err(failure) => {
                 self.metrics.record_dial_failure(match failure {
-                    DialFailure::NoAgent => KonnectivityDialFailure::NoAgent,
+                    DialFailure::NoAgent | DialFailure::Draining => KonnectivityDialFailure::NoAgent,
                     DialFailure::Agent(_) => KonnectivityDialFailure::ErrorResponse,
                     DialFailure::AgentLost => KonnectivityDialFailure::BackendClose,
                     DialFailure::Timeout => KonnectivityDialFailure::BackendDialTimeout,

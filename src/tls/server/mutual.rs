@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustls::server::{NoClientAuth, SingleCertAndKey, WebPkiClientVerifier};
 use rustls::server::danger::ClientCertVerifier;
+use rustls::server::{NoClientAuth, WebPkiClientVerifier};
+use rustls::sign::SingleCertAndKey;
 use rustls::{RootCertStore, ServerConfig};
 
 use super::tls_parameters::TlsParameters;

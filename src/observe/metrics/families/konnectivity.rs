@@ -84,21 +84,17 @@ impl KonnectivityServerMetrics {
         let buckets: Vec<u64> = self.dial_buckets.iter().map(|bucket| bucket.load(Relaxed)).collect();
         let printed = SERVER_DIAL_BOUNDS.map(|(_, printed)| printed);
         text.histogram(&[], &printed, &buckets, self.dial_nanoseconds.load(Relaxed) as f64 * 1e-9);
-        text.family("konnectivity_network_proxy_server_dial_failure_count", MetricType::Counter, "Failed dials, by reason.");
+        text.family(
+            "konnectivity_network_proxy_server_dial_failure_count",
+            MetricType::Counter,
+            "Failed dials, by reason.",
+        );
         for (reason, count) in REASONS.into_iter().zip(&self.failures) {
             text.sample(&[("reason", reason)], count.load(Relaxed));
         }
-        text.family(
-            "konnectivity_network_proxy_server_established_connections",
-            MetricType::Gauge,
-            "Open tunnels.",
-        );
+        text.family("konnectivity_network_proxy_server_established_connections", MetricType::Gauge, "Open tunnels.");
         text.sample(&[], gauges.established_connections);
-        text.family(
-            "konnectivity_network_proxy_server_grpc_connections",
-            MetricType::Gauge,
-            "Open calls, by method.",
-        );
+        text.family("konnectivity_network_proxy_server_grpc_connections", MetricType::Gauge, "Open calls, by method.");
         text.sample(&[("service_method", "Connect")], gauges.connect_streams);
         text.sample(&[("service_method", "Proxy")], gauges.proxy_streams);
         text.family(

@@ -1,0 +1,108 @@
+//! `narthex konnectivity-agent`.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use http::StatusCode;
+
+use super::health::{self, HealthRequest, HealthResponse};
+use crate::commands::signals::shut_down_on_signal;
+use crate::commands::threads::{join_all, spawn_thread};
+use crate::commands::{print_warnings, report_problems};
+use crate::config::Diagnostics;
+use crate::config::konnectivity::KonnectivityAgentConfig;
+use crate::konnectivity::agent::{AgentSettings, KonnectivityAgent, check_files};
+use crate::listen::{bind, raise_descriptor_limit};
+use crate::observe::log;
+use crate::observe::metrics::KonnectivityAgentMetrics;
+use crate::process::{Drain, Problems, ShutdownPhase};
+
+const ROLE: &str = "konnectivity-agent";
+
+/// Runs the agent until a signal ends it. Exit status: 0 after a signal, 1 after a failed start.
+pub fn run(config: KonnectivityAgentConfig, mistakes: Diagnostics) -> ExitCode {
+    match prepare(&config, mistakes) {
+        Ok(()) => match start(config) {
+            Ok(status) => status,
+            Err(problems) => report_problems(ROLE, &problems),
+        },
+        Err(status) => status,
+    }
+}
+
+/// Installs the log and reads the files. If there is any error, reports all of them and returns the exit status.
+pub(in crate::commands) fn prepare(
+    config: &KonnectivityAgentConfig,
+    mut mistakes: Diagnostics,
+) -> Result<(), ExitCode> {
+    print_warnings(&mistakes.warnings);
+    mistakes.problems.collect(log::install(&config.log));
+    if let Err(problems) = check_files(&config.settings) {
+        mistakes.add_file_problems(problems);
+    }
+    if mistakes.problems.0.is_empty() { Ok(()) } else { Err(report_problems(ROLE, &mistakes.problems)) }
+}
+
+fn start(config: KonnectivityAgentConfig) -> Result<ExitCode, Problems> {
+    raise_descriptor_limit();
+    let mut problems = Problems::default();
+    let health = problems.collect(bind(config.health_address, "--health-server-port"));
+    let admin = problems.collect(bind(config.admin_address, "--admin-server-port"));
+    let (Some(health), Some(admin)) = (health, admin) else { return Err(problems) };
+    let (health_address, admin_address) = (health::local_address(&health)?, health::local_address(&admin)?);
+    let (drainer, drain) = Drain::new();
+    let metrics = Arc::<KonnectivityAgentMetrics>::default();
+    let by_health = metrics.clone();
+    health::spawn("health", health, Arc::new(move |request| respond(&by_health, request)))?;
+    health::spawn("admin", admin, Arc::new(move |request| redirect(health_address.port(), request)))?;
+    let AgentSettings { agent_id, identifiers, .. } = &config.settings;
+    tracing::info!(agent_id, identifiers, health = %health_address, admin = %admin_address, "starting");
+    let agent = spawn_agent(config.settings, metrics, drain)?;
+    Ok(shut_down_on_signal("servers prefer other agents, open connections may finish", async move {
+        drainer.advance(ShutdownPhase::Draining);
+        let _ = join_all([agent]).await;
+    }))
+}
+
+fn spawn_agent(
+    settings: AgentSettings,
+    metrics: Arc<KonnectivityAgentMetrics>,
+    drain: Drain,
+) -> Result<std::thread::JoinHandle<()>, Problems> {
+    let run = async move || KonnectivityAgent::new(settings, metrics).run(drain).await;
+    Ok(spawn_thread("agent", run)?)
+}
+
+/// The health port of the reference.
+fn respond(metrics: &KonnectivityAgentMetrics, request: &HealthRequest<'_>) -> HealthResponse {
+    let is_connected = metrics.server_connections.load(Relaxed) > 0;
+    match request.path {
+        "/healthz" => HealthResponse::text(StatusCode::OK, "ok"),
+        "/ready" | "/readyz" => {
+            let is_verbose =
+                request.query.is_some_and(|query| query.split('&').any(|pair| pair.starts_with("verbose")));
+            match is_connected {
+                true if is_verbose => {
+                    HealthResponse::text(StatusCode::OK, "[+]ping ok\n[+]server-connected ok\ncheck passed\n")
+                }
+                true => HealthResponse::text(StatusCode::OK, "ok"),
+                false => HealthResponse::text(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "[+]ping ok\n[-]server-connected failed: no servers connected\n",
+                ),
+            }
+        }
+        "/metrics" => HealthResponse::metrics(request.format, metrics.render(request.format)),
+        _ => HealthResponse::not_found(),
+    }
+}
+
+/// The admin port of the reference only redirects.
+fn redirect(health_port: u16, request: &HealthRequest<'_>) -> HealthResponse {
+    if request.path != "/metrics" {
+        return HealthResponse::not_found();
+    }
+    let location = format!("http://localhost:{health_port}/metrics");
+    HealthResponse { location: Some(location), ..HealthResponse::text(StatusCode::MOVED_PERMANENTLY, "") }
+}

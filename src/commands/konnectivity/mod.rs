@@ -1,0 +1,6 @@
+//! `narthex konnectivity-server` and `narthex konnectivity-agent`.
+
+pub mod agent;
+mod health;
+pub mod server;
+mod worker_pool;

@@ -1,0 +1,338 @@
+//! `narthex konnectivity-server`.
+
+use std::io;
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use socket2::SockRef;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use super::health::{self, HealthRequest, HealthResponse};
+use super::worker_pool::{AcceptedSocket, WorkerPool};
+use crate::commands::signals::shut_down_on_signal;
+use crate::commands::threads::{join_all, spawn_thread};
+use crate::commands::{print_warnings, report_problems};
+use crate::config::Diagnostics;
+use crate::config::konnectivity::{FrontendAddress, FrontendMode, KonnectivityServerConfig};
+use crate::konnectivity::server::{
+    ConnectEnd, KonnectivityServer, PeerState, serve_agent_connection, serve_connect_frontend, serve_grpc_frontend,
+};
+use crate::listen::{bind, raise_descriptor_limit};
+use crate::observe::log;
+use crate::process::{Drain, Drainer, Problem, Problems, Published, ShutdownPhase, configure_socket};
+use crate::tls::server::MutualTlsFiles;
+
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a draining server looks whether its last tunnel has ended.
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+type TlsReader = Published<Arc<rustls::ServerConfig>>;
+
+/// Runs the server until a signal ends it. Exit status: 0 after a signal, 1 after a failed start.
+pub fn run(config: KonnectivityServerConfig, mistakes: Diagnostics) -> ExitCode {
+    let files = match prepare(&config, mistakes) {
+        Ok(files) => files,
+        Err(status) => return status,
+    };
+    match RunningServer::start(config, files) {
+        Ok(running) => running.run_until_signal(),
+        Err(problems) => report_problems(ROLE, &problems),
+    }
+}
+
+const ROLE: &str = "konnectivity-server";
+
+/// The certificates of the listeners.
+pub(in crate::commands) struct ServerFiles {
+    frontend: Option<(MutualTlsFiles, TlsReader)>,
+    agents: (MutualTlsFiles, TlsReader),
+}
+
+/// Installs the log and reads the files. If there is any error, reports all of them and returns the exit status.
+pub(in crate::commands) fn prepare(
+    config: &KonnectivityServerConfig,
+    mut mistakes: Diagnostics,
+) -> Result<ServerFiles, ExitCode> {
+    print_warnings(&mistakes.warnings);
+    mistakes.problems.collect(log::install(&config.log));
+    // Missing flags are reported already; there is nothing to read then.
+    let mut files = None;
+    if mistakes.problems.0.is_empty() {
+        let frontend = match &config.frontend {
+            FrontendAddress::Unix { .. } => Ok(None),
+            FrontendAddress::Tcp { tls, .. } => MutualTlsFiles::open(tls.clone()).map(Some),
+        };
+        match (frontend, MutualTlsFiles::open(config.agent_tls.clone())) {
+            (Ok(frontend), Ok(agents)) => files = Some(ServerFiles { frontend, agents }),
+            (frontend, agents) => {
+                let problems = frontend.err().into_iter().chain(agents.err()).flat_map(|problems| problems.0);
+                mistakes.add_file_problems(Problems(problems.collect()));
+            }
+        }
+    }
+    files.ok_or_else(|| report_problems(ROLE, &mistakes.problems))
+}
+
+/// The listening sockets.
+struct Listeners {
+    agents: TcpListener,
+    frontend: FrontendListener,
+    health: TcpListener,
+    admin: TcpListener,
+}
+
+enum FrontendListener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listeners {
+    /// Binds all; returns all problems at once.
+    fn bind(config: &KonnectivityServerConfig) -> Result<Listeners, Problems> {
+        let mut problems = Problems::default();
+        let agents = problems.collect(bind(config.agent_address, "--agent-port"));
+        let health = problems.collect(bind(config.health_address, "--health-port"));
+        let admin = problems.collect(bind(config.admin_address, "--admin-port"));
+        let frontend = problems.collect(match &config.frontend {
+            FrontendAddress::Tcp { address, .. } => bind(*address, "--server-port").map(FrontendListener::Tcp),
+            FrontendAddress::Unix { path, delete_existing } => {
+                bind_unix(path, *delete_existing).map(FrontendListener::Unix)
+            }
+        });
+        match (agents, health, admin, frontend) {
+            (Some(agents), Some(health), Some(admin), Some(frontend)) => {
+                Ok(Listeners { agents, frontend, health, admin })
+            }
+            _ => Err(problems),
+        }
+    }
+}
+
+/// Binds a Unix socket that the user and the group of the process may use, as the reference does.
+fn bind_unix(path: &Path, delete_existing: bool) -> Result<UnixListener, Problem> {
+    let problem = |error: io::Error| Problem::new(format!("--uds-name {}", path.display()), error);
+    if delete_existing {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(problem(error)),
+            _ => {}
+        }
+    }
+    // No other thread creates files yet.
+    let mask = rustix::process::umask(rustix::fs::Mode::RWXO);
+    let listener = UnixListener::bind(path);
+    rustix::process::umask(mask);
+    let listener = listener.map_err(problem)?;
+    listener.set_nonblocking(true).map_err(problem)?;
+    Ok(listener)
+}
+
+/// A server that serves.
+struct RunningServer {
+    server: Arc<KonnectivityServer>,
+    drainer: Drainer,
+    drain_timeout: Duration,
+    socket_file: Option<std::path::PathBuf>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl RunningServer {
+    fn start(config: KonnectivityServerConfig, files: ServerFiles) -> Result<RunningServer, Problems> {
+        raise_descriptor_limit();
+        let listeners = Listeners::bind(&config)?;
+        let (drainer, drain) = Drain::new();
+        let server = KonnectivityServer::new(config.settings, Arc::default());
+        let (health_address, admin_address) =
+            (health::local_address(&listeners.health)?, health::local_address(&listeners.admin)?);
+        let agent_address = health::local_address(&listeners.agents)?;
+
+        let ServerFiles { frontend: frontend_files, agents: (agent_files, agent_tls) } = files;
+        let (frontend_files, frontend_tls) = frontend_files.unzip();
+        let serving = Serving { server: server.clone(), mode: config.mode, agent_tls, frontend_tls };
+        let (pool, threads) = WorkerPool::spawn(move |socket| serving.clone().serve(socket), &drain)?;
+        let accept_drain = drain.clone();
+        let (agents, frontend) = (listeners.agents, listeners.frontend);
+        spawn_thread("accept", async move || accept_all(pool, agents, frontend, accept_drain).await)?;
+        spawn_thread("files", async move || {
+            let ignore = || Box::new(|_: &Problems| {});
+            let frontend = async {
+                if let Some(files) = frontend_files {
+                    files.follow(ignore(), drain.clone()).await;
+                }
+            };
+            tokio::join!(frontend, agent_files.follow(ignore(), drain.clone()));
+        })?;
+        let (by_health, by_admin) = (server.clone(), server.clone());
+        health::spawn("health", listeners.health, Arc::new(move |request| respond(&by_health, request)))?;
+        health::spawn("admin", listeners.admin, Arc::new(move |request| respond_admin(&by_admin, request)))?;
+        let (mode, frontend) = (config.mode, &config.frontend);
+        tracing::info!(?mode, ?frontend, agents = %agent_address, "serving");
+        tracing::info!(health = %health_address, admin = %admin_address, "health and metrics");
+        let socket_file = match config.frontend {
+            FrontendAddress::Unix { path, .. } => Some(path),
+            FrontendAddress::Tcp { .. } => None,
+        };
+        Ok(RunningServer { server, drainer, drain_timeout: config.drain_timeout, socket_file, threads })
+    }
+
+    fn run_until_signal(self) -> ExitCode {
+        shut_down_on_signal("open tunnels may finish", self.shut_down())
+    }
+
+    async fn shut_down(self) {
+        self.server.drain();
+        self.drainer.advance(ShutdownPhase::Draining);
+        if let Some(path) = &self.socket_file {
+            // A new server may have replaced it: then it is not ours to remove. Its clients get an error either way.
+            let _ = std::fs::remove_file(path);
+        }
+        let deadline = Instant::now() + self.drain_timeout;
+        while self.server.open_tunnels() > 0 && Instant::now() < deadline {
+            sleep(DRAIN_POLL_INTERVAL).await;
+        }
+        let tunnels = self.server.open_tunnels();
+        if tunnels > 0 {
+            tracing::warn!(tunnels, "graceful shutdown timeout: open tunnels are aborted");
+        }
+        self.drainer.advance(ShutdownPhase::TimedOut);
+        let _ = timeout(Duration::from_secs(1), join_all(self.threads)).await;
+    }
+}
+
+async fn accept_all(pool: WorkerPool, agents: TcpListener, frontend: FrontendListener, drain: Drain) {
+    let listeners = (tokio::net::TcpListener::from_std(agents), frontend.into_tokio());
+    let (agents, frontend) = match listeners {
+        (Ok(agents), Ok(frontend)) => (agents, frontend),
+        (agents, frontend) => {
+            for error in [agents.err(), frontend.err()].into_iter().flatten() {
+                tracing::error!(%error, "cannot accept connections");
+            }
+            return;
+        }
+    };
+    let from_agents = async || {
+        let socket = agents.accept().await?.0;
+        configure_socket(&socket)?;
+        Ok(AcceptedSocket::Agent(socket.into_std()?))
+    };
+    let from_clients = async || match &frontend {
+        TokioFrontend::Tcp(listener) => {
+            let socket = listener.accept().await?.0;
+            configure_socket(&socket)?;
+            Ok(AcceptedSocket::ClientTcp(socket.into_std()?))
+        }
+        TokioFrontend::Unix(listener) => Ok(AcceptedSocket::ClientUnix(listener.accept().await?.0.into_std()?)),
+    };
+    tokio::join!(pool.accept_all(from_agents, drain.clone()), pool.accept_all(from_clients, drain.clone()));
+}
+
+enum TokioFrontend {
+    Tcp(tokio::net::TcpListener),
+    Unix(tokio::net::UnixListener),
+}
+
+impl FrontendListener {
+    fn into_tokio(self) -> io::Result<TokioFrontend> {
+        Ok(match self {
+            FrontendListener::Tcp(listener) => TokioFrontend::Tcp(tokio::net::TcpListener::from_std(listener)?),
+            FrontendListener::Unix(listener) => TokioFrontend::Unix(tokio::net::UnixListener::from_std(listener)?),
+        })
+    }
+}
+
+/// Serves connections on the workers.
+#[derive(Clone)]
+struct Serving {
+    server: Arc<KonnectivityServer>,
+    mode: FrontendMode,
+    agent_tls: TlsReader,
+    frontend_tls: Option<TlsReader>,
+}
+
+impl Serving {
+    async fn serve(self, socket: AcceptedSocket) -> io::Result<()> {
+        match socket {
+            AcceptedSocket::Agent(socket) => {
+                let remote = socket.peer_addr()?;
+                match handshake(socket, &self.agent_tls).await {
+                    Ok(stream) => serve_agent_connection(self.server, stream, remote).await,
+                    Err(error) => {
+                        let error = crate::tls::describe_error(&error);
+                        tracing::warn!(%remote, error, "TLS handshake with an agent failed");
+                    }
+                }
+            }
+            AcceptedSocket::ClientTcp(socket) => {
+                let Some(tls) = &self.frontend_tls else { return Ok(()) };
+                let stream = handshake(socket, tls).await?;
+                self.serve_client(stream, |stream| reset(stream.get_ref().0)).await;
+            }
+            AcceptedSocket::ClientUnix(socket) => {
+                // A Unix socket has no reset.
+                self.serve_client(UnixStream::from_std(socket)?, |_| {}).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn serve_client<S>(self, mut stream: S, reset: impl FnOnce(&mut S))
+    where
+        S: tokio::io::AsyncRead + tokio::io::AsyncWrite + PeerState + Unpin + 'static,
+    {
+        match self.mode {
+            FrontendMode::Grpc => serve_grpc_frontend(self.server, stream).await,
+            FrontendMode::HttpConnect => {
+                if serve_connect_frontend(self.server, &mut stream).await == ConnectEnd::Broken {
+                    reset(&mut stream);
+                }
+            }
+        }
+    }
+}
+
+/// Lets the client see that its connection did not end in order.
+fn reset(socket: &TcpStream) {
+    let _ = SockRef::from(socket).set_linger(Some(Duration::ZERO));
+}
+
+async fn handshake(
+    socket: std::net::TcpStream,
+    tls: &TlsReader,
+) -> io::Result<tokio_rustls::server::TlsStream<TcpStream>> {
+    let socket = TcpStream::from_std(socket)?;
+    let config = tls.load().as_ref().clone();
+    timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(socket)).await?
+}
+
+/// The health port of the reference.
+fn respond(server: &KonnectivityServer, request: &HealthRequest<'_>) -> HealthResponse {
+    match request.path {
+        "/healthz" => HealthResponse::text(StatusCode::OK, "ok"),
+        "/ready" | "/readyz" => match server.is_ready() {
+            true => HealthResponse::text(StatusCode::OK, "ok"),
+            false => HealthResponse::text(StatusCode::INTERNAL_SERVER_ERROR, "no connection to any proxy agent"),
+        },
+        "/metrics" => HealthResponse::metrics(request.format, server.render_metrics(request.format)),
+        _ => HealthResponse::not_found(),
+    }
+}
+
+fn respond_admin(server: &KonnectivityServer, request: &HealthRequest<'_>) -> HealthResponse {
+    match request.path {
+        "/metrics" => HealthResponse::metrics(request.format, server.render_metrics(request.format)),
+        "/status.json" => {
+            let agents = server.agents();
+            HealthResponse::json(serde_json::json!({"agents": agents}).to_string())
+        }
+        path if path.starts_with("/debug/pprof") => {
+            HealthResponse::text(StatusCode::NOT_FOUND, "there are no profiles: this is not a Go program\n")
+        }
+        _ => HealthResponse::not_found(),
+    }
+}
