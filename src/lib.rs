@@ -53,14 +53,14 @@ pub mod watch_cache;
 // Inbound connections: bind, accept, handshake, serve, limits.
 pub mod listen;
 
-// Konnectivity server and agent: tunnels into networks that only agents can leave.
-pub mod konnectivity;
-
 // Authentication: client certificate, request headers, tokens, OIDC, webhook, anonymous.
 pub mod authenticate;
 
 // Authorization: attributes, authorizer chain, impersonation, and the `Permit` that proves a decision.
 pub mod authorize;
+
+// Konnectivity server and agent: tunnels into networks that only agents can leave.
+pub mod konnectivity;
 
 // Delegation server for backends: TokenReview, SubjectAccessReview, ConfigMap extension-apiserver-authentication.
 pub mod delegation_server;

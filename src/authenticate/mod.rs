@@ -35,7 +35,7 @@ pub use jwt::JwtAuthenticator;
 pub use peer::Peer;
 pub use request_header::{RequestHeaderConfig, RequestHeaderNames};
 pub use static_tokens::{StaticTokens, TokenFile};
-pub use token_review::{TokenReviewClient, TokenReviewSettings};
+pub use token_review::{TokenReviewClient, TokenReviewError, TokenReviewSettings};
 pub use token_review_server::{AuthenticatedToken, TokenError};
 
 /// Parsers that are exposed to the fuzz targets.

@@ -62,7 +62,7 @@ type TokenUser = Result<Option<Arc<User>>, Arc<str>>;
 
 /// The error of a token review; the texts are for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum TokenReviewError {
+pub enum TokenReviewError {
     /// The token is invalid, with the server's error.
     Token(Arc<str>),
     /// The call failed, or its response is invalid.
@@ -164,7 +164,7 @@ impl TokenReviewClient {
     ///
     /// # Errors
     /// When the token is invalid, or the call failed.
-    pub(super) async fn authenticate(self: &Arc<Self>, token: &str) -> Result<Option<Arc<User>>, TokenReviewError> {
+    pub async fn authenticate(self: &Arc<Self>, token: &str) -> Result<Option<Arc<User>>, TokenReviewError> {
         let key = self.secret.key(|digest| {
             digest.text(token);
             digest.texts(self.settings.audiences.iter().map(String::as_str));

@@ -35,7 +35,7 @@ impl Setup {
             keepalive: Duration::from_secs(30),
             frontend_keepalive: Duration::from_secs(3600),
         };
-        Setup { server: KonnectivityServer::new(settings, Arc::default()) }
+        Setup { server: KonnectivityServer::new(settings, None, Arc::default()) }
     }
 
     /// Connects an agent.

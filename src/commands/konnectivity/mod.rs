@@ -3,4 +3,5 @@
 pub mod agent;
 mod health;
 pub mod server;
+mod token_reviews;
 mod worker_pool;

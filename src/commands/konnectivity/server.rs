@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::health::{self, HealthRequest, HealthResponse};
+use super::token_reviews::TokenReviewKubeconfig;
 use super::worker_pool::{AcceptedSocket, WorkerPool};
 use crate::commands::signals::shut_down_on_signal;
 use crate::commands::threads::{join_all, spawn_thread};
@@ -53,6 +54,7 @@ const ROLE: &str = "konnectivity-server";
 pub(in crate::commands) struct ServerFiles {
     frontend: Option<(MutualTlsFiles, TlsReader)>,
     agents: (MutualTlsFiles, TlsReader),
+    token_reviews: Option<TokenReviewKubeconfig>,
 }
 
 /// Installs the log and reads the files. If there is any error, reports all of them and returns the exit status.
@@ -69,11 +71,14 @@ pub(in crate::commands) fn prepare(
             FrontendAddress::Unix { .. } => Ok(None),
             FrontendAddress::Tcp { tls, .. } => MutualTlsFiles::open(tls.clone()).map(Some),
         };
-        match (frontend, MutualTlsFiles::open(config.agent_tls.clone())) {
-            (Ok(frontend), Ok(agents)) => files = Some(ServerFiles { frontend, agents }),
-            (frontend, agents) => {
-                let problems = frontend.err().into_iter().chain(agents.err()).flat_map(|problems| problems.0);
-                mistakes.add_file_problems(Problems(problems.collect()));
+        let token_reviews = config.agent_tokens.as_ref().map(TokenReviewKubeconfig::load).transpose();
+        match (frontend, MutualTlsFiles::open(config.agent_tls.clone()), token_reviews) {
+            (Ok(frontend), Ok(agents), Ok(token_reviews)) => {
+                files = Some(ServerFiles { frontend, agents, token_reviews });
+            }
+            (frontend, agents, token_reviews) => {
+                let problems = frontend.err().into_iter().chain(agents.err()).chain(token_reviews.err());
+                mistakes.add_file_problems(Problems(problems.flat_map(|problems| problems.0).collect()));
             }
         }
     }
@@ -147,12 +152,16 @@ impl RunningServer {
         raise_descriptor_limit();
         let listeners = Listeners::bind(&config)?;
         let (drainer, drain) = Drain::new();
-        let server = KonnectivityServer::new(config.settings, Arc::default());
+        let ServerFiles { frontend: frontend_files, agents: (agent_files, agent_tls), token_reviews } = files;
+        let agent_tokens = match token_reviews.zip(config.agent_tokens) {
+            Some((kubeconfig, tokens)) => Some(kubeconfig.start(&tokens)?),
+            None => None,
+        };
+        let server = KonnectivityServer::new(config.settings, agent_tokens, Arc::default());
         let (health_address, admin_address) =
             (health::local_address(&listeners.health)?, health::local_address(&listeners.admin)?);
         let agent_address = health::local_address(&listeners.agents)?;
 
-        let ServerFiles { frontend: frontend_files, agents: (agent_files, agent_tls) } = files;
         let (frontend_files, frontend_tls) = frontend_files.unzip();
         let serving = Serving { server: server.clone(), mode: config.mode, agent_tls, frontend_tls };
         let (pool, threads) = WorkerPool::spawn(move |socket| serving.clone().serve(socket), &drain)?;

@@ -5,7 +5,9 @@ mod agent;
 mod server;
 
 pub use agent::{KonnectivityAgentCommand, KonnectivityAgentConfig};
-pub use server::{FrontendAddress, FrontendMode, KonnectivityServerCommand, KonnectivityServerConfig};
+pub use server::{
+    AgentTokenConfig, FrontendAddress, FrontendMode, KonnectivityServerCommand, KonnectivityServerConfig,
+};
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 

@@ -52,6 +52,15 @@ static AGENTS: FlagGroup = FlagGroup {
         Flag::new("cluster-key", FlagKind::File, "", "Its private key. Followed on disk"),
         Flag::new("cluster-ca-cert", FlagKind::File, "", "CA bundle of the certificates of agents. Followed on disk"),
         Flag::new(
+            "agent-namespace",
+            FlagKind::Text("NAME"),
+            "",
+            "Authenticate agents by tokens of a service account in this namespace, instead of certificates",
+        ),
+        Flag::new("agent-service-account", FlagKind::Text("NAME"), "", "Name of that service account"),
+        Flag::new("authentication-audience", FlagKind::Text("AUDIENCE"), "", "Audience of its tokens"),
+        Flag::new("kubeconfig", FlagKind::File, "", "kubeconfig of the API server that reviews the tokens"),
+        Flag::new(
             "keepalive-time",
             FlagKind::Duration,
             "30s",
@@ -116,10 +125,6 @@ pub struct KonnectivityServerCommand;
 impl CommandFlags for KonnectivityServerCommand {
     const FLAGS: &'static [&'static FlagGroup] = &[&FRONTEND, &AGENTS, &OPERATION, &LOG];
     const UNIMPLEMENTED: &'static [Flag] = &[
-        Flag::new("agent-namespace", FlagKind::Text("NAME"), "", TOKENS_HELP),
-        Flag::new("agent-service-account", FlagKind::Text("NAME"), "", TOKENS_HELP),
-        Flag::new("authentication-audience", FlagKind::Text("NAME"), "", TOKENS_HELP),
-        Flag::new("kubeconfig", FlagKind::File, "", TOKENS_HELP),
         Flag::new("enable-lease-controller", FlagKind::Switch, "false", LEASES_HELP),
         Flag::new("lease-namespace", FlagKind::Text("NAME"), "", LEASES_HELP),
         Flag::new("lease-label", FlagKind::Text("LABEL"), "", LEASES_HELP),
@@ -127,7 +132,6 @@ impl CommandFlags for KonnectivityServerCommand {
     const KIND: &'static str = "";
 }
 
-const TOKENS_HELP: &str = "authenticate agents by certificates: --cluster-ca-cert";
 const LEASES_HELP: &str = "tell agents the number of servers by --server-count";
 
 /// Protocol of clients.
@@ -158,6 +162,19 @@ pub enum FrontendAddress {
     },
 }
 
+/// The service account of agents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentTokenConfig {
+    /// `--agent-namespace`.
+    pub namespace: String,
+    /// `--agent-service-account`.
+    pub service_account: String,
+    /// `--authentication-audience`.
+    pub audience: String,
+    /// `--kubeconfig`.
+    pub kubeconfig: PathBuf,
+}
+
 /// Configuration of the Konnectivity server.
 #[derive(Clone, Debug)]
 pub struct KonnectivityServerConfig {
@@ -169,6 +186,8 @@ pub struct KonnectivityServerConfig {
     pub frontend: FrontendAddress,
     /// Where agents connect.
     pub agent_address: SocketAddr,
+    /// Service account of agents; none if they have certificates.
+    pub agent_tokens: Option<AgentTokenConfig>,
     /// Certificates for agents.
     pub agent_tls: MutualTlsSettings,
     /// Address of health and metrics.
@@ -205,6 +224,7 @@ impl Arguments<KonnectivityServerCommand> {
         };
         let frontend = frontend(parser_ref, mode);
         let agent_tls = mutual_tls(parser_ref, ["cluster-cert", "cluster-key", "cluster-ca-cert"], b"h2");
+        let agent_tokens = agent_tokens(parser_ref, agent_tls.client_ca.is_some());
         let settings = ServerSettings {
             server_id: instance_id(parser_ref, "server-id", "PROXY_SERVER_ID"),
             server_count: u32::try_from(parser_ref.positive_count("server-count")).unwrap_or(u32::MAX),
@@ -218,6 +238,7 @@ impl Arguments<KonnectivityServerCommand> {
             mode,
             frontend,
             agent_address: address(parser_ref, "agent-bind-address", "agent-port", "agent"),
+            agent_tokens,
             agent_tls,
             health_address: address(parser_ref, "health-bind-address", "health-port", "health"),
             admin_address: address(parser_ref, "admin-bind-address", "admin-port", "admin"),
@@ -227,6 +248,39 @@ impl Arguments<KonnectivityServerCommand> {
         check_ignored(parser_ref, KonnectivityServerCommand::FLAGS);
         (config, parser.finish())
     }
+}
+
+/// How agents are authenticated. Both ways at once would be less than either.
+fn agent_tokens(parser: &mut FlagParser<'_>, has_client_ca: bool) -> Option<AgentTokenConfig> {
+    const FLAGS: [&str; 3] = ["agent-namespace", "agent-service-account", "authentication-audience"];
+    let [namespace, service_account, audience] = FLAGS.map(|flag| parser.text(flag));
+    let kubeconfig = parser.path("kubeconfig");
+    let is_given = [&namespace, &service_account, &audience].iter().any(|value| !value.is_empty());
+    if !is_given {
+        if !has_client_ca {
+            parser.add_problem(
+                "cluster-ca-cert",
+                "required, unless --agent-service-account is given: otherwise everyone who reaches --agent-port could take the connections of clients",
+            );
+        }
+        return None;
+    }
+    if has_client_ca {
+        parser.add_problem("cluster-ca-cert", "--cluster-ca-cert can not be used when agent authentication is enabled");
+    }
+    for (flag, value) in FLAGS.into_iter().zip([&namespace, &service_account, &audience]) {
+        if value.is_empty() {
+            parser.add_problem(flag, format_args!("--{flag} cannot be empty when agent authentication is enabled"));
+        }
+    }
+    let Some(kubeconfig) = kubeconfig else {
+        parser.add_problem(
+            "kubeconfig",
+            "required when agent authentication is enabled: tokens are reviewed by its API server",
+        );
+        return None;
+    };
+    Some(AgentTokenConfig { namespace, service_account, audience, kubeconfig })
 }
 
 fn frontend(parser: &mut FlagParser<'_>, mode: FrontendMode) -> FrontendAddress {

@@ -85,7 +85,13 @@ async fn serve_call(
         let message = format!("unknown method {}", request.uri().path());
         return grpc_response::refuse(&mut respond, GrpcStatus::Unimplemented, &message);
     }
-    let (agent_id, identifiers, windows) = match read_metadata(request.headers()) {
+    let metadata = async {
+        if let Some(tokens) = &server.agent_tokens {
+            tokens.authenticate(request.headers()).await?;
+        }
+        read_metadata(request.headers())
+    };
+    let (agent_id, identifiers, windows) = match metadata.await {
         Ok(metadata) => metadata,
         Err(message) => {
             tracing::warn!(%remote, "agent refused: {message}");

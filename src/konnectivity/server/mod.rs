@@ -2,6 +2,7 @@
 
 mod agent_identifiers;
 mod agent_listener;
+mod agent_token;
 mod authority_rewriter;
 mod backend;
 mod backend_set;
@@ -13,6 +14,7 @@ mod service;
 pub use crate::konnectivity::relay::{PeerEnd, PeerState};
 pub use agent_identifiers::{AgentIdentifiers, InvalidIdentifiers};
 pub use agent_listener::serve_agent_connection;
+pub use agent_token::AgentTokens;
 pub use backend_set::{BackendReport, ProxyStrategy};
 pub use connect_frontend::{ConnectEnd, serve_connect_frontend};
 pub use grpc_frontend::serve_grpc_frontend;

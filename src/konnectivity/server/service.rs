@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use super::agent_token::AgentTokens;
 use super::backend::DialFailure;
 use super::backend_set::{BackendReport, BackendSet, ProxyStrategy};
 use crate::konnectivity::multiplexer::MultiplexedTunnel;
@@ -39,6 +40,8 @@ pub(super) enum FrontendKind {
 pub struct KonnectivityServer {
     pub(super) settings: ServerSettings,
     pub(super) backends: BackendSet,
+    /// None if the TLS handshake authenticates agents.
+    pub(super) agent_tokens: Option<AgentTokens>,
     metrics: Arc<KonnectivityServerMetrics>,
     grpc_streams: AtomicU64,
     http_connections: AtomicU64,
@@ -61,11 +64,16 @@ fn count(counter: &AtomicU64) -> OpenCount<'_> {
 }
 
 impl KonnectivityServer {
-    /// Creates a server without agents.
-    pub fn new(settings: ServerSettings, metrics: Arc<KonnectivityServerMetrics>) -> Arc<KonnectivityServer> {
+    /// Creates a server without agents. Without `agent_tokens`, the TLS handshake must authenticate them.
+    pub fn new(
+        settings: ServerSettings,
+        agent_tokens: Option<AgentTokens>,
+        metrics: Arc<KonnectivityServerMetrics>,
+    ) -> Arc<KonnectivityServer> {
         Arc::new(KonnectivityServer {
             settings,
             backends: BackendSet::default(),
+            agent_tokens,
             metrics,
             grpc_streams: AtomicU64::new(0),
             http_connections: AtomicU64::new(0),
